@@ -206,6 +206,13 @@ Spoil = Callable[[Any, Request], Request | None]
 """(geometry, valid request) -> a request that no kernel can fulfil; None where this one has a result."""
 
 
+_TENSORS = {"x": "x", "dx": "x", "w": "filter", "dw": "filter", "y": "y", "dy": "y"}
+"""Argument or result -> the attribute of a geometry: a gradient has the shape of what it is taken by."""
+_PARAMETERS = {"kernel_size": "window", "input_size": "size", "with_bias": "bias"}
+"""Keyword argument -> the attribute of a geometry, where that has another name. `input_size` is what dy does not
+determine where the stride leaves a remainder; `with_bias` is whether (dw, dbias) is asked for."""
+
+
 class Operator:
     """The mathematics of one operator. Every array is in canonical order; layouts are the harness's business.
 
@@ -218,6 +225,8 @@ class Operator:
     arguments: tuple[str, ...]
     """All positional arguments of an implementation, those that are absent on some geometries (passed as None)
     included."""
+    returns: tuple[str, ...]
+    """All results in their order, those that are absent on some geometries included."""
     keywords: tuple[str, ...]
     """Keyword arguments an implementation may ask for: those of `parameters`, and layout."""
     capabilities: tuple[str, ...] = ()
@@ -249,17 +258,25 @@ class Operator:
         """Whether a problem exists in a dtype."""
         return dtype in self.dtypes
 
+    def tensor(self, geometry: Any, name: str) -> Tensor | None:
+        """An argument or a result; None where the problem has none of that name."""
+        if name in ("bias", "dbias"):
+            found: Tensor | None = geometry.per_channel if geometry.bias else None
+        else:
+            found = getattr(geometry, _TENSORS[name])
+        return found
+
     def inputs(self, geometry: Any) -> dict[str, Tensor]:
         """Arguments in call order; an absent optional argument is not listed."""
-        raise NotImplementedError
+        return {name: tensor for name in self.arguments if (tensor := self.tensor(geometry, name))}
 
     def outputs(self, geometry: Any) -> dict[str, Tensor]:
         """Results in return order."""
-        raise NotImplementedError
+        return {name: tensor for name in self.returns if (tensor := self.tensor(geometry, name))}
 
     def parameters(self, geometry: Any) -> dict[str, Any]:
         """Values of the keyword arguments, layout apart."""
-        raise NotImplementedError
+        return {name: getattr(geometry, _PARAMETERS.get(name, name)) for name in self.keywords if name != "layout"}
 
     def errors(self, geometry: Any) -> ErrorModel:
         raise NotImplementedError

@@ -21,7 +21,7 @@ import numpy as np
 
 from conformance.operators import double_double
 from conformance.operators.avg_pool.geometry import PoolGeometry
-from conformance.operators.base import Arrays, ErrorModel, Homogeneous, Operator, Tensor, WorkedExample
+from conformance.operators.base import Arrays, ErrorModel, Homogeneous, Operator, WorkedExample
 from conformance.operators.double_double import Double
 from conformance.operators.invalid_requests import INTEGERS, WINDOW
 from conformance.operators.pooling import covered, few_windows, scattered
@@ -42,16 +42,6 @@ class _Pool(Operator):
         "layout",
     )
     invalid = WINDOW | INTEGERS
-
-    def parameters(self, geometry: PoolGeometry) -> dict[str, Any]:
-        return {
-            "kernel_size": geometry.window,
-            "stride": geometry.stride,
-            "padding": geometry.padding,
-            "ceil_mode": geometry.ceil_mode,
-            "count_include_pad": geometry.count_include_pad,
-            "divisor_override": geometry.divisor_override,
-        }
 
     def error_model(self, geometry: PoolGeometry, terms: dict[str, int], span: int, fan_out: int) -> ErrorModel:
         """Integers over powers of two are exact. Reciprocals: of a given divisor, or one for each axis in a separable
@@ -76,7 +66,7 @@ class AvgPoolForward(_Pool):
     """x[N,C,H,W] -> y[N,C,P,Q]."""
 
     name, data, operand = "avg_pool_forward", "x", "x"
-    arguments = ("x",)
+    arguments, returns = ("x",), ("y",)
     homogeneous = Homogeneous(("x",), ("y",))
     gradients = ("avg_pool_backward",)
     worked_example = WorkedExample(
@@ -84,12 +74,6 @@ class AvgPoolForward(_Pool):
     )
     """Of the NKI tutorial on average pooling. Averages are multiples of 1/2 below 72: exact in every format, bf16 among
     them."""
-
-    def inputs(self, geometry: PoolGeometry) -> dict[str, Tensor]:
-        return {"x": geometry.x}
-
-    def outputs(self, geometry: PoolGeometry) -> dict[str, Tensor]:
-        return {"y": geometry.y}
 
     def errors(self, geometry: PoolGeometry) -> ErrorModel:
         """The window, and one more rounding for the division. The windows that hold an element may share its share of
@@ -115,19 +99,9 @@ class AvgPoolBackward(_Pool):
     """dy[N,C,P,Q] -> dx[N,C,H,W]."""
 
     name, data, operand = "avg_pool_backward", "dy", "dy"
-    arguments = ("dy",)
+    arguments, returns = ("dy",), ("dx",)
     keywords = (*_Pool.keywords, "input_size")
     homogeneous = Homogeneous(("dy",), ("dx",))
-
-    def inputs(self, geometry: PoolGeometry) -> dict[str, Tensor]:
-        return {"dy": geometry.y}
-
-    def outputs(self, geometry: PoolGeometry) -> dict[str, Tensor]:
-        return {"dx": geometry.x}
-
-    def parameters(self, geometry: PoolGeometry) -> dict[str, Any]:
-        """The common ones and input_size=(H, W), which dy does not determine."""
-        return {**super().parameters(geometry), "input_size": geometry.size}
 
     def errors(self, geometry: PoolGeometry) -> ErrorModel:
         """The windows that hold an element, and one more rounding for the division; in units of the least common

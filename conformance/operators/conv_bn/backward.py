@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from conformance.operators import double_double
-from conformance.operators.base import Arrays, ErrorModel, Homogeneous, Operator, Tensor
+from conformance.operators.base import Arrays, ErrorModel, Homogeneous, Operator
 from conformance.operators.conv.operators import ConvBackwardData, ConvBackwardWeight
 from conformance.operators.conv_bn import propagation
 from conformance.operators.conv_bn.geometry import ConvBnGeometry
@@ -38,19 +38,10 @@ class ConvBnBackward(ConvBn):
 
     name = "conv_bn_backward"
     arguments = ("dy", "x", "w", "gamma")
+    returns = ("dx", "dw", "dgamma", "dbeta")
     capabilities = ("output_mask",)
     takes_empty_batch = False
     homogeneous = Homogeneous(("dy",), ("dx", "dw", "dgamma", "dbeta"))
-
-    def inputs(self, geometry: ConvBnGeometry) -> dict[str, Tensor]:
-        """dy, x, w and, where the problem is affine, gamma."""
-        gamma = {"gamma": geometry.statistic()} if geometry.affine else {}
-        return {"dy": geometry.y, "x": geometry.x, "w": geometry.filter, **gamma}
-
-    def outputs(self, geometry: ConvBnGeometry) -> dict[str, Tensor]:
-        """dx, dw and, where the problem is affine, dgamma and dbeta."""
-        affine = {"dgamma": geometry.statistic(), "dbeta": geometry.statistic()} if geometry.affine else {}
-        return {"dx": geometry.x, "dw": geometry.filter, **affine}
 
     def errors(self, geometry: ConvBnGeometry) -> ErrorModel:
         """As in the gradients of a convolution; M in those of the parameters."""

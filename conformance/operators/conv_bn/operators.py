@@ -101,14 +101,22 @@ class ConvBn(Operator):
     family = "conv_bn"
     arguments: tuple[str, ...] = ("x", "w", "gamma", "beta", "running_mean", "running_var")
     keywords: tuple[str, ...] = ("stride", "padding", "dilation", "groups", "eps", "eps_outside", "layout")
-    data = "x"
-    operand = "w"
-    free_axis = 0
+    data, operand, free_axis = "x", "w", 0
     factors = 2
     invalid = WINDOW | CHANNELS | INTEGERS | VARIANCE
+    needs_running = False
+    """Whether running statistics are there on every problem."""
 
-    def parameters(self, geometry: ConvBnGeometry) -> dict[str, Any]:
-        return {**CONV.parameters(geometry), "eps": geometry.eps, "eps_outside": geometry.eps_outside}
+    def tensor(self, geometry: ConvBnGeometry, name: str) -> Tensor | None:
+        """Parameters and statistics are one wide number a channel. `var` is the variance that y was divided by: biased,
+        or unbiased where eps is outside of the root."""
+        if name in ("x", "w", "y", "dy", "dx", "dw"):
+            return super().tensor(geometry, name)
+        if name.endswith(("gamma", "beta")):
+            present = geometry.affine
+        else:
+            present = not name.startswith("running") or geometry.running or self.needs_running
+        return Tensor("K", (geometry.k,), wide=True, positive=name.endswith("var")) if present else None
 
     def error_model(self, geometry: ConvBnGeometry, terms: dict[str, int], propagate: Propagation) -> ErrorModel:
         """z must be exact; what follows is not, since there is a root in it."""
@@ -120,38 +128,17 @@ class ConvBn(Operator):
         return CONV.flops(geometry)
 
 
-def _affine(geometry: ConvBnGeometry) -> dict[str, Tensor]:
-    return {"gamma": geometry.statistic(), "beta": geometry.statistic()} if geometry.affine else {}
-
-
-def _running(geometry: ConvBnGeometry) -> dict[str, Tensor]:
-    return {"running_mean": geometry.statistic(), "running_var": geometry.statistic(positive=True)}
-
-
 class ConvBnForward(ConvBn):
     """x, w, gamma?, beta?, running_mean?, running_var? -> y, mean[K], var[K], running_mean[K]?, running_var[K]?."""
 
     name = "conv_bn_forward"
+    returns = ("y", "mean", "var", "running_mean", "running_var")
     keywords = (*ConvBn.keywords, "momentum")
     capabilities = ("output_mask",)
     gradients = ("conv_bn_backward",)
     takes_empty_batch = False
     # epsilon has a scale of its own, and no sign
     homogeneous = Homogeneous(("x", "beta", "running_mean"), ("y", "mean", "running_mean"), powers=False)
-
-    def inputs(self, geometry: ConvBnGeometry) -> dict[str, Tensor]:
-        """x, w and what the problem has of the others."""
-        running = _running(geometry) if geometry.running else {}
-        return {"x": geometry.x, "w": geometry.filter} | _affine(geometry) | running
-
-    def outputs(self, geometry: ConvBnGeometry) -> dict[str, Tensor]:
-        """var is the variance that y was divided by: biased, or unbiased where eps is outside of the root."""
-        found = {"y": geometry.y, "mean": geometry.statistic(), "var": geometry.statistic(positive=True)}
-        return found | (_running(geometry) if geometry.running else {})
-
-    def parameters(self, geometry: ConvBnGeometry) -> dict[str, Any]:
-        """The common ones and momentum."""
-        return {**super().parameters(geometry), "momentum": geometry.momentum}
 
     def errors(self, geometry: ConvBnGeometry) -> ErrorModel:
         """C/g*R*S products in an element of y, M elements in a statistic."""
@@ -204,15 +191,10 @@ class ConvBnInference(ConvBn):
     """x, w, gamma?, beta?, running_mean, running_var -> y."""
 
     name = "conv_bn_inference"
+    returns = ("y",)
+    needs_running = True
     homogeneous = Homogeneous(("x", "beta", "running_mean"), ("y",))
     invalid = WINDOW | CHANNELS | INTEGERS
-
-    def inputs(self, geometry: ConvBnGeometry) -> dict[str, Tensor]:
-        """Running statistics are always there."""
-        return {"x": geometry.x, "w": geometry.filter} | _affine(geometry) | _running(geometry)
-
-    def outputs(self, geometry: ConvBnGeometry) -> dict[str, Tensor]:
-        return {"y": geometry.y}
 
     def errors(self, geometry: ConvBnGeometry) -> ErrorModel:
         """C/g*R*S products."""

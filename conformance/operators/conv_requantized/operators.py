@@ -64,7 +64,7 @@ class ConvRequantized(Operator):
 
     name = family = "conv_requantized"
     dtypes = tuple(SUMS)
-    arguments = ("x", "w", "bias", "scale")
+    arguments, returns = ("x", "w", "bias", "scale"), ("y",)
     keywords = ("stride", "padding", "dilation", "groups", "x_zero_point", "y_zero_point", "layout")
     data, operand, free_axis = "x", "w", 0
     factors = 2
@@ -73,23 +73,11 @@ class ConvRequantized(Operator):
     def defined(self, geometry: RequantizedGeometry, dtype: str) -> bool:
         return dtype in self.dtypes and geometry.exists_in(dtype)
 
-    def inputs(self, geometry: RequantizedGeometry) -> dict[str, Tensor]:
-        bias = {"bias": replace(geometry.per_channel, sums=True)} if geometry.bias else {}
-        scale = replace(geometry.per_channel, wide=True, positive=True)
-        return {"x": geometry.x, "w": geometry.filter, **bias, "scale": scale}
-
-    def outputs(self, geometry: RequantizedGeometry) -> dict[str, Tensor]:
-        return {"y": geometry.y}
-
-    def parameters(self, geometry: RequantizedGeometry) -> dict[str, Any]:
-        return {
-            "stride": geometry.stride,
-            "padding": geometry.padding,
-            "dilation": geometry.dilation,
-            "groups": geometry.groups,
-            "x_zero_point": geometry.x_zero_point,
-            "y_zero_point": geometry.y_zero_point,
-        }
+    def tensor(self, geometry: RequantizedGeometry, name: str) -> Tensor | None:
+        if name == "scale":
+            return replace(geometry.per_channel, wide=True, positive=True)
+        found = super().tensor(geometry, name)
+        return replace(found, sums=True) if found and name == "bias" else found
 
     def flops(self, geometry: RequantizedGeometry) -> int:
         """Those of the convolution: a multiplication for each result is nothing beside it."""

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.operators.base import Arrays, ErrorModel, Homogeneous, ProbeMethods, Request, Tensor
+from conformance.operators.base import Arrays, ErrorModel, Homogeneous, ProbeMethods, Request
 from conformance.operators.conv import operators as conv
 from conformance.operators.conv.operators import Products
 from conformance.operators.conv_transpose import probes as large
@@ -61,15 +61,6 @@ class _Transposed(Products):
     family = "conv_transpose"
     keywords: tuple[str, ...] = ("stride", "padding", "output_padding", "dilation", "groups", "layout")
 
-    def parameters(self, geometry: TransposedGeometry) -> dict[str, Any]:
-        return {
-            "stride": geometry.stride,
-            "padding": geometry.padding,
-            "output_padding": geometry.output_padding,
-            "dilation": geometry.dilation,
-            "groups": geometry.groups,
-        }
-
     def flops(self, geometry: TransposedGeometry) -> int:
         """2 * N*C*H*W * K/g*R*S in every direction, products that are cropped counted as the field does."""
         return 2 * geometry.x.size * (geometry.filter.size // geometry.c)
@@ -79,7 +70,7 @@ class ConvTransposeForward(_Transposed):
     """x[N,C,H,W], w[C,K/g,R,S], bias[K]? -> y[N,K,P,Q]. bias is always passed, None when absent."""
 
     name, data, operand, free_axis = "conv_transpose_forward", "x", "w", 1
-    arguments = ("x", "w", "bias")
+    arguments, returns = ("x", "w", "bias"), ("y",)
     capabilities = ("into",)
     homogeneous = Homogeneous(("x", "bias"), ("y",))
     invalid = CHANNELS | {
@@ -89,13 +80,6 @@ class ConvTransposeForward(_Transposed):
     gradients = ("conv_transpose_backward_data", "conv_transpose_backward_weight")
     cofactor = "dy"
     probes = ProbeMethods(lambda geometry: geometry.k, large.forward, large.sample_forward)
-
-    def inputs(self, geometry: TransposedGeometry) -> dict[str, Tensor]:
-        bias = {"bias": geometry.per_channel} if geometry.bias else {}
-        return {"x": geometry.x, "w": geometry.filter, **bias}
-
-    def outputs(self, geometry: TransposedGeometry) -> dict[str, Tensor]:
-        return {"y": geometry.y}
 
     def errors(self, geometry: TransposedGeometry) -> ErrorModel:
         """C/g products for every window that holds an element, and the bias."""
@@ -116,18 +100,12 @@ class ConvTransposeBackwardData(_Transposed):
     """dy[N,K,P,Q], w[C,K/g,R,S] -> dx[N,C,H,W]."""
 
     name, data, operand, free_axis = "conv_transpose_backward_data", "dy", "w", 0
-    arguments = ("dy", "w")
+    arguments, returns = ("dy", "w"), ("dx",)
     capabilities = ("into",)
     homogeneous = Homogeneous(("dy",), ("dx",))
     invalid = CHANNELS | BELOW_WINDOW
     cofactor = "x"
     probes = ProbeMethods(lambda geometry: geometry.c, large.backward_data, large.sample_backward_data)
-
-    def inputs(self, geometry: TransposedGeometry) -> dict[str, Tensor]:
-        return {"dy": geometry.y, "w": geometry.filter}
-
-    def outputs(self, geometry: TransposedGeometry) -> dict[str, Tensor]:
-        return {"dx": geometry.x}
 
     def errors(self, geometry: TransposedGeometry) -> ErrorModel:
         """K/g*R*S products."""
@@ -148,24 +126,13 @@ class ConvTransposeBackwardWeight(_Transposed):
     """
 
     name, data, operand, free_axis = "conv_transpose_backward_weight", "dy", "x", 1
-    arguments = ("x", "dy")
+    arguments, returns = ("x", "dy"), ("dw", "dbias")
     keywords = (*_Transposed.keywords, "kernel_size", "with_bias")
     capabilities = ("output_mask", "into")
     homogeneous = Homogeneous(("dy",), ("dw", "dbias"))
     invalid = BELOW_WINDOW
     cofactor = "w"
     probes = ProbeMethods(lambda geometry: geometry.c, large.backward_weight, large.sample_backward_weight)
-
-    def inputs(self, geometry: TransposedGeometry) -> dict[str, Tensor]:
-        return {"x": geometry.x, "dy": geometry.y}
-
-    def outputs(self, geometry: TransposedGeometry) -> dict[str, Tensor]:
-        dbias = {"dbias": geometry.per_channel} if geometry.bias else {}
-        return {"dw": geometry.filter, **dbias}
-
-    def parameters(self, geometry: TransposedGeometry) -> dict[str, Any]:
-        """The common ones, kernel_size=(R, S), and with_bias: whether (dw, dbias) is asked for."""
-        return {**super().parameters(geometry), "kernel_size": geometry.window, "with_bias": geometry.bias}
 
     def errors(self, geometry: TransposedGeometry) -> ErrorModel:
         """N*H*W products; N*P*Q gradients of the bias."""

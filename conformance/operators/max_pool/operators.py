@@ -24,7 +24,6 @@ from conformance.operators.base import (
     Operator,
     Request,
     Spoil,
-    Tensor,
     WorkedExample,
 )
 from conformance.operators.double_double import Double
@@ -93,15 +92,6 @@ class _MaxPool(Operator):
     keywords: tuple[str, ...] = ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "layout")
     invalid = WINDOW | PADDING
 
-    def parameters(self, geometry: MaxPoolGeometry) -> dict[str, Any]:
-        return {
-            "kernel_size": geometry.window,
-            "stride": geometry.stride,
-            "padding": geometry.padding,
-            "dilation": geometry.dilation,
-            "ceil_mode": geometry.ceil_mode,
-        }
-
     def flops(self, geometry: MaxPoolGeometry) -> int:
         """A comparison for every position of every window."""
         return geometry.y.size * math.prod(geometry.window)
@@ -111,19 +101,13 @@ class MaxPoolForward(_MaxPool):
     """x[N,C,H,W] -> y[N,C,P,Q]."""
 
     name, data, operand = "max_pool_forward", "x", "x"
-    arguments = ("x",)
+    arguments, returns = ("x",), ("y",)
     homogeneous = Homogeneous(("x",), ("y",), signs=False)
     gradients = ("max_pool_backward",)
     worked_example = WorkedExample(
         "maxpool n1 c1 h5 w5 r5 s5 u1 p2", {"x": np.arange(1.0, 26.0).reshape(1, 1, 5, 5)}, "on consecutive numbers"
     )
     """Of the ONNX specification, MaxPool, maxpool_2d_precomputed_pads."""
-
-    def inputs(self, geometry: MaxPoolGeometry) -> dict[str, Tensor]:
-        return {"x": geometry.x}
-
-    def outputs(self, geometry: MaxPoolGeometry) -> dict[str, Tensor]:
-        return {"y": geometry.y}
 
     def errors(self, geometry: MaxPoolGeometry) -> ErrorModel:
         return ErrorModel({"y": 1}, span=1, selects=True)
@@ -149,14 +133,8 @@ class MaxPoolBackward(_MaxPool):
     """dy[N,C,P,Q], x[N,C,H,W] -> dx[N,C,H,W]."""
 
     name, data, operand = "max_pool_backward", "dy", "dy"
-    arguments = ("dy", "x")
+    arguments, returns = ("dy", "x"), ("dx",)
     homogeneous = Homogeneous(("dy",), ("dx",))
-
-    def inputs(self, geometry: MaxPoolGeometry) -> dict[str, Tensor]:
-        return {"dy": geometry.y, "x": geometry.x}
-
-    def outputs(self, geometry: MaxPoolGeometry) -> dict[str, Tensor]:
-        return {"dx": geometry.x}
 
     def errors(self, geometry: MaxPoolGeometry) -> ErrorModel:
         """As many gradients as there are windows that hold an element."""
