@@ -21,8 +21,7 @@ def covered(g: Any) -> Iterator[tuple[Index, Index]]:
 
 def few_windows(g: Any) -> bool:
     """Whether going through windows is faster than through `taps`."""
-    few: bool = math.prod(g.output_size) < math.prod(g.window)
-    return few
+    return math.prod(g.output_size) < math.prod(g.window)
 
 
 def scattered(g: Any, values: np.ndarray, places: Any = None, put: Any = np.add) -> np.ndarray:

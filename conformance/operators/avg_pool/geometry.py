@@ -129,5 +129,4 @@ class PoolGeometry(Described, Spatial):
         size, window, (before, after) = self.size[axis], self.window[axis], self.padding[axis]
         starts = windows * self.stride[axis] - before
         low, high = (-before, size + after) if self.count_include_pad else (0, size)
-        counts: np.ndarray = np.minimum(starts + window, high) - np.maximum(starts, low)
-        return counts
+        return np.minimum(starts + window, high) - np.maximum(starts, low)

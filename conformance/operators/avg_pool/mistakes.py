@@ -94,8 +94,7 @@ def _some(kept: Kept) -> Compute:
 
 def shares(g: PoolGeometry, inputs: Arrays, dtype: Any = np.float64) -> np.ndarray:
     """dy in units of the divisors' common multiple."""
-    exact: np.ndarray = inputs["dy"].astype(dtype) * (g.common_multiple // g.divisors)
-    return exact
+    return inputs["dy"].astype(dtype) * (g.common_multiple // g.divisors)
 
 
 def _largest(operator: Operator, g: PoolGeometry, inputs: Arrays, dtype: Any) -> Arrays:
@@ -118,15 +117,13 @@ _ADDED: dict[str, Compute] = {
 def _counted(g: PoolGeometry, low: Extents, high: Sequence[int | None]) -> np.ndarray:
     """Positions of each window from `low` on and below `high` (None: wherever it ends), counted from the image."""
     axes = zip(g.window, g.stride, g.padding, g.output_size, low, high, strict=True)
-    counts: np.ndarray = np.maximum(reduce(np.multiply.outer, [_along(*axis) for axis in axes]), 1)
-    return counts
+    return np.maximum(reduce(np.multiply.outer, [_along(*axis) for axis in axes]), 1)
 
 
 def _along(window: int, stride: int, sides: tuple[int, int], count: int, low: int, high: int | None) -> np.ndarray:
     starts = np.arange(count) * stride - sides[0]
     ends = starts + window if high is None else np.minimum(starts + window, high)
-    found: np.ndarray = ends - np.maximum(starts, low)
-    return found
+    return ends - np.maximum(starts, low)
 
 
 def _before(g: PoolGeometry) -> Extents:
@@ -234,8 +231,7 @@ def _overlapping(order: Callable[[list[Any]], list[Any]]) -> Compute:
 def _holding(g: PoolGeometry) -> np.ndarray:
     """Windows that hold each element of an image."""
     one = replace(g, n=1, c=1)
-    holding: np.ndarray = scattered(one, np.ones(one.y.shape), list(taps(one)))[0, 0]
-    return holding
+    return scattered(one, np.ones(one.y.shape), list(taps(one)))[0, 0]
 
 
 def _gaps_filled(dx: np.ndarray, g: PoolGeometry) -> np.ndarray:

@@ -22,6 +22,7 @@ from conformance.operators.known_kernels.kernel import (
     Mutant,
     Run,
     exact,
+    on_inputs,
     on_outputs,
     stored,
 )
@@ -170,9 +171,7 @@ _RACES: dict[str, Run] = {
 
 _GRADIENTS: dict[str, Run] = {
     "reads of another filter's gradient, times zero": masked_reads(1, 1, attrgetter("operand")),
-    "NaN in a filter's gradient becomes zero": lambda operator, geometry, inputs, dtype: exact(
-        operator, geometry, inputs | {"dy": without_nan(inputs["dy"])}, dtype
-    ),
+    "NaN in a filter's gradient becomes zero": on_inputs(without_nan, "dy"),
 }
 """Of weights, where the gradient is the operand."""
 

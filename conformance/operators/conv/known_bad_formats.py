@@ -12,7 +12,7 @@ import numpy as np
 from conformance.dtypes import BF16, FP16
 from conformance.operators import CONVOLUTIONS, Arrays, Operator
 from conformance.operators.known_kernels.arithmetic import EXACT, KernelArithmetic, folded, short, to, to_storage
-from conformance.operators.known_kernels.kernel import FP8, INT8, Mutant, Run, exact, of_operator
+from conformance.operators.known_kernels.kernel import FP8, INT8, Mutant, Run, exact, of_operator, on_inputs, on_outputs
 from conformance.operators.known_kernels.lowering import lowered
 from conformance.operators.known_kernels.rounding import bits
 
@@ -36,22 +36,12 @@ def _mutant(
 
 def _reading(change: Change, *names: str) -> Run:
     """The exact kernel of other factors: of those named, or else of both."""
-
-    def run(operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> Arrays:
-        changed = {name: change(inputs[name]) for name in names or FACTORS if name in inputs}
-        return of_operator(operator, geometry, operator.reference(geometry, inputs | changed), dtype)
-
-    return run
+    return on_inputs(change, *(names or FACTORS))
 
 
 def _writing(change: Change) -> Run:
     """The exact kernel, with results changed before they are stored."""
-
-    def run(operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> Arrays:
-        outputs = operator.reference(geometry, inputs)
-        return of_operator(operator, geometry, {name: change(array) for name, array in outputs.items()}, dtype)
-
-    return run
+    return on_outputs(lambda array, _: change(array))
 
 
 def _as(dtype: Any) -> Change:

@@ -105,8 +105,7 @@ Summed = Mapping[str, tuple[str, int]]
 
 def over_places(dy: np.ndarray, dtype: Any) -> np.ndarray:
     """The sum of every channel."""
-    found: np.ndarray = dy.sum(axis=(0, *range(2, dy.ndim)), dtype=dtype)
-    return found
+    return dy.sum(axis=(0, *range(2, dy.ndim)), dtype=dtype)
 
 
 def _tail_of_sum(summed: Summed, tile: int) -> Compute:
@@ -144,8 +143,7 @@ def _first_group(axis: int) -> Change:
 
     def change(array: np.ndarray, g: ConvGeometry) -> np.ndarray:
         size = array.shape[axis] // g.groups
-        out: np.ndarray = np.take(array, np.arange(array.shape[axis]) % size, axis)
-        return out
+        return np.take(array, np.arange(array.shape[axis]) % size, axis)
 
     return change
 

@@ -28,7 +28,16 @@ from conformance.operators.conv_bn.normalisation import (
     summed,
 )
 from conformance.operators.known_kernels import memory, scale, sums
-from conformance.operators.known_kernels.kernel import FP32_ONLY, SHORT, STORED, Mutant, Run, exact, on_outputs
+from conformance.operators.known_kernels.kernel import (
+    FP32_ONLY,
+    SHORT,
+    STORED,
+    Mutant,
+    Run,
+    exact,
+    on_inputs,
+    on_outputs,
+)
 from conformance.operators.known_kernels.rounding import bits, narrowed, rounded
 from conformance.operators.known_kernels.structure import Paths, on_paths
 from conformance.operators.known_kernels.sums import Sum
@@ -246,37 +255,29 @@ _APART: dict[str, tuple[Run, tuple[str, ...]]] = {
 }
 
 
-def _on(change: Callable[[str, np.ndarray, str], np.ndarray], *names: str) -> Run:
-    """The good kernel on changed inputs."""
-
-    def run(operator: Operator, geometry: ConvBnGeometry, inputs: Arrays, dtype: str) -> Arrays:
-        given = {n: change(n, array, dtype) if n in names else array for n, array in inputs.items()}
-        return GOOD(operator, geometry, given, dtype)
-
-    return run
+def _on(change: Callable[[np.ndarray], np.ndarray], *names: str) -> Run:
+    return on_inputs(change, *names, base=GOOD)
 
 
-def _to(format: Format) -> Callable[[str, np.ndarray, str], np.ndarray]:
-    return lambda name, array, dtype: narrowed(array, format)
+def _in_storage(operator: Operator, geometry: ConvBnGeometry, inputs: Arrays, dtype: str) -> Arrays:
+    """Parameters are read as if they were as narrow as the tensors."""
+    narrow = _on(partial(narrowed, format=FORMATS[dtype]), "gamma", "beta", *_OLD)
+    return narrow(operator, geometry, inputs, dtype)
 
 
-def _to_storage(name: str, array: np.ndarray, dtype: str) -> np.ndarray:
-    return narrowed(array, FORMATS[dtype])
-
-
-def _multiples(name: str, array: np.ndarray, dtype: str) -> np.ndarray:
+def _multiples(array: np.ndarray) -> np.ndarray:
     """Of 2^-20: right for filters of the usual size."""
     return (np.rint(array.astype(np.float64) * 2**20) / 2**20).astype(array.dtype)
 
 
-_PARAMETERS = ("gamma", "beta", "running_mean", "running_var")
+_OLD = ("running_mean", "running_var")
 _INPUTS: dict[str, tuple[Run, tuple[str, ...], tuple[str, ...]]] = {
-    "parameters read in storage dtype": (_on(_to_storage, *_PARAMETERS), NORMALISED, SHORT),
+    "parameters read in storage dtype": (_in_storage, NORMALISED, SHORT),
     "filters in fixed point": (_on(_multiples, "w"), NORMALISED, STORED),
-    "gamma in bf16": (_on(_to(BF16), "gamma"), NORMALISED, STORED),
-    "beta in bf16": (_on(_to(BF16), "beta"), OUTWARD, STORED),
-    "old running statistics in bf16": (_on(_to(BF16), "running_mean", "running_var"), OUTWARD, STORED),
-    "old running statistics in fp16": (_on(_to(FP16), "running_mean", "running_var"), OUTWARD, STORED),
+    "gamma in bf16": (_on(partial(narrowed, format=BF16), "gamma"), NORMALISED, STORED),
+    "beta in bf16": (_on(partial(narrowed, format=BF16), "beta"), OUTWARD, STORED),
+    "old running statistics in bf16": (_on(partial(narrowed, format=BF16), *_OLD), OUTWARD, STORED),
+    "old running statistics in fp16": (_on(partial(narrowed, format=FP16), *_OLD), OUTWARD, STORED),
 }
 
 

@@ -70,15 +70,13 @@ def over(*lead: int, without: int | None = None) -> Average:
         if without is not None and (-without > g.rank or g.rank == 1):
             raise InapplicableError
         image = (axis for axis in range(2, values.ndim) if without is None or axis != values.ndim + without)
-        mean: np.ndarray = values.mean((*lead, *image), keepdims=True)
-        return mean
+        return values.mean((*lead, *image), keepdims=True)
 
     return average
 
 
 def _over_batch_alone(values: np.ndarray, g: ConvBnGeometry) -> np.ndarray:
-    mean: np.ndarray = values.mean(0, keepdims=True)
-    return mean
+    return values.mean(0, keepdims=True)
 
 
 def _over_groups(values: np.ndarray, g: ConvBnGeometry) -> np.ndarray:
@@ -133,8 +131,7 @@ def not_added(where: Any) -> Average:
     def average(values: np.ndarray, g: ConvBnGeometry) -> np.ndarray:
         kept = values.copy()
         kept[where] = 0
-        mean: np.ndarray = kept.mean(places(kept), keepdims=True)
-        return mean
+        return kept.mean(places(kept), keepdims=True)
 
     return average
 
@@ -228,8 +225,7 @@ _OTHER_CHANNELS: dict[str, Steps] = {
 def _other_variance(p: Parts) -> np.ndarray:
     """The biased one where the unbiased one is due, or the reverse."""
     other = p.geometry.count - (not p.geometry.eps_outside)
-    found: np.ndarray = p.var * p.geometry.freedom / other
-    return found
+    return p.var * p.geometry.freedom / other
 
 
 _RETURNED: dict[str, Step] = {
@@ -303,8 +299,7 @@ _AFFINE: dict[str, Step] = {
 
 
 def _deviation(var: np.ndarray, eps: Any, outside: bool) -> np.ndarray:
-    found: np.ndarray = np.sqrt(var) + eps if outside else np.sqrt(var + eps)
-    return found
+    return np.sqrt(var) + eps if outside else np.sqrt(var + eps)
 
 
 def _with_epsilon(change: Callable[[float], Any]) -> Steps:

@@ -175,8 +175,7 @@ def normalised(
 
 
 def _moved(geometry: ConvBnGeometry, old: np.ndarray, new: np.ndarray) -> np.ndarray:
-    moved: np.ndarray = (1 - geometry.momentum) * old.astype(np.float64) + geometry.momentum * new
-    return moved
+    return (1 - geometry.momentum) * old.astype(np.float64) + geometry.momentum * new
 
 
 def intermediate(geometry: ConvBnGeometry, inputs: Mapping[str, np.ndarray], dtype: Any) -> Arrays:

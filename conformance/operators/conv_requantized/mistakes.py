@@ -24,8 +24,7 @@ WHOLE_NUMBERS, FP8 = frozenset({"int8"}), frozenset(LARGEST)
 
 
 def _exactly(g: Geometry, sums: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    product: np.ndarray = sums * scale
-    return product
+    return sums * scale
 
 
 def _made(dtypes: frozenset[str] = WHOLE_NUMBERS | FP8, **steps: Any) -> Compute:
@@ -80,8 +79,7 @@ def _saturated_first(g: Geometry, values: np.ndarray, dtype: str) -> np.ndarray:
 def _in_32_bits(g: Geometry, values: np.ndarray, dtype: str) -> np.ndarray:
     """x86's conversion makes -2^31 of everything that is too large."""
     whole = np.where(np.abs(values) < 2.0**31, np.rint(values), -(2.0**31))
-    limited: np.ndarray = np.clip(whole + g.y_zero_point, LOWEST, HIGHEST)
-    return limited
+    return np.clip(whole + g.y_zero_point, LOWEST, HIGHEST)
 
 
 _WHOLE: dict[str, Store] = {

@@ -49,14 +49,12 @@ def centred(geometry: RequantizedGeometry, inputs: Mapping[str, np.ndarray]) -> 
 
 def sums(geometry: RequantizedGeometry, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
     """The sums [N,K,P,Q] with their bias, float64: exact for the data of `conformance.inputs`."""
-    found: np.ndarray = _FORWARD.reference(geometry, centred(geometry, inputs))["y"]
-    return found
+    return _FORWARD.reference(geometry, centred(geometry, inputs))["y"]
 
 
 def scaled(geometry: RequantizedGeometry, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
     """scale * sum."""
-    product: np.ndarray = sums(geometry, inputs) * per_channel(inputs["scale"].astype(np.float64), geometry.rank)
-    return product
+    return sums(geometry, inputs) * per_channel(inputs["scale"].astype(np.float64), geometry.rank)
 
 
 class ConvRequantized(Operator):
@@ -124,13 +122,11 @@ def _enclosed(
 def _up(values: np.ndarray) -> np.ndarray:
     """floor(v + 1/2), without the rounding of that sum."""
     below = np.floor(values)
-    rounded: np.ndarray = below + (values - below >= 0.5)
-    return rounded
+    return below + (values - below >= 0.5)
 
 
 def _away(values: np.ndarray) -> np.ndarray:
-    rounded: np.ndarray = np.copysign(_up(np.abs(values)), values)
-    return rounded
+    return np.copysign(_up(np.abs(values)), values)
 
 
 TIES: dict[str, Callable[[np.ndarray], np.ndarray]] = {"even": np.rint, "away": _away, "up": _up}
@@ -152,8 +148,7 @@ def stored(
     (Micikevicius et al. 2022, table 2; OCP 8-bit floating point specification, 2023, section 5.2). NaN stays NaN.
     """
     if dtype in WHOLE:
-        whole: np.ndarray = np.clip(TIES[ties](values) + zero_point, LOWEST, HIGHEST)
-        return whole
+        return np.clip(TIES[ties](values) + zero_point, LOWEST, HIGHEST)
     if saturates:
         values = np.clip(values, -LARGEST[dtype], LARGEST[dtype])
     return values.astype(np.float32).astype(STORAGE[dtype]).astype(np.float64)

@@ -37,8 +37,7 @@ def around(g: RequantizedGeometry, x: np.ndarray, fill: float = 0.0) -> np.ndarr
 
 
 def exact_sums(g: ConvGeometry, image: np.ndarray, w: np.ndarray) -> np.ndarray:
-    found: np.ndarray = FORWARD.reference(g, {"x": image, "w": w})["y"]
-    return found
+    return FORWARD.reference(g, {"x": image, "w": w})["y"]
 
 
 def in_fp32(g: RequantizedGeometry, sums: np.ndarray, scale: np.ndarray) -> np.ndarray:
@@ -52,8 +51,7 @@ def as_defined(g: RequantizedGeometry, values: np.ndarray, dtype: str) -> np.nda
 
 
 def added(sums: np.ndarray, bias: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    total: np.ndarray = sums + bias
-    return total
+    return sums + bias
 
 
 def bias_is_in(product: np.ndarray, bias: np.ndarray) -> np.ndarray:
@@ -99,5 +97,4 @@ class Steps:
 def wrapped(values: np.ndarray, width: int = 8) -> np.ndarray:
     """Whole numbers in so many bits, beyond which they begin again."""
     half = 2.0 ** (width - 1)
-    found: np.ndarray = (values + half) % (2 * half) - half
-    return found
+    return (values + half) % (2 * half) - half

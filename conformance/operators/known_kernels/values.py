@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from conformance.contract import Contract
-from conformance.dtypes import DTYPES, FORMATS, FP16, FP32, Format
+from conformance.dtypes import DTYPES, FORMATS, FP16, FP32, Format, name_of
 from conformance.operators import CONVOLUTIONS, MAXIMA, NORMALISED, OPERATORS, ORDINARY, POOLINGS, Arrays, Operator
-from conformance.operators.known_kernels.kernel import Mutant, Run, exact, of_operator
+from conformance.operators.known_kernels.kernel import Mutant, Run, exact, of_operator, on_inputs
 from conformance.operators.known_kernels.rounding import Way, overflowing, rounded
 from conformance.operators.spatial import per_channel
 
@@ -29,16 +29,7 @@ Change = Callable[[np.ndarray, Format], np.ndarray]
 
 def _reading(change: Change, *names: str) -> Run:
     """The exact kernel, with inputs changed as they are read: those named, or else all of them."""
-
-    def run(operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> Arrays:
-        changed = dict(inputs)
-        for name, tensor in operator.inputs(geometry).items():
-            if not names or name in names:
-                array, format = inputs[name], FORMATS[tensor.stored_as(dtype)]
-                changed[name] = change(array.astype(np.float64), format).astype(array.dtype)
-        return exact(operator, geometry, changed, dtype)
-
-    return run
+    return on_inputs(lambda a: change(a.astype(np.float64), FORMATS[name_of(a.dtype)]).astype(a.dtype), *names)
 
 
 def _writing(change: Change) -> Run:

@@ -41,13 +41,11 @@ def _backwards(operator: Operator, g: MaxPoolGeometry, inputs: Arrays, dtype: st
 
 
 def _in_float32(total: np.ndarray, arriving: np.ndarray, dtype: str) -> np.ndarray:
-    found: np.ndarray = (total.astype(np.float32) + arriving.astype(np.float32)).astype(np.float64)
-    return found
+    return (total.astype(np.float32) + arriving.astype(np.float32)).astype(np.float64)
 
 
 def _in_float64(total: np.ndarray, arriving: np.ndarray, dtype: str) -> np.ndarray:
-    found: np.ndarray = total + arriving
-    return found
+    return total + arriving
 
 
 def _in_storage(total: np.ndarray, arriving: np.ndarray, dtype: str) -> np.ndarray:
