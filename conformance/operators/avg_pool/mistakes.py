@@ -26,7 +26,7 @@ from conformance.operators.mistakes import (
     on_axis,
     on_outputs,
 )
-from conformance.operators.pooling import scattered
+from conformance.operators.pooling import scattered, window_sums
 from conformance.operators.pooling_mistakes import POOL_WINDOWS, POSITIONS, Kept, packed, reached
 from conformance.operators.spatial import Extents, is_padded, padded, taps, unpadded
 
@@ -86,8 +86,7 @@ def _some(kept: Kept) -> Compute:
         if operator.name == BACKWARD:
             return {"dx": scattered(g, shares(g, inputs, dtype), seen) / g.common_multiple}
         image = padded(inputs["x"].astype(dtype), g.overhang, np.dtype(dtype))
-        total = sum((image[place] for place in seen), start=np.zeros(g.y.shape, dtype))
-        return {"y": total / g.divisors}
+        return {"y": window_sums(g, image, seen) / g.divisors}
 
     return compute
 

@@ -24,8 +24,8 @@ from conformance.operators.avg_pool.geometry import PoolGeometry
 from conformance.operators.base import Arrays, ErrorModel, Homogeneous, Operator, WorkedExample
 from conformance.operators.double_double import Double
 from conformance.operators.invalid_requests import INTEGERS, WINDOW
-from conformance.operators.pooling import covered, few_windows, scattered
-from conformance.operators.spatial import padded, taps, taps_per_input
+from conformance.operators.pooling import scattered, window_sums
+from conformance.operators.spatial import padded, taps_per_input
 
 
 class _Pool(Operator):
@@ -131,13 +131,4 @@ def _multiples(geometry: PoolGeometry, dy: np.ndarray) -> np.ndarray:
 
 
 def _window_sums(geometry: PoolGeometry, x: np.ndarray) -> np.ndarray:
-    image = padded(x, geometry.overhang, x.dtype)
-    y = np.zeros(geometry.y.shape, x.dtype)
-    if few_windows(geometry):
-        axes = tuple(range(-geometry.rank, 0))
-        for place, seen in covered(geometry):
-            y[place] = image[seen].sum(axis=axes)
-        return y
-    for seen in taps(geometry):
-        y += image[seen]
-    return y
+    return window_sums(geometry, padded(x, geometry.overhang, x.dtype))

@@ -15,11 +15,10 @@ from conformance.operators.conv.mistakes import CONVOLVING
 from conformance.operators.conv_requantized.geometry import HIGHEST, LOWEST
 from conformance.operators.conv_requantized.geometry import RequantizedGeometry as Geometry
 from conformance.operators.conv_requantized.operators import LARGEST, TIES, stored
-from conformance.operators.conv_requantized.steps import Change, Steps, around, wrapped
+from conformance.operators.conv_requantized.steps import Change, Steps, Store, around, saturated, wrapped
 from conformance.operators.mistakes import Compute, InapplicableError, Mistake, misread
 
 Image = Callable[[Geometry, np.ndarray], np.ndarray]
-Store = Callable[[Geometry, np.ndarray, str], np.ndarray]
 WHOLE_NUMBERS, FP8 = frozenset({"int8"}), frozenset(LARGEST)
 
 
@@ -62,11 +61,6 @@ _IMAGES: dict[str, Image] = {
 }
 
 
-def _limited(rounding: Change, low: float = LOWEST, high: float = HIGHEST) -> Store:
-    """Rounded so, moved by the zero point, saturated there."""
-    return lambda g, values, dtype: np.clip(rounding(values) + g.y_zero_point, low, high)
-
-
 def _moved(by: Callable[[Geometry], int]) -> Store:
     return lambda g, values, dtype: stored(values, dtype, by(g))
 
@@ -83,25 +77,25 @@ def _in_32_bits(g: Geometry, values: np.ndarray, dtype: str) -> np.ndarray:
 
 
 _WHOLE: dict[str, Store] = {
-    "truncated instead of rounded": _limited(np.trunc),
-    "rounded down instead of to nearest": _limited(np.floor),
-    "rounded up instead of to nearest": _limited(np.ceil),
-    "one half added and truncated": _limited(lambda values: np.trunc(values + 0.5)),
-    "ties rounded away from zero": _limited(TIES["away"]),
-    "ties rounded up": _limited(TIES["up"]),
-    "ties rounded down": _limited(lambda values: -TIES["up"](-values)),
-    "ties rounded toward zero": _limited(lambda values: np.copysign(-TIES["up"](-np.abs(values)), values)),
+    "truncated instead of rounded": saturated(np.trunc),
+    "rounded down instead of to nearest": saturated(np.floor),
+    "rounded up instead of to nearest": saturated(np.ceil),
+    "one half added and truncated": saturated(lambda values: np.trunc(values + 0.5)),
+    "ties rounded away from zero": saturated(TIES["away"]),
+    "ties rounded up": saturated(TIES["up"]),
+    "ties rounded down": saturated(lambda values: -TIES["up"](-values)),
+    "ties rounded toward zero": saturated(lambda values: np.copysign(-TIES["up"](-np.abs(values)), values)),
     "rounded after the zero point of y is added": lambda g, values, dtype: np.clip(
         np.rint(values + g.y_zero_point), LOWEST, HIGHEST
     ),
     "wraps around at 8 bits instead of saturating": lambda g, values, dtype: np.rint(values) + g.y_zero_point,
-    "wraps around at the upper end instead of saturating": _limited(np.rint, high=np.inf),
-    "wraps around at the lower end instead of saturating": _limited(np.rint, low=-np.inf),
+    "wraps around at the upper end instead of saturating": saturated(np.rint, high=np.inf),
+    "wraps around at the lower end instead of saturating": saturated(np.rint, low=-np.inf),
     "wraps around at 32 bits before it saturates": _in_32_bits,
-    "saturates at -127": _limited(np.rint, low=-HIGHEST),
-    "saturates at 126": _limited(np.rint, high=HIGHEST - 1),
-    "saturates at 0 and 127": _limited(np.rint, low=0),
-    "saturates at 0 and 255": _limited(np.rint, low=0, high=255),
+    "saturates at -127": saturated(np.rint, low=-HIGHEST),
+    "saturates at 126": saturated(np.rint, high=HIGHEST - 1),
+    "saturates at 0 and 127": saturated(np.rint, low=0),
+    "saturates at 0 and 255": saturated(np.rint, low=0, high=255),
     "saturates before the zero point of y is added": lambda g, values, dtype: np.clip(
         _saturated_first(g, values, dtype), LOWEST, HIGHEST
     ),

@@ -13,7 +13,7 @@ from conformance.dtypes import STORAGE, WHOLE
 from conformance.operators.base import Arrays, Operator
 from conformance.operators.conv.geometry import ConvGeometry
 from conformance.operators.conv.operators import ConvForward
-from conformance.operators.conv_requantized.geometry import RequantizedGeometry
+from conformance.operators.conv_requantized.geometry import HIGHEST, LOWEST, RequantizedGeometry
 from conformance.operators.conv_requantized.operators import stored
 from conformance.operators.spatial import padded
 
@@ -21,6 +21,7 @@ FORWARD = ConvForward()
 
 Change = Callable[[np.ndarray], np.ndarray]
 Sums = Callable[[ConvGeometry, np.ndarray, np.ndarray], np.ndarray]
+Store = Callable[[RequantizedGeometry, np.ndarray, str], np.ndarray]
 
 
 def same(values: np.ndarray) -> np.ndarray:
@@ -48,6 +49,15 @@ def in_fp32(g: RequantizedGeometry, sums: np.ndarray, scale: np.ndarray) -> np.n
 
 def as_defined(g: RequantizedGeometry, values: np.ndarray, dtype: str) -> np.ndarray:
     return stored(values, dtype, g.y_zero_point)
+
+
+def saturated(rounding: Change, low: float = LOWEST, high: float = HIGHEST) -> Store:
+    """Rounded so, moved by the zero point, saturated there."""
+    return lambda g, values, dtype: np.clip(rounding(values) + g.y_zero_point, low, high)
+
+
+def not_saturated(g: RequantizedGeometry, values: np.ndarray, dtype: str) -> np.ndarray:
+    return stored(values, dtype, saturates=False)
 
 
 def added(sums: np.ndarray, bias: np.ndarray, scale: np.ndarray) -> np.ndarray:
@@ -79,7 +89,7 @@ class Steps:
     scale: Change = same
     scaled: Callable[[RequantizedGeometry, np.ndarray, np.ndarray], np.ndarray] = in_fp32
     late: Callable[[np.ndarray, np.ndarray], np.ndarray] = bias_is_in
-    stored: Callable[[RequantizedGeometry, np.ndarray, str], np.ndarray] = as_defined
+    stored: Store = as_defined
 
     def __call__(self, operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> Arrays:
         g, along = geometry, (-1, *(1,) * geometry.rank)

@@ -24,7 +24,7 @@ Choice = Callable[[MaxPoolGeometry, np.ndarray], np.ndarray]
 """From x to the position of each window that is taken for its maximum, [N, C, P, Q]."""
 
 
-def _choosing(choice: Choice, padding: float = -np.inf) -> Compute:
+def choosing(choice: Choice, padding: float = -np.inf) -> Compute:
     """Another element of each window: y is that element (or padding), and dy goes there."""
 
     def compute(operator: Operator, g: MaxPoolGeometry, inputs: Arrays, dtype: Any) -> Arrays:
@@ -49,7 +49,7 @@ def _of_some(kept: Callable[[Any], np.ndarray]) -> Compute:
             raise InapplicableError
         return selected(g, x, order, -np.inf)
 
-    return _choosing(choice)
+    return choosing(choice)
 
 
 def _zero_padding(g: MaxPoolGeometry, x: np.ndarray) -> np.ndarray:
@@ -83,9 +83,9 @@ def _average(operator: Operator, g: MaxPoolGeometry, inputs: Arrays, dtype: Any)
 
 
 _CHOICES: dict[str, Compute] = {
-    "minimum instead of maximum": _choosing(lambda g, x: selected(g, -x)),
-    "largest magnitude instead of maximum": _choosing(lambda g, x: selected(g, np.abs(x))),
-    "padding is zero instead of minus infinity": _choosing(_zero_padding, 0.0),
+    "minimum instead of maximum": choosing(lambda g, x: selected(g, -x)),
+    "largest magnitude instead of maximum": choosing(lambda g, x: selected(g, np.abs(x))),
+    "padding is zero instead of minus infinity": choosing(_zero_padding, 0.0),
     **{name: _of_some(kept) for name, kept in POSITIONS.items()},
     "average instead of maximum": _average,
 }
@@ -146,10 +146,10 @@ def _rolled_by_padding(dx: np.ndarray, g: MaxPoolGeometry) -> np.ndarray:
 
 
 _BACKWARD: dict[str, Compute] = {
-    "tie to the last maximum instead of the first": _choosing(
+    "tie to the last maximum instead of the first": choosing(
         lambda g, x: selected(g, x, range(math.prod(g.window) - 1, -1, -1)),
     ),
-    "tie to the first maximum in column-major order": _choosing(_by_columns),
+    "tie to the first maximum in column-major order": choosing(_by_columns),
     "tie to every maximum": _to_every_maximum(shared=False),
     "tie shared by every maximum": _to_every_maximum(shared=True),
     "dx of the last window where windows overlap": _overwritten(1),
