@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from typing import NamedTuple
 
-from conformance.calibration.campaign_progress import counted
 from conformance.calibration.known_kernels import KNOWN_GOOD, MEDIUM, ROWS, judgements
 from conformance.inputs import Expectation, Recipe
+from conformance.inputs.recipes import progress
 from conformance.judge import Judgement
 from conformance.operators import FAMILIES, OPERATORS, parse
 from conformance.operators.known_kernels.kernel import CampaignRow, KnownGood
@@ -90,7 +90,7 @@ def campaign(seeds: int, jobs: int, rank: int | None = None) -> Iterator[OutputV
     tasks = [(row, seed) for row in rows for seed in range(0, seeds, row.every)]
     pool = ProcessPoolExecutor(jobs)
     try:
-        for found in counted(pool.map(_chunk, tasks), len(tasks), "problems and seeds"):
+        for found in progress(pool.map(_chunk, tasks), len(tasks), "problems and seeds"):
             yield from found
     finally:
         pool.shutdown(cancel_futures=True)

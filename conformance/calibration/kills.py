@@ -11,11 +11,11 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import NamedTuple
 
-from conformance.calibration.campaign_progress import counted
 from conformance.calibration.known_kernels import MUTANTS, computed
 from conformance.calibration.mutation import JOBS, cost, failed_checks, is_judged
 from conformance.inputs import Expectation, Recipe
 from conformance.inputs.manifest import SEED
+from conformance.inputs.recipes import progress
 from conformance.operators import FAMILIES, OPERATORS, Arrays
 from conformance.operators.known_kernels.kernel import Run, same
 from conformance.problems import Problem, Variant
@@ -58,7 +58,7 @@ def kills(family: str, cases: Iterable[tuple[Problem, Variant]], jobs: int = JOB
         tasks += [(operator.name, mine[i::SHARES], [*geometries], enough) for i in range(SHARES)]
     found: defaultdict[TensorKey, set[Kill]] = defaultdict(set)
     with ProcessPoolExecutor(jobs) as pool:
-        for part in counted(pool.map(_share, tasks), len(tasks), f"parts of mutants of {family}"):
+        for part in progress(pool.map(_share, tasks), len(tasks), f"parts of mutants of {family}"):
             for tensors, mutants in part.items():
                 found[tensors] |= mutants
     return dict(found)

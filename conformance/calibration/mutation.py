@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from conformance.calibration import field
-from conformance.calibration.campaign_progress import counted
 from conformance.calibration.field import Examined
 from conformance.calibration.known_kernels import KINDS, MUTANTS, computed, judgements
 from conformance.exit_codes import ExitCode
 from conformance.inputs import DISTRIBUTIONS, Expectation, Recipe
 from conformance.inputs.manifest import SEED
+from conformance.inputs.recipes import progress
 from conformance.operators import OPERATORS, Arrays, takes
 from conformance.operators.known_kernels.kernel import Mutant, Run, same
 from conformance.operators.spatial import RANKS
@@ -147,7 +147,7 @@ def run(
         ]
         tasks += [(level, without, operator, rank, indices[i::SHARES]) for i in range(min(SHARES, len(indices)))]
     with ProcessPoolExecutor(jobs) as pool:
-        parts = counted(pool.map(_share, tasks), len(tasks), "parts of mutants")
+        parts = progress(pool.map(_share, tasks), len(tasks), "parts of mutants")
         return [outcome for part in parts for outcome in part]
 
 

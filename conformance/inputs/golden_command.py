@@ -14,11 +14,11 @@ from pathlib import Path
 
 from conformance.dtypes import DECLARABLE
 from conformance.exit_codes import ExitCode
-from conformance.inputs import recipes, writing
+from conformance.inputs import golden_files, recipes
 from conformance.inputs.distributions import DISTRIBUTIONS
 from conformance.inputs.drawing import Recipe
+from conformance.inputs.golden_files import defects
 from conformance.inputs.manifest import SEED, GoldenError
-from conformance.inputs.verification import defects
 from conformance.operators import OPERATORS, GeometryError
 from conformance.problems import PROBLEMS, Problem, at_level, named
 from conformance.resources import GOLDEN
@@ -97,7 +97,7 @@ def verify(folder: Path, pinned: Sequence[Recipe] | None, stored: Sequence[Recip
 def _regenerate(arguments: argparse.Namespace) -> int:
     start = time.perf_counter()
     try:
-        done = writing.regenerate(GOLDEN, recipes.pinned(), recipes.stored(), arguments.jobs)
+        done = golden_files.regenerate(GOLDEN, recipes.pinned(), recipes.stored(), arguments.jobs)
     except GoldenError as problem:
         return _refused(str(problem))
     print(f"{done}, {time.perf_counter() - start:.1f} s")
@@ -107,7 +107,7 @@ def _regenerate(arguments: argparse.Namespace) -> int:
 def _export(arguments: argparse.Namespace) -> int:
     try:
         chosen = _chosen(arguments)
-        print(writing.export(arguments.folder, chosen, arguments.seed))
+        print(golden_files.export(arguments.folder, chosen, arguments.seed))
     except GoldenError as problem:
         return _refused(f"export {arguments.folder}: {problem}", ExitCode.UNUSABLE)
     return 0

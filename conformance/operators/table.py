@@ -12,11 +12,10 @@ from conformance.operators.base import Geometry, Operator
 from conformance.operators.conv import mistakes as conv
 from conformance.operators.conv.geometry import ConvGeometry
 from conformance.operators.conv.operators import ConvBackwardData, ConvBackwardWeight, ConvForward
-from conformance.operators.conv_bn.backward import ConvBnBackward
 from conformance.operators.conv_bn.backward_mistakes import BACKPROPAGATION
 from conformance.operators.conv_bn.geometry import ConvBnGeometry
 from conformance.operators.conv_bn.mistakes import NORMALISATION
-from conformance.operators.conv_bn.operators import ConvBnForward, ConvBnInference
+from conformance.operators.conv_bn.operators import ConvBnBackward, ConvBnForward, ConvBnInference
 from conformance.operators.conv_requantized import mistakes as conv_requantized
 from conformance.operators.conv_requantized.geometry import RequantizedGeometry
 from conformance.operators.conv_requantized.operators import ConvRequantized

@@ -21,9 +21,16 @@ import numpy as np
 
 from conformance.operators import double_double
 from conformance.operators.avg_pool.geometry import PoolGeometry
-from conformance.operators.base import Arrays, ErrorModel, Homogeneous, Operator, WorkedExample
+from conformance.operators.base import (
+    INTEGER_TENSORS,
+    WINDOW_BEYOND_IMAGE,
+    Arrays,
+    ErrorModel,
+    Homogeneous,
+    Operator,
+    WorkedExample,
+)
 from conformance.operators.double_double import Double
-from conformance.operators.invalid_requests import INTEGERS, WINDOW
 from conformance.operators.pooling import scattered, window_sums
 from conformance.operators.spatial import padded, taps_per_input
 
@@ -41,7 +48,7 @@ class _Pool(Operator):
         "divisor_override",
         "layout",
     )
-    invalid = WINDOW | INTEGERS
+    invalid = WINDOW_BEYOND_IMAGE | INTEGER_TENSORS
 
     def error_model(self, geometry: PoolGeometry, terms: dict[str, int], span: int, fan_out: int) -> ErrorModel:
         """Integers over powers of two are exact. Reciprocals: of a given divisor, or one for each axis in a separable

@@ -19,12 +19,19 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from conformance.operators import double_double
-from conformance.operators.base import Arrays, ErrorModel, Homogeneous, Operator, ProbeMethods
+from conformance.operators.base import (
+    CHANNELS_MISMATCH,
+    WINDOW_BEYOND_IMAGE,
+    Arrays,
+    ErrorModel,
+    Homogeneous,
+    Operator,
+    ProbeMethods,
+)
 from conformance.operators.conv import probes as large
 from conformance.operators.conv import signatures
 from conformance.operators.conv.geometry import ConvGeometry
 from conformance.operators.double_double import Double
-from conformance.operators.invalid_requests import CHANNELS, WINDOW
 from conformance.operators.spatial import (
     BLOCK_ELEMENTS,
     Index,
@@ -99,7 +106,7 @@ class Products(Operator):
 class _Conv(Products, signatures.Convolution):
     """What the three directions share."""
 
-    invalid = WINDOW | CHANNELS
+    invalid = WINDOW_BEYOND_IMAGE | CHANNELS_MISMATCH
 
     def flops(self, geometry: ConvGeometry) -> int:
         """2 * N*K*P*Q * C/g*R*S in every direction, taps on padding counted as the field does."""
@@ -162,7 +169,7 @@ class ConvBackwardData(_Conv, signatures.BackwardData):
 class ConvBackwardWeight(_Conv, signatures.BackwardWeight):
     data, operand, free_axis = "x", "dy", 1
     homogeneous = Homogeneous(("dy",), ("dw", "dbias"))
-    invalid = WINDOW
+    invalid = WINDOW_BEYOND_IMAGE
     cofactor = "w"
     probes = ProbeMethods(lambda geometry: geometry.k, large.backward_weight, large.sample_backward_weight)
 

@@ -15,17 +15,24 @@ import numpy as np
 
 from conformance.dtypes import BF16, FORMATS, FP16, STORAGE, TF32, Format
 from conformance.operators import NORMALISED, Arrays, ConvBnGeometry, Operator
-from conformance.operators.conv_bn import moments
-from conformance.operators.conv_bn.moments import CENTRED, Inverse, Moments, Reduce, divided, in_turn, two_passes
 from conformance.operators.conv_bn.normalisation import (
+    CENTRED,
     ConvBnKernel,
     Gradient,
+    Inverse,
+    Moments,
+    Reduce,
     Scale,
     Sums,
     centred,
     distances,
+    divided,
+    in_pairs,
+    in_turn,
     per_filter,
+    raw,
     summed,
+    two_passes,
 )
 from conformance.operators.known_kernels import memory, scale, sums
 from conformance.operators.known_kernels.kernel import (
@@ -126,8 +133,8 @@ def _floored(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 _MOMENTS: dict[str, tuple[Moments, tuple[str, ...]]] = {
-    "raw moments": (moments.raw(), STORED),
-    "raw moments in pairs": (moments.raw(moments.in_pairs), STORED),
+    "raw moments": (raw(), STORED),
+    "raw moments in pairs": (raw(in_pairs), STORED),
     "statistics accumulated in bf16": (two_passes(_totals_in(BF16)), STORED),
     "statistics accumulated in fp16": (two_passes(_totals_in(FP16)), STORED),
     "statistics accumulated in 14 bits": (two_passes(_totals_in(bits(14))), STORED),

@@ -32,10 +32,18 @@ import ml_dtypes
 import numpy as np
 
 from conformance.dtypes import FP32, STORAGE, SUMS, WHOLE, name_of
-from conformance.operators.base import Arithmetic, Arrays, ErrorModel, Interval, Operator, Tensor
+from conformance.operators.base import (
+    CHANNELS_MISMATCH,
+    WINDOW_BEYOND_IMAGE,
+    Arithmetic,
+    Arrays,
+    ErrorModel,
+    Interval,
+    Operator,
+    Tensor,
+)
 from conformance.operators.conv.operators import ConvForward
 from conformance.operators.conv_requantized.geometry import HIGHEST, LOWEST, RequantizedGeometry
-from conformance.operators.invalid_requests import CHANNELS, WINDOW
 from conformance.operators.spatial import per_channel
 
 _FORWARD = ConvForward()
@@ -66,7 +74,7 @@ class ConvRequantized(Operator):
     keywords = ("stride", "padding", "dilation", "groups", "x_zero_point", "y_zero_point", "layout")
     data, operand, free_axis = "x", "w", 0
     factors = 2
-    invalid = WINDOW | CHANNELS
+    invalid = WINDOW_BEYOND_IMAGE | CHANNELS_MISMATCH
 
     def defined(self, geometry: RequantizedGeometry, dtype: str) -> bool:
         return dtype in self.dtypes and geometry.exists_in(dtype)

@@ -14,20 +14,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from conformance.operators.base import Arrays, ErrorModel, Homogeneous, ProbeMethods, Request
+from conformance.operators.base import CHANNELS_MISMATCH, Arrays, ErrorModel, Homogeneous, ProbeMethods, Request
 from conformance.operators.conv import operators as conv
+from conformance.operators.conv import probes
 from conformance.operators.conv.operators import Products
-from conformance.operators.conv_transpose import probes as large
+from conformance.operators.conv.probes import Projection
 from conformance.operators.conv_transpose.geometry import TransposedGeometry
-from conformance.operators.invalid_requests import CHANNELS
 from conformance.operators.mistakes import fitted
 from conformance.operators.spatial import per_channel, spans, unpadded
 
 _FORWARD, _BACKWARD_DATA, _BACKWARD_WEIGHT = conv.ConvForward(), conv.ConvBackwardData(), conv.ConvBackwardWeight()
+
+
+def mirrored(g: TransposedGeometry, inputs: Mapping[str, np.ndarray]) -> Arrays:
+    """What the mirror takes: its dy is x, its x what windows reach of dy. It has no bias."""
+    names = {"x": "dy", "dy": "x", "w": "w"}
+    return {names[n]: array[g.reached] if n == "dy" else array for n, array in inputs.items() if n in names}
 
 
 def _no_output(geometry: TransposedGeometry, request: Request) -> Request:
@@ -66,6 +73,47 @@ class _Transposed(Products):
         return 2 * geometry.x.size * (geometry.filter.size // geometry.c)
 
 
+def _project_forward(
+    g: TransposedGeometry, inputs: Arrays, signs: np.ndarray, risk: float, arithmetic: np.dtype
+) -> Projection:
+    """signs[K]; expected [N, P, Q]."""
+    found = probes.backward_data(g.mirror, mirrored(g, inputs), signs, risk, arithmetic)
+    expected = fitted(found.expected, (g.n, *g.output_size))
+    if g.bias:
+        expected += signs @ inputs["bias"].astype(np.float64)
+    return replace(found, output="y", expected=expected, square=found.square + (g.k if g.bias else 0))
+
+
+def _project_backward_data(
+    g: TransposedGeometry, inputs: Arrays, signs: np.ndarray, risk: float, arithmetic: np.dtype
+) -> Projection:
+    """signs[C]; expected [N, H, W]."""
+    return replace(probes.forward(g.mirror, mirrored(g, inputs), signs, risk, arithmetic), output="dx")
+
+
+def _project_backward_weight(
+    g: TransposedGeometry, inputs: Arrays, signs: np.ndarray, risk: float, arithmetic: np.dtype
+) -> Projection:
+    """signs[C]; expected [G, sets, K/g, R, S]."""
+    return probes.backward_weight(g.mirror, mirrored(g, inputs), signs, risk, arithmetic)
+
+
+def _sample_forward(g: TransposedGeometry, inputs: Arrays, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    values, magnitudes = probes.sample_backward_data(g.mirror, mirrored(g, inputs), index)
+    if g.bias:
+        bias = inputs["bias"].astype(np.float64)[index[:, 1]]
+        return values + bias, np.sqrt(np.square(magnitudes) + np.square(bias))
+    return values, magnitudes
+
+
+def _sample_backward_data(g: TransposedGeometry, inputs: Arrays, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return probes.sample_forward(g.mirror, mirrored(g, inputs), index)
+
+
+def _sample_backward_weight(g: TransposedGeometry, inputs: Arrays, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return probes.sample_backward_weight(g.mirror, mirrored(g, inputs), index)
+
+
 class ConvTransposeForward(_Transposed):
     """x[N,C,H,W], w[C,K/g,R,S], bias[K]? -> y[N,K,P,Q]. bias is always passed, None when absent."""
 
@@ -73,13 +121,13 @@ class ConvTransposeForward(_Transposed):
     arguments, returns = ("x", "w", "bias"), ("y",)
     capabilities = ("into",)
     homogeneous = Homogeneous(("x", "bias"), ("y",))
-    invalid = CHANNELS | {
+    invalid = CHANNELS_MISMATCH | {
         "padding that leaves no output": _no_output,
         "output padding that neither stride nor dilation exceeds": _output_padding_beyond,
     }
     gradients = ("conv_transpose_backward_data", "conv_transpose_backward_weight")
     cofactor = "dy"
-    probes = ProbeMethods(lambda geometry: geometry.k, large.forward, large.sample_forward)
+    probes = ProbeMethods(lambda geometry: geometry.k, _project_forward, _sample_forward)
 
     def errors(self, geometry: TransposedGeometry) -> ErrorModel:
         """C/g products for every window that holds an element, and the bias."""
@@ -89,8 +137,8 @@ class ConvTransposeForward(_Transposed):
     def reference(
         self, geometry: TransposedGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64
     ) -> Arrays:
-        given = {"dy": inputs["x"], "w": inputs["w"]}
-        y = fitted(_BACKWARD_DATA.reference(geometry.mirror, given, dtype)["dx"], geometry.y.shape)
+        y = _BACKWARD_DATA.reference(geometry.mirror, mirrored(geometry, inputs), dtype)["dx"]
+        y = fitted(y, geometry.y.shape)
         if geometry.bias:
             y += per_channel(inputs["bias"].astype(dtype), geometry.rank)
         return {"y": y}
@@ -103,9 +151,9 @@ class ConvTransposeBackwardData(_Transposed):
     arguments, returns = ("dy", "w"), ("dx",)
     capabilities = ("into",)
     homogeneous = Homogeneous(("dy",), ("dx",))
-    invalid = CHANNELS | BELOW_WINDOW
+    invalid = CHANNELS_MISMATCH | BELOW_WINDOW
     cofactor = "x"
-    probes = ProbeMethods(lambda geometry: geometry.c, large.backward_data, large.sample_backward_data)
+    probes = ProbeMethods(lambda geometry: geometry.c, _project_backward_data, _sample_backward_data)
 
     def errors(self, geometry: TransposedGeometry) -> ErrorModel:
         """K/g*R*S products."""
@@ -115,8 +163,7 @@ class ConvTransposeBackwardData(_Transposed):
     def reference(
         self, geometry: TransposedGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64
     ) -> Arrays:
-        given = {"x": inputs["dy"][geometry.reached], "w": inputs["w"]}
-        return {"dx": _FORWARD.reference(geometry.mirror, given, dtype)["y"]}
+        return {"dx": _FORWARD.reference(geometry.mirror, mirrored(geometry, inputs), dtype)["y"]}
 
 
 class ConvTransposeBackwardWeight(_Transposed):
@@ -132,7 +179,7 @@ class ConvTransposeBackwardWeight(_Transposed):
     homogeneous = Homogeneous(("dy",), ("dw", "dbias"))
     invalid = BELOW_WINDOW
     cofactor = "w"
-    probes = ProbeMethods(lambda geometry: geometry.c, large.backward_weight, large.sample_backward_weight)
+    probes = ProbeMethods(lambda geometry: geometry.c, _project_backward_weight, _sample_backward_weight)
 
     def errors(self, geometry: TransposedGeometry) -> ErrorModel:
         """N*H*W products; N*P*Q gradients of the bias."""
@@ -143,8 +190,7 @@ class ConvTransposeBackwardWeight(_Transposed):
     def reference(
         self, geometry: TransposedGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64
     ) -> Arrays:
-        given = {"x": inputs["dy"][geometry.reached], "dy": inputs["x"]}
-        outputs = _BACKWARD_WEIGHT.reference(geometry.mirror, given, dtype)
+        outputs = _BACKWARD_WEIGHT.reference(geometry.mirror, mirrored(geometry, inputs), dtype)
         if geometry.bias:
             outputs["dbias"] = inputs["dy"].sum(axis=(0, *range(2, 2 + geometry.rank)), dtype=dtype)
         return outputs

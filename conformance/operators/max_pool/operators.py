@@ -18,6 +18,7 @@ import numpy as np
 
 from conformance.operators import double_double
 from conformance.operators.base import (
+    WINDOW_BEYOND_IMAGE,
     Arrays,
     ErrorModel,
     Homogeneous,
@@ -27,7 +28,6 @@ from conformance.operators.base import (
     WorkedExample,
 )
 from conformance.operators.double_double import Double
-from conformance.operators.invalid_requests import WINDOW
 from conformance.operators.max_pool.geometry import MaxPoolGeometry
 from conformance.operators.pooling import covered, few_windows
 from conformance.operators.spatial import cropped, padded, spans, taps, taps_per_input
@@ -90,7 +90,7 @@ class _MaxPool(Operator):
 
     family = "max_pool"
     keywords: tuple[str, ...] = ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "layout")
-    invalid = WINDOW | PADDING
+    invalid = WINDOW_BEYOND_IMAGE | PADDING
 
     def flops(self, geometry: MaxPoolGeometry) -> int:
         """A comparison for every position of every window."""
