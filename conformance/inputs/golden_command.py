@@ -33,7 +33,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     """Goldens, the recipes and digests that pin every exact tensor: verify, regenerate, export."""
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, run, text in (
-        ("verify", _verify, "recompute every golden and compare"),
+        ("verify", lambda given: verify(GOLDEN, None, None, given.jobs), "recompute every golden and compare"),
         ("regenerate", _regenerate, "write the goldens anew from the tables"),
     ):
         command = commands.add_parser(name, help=text, description=text)
@@ -66,10 +66,6 @@ def _problem(text: str) -> Problem:
         return named(text)
     except GeometryError as defect:
         raise argparse.ArgumentTypeError(f"{text!r} {defect}") from None
-
-
-def _verify(arguments: argparse.Namespace) -> int:
-    return verify(GOLDEN, None, None, arguments.jobs)
 
 
 def verify(folder: Path, pinned: Sequence[Recipe] | None, stored: Sequence[Recipe] | None, jobs: int) -> int:

@@ -213,16 +213,12 @@ _OVERRIDDEN: dict[str, Counts] = {
 }
 
 
-def _last_wins(before: np.ndarray, arriving: np.ndarray) -> np.ndarray:
-    return arriving
-
-
 def _overlapping(order: Callable[[list[Any]], list[Any]]) -> Compute:
     """dx where one of the windows that hold an element has it all. The last tap belongs to the first window."""
 
     def compute(operator: Operator, g: PoolGeometry, inputs: Arrays, dtype: Any) -> Arrays:
         places = order(list(taps(g)))
-        return {"dx": scattered(g, shares(g, inputs, dtype), places, _last_wins) / g.common_multiple}
+        return {"dx": scattered(g, shares(g, inputs, dtype), places, lambda before, last: last) / g.common_multiple}
 
     return compute
 
@@ -233,15 +229,13 @@ def _holding(g: PoolGeometry) -> np.ndarray:
     return scattered(one, np.ones(one.y.shape), list(taps(one)))[0, 0]
 
 
-def _gaps_filled(dx: np.ndarray, g: PoolGeometry) -> np.ndarray:
-    return np.where(_holding(g) == 0, of_neighbours(dx, g.rank), dx)
-
-
 _GRADIENTS: dict[str, Compute] = {
     "dx of the last window where windows overlap": _overlapping(lambda places: places[::-1]),
     "dx of the first window where windows overlap": _overlapping(lambda places: places),
     "dx averaged over the windows that hold it": on_outputs(lambda dx, g: dx / np.maximum(_holding(g), 1), "dx"),
-    "dx filled where no window is": on_outputs(_gaps_filled, "dx"),
+    "dx filled where no window is": on_outputs(
+        lambda dx, g: np.where(_holding(g) == 0, of_neighbours(dx, g.rank), dx), "dx"
+    ),
 }
 
 

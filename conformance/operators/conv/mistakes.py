@@ -152,10 +152,6 @@ def _neighbour(axis: int, by: int = 1) -> Change:
     return lambda array, g: np.roll(array, by * array.shape[axis] // g.groups, axis)
 
 
-def _without_last_group(y: np.ndarray, g: ConvGeometry) -> np.ndarray:
-    return zeroed(slice(None), slice(g.k - g.k // g.groups, None))(y, g)
-
-
 _GROUPS: dict[str, Compute] = {
     "input channels interleaved over groups": misread(x=_in_turn(1)),
     "output channels interleaved over groups (multiplier order)": misread(y=_in_turn(1)),
@@ -167,7 +163,7 @@ _GROUPS: dict[str, Compute] = {
     "first group's input for every group": misread(x=_first_group(1)),
     "first group's filters for every group": misread(w=_first_group(0)),
     "groups in reverse": misread(x=_in_reverse(1)),
-    "last group left out": misread(y=_without_last_group),
+    "last group left out": misread(y=lambda y, g: zeroed(slice(None), slice(g.k - g.k // g.groups, None))(y, g)),
 }
 
 

@@ -59,10 +59,6 @@ def affine(geometry: ConvBnGeometry) -> bool:
     return geometry.affine
 
 
-def _running(geometry: ConvBnGeometry) -> bool:
-    return geometry.running
-
-
 def over(*lead: int, without: int | None = None) -> Average:
     """Statistics over these of the axes N and K, and over the image, or the image but for one axis."""
 
@@ -73,10 +69,6 @@ def over(*lead: int, without: int | None = None) -> Average:
         return values.mean((*lead, *image), keepdims=True)
 
     return average
-
-
-def _over_batch_alone(values: np.ndarray, g: ConvBnGeometry) -> np.ndarray:
-    return values.mean(0, keepdims=True)
 
 
 def _over_groups(values: np.ndarray, g: ConvBnGeometry) -> np.ndarray:
@@ -108,10 +100,6 @@ def of_rows(kept: slice) -> Average:
         return of_part(..., kept, slice(None))(values, g)
 
     return average
-
-
-def _first_half(values: np.ndarray, g: ConvBnGeometry) -> np.ndarray:
-    return of_part(slice(0, g.n // 2))(values, g)
 
 
 def counting(count: Callable[[ConvBnGeometry], int], average: Average = over_batch) -> Average:
@@ -163,10 +151,10 @@ _AVERAGES: dict[str, Average] = {
     "statistics of an image over all its channels (layer normalisation)": over(1),
     "statistics of an image over groups of channels (group normalisation)": _over_groups,
     "statistics over all channels of the batch": over(0, 1),
-    "statistics of every place over the batch": _over_batch_alone,
+    "statistics of every place over the batch": lambda values, g: values.mean(0, keepdims=True),
     "statistics of every row apart": over(0, without=H),
     "statistics of every column apart": over(0, without=W),
-    "statistics of the first half of the batch": _first_half,
+    "statistics of the first half of the batch": lambda values, g: of_part(slice(0, g.n // 2))(values, g),
     "statistics of image 0": of_part(slice(0, 1)),
     "last image left out of the statistics": of_part(slice(0, -1)),
     "last row left out of the statistics": of_rows(slice(0, -1)),
@@ -385,17 +373,13 @@ _INFERENCE: dict[str, Steps] = {
 }
 
 
-def _steps(named: Mapping[str, Step]) -> dict[str, Steps]:
-    return {name: Steps(y=y) for name, y in named.items()}
-
-
 NORMALISATION: tuple[Mistake, ...] = (
     *mistakes(TRAINING, _STATISTICS),
     *mistakes(EVERY, _OTHER_CHANNELS),
-    *mistakes(OUTWARD, _steps(_NORMALISED)),
+    *mistakes(OUTWARD, {name: Steps(y=y) for name, y in _NORMALISED.items()}),
     *mistakes((FORWARD,), {name: Steps(returned=returned) for name, returned in _RETURNED.items()}),
-    *mistakes(OUTWARD, _steps(_AFFINE), affine),
+    *mistakes(OUTWARD, {name: Steps(y=y) for name, y in _AFFINE.items()}, affine),
     *mistakes(EVERY, _EPSILON),
-    *mistakes((FORWARD,), _RUNNING, _running),
+    *mistakes((FORWARD,), _RUNNING, lambda g: g.running),
     *mistakes((INFERENCE,), _INFERENCE),
 )

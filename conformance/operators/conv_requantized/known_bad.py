@@ -43,16 +43,12 @@ def _mutant(name: str, run: Callable[..., Any], dtypes: tuple[str, ...], base: S
 # rounding and saturation
 
 
-def _stochastic(values: np.ndarray) -> np.ndarray:
-    return np.floor(values + np.random.default_rng(values.size).random(values.shape))
-
-
 def _to(format: Format, way: Change = np.rint) -> Change:
     return lambda values: overflowing(values, format, way)
 
 
 _ROUNDINGS: dict[str, Change] = {
-    "rounded stochastically": _stochastic,
+    "rounded stochastically": lambda v: np.floor(v + np.random.default_rng(v.size).random(v.shape)),
     "rounded twice, to halves first": lambda values: np.rint(np.rint(2 * values) / 2),
     "rounded twice, to fp16 first": lambda values: np.rint(_to(FP16)(values)),
     "rounded twice, to bf16 first": lambda values: np.rint(_to(BF16)(values)),

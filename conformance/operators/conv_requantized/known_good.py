@@ -23,6 +23,7 @@ from conformance.operators.conv_requantized.steps import (
     around,
     as_defined,
     exact_sums,
+    exactly,
     not_saturated,
     saturated,
 )
@@ -69,10 +70,6 @@ def _known_good(name: str, run: Any, dtypes: tuple[str, ...], contract: Contract
     )
 
 
-def _in_fp64(g: Geometry, sums: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    return sums * scale
-
-
 def _scaled_in_two_steps(g: Geometry, sums: np.ndarray, scale: np.ndarray) -> np.ndarray:
     """A significand in fp32 first, a power of two after it."""
     significand, power = np.frexp(scale)
@@ -103,7 +100,7 @@ def _below_24_bits(g: Geometry) -> bool:
 
 KNOWN_GOOD: tuple[KnownGood, ...] = (
     _known_good("exact sums", Steps(), BOTH),
-    _known_good("scaled in fp64", Steps(scaled=_in_fp64, stored=_through_fp32), BOTH),
+    _known_good("scaled in fp64", Steps(scaled=exactly, stored=_through_fp32), BOTH),
     _known_good("scaled in two steps", Steps(scaled=_scaled_in_two_steps), BOTH),
     _known_good("int32 sequential", Steps(sums=summed(_WHOLE())), INT8),
     _known_good("int32 blocked", Steps(sums=summed(_WHOLE(lanes=sums.blocks(32)))), INT8),

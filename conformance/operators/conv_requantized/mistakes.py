@@ -15,20 +15,16 @@ from conformance.operators.conv.mistakes import CONVOLVING
 from conformance.operators.conv_requantized.geometry import HIGHEST, LOWEST
 from conformance.operators.conv_requantized.geometry import RequantizedGeometry as Geometry
 from conformance.operators.conv_requantized.operators import LARGEST, TIES, stored
-from conformance.operators.conv_requantized.steps import Change, Steps, Store, around, saturated, wrapped
+from conformance.operators.conv_requantized.steps import Change, Steps, Store, around, exactly, saturated, wrapped
 from conformance.operators.mistakes import Compute, InapplicableError, Mistake, misread
 
 Image = Callable[[Geometry, np.ndarray], np.ndarray]
 WHOLE_NUMBERS, FP8 = frozenset({"int8"}), frozenset(LARGEST)
 
 
-def _exactly(g: Geometry, sums: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    return sums * scale
-
-
 def _made(dtypes: frozenset[str] = WHOLE_NUMBERS | FP8, **steps: Any) -> Compute:
     """A kernel of which these steps are others, in exact products; it exists in these dtypes."""
-    kernel = Steps(**{"scaled": _exactly} | steps)
+    kernel = Steps(**{"scaled": exactly} | steps)
 
     def compute(operator: Operator, g: Geometry, inputs: Arrays, dtype: Any) -> Arrays:
         name = name_of(inputs["x"].dtype)

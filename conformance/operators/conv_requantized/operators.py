@@ -133,11 +133,11 @@ def _up(values: np.ndarray) -> np.ndarray:
     return below + (values - below >= 0.5)
 
 
-def _away(values: np.ndarray) -> np.ndarray:
-    return np.copysign(_up(np.abs(values)), values)
-
-
-TIES: dict[str, Callable[[np.ndarray], np.ndarray]] = {"even": np.rint, "away": _away, "up": _up}
+TIES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "even": np.rint,
+    "away": lambda values: np.copysign(_up(np.abs(values)), values),
+    "up": _up,
+}
 """Where a number half way between two integers goes -> rounding to the nearest integer (IEEE 754-2019, 4.3.1; `up` is
 floor(v + 1/2))."""
 

@@ -24,10 +24,6 @@ Sums = Callable[[ConvGeometry, np.ndarray, np.ndarray], np.ndarray]
 Store = Callable[[RequantizedGeometry, np.ndarray, str], np.ndarray]
 
 
-def same(values: np.ndarray) -> np.ndarray:
-    return values
-
-
 def centred(g: RequantizedGeometry, x: np.ndarray) -> np.ndarray:
     """x less its zero point, zeros around it."""
     return around(g, x - g.x_zero_point)
@@ -47,6 +43,10 @@ def in_fp32(g: RequantizedGeometry, sums: np.ndarray, scale: np.ndarray) -> np.n
     return product.astype(np.float64)
 
 
+def exactly(g: RequantizedGeometry, sums: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    return sums * scale
+
+
 def as_defined(g: RequantizedGeometry, values: np.ndarray, dtype: str) -> np.ndarray:
     return stored(values, dtype, g.y_zero_point)
 
@@ -64,10 +64,6 @@ def added(sums: np.ndarray, bias: np.ndarray, scale: np.ndarray) -> np.ndarray:
     return sums + bias
 
 
-def bias_is_in(product: np.ndarray, bias: np.ndarray) -> np.ndarray:
-    return product
-
-
 @dataclass(frozen=True, slots=True)
 class Steps:
     """The kernel, a `Run` as known kernels are; arrays are float64, bias and scale broadcast to sums.
@@ -83,12 +79,12 @@ class Steps:
     """
 
     image: Callable[[RequantizedGeometry, np.ndarray], np.ndarray] = centred
-    filters: Change = same
+    filters: Change = lambda w: w
     sums: Sums = exact_sums
     with_bias: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray] = added
-    scale: Change = same
+    scale: Change = lambda scale: scale
     scaled: Callable[[RequantizedGeometry, np.ndarray, np.ndarray], np.ndarray] = in_fp32
-    late: Callable[[np.ndarray, np.ndarray], np.ndarray] = bias_is_in
+    late: Callable[[np.ndarray, np.ndarray], np.ndarray] = lambda product, bias: product
     stored: Store = as_defined
 
     def __call__(self, operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> Arrays:

@@ -13,7 +13,7 @@ reach those that padding would have cropped; the others have the bias alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,7 @@ import numpy as np
 
 from conformance.operators.base import CHANNELS_MISMATCH, Arrays, ErrorModel, Homogeneous, ProbeMethods, Request
 from conformance.operators.conv import operators as conv
-from conformance.operators.conv import probes
+from conformance.operators.conv import probes as large
 from conformance.operators.conv.operators import Products
 from conformance.operators.conv.probes import Projection
 from conformance.operators.conv_transpose.geometry import TransposedGeometry
@@ -73,11 +73,16 @@ class _Transposed(Products):
         return 2 * geometry.x.size * (geometry.filter.size // geometry.c)
 
 
+def _of_mirror(method: Callable[..., Any]) -> Callable[..., Any]:
+    """What is known of the mirror, whose output is ours but for its name."""
+    return lambda g, inputs, *rest: method(g.mirror, mirrored(g, inputs), *rest)
+
+
 def _project_forward(
     g: TransposedGeometry, inputs: Arrays, signs: np.ndarray, risk: float, arithmetic: np.dtype
 ) -> Projection:
     """signs[K]; expected [N, P, Q]."""
-    found = probes.backward_data(g.mirror, mirrored(g, inputs), signs, risk, arithmetic)
+    found = large.backward_data(g.mirror, mirrored(g, inputs), signs, risk, arithmetic)
     expected = fitted(found.expected, (g.n, *g.output_size))
     if g.bias:
         expected += signs @ inputs["bias"].astype(np.float64)
@@ -88,30 +93,15 @@ def _project_backward_data(
     g: TransposedGeometry, inputs: Arrays, signs: np.ndarray, risk: float, arithmetic: np.dtype
 ) -> Projection:
     """signs[C]; expected [N, H, W]."""
-    return replace(probes.forward(g.mirror, mirrored(g, inputs), signs, risk, arithmetic), output="dx")
-
-
-def _project_backward_weight(
-    g: TransposedGeometry, inputs: Arrays, signs: np.ndarray, risk: float, arithmetic: np.dtype
-) -> Projection:
-    """signs[C]; expected [G, sets, K/g, R, S]."""
-    return probes.backward_weight(g.mirror, mirrored(g, inputs), signs, risk, arithmetic)
+    return replace(large.forward(g.mirror, mirrored(g, inputs), signs, risk, arithmetic), output="dx")
 
 
 def _sample_forward(g: TransposedGeometry, inputs: Arrays, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    values, magnitudes = probes.sample_backward_data(g.mirror, mirrored(g, inputs), index)
+    values, magnitudes = large.sample_backward_data(g.mirror, mirrored(g, inputs), index)
     if g.bias:
         bias = inputs["bias"].astype(np.float64)[index[:, 1]]
         return values + bias, np.sqrt(np.square(magnitudes) + np.square(bias))
     return values, magnitudes
-
-
-def _sample_backward_data(g: TransposedGeometry, inputs: Arrays, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    return probes.sample_forward(g.mirror, mirrored(g, inputs), index)
-
-
-def _sample_backward_weight(g: TransposedGeometry, inputs: Arrays, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    return probes.sample_backward_weight(g.mirror, mirrored(g, inputs), index)
 
 
 class ConvTransposeForward(_Transposed):
@@ -153,7 +143,7 @@ class ConvTransposeBackwardData(_Transposed):
     homogeneous = Homogeneous(("dy",), ("dx",))
     invalid = CHANNELS_MISMATCH | BELOW_WINDOW
     cofactor = "x"
-    probes = ProbeMethods(lambda geometry: geometry.c, _project_backward_data, _sample_backward_data)
+    probes = ProbeMethods(lambda geometry: geometry.c, _project_backward_data, _of_mirror(large.sample_forward))
 
     def errors(self, geometry: TransposedGeometry) -> ErrorModel:
         """K/g*R*S products."""
@@ -179,7 +169,9 @@ class ConvTransposeBackwardWeight(_Transposed):
     homogeneous = Homogeneous(("dy",), ("dw", "dbias"))
     invalid = BELOW_WINDOW
     cofactor = "w"
-    probes = ProbeMethods(lambda geometry: geometry.c, _project_backward_weight, _sample_backward_weight)
+    probes = ProbeMethods(
+        lambda geometry: geometry.c, _of_mirror(large.backward_weight), _of_mirror(large.sample_backward_weight)
+    )
 
     def errors(self, geometry: TransposedGeometry) -> ErrorModel:
         """N*H*W products; N*P*Q gradients of the bias."""

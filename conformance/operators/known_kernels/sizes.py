@@ -15,7 +15,7 @@ import numpy as np
 
 from conformance.operators import CONVOLUTIONS, MAXIMA, NORMALISED, OPERATORS, ORDINARY, POOLINGS, Arrays, Operator
 from conformance.operators.known_kernels.kernel import Mutant, Run, exact
-from conformance.operators.known_kernels.structure import Paths, on_paths
+from conformance.operators.known_kernels.structure import Paths, both, on_paths
 from conformance.operators.spatial import RANKS, Extents, is_padded, spans
 
 Size = Callable[[Any], int]
@@ -78,16 +78,12 @@ def _wrapping() -> Iterator[Mutant]:
             bits = 12 if axis == 1 and path in ("unpadded 3x3", "grouped") else 16
             yield Mutant(
                 f"{name} counted in {bits} bits, {path} alone", "sizes", wrapped(axis, bits), operators=CONV[:1],
-                when=_both(_longer(CONV[0], axis, bits), taken), base=exact, ranks=_ranks(name),
+                when=both(_longer(CONV[0], axis, bits), taken), base=exact, ranks=_ranks(name),
             )  # fmt: skip
 
 
 def _longer(operator: str, axis: int, bits: int) -> When:
     return lambda g: data_shape((operator,), g)[axis] > 1 << bits
-
-
-def _both(first: When, second: When) -> When:
-    return lambda g: first(g) and second(g)
 
 
 def _beyond(size: Size, limit: int) -> When:

@@ -75,10 +75,6 @@ def _saturated_unless_infinite(values: np.ndarray, format: Format) -> np.ndarray
     return np.where(np.isinf(values), values, _saturated(values, format))
 
 
-def _overflow_as_nan(values: np.ndarray, format: Format) -> np.ndarray:
-    return np.where(np.abs(values) > largest(format), np.nan, values)
-
-
 def _flushed(times: float = 1.0) -> Change:
     """Zeros in place of what is below so many times the smallest normal number."""
     return lambda values, format: np.where(np.abs(values) < times * format.smallest_normal, 0.0, values)
@@ -149,7 +145,11 @@ def _not_finite() -> Iterator[Mutant]:
 def _overflowing() -> Iterator[Mutant]:
     yield _mutant("overflow saturates", _writing(_saturated), CONVOLUTIONS)
     yield _mutant("finite overflow saturates", _writing(_saturated_unless_infinite), CONVOLUTIONS, FORMAT[:3])
-    yield _mutant("overflow becomes NaN", _writing(_overflow_as_nan), CONVOLUTIONS)
+    yield _mutant(
+        "overflow becomes NaN",
+        _writing(lambda v, format: np.where(np.abs(v) > largest(format), np.nan, v)),
+        CONVOLUTIONS,
+    )
     yield _mutant("overflow becomes +Inf", _writing(lambda v, _: np.where(np.isinf(v), np.inf, v)), CONVOLUTIONS)
     yield _mutant(
         "infinite beyond half of the range",
