@@ -12,7 +12,7 @@ import numpy as np
 
 from conformance.operators.avg_pool.geometry import PoolGeometry
 from conformance.operators.base import Arrays, Operator
-from conformance.operators.image_mistakes import IMAGES, TAILS, WINDOWS
+from conformance.operators.image_mistakes import IMAGES, TAILS, WINDOWS, enlarged, filled
 from conformance.operators.mistakes import (
     Change,
     Compute,
@@ -28,7 +28,7 @@ from conformance.operators.mistakes import (
 )
 from conformance.operators.pooling import scattered, window_sums
 from conformance.operators.pooling_mistakes import POOL_WINDOWS, POSITIONS, Kept, packed, reached
-from conformance.operators.spatial import Extents, is_padded, padded, taps, unpadded
+from conformance.operators.spatial import Extents, padded, taps
 
 FORWARD, BACKWARD = "avg_pool_forward", "avg_pool_backward"
 
@@ -66,18 +66,6 @@ def _without_remainder(g: PoolGeometry) -> PoolGeometry:
     return replace(g, size=size, padding=tuple((before, 0) for before, _ in g.padding))
 
 
-def _filled(mode: Any) -> Compute:
-    """Something else than zeros around the image, the divisor being right."""
-
-    def enlarged(g: PoolGeometry) -> PoolGeometry:
-        if not is_padded(g.padding):
-            raise InapplicableError
-        size = tuple(extent + sum(sides) for extent, sides in zip(g.size, g.padding, strict=True))
-        return replace(g, size=size, padding=unpadded(g.rank))
-
-    return apart(enlarged, x=lambda x, g: np.pad(x, ((0, 0), (0, 0), *g.padding), mode=mode))
-
-
 def _some(kept: Kept) -> Compute:
     """Some positions of the window only; the divisor is that of all of them."""
 
@@ -106,9 +94,9 @@ _ADDED: dict[str, Compute] = {
     "x (dx) packed as if the stride left no remainder": apart(
         _without_remainder, x=lambda x, g: packed(x, _without_remainder(g).x.shape)
     ),
-    "average over circular padding": _filled("wrap"),
-    "average over reflected padding": _filled("reflect"),
-    "average over the repeated edge in place of padding": _filled("edge"),
+    "average over circular padding": apart(enlarged, x=filled("wrap")),
+    "average over reflected padding": apart(enlarged, x=filled("reflect")),
+    "average over the repeated edge in place of padding": apart(enlarged, x=filled("edge")),
     **{name: _some(kept) for name, kept in POSITIONS.items()},
 }
 

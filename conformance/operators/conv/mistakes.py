@@ -20,6 +20,8 @@ from conformance.operators.image_mistakes import (
     TAILS,
     TILES,
     WINDOWS,
+    enlarged,
+    filled,
     within_tiles,
 )
 from conformance.operators.mistakes import (
@@ -39,7 +41,7 @@ from conformance.operators.mistakes import (
     swapped,
     zeroed,
 )
-from conformance.operators.spatial import Index, cropped, is_padded, padded, per_channel, spans, taps, unpadded
+from conformance.operators.spatial import Index, cropped, padded, per_channel, spans, taps
 
 FORWARD, BACKWARD_DATA, BACKWARD_WEIGHT = "conv_forward", "conv_backward_data", "conv_backward_weight"
 
@@ -78,25 +80,10 @@ MISREAD_FILTERS: dict[str, Compute] = {
 }
 
 
-def _filled(mode: Any) -> Compute:
-    """Padding with something else than zero: the kernel sees an unpadded image that is already enlarged."""
-
-    def enlarged(g: ConvGeometry) -> ConvGeometry:
-        size = tuple(extent + sum(sides) for extent, sides in zip(g.size, g.padding, strict=True))
-        return replace(g, size=size, padding=unpadded(g.rank))
-
-    def change(x: np.ndarray, g: ConvGeometry) -> np.ndarray:
-        if not is_padded(g.padding):
-            raise InapplicableError
-        return np.pad(x, ((0, 0), (0, 0), *g.padding), mode=mode)
-
-    return misread(enlarged, x=change)
-
-
 _FILLED: dict[str, Compute] = {
-    "padding circular instead of zero": _filled("wrap"),
-    "padding reflected instead of zero": _filled("reflect"),
-    "padding repeats the edge instead of zero": _filled("edge"),
+    "padding circular instead of zero": misread(enlarged, x=filled("wrap")),
+    "padding reflected instead of zero": misread(enlarged, x=filled("reflect")),
+    "padding repeats the edge instead of zero": misread(enlarged, x=filled("edge")),
 }
 
 Summed = Mapping[str, tuple[str, int]]
