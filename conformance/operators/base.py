@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from conformance.operators.double_double import Double
 
 Arrays = dict[str, np.ndarray]
+Given = Mapping[str, np.ndarray]
+"""Arrays that are only read."""
 
 
 class Geometry(Protocol):
@@ -310,11 +312,11 @@ class Operator:
     def errors(self, geometry: Any) -> ErrorModel:
         raise NotImplementedError
 
-    def reference(self, geometry: Any, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
+    def reference(self, geometry: Any, inputs: Given, dtype: Any = np.float64) -> Arrays:
         """The outputs computed in `dtype`; exact in float64 for data of `conformance.inputs`."""
         raise NotImplementedError
 
-    def magnitude(self, geometry: Any, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
+    def magnitude(self, geometry: Any, inputs: Given, dtype: Any = np.float64) -> Arrays:
         """What rounding errors are measured in.
 
         For sums, by output: s2 = sqrt(operator applied to squared inputs) (Higham and Mary 2019). For operators whose

@@ -13,7 +13,6 @@ least common multiple before they are added.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -26,6 +25,7 @@ from conformance.operators.base import (
     WINDOW_BEYOND_IMAGE,
     Arrays,
     ErrorModel,
+    Given,
     Homogeneous,
     Operator,
     WorkedExample,
@@ -88,7 +88,7 @@ class AvgPoolForward(_Pool):
         window = math.prod(geometry.window)
         return self.error_model(geometry, {"y": window + 1}, window, taps_per_input(geometry))
 
-    def reference(self, geometry: PoolGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
+    def reference(self, geometry: PoolGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
         """The sum over the window, exact, divided once."""
         return {"y": _window_sums(geometry, inputs["x"].astype(dtype)) / geometry.divisors.astype(dtype)}
 
@@ -96,7 +96,7 @@ class AvgPoolForward(_Pool):
         total = double_double.linear(partial(_window_sums, geometry), [inputs["x"]], self.errors(geometry).span)
         return {"y": double_double.divided(total, geometry.divisors)}
 
-    def magnitude(self, geometry: PoolGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
+    def magnitude(self, geometry: PoolGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
         """s2 = sqrt(sum of squares) / divisor."""
         squares = _window_sums(geometry, np.square(inputs["x"].astype(dtype)))
         return {"y": np.sqrt(squares) / geometry.divisors.astype(dtype)}
@@ -117,7 +117,7 @@ class AvgPoolBackward(_Pool):
         elements = math.prod(map(min, geometry.window, geometry.size))
         return self.error_model(geometry, {"dx": holding + 1}, holding * geometry.common_multiple, elements)
 
-    def reference(self, geometry: PoolGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
+    def reference(self, geometry: PoolGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
         """dy in units of the least common multiple of all divisors, added where it came from, divided once."""
         return {"dx": _multiples(geometry, inputs["dy"].astype(dtype)) / np.dtype(dtype).type(geometry.common_multiple)}
 
@@ -125,7 +125,7 @@ class AvgPoolBackward(_Pool):
         total = double_double.linear(partial(_multiples, geometry), [inputs["dy"]], self.errors(geometry).span)
         return {"dx": double_double.divided(total, float(geometry.common_multiple))}
 
-    def magnitude(self, geometry: PoolGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
+    def magnitude(self, geometry: PoolGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
         """s2 = sqrt(sum of (dy/divisor)^2)."""
         shares = np.square(inputs["dy"].astype(dtype) / geometry.divisors.astype(dtype))
         return {"dx": np.sqrt(scattered(geometry, shares))}

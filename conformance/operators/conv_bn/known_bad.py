@@ -33,6 +33,7 @@ from conformance.operators.conv_bn.normalisation import (
     raw,
     summed,
     two_passes,
+    welford,
 )
 from conformance.operators.known_kernels import memory, scale, sums
 from conformance.operators.known_kernels.kernel import (
@@ -116,16 +117,6 @@ def _stale(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return mean, squares
 
 
-def _late_start(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Welford's updates with a count that is one too large."""
-    mean, squares = np.zeros_like(z[:, 0]), np.zeros_like(z[:, 0])
-    for place, element in enumerate(z.T):
-        before = element - mean
-        mean = mean + before / z.dtype.type(place + 2)
-        squares = squares + before * (element - mean)
-    return mean, squares
-
-
 def _floored(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """A variance of at least 1e-6."""
     mean, squares = CENTRED(z)
@@ -150,7 +141,7 @@ _MOMENTS: dict[str, tuple[Moments, tuple[str, ...]]] = {
     "blocks combined without their distance": (_without_cross_term, STORED),
     "blocks of unequal size weighed equally": (_equally_weighed, STORED),
     "statistics of the last channel from the one before": (_stale, STORED),
-    "Welford's count one too large": (_late_start, STORED),
+    "Welford's count one too large": (partial(welford, first=2), STORED),
     **{f"statistics of channels beyond tiles of {tile} not computed": (_beyond(tile), STORED)
        for tile in (8, 16, 32, 64, 128)},
 }  # fmt: skip
@@ -160,17 +151,6 @@ def _inverted(change: Callable[[np.ndarray], np.ndarray], eps: Callable[[Any], A
     return lambda var, given, outside: change(divided(var, var.dtype.type(eps(given)), outside))
 
 
-_INVERSES: dict[str, Inverse] = {
-    "inverse deviation of 12 bits": _inverted(partial(narrowed, format=bits(12))),
-    "inverse deviation of 16 bits": _inverted(partial(narrowed, format=bits(16))),
-    "inverse deviation in bf16": _inverted(partial(narrowed, format=BF16)),
-    "inverse deviation in fp16": _inverted(partial(narrowed, format=FP16)),
-    "epsilon in bf16": _inverted(lambda inverse: inverse, lambda eps: rounded(np.array([eps], np.float64), BF16)[0]),
-    "epsilon in fp16": _inverted(lambda inverse: inverse, lambda eps: np.float16(eps)),
-    "root by one Newton step": lambda var, eps, outside: _newton(var, eps, outside=outside),
-}
-
-
 def _newton(var: np.ndarray, eps: Any, outside: bool) -> np.ndarray:
     """An inverse root of 5 bits, improved once to about 9."""
     if outside:
@@ -178,6 +158,17 @@ def _newton(var: np.ndarray, eps: Any, outside: bool) -> np.ndarray:
     value = var + eps
     guess = narrowed(divided(var, eps, outside), bits(5))
     return guess * (var.dtype.type(1.5) - var.dtype.type(0.5) * value * guess * guess)
+
+
+_INVERSES: dict[str, Inverse] = {
+    "inverse deviation of 12 bits": _inverted(partial(narrowed, format=bits(12))),
+    "inverse deviation of 16 bits": _inverted(partial(narrowed, format=bits(16))),
+    "inverse deviation in bf16": _inverted(partial(narrowed, format=BF16)),
+    "inverse deviation in fp16": _inverted(partial(narrowed, format=FP16)),
+    "epsilon in bf16": _inverted(lambda inverse: inverse, lambda eps: rounded(np.array([eps], np.float64), BF16)[0]),
+    "epsilon in fp16": _inverted(lambda inverse: inverse, lambda eps: np.float16(eps)),
+    "root by one Newton step": _newton,
+}
 
 
 def _factor_in(format: Format) -> Scale:

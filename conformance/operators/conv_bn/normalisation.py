@@ -70,12 +70,12 @@ def corrected(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return mean, in_turn(d * d) - rest * rest / count
 
 
-def welford(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """One element after the other (Welford 1962)."""
+def welford(z: np.ndarray, first: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    """One element after the other, counted from `first` (Welford 1962)."""
     mean, squares = np.zeros_like(z[:, 0]), np.zeros_like(z[:, 0])
     for place, element in enumerate(z.T):
         before = element - mean
-        mean = mean + before / z.dtype.type(place + 1)
+        mean = mean + before / z.dtype.type(place + first)
         squares = squares + before * (element - mean)
     return mean, squares
 

@@ -23,7 +23,6 @@ of inv = 1 / (s + eps), s = sqrt(sum d^2 / (M - 1)), makes pull = product * inv 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +35,7 @@ from conformance.operators.base import (
     WINDOW_BEYOND_IMAGE,
     Arrays,
     ErrorModel,
+    Given,
     Homogeneous,
     Operator,
     Propagation,
@@ -63,7 +63,7 @@ class BatchStatistics:
     squares: Double
 
     @classmethod
-    def of(cls, geometry: ConvBnGeometry, inputs: Mapping[str, np.ndarray], dtype: Any) -> BatchStatistics:
+    def of(cls, geometry: ConvBnGeometry, inputs: Given, dtype: Any) -> BatchStatistics:
         """From x and w; the convolution in `dtype`, everything after it in extended precision."""
         z, low = convolved(geometry, inputs, dtype)
         mean, rest = double_double.divided(double_double.total((z, low)), float(geometry.count))
@@ -75,7 +75,7 @@ class BatchStatistics:
         return double_double.divided(self.squares, float(freedom))[0]
 
 
-def convolved(geometry: ConvBnGeometry, inputs: Mapping[str, np.ndarray], dtype: Any) -> Double:
+def convolved(geometry: ConvBnGeometry, inputs: Given, dtype: Any) -> Double:
     """z [K, M] as float64 has it, computed in `dtype`; where that is too narrow for sums of these products, in slices,
     with what is left over as the low part."""
     pair = _pair(inputs)
@@ -90,7 +90,7 @@ def convolved(geometry: ConvBnGeometry, inputs: Mapping[str, np.ndarray], dtype:
     return high, np.zeros_like(high)
 
 
-def _pair(inputs: Mapping[str, np.ndarray]) -> Arrays:
+def _pair(inputs: Given) -> Arrays:
     return {"x": inputs["x"], "w": inputs["w"]}
 
 
@@ -156,7 +156,7 @@ class ConvBnForward(ConvBn):
         terms = dict.fromkeys(self.outputs(geometry), geometry.count) | {"y": geometry.filter.size // geometry.k}
         return self.error_model(geometry, terms, propagation.forward)
 
-    def reference(self, geometry: ConvBnGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
+    def reference(self, geometry: ConvBnGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
         """y and the statistics, old and new."""
         found = BatchStatistics.of(geometry, inputs, dtype)
         var = found.variance(geometry.freedom)
@@ -170,14 +170,12 @@ class ConvBnForward(ConvBn):
             outputs["running_var"] = _moved(geometry, inputs["running_var"], found.variance(geometry.count - 1))
         return outputs
 
-    def magnitude(self, geometry: ConvBnGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
+    def magnitude(self, geometry: ConvBnGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
         """z, s2 of z and d as [K, M]; mean and var as [K]."""
         return intermediate(geometry, inputs, dtype)
 
 
-def normalised(
-    geometry: ConvBnGeometry, d: np.ndarray, inverse: np.ndarray, inputs: Mapping[str, np.ndarray]
-) -> np.ndarray:
+def normalised(geometry: ConvBnGeometry, d: np.ndarray, inverse: np.ndarray, inputs: Given) -> np.ndarray:
     """y[N,K,P,Q] = d * inverse * gamma + beta, from d [K, M]."""
     y = d * inverse[:, None] * column(inputs.get("gamma"))
     if geometry.affine:
@@ -189,7 +187,7 @@ def _moved(geometry: ConvBnGeometry, old: np.ndarray, new: np.ndarray) -> np.nda
     return (1 - geometry.momentum) * old.astype(np.float64) + geometry.momentum * new
 
 
-def intermediate(geometry: ConvBnGeometry, inputs: Mapping[str, np.ndarray], dtype: Any) -> Arrays:
+def intermediate(geometry: ConvBnGeometry, inputs: Given, dtype: Any) -> Arrays:
     """z, s2 of z and d as [K, M]; mean and var as [K]. s2 is computed in `dtype`."""
     found = BatchStatistics.of(geometry, inputs, np.float64)
     s2 = by_channel(CONV.magnitude(geometry.conv, _pair(inputs), dtype)["y"].astype(np.float64))
@@ -210,13 +208,13 @@ class ConvBnInference(ConvBn):
         """C/g*R*S products."""
         return self.error_model(geometry, {"y": geometry.filter.size // geometry.k}, propagation.inference)
 
-    def reference(self, geometry: ConvBnGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
+    def reference(self, geometry: ConvBnGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
         """z normalised by what was learned before."""
         z, low = convolved(geometry, inputs, dtype)
         inverse = geometry.inverse(inputs["running_var"].astype(np.float64))
         return {"y": normalised(geometry, z - column(inputs["running_mean"]) + low, inverse, inputs)}
 
-    def magnitude(self, geometry: ConvBnGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
+    def magnitude(self, geometry: ConvBnGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
         """z and s2 of z as [K, M]."""
         found = (
             CONV.reference(geometry.conv, _pair(inputs))["y"],
@@ -250,7 +248,7 @@ class ConvBnBackward(ConvBn):
         """z again, and both gradients."""
         return 3 * CONV.flops(geometry)
 
-    def reference(self, geometry: ConvBnGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
+    def reference(self, geometry: ConvBnGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
         """dz by the chain rule through mean and variance, then the gradients of the convolution."""
         found = Gradient.of(geometry, inputs, dtype)
         dz = as_image(found.dz, geometry)
@@ -259,7 +257,7 @@ class ConvBnBackward(ConvBn):
             outputs |= {"dgamma": found.product[0] * found.inverse, "dbeta": found.total[0]}
         return outputs
 
-    def magnitude(self, geometry: ConvBnGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
+    def magnitude(self, geometry: ConvBnGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
         """What forward has; dz as [K, M]; sums of dy and dy*d as [K]; dx, dw and their s2; dw for dz = 1 and dz = d."""
         found = Gradient.of(geometry, inputs, np.float64)
         dz = as_image(found.dz, geometry)
@@ -288,7 +286,7 @@ class Gradient:
     inverse: np.ndarray
 
     @classmethod
-    def of(cls, geometry: ConvBnGeometry, inputs: Mapping[str, np.ndarray], dtype: Any) -> Gradient:
+    def of(cls, geometry: ConvBnGeometry, inputs: Given, dtype: Any) -> Gradient:
         """From dy, x, w and gamma: dz = gamma * inv * (dy - sum(dy)/M - d * pull)."""
         found = BatchStatistics.of(geometry, inputs, dtype)
         dy = by_channel(inputs["dy"].astype(np.float64))

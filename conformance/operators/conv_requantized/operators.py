@@ -24,7 +24,7 @@ covered: in a tie of the second rounding it is off by one where this definition 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -38,6 +38,7 @@ from conformance.operators.base import (
     Arithmetic,
     Arrays,
     ErrorModel,
+    Given,
     Interval,
     Operator,
     Tensor,
@@ -49,18 +50,18 @@ from conformance.operators.spatial import per_channel
 _FORWARD = ConvForward()
 
 
-def centred(geometry: RequantizedGeometry, inputs: Mapping[str, np.ndarray]) -> Arrays:
+def centred(geometry: RequantizedGeometry, inputs: Given) -> Arrays:
     """What is convolved: x less its zero point, w and bias, in float64."""
     wide = {name: inputs[name].astype(np.float64) for name in ("x", "w", "bias") if name in inputs}
     return wide | {"x": wide["x"] - geometry.x_zero_point}
 
 
-def sums(geometry: RequantizedGeometry, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+def sums(geometry: RequantizedGeometry, inputs: Given) -> np.ndarray:
     """The sums [N,K,P,Q] with their bias, float64: exact for the data of `conformance.inputs`."""
     return _FORWARD.reference(geometry, centred(geometry, inputs))["y"]
 
 
-def scaled(geometry: RequantizedGeometry, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+def scaled(geometry: RequantizedGeometry, inputs: Given) -> np.ndarray:
     """scale * sum."""
     return sums(geometry, inputs) * per_channel(inputs["scale"].astype(np.float64), geometry.rank)
 
@@ -92,16 +93,12 @@ class ConvRequantized(Operator):
     def errors(self, geometry: RequantizedGeometry) -> ErrorModel:
         return replace(_FORWARD.errors(geometry), encloses=_enclosed)
 
-    def reference(
-        self, geometry: RequantizedGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64
-    ) -> Arrays:
+    def reference(self, geometry: RequantizedGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
         """y as it is stored by default: ties to even, saturated. In `dtype`, which holds all 8 bits."""
         y = stored(scaled(geometry, inputs), name_of(inputs["x"].dtype), geometry.y_zero_point)
         return {"y": y.astype(dtype)}
 
-    def magnitude(
-        self, geometry: RequantizedGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64
-    ) -> Arrays:
+    def magnitude(self, geometry: RequantizedGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
         """The exact sums, and the scale of their rounding errors; always in float64, in which they are exact."""
         s2 = {} if inputs["x"].dtype == STORAGE["int8"] else _FORWARD.magnitude(geometry, centred(geometry, inputs))
         return {"sums": sums(geometry, inputs), **s2}

@@ -13,13 +13,13 @@ reach those that padding would have cropped; the others have the bias alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from conformance.operators.base import CHANNELS_MISMATCH, Arrays, ErrorModel, Homogeneous, ProbeMethods, Request
+from conformance.operators.base import CHANNELS_MISMATCH, Arrays, ErrorModel, Given, Homogeneous, ProbeMethods, Request
 from conformance.operators.conv import operators as conv
 from conformance.operators.conv import probes as large
 from conformance.operators.conv.operators import Products
@@ -31,7 +31,7 @@ from conformance.operators.spatial import per_channel, spans, unpadded
 _FORWARD, _BACKWARD_DATA, _BACKWARD_WEIGHT = conv.ConvForward(), conv.ConvBackwardData(), conv.ConvBackwardWeight()
 
 
-def mirrored(g: TransposedGeometry, inputs: Mapping[str, np.ndarray]) -> Arrays:
+def mirrored(g: TransposedGeometry, inputs: Given) -> Arrays:
     """What the mirror takes: its dy is x, its x what windows reach of dy. It has no bias."""
     names = {"x": "dy", "dy": "x", "w": "w"}
     return {names[n]: array[g.reached] if n == "dy" else array for n, array in inputs.items() if n in names}
@@ -124,9 +124,7 @@ class ConvTransposeForward(_Transposed):
         terms = _BACKWARD_DATA.errors(geometry.mirror).terms["dx"] + geometry.bias
         return ErrorModel({"y": terms}, span=terms)
 
-    def reference(
-        self, geometry: TransposedGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64
-    ) -> Arrays:
+    def reference(self, geometry: TransposedGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
         y = _BACKWARD_DATA.reference(geometry.mirror, mirrored(geometry, inputs), dtype)["dx"]
         y = fitted(y, geometry.y.shape)
         if geometry.bias:
@@ -150,9 +148,7 @@ class ConvTransposeBackwardData(_Transposed):
         terms = geometry.filter.size // geometry.c
         return ErrorModel({"dx": terms}, span=terms)
 
-    def reference(
-        self, geometry: TransposedGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64
-    ) -> Arrays:
+    def reference(self, geometry: TransposedGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
         return {"dx": _FORWARD.reference(geometry.mirror, mirrored(geometry, inputs), dtype)["y"]}
 
 
@@ -179,9 +175,7 @@ class ConvTransposeBackwardWeight(_Transposed):
         terms = {name: terms[name] for name in self.outputs(geometry)}
         return ErrorModel(terms, span=max(terms.values()))
 
-    def reference(
-        self, geometry: TransposedGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64
-    ) -> Arrays:
+    def reference(self, geometry: TransposedGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
         outputs = _BACKWARD_WEIGHT.reference(geometry.mirror, mirrored(geometry, inputs), dtype)
         if geometry.bias:
             outputs["dbias"] = inputs["dy"].sum(axis=(0, *range(2, 2 + geometry.rank)), dtype=dtype)

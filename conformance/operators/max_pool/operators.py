@@ -10,7 +10,7 @@ frameworks do that keep no indices, and adds up the gradients of the windows tha
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,7 @@ from conformance.operators.base import (
     WINDOW_BEYOND_IMAGE,
     Arrays,
     ErrorModel,
+    Given,
     Homogeneous,
     Operator,
     Request,
@@ -112,7 +113,7 @@ class MaxPoolForward(_MaxPool):
     def errors(self, geometry: MaxPoolGeometry) -> ErrorModel:
         return ErrorModel({"y": 1}, span=1, selects=True)
 
-    def reference(self, geometry: MaxPoolGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
+    def reference(self, geometry: MaxPoolGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
         image = padded(inputs["x"], geometry.overhang, np.dtype(dtype), -np.inf)
         y = np.full(geometry.y.shape, -np.inf, dtype)
         if few_windows(geometry):
@@ -124,7 +125,7 @@ class MaxPoolForward(_MaxPool):
             np.maximum(y, image[seen], out=y)
         return {"y": y}
 
-    def magnitude(self, geometry: MaxPoolGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
+    def magnitude(self, geometry: MaxPoolGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
         """|y|."""
         return {"y": np.abs(self.reference(geometry, inputs, dtype)["y"])}
 
@@ -141,7 +142,7 @@ class MaxPoolBackward(_MaxPool):
         terms = taps_per_input(geometry)
         return ErrorModel({"dx": terms}, span=terms)
 
-    def reference(self, geometry: MaxPoolGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
+    def reference(self, geometry: MaxPoolGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
         found = selected(geometry, inputs["x"].astype(dtype))
         return {"dx": routed(geometry, found, inputs["dy"].astype(dtype))}
 
@@ -150,7 +151,7 @@ class MaxPoolBackward(_MaxPool):
         dx = double_double.linear(partial(routed, geometry, found), [inputs["dy"]], self.errors(geometry).span)
         return {"dx": dx}
 
-    def magnitude(self, geometry: MaxPoolGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
+    def magnitude(self, geometry: MaxPoolGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
         """s2 = sqrt(sum of dy^2)."""
         squares = {**inputs, "dy": np.square(inputs["dy"].astype(dtype))}
         return {"dx": np.sqrt(self.reference(geometry, squares, dtype)["dx"])}
