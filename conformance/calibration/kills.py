@@ -11,13 +11,12 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import NamedTuple
 
-from conformance.calibration.known_kernels import MUTANTS, computed
-from conformance.calibration.mutation import JOBS, cost, failed_checks, is_judged
-from conformance.inputs import Expectation, Recipe
+from conformance.calibration.known_kernels import MUTANTS
+from conformance.calibration.mutation import JOBS, cost, differing, is_judged
+from conformance.inputs import Recipe
 from conformance.inputs.manifest import SEED
 from conformance.inputs.recipes import progress
-from conformance.operators import FAMILIES, OPERATORS, Arrays
-from conformance.operators.known_kernels.kernel import Run, same
+from conformance.operators import FAMILIES, OPERATORS
 from conformance.problems import Problem, Variant
 
 ENOUGH = 12
@@ -92,14 +91,4 @@ def _tensors(recipe: Recipe) -> TensorKey:
 def _detected(recipe: Recipe, indices: Sequence[int]) -> list[int]:
     """Those of the mutants that fail on the recipe."""
     mutants = [(i, MUTANTS[i]) for i in indices if is_judged(MUTANTS[i], recipe)]
-    if not mutants:
-        return []
-    expected, good = Expectation(recipe), dict[Run, Arrays]()
-    found = []
-    for number, mutant in mutants:
-        if mutant.base not in good:
-            good[mutant.base] = computed(mutant.base, expected)
-        outputs = computed(mutant.run, expected)
-        if not same(outputs, good[mutant.base]) and failed_checks(mutant, expected, outputs):
-            found.append(number)
-    return found
+    return [number for number, checks in differing(mutants, recipe) if checks] if mutants else []
