@@ -27,7 +27,7 @@ from conformance.operators.mistakes import (
     on_outputs,
 )
 from conformance.operators.pooling import scattered, window_sums
-from conformance.operators.pooling_mistakes import POOL_WINDOWS, POSITIONS, Kept, packed, reached
+from conformance.operators.pooling_mistakes import POOL_FURTHER, POOL_WINDOWS, POSITIONS, Kept, packed, reached
 from conformance.operators.spatial import Extents, padded, taps
 
 FORWARD, BACKWARD = "avg_pool_forward", "avg_pool_backward"
@@ -241,3 +241,5 @@ def _pooling() -> Iterator[Mistake]:
 
 
 MISTAKES: tuple[Mistake, ...] = (*IMAGES, *POOL_WINDOWS, *WINDOWS, *TAILS, *_pooling())
+
+FURTHER: tuple[Mistake, ...] = POOL_FURTHER

@@ -139,3 +139,6 @@ def _multiples(geometry: PoolGeometry, dy: np.ndarray) -> np.ndarray:
 
 def _window_sums(geometry: PoolGeometry, x: np.ndarray) -> np.ndarray:
     return window_sums(geometry, padded(x, geometry.overhang, x.dtype))
+
+
+FAMILY = PoolGeometry, (AvgPoolForward(), AvgPoolBackward())

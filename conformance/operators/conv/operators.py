@@ -189,3 +189,6 @@ class ConvBackwardWeight(_Conv, signatures.BackwardWeight):
         if geometry.bias:
             outputs["dbias"] = inputs["dy"].sum(axis=(0, *range(2, 2 + geometry.rank)), dtype=dtype)
         return outputs
+
+
+FAMILY = ConvGeometry, (ConvForward(), ConvBackwardData(), ConvBackwardWeight())

@@ -348,3 +348,6 @@ def _in_slices(
     for part in reversed(parts[:-1]):
         found = found + part
     return found
+
+
+FAMILY = ConvBnGeometry, (ConvBnForward(), ConvBnBackward(), ConvBnInference())

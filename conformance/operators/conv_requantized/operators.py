@@ -157,3 +157,6 @@ def stored(
     if saturates:
         values = np.clip(values, -LARGEST[dtype], LARGEST[dtype])
     return values.astype(np.float32).astype(STORAGE[dtype]).astype(np.float64)
+
+
+FAMILY = RequantizedGeometry, (ConvRequantized(),)

@@ -180,3 +180,9 @@ class ConvTransposeBackwardWeight(_Transposed):
         if geometry.bias:
             outputs["dbias"] = inputs["dy"].sum(axis=(0, *range(2, 2 + geometry.rank)), dtype=dtype)
         return outputs
+
+
+FAMILY = (
+    TransposedGeometry,
+    (ConvTransposeForward(), ConvTransposeBackwardData(), ConvTransposeBackwardWeight()),
+)

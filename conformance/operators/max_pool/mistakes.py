@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from conformance.operators.base import Arrays, Operator
-from conformance.operators.image_mistakes import DILATIONS, IMAGES, TAILS, WINDOWS, enlarged, filled
+from conformance.operators.image_mistakes import DILATIONS, FURTHER_DILATIONS, IMAGES, TAILS, WINDOWS, enlarged, filled
 from conformance.operators.max_pool.geometry import MaxPoolGeometry
 from conformance.operators.max_pool.operators import chosen, routed, selected
 from conformance.operators.mistakes import Compute, InapplicableError, Mistake, on_outputs
 from conformance.operators.pooling import covered, scattered
-from conformance.operators.pooling_mistakes import POOL_WINDOWS, POSITIONS
+from conformance.operators.pooling_mistakes import POOL_FURTHER, POOL_WINDOWS, POSITIONS
 from conformance.operators.spatial import cropped, is_padded, padded, taps
 
 FORWARD, BACKWARD = "max_pool_forward", "max_pool_backward"
@@ -157,3 +157,5 @@ MISTAKES: tuple[Mistake, ...] = (
     *(Mistake(f"max pooling: {name}", "pooling", compute, (FORWARD,)) for name, compute in _FORWARD.items()),
     *(Mistake(f"max pooling: {name}", "gradients", compute, (BACKWARD,)) for name, compute in _BACKWARD.items()),
 )
+
+FURTHER: tuple[Mistake, ...] = (*POOL_FURTHER, *FURTHER_DILATIONS)

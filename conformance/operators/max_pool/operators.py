@@ -155,3 +155,6 @@ class MaxPoolBackward(_MaxPool):
         """s2 = sqrt(sum of dy^2)."""
         squares = {**inputs, "dy": np.square(inputs["dy"].astype(dtype))}
         return {"dx": np.sqrt(self.reference(geometry, squares, dtype)["dx"])}
+
+
+FAMILY = MaxPoolGeometry, (MaxPoolForward(), MaxPoolBackward())
