@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from conformance.operators import CONVOLUTIONS, MAXIMA, NORMALISED, OPERATORS, ORDINARY, POOLINGS, Arrays, Operator
+from conformance.operators import CONVOLUTIONS, FAMILIES, OPERATORS, ORDINARY, Arrays, Operator
 from conformance.operators.known_kernels.kernel import Mutant, Run, exact
 from conformance.operators.known_kernels.structure import Paths, both, on_paths
 from conformance.operators.spatial import RANKS, Extents, is_padded, spans
+from conformance.operators.table import names_of
 
 Size = Callable[[Any], int]
 When = Callable[[Any], bool]
@@ -31,7 +32,8 @@ PATHS: dict[str, When] = {
     "depthwise": lambda g: g.groups == g.c > 1,
     "grouped": lambda g: 1 < g.groups < g.c,
 }
-CONV, CONV_BN, AVERAGE, MAXIMUM = CONVOLUTIONS, NORMALISED, POOLINGS, MAXIMA
+SIZED = {name: one for name, one in FAMILIES.items() if name not in ("conv_transpose", "conv_requantized")}
+"""Families whose tables have problems of every size and edge here: each new one, until it is named beside those two."""
 
 
 def data_shape(operators: tuple[str, ...], geometry: Any) -> tuple[int, ...]:
@@ -77,8 +79,9 @@ def _wrapping() -> Iterator[Mutant]:
         for path, taken in PATHS.items():
             bits = 12 if axis == 1 and path in ("unpadded 3x3", "grouped") else 16
             yield Mutant(
-                f"{name} counted in {bits} bits, {path} alone", "sizes", wrapped(axis, bits), operators=CONV[:1],
-                when=both(_longer(CONV[0], axis, bits), taken), base=exact, ranks=_ranks(name),
+                f"{name} counted in {bits} bits, {path} alone", "sizes", wrapped(axis, bits),
+                operators=CONVOLUTIONS[:1], when=both(_longer(CONVOLUTIONS[0], axis, bits), taken), base=exact,
+                ranks=_ranks(name),
             )  # fmt: skip
 
 
@@ -123,38 +126,14 @@ _ONES: dict[str, Size] = {
     "output row": lambda g: g.output_size[-2], "output column": lambda g: g.output_size[-1],
     "plane": lambda g: g.d, "output plane": lambda g: g.output_size[-3],
 }  # fmt: skip
-_LIMITS: tuple[tuple[tuple[str, ...], dict[str, Size], int], ...] = (
-    (CONV, _STEPS | _DILATION, 1 << 8),
-    (CONV_BN, _STEPS | _DILATION, 1 << 8),
-    (AVERAGE, _STEPS, 1 << 8),
-    (MAXIMUM, _STEPS | _DILATION, 1 << 8),
-    (CONV, _PRODUCTS | _PLANES, 1 << 16),
-    (CONV_BN, _PRODUCTS | _PLANES, 1 << 16),
-    (CONV_BN, {"statistics": _PLANES["statistics"]}, 1 << 17),
-    (AVERAGE, _PLANES, 1 << 16),
-    (MAXIMUM, _PLANES, 1 << 16),
+_LIMITS: tuple[tuple[str, dict[str, Size], int], ...] = (
+    ("stride", _STEPS, 1 << 8),
+    ("dilation", _DILATION, 1 << 8),
+    ("groups", _PRODUCTS, 1 << 16),
+    ("size", _PLANES, 1 << 16),
+    ("running", {"statistics": _PLANES["statistics"]}, 1 << 17),
 )
-
-
-def _unwritten() -> Iterator[Mutant]:
-    for operators, sizes, limit in _LIMITS:
-        for name, size in sizes.items():
-            text = f"last element not written, {name} beyond {limit}, {OPERATORS[operators[0]].family}"
-            yield Mutant(
-                text, "sizes", unwritten, operators=operators, when=_beyond(size, limit), base=exact,
-                ranks=_ranks(name),
-            )  # fmt: skip
-    for operators in (CONV, CONV_BN, AVERAGE, MAXIMUM):
-        for name, size in _ONES.items():
-            text = f"last element not written, one {name}, {OPERATORS[operators[0]].family}"
-            yield Mutant(
-                text, "sizes", unwritten, operators=operators, when=_is_one(size), base=exact, ranks=_ranks(name)
-            )
-    for rest in range(16):  # the remainder of a vector of 16 columns
-        yield Mutant(
-            f"last element not written, {rest} columns over 16", "sizes", unwritten, operators=CONV[:1],
-            when=_remainder(rest), base=exact,
-        )  # fmt: skip
+"""The parameter that a family must have, sizes of problems, and the limit that a kernel forgets."""
 
 
 def _remainder(rest: int) -> When:
@@ -223,21 +202,34 @@ _MISTAKES: Paths = {
 }
 
 
-def _unwritten_at_edges() -> Iterator[Mutant]:
-    for operators, edges in (
-        (CONV, EDGES_OF_WINDOWS | DILATED | GROUPED),
-        (CONV_BN, EDGES_OF_WINDOWS | DILATED | GROUPED),
-        (AVERAGE, EDGES_OF_WINDOWS | CEIL | DIVISOR),
-        (MAXIMUM, EDGES_OF_WINDOWS | DILATED | CEIL),
-    ):
-        for name, when in edges.items():
-            text = f"last element not written, {name}, {OPERATORS[operators[0]].family}"
-            yield Mutant(text, "edges", unwritten, operators=operators, when=when, base=exact)
+def _unwritten() -> Iterator[Mutant]:
+    """In every family that has the parameter of the condition."""
+    for attribute, sizes, limit in _LIMITS:
+        beyond = {f"{name} beyond {limit}": _beyond(size, limit) for name, size in sizes.items()}
+        yield from _unwritten_where("sizes", attribute, beyond)
+    yield from _unwritten_where("sizes", "size", {f"one {name}": _is_one(size) for name, size in _ONES.items()})
+    yield from _unwritten_where("edges", "padding", EDGES_OF_WINDOWS)
+    yield from _unwritten_where("edges", "dilation", DILATED)
+    yield from _unwritten_where("edges", "groups", GROUPED)
+    yield from _unwritten_where("edges", "ceil_mode", CEIL)
+    yield from _unwritten_where("edges", "divisor_override", DIVISOR)
+    for rest in range(16):  # the remainder of a vector of 16 columns
+        yield Mutant(
+            f"last element not written, {rest} columns over 16", "sizes", unwritten, operators=CONVOLUTIONS[:1],
+            when=_remainder(rest), base=exact,
+        )  # fmt: skip
+
+
+def _unwritten_where(kind: str, attribute: str, conditions: dict[str, When]) -> Iterator[Mutant]:
+    for family, known in SIZED.items():
+        if any(field.attribute == attribute for field in known.geometry.FIELDS[2]):
+            for name, when in conditions.items():
+                text, operators = f"last element not written, {name}, {family}", names_of(family)
+                yield Mutant(text, kind, unwritten, operators=operators, when=when, base=exact, ranks=_ranks(name))
 
 
 KNOWN_BAD: tuple[Mutant, ...] = (
     *_wrapping(),
     *_unwritten(),
-    *_unwritten_at_edges(),
     *on_paths(_MISTAKES, CONVOLUTIONS, "edges", "{mistake}, at the edge: {path}"),
 )

@@ -10,15 +10,26 @@ import numpy as np
 
 from conformance.contract import Contract
 from conformance.dtypes import DTYPES, FORMATS, FP16, FP32, Format, name_of
-from conformance.operators import CONVOLUTIONS, MAXIMA, NORMALISED, OPERATORS, ORDINARY, POOLINGS, Arrays, Operator
-from conformance.operators.known_kernels.kernel import Mutant, Run, exact, of_operator, on_inputs
+from conformance.operators import (
+    CONVOLUTIONS,
+    MAXIMA,
+    NORMALISED,
+    OPERATORS,
+    ORDINARY,
+    POOLINGS,
+    TRANSPOSED,
+    Arrays,
+    Operator,
+)
+from conformance.operators.known_kernels.kernel import PLAIN, Mutant, Run, exact, of_operator, on_inputs
 from conformance.operators.known_kernels.rounding import Way, overflowing, rounded
 from conformance.operators.spatial import per_channel
 
 EVERY = ORDINARY
 FORWARD, BACKWARD_DATA, BACKWARD_WEIGHT = CONVOLUTIONS
 TRAINING, BACKWARD, INFERENCE = NORMALISED
-SUMS = (*CONVOLUTIONS, *POOLINGS, "max_pool_backward")
+SUMS = tuple(name for name in PLAIN if OPERATORS[name].homogeneous.signs and name not in TRANSPOSED)
+"""What is linear in its data, as maxima are not. Few problems of transposed convolutions have inputs of all bits."""
 FULL = ("fp32", "fp64")
 """Formats in which the fixed distribution leaves bits unused."""
 FORMAT = DTYPES
