@@ -19,7 +19,8 @@ from conformance.operators.known_kernels import sums
 from conformance.operators.known_kernels.kernel import DEFAULT, FP32_ONLY, CampaignRow, KnownGood
 from conformance.operators.known_kernels.rounding import stored
 from conformance.operators.known_kernels.sums import Sum, Total
-from conformance.operators.spatial import cropped, padded, taps
+from conformance.operators.pooling import scattered
+from conformance.operators.spatial import padded, taps
 
 FORWARD, BACKWARD = POOLINGS
 TIMES_ZERO = dict.fromkeys(NONFINITE, "a constant matrix multiplies NaN and Inf outside the window by zero")
@@ -131,10 +132,7 @@ def _scattered(divide: Divide) -> Average:
 
     def average(operator: Operator, g: PoolGeometry, inputs: Arrays) -> np.ndarray:
         shares = divide(inputs["dy"].astype(np.float32), g.divisors.astype(np.float64))
-        image = padded(np.zeros(g.x.shape, np.float32), g.overhang, np.dtype(np.float32))
-        for seen in taps(g):
-            image[seen] += shares
-        return np.ascontiguousarray(cropped(image, g.overhang, g.size))
+        return scattered(g, shares, taps(g))
 
     return average
 
@@ -148,8 +146,7 @@ def _constant_matrix(operator: Operator, g: PoolGeometry, inputs: Arrays) -> np.
     matrix = windows.astype(np.float32) * reciprocals(g.divisors.reshape(-1), np.dtype(np.float32))
     (tensor,) = operator.outputs(g).values()
     flat = inputs[operator.data].reshape(g.n * g.c, -1).astype(np.float32)
-    found: np.ndarray = flat @ (matrix if operator.name == FORWARD else matrix.T)
-    return found.reshape(tensor.shape)
+    return (flat @ (matrix if operator.name == FORWARD else matrix.T)).reshape(tensor.shape)
 
 
 def _prefix_sums(operator: Operator, g: PoolGeometry, inputs: Arrays) -> np.ndarray:
