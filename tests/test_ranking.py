@@ -12,7 +12,7 @@ import pytest
 
 from conformance import Implementation
 from conformance.calibration import ranking as ranked
-from conformance.calibration.kills import Kill, TensorKey
+from conformance.calibration.ranking import Kill, TensorKey
 from conformance.dtypes import DTYPES
 from conformance.execution import share
 from conformance.execution.case import Absence, Case

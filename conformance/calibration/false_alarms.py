@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from typing import NamedTuple
 
-from conformance.calibration.campaign_progress import counted
 from conformance.calibration.known_kernels import KNOWN_GOOD, MEDIUM, ROWS, judgements
 from conformance.inputs import Expectation, Recipe
+from conformance.inputs.recipes import progress
 from conformance.judge import Judgement
 from conformance.operators import FAMILIES, OPERATORS, parse
 from conformance.operators.known_kernels.kernel import CampaignRow, KnownGood
@@ -76,21 +76,21 @@ def detected_when_stricter(kernel: KnownGood, text: str) -> bool:
     return not all(j.passed for recipe in recipes for j in judgements(kernel, Expectation(recipe), kernel.stricter))
 
 
-def _flops(row: CampaignRow) -> int:
-    return OPERATORS[row.operators[0]].flops(parse(row.text))
-
-
 def _chunk(task: tuple[CampaignRow, int]) -> list[OutputVerdict]:
     return list(verdicts(*task))
 
 
 def campaign(seeds: int, jobs: int, rank: int | None = None) -> Iterator[OutputVerdict]:
     """All verdicts, computed by `jobs` processes; long problems first, so that the last ones to end are short."""
-    rows = [row for row in sorted(ROWS, key=_flops, reverse=True) if rank in (None, parse(row.text).rank)]
+    rows = [
+        row
+        for row in sorted(ROWS, key=lambda row: OPERATORS[row.operators[0]].flops(parse(row.text)), reverse=True)
+        if rank in (None, parse(row.text).rank)
+    ]
     tasks = [(row, seed) for row in rows for seed in range(0, seeds, row.every)]
     pool = ProcessPoolExecutor(jobs)
     try:
-        for found in counted(pool.map(_chunk, tasks), len(tasks), "problems and seeds"):
+        for found in progress(pool.map(_chunk, tasks), len(tasks), "problems and seeds"):
             yield from found
     finally:
         pool.shutdown(cancel_futures=True)

@@ -15,8 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from conformance.calibration.campaign_progress import counted
 from conformance.implementations.registry import source_hash
+from conformance.inputs.recipes import progress
 from conformance.resources import CHECKOUT
 from conformance.results.reading import decode, lines
 
@@ -81,7 +81,7 @@ def examine(paths: Sequence[Path], level: str, jobs: int, thorough: bool = True)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
         tasks = [(share, level, thorough, Path(folder) / str(number)) for number, share in enumerate(shares)]
         parts = pool.map(lambda task: _examined(*task), tasks)
-        return [one for part in counted(parts, len(tasks), "parts of others' kernels") for one in part]
+        return [one for part in progress(parts, len(tasks), "parts of others' kernels") for one in part]
 
 
 def _examined(paths: Sequence[Path], level: str, thorough: bool, records: Path) -> list[Examined]:

@@ -19,7 +19,7 @@ from conformance.inputs.probing import Probes
 from conformance.judge import Judgement, judge, outputs_of
 from conformance.judge.probes import judge_by_probes
 from conformance.operators import FAMILIES, Arrays
-from conformance.operators.known_kernels import edges, memory, scale, sizes, structure, values
+from conformance.operators.known_kernels import memory, scale, sizes, structure, values
 from conformance.operators.known_kernels.kernel import DEFAULT, CampaignRow, KnownGood, KnownKernel, Mutant, Run
 from conformance.resources import of_family
 
@@ -36,7 +36,6 @@ MUTANTS: tuple[Mutant, ...] = (
     *memory.KNOWN_BAD,
     *values.KNOWN_BAD,
     *sizes.KNOWN_BAD,
-    *edges.KNOWN_BAD,
     *chain(*_of_families("known_bad", "KNOWN_BAD").values()),
 )
 """Each a small deviation from a good kernel. The judge must detect them all."""

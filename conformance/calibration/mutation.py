@@ -7,16 +7,17 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
 from conformance.calibration import field
-from conformance.calibration.campaign_progress import counted
 from conformance.calibration.field import Examined
 from conformance.calibration.known_kernels import KINDS, MUTANTS, computed, judgements
 from conformance.exit_codes import ExitCode
 from conformance.inputs import DISTRIBUTIONS, Expectation, Recipe
 from conformance.inputs.manifest import SEED
+from conformance.inputs.recipes import progress
 from conformance.operators import OPERATORS, Arrays, takes
 from conformance.operators.known_kernels.kernel import Mutant, Run, same
 from conformance.operators.spatial import RANKS
@@ -57,6 +58,7 @@ class MutantOutcome:
         return f"{self.mutant} ({self.family}) in {self.operator}"
 
 
+T = TypeVar("T")
 Rows = Sequence[tuple[str, Recipe]]
 
 
@@ -96,18 +98,25 @@ def outcomes(
         concerned = [(m, o) for m, o in pairs if not o.detected and is_judged(m, recipe)]
         if not concerned:
             continue
-        expected, good = Expectation(recipe), dict[Run, Arrays]()
-        for mutant, outcome in concerned:
-            if mutant.base not in good:
-                good[mutant.base] = computed(mutant.base, expected)
-            outputs = computed(mutant.run, expected)
-            if same(outputs, good[mutant.base]):
-                continue  # nobody could tell it from its good kernel here
+        for outcome, checks in differing([(outcome, mutant) for mutant, outcome in concerned], recipe, without):
             outcome.differs = True
             if recipe.distribution not in without:
-                outcome.checks = failed_checks(mutant, expected, outputs, without)
-                outcome.where = f"{recipe.distribution} {recipe.dtype} {name}"
+                outcome.checks, outcome.where = checks, f"{recipe.distribution} {recipe.dtype} {name}"
     return [outcome for _, outcome in pairs]
+
+
+def differing(
+    mutants: Iterable[tuple[T, Mutant]], recipe: Recipe, without: frozenset[str] = frozenset()
+) -> Iterator[tuple[T, tuple[str, ...]]]:
+    """Of the mutants those that differ from their good kernels here, with the checks that their outputs fail. Of the
+    others nobody could tell them."""
+    expected, good = Expectation(recipe), dict[Run, Arrays]()
+    for key, mutant in mutants:
+        if mutant.base not in good:
+            good[mutant.base] = computed(mutant.base, expected)
+        outputs = computed(mutant.run, expected)
+        if not same(outputs, good[mutant.base]):
+            yield key, failed_checks(mutant, expected, outputs, without)
 
 
 def is_judged(mutant: Mutant, recipe: Recipe) -> bool:
@@ -147,7 +156,7 @@ def run(
         ]
         tasks += [(level, without, operator, rank, indices[i::SHARES]) for i in range(min(SHARES, len(indices)))]
     with ProcessPoolExecutor(jobs) as pool:
-        parts = counted(pool.map(_share, tasks), len(tasks), "parts of mutants")
+        parts = progress(pool.map(_share, tasks), len(tasks), "parts of mutants")
         return [outcome for part in parts for outcome in part]
 
 

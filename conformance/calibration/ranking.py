@@ -6,27 +6,107 @@ could hide in. Kernels alone would overfit to ours: beyond a hundred programs th
 no better than chance either. With a pair at 0.05 and halves of our own classes of mistakes, by
 which weights were chosen, the first 50 cases detect 73 to 94% of the other half, of a drawn order 65 to 86%; of kernels
 that others wrote the order detects more than a drawn one within twenty cases, and no more after that.
+
+Which known-bad kernels a case detects: references are computed once a case. A kernel that many cases detect says
+nothing more after a few of them: it runs until so many cases of a dtype and a number of dimensions have detected it.
 """
 
 from __future__ import annotations
 
 import argparse
 import heapq
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from itertools import chain, groupby, product
 from typing import NamedTuple
 
-from conformance.calibration.kills import Kill, Kills, TensorKey, kills
-from conformance.calibration.mutation import JOBS, cost
+from conformance.calibration.known_kernels import MUTANTS
+from conformance.calibration.mutation import JOBS, cost, differing, is_judged
 from conformance.inputs import Recipe
 from conformance.inputs.manifest import SEED
+from conformance.inputs.recipes import progress
 from conformance.layouts import layouts_of
-from conformance.operators import FAMILIES
+from conformance.operators import FAMILIES, OPERATORS
 from conformance.problems import PROBLEMS, Problem, Variant
 from conformance.problems.features import SAME_AXIS, of_geometry, pairs
 from conformance.problems.ranking import FULL, RANKING, SMOKE_CASES, STORED
 from conformance.resources import of_family
+
+ENOUGH = 12
+"""Cases of a dtype and a number of dimensions."""
+AFFORDABLE = 1 << 20
+"""Multiply-adds of a case, by the measure of `conformance mutation`: the few that cost more took most of the time."""
+DEAREST = 1 << 24
+"""The same of a case on which only those run that no other case detects."""
+SHARES = 2
+"""Parts into which an operator's mutants are divided; each part computes its expectations anew."""
+
+
+class Kill(NamedTuple):
+    """A known-bad kernel of an operator, by its place in the collection."""
+
+    operator: str
+    mutant: int
+
+
+class TensorKey(NamedTuple):
+    """What decides what a kernel computes, whatever the layout."""
+
+    descriptor: str
+    dtype: str
+    distribution: str
+
+
+Kills = dict[TensorKey, set[Kill]]
+
+
+def kills(family: str, cases: Iterable[tuple[Problem, Variant]], jobs: int = JOBS, enough: int = ENOUGH) -> Kills:
+    """Of the cases of a family, in the order given, what each detects in any of the family's operators. Cases beyond
+    what a campaign affords detect nothing here."""
+    geometries = {(p.geometry, v.dtype, v.distribution): None for p, v in cases}
+    tasks = []
+    for operator in FAMILIES[family].operators:
+        mine = [i for i, mutant in enumerate(MUTANTS) if operator.name in mutant.operators]
+        tasks += [(operator.name, mine[i::SHARES], [*geometries], enough) for i in range(SHARES)]
+    found: defaultdict[TensorKey, set[Kill]] = defaultdict(set)
+    with ProcessPoolExecutor(jobs) as pool:
+        for part in progress(pool.map(_share, tasks), len(tasks), f"parts of mutants of {family}"):
+            for tensors, mutants in part.items():
+                found[tensors] |= mutants
+    return dict(found)
+
+
+def _share(task: tuple[str, Sequence[int], Sequence[tuple[object, str, str]], int]) -> Kills:
+    name, indices, cases, enough = task
+    recipes = [Recipe(OPERATORS[name], *case, SEED) for case in cases if OPERATORS[name].defined(case[0], case[1])]
+    counts = Counter[tuple[int, str, int]]()
+    found: Kills = {}
+    for recipe in (recipe for recipe in recipes if cost(recipe) <= AFFORDABLE):
+        rank = recipe.geometry.rank
+        waiting = [i for i in indices if counts[i, recipe.dtype, rank] < enough]
+        detected = _detected(recipe, waiting)
+        counts.update((i, recipe.dtype, rank) for i in detected)
+        found[_tensors(recipe)] = {Kill(name, i) for i in detected}
+    seen = {(i, rank) for i, _, rank in counts}
+    dear = sorted((recipe for recipe in recipes if AFFORDABLE < cost(recipe) <= DEAREST), key=cost)
+    for recipe in dear:  # what only these detect, in a number of dimensions
+        rank = recipe.geometry.rank
+        detected = _detected(recipe, [i for i in indices if (i, rank) not in seen])
+        seen.update((i, rank) for i in detected)
+        found[_tensors(recipe)] = {Kill(name, i) for i in detected}
+    return found
+
+
+def _tensors(recipe: Recipe) -> TensorKey:
+    return TensorKey(recipe.geometry.descriptor, recipe.dtype, recipe.distribution)
+
+
+def _detected(recipe: Recipe, indices: Sequence[int]) -> list[int]:
+    """Those of the mutants that fail on the recipe."""
+    mutants = [(i, MUTANTS[i]) for i in indices if is_judged(MUTANTS[i], recipe)]
+    return [number for number, checks in differing(mutants, recipe) if checks] if mutants else []
+
 
 KILLS = (1.0, 0.5, 0.25)
 """What a kernel is worth that no case before detects, one case, two cases."""

@@ -1,5 +1,5 @@
 """One thing to verify, and its place in the run; cases that there are not, and whether an implementation is here; and
-claims: what an implementation once verified must not be lost unnoticed (their files: `conformance.results.claims_file`).
+claims: what an implementation once verified must not be lost unnoticed (files: `conformance.results.claims_file`).
 """
 
 from __future__ import annotations

@@ -7,10 +7,9 @@ from functools import cache
 
 from conformance.floating_point import mode
 from conformance.inputs import recipes
-from conformance.inputs.digests import differences, entry
 from conformance.inputs.drawing import Recipe
 from conformance.inputs.expectation import Expectation
-from conformance.inputs.manifest import MANIFEST, REMEDY, SEED, GoldenError, read
+from conformance.inputs.manifest import MANIFEST, REMEDY, SEED, GoldenError, differences, entry, read
 from conformance.operators import OPERATORS
 from conformance.problems import PROBLEMS, Problem, Variant, at_level
 

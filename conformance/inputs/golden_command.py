@@ -14,11 +14,11 @@ from pathlib import Path
 
 from conformance.dtypes import DECLARABLE
 from conformance.exit_codes import ExitCode
-from conformance.inputs import recipes, writing
+from conformance.inputs import golden_files, recipes
 from conformance.inputs.distributions import DISTRIBUTIONS
 from conformance.inputs.drawing import Recipe
+from conformance.inputs.golden_files import defects
 from conformance.inputs.manifest import SEED, GoldenError
-from conformance.inputs.verification import defects
 from conformance.operators import OPERATORS, GeometryError
 from conformance.problems import PROBLEMS, Problem, at_level, named
 from conformance.resources import GOLDEN
@@ -33,7 +33,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     """Goldens, the recipes and digests that pin every exact tensor: verify, regenerate, export."""
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, run, text in (
-        ("verify", _verify, "recompute every golden and compare"),
+        ("verify", lambda given: verify(GOLDEN, None, None, given.jobs), "recompute every golden and compare"),
         ("regenerate", _regenerate, "write the goldens anew from the tables"),
     ):
         command = commands.add_parser(name, help=text, description=text)
@@ -68,10 +68,6 @@ def _problem(text: str) -> Problem:
         raise argparse.ArgumentTypeError(f"{text!r} {defect}") from None
 
 
-def _verify(arguments: argparse.Namespace) -> int:
-    return verify(GOLDEN, None, None, arguments.jobs)
-
-
 def verify(folder: Path, pinned: Sequence[Recipe] | None, stored: Sequence[Recipe] | None, jobs: int) -> int:
     """Compare the goldens in `folder` with what is computed here; print the outcome; return the exit status.
 
@@ -97,7 +93,7 @@ def verify(folder: Path, pinned: Sequence[Recipe] | None, stored: Sequence[Recip
 def _regenerate(arguments: argparse.Namespace) -> int:
     start = time.perf_counter()
     try:
-        done = writing.regenerate(GOLDEN, recipes.pinned(), recipes.stored(), arguments.jobs)
+        done = golden_files.regenerate(GOLDEN, recipes.pinned(), recipes.stored(), arguments.jobs)
     except GoldenError as problem:
         return _refused(str(problem))
     print(f"{done}, {time.perf_counter() - start:.1f} s")
@@ -107,7 +103,7 @@ def _regenerate(arguments: argparse.Namespace) -> int:
 def _export(arguments: argparse.Namespace) -> int:
     try:
         chosen = _chosen(arguments)
-        print(writing.export(arguments.folder, chosen, arguments.seed))
+        print(golden_files.export(arguments.folder, chosen, arguments.seed))
     except GoldenError as problem:
         return _refused(f"export {arguments.folder}: {problem}", ExitCode.UNUSABLE)
     return 0

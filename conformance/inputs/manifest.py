@@ -1,19 +1,26 @@
-"""The golden manifest as a file: what it holds, reading it with every defect named, writing it one entry a line."""
+"""The golden manifest as a file: what it holds, reading it with every defect named, writing it one entry a line.
+
+Digests of tensors have one value on every machine, because the tensors are exact.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
+import numpy as np
 
 from conformance.inputs.stream import GENERATOR
 from conformance.resources import GOLDEN
+
+if TYPE_CHECKING:
+    from conformance.inputs.expectation import Expectation
 
 MANIFEST = GOLDEN / "manifest.json"
 TENSORS = "tensors"
@@ -140,3 +147,37 @@ def render(manifest: Manifest, seed: int = SEED) -> str:
         f'{{\n"format": 1,\n"generator": {json.dumps(GENERATOR)},\n"seed": {seed},\n'
         f'"entries": {{\n{lines(built["entries"])}\n}},\n"tensors": {{\n{lines(built["tensors"])}\n}}\n}}\n'
     )
+
+
+def canonical(array: np.ndarray) -> np.ndarray:
+    """The values as little-endian float64 in row-major order, which every storage dtype converts to exactly.
+
+    NaN has one bit pattern and zero one sign here: neither is determined by the mathematics.
+    """
+    values = array.astype("<f8", order="C")
+    values += 0.0
+    values[np.isnan(values)] = np.nan
+    return values
+
+
+def digest_of(array: np.ndarray) -> str:
+    """SHA-256 of the canonical values."""
+    return hashlib.sha256(canonical(array).data).hexdigest()
+
+
+def entry(expected: Expectation) -> Entry:
+    """What the manifest must say of a recipe."""
+    tensors = expected.inputs, expected.reference
+    inputs, outputs = ({name: digest_of(array) for name, array in arrays.items()} for arrays in tensors)
+    return Entry(inputs, outputs)
+
+
+def differences(pinned: Entry, computed: Entry) -> Iterator[str]:
+    """What two entries of a recipe disagree about, one sentence a tensor."""
+    for half in ("inputs", "outputs"):
+        listed, found = getattr(pinned, half), getattr(computed, half)
+        for name in sorted(listed.keys() | found.keys()):
+            before, now = listed.get(name, "absent"), found.get(name, "absent")
+            if before != now:
+                shown = 12 if before[:12] != now[:12] else None
+                yield f"{half}.{name} is {before[:shown]} there and {now[:shown]} here"

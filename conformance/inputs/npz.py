@@ -9,10 +9,9 @@ import zipfile
 import numpy as np
 
 from conformance.dtypes import WHOLE
-from conformance.inputs.digests import canonical
 from conformance.inputs.drawing import Recipe
 from conformance.inputs.expectation import Expectation
-from conformance.inputs.manifest import SEED
+from conformance.inputs.manifest import SEED, canonical
 from conformance.operators import Arrays
 
 EPOCH = (1980, 1, 1, 0, 0, 0)

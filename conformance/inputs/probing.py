@@ -34,10 +34,9 @@ def possible(recipe: Recipe) -> bool:
 def worthwhile(recipe: Recipe) -> bool:
     """Whether probes cost much less than the exact reference."""
     methods, geometry = recipe.operator.probes, recipe.geometry
-    if methods is None or recipe.distribution not in DISTRIBUTIONS or recipe.dtype in WHOLE:
+    if methods is None or not possible(recipe) or recipe.operator.flops(geometry) < WORTHWHILE:
         return False
-    large = recipe.operator.flops(geometry) >= WORTHWHILE
-    return large and methods.channels(geometry) // geometry.groups >= LANES
+    return bool(methods.channels(geometry) // geometry.groups >= LANES)
 
 
 class Probes:

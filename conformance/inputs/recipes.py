@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -13,15 +14,16 @@ from multiprocessing import get_context
 from typing import TypeVar
 
 from conformance.dtypes import DECLARABLE
-from conformance.inputs.digests import entry
 from conformance.inputs.distributions import DISTRIBUTIONS
 from conformance.inputs.drawing import Recipe
 from conformance.inputs.expectation import Expectation
-from conformance.inputs.manifest import SEED, Entry, GoldenError
+from conformance.inputs.manifest import SEED, Entry, GoldenError, entry
 from conformance.operators import OPERATORS, takes
 from conformance.problems import PROBLEMS, Problem, Variant, at_level
 
 Item = TypeVar("Item")
+SECONDS = 10.0
+"""Between two lines of progress."""
 THREADS = "OMP_NUM_THREADS"
 """What every BLAS reads when it is loaded."""
 
@@ -110,13 +112,13 @@ def stored() -> list[Recipe]:
 def entries(recipes: Sequence[Recipe], jobs: int) -> Iterator[tuple[Recipe, Entry]]:
     """Each recipe with its entry, computed by `jobs` processes. Raises GoldenError if one of them dies."""
     if jobs == 1:
-        yield from zip(progress(recipes), map(_entry, recipes), strict=True)
+        yield from progress(zip(recipes, map(_entry, recipes), strict=True), len(recipes), "recipes")
         return
     pool = ProcessPoolExecutor(jobs, get_context("spawn"))
     try:
         with _process_settings(jobs):
             computed = pool.map(_entry, recipes, chunksize=2)
-        yield from zip(progress(recipes), computed, strict=True)
+        yield from progress(zip(recipes, computed, strict=True), len(recipes), "recipes")
     except BrokenProcessPool:
         raise GoldenError("a process that computed goldens was ended from outside; try --jobs 1") from None
     finally:
@@ -146,14 +148,13 @@ def _process_settings(jobs: int) -> Iterator[None]:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
-def progress(items: Sequence[Item]) -> Iterator[Item]:
-    """The items; on a terminal also how many are done, on one line that disappears at the end."""
-    shown = sys.stderr.isatty()
-    try:
-        for done, item in enumerate(items):
-            if shown and done % 8 == 0:
-                print(f"\r{done}/{len(items)}", end="", file=sys.stderr, flush=True)
-            yield item
-    finally:
-        if shown:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
+def progress(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
+    """The items as they come; every ten seconds how many of all have come, on stderr: a terminal, a file and CI see the
+    same lines."""
+    start = said = time.perf_counter()
+    for number, item in enumerate(items, 1):
+        now = time.perf_counter()
+        if now - said >= SECONDS:
+            print(f"{number} of {total} {what}, {now - start:.0f} s", file=sys.stderr, flush=True)
+            said = now
+        yield item

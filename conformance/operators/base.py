@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import numpy as np
 
 from conformance.dtypes import DTYPES, STORAGE, sums_of
+from conformance.operators.spatial import unpadded
 
 if TYPE_CHECKING:
     from conformance.operators.double_double import Double
 
 Arrays = dict[str, np.ndarray]
+Given = Mapping[str, np.ndarray]
+"""Arrays that are only read."""
 
 
 class Geometry(Protocol):
@@ -206,6 +209,41 @@ Spoil = Callable[[Any, Request], Request | None]
 """(geometry, valid request) -> a request that no kernel can fulfil; None where this one has a result."""
 
 
+def _window_beyond_image(geometry: Any, request: Request) -> Request | None:
+    """Images of one pixel, without padding; gradients of such images. One pixel holds a window of one element."""
+    if math.prod(geometry.window) == 1:
+        return None
+    pixel = (slice(None), slice(None), *[slice(1)] * geometry.rank)
+    images = {name: array[pixel] for name, array in request.inputs.items() if name == "x"}
+    given = dict(request.parameters) | {"padding": unpadded(geometry.rank)}
+    if "input_size" in given:
+        given["input_size"] = (1,) * geometry.rank
+    return Request(request.inputs | images, given)
+
+
+def _channels_mismatch(geometry: Any, request: Request) -> Request:
+    """The first image has one channel less than the filters are for."""
+    name = next(iter(request.inputs))
+    return Request(request.inputs | {name: request.inputs[name][:, :-1]}, request.parameters)
+
+
+def _integers(geometry: Any, request: Request) -> Request:
+    return Request({name: array.astype(np.int32) for name, array in request.inputs.items()}, request.parameters)
+
+
+WINDOW_BEYOND_IMAGE: dict[str, Spoil] = {"a window larger than the padded image": _window_beyond_image}
+CHANNELS_MISMATCH: dict[str, Spoil] = {"channels that do not match": _channels_mismatch}
+INTEGER_TENSORS: dict[str, Spoil] = {"integer tensors": _integers}
+"""For averages and roots; convolutions and maxima of integers have a meaning."""
+
+
+_TENSORS = {"x": "x", "dx": "x", "w": "filter", "dw": "filter", "y": "y", "dy": "y"}
+"""Argument or result -> the attribute of a geometry: a gradient has the shape of what it is taken by."""
+_PARAMETERS = {"kernel_size": "window", "input_size": "size", "with_bias": "bias"}
+"""Keyword argument -> the attribute of a geometry, where that has another name. `input_size` is what dy does not
+determine where the stride leaves a remainder; `with_bias` is whether (dw, dbias) is asked for."""
+
+
 class Operator:
     """The mathematics of one operator. Every array is in canonical order; layouts are the harness's business.
 
@@ -218,6 +256,8 @@ class Operator:
     arguments: tuple[str, ...]
     """All positional arguments of an implementation, those that are absent on some geometries (passed as None)
     included."""
+    returns: tuple[str, ...]
+    """All results in their order, those that are absent on some geometries included."""
     keywords: tuple[str, ...]
     """Keyword arguments an implementation may ask for: those of `parameters`, and layout."""
     capabilities: tuple[str, ...] = ()
@@ -249,26 +289,34 @@ class Operator:
         """Whether a problem exists in a dtype."""
         return dtype in self.dtypes
 
+    def tensor(self, geometry: Any, name: str) -> Tensor | None:
+        """An argument or a result; None where the problem has none of that name."""
+        if name in ("bias", "dbias"):
+            found: Tensor | None = geometry.per_channel if geometry.bias else None
+        else:
+            found = getattr(geometry, _TENSORS[name])
+        return found
+
     def inputs(self, geometry: Any) -> dict[str, Tensor]:
         """Arguments in call order; an absent optional argument is not listed."""
-        raise NotImplementedError
+        return {name: tensor for name in self.arguments if (tensor := self.tensor(geometry, name))}
 
     def outputs(self, geometry: Any) -> dict[str, Tensor]:
         """Results in return order."""
-        raise NotImplementedError
+        return {name: tensor for name in self.returns if (tensor := self.tensor(geometry, name))}
 
     def parameters(self, geometry: Any) -> dict[str, Any]:
         """Values of the keyword arguments, layout apart."""
-        raise NotImplementedError
+        return {name: getattr(geometry, _PARAMETERS.get(name, name)) for name in self.keywords if name != "layout"}
 
     def errors(self, geometry: Any) -> ErrorModel:
         raise NotImplementedError
 
-    def reference(self, geometry: Any, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
+    def reference(self, geometry: Any, inputs: Given, dtype: Any = np.float64) -> Arrays:
         """The outputs computed in `dtype`; exact in float64 for data of `conformance.inputs`."""
         raise NotImplementedError
 
-    def magnitude(self, geometry: Any, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
+    def magnitude(self, geometry: Any, inputs: Given, dtype: Any = np.float64) -> Arrays:
         """What rounding errors are measured in.
 
         For sums, by output: s2 = sqrt(operator applied to squared inputs) (Higham and Mary 2019). For operators whose

@@ -11,6 +11,7 @@ import numpy as np
 
 from conformance.operators.base import Arrays, Operator
 from conformance.operators.mistakes import (
+    Change,
     Compute,
     D,
     H,
@@ -26,7 +27,7 @@ from conformance.operators.mistakes import (
     swapped,
     zeroed,
 )
-from conformance.operators.spatial import Extents, unpadded
+from conformance.operators.spatial import Extents, is_padded, unpadded
 
 TILES = (4, 8, 16, 32, 64, 128)
 
@@ -66,6 +67,23 @@ _MISREAD_IMAGES: dict[str, Compute] = {
         rank=3, x=lambda x, g: np.repeat(x[:, :, :1], x.shape[2], axis=2)
     ),
 }
+
+
+def enlarged(g: Any) -> Any:
+    """A kernel that sees an unpadded image which already has what `filled` puts around it."""
+    size = tuple(extent + sum(sides) for extent, sides in zip(g.size, g.padding, strict=True))
+    return replace(g, size=size, padding=unpadded(g.rank))
+
+
+def filled(mode: Any) -> Change:
+    """Padding with something else than zero: numpy's `wrap`, `reflect` or `edge`."""
+
+    def change(x: np.ndarray, g: Any) -> np.ndarray:
+        if not is_padded(g.padding):
+            raise InapplicableError
+        return np.pad(x, ((0, 0), (0, 0), *g.padding), mode=mode)
+
+    return change
 
 
 def _padded(g: Any, axis: int, before: int = 0, after: int = 0) -> Any:

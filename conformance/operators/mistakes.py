@@ -240,8 +240,7 @@ def rolled(axis: int, by: int = 1) -> Change:
 
 def of_neighbours(dx: np.ndarray, rank: int) -> np.ndarray:
     """What the elements before, on the last axis and the one before it, add up to."""
-    found: np.ndarray = np.roll(dx, 1, -1) + (np.roll(dx, 1, -2) if rank > 1 else 0)
-    return found
+    return np.roll(dx, 1, -1) + (np.roll(dx, 1, -2) if rank > 1 else 0)
 
 
 def on_outputs(change: Change, *names: str) -> Compute:

@@ -21,8 +21,19 @@ def covered(g: Any) -> Iterator[tuple[Index, Index]]:
 
 def few_windows(g: Any) -> bool:
     """Whether going through windows is faster than through `taps`."""
-    few: bool = math.prod(g.output_size) < math.prod(g.window)
-    return few
+    return math.prod(g.output_size) < math.prod(g.window)
+
+
+def window_sums(g: Any, image: np.ndarray, places: Any = None) -> np.ndarray:
+    """Every window's sum over these positions of it (all) of an image inside `overhang`: y[N, C, P, Q]."""
+    y = np.zeros(g.y.shape, image.dtype)
+    if places is None and few_windows(g):
+        for place, seen in covered(g):
+            y[place] = image[seen].sum(axis=tuple(range(-g.rank, 0)))
+        return y
+    for seen in taps(g) if places is None else places:
+        y += image[seen]
+    return y
 
 
 def scattered(g: Any, values: np.ndarray, places: Any = None, put: Any = np.add) -> np.ndarray:

@@ -12,8 +12,15 @@ from __future__ import annotations
 from typing import Any
 
 from conformance.operators.base import Tensor
-from conformance.operators.descriptor import EXTENTS, FLAG, SIDES, Field, sized
-from conformance.operators.spatial import IMAGE, RESULT, WINDOW, spans, unpadded
+from conformance.operators.descriptor import EXTENTS, FLAG, SIDES, Described, Field, sized
+from conformance.operators.spatial import IMAGE, RESULT, WINDOW, Padding, Spatial, spans, unpadded
+
+
+class Pooled(Described, Spatial):
+    """What every pooling has."""
+
+    overhang: Padding
+    """The padding that holds every window, since in ceil mode the last ones may reach beyond the problem's own."""
 
 
 def pooling_fields(rank: int) -> tuple[Field, ...]:
@@ -32,8 +39,7 @@ CEIL = Field("ceil", "ceil mode (0 or 1)", FLAG, "ceil_mode", False)
 
 
 def laid_out(g: Any) -> dict[str, Any]:
-    """What follows from a pooling's parameters: `output_size` (P, Q), the tensors `x` and `y`, and `overhang`, the
-    padding that holds every window, since in ceil mode the last ones may reach beyond the problem's own."""
+    """What follows from a pooling's parameters: `output_size` (P, Q), the tensors `x` and `y`, and `overhang`."""
     output_size, overhang = [], []
     for size, span, stride, (before, after) in zip(g.size, spans(g), g.stride, g.padding, strict=True):
         room = size + before + after - span

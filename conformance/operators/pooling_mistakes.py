@@ -140,7 +140,7 @@ POSITIONS: dict[str, Kept] = {
 }
 
 POOL_WINDOWS = tuple(Mistake(name, "pooling", compute) for name, compute in _WINDOWS.items())
-FURTHER = (
+POOL_FURTHER = (
     Mistake("ceil instead of floor", "pooling", misread(lambda g: _in_mode(g, ceil=True))),
     *FURTHER_WINDOWS,
 )

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from conformance.operators.base import Arrays
+from conformance.operators.conv_transpose.operators import mirrored
 
 Places = Mapping[str, np.ndarray]
 """By input: flat positions, in canonical order, outside of which it is zero."""
@@ -97,27 +98,25 @@ def _conv_backward_weight(g: Any, inputs: Arrays, places: Places) -> Nonzero:
 
 
 def _transposed_forward(g: Any, inputs: Arrays, places: Places) -> Nonzero:
-    found, values = _conv_backward_data(g.mirror, inputs | {"dy": inputs["x"]}, {"dy": places["x"]})
+    found, values = _conv_backward_data(g.mirror, mirrored(g, inputs), {"dy": places["x"]})
     index = np.unravel_index(found, g.mirror.x.shape)
     return np.ravel_multi_index(index, g.y.shape), values
 
 
-def _reached(g: Any, inputs: Arrays, places: Places) -> tuple[Arrays, Places]:
-    """dy for the x of the convolution that is transposed."""
+def _reached(g: Any, places: Places) -> Places:
+    """Places in dy for those in the x of the convolution that is transposed."""
     index = np.unravel_index(places["dy"], g.y.shape)
     inside = np.logical_and.reduce([at < size for at, size in zip(index[2:], g.mirror.size, strict=True)])
     read = np.ravel_multi_index(tuple(at[inside] for at in index), g.mirror.x.shape)
-    return {"x": inputs["dy"][g.reached]}, {"x": read}
+    return {"x": read}
 
 
 def _transposed_backward_data(g: Any, inputs: Arrays, places: Places) -> Nonzero:
-    given, read = _reached(g, inputs, places)
-    return _conv_forward(g.mirror, {"w": inputs["w"], **given}, read)
+    return _conv_forward(g.mirror, mirrored(g, inputs), _reached(g, places))
 
 
 def _transposed_backward_weight(g: Any, inputs: Arrays, places: Places) -> Nonzero:
-    given, read = _reached(g, inputs, places)
-    return _conv_backward_weight(g.mirror, {"dy": inputs["x"], **given}, read)
+    return _conv_backward_weight(g.mirror, mirrored(g, inputs), _reached(g, places))
 
 
 def _divisors(g: Any, windows: Sequence[np.ndarray]) -> np.ndarray:

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from conformance.operators.base import Tensor
 
 RANKS = (1, 2, 3)
 IMAGE = {1: "w", 2: "hw", 3: "dhw"}
@@ -38,6 +41,10 @@ class Spatial:
 
     size: Extents
     window: Extents
+    output_size: Extents
+    x: Tensor
+    y: Tensor
+    """These three follow from the parameters: set by each geometry when it is made, and not compared."""
 
     @property
     def rank(self) -> int:

@@ -3,37 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
-from conformance.operators.avg_pool import mistakes as avg_pool
-from conformance.operators.avg_pool.geometry import PoolGeometry
-from conformance.operators.avg_pool.operators import AvgPoolBackward, AvgPoolForward
 from conformance.operators.base import Geometry, Operator
-from conformance.operators.conv import mistakes as conv
 from conformance.operators.conv.geometry import ConvGeometry
-from conformance.operators.conv.operators import ConvBackwardData, ConvBackwardWeight, ConvForward
-from conformance.operators.conv_bn.backward import ConvBnBackward
-from conformance.operators.conv_bn.backward_mistakes import BACKPROPAGATION
-from conformance.operators.conv_bn.geometry import ConvBnGeometry
-from conformance.operators.conv_bn.mistakes import NORMALISATION
-from conformance.operators.conv_bn.operators import ConvBnForward, ConvBnInference
-from conformance.operators.conv_requantized import mistakes as conv_requantized
-from conformance.operators.conv_requantized.geometry import RequantizedGeometry
-from conformance.operators.conv_requantized.operators import ConvRequantized
-from conformance.operators.conv_transpose import mistakes as conv_transpose
-from conformance.operators.conv_transpose.geometry import TransposedGeometry
-from conformance.operators.conv_transpose.operators import (
-    ConvTransposeBackwardData,
-    ConvTransposeBackwardWeight,
-    ConvTransposeForward,
-)
 from conformance.operators.descriptor import Described
-from conformance.operators.image_mistakes import FURTHER_DILATIONS
-from conformance.operators.max_pool import mistakes as max_pool
-from conformance.operators.max_pool.geometry import MaxPoolGeometry
-from conformance.operators.max_pool.operators import MaxPoolBackward, MaxPoolForward
 from conformance.operators.mistakes import Mistake
-from conformance.operators.pooling_mistakes import FURTHER
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,46 +26,28 @@ class Family:
     operators: tuple[Operator, ...]
     distributions: tuple[str, ...]
     mistakes: tuple[Mistake, ...]
-    further: tuple[Mistake, ...] = ()
+    further: tuple[Mistake, ...]
+
+
+def _of_folder(name: str, distributions: tuple[str, ...]) -> Family:
+    """What a family's `operators.py` and `mistakes.py` end with: FAMILY; MISTAKES and, where there are any, FURTHER."""
+    mathematics, known = (import_module(f"conformance.operators.{name}.{file}") for file in ("operators", "mistakes"))
+    geometry, operators = mathematics.FAMILY
+    return Family(geometry, operators, distributions, known.MISTAKES, getattr(known, "FURTHER", ()))
 
 
 LINEAR = ("integer", "fixed", "bits", "impulse", "special", "nonfinite", "range", "subnormal", "wide", "mixed")
 """Distributions for sums of inputs or of their products, and for what picks one of its inputs."""
 FAMILIES: dict[str, Family] = {
-    "conv": Family(
-        ConvGeometry,
-        (ConvForward(), ConvBackwardData(), ConvBackwardWeight()),
-        (*LINEAR, "large", "small", "codes"),
-        conv.MISTAKES,
-        conv.FURTHER,
-    ),
-    "conv_bn": Family(
-        ConvBnGeometry,
-        (ConvBnForward(), ConvBnBackward(), ConvBnInference()),
-        ("fixed", "bits", "scaled", "shifted", "special", "nonfinite", "range"),
-        (*conv.CONVOLVING, *NORMALISATION, *BACKPROPAGATION),
-        conv.FURTHER,
-    ),
-    "avg_pool": Family(
-        PoolGeometry, (AvgPoolForward(), AvgPoolBackward()), (*LINEAR, "large"), avg_pool.MISTAKES, FURTHER
-    ),
-    "max_pool": Family(
-        MaxPoolGeometry,
-        (MaxPoolForward(), MaxPoolBackward()),
-        (*LINEAR, "close"),
-        max_pool.MISTAKES,
-        (*FURTHER, *FURTHER_DILATIONS),
-    ),
-    "conv_transpose": Family(
-        TransposedGeometry,
-        (ConvTransposeForward(), ConvTransposeBackwardData(), ConvTransposeBackwardWeight()),
-        (*LINEAR, "large", "small"),
-        conv_transpose.MISTAKES,
-        conv_transpose.FURTHER,
-    ),
-    "conv_requantized": Family(
-        RequantizedGeometry, (ConvRequantized(),), ("scales", "ties", "cancelled", "special"), conv_requantized.MISTAKES
-    ),
+    name: _of_folder(name, distributions)
+    for name, distributions in {
+        "conv": (*LINEAR, "large", "small", "codes"),
+        "conv_bn": ("fixed", "bits", "scaled", "shifted", "special", "nonfinite", "range"),
+        "avg_pool": (*LINEAR, "large"),
+        "max_pool": (*LINEAR, "close"),
+        "conv_transpose": (*LINEAR, "large", "small"),
+        "conv_requantized": ("scales", "ties", "cancelled", "special"),
+    }.items()
 }
 """Every family that there is, by the name of its folder. This is the only place that lists them."""
 OPERATORS: dict[str, Operator] = {

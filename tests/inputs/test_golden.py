@@ -23,15 +23,14 @@ from conformance.inputs import (
     DISTRIBUTIONS,
     Expectation,
     Recipe,
-    digests,
     golden,
     golden_command,
+    golden_files,
     npz,
     recipes,
-    writing,
 )
 from conformance.inputs.golden_command import verify
-from conformance.inputs.manifest import MANIFEST, TENSORS, GoldenError, Manifest, read, render
+from conformance.inputs.manifest import MANIFEST, TENSORS, GoldenError, Manifest, digest_of, read, render
 from conformance.operators import OPERATORS, ConvGeometry
 from conformance.resources import GOLDEN
 
@@ -52,7 +51,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 @pytest.fixture(scope="module")
 def pristine(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     folder = tmp_path_factory.mktemp("golden")
-    writing.regenerate(folder, PINNED, STORED, 1)
+    golden_files.regenerate(folder, PINNED, STORED, 1)
     return contents(folder)
 
 
@@ -233,7 +232,7 @@ def test_a_manifest_with_much_damage_is_cut_short(folder: Path, capsys: pytest.C
 
 
 def test_regenerating_changes_no_byte(folder: Path, pristine: dict[str, bytes]):
-    said = writing.regenerate(folder, PINNED[::-1], STORED[::-1], 2)
+    said = golden_files.regenerate(folder, PINNED[::-1], STORED[::-1], 2)
     with np.load(folder / TENSOR) as written:
         assert {member.date_time for member in written.zip.infolist()} == {npz.EPOCH}
     assert said.count("0 added, 0 changed, 0 removed") == 2
@@ -243,13 +242,13 @@ def test_regenerating_changes_no_byte(folder: Path, pristine: dict[str, bytes]):
 @pytest.mark.parametrize("damage", [damage for damage, _ in UNTRUE.values()], ids=UNTRUE)
 def test_regenerating_repairs(folder: Path, pristine: dict[str, bytes], damage: Damage):
     damage(folder)
-    writing.regenerate(folder, PINNED, STORED, 1)
+    golden_files.regenerate(folder, PINNED, STORED, 1)
     assert contents(folder) == pristine
 
 
 def test_regenerating_counts(folder: Path):
     UNTRUE["digest"][0](folder)
-    said = writing.regenerate(folder, recipes.pinned()[:10] + recipes.pinned()[12:15], STORED[:1], 1)
+    said = golden_files.regenerate(folder, recipes.pinned()[:10] + recipes.pinned()[12:15], STORED[:1], 1)
     assert "13 recipes (3 added, 1 changed, 2 removed), 1 tensor files (0 added, 0 changed, 1 removed)" in said
 
 
@@ -266,7 +265,7 @@ def test_nothing_is_half_written(folder: Path, monkeypatch: pytest.MonkeyPatch, 
 
     monkeypatch.setattr(os, "fsync", interrupted)
     with pytest.raises((GoldenError, KeyboardInterrupt)):
-        writing.regenerate(folder, PINNED, STORED, 1)
+        golden_files.regenerate(folder, PINNED, STORED, 1)
     assert contents(folder) == before
 
 
@@ -334,25 +333,25 @@ def test_export_names_a_folder_that_it_cannot_use(
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_progress_shows_on_a_terminal_only(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
-    for terminal, shown in ((False, ""), (True, "\r0/2\r\033[K")):
-        monkeypatch.setattr(sys.stderr, "isatty", lambda terminal=terminal: terminal)
-        assert list(recipes.progress([1, 2])) == [1, 2]
+def test_progress_is_said_every_few_seconds(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    for seconds, shown in ((10.0, ""), (0.0, "1 of 2 recipes, 0 s\n2 of 2 recipes, 0 s\n")):
+        monkeypatch.setattr(recipes, "SECONDS", seconds)
+        assert list(recipes.progress([1, 2], 2, "recipes")) == [1, 2]
         assert capsys.readouterr().err == shown
 
 
 def test_digests_see_values_only():
     odd = np.array([0x7FF8000000000001, 0xFFF8000000000000, 1 << 63], dtype="<u8").view("<f8")
     plain = np.array([np.nan, np.nan, 0.0])
-    assert digests.digest(odd) == digests.digest(plain)
-    assert digests.digest(plain.astype(np.float16)) == digests.digest(plain)
-    assert digests.digest(np.arange(6.0).reshape(2, 3).T.copy().T) == digests.digest(np.arange(6.0).reshape(2, 3))
-    assert digests.digest(np.array([1.0])) == hashlib.sha256(bytes.fromhex("000000000000f03f")).hexdigest()
+    assert digest_of(odd) == digest_of(plain)
+    assert digest_of(plain.astype(np.float16)) == digest_of(plain)
+    assert digest_of(np.arange(6.0).reshape(2, 3).T.copy().T) == digest_of(np.arange(6.0).reshape(2, 3))
+    assert digest_of(np.array([1.0])) == hashlib.sha256(bytes.fromhex("000000000000f03f")).hexdigest()
 
 
 def test_digests_do_not_depend_on_threads():
     program = (
-        "from conformance.inputs import *; from conformance.inputs.digests import *; "
+        "from conformance.inputs import *; from conformance.inputs.manifest import *; "
         "from conformance.operators import *; "
         "texts = ('n1 c128 h24 w24 k128 r3 s3 p1 b1', 'bn n2 c48 h17 w15 k64 r3 s3 p1', 'pool n2 c8 h31 w30 r3 s3', "
         "'maxpool n2 c8 h31 w30 r3 s3', 'convt n2 c8 h15 w14 k8 r3 s3 u2', 'q n2 c8 h15 w14 k8 r3 s3 zx3'); "

@@ -1,4 +1,4 @@
-"""Convolution with batch normalisation: the reference to sixty digits, and bounds that are its own."""
+"""Convolution with batch normalisation: the reference to sixty digits, its slices, and bounds that are its own."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from conformance.execution.verify import judged
 from conformance.inputs import Expectation, Recipe
 from conformance.judge import Contract, outputs_of
-from conformance.operators import NORMALISED, OPERATORS, Arrays, ConvBnGeometry, parse
+from conformance.operators import NORMALISED, OPERATORS, Arrays, ConvBnGeometry, double_double, parse
 from conformance.operators.conv_bn.steps import Steps
 from tests.operators.definitions import convolved, gradients
 
@@ -176,3 +178,23 @@ def test_filters_that_are_not_finite_end_in_slices(operator: str):
     assert any(np.isnan(array).any() for array in found.reference.values())
     for name, array in found.reference.items():
         np.testing.assert_allclose(array, plain[name], rtol=1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.floats(-1e30, 1e30, allow_subnormal=False), min_size=1, max_size=40), st.integers(8, 40))
+def test_slices_add_up_and_are_narrow(values: list[float], bits: int):
+    array = np.array([value if abs(value) > 1e-30 else 0.0 for value in values])
+    parts = list(double_double.sliced(array, bits, (0,)))
+    largest = Fraction(float(np.max(np.abs(array))))
+    for place, value in enumerate(array):
+        left = Fraction(value) - sum(Fraction(float(part[place])) for part in parts)
+        assert abs(left) <= largest * Fraction(2) ** (1 - double_double.COVERED)
+    assert all(double_double.width(part) <= bits + 1 for part in parts)
+
+
+WIDTHS = {"one": ([1.0], 1), "three": ([5.0, 1.0], 3), "apart": ([2.0**20, 2.0**-3], 24), "none": ([0.0, np.inf], 1)}
+
+
+@pytest.mark.parametrize(("values", "bits"), WIDTHS.values(), ids=WIDTHS)
+def test_width_counts_from_the_highest_bit_to_the_lowest(values: list[float], bits: int):
+    assert double_double.width(np.array(values)) == bits

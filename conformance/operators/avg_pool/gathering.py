@@ -9,7 +9,7 @@ sum can tell from absent ones.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 
 import numpy as np
@@ -22,58 +22,46 @@ Axis = tuple[np.ndarray, np.ndarray]
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """The terms as float64 [A, B, N, C, rows, columns]; their divisors, and these by axis, as floats.
-
-    divisors   [A, B, rows, columns]
-    by_axis    [A, rows] and [B, columns], with divisors as their products
-    common     whether all terms of an output have the same divisor
-    """
+    """The terms as float64 [A, B, N, C, rows, columns]; their divisors as floats [A, B, rows, columns]; and whether all
+    terms of an output have the same divisor."""
 
     terms: np.ndarray
     divisors: np.ndarray
-    by_axis: tuple[np.ndarray, ...]
     common: bool
 
     @property
     def shares(self) -> np.ndarray:
         """The divisors as they broadcast to the terms."""
-        return np.expand_dims(self.divisors, (len(self.by_axis), len(self.by_axis) + 1))
+        rank = self.divisors.ndim // 2
+        return np.expand_dims(self.divisors, (rank, rank + 1))
 
 
 def gathered(operator: Operator, geometry: PoolGeometry, inputs: Arrays) -> Gathered:
     """What the operator adds up."""
     rank, forward = geometry.rank, operator.name == "avg_pool_forward"
     axes = [_WAYS[operator.name](geometry, axis) for axis in range(rank)]
-    picked, by_axis = inputs[operator.data].astype(np.float64), _by_axis(geometry)
+    terms = _picked(inputs[operator.data].astype(np.float64), axes)
+    inside = reduce(np.logical_and, (_spread(inside, axis, rank) for axis, (_, inside) in enumerate(axes)))
+    divisors = geometry.divisors.astype(np.float64)
+    divisors = divisors[(None,) * rank] if forward else _picked(divisors, axes)
+    common = forward or np.unique(geometry.divisors).size == 1
+    return Gathered(np.ascontiguousarray(np.where(inside, terms, 0.0)), divisors, common)
+
+
+def _picked(array: np.ndarray, axes: Sequence[Axis]) -> np.ndarray:
+    """[..., rows, columns] at the places of every term: [A, B, ..., rows, columns]."""
+    rank, lead = len(axes), array.ndim - len(axes)
     for axis in reversed(range(rank)):
-        picked = picked.take(axes[axis][0], 2 + axis)
-    terms_first = (*range(2, 2 + 2 * rank, 2), 0, 1, *range(3, 3 + 2 * rank, 2))
-    inside = np.expand_dims(_outer([inside for _, inside in axes]), (rank, rank + 1))
-    shares = tuple(one[None] if forward else one[places] for one, (places, _) in zip(by_axis, axes, strict=True))
-    return Gathered(
-        np.ascontiguousarray(np.where(inside, picked.transpose(terms_first), 0.0)),
-        _outer(shares), shares, forward or np.unique(geometry.divisors).size == 1,
-    )  # fmt: skip
+        array = array.take(axes[axis][0], lead + axis)
+    terms, outputs = range(lead, array.ndim, 2), range(lead + 1, array.ndim, 2)
+    return array.transpose(*terms, *range(lead), *outputs)
 
 
-def _outer(by_axis: Sequence[np.ndarray]) -> np.ndarray:
-    """The products of arrays [terms, outputs], one for each axis: all terms' axes, then all outputs'."""
-    rank = len(by_axis)
-    found = (
-        array.reshape([extent if place == axis else 1 for extent in array.shape for place in range(rank)])
-        for axis, array in enumerate(by_axis)
-    )
-    return reduce(np.multiply, found)
-
-
-def _by_axis(geometry: PoolGeometry) -> list[np.ndarray]:
-    """Divisors as products of one for each axis."""
-    if geometry.divisor_override is not None:
-        first, *others = geometry.output_size
-        return [np.full(first, float(geometry.divisor_override)), *map(np.ones, others)]
-    axes = zip(geometry.size, geometry.window, geometry.stride, geometry.padding, strict=True)
-    alone = (replace(geometry, size=(n,), window=(taps,), stride=(u,), padding=(p,)) for n, taps, u, p in axes)
-    return [one.divisors.astype(np.float64) for one in alone]
+def _spread(inside: np.ndarray, axis: int, rank: int) -> np.ndarray:
+    """[terms, outputs] of an axis as it broadcasts to the terms."""
+    shape = [1] * (2 * rank + 2)
+    shape[axis], shape[rank + 2 + axis] = inside.shape
+    return inside.reshape(shape)
 
 
 def _forward(g: PoolGeometry, axis: int) -> Axis:

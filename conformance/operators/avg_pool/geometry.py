@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, reduce
 from typing import ClassVar
 
 import numpy as np
 
-from conformance.operators.base import Tensor
-from conformance.operators.descriptor import NEGATED_FLAG, Described, Field, by_rank
-from conformance.operators.pooling_geometry import CEIL, laid_out, pooling_fields
+from conformance.operators.descriptor import NEGATED_FLAG, Field, by_rank
+from conformance.operators.pooling_geometry import CEIL, Pooled, laid_out, pooling_fields
 from conformance.operators.spatial import (
     WINDOW,
     Extents,
     GeometryError,
     Padding,
-    Spatial,
     require_windows,
     unpadded,
 )
@@ -37,7 +35,7 @@ DIVISORS = (
 
 
 @dataclass(frozen=True)
-class PoolGeometry(Described, Spatial):
+class PoolGeometry(Pooled):
     """Sizes and parameters of one average pooling in one to three dimensions. Raises GeometryError for what no pooling
     has. A padding of () is none.
 
@@ -57,11 +55,6 @@ class PoolGeometry(Described, Spatial):
     ceil_mode: bool = False
     count_include_pad: bool = True
     divisor_override: int | None = None
-
-    output_size: Extents = field(init=False, repr=False, compare=False)
-    overhang: Padding = field(init=False, repr=False, compare=False)
-    x: Tensor = field(init=False, repr=False, compare=False)
-    y: Tensor = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         vars(self).update(padding=self.padding or unpadded(self.rank))
@@ -129,5 +122,4 @@ class PoolGeometry(Described, Spatial):
         size, window, (before, after) = self.size[axis], self.window[axis], self.padding[axis]
         starts = windows * self.stride[axis] - before
         low, high = (-before, size + after) if self.count_include_pad else (0, size)
-        counts: np.ndarray = np.minimum(starts + window, high) - np.maximum(starts, low)
-        return counts
+        return np.minimum(starts + window, high) - np.maximum(starts, low)

@@ -24,7 +24,8 @@ from conformance.operators.known_kernels.kernel import (
 )
 from conformance.operators.known_kernels.rounding import Way, bits, flushed, outward, overflowing
 from conformance.operators.known_kernels.structure import Paths, on_paths
-from conformance.operators.spatial import is_padded, padded, taps
+from conformance.operators.pooling import window_sums
+from conformance.operators.spatial import is_padded, padded
 
 FORWARD, BACKWARD = POOLINGS
 
@@ -150,8 +151,7 @@ def _without_nan(operator: Operator, g: PoolGeometry, inputs: Arrays, dtype: str
 def _padded_with_ones(operator: Operator, g: PoolGeometry, inputs: Arrays, dtype: str) -> Arrays:
     inside = padded(np.ones(g.x.shape), g.overhang, np.dtype(np.float64))
     image = np.where(inside > 0, padded(inputs["x"], g.overhang, np.dtype(np.float64)), 1.0)
-    total = sum((image[place] for place in taps(g)), start=np.zeros(g.y.shape))
-    return stored({"y": total / g.divisors}, dtype)
+    return stored({"y": window_sums(g, image) / g.divisors}, dtype)
 
 
 def _reads_on(operator: Operator, g: PoolGeometry, inputs: Arrays, dtype: str) -> Arrays:
@@ -161,8 +161,7 @@ def _reads_on(operator: Operator, g: PoolGeometry, inputs: Arrays, dtype: str) -
         return exact(operator, g, inputs, dtype)
     image = padded(inputs["x"], (*g.overhang[:-1], g.padding[-1]), np.dtype(np.float64))
     image = np.concatenate([image, np.roll(image, -1, -2)[..., :over]], axis=-1)
-    total = sum((image[place] for place in taps(g)), start=np.zeros(g.y.shape))
-    return stored({"y": total / g.divisors}, dtype)
+    return stored({"y": window_sums(g, image) / g.divisors}, dtype)
 
 
 _BUFFERS: dict[str, tuple[Run, tuple[str, ...]]] = {

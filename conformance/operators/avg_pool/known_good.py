@@ -19,7 +19,8 @@ from conformance.operators.known_kernels import sums
 from conformance.operators.known_kernels.kernel import DEFAULT, FP32_ONLY, CampaignRow, KnownGood
 from conformance.operators.known_kernels.rounding import stored
 from conformance.operators.known_kernels.sums import Sum, Total
-from conformance.operators.spatial import cropped, padded, taps
+from conformance.operators.pooling import scattered
+from conformance.operators.spatial import padded, taps
 
 FORWARD, BACKWARD = POOLINGS
 TIMES_ZERO = dict.fromkeys(NONFINITE, "a constant matrix multiplies NaN and Inf outside the window by zero")
@@ -57,7 +58,7 @@ def _added(total: Total, terms: np.ndarray, weights: np.ndarray | None = None) -
 
 def _listed(seen: Gathered) -> tuple[np.ndarray, np.ndarray]:
     """Terms [KS, N, C, rows, columns] and their divisors, that broadcast to them."""
-    rank, terms, shares = len(seen.by_axis), seen.terms, seen.shares
+    rank, terms, shares = seen.divisors.ndim // 2, seen.terms, seen.shares
     return terms.reshape(-1, *terms.shape[rank:]), shares.reshape(-1, *shares.shape[rank:])
 
 
@@ -91,37 +92,39 @@ class Summed:
         return self.divide(_added(self.total, terms).astype(self.work), divisors[0])
 
 
-@dataclass(frozen=True, slots=True)
-class Separable:
-    """Columns of the window first, then its rows and planes; divided axis by axis, or once."""
+def _separable(divide: Divide, once: bool = False, kept: str = "fp32") -> Average:
+    """Columns of the window first, then its rows and planes; divided axis by axis, or `once`. What lies between is
+    `kept` in a format."""
 
-    divide: Divide
-    once: bool = False
-    kept: str = "fp32"
-
-    def __call__(self, operator: Operator, geometry: PoolGeometry, inputs: Arrays) -> np.ndarray:
-        """In fp32."""
-        seen, forward = gathered(operator, geometry, inputs), operator.name == FORWARD
-        total, once = seen.terms.astype(np.float32), self.once and seen.common
-        for axis in reversed(range(geometry.rank)):  # the terms of this axis are the last that are left
-            total = np.moveaxis(total, axis, 0)
-            shape = [-1 if place == axis else 1 for place in range(geometry.rank)]
-            of_outputs = (len(seen.by_axis[axis]), *(1,) * (axis + 2), *shape)
-            divisors = seen.by_axis[axis].reshape(of_outputs)
-            if not (once or forward):
-                total = self.divide(total, divisors)
-            total = self._pass(total)
-            if forward and not once:
-                total = self.divide(total, divisors[0])
+    def average(operator: Operator, g: PoolGeometry, inputs: Arrays) -> np.ndarray:
+        total, forward = inputs[operator.data], operator.name == FORWARD
+        at_once = once and (forward or np.unique(g.divisors).size == 1)
+        for axis in reversed(range(g.rank)):
+            of_axis = Summed(divide=divide, first=not forward)
+            total = of_axis(operator, _along(g, axis, forward, at_once), {operator.data: total})
             if axis:
-                total = self._between(total)
-        return self.divide(total, seen.divisors[(0,) * geometry.rank]) if once else total
+                total = stored(total, kept).astype(np.float32)
+        return divide(total, g.divisors if forward else g.divisors.reshape(-1)[:1]) if at_once else total
 
-    def _between(self, across: np.ndarray) -> np.ndarray:
-        return stored(across, self.kept).astype(np.float32)
+    return average
 
-    def _pass(self, terms: np.ndarray) -> np.ndarray:
-        return _added(Sum(), terms).astype(np.float32)
+
+def _along(g: PoolGeometry, axis: int, forward: bool, undivided: bool) -> PoolGeometry:
+    """The pooling of one axis, where those behind it are done. A given divisor is the first axis's."""
+
+    def alone(values: Any, others: Any) -> Any:
+        return tuple(value if place == axis else others for place, value in enumerate(values))
+
+    done, left = (g.output_size, g.size) if forward else (g.size, g.output_size)
+    given = g.divisor_override if axis == 0 else 1
+    return replace(
+        g,
+        size=(*left[:axis], g.size[axis], *done[axis + 1 :]),
+        window=alone(g.window, 1),
+        stride=alone(g.stride, 1),
+        padding=alone(g.padding, (0, 0)),
+        divisor_override=1 if undivided else g.divisor_override and given,
+    )
 
 
 def _scattered(divide: Divide) -> Average:
@@ -129,10 +132,7 @@ def _scattered(divide: Divide) -> Average:
 
     def average(operator: Operator, g: PoolGeometry, inputs: Arrays) -> np.ndarray:
         shares = divide(inputs["dy"].astype(np.float32), g.divisors.astype(np.float64))
-        image = padded(np.zeros(g.x.shape, np.float32), g.overhang, np.dtype(np.float32))
-        for seen in taps(g):
-            image[seen] += shares
-        return np.ascontiguousarray(cropped(image, g.overhang, g.size))
+        return scattered(g, shares, taps(g))
 
     return average
 
@@ -146,8 +146,7 @@ def _constant_matrix(operator: Operator, g: PoolGeometry, inputs: Arrays) -> np.
     matrix = windows.astype(np.float32) * reciprocals(g.divisors.reshape(-1), np.dtype(np.float32))
     (tensor,) = operator.outputs(g).values()
     flat = inputs[operator.data].reshape(g.n * g.c, -1).astype(np.float32)
-    found: np.ndarray = flat @ (matrix if operator.name == FORWARD else matrix.T)
-    return found.reshape(tensor.shape)
+    return (flat @ (matrix if operator.name == FORWARD else matrix.T)).reshape(tensor.shape)
 
 
 def _prefix_sums(operator: Operator, g: PoolGeometry, inputs: Arrays) -> np.ndarray:
@@ -186,7 +185,7 @@ _ORDERS = (
     _known_good("atomics-shuffled", Summed(Sum(order=sums.shuffled), first=True)),
     _known_good("scatter", _scattered(divided), operators=(BACKWARD,)),
     _known_good("scatter-reciprocal", _scattered(by_reciprocals), operators=(BACKWARD,)),
-    _known_good("columns-then-rows", Separable(divided, once=True)),
+    _known_good("columns-then-rows", _separable(divided, once=True)),
 )
 """Orders of the sum in fp32."""
 
@@ -194,8 +193,8 @@ _DIVISIONS = (
     _known_good("divided-first", Summed(first=True)),
     _known_good("scaled-first", Summed(divide=by_reciprocals, first=True)),
     _known_good("fused", Summed(_EMULATED(step=sums.fused_fp32), fused=True)),
-    _known_good("divided-by-axis", Separable(divided)),
-    _known_good("scaled-by-axis", Separable(by_reciprocals)),
+    _known_good("divided-by-axis", _separable(divided)),
+    _known_good("scaled-by-axis", _separable(by_reciprocals)),
 )
 """Where the divisor comes in."""
 
@@ -208,7 +207,7 @@ _ACCUMULATORS = (
                 stricter=DEFAULT, dtypes=("fp16",)),
     _known_good("bf16-accumulator", Summed(Sum(work=_BF16, held=_BF16), by_reciprocals), Contract(accumulate="bf16"),
                 stricter=Contract(accumulate="fp16"), dtypes=("bf16",)),
-    _known_good("columns-stored-bf16", Separable(by_reciprocals, once=True, kept="bf16"),
+    _known_good("columns-stored-bf16", _separable(by_reciprocals, once=True, kept="bf16"),
                 Contract(splits=4, partials="bf16"), stricter=Contract(splits=4, partials="fp16"),
                 dtypes=("bf16",), operators=(FORWARD,), when=lambda g: math.prod(g.window[:-1]) <= 4),
     _known_good("tf32", Summed(Sum(prepare=partial(sums.narrowed, TF32))), Contract(inputs="tf32"),

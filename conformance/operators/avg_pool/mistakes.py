@@ -12,7 +12,7 @@ import numpy as np
 
 from conformance.operators.avg_pool.geometry import PoolGeometry
 from conformance.operators.base import Arrays, Operator
-from conformance.operators.image_mistakes import IMAGES, TAILS, WINDOWS
+from conformance.operators.image_mistakes import IMAGES, TAILS, WINDOWS, enlarged, filled
 from conformance.operators.mistakes import (
     Change,
     Compute,
@@ -26,9 +26,9 @@ from conformance.operators.mistakes import (
     on_axis,
     on_outputs,
 )
-from conformance.operators.pooling import scattered
-from conformance.operators.pooling_mistakes import POOL_WINDOWS, POSITIONS, Kept, packed, reached
-from conformance.operators.spatial import Extents, is_padded, padded, taps, unpadded
+from conformance.operators.pooling import scattered, window_sums
+from conformance.operators.pooling_mistakes import POOL_FURTHER, POOL_WINDOWS, POSITIONS, Kept, packed, reached
+from conformance.operators.spatial import Extents, padded, taps
 
 FORWARD, BACKWARD = "avg_pool_forward", "avg_pool_backward"
 
@@ -66,18 +66,6 @@ def _without_remainder(g: PoolGeometry) -> PoolGeometry:
     return replace(g, size=size, padding=tuple((before, 0) for before, _ in g.padding))
 
 
-def _filled(mode: Any) -> Compute:
-    """Something else than zeros around the image, the divisor being right."""
-
-    def enlarged(g: PoolGeometry) -> PoolGeometry:
-        if not is_padded(g.padding):
-            raise InapplicableError
-        size = tuple(extent + sum(sides) for extent, sides in zip(g.size, g.padding, strict=True))
-        return replace(g, size=size, padding=unpadded(g.rank))
-
-    return apart(enlarged, x=lambda x, g: np.pad(x, ((0, 0), (0, 0), *g.padding), mode=mode))
-
-
 def _some(kept: Kept) -> Compute:
     """Some positions of the window only; the divisor is that of all of them."""
 
@@ -86,16 +74,14 @@ def _some(kept: Kept) -> Compute:
         if operator.name == BACKWARD:
             return {"dx": scattered(g, shares(g, inputs, dtype), seen) / g.common_multiple}
         image = padded(inputs["x"].astype(dtype), g.overhang, np.dtype(dtype))
-        total = sum((image[place] for place in seen), start=np.zeros(g.y.shape, dtype))
-        return {"y": total / g.divisors}
+        return {"y": window_sums(g, image, seen) / g.divisors}
 
     return compute
 
 
 def shares(g: PoolGeometry, inputs: Arrays, dtype: Any = np.float64) -> np.ndarray:
     """dy in units of the divisors' common multiple."""
-    exact: np.ndarray = inputs["dy"].astype(dtype) * (g.common_multiple // g.divisors)
-    return exact
+    return inputs["dy"].astype(dtype) * (g.common_multiple // g.divisors)
 
 
 def _largest(operator: Operator, g: PoolGeometry, inputs: Arrays, dtype: Any) -> Arrays:
@@ -108,9 +94,9 @@ _ADDED: dict[str, Compute] = {
     "x (dx) packed as if the stride left no remainder": apart(
         _without_remainder, x=lambda x, g: packed(x, _without_remainder(g).x.shape)
     ),
-    "average over circular padding": _filled("wrap"),
-    "average over reflected padding": _filled("reflect"),
-    "average over the repeated edge in place of padding": _filled("edge"),
+    "average over circular padding": apart(enlarged, x=filled("wrap")),
+    "average over reflected padding": apart(enlarged, x=filled("reflect")),
+    "average over the repeated edge in place of padding": apart(enlarged, x=filled("edge")),
     **{name: _some(kept) for name, kept in POSITIONS.items()},
 }
 
@@ -118,15 +104,13 @@ _ADDED: dict[str, Compute] = {
 def _counted(g: PoolGeometry, low: Extents, high: Sequence[int | None]) -> np.ndarray:
     """Positions of each window from `low` on and below `high` (None: wherever it ends), counted from the image."""
     axes = zip(g.window, g.stride, g.padding, g.output_size, low, high, strict=True)
-    counts: np.ndarray = np.maximum(reduce(np.multiply.outer, [_along(*axis) for axis in axes]), 1)
-    return counts
+    return np.maximum(reduce(np.multiply.outer, [_along(*axis) for axis in axes]), 1)
 
 
 def _along(window: int, stride: int, sides: tuple[int, int], count: int, low: int, high: int | None) -> np.ndarray:
     starts = np.arange(count) * stride - sides[0]
     ends = starts + window if high is None else np.minimum(starts + window, high)
-    found: np.ndarray = ends - np.maximum(starts, low)
-    return found
+    return ends - np.maximum(starts, low)
 
 
 def _before(g: PoolGeometry) -> Extents:
@@ -217,16 +201,12 @@ _OVERRIDDEN: dict[str, Counts] = {
 }
 
 
-def _last_wins(before: np.ndarray, arriving: np.ndarray) -> np.ndarray:
-    return arriving
-
-
 def _overlapping(order: Callable[[list[Any]], list[Any]]) -> Compute:
     """dx where one of the windows that hold an element has it all. The last tap belongs to the first window."""
 
     def compute(operator: Operator, g: PoolGeometry, inputs: Arrays, dtype: Any) -> Arrays:
         places = order(list(taps(g)))
-        return {"dx": scattered(g, shares(g, inputs, dtype), places, _last_wins) / g.common_multiple}
+        return {"dx": scattered(g, shares(g, inputs, dtype), places, lambda before, last: last) / g.common_multiple}
 
     return compute
 
@@ -234,19 +214,16 @@ def _overlapping(order: Callable[[list[Any]], list[Any]]) -> Compute:
 def _holding(g: PoolGeometry) -> np.ndarray:
     """Windows that hold each element of an image."""
     one = replace(g, n=1, c=1)
-    holding: np.ndarray = scattered(one, np.ones(one.y.shape), list(taps(one)))[0, 0]
-    return holding
-
-
-def _gaps_filled(dx: np.ndarray, g: PoolGeometry) -> np.ndarray:
-    return np.where(_holding(g) == 0, of_neighbours(dx, g.rank), dx)
+    return scattered(one, np.ones(one.y.shape), list(taps(one)))[0, 0]
 
 
 _GRADIENTS: dict[str, Compute] = {
     "dx of the last window where windows overlap": _overlapping(lambda places: places[::-1]),
     "dx of the first window where windows overlap": _overlapping(lambda places: places),
     "dx averaged over the windows that hold it": on_outputs(lambda dx, g: dx / np.maximum(_holding(g), 1), "dx"),
-    "dx filled where no window is": on_outputs(_gaps_filled, "dx"),
+    "dx filled where no window is": on_outputs(
+        lambda dx, g: np.where(_holding(g) == 0, of_neighbours(dx, g.rank), dx), "dx"
+    ),
 }
 
 
@@ -264,3 +241,5 @@ def _pooling() -> Iterator[Mistake]:
 
 
 MISTAKES: tuple[Mistake, ...] = (*IMAGES, *POOL_WINDOWS, *WINDOWS, *TAILS, *_pooling())
+
+FURTHER: tuple[Mistake, ...] = POOL_FURTHER

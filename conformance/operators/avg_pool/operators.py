@@ -13,7 +13,6 @@ least common multiple before they are added.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -21,11 +20,19 @@ import numpy as np
 
 from conformance.operators import double_double
 from conformance.operators.avg_pool.geometry import PoolGeometry
-from conformance.operators.base import Arrays, ErrorModel, Homogeneous, Operator, Tensor, WorkedExample
+from conformance.operators.base import (
+    INTEGER_TENSORS,
+    WINDOW_BEYOND_IMAGE,
+    Arrays,
+    ErrorModel,
+    Given,
+    Homogeneous,
+    Operator,
+    WorkedExample,
+)
 from conformance.operators.double_double import Double
-from conformance.operators.invalid_requests import INTEGERS, WINDOW
-from conformance.operators.pooling import covered, few_windows, scattered
-from conformance.operators.spatial import padded, taps, taps_per_input
+from conformance.operators.pooling import scattered, window_sums
+from conformance.operators.spatial import padded, taps_per_input
 
 
 class _Pool(Operator):
@@ -41,17 +48,7 @@ class _Pool(Operator):
         "divisor_override",
         "layout",
     )
-    invalid = WINDOW | INTEGERS
-
-    def parameters(self, geometry: PoolGeometry) -> dict[str, Any]:
-        return {
-            "kernel_size": geometry.window,
-            "stride": geometry.stride,
-            "padding": geometry.padding,
-            "ceil_mode": geometry.ceil_mode,
-            "count_include_pad": geometry.count_include_pad,
-            "divisor_override": geometry.divisor_override,
-        }
+    invalid = WINDOW_BEYOND_IMAGE | INTEGER_TENSORS
 
     def error_model(self, geometry: PoolGeometry, terms: dict[str, int], span: int, fan_out: int) -> ErrorModel:
         """Integers over powers of two are exact. Reciprocals: of a given divisor, or one for each axis in a separable
@@ -76,7 +73,7 @@ class AvgPoolForward(_Pool):
     """x[N,C,H,W] -> y[N,C,P,Q]."""
 
     name, data, operand = "avg_pool_forward", "x", "x"
-    arguments = ("x",)
+    arguments, returns = ("x",), ("y",)
     homogeneous = Homogeneous(("x",), ("y",))
     gradients = ("avg_pool_backward",)
     worked_example = WorkedExample(
@@ -85,19 +82,13 @@ class AvgPoolForward(_Pool):
     """Of the NKI tutorial on average pooling. Averages are multiples of 1/2 below 72: exact in every format, bf16 among
     them."""
 
-    def inputs(self, geometry: PoolGeometry) -> dict[str, Tensor]:
-        return {"x": geometry.x}
-
-    def outputs(self, geometry: PoolGeometry) -> dict[str, Tensor]:
-        return {"y": geometry.y}
-
     def errors(self, geometry: PoolGeometry) -> ErrorModel:
         """The window, and one more rounding for the division. The windows that hold an element may share its share of
         the average, or its sum with another one."""
         window = math.prod(geometry.window)
         return self.error_model(geometry, {"y": window + 1}, window, taps_per_input(geometry))
 
-    def reference(self, geometry: PoolGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
+    def reference(self, geometry: PoolGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
         """The sum over the window, exact, divided once."""
         return {"y": _window_sums(geometry, inputs["x"].astype(dtype)) / geometry.divisors.astype(dtype)}
 
@@ -105,7 +96,7 @@ class AvgPoolForward(_Pool):
         total = double_double.linear(partial(_window_sums, geometry), [inputs["x"]], self.errors(geometry).span)
         return {"y": double_double.divided(total, geometry.divisors)}
 
-    def magnitude(self, geometry: PoolGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
+    def magnitude(self, geometry: PoolGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
         """s2 = sqrt(sum of squares) / divisor."""
         squares = _window_sums(geometry, np.square(inputs["x"].astype(dtype)))
         return {"y": np.sqrt(squares) / geometry.divisors.astype(dtype)}
@@ -115,19 +106,9 @@ class AvgPoolBackward(_Pool):
     """dy[N,C,P,Q] -> dx[N,C,H,W]."""
 
     name, data, operand = "avg_pool_backward", "dy", "dy"
-    arguments = ("dy",)
+    arguments, returns = ("dy",), ("dx",)
     keywords = (*_Pool.keywords, "input_size")
     homogeneous = Homogeneous(("dy",), ("dx",))
-
-    def inputs(self, geometry: PoolGeometry) -> dict[str, Tensor]:
-        return {"dy": geometry.y}
-
-    def outputs(self, geometry: PoolGeometry) -> dict[str, Tensor]:
-        return {"dx": geometry.x}
-
-    def parameters(self, geometry: PoolGeometry) -> dict[str, Any]:
-        """The common ones and input_size=(H, W), which dy does not determine."""
-        return {**super().parameters(geometry), "input_size": geometry.size}
 
     def errors(self, geometry: PoolGeometry) -> ErrorModel:
         """The windows that hold an element, and one more rounding for the division; in units of the least common
@@ -136,7 +117,7 @@ class AvgPoolBackward(_Pool):
         elements = math.prod(map(min, geometry.window, geometry.size))
         return self.error_model(geometry, {"dx": holding + 1}, holding * geometry.common_multiple, elements)
 
-    def reference(self, geometry: PoolGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
+    def reference(self, geometry: PoolGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
         """dy in units of the least common multiple of all divisors, added where it came from, divided once."""
         return {"dx": _multiples(geometry, inputs["dy"].astype(dtype)) / np.dtype(dtype).type(geometry.common_multiple)}
 
@@ -144,7 +125,7 @@ class AvgPoolBackward(_Pool):
         total = double_double.linear(partial(_multiples, geometry), [inputs["dy"]], self.errors(geometry).span)
         return {"dx": double_double.divided(total, float(geometry.common_multiple))}
 
-    def magnitude(self, geometry: PoolGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
+    def magnitude(self, geometry: PoolGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
         """s2 = sqrt(sum of (dy/divisor)^2)."""
         shares = np.square(inputs["dy"].astype(dtype) / geometry.divisors.astype(dtype))
         return {"dx": np.sqrt(scattered(geometry, shares))}
@@ -157,13 +138,7 @@ def _multiples(geometry: PoolGeometry, dy: np.ndarray) -> np.ndarray:
 
 
 def _window_sums(geometry: PoolGeometry, x: np.ndarray) -> np.ndarray:
-    image = padded(x, geometry.overhang, x.dtype)
-    y = np.zeros(geometry.y.shape, x.dtype)
-    if few_windows(geometry):
-        axes = tuple(range(-geometry.rank, 0))
-        for place, seen in covered(geometry):
-            y[place] = image[seen].sum(axis=axes)
-        return y
-    for seen in taps(geometry):
-        y += image[seen]
-    return y
+    return window_sums(geometry, padded(x, geometry.overhang, x.dtype))
+
+
+FAMILY = PoolGeometry, (AvgPoolForward(), AvgPoolBackward())

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from conformance.operators.base import Tensor
 from conformance.operators.descriptor import EXTENTS, FLAG, SIDES, Described, Field, by_rank, dilated, sized
@@ -36,8 +36,26 @@ def convolution_fields(rank: int) -> tuple[Field, ...]:
     )
 
 
+class Convolving(Described, Spatial):
+    """What every convolution has: beside x and y its weights, and a bias or a statistic of each output channel."""
+
+    filter: Tensor
+    per_channel: Tensor
+
+    def _lay_out(self, output_size: Extents, filters: Tensor) -> None:
+        """Set what follows from the parameters."""
+        g: Any = self
+        vars(self).update(
+            output_size=output_size,
+            x=Tensor(f"NC{IMAGE[g.rank].upper()}", (g.n, g.c, *g.size)),
+            filter=filters,
+            y=Tensor(f"NK{RESULT[g.rank].upper()}", (g.n, g.k, *output_size)),
+            per_channel=Tensor("K", (g.k,)),
+        )
+
+
 @dataclass(frozen=True)
-class ConvGeometry(Described, Spatial):
+class ConvGeometry(Convolving):
     """Sizes and parameters of one convolution in one to three dimensions. Raises GeometryError for sizes that no
     convolution has. A stride, padding or dilation of () is the default on every axis.
 
@@ -60,12 +78,6 @@ class ConvGeometry(Described, Spatial):
     groups: int = 1
     bias: bool = False
 
-    output_size: Extents = field(init=False, repr=False, compare=False)
-    x: Tensor = field(init=False, repr=False, compare=False)
-    filter: Tensor = field(init=False, repr=False, compare=False)
-    y: Tensor = field(init=False, repr=False, compare=False)
-    per_channel: Tensor = field(init=False, repr=False, compare=False)
-
     def __post_init__(self) -> None:
         rank = len(self.size)
         ones = (1,) * rank
@@ -76,10 +88,5 @@ class ConvGeometry(Described, Spatial):
         require_groups(self)
         axes = zip(self.size, spans(self), self.stride, self.padding, strict=True)
         output_size = tuple((size + sum(sides) - span) // u + 1 for size, span, u, sides in axes)
-        vars(self).update(
-            output_size=output_size,
-            x=Tensor(f"NC{IMAGE[rank].upper()}", (self.n, self.c, *self.size)),
-            filter=Tensor(f"KC{WINDOW[rank].upper()}", (self.k, self.c // self.groups, *self.window)),
-            y=Tensor(f"NK{RESULT[rank].upper()}", (self.n, self.k, *output_size)),
-            per_channel=Tensor("K", (self.k,)),
-        )
+        filters = Tensor(f"KC{WINDOW[rank].upper()}", (self.k, self.c // self.groups, *self.window))
+        self._lay_out(output_size, filters)

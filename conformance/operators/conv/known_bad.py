@@ -22,6 +22,7 @@ from conformance.operators.known_kernels.kernel import (
     Mutant,
     Run,
     exact,
+    on_inputs,
     on_outputs,
     stored,
 )
@@ -58,12 +59,11 @@ _EMULATED: tuple[tuple[str, KernelArithmetic, tuple[str, ...]], ...] = (
     ("fp32 result rounded by way of fp16", KernelArithmetic(after=to(FP16)), FP32_ONLY),
     ("fp32 result rounded to 18 bits", KernelArithmetic(after=to(bits(18))), FP32_ONLY),
     ("fp32 result truncated to 20 bits", KernelArithmetic(after=to(bits(20), np.trunc)), FP32_ONLY),
-    ("fp32 result truncated", KernelArithmetic(after=to(FP32, np.trunc)), FP32_ONLY),
-    ("bf16 result truncated", KernelArithmetic(after=to(BF16, np.trunc)), ("bf16",)),
-    ("fp16 result truncated", KernelArithmetic(after=to(FP16, np.trunc)), ("fp16",)),
-    ("fp32 result rounded up", KernelArithmetic(after=to(FP32, np.ceil)), FP32_ONLY),
-    ("bf16 result rounded up", KernelArithmetic(after=to(BF16, np.ceil)), ("bf16",)),
-    ("fp16 result rounded up", KernelArithmetic(after=to(FP16, np.ceil)), ("fp16",)),
+    *(
+        (f"{dtype} result {said}", KernelArithmetic(after=to(FORMATS[dtype], way)), (dtype,))
+        for said, way in (("truncated", np.trunc), ("rounded up", np.ceil))
+        for dtype in STORED
+    ),
     ("fp32 result rounded away from zero", KernelArithmetic(after=to(FP32, outward)), FP32_ONLY),
     ("subnormal results flushed", KernelArithmetic(after=flushed), STORED),
     ("subnormal inputs flushed", KernelArithmetic(flushed, flushed), STORED),
@@ -170,9 +170,7 @@ _RACES: dict[str, Run] = {
 
 _GRADIENTS: dict[str, Run] = {
     "reads of another filter's gradient, times zero": masked_reads(1, 1, attrgetter("operand")),
-    "NaN in a filter's gradient becomes zero": lambda operator, geometry, inputs, dtype: exact(
-        operator, geometry, inputs | {"dy": without_nan(inputs["dy"])}, dtype
-    ),
+    "NaN in a filter's gradient becomes zero": on_inputs(without_nan, "dy"),
 }
 """Of weights, where the gradient is the operand."""
 

@@ -12,7 +12,7 @@ import numpy as np
 from conformance.dtypes import BF16, FP16
 from conformance.operators import CONVOLUTIONS, Arrays, Operator
 from conformance.operators.known_kernels.arithmetic import EXACT, KernelArithmetic, folded, short, to, to_storage
-from conformance.operators.known_kernels.kernel import FP8, INT8, Mutant, Run, exact, of_operator
+from conformance.operators.known_kernels.kernel import FP8, INT8, Mutant, Run, exact, of_operator, on_inputs, on_outputs
 from conformance.operators.known_kernels.lowering import lowered
 from conformance.operators.known_kernels.rounding import bits
 
@@ -36,22 +36,12 @@ def _mutant(
 
 def _reading(change: Change, *names: str) -> Run:
     """The exact kernel of other factors: of those named, or else of both."""
-
-    def run(operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> Arrays:
-        changed = {name: change(inputs[name]) for name in names or FACTORS if name in inputs}
-        return of_operator(operator, geometry, operator.reference(geometry, inputs | changed), dtype)
-
-    return run
+    return on_inputs(change, *(names or FACTORS))
 
 
 def _writing(change: Change) -> Run:
     """The exact kernel, with results changed before they are stored."""
-
-    def run(operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> Arrays:
-        outputs = operator.reference(geometry, inputs)
-        return of_operator(operator, geometry, {name: change(array) for name, array in outputs.items()}, dtype)
-
-    return run
+    return on_outputs(lambda array, _: change(array))
 
 
 def _as(dtype: Any) -> Change:
@@ -86,17 +76,9 @@ def _flushed(smallest_normal: float) -> Change:
     return _replaced(lambda wide: np.abs(wide) < smallest_normal, np.zeros_like)
 
 
-def _to_zero(array: np.ndarray) -> np.ndarray:
-    return np.zeros_like(array, np.float64)
-
-
 def _number(value: float) -> Change:
     """With the sign of what it stands for."""
     return lambda wide: np.copysign(value, wide)
-
-
-def _as_nan(wide: np.ndarray) -> np.ndarray:
-    return np.full_like(wide, np.nan)
 
 
 _CODES = (
@@ -129,7 +111,7 @@ _CODES = (
     _mutant("e4m3: NaN read as infinity", _reading(_replaced(np.isnan, _number(np.inf))), E4M3),
     _mutant("e5m2: infinity read as 65536", _reading(_replaced(np.isinf, _number(65536.0))), E5M2),
     _mutant("e5m2: infinity read as 57344", _reading(_replaced(np.isinf, _number(57344.0))), E5M2),
-    _mutant("e5m2: infinity read as NaN", _reading(_replaced(np.isinf, _as_nan)), E5M2),
+    _mutant("e5m2: infinity read as NaN", _reading(_replaced(np.isinf, lambda wide: np.full_like(wide, np.nan))), E5M2),
 )
 """Which number a bit pattern is."""
 
@@ -236,7 +218,7 @@ _WHOLE = (
     _whole("bias wraps around at 16 bits", _reading(_wrapped(16), "bias")),
     _whole("bias saturates at 16 bits", _reading(_saturated(16), "bias")),
     _whole("bias in fp32", _reading(lambda bias: bias.astype(np.float32), "bias")),
-    _whole("bias ignored", _reading(_to_zero, "bias")),
+    _whole("bias ignored", _reading(lambda bias: np.zeros_like(bias, np.float64), "bias")),
     _whole("zero point of padding not taken off", partial(_as_unsigned, pad=-128.0, compensated=True)),
     _whole("zero point added to padding", partial(_as_unsigned, pad=128.0, compensated=True)),
     _whole("zero point not taken off", partial(_as_unsigned, pad=0.0, compensated=False)),

@@ -20,6 +20,8 @@ from conformance.operators.image_mistakes import (
     TAILS,
     TILES,
     WINDOWS,
+    enlarged,
+    filled,
     within_tiles,
 )
 from conformance.operators.mistakes import (
@@ -39,7 +41,7 @@ from conformance.operators.mistakes import (
     swapped,
     zeroed,
 )
-from conformance.operators.spatial import Index, cropped, is_padded, padded, per_channel, spans, taps, unpadded
+from conformance.operators.spatial import Index, cropped, padded, per_channel, spans, taps
 
 FORWARD, BACKWARD_DATA, BACKWARD_WEIGHT = "conv_forward", "conv_backward_data", "conv_backward_weight"
 
@@ -78,25 +80,10 @@ MISREAD_FILTERS: dict[str, Compute] = {
 }
 
 
-def _filled(mode: Any) -> Compute:
-    """Padding with something else than zero: the kernel sees an unpadded image that is already enlarged."""
-
-    def enlarged(g: ConvGeometry) -> ConvGeometry:
-        size = tuple(extent + sum(sides) for extent, sides in zip(g.size, g.padding, strict=True))
-        return replace(g, size=size, padding=unpadded(g.rank))
-
-    def change(x: np.ndarray, g: ConvGeometry) -> np.ndarray:
-        if not is_padded(g.padding):
-            raise InapplicableError
-        return np.pad(x, ((0, 0), (0, 0), *g.padding), mode=mode)
-
-    return misread(enlarged, x=change)
-
-
 _FILLED: dict[str, Compute] = {
-    "padding circular instead of zero": _filled("wrap"),
-    "padding reflected instead of zero": _filled("reflect"),
-    "padding repeats the edge instead of zero": _filled("edge"),
+    "padding circular instead of zero": misread(enlarged, x=filled("wrap")),
+    "padding reflected instead of zero": misread(enlarged, x=filled("reflect")),
+    "padding repeats the edge instead of zero": misread(enlarged, x=filled("edge")),
 }
 
 Summed = Mapping[str, tuple[str, int]]
@@ -105,8 +92,7 @@ Summed = Mapping[str, tuple[str, int]]
 
 def over_places(dy: np.ndarray, dtype: Any) -> np.ndarray:
     """The sum of every channel."""
-    found: np.ndarray = dy.sum(axis=(0, *range(2, dy.ndim)), dtype=dtype)
-    return found
+    return dy.sum(axis=(0, *range(2, dy.ndim)), dtype=dtype)
 
 
 def _tail_of_sum(summed: Summed, tile: int) -> Compute:
@@ -144,18 +130,13 @@ def _first_group(axis: int) -> Change:
 
     def change(array: np.ndarray, g: ConvGeometry) -> np.ndarray:
         size = array.shape[axis] // g.groups
-        out: np.ndarray = np.take(array, np.arange(array.shape[axis]) % size, axis)
-        return out
+        return np.take(array, np.arange(array.shape[axis]) % size, axis)
 
     return change
 
 
 def _neighbour(axis: int, by: int = 1) -> Change:
     return lambda array, g: np.roll(array, by * array.shape[axis] // g.groups, axis)
-
-
-def _without_last_group(y: np.ndarray, g: ConvGeometry) -> np.ndarray:
-    return zeroed(slice(None), slice(g.k - g.k // g.groups, None))(y, g)
 
 
 _GROUPS: dict[str, Compute] = {
@@ -169,7 +150,7 @@ _GROUPS: dict[str, Compute] = {
     "first group's input for every group": misread(x=_first_group(1)),
     "first group's filters for every group": misread(w=_first_group(0)),
     "groups in reverse": misread(x=_in_reverse(1)),
-    "last group left out": misread(y=_without_last_group),
+    "last group left out": misread(y=lambda y, g: zeroed(slice(None), slice(g.k - g.k // g.groups, None))(y, g)),
 }
 
 

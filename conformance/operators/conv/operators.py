@@ -11,7 +11,7 @@ with c' = c + (group of k) * C/groups. The references are GEMMs over gathered wi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -19,12 +19,20 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from conformance.operators import double_double
-from conformance.operators.base import Arrays, ErrorModel, Homogeneous, Operator, ProbeMethods
+from conformance.operators.base import (
+    CHANNELS_MISMATCH,
+    WINDOW_BEYOND_IMAGE,
+    Arrays,
+    ErrorModel,
+    Given,
+    Homogeneous,
+    Operator,
+    ProbeMethods,
+)
 from conformance.operators.conv import probes as large
 from conformance.operators.conv import signatures
 from conformance.operators.conv.geometry import ConvGeometry
 from conformance.operators.double_double import Double
-from conformance.operators.invalid_requests import CHANNELS, WINDOW
 from conformance.operators.spatial import (
     BLOCK_ELEMENTS,
     Index,
@@ -72,7 +80,7 @@ class Products(Operator):
 
     factors = 2
 
-    def magnitude(self, geometry: Any, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
+    def magnitude(self, geometry: Any, inputs: Given, dtype: Any = np.float64) -> Arrays:
         """s2 = sqrt(operator applied to squared inputs), by output."""
         squares = {name: np.square(array.astype(dtype)) for name, array in inputs.items()}
         outputs = self.reference(geometry, squares, dtype)
@@ -99,7 +107,7 @@ class Products(Operator):
 class _Conv(Products, signatures.Convolution):
     """What the three directions share."""
 
-    invalid = WINDOW | CHANNELS
+    invalid = WINDOW_BEYOND_IMAGE | CHANNELS_MISMATCH
 
     def flops(self, geometry: ConvGeometry) -> int:
         """2 * N*K*P*Q * C/g*R*S in every direction, taps on padding counted as the field does."""
@@ -118,7 +126,7 @@ class ConvForward(_Conv, signatures.Forward):
         terms = geometry.filter.size // geometry.k + geometry.bias
         return ErrorModel({"y": terms}, span=terms)
 
-    def reference(self, geometry: ConvGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
+    def reference(self, geometry: ConvGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
         """y = w @ windows(x) + bias, by blocks."""
         y = np.empty(geometry.y.shape, dtype)
         w = inputs["w"].astype(dtype).reshape(geometry.groups, geometry.k // geometry.groups, -1)
@@ -141,7 +149,7 @@ class ConvBackwardData(_Conv, signatures.BackwardData):
         terms = geometry.k // geometry.groups * taps_per_input(geometry)
         return ErrorModel({"dx": terms}, span=terms)
 
-    def reference(self, geometry: ConvGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
+    def reference(self, geometry: ConvGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
         """dx = the windows' contributions w^T @ dy, added where they came from, by blocks."""
         g, dx = geometry, np.empty(geometry.x.shape, dtype)
         w = inputs["w"].astype(dtype).reshape(g.groups, g.k // g.groups, -1).transpose(0, 2, 1)
@@ -162,7 +170,7 @@ class ConvBackwardData(_Conv, signatures.BackwardData):
 class ConvBackwardWeight(_Conv, signatures.BackwardWeight):
     data, operand, free_axis = "x", "dy", 1
     homogeneous = Homogeneous(("dy",), ("dw", "dbias"))
-    invalid = WINDOW
+    invalid = WINDOW_BEYOND_IMAGE
     cofactor = "w"
     probes = ProbeMethods(lambda geometry: geometry.k, large.backward_weight, large.sample_backward_weight)
 
@@ -171,7 +179,7 @@ class ConvBackwardWeight(_Conv, signatures.BackwardWeight):
         terms = geometry.y.size // geometry.k
         return ErrorModel(dict.fromkeys(self.outputs(geometry), terms), span=terms)
 
-    def reference(self, geometry: ConvGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
+    def reference(self, geometry: ConvGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
         """dw = sum over blocks of dy @ windows(x)^T; dbias = sum of dy."""
         g, k = geometry.groups, geometry.k
         dw = np.zeros((g, k // g, geometry.filter.size // k), dtype)
@@ -181,3 +189,6 @@ class ConvBackwardWeight(_Conv, signatures.BackwardWeight):
         if geometry.bias:
             outputs["dbias"] = inputs["dy"].sum(axis=(0, *range(2, 2 + geometry.rank)), dtype=dtype)
         return outputs
+
+
+FAMILY = ConvGeometry, (ConvForward(), ConvBackwardData(), ConvBackwardWeight())

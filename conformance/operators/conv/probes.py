@@ -50,8 +50,7 @@ def summed(weights: np.ndarray, image: np.ndarray, arithmetic: np.dtype) -> np.n
     channels, pixels = image.shape
     weights = weights.astype(arithmetic)
     if image.dtype == arithmetic:
-        whole: np.ndarray = weights @ image
-        return whole
+        return weights @ image
     out = np.empty((len(weights), pixels), arithmetic)
     for block in _blocks(pixels, channels):
         np.matmul(weights, image[:, block].astype(arithmetic), out=out[:, block])

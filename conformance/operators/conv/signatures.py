@@ -8,7 +8,6 @@ Apart from their arithmetic, because a kernel's process calls kernels and must n
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from conformance.dtypes import DECLARABLE, WHOLE
 from conformance.operators.base import Operator, Tensor
@@ -24,13 +23,10 @@ class Convolution(Operator):
     family = "conv"
     keywords: tuple[str, ...] = _KEYWORDS
 
-    def parameters(self, geometry: ConvGeometry) -> dict[str, Any]:
-        return {
-            "stride": geometry.stride,
-            "padding": geometry.padding,
-            "dilation": geometry.dilation,
-            "groups": geometry.groups,
-        }
+    def tensor(self, geometry: ConvGeometry, name: str) -> Tensor | None:
+        """Results, and what is added to them, have a format of their own where inputs have 8 bits."""
+        found = super().tensor(geometry, name)
+        return replace(found, sums=True) if found and (name in self.returns or name == "bias") else found
 
 
 class Forward(Convolution):
@@ -39,14 +35,8 @@ class Forward(Convolution):
     name = "conv_forward"
     dtypes = DECLARABLE
     arguments = ("x", "w", "bias")
+    returns = ("y",)
     capabilities = ("into",)
-
-    def inputs(self, geometry: ConvGeometry) -> dict[str, Tensor]:
-        bias = {"bias": replace(geometry.per_channel, sums=True)} if geometry.bias else {}
-        return {"x": geometry.x, "w": geometry.filter, **bias}
-
-    def outputs(self, geometry: ConvGeometry) -> dict[str, Tensor]:
-        return {"y": replace(geometry.y, sums=True)}
 
 
 class BackwardData(Convolution):
@@ -55,18 +45,9 @@ class BackwardData(Convolution):
     name = "conv_backward_data"
     dtypes = FLOATING
     arguments = ("dy", "w")
+    returns = ("dx",)
     keywords = (*_KEYWORDS, "input_size")
     capabilities = ("into",)
-
-    def inputs(self, geometry: ConvGeometry) -> dict[str, Tensor]:
-        return {"dy": geometry.y, "w": geometry.filter}
-
-    def outputs(self, geometry: ConvGeometry) -> dict[str, Tensor]:
-        return {"dx": replace(geometry.x, sums=True)}
-
-    def parameters(self, geometry: ConvGeometry) -> dict[str, Any]:
-        """The common ones and input_size=(H, W), which dy does not determine when the stride leaves a remainder."""
-        return {**super().parameters(geometry), "input_size": geometry.size}
 
 
 class BackwardWeight(Convolution):
@@ -75,19 +56,9 @@ class BackwardWeight(Convolution):
     name = "conv_backward_weight"
     dtypes = FLOATING
     arguments = ("x", "dy")
+    returns = ("dw", "dbias")
     keywords = (*_KEYWORDS, "kernel_size", "with_bias")
     capabilities = ("output_mask", "into")
-
-    def inputs(self, geometry: ConvGeometry) -> dict[str, Tensor]:
-        return {"x": geometry.x, "dy": geometry.y}
-
-    def outputs(self, geometry: ConvGeometry) -> dict[str, Tensor]:
-        dbias = {"dbias": geometry.per_channel} if geometry.bias else {}
-        return {name: replace(tensor, sums=True) for name, tensor in {"dw": geometry.filter, **dbias}.items()}
-
-    def parameters(self, geometry: ConvGeometry) -> dict[str, Any]:
-        """The common ones, kernel_size=(R, S), and with_bias: whether (dw, dbias) is asked for."""
-        return {**super().parameters(geometry), "kernel_size": geometry.window, "with_bias": geometry.bias}
 
 
 SIGNATURES: dict[str, Operator] = {one.name: one for one in (Forward(), BackwardData(), BackwardWeight())}

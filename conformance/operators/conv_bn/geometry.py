@@ -8,7 +8,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from conformance.operators.base import Tensor
 from conformance.operators.conv.geometry import ConvGeometry, convolution_fields
 from conformance.operators.descriptor import FLAG, Field, by_rank
 from conformance.operators.spatial import GeometryError
@@ -71,10 +70,6 @@ class ConvBnGeometry(ConvGeometry):
     def freedom(self) -> int:
         """What the variance is divided by where y is computed."""
         return self.count - self.eps_outside
-
-    def statistic(self, *, positive: bool = False) -> Tensor:
-        """One wide number a channel."""
-        return Tensor("K", (self.k,), wide=True, positive=positive)
 
     def inverse(self, var: np.ndarray) -> np.ndarray:
         """1 / sqrt(var + eps), or 1 / (sqrt(var) + eps)."""

@@ -15,20 +15,37 @@ import numpy as np
 
 from conformance.dtypes import BF16, FORMATS, FP16, STORAGE, TF32, Format
 from conformance.operators import NORMALISED, Arrays, ConvBnGeometry, Operator
-from conformance.operators.conv_bn import moments
-from conformance.operators.conv_bn.moments import CENTRED, Inverse, Moments, Reduce, divided, in_turn, two_passes
 from conformance.operators.conv_bn.normalisation import (
+    CENTRED,
     ConvBnKernel,
     Gradient,
+    Inverse,
+    Moments,
+    Reduce,
     Scale,
     Sums,
     centred,
     distances,
+    divided,
+    in_pairs,
+    in_turn,
     per_filter,
+    raw,
     summed,
+    two_passes,
+    welford,
 )
 from conformance.operators.known_kernels import memory, scale, sums
-from conformance.operators.known_kernels.kernel import FP32_ONLY, SHORT, STORED, Mutant, Run, exact, on_outputs
+from conformance.operators.known_kernels.kernel import (
+    FP32_ONLY,
+    SHORT,
+    STORED,
+    Mutant,
+    Run,
+    exact,
+    on_inputs,
+    on_outputs,
+)
 from conformance.operators.known_kernels.rounding import bits, narrowed, rounded
 from conformance.operators.known_kernels.structure import Paths, on_paths
 from conformance.operators.known_kernels.sums import Sum
@@ -100,16 +117,6 @@ def _stale(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return mean, squares
 
 
-def _late_start(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Welford's updates with a count that is one too large."""
-    mean, squares = np.zeros_like(z[:, 0]), np.zeros_like(z[:, 0])
-    for place, element in enumerate(z.T):
-        before = element - mean
-        mean = mean + before / z.dtype.type(place + 2)
-        squares = squares + before * (element - mean)
-    return mean, squares
-
-
 def _floored(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """A variance of at least 1e-6."""
     mean, squares = CENTRED(z)
@@ -117,8 +124,8 @@ def _floored(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 _MOMENTS: dict[str, tuple[Moments, tuple[str, ...]]] = {
-    "raw moments": (moments.raw(), STORED),
-    "raw moments in pairs": (moments.raw(moments.in_pairs), STORED),
+    "raw moments": (raw(), STORED),
+    "raw moments in pairs": (raw(in_pairs), STORED),
     "statistics accumulated in bf16": (two_passes(_totals_in(BF16)), STORED),
     "statistics accumulated in fp16": (two_passes(_totals_in(FP16)), STORED),
     "statistics accumulated in 14 bits": (two_passes(_totals_in(bits(14))), STORED),
@@ -134,7 +141,7 @@ _MOMENTS: dict[str, tuple[Moments, tuple[str, ...]]] = {
     "blocks combined without their distance": (_without_cross_term, STORED),
     "blocks of unequal size weighed equally": (_equally_weighed, STORED),
     "statistics of the last channel from the one before": (_stale, STORED),
-    "Welford's count one too large": (_late_start, STORED),
+    "Welford's count one too large": (partial(welford, first=2), STORED),
     **{f"statistics of channels beyond tiles of {tile} not computed": (_beyond(tile), STORED)
        for tile in (8, 16, 32, 64, 128)},
 }  # fmt: skip
@@ -144,17 +151,6 @@ def _inverted(change: Callable[[np.ndarray], np.ndarray], eps: Callable[[Any], A
     return lambda var, given, outside: change(divided(var, var.dtype.type(eps(given)), outside))
 
 
-_INVERSES: dict[str, Inverse] = {
-    "inverse deviation of 12 bits": _inverted(partial(narrowed, format=bits(12))),
-    "inverse deviation of 16 bits": _inverted(partial(narrowed, format=bits(16))),
-    "inverse deviation in bf16": _inverted(partial(narrowed, format=BF16)),
-    "inverse deviation in fp16": _inverted(partial(narrowed, format=FP16)),
-    "epsilon in bf16": _inverted(lambda inverse: inverse, lambda eps: rounded(np.array([eps], np.float64), BF16)[0]),
-    "epsilon in fp16": _inverted(lambda inverse: inverse, lambda eps: np.float16(eps)),
-    "root by one Newton step": lambda var, eps, outside: _newton(var, eps, outside=outside),
-}
-
-
 def _newton(var: np.ndarray, eps: Any, outside: bool) -> np.ndarray:
     """An inverse root of 5 bits, improved once to about 9."""
     if outside:
@@ -162,6 +158,17 @@ def _newton(var: np.ndarray, eps: Any, outside: bool) -> np.ndarray:
     value = var + eps
     guess = narrowed(divided(var, eps, outside), bits(5))
     return guess * (var.dtype.type(1.5) - var.dtype.type(0.5) * value * guess * guess)
+
+
+_INVERSES: dict[str, Inverse] = {
+    "inverse deviation of 12 bits": _inverted(partial(narrowed, format=bits(12))),
+    "inverse deviation of 16 bits": _inverted(partial(narrowed, format=bits(16))),
+    "inverse deviation in bf16": _inverted(partial(narrowed, format=BF16)),
+    "inverse deviation in fp16": _inverted(partial(narrowed, format=FP16)),
+    "epsilon in bf16": _inverted(lambda inverse: inverse, lambda eps: rounded(np.array([eps], np.float64), BF16)[0]),
+    "epsilon in fp16": _inverted(lambda inverse: inverse, lambda eps: np.float16(eps)),
+    "root by one Newton step": _newton,
+}
 
 
 def _factor_in(format: Format) -> Scale:
@@ -246,37 +253,29 @@ _APART: dict[str, tuple[Run, tuple[str, ...]]] = {
 }
 
 
-def _on(change: Callable[[str, np.ndarray, str], np.ndarray], *names: str) -> Run:
-    """The good kernel on changed inputs."""
-
-    def run(operator: Operator, geometry: ConvBnGeometry, inputs: Arrays, dtype: str) -> Arrays:
-        given = {n: change(n, array, dtype) if n in names else array for n, array in inputs.items()}
-        return GOOD(operator, geometry, given, dtype)
-
-    return run
+def _on(change: Callable[[np.ndarray], np.ndarray], *names: str) -> Run:
+    return on_inputs(change, *names, base=GOOD)
 
 
-def _to(format: Format) -> Callable[[str, np.ndarray, str], np.ndarray]:
-    return lambda name, array, dtype: narrowed(array, format)
+def _in_storage(operator: Operator, geometry: ConvBnGeometry, inputs: Arrays, dtype: str) -> Arrays:
+    """Parameters are read as if they were as narrow as the tensors."""
+    narrow = _on(partial(narrowed, format=FORMATS[dtype]), "gamma", "beta", *_OLD)
+    return narrow(operator, geometry, inputs, dtype)
 
 
-def _to_storage(name: str, array: np.ndarray, dtype: str) -> np.ndarray:
-    return narrowed(array, FORMATS[dtype])
-
-
-def _multiples(name: str, array: np.ndarray, dtype: str) -> np.ndarray:
+def _multiples(array: np.ndarray) -> np.ndarray:
     """Of 2^-20: right for filters of the usual size."""
     return (np.rint(array.astype(np.float64) * 2**20) / 2**20).astype(array.dtype)
 
 
-_PARAMETERS = ("gamma", "beta", "running_mean", "running_var")
+_OLD = ("running_mean", "running_var")
 _INPUTS: dict[str, tuple[Run, tuple[str, ...], tuple[str, ...]]] = {
-    "parameters read in storage dtype": (_on(_to_storage, *_PARAMETERS), NORMALISED, SHORT),
+    "parameters read in storage dtype": (_in_storage, NORMALISED, SHORT),
     "filters in fixed point": (_on(_multiples, "w"), NORMALISED, STORED),
-    "gamma in bf16": (_on(_to(BF16), "gamma"), NORMALISED, STORED),
-    "beta in bf16": (_on(_to(BF16), "beta"), OUTWARD, STORED),
-    "old running statistics in bf16": (_on(_to(BF16), "running_mean", "running_var"), OUTWARD, STORED),
-    "old running statistics in fp16": (_on(_to(FP16), "running_mean", "running_var"), OUTWARD, STORED),
+    "gamma in bf16": (_on(partial(narrowed, format=BF16), "gamma"), NORMALISED, STORED),
+    "beta in bf16": (_on(partial(narrowed, format=BF16), "beta"), OUTWARD, STORED),
+    "old running statistics in bf16": (_on(partial(narrowed, format=BF16), *_OLD), OUTWARD, STORED),
+    "old running statistics in fp16": (_on(partial(narrowed, format=FP16), *_OLD), OUTWARD, STORED),
 }
 
 

@@ -12,18 +12,26 @@ from conformance.dtypes import BF16, FP32, TF32
 from conformance.operators import NORMALISED
 from conformance.operators.conv.known_good import INF_MINUS_INF, SPREADS_NAN
 from conformance.operators.conv.transforms import three_by_three, winograd
-from conformance.operators.conv_bn import moments
-from conformance.operators.conv_bn.moments import chan, raw, rsqrt, two_passes, welford
 from conformance.operators.conv_bn.normalisation import (
     ConvBnKernel,
     Convolve,
+    chan,
     coefficients_of_d,
     coefficients_of_z,
     computed,
+    corrected,
     folded,
+    in_float64,
+    in_pairs,
     normalised,
+    raw,
+    rsqrt,
+    shifted,
+    shuffled,
     summed,
+    two_passes,
     weighed_distances,
+    welford,
 )
 from conformance.operators.known_kernels import sums
 from conformance.operators.known_kernels.kernel import BETTER, DEFAULT, FP32_ONLY, SHORT, CampaignRow, KnownGood
@@ -44,9 +52,9 @@ def _emulated(**changes: Any) -> Convolve:
 _CONVOLUTIONS = (
     _known_good("sequential", ConvBnKernel()),
     _known_good("pairwise",
-                ConvBnKernel(summed(Sum(lanes=sums.blocks(1), combine=sums.pairwise)), total=moments.in_pairs)),
+                ConvBnKernel(summed(Sum(lanes=sums.blocks(1), combine=sums.pairwise)), total=in_pairs)),
     _known_good("blocked-32", ConvBnKernel(summed(Sum(lanes=sums.blocks(32))), chan(32))),
-    _known_good("atomics-shuffled", ConvBnKernel(summed(Sum(order=sums.shuffled)), two_passes(moments.shuffled))),
+    _known_good("atomics-shuffled", ConvBnKernel(summed(Sum(order=sums.shuffled)), two_passes(shuffled))),
     _known_good("split-k4", ConvBnKernel(summed(Sum(lanes=sums.always(4)))), Contract(splits=4)),
     _known_good("fma", ConvBnKernel(_emulated(step=sums.fused_fp32), welford)),
     _known_good("im2col-blas", ConvBnKernel(BLAS)),
@@ -73,15 +81,13 @@ _WINOGRAD = tuple(
 _STATISTICS = (
     _known_good("welford", ConvBnKernel(BLAS, welford, rsqrt)),
     _known_good("chan-64", ConvBnKernel(BLAS, chan(64), rsqrt)),
-    _known_good("chan-7-pairwise", ConvBnKernel(BLAS, chan(7, moments.in_pairs))),
-    _known_good("two-passes-pairwise", ConvBnKernel(BLAS, two_passes(moments.in_pairs))),
-    _known_good("two-passes-fp64", ConvBnKernel(BLAS, two_passes(moments.in_float64), total=moments.in_float64)),
-    _known_good("two-passes-corrected", ConvBnKernel(BLAS, moments.corrected)),
-    _known_good("raw-moments-about-the-first", ConvBnKernel(BLAS, moments.shifted()), _RAW),
+    _known_good("chan-7-pairwise", ConvBnKernel(BLAS, chan(7, in_pairs))),
+    _known_good("two-passes-pairwise", ConvBnKernel(BLAS, two_passes(in_pairs))),
+    _known_good("two-passes-fp64", ConvBnKernel(BLAS, two_passes(in_float64), total=in_float64)),
+    _known_good("two-passes-corrected", ConvBnKernel(BLAS, corrected)),
+    _known_good("raw-moments-about-the-first", ConvBnKernel(BLAS, shifted()), _RAW),
     _known_good("raw-moments", ConvBnKernel(BLAS, raw()), _RAW, stricter=DEFAULT),
-    _known_good(
-        "raw-moments-pairwise", ConvBnKernel(BLAS, raw(moments.in_pairs), scale=folded), _RAW, stricter=DEFAULT
-    ),
+    _known_good("raw-moments-pairwise", ConvBnKernel(BLAS, raw(in_pairs), scale=folded), _RAW, stricter=DEFAULT),
 )
 """Other ways to a mean and a variance."""
 

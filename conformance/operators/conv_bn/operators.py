@@ -11,11 +11,18 @@ the unbiased variance in both. gamma and beta are absent where the problem is no
 The references carry statistics in twice the precision of float64 (`conformance.operators.double_double`); z is exact on
 the data of `conformance.inputs`, and so are the slices of dz that gradients are made from, so every bit is
 reproducible.
+
+Gradients go through the batch's own statistics. With total = sum dy and product = sum dy*d over a channel, d = z - mean
+(section 3 there):
+
+    dz = gamma * inv * (dy - total/M - d * pull),   pull = product * inv^2 / M,   dgamma = product * inv
+
+dbeta = total, and dx, dw are the gradients of the convolution at dz. Where eps is outside of the root, the derivative
+of inv = 1 / (s + eps), s = sqrt(sum d^2 / (M - 1)), makes pull = product * inv / (s * (M - 1)).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,8 +30,12 @@ import numpy as np
 
 from conformance.operators import double_double
 from conformance.operators.base import (
+    CHANNELS_MISMATCH,
+    INTEGER_TENSORS,
+    WINDOW_BEYOND_IMAGE,
     Arrays,
     ErrorModel,
+    Given,
     Homogeneous,
     Operator,
     Propagation,
@@ -32,14 +43,14 @@ from conformance.operators.base import (
     Spoil,
     Tensor,
 )
-from conformance.operators.conv.operators import ConvForward
+from conformance.operators.conv.operators import ConvBackwardData, ConvBackwardWeight, ConvForward
 from conformance.operators.conv_bn import propagation
 from conformance.operators.conv_bn.geometry import ConvBnGeometry
+from conformance.operators.conv_bn.propagation import pull
 from conformance.operators.double_double import Double
-from conformance.operators.invalid_requests import CHANNELS, INTEGERS, WINDOW
-from conformance.operators.spatial import as_image, by_channel, column, per_channel, unpadded
+from conformance.operators.spatial import as_image, by_channel, column, per_channel, places, unpadded
 
-CONV = ConvForward()
+CONV, _GRADIENT, _WEIGHT = ConvForward(), ConvBackwardData(), ConvBackwardWeight()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +63,7 @@ class BatchStatistics:
     squares: Double
 
     @classmethod
-    def of(cls, geometry: ConvBnGeometry, inputs: Mapping[str, np.ndarray], dtype: Any) -> BatchStatistics:
+    def of(cls, geometry: ConvBnGeometry, inputs: Given, dtype: Any) -> BatchStatistics:
         """From x and w; the convolution in `dtype`, everything after it in extended precision."""
         z, low = convolved(geometry, inputs, dtype)
         mean, rest = double_double.divided(double_double.total((z, low)), float(geometry.count))
@@ -64,7 +75,7 @@ class BatchStatistics:
         return double_double.divided(self.squares, float(freedom))[0]
 
 
-def convolved(geometry: ConvBnGeometry, inputs: Mapping[str, np.ndarray], dtype: Any) -> Double:
+def convolved(geometry: ConvBnGeometry, inputs: Given, dtype: Any) -> Double:
     """z [K, M] as float64 has it, computed in `dtype`; where that is too narrow for sums of these products, in slices,
     with what is left over as the low part."""
     pair = _pair(inputs)
@@ -79,7 +90,7 @@ def convolved(geometry: ConvBnGeometry, inputs: Mapping[str, np.ndarray], dtype:
     return high, np.zeros_like(high)
 
 
-def _pair(inputs: Mapping[str, np.ndarray]) -> Arrays:
+def _pair(inputs: Given) -> Arrays:
     return {"x": inputs["x"], "w": inputs["w"]}
 
 
@@ -101,14 +112,22 @@ class ConvBn(Operator):
     family = "conv_bn"
     arguments: tuple[str, ...] = ("x", "w", "gamma", "beta", "running_mean", "running_var")
     keywords: tuple[str, ...] = ("stride", "padding", "dilation", "groups", "eps", "eps_outside", "layout")
-    data = "x"
-    operand = "w"
-    free_axis = 0
+    data, operand, free_axis = "x", "w", 0
     factors = 2
-    invalid = WINDOW | CHANNELS | INTEGERS | VARIANCE
+    invalid = WINDOW_BEYOND_IMAGE | CHANNELS_MISMATCH | INTEGER_TENSORS | VARIANCE
+    needs_running = False
+    """Whether running statistics are there on every problem."""
 
-    def parameters(self, geometry: ConvBnGeometry) -> dict[str, Any]:
-        return {**CONV.parameters(geometry), "eps": geometry.eps, "eps_outside": geometry.eps_outside}
+    def tensor(self, geometry: ConvBnGeometry, name: str) -> Tensor | None:
+        """Parameters and statistics are one wide number a channel. `var` is the variance that y was divided by: biased,
+        or unbiased where eps is outside of the root."""
+        if name in ("x", "w", "y", "dy", "dx", "dw"):
+            return super().tensor(geometry, name)
+        if name.endswith(("gamma", "beta")):
+            present = geometry.affine
+        else:
+            present = not name.startswith("running") or geometry.running or self.needs_running
+        return Tensor("K", (geometry.k,), wide=True, positive=name.endswith("var")) if present else None
 
     def error_model(self, geometry: ConvBnGeometry, terms: dict[str, int], propagate: Propagation) -> ErrorModel:
         """z must be exact; what follows is not, since there is a root in it."""
@@ -120,18 +139,11 @@ class ConvBn(Operator):
         return CONV.flops(geometry)
 
 
-def _affine(geometry: ConvBnGeometry) -> dict[str, Tensor]:
-    return {"gamma": geometry.statistic(), "beta": geometry.statistic()} if geometry.affine else {}
-
-
-def _running(geometry: ConvBnGeometry) -> dict[str, Tensor]:
-    return {"running_mean": geometry.statistic(), "running_var": geometry.statistic(positive=True)}
-
-
 class ConvBnForward(ConvBn):
     """x, w, gamma?, beta?, running_mean?, running_var? -> y, mean[K], var[K], running_mean[K]?, running_var[K]?."""
 
     name = "conv_bn_forward"
+    returns = ("y", "mean", "var", "running_mean", "running_var")
     keywords = (*ConvBn.keywords, "momentum")
     capabilities = ("output_mask",)
     gradients = ("conv_bn_backward",)
@@ -139,26 +151,12 @@ class ConvBnForward(ConvBn):
     # epsilon has a scale of its own, and no sign
     homogeneous = Homogeneous(("x", "beta", "running_mean"), ("y", "mean", "running_mean"), powers=False)
 
-    def inputs(self, geometry: ConvBnGeometry) -> dict[str, Tensor]:
-        """x, w and what the problem has of the others."""
-        running = _running(geometry) if geometry.running else {}
-        return {"x": geometry.x, "w": geometry.filter} | _affine(geometry) | running
-
-    def outputs(self, geometry: ConvBnGeometry) -> dict[str, Tensor]:
-        """var is the variance that y was divided by: biased, or unbiased where eps is outside of the root."""
-        found = {"y": geometry.y, "mean": geometry.statistic(), "var": geometry.statistic(positive=True)}
-        return found | (_running(geometry) if geometry.running else {})
-
-    def parameters(self, geometry: ConvBnGeometry) -> dict[str, Any]:
-        """The common ones and momentum."""
-        return {**super().parameters(geometry), "momentum": geometry.momentum}
-
     def errors(self, geometry: ConvBnGeometry) -> ErrorModel:
         """C/g*R*S products in an element of y, M elements in a statistic."""
         terms = dict.fromkeys(self.outputs(geometry), geometry.count) | {"y": geometry.filter.size // geometry.k}
         return self.error_model(geometry, terms, propagation.forward)
 
-    def reference(self, geometry: ConvBnGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
+    def reference(self, geometry: ConvBnGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
         """y and the statistics, old and new."""
         found = BatchStatistics.of(geometry, inputs, dtype)
         var = found.variance(geometry.freedom)
@@ -172,14 +170,12 @@ class ConvBnForward(ConvBn):
             outputs["running_var"] = _moved(geometry, inputs["running_var"], found.variance(geometry.count - 1))
         return outputs
 
-    def magnitude(self, geometry: ConvBnGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
+    def magnitude(self, geometry: ConvBnGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
         """z, s2 of z and d as [K, M]; mean and var as [K]."""
         return intermediate(geometry, inputs, dtype)
 
 
-def normalised(
-    geometry: ConvBnGeometry, d: np.ndarray, inverse: np.ndarray, inputs: Mapping[str, np.ndarray]
-) -> np.ndarray:
+def normalised(geometry: ConvBnGeometry, d: np.ndarray, inverse: np.ndarray, inputs: Given) -> np.ndarray:
     """y[N,K,P,Q] = d * inverse * gamma + beta, from d [K, M]."""
     y = d * inverse[:, None] * column(inputs.get("gamma"))
     if geometry.affine:
@@ -188,11 +184,10 @@ def normalised(
 
 
 def _moved(geometry: ConvBnGeometry, old: np.ndarray, new: np.ndarray) -> np.ndarray:
-    moved: np.ndarray = (1 - geometry.momentum) * old.astype(np.float64) + geometry.momentum * new
-    return moved
+    return (1 - geometry.momentum) * old.astype(np.float64) + geometry.momentum * new
 
 
-def intermediate(geometry: ConvBnGeometry, inputs: Mapping[str, np.ndarray], dtype: Any) -> Arrays:
+def intermediate(geometry: ConvBnGeometry, inputs: Given, dtype: Any) -> Arrays:
     """z, s2 of z and d as [K, M]; mean and var as [K]. s2 is computed in `dtype`."""
     found = BatchStatistics.of(geometry, inputs, np.float64)
     s2 = by_channel(CONV.magnitude(geometry.conv, _pair(inputs), dtype)["y"].astype(np.float64))
@@ -204,30 +199,155 @@ class ConvBnInference(ConvBn):
     """x, w, gamma?, beta?, running_mean, running_var -> y."""
 
     name = "conv_bn_inference"
+    returns = ("y",)
+    needs_running = True
     homogeneous = Homogeneous(("x", "beta", "running_mean"), ("y",))
-    invalid = WINDOW | CHANNELS | INTEGERS
-
-    def inputs(self, geometry: ConvBnGeometry) -> dict[str, Tensor]:
-        """Running statistics are always there."""
-        return {"x": geometry.x, "w": geometry.filter} | _affine(geometry) | _running(geometry)
-
-    def outputs(self, geometry: ConvBnGeometry) -> dict[str, Tensor]:
-        return {"y": geometry.y}
+    invalid = WINDOW_BEYOND_IMAGE | CHANNELS_MISMATCH | INTEGER_TENSORS
 
     def errors(self, geometry: ConvBnGeometry) -> ErrorModel:
         """C/g*R*S products."""
         return self.error_model(geometry, {"y": geometry.filter.size // geometry.k}, propagation.inference)
 
-    def reference(self, geometry: ConvBnGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
+    def reference(self, geometry: ConvBnGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
         """z normalised by what was learned before."""
         z, low = convolved(geometry, inputs, dtype)
         inverse = geometry.inverse(inputs["running_var"].astype(np.float64))
         return {"y": normalised(geometry, z - column(inputs["running_mean"]) + low, inverse, inputs)}
 
-    def magnitude(self, geometry: ConvBnGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
+    def magnitude(self, geometry: ConvBnGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
         """z and s2 of z as [K, M]."""
         found = (
             CONV.reference(geometry.conv, _pair(inputs))["y"],
             CONV.magnitude(geometry.conv, _pair(inputs), dtype)["y"],
         )
         return {"z": by_channel(found[0]), "s2": by_channel(found[1].astype(np.float64))}
+
+
+MAX_APART = 14
+"""Binades between the gradients of groups beyond which slices must reach further down for the smaller one."""
+HALF = 27
+"""Bits of a factor that leave enough of float64's 53 for the other one and the sum."""
+
+
+class ConvBnBackward(ConvBn):
+    """dy, x, w, gamma? -> dx, dw, dgamma[K]?, dbeta[K]?: gradients through the batch's own statistics."""
+
+    name = "conv_bn_backward"
+    arguments = ("dy", "x", "w", "gamma")
+    returns = ("dx", "dw", "dgamma", "dbeta")
+    capabilities = ("output_mask",)
+    takes_empty_batch = False
+    homogeneous = Homogeneous(("dy",), ("dx", "dw", "dgamma", "dbeta"))
+
+    def errors(self, geometry: ConvBnGeometry) -> ErrorModel:
+        """As in the gradients of a convolution; M in those of the parameters."""
+        terms = dict.fromkeys(self.outputs(geometry), geometry.count) | dict(_GRADIENT.errors(geometry).terms)
+        return self.error_model(geometry, terms, propagation.backward)
+
+    def flops(self, geometry: ConvBnGeometry) -> int:
+        """z again, and both gradients."""
+        return 3 * CONV.flops(geometry)
+
+    def reference(self, geometry: ConvBnGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
+        """dz by the chain rule through mean and variance, then the gradients of the convolution."""
+        found = Gradient.of(geometry, inputs, dtype)
+        dz = as_image(found.dz, geometry)
+        outputs = {"dx": _dx(geometry, dz, inputs["w"], dtype), "dw": _dw(geometry, inputs["x"], dz, dtype)}
+        if geometry.affine:
+            outputs |= {"dgamma": found.product[0] * found.inverse, "dbeta": found.total[0]}
+        return outputs
+
+    def magnitude(self, geometry: ConvBnGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
+        """What forward has; dz as [K, M]; sums of dy and dy*d as [K]; dx, dw and their s2; dw for dz = 1 and dz = d."""
+        found = Gradient.of(geometry, inputs, np.float64)
+        dz = as_image(found.dz, geometry)
+        conv, x, w = geometry.conv, inputs["x"], inputs["w"]
+        patterns = {"ones": np.ones(geometry.y.shape, np.float32), "distances": as_image(found.statistics.d, geometry)}
+        return intermediate(geometry, inputs, dtype) | {
+            "dz": found.dz,
+            "total": found.total[0],
+            "product": found.product[0],
+            **_GRADIENT.reference(conv, {"dy": dz, "w": w}, dtype),
+            **_WEIGHT.reference(conv, {"x": x, "dy": dz}, dtype),
+            "s2_dx": _GRADIENT.magnitude(conv, {"dy": dz, "w": w}, dtype)["dx"].astype(np.float64),
+            "s2_dw": _WEIGHT.magnitude(conv, {"x": x, "dy": dz}, dtype)["dw"].astype(np.float64),
+            **{name: _WEIGHT.reference(conv, {"x": x, "dy": dy})["dw"] for name, dy in patterns.items()},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Gradient:
+    """dz [K, M], and per channel the sums of dy and of dy*d, and the inverse deviation."""
+
+    statistics: BatchStatistics
+    dz: np.ndarray
+    total: Double
+    product: Double
+    inverse: np.ndarray
+
+    @classmethod
+    def of(cls, geometry: ConvBnGeometry, inputs: Given, dtype: Any) -> Gradient:
+        """From dy, x, w and gamma: dz = gamma * inv * (dy - sum(dy)/M - d * pull)."""
+        found = BatchStatistics.of(geometry, inputs, dtype)
+        dy = by_channel(inputs["dy"].astype(np.float64))
+        sums = double_double.summed(dy), double_double.dot(dy, found.d)
+        var = found.variance(geometry.freedom)
+        mean, rest = double_double.divided(sums[0], float(geometry.count))
+        centred = (dy - mean[:, None]) - rest[:, None]
+        inner = centred - found.d * pull(geometry, var, sums[1][0])[:, None]
+        inverse = geometry.inverse(var)
+        return cls(found, inner * inverse[:, None] * column(inputs.get("gamma")), *sums, inverse)
+
+
+def _dx(geometry: ConvBnGeometry, dz: np.ndarray, w: np.ndarray, dtype: Any) -> np.ndarray:
+    """backward-data of dz; filters are brought to one scale, so that slices need not span their range."""
+    level, scale = double_double.levelled(w)
+    raised = np.ldexp(dz, per_channel(scale, geometry.rank))
+    # what meets filters of zeros alone reaches no dx, and would leave the others few bits of the slices
+    raised[np.isfinite(raised) & ~per_channel((level != 0).reshape(geometry.k, -1).any(1), geometry.rank)] = 0
+    largest = np.max(
+        np.abs(raised).swapaxes(0, 1).reshape(geometry.groups, -1),
+        axis=1, where=np.isfinite(raised).swapaxes(0, 1).reshape(geometry.groups, -1), initial=0.0,
+    )  # fmt: skip
+    exponents = np.frexp(largest[largest > 0])[1]
+    apart = int(np.ptp(exponents)) if exponents.size else 0
+    return _in_slices(
+        _GRADIENT,
+        geometry,
+        ("dy", raised, tuple(range(raised.ndim))),
+        ("w", level),
+        dtype,
+        apart if apart > MAX_APART else 0,
+    )
+
+
+def _dw(geometry: ConvBnGeometry, x: np.ndarray, dz: np.ndarray, dtype: Any) -> np.ndarray:
+    """backward-weight of dz."""
+    return _in_slices(_WEIGHT, geometry, ("dy", dz, places(dz)), ("x", x.astype(np.float64)), dtype)
+
+
+def _in_slices(
+    operator: Operator,
+    geometry: ConvBnGeometry,
+    sliced: tuple[str, np.ndarray, tuple[int, ...]],
+    other: tuple[str, np.ndarray],
+    dtype: Any,
+    further: int = 0,
+) -> np.ndarray:
+    """The operator's main output, added up from the smallest of exact parts: one input in slices along the axes given,
+    the other in two where it has more than half of the bits of float64."""
+    (name, array, axes), (factor, values) = sliced, other
+    main, terms = next(iter(operator.errors(geometry.conv).terms.items()))
+    halves = double_double.cut(values, HALF) if double_double.width(values) > HALF else [values]
+    parts = [
+        operator.reference(geometry.conv, {name: part, factor: half}, dtype)[main]
+        for part in double_double.sliced(array, min(double_double.room(half, terms) for half in halves), axes, further)
+        for half in halves
+    ]
+    found: np.ndarray = parts[-1]
+    for part in reversed(parts[:-1]):
+        found = found + part
+    return found
+
+
+FAMILY = ConvBnGeometry, (ConvBnForward(), ConvBnBackward(), ConvBnInference())

@@ -93,8 +93,7 @@ def pull(geometry: ConvBnGeometry, var: np.ndarray, product: np.ndarray) -> np.n
     other = inverse
     if geometry.eps_outside:
         other = np.divide(1, np.sqrt(var), out=np.zeros_like(var), where=var != 0)
-    taken: np.ndarray = product * inverse * other / geometry.freedom
-    return taken
+    return product * inverse * other / geometry.freedom
 
 
 def _statistics(geometry: ConvBnGeometry, scales: Arrays, arithmetic: Arithmetic) -> _Bounds:
@@ -112,8 +111,7 @@ def _furthest(falling: Callable[[np.ndarray], np.ndarray], var: np.ndarray, boun
     """How far a falling function of the variance gets from its value."""
     exact = falling(var)
     least, most = falling(var + bound), falling(np.maximum(var - bound, 0))
-    furthest: np.ndarray = np.maximum(most - exact, exact - least)
-    return furthest
+    return np.maximum(most - exact, exact - least)
 
 
 def _of_z(geometry: ConvBnGeometry, scales: Arrays, arithmetic: Arithmetic) -> np.ndarray:
@@ -139,23 +137,20 @@ def _of_variance(
 
 def _reach(scales: Arrays) -> np.ndarray:
     """How far from the mean raw moments may be taken: zero, or any of the elements."""
-    reach: np.ndarray = np.maximum(np.abs(scales["mean"]), np.max(np.abs(scales["d"]), axis=1))
-    return reach
+    return np.maximum(np.abs(scales["mean"]), np.max(np.abs(scales["d"]), axis=1))
 
 
 def _summed(scales: Arrays, arithmetic: Arithmetic) -> np.ndarray:
     """What is added up for the mean [K, M], or something larger."""
     if not arithmetic.raw_moments:
         return scales["z"]
-    larger: np.ndarray = np.abs(scales["d"]) + _reach(scales)[:, None]
-    return larger
+    return np.abs(scales["d"]) + _reach(scales)[:, None]
 
 
 def _of_squares(geometry: ConvBnGeometry, values: np.ndarray, bound: np.ndarray, arithmetic: Arithmetic) -> np.ndarray:
     """The bound of sum(values^2) over the degrees of freedom."""
     errors = (2 * np.abs(values) * bound + bound**2).sum(axis=1)
-    found: np.ndarray = (errors + arithmetic.sum((np.abs(values) + bound) ** 2)) / geometry.freedom
-    return found
+    return (errors + arithmetic.sum((np.abs(values) + bound) ** 2)) / geometry.freedom
 
 
 def _of_y(
@@ -229,8 +224,7 @@ def _of_product(dy: np.ndarray, scales: Arrays, arithmetic: Arithmetic, found: _
     factor = arithmetic.deviations if arithmetic.rounds_between else CLUSTERS
     errors = factor * np.linalg.norm(dy * own, axis=1) + common
     summed = arithmetic.sum(dy * (d + np.copysign(found.d, d)))
-    bound: np.ndarray = errors + summed + 2 * u * np.abs(scales["product"])
-    return bound
+    return errors + summed + 2 * u * np.abs(scales["product"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,8 +274,7 @@ def _of_pull(
     if geometry.eps_outside:
         cap = np.linalg.norm(dy, axis=1) * geometry.inverse(least) / np.sqrt(geometry.freedom)
         high, low = np.where(least > 0, high, cap), np.where(least > 0, low, -cap)
-    bound: np.ndarray = np.maximum(high - exact, exact - low) + FOLDED * arithmetic.u * exact
-    return bound
+    return np.maximum(high - exact, exact - low) + FOLDED * arithmetic.u * exact
 
 
 def _linear(operator: Operator, geometry: ConvBnGeometry, inputs: Arrays) -> np.ndarray:
@@ -301,8 +294,7 @@ def _of_dx(
     given = {"dy": squares, "w": np.square(w.astype(np.float64))}
     propagated = np.sqrt(_linear(_DX, geometry, given))
     terms = _DX.errors(geometry.conv).terms["dx"]
-    bound: np.ndarray = propagated + arithmetic.product(scales["dx"], scales["s2_dx"], terms)
-    return bound
+    return propagated + arithmetic.product(scales["dx"], scales["s2_dx"], terms)
 
 
 def _of_dw(
@@ -316,5 +308,4 @@ def _of_dw(
     given = {"x": np.square(x.astype(np.float64)), "dy": as_image(own**2, geometry)}
     independent = np.sqrt(_linear(_DW, geometry, given))
     terms = _DW.errors(geometry.conv).terms["dw"]
-    bound: np.ndarray = common + independent + arithmetic.product(scales["dw"], scales["s2_dw"], terms)
-    return bound
+    return common + independent + arithmetic.product(scales["dw"], scales["s2_dw"], terms)

@@ -25,21 +25,18 @@ Average = Callable[[np.ndarray, ConvBnGeometry], np.ndarray]
 def over_batch(values: np.ndarray, _: ConvBnGeometry) -> np.ndarray:
     """The mean of every channel. Distances from the first element are averaged: constants come out exact."""
     first = values[:1, :, *[slice(1)] * (values.ndim - 2)]
-    mean: np.ndarray = first + (values - first).mean(places(values), keepdims=True)
-    return mean
+    return first + (values - first).mean(places(values), keepdims=True)
 
 
 def summed(values: np.ndarray) -> np.ndarray:
     """The sum of every channel."""
-    found: np.ndarray = values.sum(places(values))
-    return found
+    return values.sum(places(values))
 
 
 def convolved(geometry: ConvBnGeometry, inputs: Arrays) -> np.ndarray:
     """z."""
     given = {"x": inputs["x"], "w": inputs["w"]}
-    z: np.ndarray = ConvForward().reference(geometry.conv, given)["y"]
-    return z
+    return ConvForward().reference(geometry.conv, given)["y"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +68,7 @@ class Parts:
     @property
     def d(self) -> np.ndarray:
         """z - mean."""
-        d: np.ndarray = self.z - self.mean
-        return d
+        return self.z - self.mean
 
     @property
     def inverse(self) -> np.ndarray:
@@ -92,13 +88,11 @@ class Parts:
     @property
     def pull(self) -> np.ndarray:
         """What the variance's own gradient takes from dy, for each unit of d."""
-        pull: np.ndarray = self.average(self.dy * self.d) * self.inverse * self.steps.slope(self)
-        return pull
+        return self.average(self.dy * self.d) * self.inverse * self.steps.slope(self)
 
     def scaled(self, inverse: np.ndarray) -> np.ndarray:
         """y, with this inverse deviation."""
-        y: np.ndarray = self.d * inverse * self.gamma + self.beta
-        return y
+        return self.d * inverse * self.gamma + self.beta
 
     def average(self, values: np.ndarray) -> np.ndarray:
         """Over the elements that share a statistic."""
@@ -107,8 +101,7 @@ class Parts:
     def by_channel(self, values: np.ndarray) -> np.ndarray:
         """A statistic as [K], averaged where there is more than one a channel."""
         n, k = self.z.shape[:2]
-        found: np.ndarray = np.broadcast_to(values, (n, k, *values.shape[2:])).mean(places(values))
-        return found
+        return np.broadcast_to(values, (n, k, *values.shape[2:])).mean(places(values))
 
     @property
     def bessel(self) -> float:
@@ -140,8 +133,7 @@ def slope(parts: Parts) -> np.ndarray:
     if not parts.geometry.eps_outside:
         return parts.inverse
     root = np.sqrt(parts.var) * parts.geometry.freedom / parts.geometry.count
-    found: np.ndarray = np.divide(1, root, out=np.zeros_like(root), where=root != 0)
-    return found
+    return np.divide(1, root, out=np.zeros_like(root), where=root != 0)
 
 
 def moved(parts: Parts, share: float, mean: np.ndarray, var: np.ndarray) -> Arrays:

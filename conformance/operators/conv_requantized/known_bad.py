@@ -17,10 +17,13 @@ from conformance.operators.conv_requantized.operators import LARGEST, TIES, stor
 from conformance.operators.conv_requantized.steps import (
     Change,
     Steps,
+    Store,
     Sums,
     added,
     around,
     in_fp32,
+    not_saturated,
+    saturated,
     wrapped,
 )
 from conformance.operators.known_kernels.arithmetic import folded, short
@@ -31,8 +34,6 @@ OPERATOR = ("conv_requantized",)
 E4M3, E5M2 = FP8[:1], FP8[1:]
 GOOD = Steps()
 
-Store = Callable[[Geometry, np.ndarray, str], np.ndarray]
-
 
 def _mutant(name: str, run: Callable[..., Any], dtypes: tuple[str, ...], base: Steps = GOOD, **more: Any) -> Mutant:
     of = "int8" if dtypes == INT8 else "fp8"
@@ -42,21 +43,12 @@ def _mutant(name: str, run: Callable[..., Any], dtypes: tuple[str, ...], base: S
 # rounding and saturation
 
 
-def _whole(rounding: Change, low: float = LOWEST, high: float = HIGHEST) -> Store:
-    """Rounded so, moved by the zero point, and saturated there."""
-    return lambda g, values, dtype: np.clip(rounding(values) + g.y_zero_point, low, high)
-
-
-def _stochastic(values: np.ndarray) -> np.ndarray:
-    return np.floor(values + np.random.default_rng(values.size).random(values.shape))
-
-
 def _to(format: Format, way: Change = np.rint) -> Change:
     return lambda values: overflowing(values, format, way)
 
 
 _ROUNDINGS: dict[str, Change] = {
-    "rounded stochastically": _stochastic,
+    "rounded stochastically": lambda v: np.floor(v + np.random.default_rng(v.size).random(v.shape)),
     "rounded twice, to halves first": lambda values: np.rint(np.rint(2 * values) / 2),
     "rounded twice, to fp16 first": lambda values: np.rint(_to(FP16)(values)),
     "rounded twice, to bf16 first": lambda values: np.rint(_to(BF16)(values)),
@@ -72,13 +64,13 @@ def _by_magic_bits(g: Geometry, values: np.ndarray, dtype: str) -> np.ndarray:
 
 def _declaring(ties: str, rounding: str) -> Mutant:
     """A rounding that is right under another contract."""
-    good, run = (Steps(stored=_whole(TIES[name])) for name in (ties, rounding))
+    good, run = (Steps(stored=saturated(TIES[name])) for name in (ties, rounding))
     name = f"ties {rounding}, declared {ties}"
     return _mutant(name, run, INT8, good, contract=Contract(ties=ties))
 
 
 _ROUNDED = (
-    *(_mutant(name, Steps(stored=_whole(rounding)), INT8) for name, rounding in _ROUNDINGS.items()),
+    *(_mutant(name, Steps(stored=saturated(rounding)), INT8) for name, rounding in _ROUNDINGS.items()),
     _mutant("rounded by a magic number without limits", Steps(stored=_by_magic_bits), INT8),
     *(_declaring(ties, rounding) for ties in TIES for rounding in TIES if ties != rounding and ties != "even"),
 )
@@ -130,11 +122,6 @@ def _pairs(a: np.ndarray, b: np.ndarray, taps: int) -> np.ndarray:
     return folded(a, b, 2, lambda total, pair: total + np.clip(pair, -(2**15), 2**15 - 1))
 
 
-def _in_pairs(kept: Change) -> Callable[..., Any]:
-    """Of x as it is, so that only two products of -128 leave 16 bits."""
-    return compensated(summed(lambda a, b, taps: folded(a, b, 2, lambda total, pair: total + kept(pair))))
-
-
 def _before_scale(change: Change) -> Steps:
     return Steps(scaled=lambda g, sums, scale: in_fp32(g, change(sums), scale))
 
@@ -151,7 +138,7 @@ _SUMMED = (
     *(_mutant(name, steps, INT8, when=short) for name, steps in _SUMS.items()),
     _mutant(
         "two products of x as it is saturate at 16 bits",
-        _in_pairs(lambda pair: np.clip(pair, -(2**15), 2**15 - 1)),
+        compensated(summed(_pairs)),  # so that only two products of -128 leave 16 bits
         INT8,
         when=short,
     ),
@@ -180,16 +167,12 @@ def _through(format: Format) -> Store:
     return lambda g, values, dtype: stored(overflowing(values, format), dtype)
 
 
-def _nonfinite(g: Geometry, values: np.ndarray, dtype: str) -> np.ndarray:
-    return stored(values, dtype, saturates=False)
-
-
 def _replaced(which: Change, by: Callable[[np.ndarray, str], Any]) -> Store:
     return lambda g, values, dtype: np.where(which(values), by(values, dtype), stored(values, dtype))
 
 
 _FP8: dict[str, tuple[Store, tuple[str, ...]]] = {
-    "does not saturate": (_nonfinite, FP8),
+    "does not saturate": (not_saturated, FP8),
     "saturates at 448": (_limited({"fp8_e5m2": 448.0}), E5M2),
     "saturates one number too low": (_limited({"fp8_e4m3": 416.0, "fp8_e5m2": 49152.0}), FP8),
     "ties away from zero": (_rounded(TIES["away"]), FP8),
@@ -203,7 +186,7 @@ _FP8: dict[str, tuple[Store, tuple[str, ...]]] = {
 }  # fmt: skip
 _IN_FP8 = (
     *(_mutant(name, Steps(stored=store), dtypes) for name, (store, dtypes) in _FP8.items()),
-    _mutant("saturates, declared not finite", Steps(), FP8, Steps(stored=_nonfinite),
+    _mutant("saturates, declared not finite", Steps(), FP8, Steps(stored=not_saturated),
             contract=Contract(overflow="nonfinite")),
 )  # fmt: skip
 

@@ -15,8 +15,18 @@ from conformance.dtypes import FP32
 from conformance.operators import Arrays, ConvGeometry, Operator
 from conformance.operators.conv_requantized.geometry import HIGHEST, LOWEST
 from conformance.operators.conv_requantized.geometry import RequantizedGeometry as Geometry
-from conformance.operators.conv_requantized.operators import TIES, stored
-from conformance.operators.conv_requantized.steps import FORWARD, Steps, Sums, around, as_defined, exact_sums
+from conformance.operators.conv_requantized.operators import TIES
+from conformance.operators.conv_requantized.steps import (
+    FORWARD,
+    Steps,
+    Sums,
+    around,
+    as_defined,
+    exact_sums,
+    exactly,
+    not_saturated,
+    saturated,
+)
 from conformance.operators.known_kernels import sums
 from conformance.operators.known_kernels.kernel import DEFAULT, FP8, INT8, CampaignRow, KnownGood
 from conformance.operators.known_kernels.lowering import lowered
@@ -60,10 +70,6 @@ def _known_good(name: str, run: Any, dtypes: tuple[str, ...], contract: Contract
     )
 
 
-def _in_fp64(g: Geometry, sums: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    return sums * scale
-
-
 def _scaled_in_two_steps(g: Geometry, sums: np.ndarray, scale: np.ndarray) -> np.ndarray:
     """A significand in fp32 first, a power of two after it."""
     significand, power = np.frexp(scale)
@@ -83,14 +89,6 @@ def _by_magic_number(g: Geometry, values: np.ndarray, dtype: str) -> np.ndarray:
     return ((limited + magic) - magic).astype(np.float64) + g.y_zero_point
 
 
-def _rounding(ties: str) -> Steps:
-    return Steps(stored=lambda g, values, dtype: np.clip(TIES[ties](values) + g.y_zero_point, LOWEST, HIGHEST))
-
-
-def _nonfinite(g: Geometry, values: np.ndarray, dtype: str) -> np.ndarray:
-    return stored(values, dtype, saturates=False)
-
-
 def _through_fp32(g: Geometry, values: np.ndarray, dtype: str) -> np.ndarray:
     return as_defined(g, values.astype(np.float32).astype(np.float64), dtype)
 
@@ -102,7 +100,7 @@ def _below_24_bits(g: Geometry) -> bool:
 
 KNOWN_GOOD: tuple[KnownGood, ...] = (
     _known_good("exact sums", Steps(), BOTH),
-    _known_good("scaled in fp64", Steps(scaled=_in_fp64, stored=_through_fp32), BOTH),
+    _known_good("scaled in fp64", Steps(scaled=exactly, stored=_through_fp32), BOTH),
     _known_good("scaled in two steps", Steps(scaled=_scaled_in_two_steps), BOTH),
     _known_good("int32 sequential", Steps(sums=summed(_WHOLE())), INT8),
     _known_good("int32 blocked", Steps(sums=summed(_WHOLE(lanes=sums.blocks(32)))), INT8),
@@ -114,8 +112,8 @@ KNOWN_GOOD: tuple[KnownGood, ...] = (
     _known_good("zero point compensated", compensated(exact_sums), INT8),
     _known_good("unsigned", _as_unsigned, INT8),
     _known_good("rounded by a magic number", Steps(stored=_by_magic_number), INT8),
-    _known_good("ties away", _rounding("away"), INT8, Contract(ties="away")),
-    _known_good("ties up", _rounding("up"), INT8, Contract(ties="up")),
+    _known_good("ties away", Steps(stored=saturated(TIES["away"])), INT8, Contract(ties="away")),
+    _known_good("ties up", Steps(stored=saturated(TIES["up"])), INT8, Contract(ties="up")),
     _known_good("fp32 sequential", Steps(sums=summed(Sum())), FP8),
     _known_good("fp32 pairwise", Steps(sums=summed(Sum(lanes=sums.blocks(1), combine=sums.pairwise))), FP8),
     _known_good("fp32 shuffled", Steps(sums=summed(Sum(order=sums.shuffled))), FP8),
@@ -123,7 +121,7 @@ KNOWN_GOOD: tuple[KnownGood, ...] = (
         "fp32 toward zero", Steps(sums=summed(_EMULATED(step=sums.rounding_to(FP32, np.trunc)))), FP8,
         Contract(rounding="zero"),
     ),
-    _known_good("not saturating", Steps(stored=_nonfinite), FP8, Contract(overflow="nonfinite")),
+    _known_good("not saturating", Steps(stored=not_saturated), FP8, Contract(overflow="nonfinite")),
 )  # fmt: skip
 
 ROWS = (

@@ -15,22 +15,16 @@ from conformance.operators.conv.mistakes import CONVOLVING
 from conformance.operators.conv_requantized.geometry import HIGHEST, LOWEST
 from conformance.operators.conv_requantized.geometry import RequantizedGeometry as Geometry
 from conformance.operators.conv_requantized.operators import LARGEST, TIES, stored
-from conformance.operators.conv_requantized.steps import Change, Steps, around, wrapped
+from conformance.operators.conv_requantized.steps import Change, Steps, Store, around, exactly, saturated, wrapped
 from conformance.operators.mistakes import Compute, InapplicableError, Mistake, misread
 
 Image = Callable[[Geometry, np.ndarray], np.ndarray]
-Store = Callable[[Geometry, np.ndarray, str], np.ndarray]
 WHOLE_NUMBERS, FP8 = frozenset({"int8"}), frozenset(LARGEST)
-
-
-def _exactly(g: Geometry, sums: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    product: np.ndarray = sums * scale
-    return product
 
 
 def _made(dtypes: frozenset[str] = WHOLE_NUMBERS | FP8, **steps: Any) -> Compute:
     """A kernel of which these steps are others, in exact products; it exists in these dtypes."""
-    kernel = Steps(**{"scaled": _exactly} | steps)
+    kernel = Steps(**{"scaled": exactly} | steps)
 
     def compute(operator: Operator, g: Geometry, inputs: Arrays, dtype: Any) -> Arrays:
         name = name_of(inputs["x"].dtype)
@@ -63,11 +57,6 @@ _IMAGES: dict[str, Image] = {
 }
 
 
-def _limited(rounding: Change, low: float = LOWEST, high: float = HIGHEST) -> Store:
-    """Rounded so, moved by the zero point, saturated there."""
-    return lambda g, values, dtype: np.clip(rounding(values) + g.y_zero_point, low, high)
-
-
 def _moved(by: Callable[[Geometry], int]) -> Store:
     return lambda g, values, dtype: stored(values, dtype, by(g))
 
@@ -80,30 +69,29 @@ def _saturated_first(g: Geometry, values: np.ndarray, dtype: str) -> np.ndarray:
 def _in_32_bits(g: Geometry, values: np.ndarray, dtype: str) -> np.ndarray:
     """x86's conversion makes -2^31 of everything that is too large."""
     whole = np.where(np.abs(values) < 2.0**31, np.rint(values), -(2.0**31))
-    limited: np.ndarray = np.clip(whole + g.y_zero_point, LOWEST, HIGHEST)
-    return limited
+    return np.clip(whole + g.y_zero_point, LOWEST, HIGHEST)
 
 
 _WHOLE: dict[str, Store] = {
-    "truncated instead of rounded": _limited(np.trunc),
-    "rounded down instead of to nearest": _limited(np.floor),
-    "rounded up instead of to nearest": _limited(np.ceil),
-    "one half added and truncated": _limited(lambda values: np.trunc(values + 0.5)),
-    "ties rounded away from zero": _limited(TIES["away"]),
-    "ties rounded up": _limited(TIES["up"]),
-    "ties rounded down": _limited(lambda values: -TIES["up"](-values)),
-    "ties rounded toward zero": _limited(lambda values: np.copysign(-TIES["up"](-np.abs(values)), values)),
+    "truncated instead of rounded": saturated(np.trunc),
+    "rounded down instead of to nearest": saturated(np.floor),
+    "rounded up instead of to nearest": saturated(np.ceil),
+    "one half added and truncated": saturated(lambda values: np.trunc(values + 0.5)),
+    "ties rounded away from zero": saturated(TIES["away"]),
+    "ties rounded up": saturated(TIES["up"]),
+    "ties rounded down": saturated(lambda values: -TIES["up"](-values)),
+    "ties rounded toward zero": saturated(lambda values: np.copysign(-TIES["up"](-np.abs(values)), values)),
     "rounded after the zero point of y is added": lambda g, values, dtype: np.clip(
         np.rint(values + g.y_zero_point), LOWEST, HIGHEST
     ),
     "wraps around at 8 bits instead of saturating": lambda g, values, dtype: np.rint(values) + g.y_zero_point,
-    "wraps around at the upper end instead of saturating": _limited(np.rint, high=np.inf),
-    "wraps around at the lower end instead of saturating": _limited(np.rint, low=-np.inf),
+    "wraps around at the upper end instead of saturating": saturated(np.rint, high=np.inf),
+    "wraps around at the lower end instead of saturating": saturated(np.rint, low=-np.inf),
     "wraps around at 32 bits before it saturates": _in_32_bits,
-    "saturates at -127": _limited(np.rint, low=-HIGHEST),
-    "saturates at 126": _limited(np.rint, high=HIGHEST - 1),
-    "saturates at 0 and 127": _limited(np.rint, low=0),
-    "saturates at 0 and 255": _limited(np.rint, low=0, high=255),
+    "saturates at -127": saturated(np.rint, low=-HIGHEST),
+    "saturates at 126": saturated(np.rint, high=HIGHEST - 1),
+    "saturates at 0 and 127": saturated(np.rint, low=0),
+    "saturates at 0 and 255": saturated(np.rint, low=0, high=255),
     "saturates before the zero point of y is added": lambda g, values, dtype: np.clip(
         _saturated_first(g, values, dtype), LOWEST, HIGHEST
     ),

@@ -24,7 +24,7 @@ covered: in a tie of the second rounding it is off by one where this definition 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -32,31 +32,38 @@ import ml_dtypes
 import numpy as np
 
 from conformance.dtypes import FP32, STORAGE, SUMS, WHOLE, name_of
-from conformance.operators.base import Arithmetic, Arrays, ErrorModel, Interval, Operator, Tensor
+from conformance.operators.base import (
+    CHANNELS_MISMATCH,
+    WINDOW_BEYOND_IMAGE,
+    Arithmetic,
+    Arrays,
+    ErrorModel,
+    Given,
+    Interval,
+    Operator,
+    Tensor,
+)
 from conformance.operators.conv.operators import ConvForward
 from conformance.operators.conv_requantized.geometry import HIGHEST, LOWEST, RequantizedGeometry
-from conformance.operators.invalid_requests import CHANNELS, WINDOW
 from conformance.operators.spatial import per_channel
 
 _FORWARD = ConvForward()
 
 
-def centred(geometry: RequantizedGeometry, inputs: Mapping[str, np.ndarray]) -> Arrays:
+def centred(geometry: RequantizedGeometry, inputs: Given) -> Arrays:
     """What is convolved: x less its zero point, w and bias, in float64."""
     wide = {name: inputs[name].astype(np.float64) for name in ("x", "w", "bias") if name in inputs}
     return wide | {"x": wide["x"] - geometry.x_zero_point}
 
 
-def sums(geometry: RequantizedGeometry, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+def sums(geometry: RequantizedGeometry, inputs: Given) -> np.ndarray:
     """The sums [N,K,P,Q] with their bias, float64: exact for the data of `conformance.inputs`."""
-    found: np.ndarray = _FORWARD.reference(geometry, centred(geometry, inputs))["y"]
-    return found
+    return _FORWARD.reference(geometry, centred(geometry, inputs))["y"]
 
 
-def scaled(geometry: RequantizedGeometry, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+def scaled(geometry: RequantizedGeometry, inputs: Given) -> np.ndarray:
     """scale * sum."""
-    product: np.ndarray = sums(geometry, inputs) * per_channel(inputs["scale"].astype(np.float64), geometry.rank)
-    return product
+    return sums(geometry, inputs) * per_channel(inputs["scale"].astype(np.float64), geometry.rank)
 
 
 class ConvRequantized(Operator):
@@ -64,32 +71,20 @@ class ConvRequantized(Operator):
 
     name = family = "conv_requantized"
     dtypes = tuple(SUMS)
-    arguments = ("x", "w", "bias", "scale")
+    arguments, returns = ("x", "w", "bias", "scale"), ("y",)
     keywords = ("stride", "padding", "dilation", "groups", "x_zero_point", "y_zero_point", "layout")
     data, operand, free_axis = "x", "w", 0
     factors = 2
-    invalid = WINDOW | CHANNELS
+    invalid = WINDOW_BEYOND_IMAGE | CHANNELS_MISMATCH
 
     def defined(self, geometry: RequantizedGeometry, dtype: str) -> bool:
         return dtype in self.dtypes and geometry.exists_in(dtype)
 
-    def inputs(self, geometry: RequantizedGeometry) -> dict[str, Tensor]:
-        bias = {"bias": replace(geometry.per_channel, sums=True)} if geometry.bias else {}
-        scale = replace(geometry.per_channel, wide=True, positive=True)
-        return {"x": geometry.x, "w": geometry.filter, **bias, "scale": scale}
-
-    def outputs(self, geometry: RequantizedGeometry) -> dict[str, Tensor]:
-        return {"y": geometry.y}
-
-    def parameters(self, geometry: RequantizedGeometry) -> dict[str, Any]:
-        return {
-            "stride": geometry.stride,
-            "padding": geometry.padding,
-            "dilation": geometry.dilation,
-            "groups": geometry.groups,
-            "x_zero_point": geometry.x_zero_point,
-            "y_zero_point": geometry.y_zero_point,
-        }
+    def tensor(self, geometry: RequantizedGeometry, name: str) -> Tensor | None:
+        if name == "scale":
+            return replace(geometry.per_channel, wide=True, positive=True)
+        found = super().tensor(geometry, name)
+        return replace(found, sums=True) if found and name == "bias" else found
 
     def flops(self, geometry: RequantizedGeometry) -> int:
         """Those of the convolution: a multiplication for each result is nothing beside it."""
@@ -98,16 +93,12 @@ class ConvRequantized(Operator):
     def errors(self, geometry: RequantizedGeometry) -> ErrorModel:
         return replace(_FORWARD.errors(geometry), encloses=_enclosed)
 
-    def reference(
-        self, geometry: RequantizedGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64
-    ) -> Arrays:
+    def reference(self, geometry: RequantizedGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
         """y as it is stored by default: ties to even, saturated. In `dtype`, which holds all 8 bits."""
         y = stored(scaled(geometry, inputs), name_of(inputs["x"].dtype), geometry.y_zero_point)
         return {"y": y.astype(dtype)}
 
-    def magnitude(
-        self, geometry: RequantizedGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64
-    ) -> Arrays:
+    def magnitude(self, geometry: RequantizedGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
         """The exact sums, and the scale of their rounding errors; always in float64, in which they are exact."""
         s2 = {} if inputs["x"].dtype == STORAGE["int8"] else _FORWARD.magnitude(geometry, centred(geometry, inputs))
         return {"sums": sums(geometry, inputs), **s2}
@@ -136,16 +127,14 @@ def _enclosed(
 def _up(values: np.ndarray) -> np.ndarray:
     """floor(v + 1/2), without the rounding of that sum."""
     below = np.floor(values)
-    rounded: np.ndarray = below + (values - below >= 0.5)
-    return rounded
+    return below + (values - below >= 0.5)
 
 
-def _away(values: np.ndarray) -> np.ndarray:
-    rounded: np.ndarray = np.copysign(_up(np.abs(values)), values)
-    return rounded
-
-
-TIES: dict[str, Callable[[np.ndarray], np.ndarray]] = {"even": np.rint, "away": _away, "up": _up}
+TIES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "even": np.rint,
+    "away": lambda values: np.copysign(_up(np.abs(values)), values),
+    "up": _up,
+}
 """Where a number half way between two integers goes -> rounding to the nearest integer (IEEE 754-2019, 4.3.1; `up` is
 floor(v + 1/2))."""
 
@@ -164,8 +153,10 @@ def stored(
     (Micikevicius et al. 2022, table 2; OCP 8-bit floating point specification, 2023, section 5.2). NaN stays NaN.
     """
     if dtype in WHOLE:
-        whole: np.ndarray = np.clip(TIES[ties](values) + zero_point, LOWEST, HIGHEST)
-        return whole
+        return np.clip(TIES[ties](values) + zero_point, LOWEST, HIGHEST)
     if saturates:
         values = np.clip(values, -LARGEST[dtype], LARGEST[dtype])
     return values.astype(np.float32).astype(STORAGE[dtype]).astype(np.float64)
+
+
+FAMILY = RequantizedGeometry, (ConvRequantized(),)

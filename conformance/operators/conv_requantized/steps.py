@@ -13,7 +13,7 @@ from conformance.dtypes import STORAGE, WHOLE
 from conformance.operators.base import Arrays, Operator
 from conformance.operators.conv.geometry import ConvGeometry
 from conformance.operators.conv.operators import ConvForward
-from conformance.operators.conv_requantized.geometry import RequantizedGeometry
+from conformance.operators.conv_requantized.geometry import HIGHEST, LOWEST, RequantizedGeometry
 from conformance.operators.conv_requantized.operators import stored
 from conformance.operators.spatial import padded
 
@@ -21,10 +21,7 @@ FORWARD = ConvForward()
 
 Change = Callable[[np.ndarray], np.ndarray]
 Sums = Callable[[ConvGeometry, np.ndarray, np.ndarray], np.ndarray]
-
-
-def same(values: np.ndarray) -> np.ndarray:
-    return values
+Store = Callable[[RequantizedGeometry, np.ndarray, str], np.ndarray]
 
 
 def centred(g: RequantizedGeometry, x: np.ndarray) -> np.ndarray:
@@ -37,8 +34,7 @@ def around(g: RequantizedGeometry, x: np.ndarray, fill: float = 0.0) -> np.ndarr
 
 
 def exact_sums(g: ConvGeometry, image: np.ndarray, w: np.ndarray) -> np.ndarray:
-    found: np.ndarray = FORWARD.reference(g, {"x": image, "w": w})["y"]
-    return found
+    return FORWARD.reference(g, {"x": image, "w": w})["y"]
 
 
 def in_fp32(g: RequantizedGeometry, sums: np.ndarray, scale: np.ndarray) -> np.ndarray:
@@ -47,17 +43,25 @@ def in_fp32(g: RequantizedGeometry, sums: np.ndarray, scale: np.ndarray) -> np.n
     return product.astype(np.float64)
 
 
+def exactly(g: RequantizedGeometry, sums: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    return sums * scale
+
+
 def as_defined(g: RequantizedGeometry, values: np.ndarray, dtype: str) -> np.ndarray:
     return stored(values, dtype, g.y_zero_point)
 
 
+def saturated(rounding: Change, low: float = LOWEST, high: float = HIGHEST) -> Store:
+    """Rounded so, moved by the zero point, saturated there."""
+    return lambda g, values, dtype: np.clip(rounding(values) + g.y_zero_point, low, high)
+
+
+def not_saturated(g: RequantizedGeometry, values: np.ndarray, dtype: str) -> np.ndarray:
+    return stored(values, dtype, saturates=False)
+
+
 def added(sums: np.ndarray, bias: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    total: np.ndarray = sums + bias
-    return total
-
-
-def bias_is_in(product: np.ndarray, bias: np.ndarray) -> np.ndarray:
-    return product
+    return sums + bias
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +79,13 @@ class Steps:
     """
 
     image: Callable[[RequantizedGeometry, np.ndarray], np.ndarray] = centred
-    filters: Change = same
+    filters: Change = lambda w: w
     sums: Sums = exact_sums
     with_bias: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray] = added
-    scale: Change = same
+    scale: Change = lambda scale: scale
     scaled: Callable[[RequantizedGeometry, np.ndarray, np.ndarray], np.ndarray] = in_fp32
-    late: Callable[[np.ndarray, np.ndarray], np.ndarray] = bias_is_in
-    stored: Callable[[RequantizedGeometry, np.ndarray, str], np.ndarray] = as_defined
+    late: Callable[[np.ndarray, np.ndarray], np.ndarray] = lambda product, bias: product
+    stored: Store = as_defined
 
     def __call__(self, operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> Arrays:
         g, along = geometry, (-1, *(1,) * geometry.rank)
@@ -99,5 +103,4 @@ class Steps:
 def wrapped(values: np.ndarray, width: int = 8) -> np.ndarray:
     """Whole numbers in so many bits, beyond which they begin again."""
     half = 2.0 ** (width - 1)
-    found: np.ndarray = (values + half) % (2 * half) - half
-    return found
+    return (values + half) % (2 * half) - half

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, Self
 
 from conformance.operators.base import Tensor
-from conformance.operators.conv.geometry import ConvGeometry, convolution_fields
-from conformance.operators.descriptor import EXTENTS, FLAG, Described, Field, by_rank
+from conformance.operators.conv.geometry import ConvGeometry, Convolving, convolution_fields
+from conformance.operators.descriptor import EXTENTS, FLAG, Field, by_rank
 from conformance.operators.spatial import (
     IMAGE,
-    RESULT,
     WINDOW,
     Extents,
     GeometryError,
     Index,
     Padding,
-    Spatial,
     require_groups,
     require_sizes,
     spans,
@@ -26,7 +24,7 @@ from conformance.operators.spatial import (
 
 
 @dataclass(frozen=True)
-class TransposedGeometry(Described, Spatial):
+class TransposedGeometry(Convolving):
     """Sizes and parameters of one transposed convolution in one to three dimensions. Raises GeometryError for sizes
     that none has. A stride, padding, output padding or dilation of () is the default on every axis.
 
@@ -57,12 +55,6 @@ class TransposedGeometry(Described, Spatial):
     groups: int = 1
     bias: bool = False
 
-    output_size: Extents = field(init=False, repr=False, compare=False)
-    x: Tensor = field(init=False, repr=False, compare=False)
-    filter: Tensor = field(init=False, repr=False, compare=False)
-    y: Tensor = field(init=False, repr=False, compare=False)
-    per_channel: Tensor = field(init=False, repr=False, compare=False)
-
     def __post_init__(self) -> None:
         rank = len(self.size)
         ones = (1,) * rank
@@ -80,13 +72,8 @@ class TransposedGeometry(Described, Spatial):
                 raise GeometryError(
                     f"padding leaves nothing of the output on axis {name}; enlarge {name} or the window, or shrink p"
                 )
-        vars(self).update(
-            output_size=output_size,
-            x=Tensor(f"NC{IMAGE[rank].upper()}", (self.n, self.c, *self.size)),
-            filter=Tensor(f"CK{WINDOW[rank].upper()}", (self.c, self.k // self.groups, *self.window)),
-            y=Tensor(f"NK{RESULT[rank].upper()}", (self.n, self.k, *output_size)),
-            per_channel=Tensor("K", (self.k,)),
-        )
+        filters = Tensor(f"CK{WINDOW[rank].upper()}", (self.c, self.k // self.groups, *self.window))
+        self._lay_out(output_size, filters)
 
     def _require_output_padding(self) -> None:
         """As torch and ONNX ask for it."""

@@ -13,21 +13,28 @@ reach those that padding would have cropped; the others have the bias alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from conformance.operators.base import Arrays, ErrorModel, Homogeneous, ProbeMethods, Request, Tensor
+from conformance.operators.base import CHANNELS_MISMATCH, Arrays, ErrorModel, Given, Homogeneous, ProbeMethods, Request
 from conformance.operators.conv import operators as conv
+from conformance.operators.conv import probes as large
 from conformance.operators.conv.operators import Products
-from conformance.operators.conv_transpose import probes as large
+from conformance.operators.conv.probes import Projection
 from conformance.operators.conv_transpose.geometry import TransposedGeometry
-from conformance.operators.invalid_requests import CHANNELS
 from conformance.operators.mistakes import fitted
 from conformance.operators.spatial import per_channel, spans, unpadded
 
 _FORWARD, _BACKWARD_DATA, _BACKWARD_WEIGHT = conv.ConvForward(), conv.ConvBackwardData(), conv.ConvBackwardWeight()
+
+
+def mirrored(g: TransposedGeometry, inputs: Given) -> Arrays:
+    """What the mirror takes: its dy is x, its x what windows reach of dy. It has no bias."""
+    names = {"x": "dy", "dy": "x", "w": "w"}
+    return {names[n]: array[g.reached] if n == "dy" else array for n, array in inputs.items() if n in names}
 
 
 def _no_output(geometry: TransposedGeometry, request: Request) -> Request:
@@ -61,52 +68,65 @@ class _Transposed(Products):
     family = "conv_transpose"
     keywords: tuple[str, ...] = ("stride", "padding", "output_padding", "dilation", "groups", "layout")
 
-    def parameters(self, geometry: TransposedGeometry) -> dict[str, Any]:
-        return {
-            "stride": geometry.stride,
-            "padding": geometry.padding,
-            "output_padding": geometry.output_padding,
-            "dilation": geometry.dilation,
-            "groups": geometry.groups,
-        }
-
     def flops(self, geometry: TransposedGeometry) -> int:
         """2 * N*C*H*W * K/g*R*S in every direction, products that are cropped counted as the field does."""
         return 2 * geometry.x.size * (geometry.filter.size // geometry.c)
+
+
+def _of_mirror(method: Callable[..., Any]) -> Callable[..., Any]:
+    """What is known of the mirror, whose output is ours but for its name."""
+    return lambda g, inputs, *rest: method(g.mirror, mirrored(g, inputs), *rest)
+
+
+def _project_forward(
+    g: TransposedGeometry, inputs: Arrays, signs: np.ndarray, risk: float, arithmetic: np.dtype
+) -> Projection:
+    """signs[K]; expected [N, P, Q]."""
+    found = large.backward_data(g.mirror, mirrored(g, inputs), signs, risk, arithmetic)
+    expected = fitted(found.expected, (g.n, *g.output_size))
+    if g.bias:
+        expected += signs @ inputs["bias"].astype(np.float64)
+    return replace(found, output="y", expected=expected, square=found.square + (g.k if g.bias else 0))
+
+
+def _project_backward_data(
+    g: TransposedGeometry, inputs: Arrays, signs: np.ndarray, risk: float, arithmetic: np.dtype
+) -> Projection:
+    """signs[C]; expected [N, H, W]."""
+    return replace(large.forward(g.mirror, mirrored(g, inputs), signs, risk, arithmetic), output="dx")
+
+
+def _sample_forward(g: TransposedGeometry, inputs: Arrays, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    values, magnitudes = large.sample_backward_data(g.mirror, mirrored(g, inputs), index)
+    if g.bias:
+        bias = inputs["bias"].astype(np.float64)[index[:, 1]]
+        return values + bias, np.sqrt(np.square(magnitudes) + np.square(bias))
+    return values, magnitudes
 
 
 class ConvTransposeForward(_Transposed):
     """x[N,C,H,W], w[C,K/g,R,S], bias[K]? -> y[N,K,P,Q]. bias is always passed, None when absent."""
 
     name, data, operand, free_axis = "conv_transpose_forward", "x", "w", 1
-    arguments = ("x", "w", "bias")
+    arguments, returns = ("x", "w", "bias"), ("y",)
     capabilities = ("into",)
     homogeneous = Homogeneous(("x", "bias"), ("y",))
-    invalid = CHANNELS | {
+    invalid = CHANNELS_MISMATCH | {
         "padding that leaves no output": _no_output,
         "output padding that neither stride nor dilation exceeds": _output_padding_beyond,
     }
     gradients = ("conv_transpose_backward_data", "conv_transpose_backward_weight")
     cofactor = "dy"
-    probes = ProbeMethods(lambda geometry: geometry.k, large.forward, large.sample_forward)
-
-    def inputs(self, geometry: TransposedGeometry) -> dict[str, Tensor]:
-        bias = {"bias": geometry.per_channel} if geometry.bias else {}
-        return {"x": geometry.x, "w": geometry.filter, **bias}
-
-    def outputs(self, geometry: TransposedGeometry) -> dict[str, Tensor]:
-        return {"y": geometry.y}
+    probes = ProbeMethods(lambda geometry: geometry.k, _project_forward, _sample_forward)
 
     def errors(self, geometry: TransposedGeometry) -> ErrorModel:
         """C/g products for every window that holds an element, and the bias."""
         terms = _BACKWARD_DATA.errors(geometry.mirror).terms["dx"] + geometry.bias
         return ErrorModel({"y": terms}, span=terms)
 
-    def reference(
-        self, geometry: TransposedGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64
-    ) -> Arrays:
-        given = {"dy": inputs["x"], "w": inputs["w"]}
-        y = fitted(_BACKWARD_DATA.reference(geometry.mirror, given, dtype)["dx"], geometry.y.shape)
+    def reference(self, geometry: TransposedGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
+        y = _BACKWARD_DATA.reference(geometry.mirror, mirrored(geometry, inputs), dtype)["dx"]
+        y = fitted(y, geometry.y.shape)
         if geometry.bias:
             y += per_channel(inputs["bias"].astype(dtype), geometry.rank)
         return {"y": y}
@@ -116,29 +136,20 @@ class ConvTransposeBackwardData(_Transposed):
     """dy[N,K,P,Q], w[C,K/g,R,S] -> dx[N,C,H,W]."""
 
     name, data, operand, free_axis = "conv_transpose_backward_data", "dy", "w", 0
-    arguments = ("dy", "w")
+    arguments, returns = ("dy", "w"), ("dx",)
     capabilities = ("into",)
     homogeneous = Homogeneous(("dy",), ("dx",))
-    invalid = CHANNELS | BELOW_WINDOW
+    invalid = CHANNELS_MISMATCH | BELOW_WINDOW
     cofactor = "x"
-    probes = ProbeMethods(lambda geometry: geometry.c, large.backward_data, large.sample_backward_data)
-
-    def inputs(self, geometry: TransposedGeometry) -> dict[str, Tensor]:
-        return {"dy": geometry.y, "w": geometry.filter}
-
-    def outputs(self, geometry: TransposedGeometry) -> dict[str, Tensor]:
-        return {"dx": geometry.x}
+    probes = ProbeMethods(lambda geometry: geometry.c, _project_backward_data, _of_mirror(large.sample_forward))
 
     def errors(self, geometry: TransposedGeometry) -> ErrorModel:
         """K/g*R*S products."""
         terms = geometry.filter.size // geometry.c
         return ErrorModel({"dx": terms}, span=terms)
 
-    def reference(
-        self, geometry: TransposedGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64
-    ) -> Arrays:
-        given = {"x": inputs["dy"][geometry.reached], "w": inputs["w"]}
-        return {"dx": _FORWARD.reference(geometry.mirror, given, dtype)["y"]}
+    def reference(self, geometry: TransposedGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
+        return {"dx": _FORWARD.reference(geometry.mirror, mirrored(geometry, inputs), dtype)["y"]}
 
 
 class ConvTransposeBackwardWeight(_Transposed):
@@ -148,24 +159,15 @@ class ConvTransposeBackwardWeight(_Transposed):
     """
 
     name, data, operand, free_axis = "conv_transpose_backward_weight", "dy", "x", 1
-    arguments = ("x", "dy")
+    arguments, returns = ("x", "dy"), ("dw", "dbias")
     keywords = (*_Transposed.keywords, "kernel_size", "with_bias")
     capabilities = ("output_mask", "into")
     homogeneous = Homogeneous(("dy",), ("dw", "dbias"))
     invalid = BELOW_WINDOW
     cofactor = "w"
-    probes = ProbeMethods(lambda geometry: geometry.c, large.backward_weight, large.sample_backward_weight)
-
-    def inputs(self, geometry: TransposedGeometry) -> dict[str, Tensor]:
-        return {"x": geometry.x, "dy": geometry.y}
-
-    def outputs(self, geometry: TransposedGeometry) -> dict[str, Tensor]:
-        dbias = {"dbias": geometry.per_channel} if geometry.bias else {}
-        return {"dw": geometry.filter, **dbias}
-
-    def parameters(self, geometry: TransposedGeometry) -> dict[str, Any]:
-        """The common ones, kernel_size=(R, S), and with_bias: whether (dw, dbias) is asked for."""
-        return {**super().parameters(geometry), "kernel_size": geometry.window, "with_bias": geometry.bias}
+    probes = ProbeMethods(
+        lambda geometry: geometry.c, _of_mirror(large.backward_weight), _of_mirror(large.sample_backward_weight)
+    )
 
     def errors(self, geometry: TransposedGeometry) -> ErrorModel:
         """N*H*W products; N*P*Q gradients of the bias."""
@@ -173,11 +175,14 @@ class ConvTransposeBackwardWeight(_Transposed):
         terms = {name: terms[name] for name in self.outputs(geometry)}
         return ErrorModel(terms, span=max(terms.values()))
 
-    def reference(
-        self, geometry: TransposedGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64
-    ) -> Arrays:
-        given = {"x": inputs["dy"][geometry.reached], "dy": inputs["x"]}
-        outputs = _BACKWARD_WEIGHT.reference(geometry.mirror, given, dtype)
+    def reference(self, geometry: TransposedGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
+        outputs = _BACKWARD_WEIGHT.reference(geometry.mirror, mirrored(geometry, inputs), dtype)
         if geometry.bias:
             outputs["dbias"] = inputs["dy"].sum(axis=(0, *range(2, 2 + geometry.rank)), dtype=dtype)
         return outputs
+
+
+FAMILY = (
+    TransposedGeometry,
+    (ConvTransposeForward(), ConvTransposeBackwardData(), ConvTransposeBackwardWeight()),
+)

@@ -110,6 +110,16 @@ def exact(operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> Arra
     return of_operator(operator, geometry, operator.reference(geometry, inputs), dtype)
 
 
+def on_inputs(change: Callable[[np.ndarray], np.ndarray], *names: str, base: Run = exact) -> Run:
+    """A right kernel on changed inputs: those named, or else every one."""
+
+    def run(operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> Arrays:
+        changed = {name: change(array) for name, array in inputs.items() if not names or name in names}
+        return base(operator, geometry, inputs | changed, dtype)
+
+    return run
+
+
 def on_outputs(change: Callable[[np.ndarray, Any], np.ndarray], *names: str) -> Run:
     """Exact outputs in float64, those named or else every one, given with the geometry, changed and then rounded."""
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from conformance.operators import Arrays, ConvGeometry, Operator
 from conformance.operators.conv_transpose.geometry import TransposedGeometry
+from conformance.operators.conv_transpose.operators import mirrored
 from conformance.operators.spatial import padded, spans, windows
 
 
@@ -92,15 +93,15 @@ def _backward_data(g: ConvGeometry, values: Arrays) -> Product:
 
 def _transposed_forward(g: TransposedGeometry, values: Arrays) -> Product:
     """As the data gradient of the mirror, whose images are those of y that windows reach."""
-    return _backward_data(g.mirror, {"dy": values["x"], "w": values["w"]})
+    return _backward_data(g.mirror, mirrored(g, values))
 
 
 def _transposed_backward_data(g: TransposedGeometry, values: Arrays) -> Product:
-    return _forward(g.mirror, {"x": values["dy"][g.reached], "w": values["w"]})
+    return _forward(g.mirror, mirrored(g, values))
 
 
 def _transposed_backward_weight(g: TransposedGeometry, values: Arrays) -> Product:
-    return _backward_weight(g.mirror, {"x": values["dy"][g.reached], "dy": values["x"]})
+    return _backward_weight(g.mirror, mirrored(g, values))
 
 
 _LOWERINGS: dict[str, Callable[[Any, Arrays], Product]] = {

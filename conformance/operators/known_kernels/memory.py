@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from conformance.operators import MAXIMA, POOLINGS, Arrays, Operator
-from conformance.operators.known_kernels.kernel import PLAIN, Mutant, Run, exact, on_outputs, stored
+from conformance.operators.known_kernels.kernel import PLAIN, Mutant, Run, exact, on_inputs, on_outputs, stored
 from conformance.operators.mistakes import D, H, W
 
 TAIL = 0.03
@@ -56,13 +56,6 @@ def _masked_padding(operator: Operator, geometry: Any, inputs: Arrays, dtype: st
     return stored({name: outputs[name] + 0 * leak[name] for name in outputs}, dtype)
 
 
-def _on_inputs(change: Callable[[np.ndarray], np.ndarray]) -> Run:
-    def run(operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> Arrays:
-        return exact(operator, geometry, {name: change(array) for name, array in inputs.items()}, dtype)
-
-    return run
-
-
 def without_nan(array: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(array), np.zeros((), array.dtype), array)
 
@@ -81,9 +74,9 @@ _RUNS: dict[str, Run] = {
     "reads of another image, times zero": _masked_padding,
     "NaN in the result becomes zero": on_outputs(lambda y, _: without_nan(y)),
     "NaN in the result is lost to a maximum": on_outputs(lambda y, _: np.fmax(y, np.finfo(np.float32).min)),
-    "NaN in the inputs becomes zero": _on_inputs(without_nan),
+    "NaN in the inputs becomes zero": on_inputs(without_nan),
     "infinite results clamped to a finite number": on_outputs(lambda y, _: _without_inf(y)),
-    "infinite inputs clamped to a finite number": _on_inputs(_without_inf),
+    "infinite inputs clamped to a finite number": on_inputs(_without_inf),
     "infinite results become NaN": on_outputs(lambda y, _: y + 0 * y),
 }
 

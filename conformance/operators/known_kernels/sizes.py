@@ -1,16 +1,23 @@
-"""Kernels that are right up to a size: an index that wraps beyond it, a last element that nobody writes."""
+"""Kernels that are right up to a size, or but for an edge of the parameters: an index that wraps beyond it, a last
+element that nobody writes, an argument that is misread there alone.
+
+What is asked for alone needs a process of its own: `tests/field/partial_requests.py`.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from operator import gt, le
 from typing import Any
 
 import numpy as np
 
-from conformance.operators import CONVOLUTIONS, MAXIMA, NORMALISED, OPERATORS, ORDINARY, POOLINGS, Arrays, Operator
+from conformance.operators import CONVOLUTIONS, FAMILIES, OPERATORS, ORDINARY, Arrays, Operator
 from conformance.operators.known_kernels.kernel import Mutant, Run, exact
-from conformance.operators.spatial import RANKS, is_padded
+from conformance.operators.known_kernels.structure import Paths, both, on_paths
+from conformance.operators.spatial import RANKS, Extents, is_padded, spans
+from conformance.operators.table import names_of
 
 Size = Callable[[Any], int]
 When = Callable[[Any], bool]
@@ -25,7 +32,8 @@ PATHS: dict[str, When] = {
     "depthwise": lambda g: g.groups == g.c > 1,
     "grouped": lambda g: 1 < g.groups < g.c,
 }
-CONV, CONV_BN, AVERAGE, MAXIMUM = CONVOLUTIONS, NORMALISED, POOLINGS, MAXIMA
+SIZED = {name: one for name, one in FAMILIES.items() if name not in ("conv_transpose", "conv_requantized")}
+"""Families whose tables have problems of every size and edge here: each new one, until it is named beside those two."""
 
 
 def data_shape(operators: tuple[str, ...], geometry: Any) -> tuple[int, ...]:
@@ -71,17 +79,14 @@ def _wrapping() -> Iterator[Mutant]:
         for path, taken in PATHS.items():
             bits = 12 if axis == 1 and path in ("unpadded 3x3", "grouped") else 16
             yield Mutant(
-                f"{name} counted in {bits} bits, {path} alone", "sizes", wrapped(axis, bits), operators=CONV[:1],
-                when=_both(_longer(CONV[0], axis, bits), taken), base=exact, ranks=_ranks(name),
+                f"{name} counted in {bits} bits, {path} alone", "sizes", wrapped(axis, bits),
+                operators=CONVOLUTIONS[:1], when=both(_longer(CONVOLUTIONS[0], axis, bits), taken), base=exact,
+                ranks=_ranks(name),
             )  # fmt: skip
 
 
 def _longer(operator: str, axis: int, bits: int) -> When:
     return lambda g: data_shape((operator,), g)[axis] > 1 << bits
-
-
-def _both(first: When, second: When) -> When:
-    return lambda g: first(g) and second(g)
 
 
 def _beyond(size: Size, limit: int) -> When:
@@ -121,42 +126,110 @@ _ONES: dict[str, Size] = {
     "output row": lambda g: g.output_size[-2], "output column": lambda g: g.output_size[-1],
     "plane": lambda g: g.d, "output plane": lambda g: g.output_size[-3],
 }  # fmt: skip
-_LIMITS: tuple[tuple[tuple[str, ...], dict[str, Size], int], ...] = (
-    (CONV, _STEPS | _DILATION, 1 << 8),
-    (CONV_BN, _STEPS | _DILATION, 1 << 8),
-    (AVERAGE, _STEPS, 1 << 8),
-    (MAXIMUM, _STEPS | _DILATION, 1 << 8),
-    (CONV, _PRODUCTS | _PLANES, 1 << 16),
-    (CONV_BN, _PRODUCTS | _PLANES, 1 << 16),
-    (CONV_BN, {"statistics": _PLANES["statistics"]}, 1 << 17),
-    (AVERAGE, _PLANES, 1 << 16),
-    (MAXIMUM, _PLANES, 1 << 16),
+_LIMITS: tuple[tuple[str, dict[str, Size], int], ...] = (
+    ("stride", _STEPS, 1 << 8),
+    ("dilation", _DILATION, 1 << 8),
+    ("groups", _PRODUCTS, 1 << 16),
+    ("size", _PLANES, 1 << 16),
+    ("running", {"statistics": _PLANES["statistics"]}, 1 << 17),
 )
-
-
-def _unwritten() -> Iterator[Mutant]:
-    for operators, sizes, limit in _LIMITS:
-        for name, size in sizes.items():
-            text = f"last element not written, {name} beyond {limit}, {OPERATORS[operators[0]].family}"
-            yield Mutant(
-                text, "sizes", unwritten, operators=operators, when=_beyond(size, limit), base=exact,
-                ranks=_ranks(name),
-            )  # fmt: skip
-    for operators in (CONV, CONV_BN, AVERAGE, MAXIMUM):
-        for name, size in _ONES.items():
-            text = f"last element not written, one {name}, {OPERATORS[operators[0]].family}"
-            yield Mutant(
-                text, "sizes", unwritten, operators=operators, when=_is_one(size), base=exact, ranks=_ranks(name)
-            )
-    for rest in range(16):  # the remainder of a vector of 16 columns
-        yield Mutant(
-            f"last element not written, {rest} columns over 16", "sizes", unwritten, operators=CONV[:1],
-            when=_remainder(rest), base=exact,
-        )  # fmt: skip
+"""The parameter that a family must have, sizes of problems, and the limit that a kernel forgets."""
 
 
 def _remainder(rest: int) -> When:
     return lambda g: g.output_size[-1] > 16 and g.output_size[-1] % 16 == rest
 
 
-KNOWN_BAD: tuple[Mutant, ...] = (*_wrapping(), *_unwritten())
+def rooms(g: Any) -> Extents:
+    """Size of the padded image."""
+    return tuple(size + sum(sides) for size, sides in zip(g.size, g.padding, strict=True))
+
+
+def _everywhere(holds: Callable[..., bool], *values: Extents) -> bool:
+    """Whether it holds on every axis, of which these are numbers."""
+    return all(map(holds, *values))
+
+
+def _prime(size: int) -> bool:
+    return size > 1 and all(size % divisor for divisor in range(2, int(size**0.5) + 1))
+
+
+EDGES_OF_WINDOWS: dict[str, Callable[[Any], bool]] = {
+    "window as large as the padded image": lambda g: is_padded(g.padding) and spans(g) == rooms(g),
+    "window larger than the image": lambda g: _everywhere(gt, spans(g), g.size),
+    "stride beyond a padded window": lambda g: min(map(sum, g.padding)) > 0 and _everywhere(gt, g.stride, spans(g)),
+    "sizes all prime": lambda g: all(map(_prime, (*g.size, g.c))) and len({*g.size}) == g.rank,
+    "padding on one side alone": lambda g: all(min(sides) == 0 < max(sides) for sides in g.padding),
+}
+DILATED = {
+    "even window, dilated": lambda g: not any(taps % 2 for taps in g.window) and min(g.dilation) > 1,
+    "window reaches beyond the image by dilation": lambda g: (
+        _everywhere(le, g.window, g.size) and _everywhere(gt, spans(g), g.size)
+    ),
+}
+GROUPED = {
+    "grouped 1x1 image": lambda g: 1 < g.groups < g.c and max(g.size) == 1,
+    "depthwise 1x1 image": lambda g: 1 < g.groups == g.c and max(g.size) == 1,
+    "grouped 1x1 window": lambda g: 1 < g.groups < g.c and max(g.window) == 1,
+}
+CEIL = {
+    "ceil mode with padding on one side": lambda g: g.ceil_mode and any(before != after for before, after in g.padding),
+    "ceil mode drops a window that starts in the padding": lambda g: (
+        g.ceil_mode
+        and any(
+            -(-(room - extent) // stride) > size - 1
+            for room, extent, stride, size in zip(rooms(g), spans(g), g.stride, g.output_size, strict=True)
+        )
+    ),
+}
+DIVISOR = {
+    "divisor of one": lambda g: g.divisor_override == 1,
+    "divisor with ceil mode": lambda g: g.divisor_override is not None and g.ceil_mode,
+    "divisor, padding not counted": lambda g: g.divisor_override is not None and not g.count_include_pad,
+    "padding not counted, in ceil mode": lambda g: not g.count_include_pad and g.ceil_mode,
+}
+_MISTAKES: Paths = {
+    "grouped 1x1 image": (GROUPED["grouped 1x1 image"], ("group off by one", "image n uses image n-1")),
+    "even dilated window": (DILATED["even window, dilated"], ("dilations swapped", "dilation ignored")),
+    "window larger than the image": (
+        EDGES_OF_WINDOWS["window larger than the image"],
+        ("padding mirrored (before and after exchanged)",),
+    ),
+    "stride beyond a padded window": (
+        EDGES_OF_WINDOWS["stride beyond a padded window"],
+        ("strides swapped", "padding swapped between H and W"),
+    ),
+}
+
+
+def _unwritten() -> Iterator[Mutant]:
+    """In every family that has the parameter of the condition."""
+    for attribute, sizes, limit in _LIMITS:
+        beyond = {f"{name} beyond {limit}": _beyond(size, limit) for name, size in sizes.items()}
+        yield from _unwritten_where("sizes", attribute, beyond)
+    yield from _unwritten_where("sizes", "size", {f"one {name}": _is_one(size) for name, size in _ONES.items()})
+    yield from _unwritten_where("edges", "padding", EDGES_OF_WINDOWS)
+    yield from _unwritten_where("edges", "dilation", DILATED)
+    yield from _unwritten_where("edges", "groups", GROUPED)
+    yield from _unwritten_where("edges", "ceil_mode", CEIL)
+    yield from _unwritten_where("edges", "divisor_override", DIVISOR)
+    for rest in range(16):  # the remainder of a vector of 16 columns
+        yield Mutant(
+            f"last element not written, {rest} columns over 16", "sizes", unwritten, operators=CONVOLUTIONS[:1],
+            when=_remainder(rest), base=exact,
+        )  # fmt: skip
+
+
+def _unwritten_where(kind: str, attribute: str, conditions: dict[str, When]) -> Iterator[Mutant]:
+    for family, known in SIZED.items():
+        if any(field.attribute == attribute for field in known.geometry.FIELDS[2]):
+            for name, when in conditions.items():
+                text, operators = f"last element not written, {name}, {family}", names_of(family)
+                yield Mutant(text, kind, unwritten, operators=operators, when=when, base=exact, ranks=_ranks(name))
+
+
+KNOWN_BAD: tuple[Mutant, ...] = (
+    *_wrapping(),
+    *_unwritten(),
+    *on_paths(_MISTAKES, CONVOLUTIONS, "edges", "{mistake}, at the edge: {path}"),
+)

@@ -58,9 +58,9 @@ def on_paths(paths: Paths, among: tuple[str, ...], family: str, name: str) -> It
             operators = tuple(operator for operator in mutant.operators if operator in among)
             full = name.format(mistake=mistake, path=path)
             ranks = tuple(rank for rank in mutant.ranks if rank > 1 or path not in OF_SEVERAL_AXES)
-            when = _both(taken, mutant.when)
+            when = both(taken, mutant.when)
             yield replace(mutant, name=full, family=family, operators=operators, when=when, ranks=ranks)
 
 
-def _both(first: Callable[[Any], bool], second: Callable[[Any], bool]) -> Callable[[Any], bool]:
+def both(first: Callable[[Any], bool], second: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda geometry: first(geometry) and second(geometry)

@@ -9,16 +9,27 @@ from typing import Any
 import numpy as np
 
 from conformance.contract import Contract
-from conformance.dtypes import DTYPES, FORMATS, FP16, FP32, Format
-from conformance.operators import CONVOLUTIONS, MAXIMA, NORMALISED, OPERATORS, ORDINARY, POOLINGS, Arrays, Operator
-from conformance.operators.known_kernels.kernel import Mutant, Run, exact, of_operator
+from conformance.dtypes import DTYPES, FORMATS, FP16, FP32, Format, name_of
+from conformance.operators import (
+    CONVOLUTIONS,
+    MAXIMA,
+    NORMALISED,
+    OPERATORS,
+    ORDINARY,
+    POOLINGS,
+    TRANSPOSED,
+    Arrays,
+    Operator,
+)
+from conformance.operators.known_kernels.kernel import PLAIN, Mutant, Run, exact, of_operator, on_inputs
 from conformance.operators.known_kernels.rounding import Way, overflowing, rounded
 from conformance.operators.spatial import per_channel
 
 EVERY = ORDINARY
 FORWARD, BACKWARD_DATA, BACKWARD_WEIGHT = CONVOLUTIONS
 TRAINING, BACKWARD, INFERENCE = NORMALISED
-SUMS = (*CONVOLUTIONS, *POOLINGS, "max_pool_backward")
+SUMS = tuple(name for name in PLAIN if OPERATORS[name].homogeneous.signs and name not in TRANSPOSED)
+"""What is linear in its data, as maxima are not. Few problems of transposed convolutions have inputs of all bits."""
 FULL = ("fp32", "fp64")
 """Formats in which the fixed distribution leaves bits unused."""
 FORMAT = DTYPES
@@ -29,16 +40,7 @@ Change = Callable[[np.ndarray, Format], np.ndarray]
 
 def _reading(change: Change, *names: str) -> Run:
     """The exact kernel, with inputs changed as they are read: those named, or else all of them."""
-
-    def run(operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> Arrays:
-        changed = dict(inputs)
-        for name, tensor in operator.inputs(geometry).items():
-            if not names or name in names:
-                array, format = inputs[name], FORMATS[tensor.stored_as(dtype)]
-                changed[name] = change(array.astype(np.float64), format).astype(array.dtype)
-        return exact(operator, geometry, changed, dtype)
-
-    return run
+    return on_inputs(lambda a: change(a.astype(np.float64), FORMATS[name_of(a.dtype)]).astype(a.dtype), *names)
 
 
 def _writing(change: Change) -> Run:
@@ -82,10 +84,6 @@ def _saturated(values: np.ndarray, format: Format) -> np.ndarray:
 def _saturated_unless_infinite(values: np.ndarray, format: Format) -> np.ndarray:
     """As conversions that saturate do: an infinite number stays so."""
     return np.where(np.isinf(values), values, _saturated(values, format))
-
-
-def _overflow_as_nan(values: np.ndarray, format: Format) -> np.ndarray:
-    return np.where(np.abs(values) > largest(format), np.nan, values)
 
 
 def _flushed(times: float = 1.0) -> Change:
@@ -158,7 +156,11 @@ def _not_finite() -> Iterator[Mutant]:
 def _overflowing() -> Iterator[Mutant]:
     yield _mutant("overflow saturates", _writing(_saturated), CONVOLUTIONS)
     yield _mutant("finite overflow saturates", _writing(_saturated_unless_infinite), CONVOLUTIONS, FORMAT[:3])
-    yield _mutant("overflow becomes NaN", _writing(_overflow_as_nan), CONVOLUTIONS)
+    yield _mutant(
+        "overflow becomes NaN",
+        _writing(lambda v, format: np.where(np.abs(v) > largest(format), np.nan, v)),
+        CONVOLUTIONS,
+    )
     yield _mutant("overflow becomes +Inf", _writing(lambda v, _: np.where(np.isinf(v), np.inf, v)), CONVOLUTIONS)
     yield _mutant(
         "infinite beyond half of the range",

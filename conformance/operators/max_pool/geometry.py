@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
-from conformance.operators.base import Tensor
-from conformance.operators.descriptor import Described, Field, by_rank, dilated
-from conformance.operators.pooling_geometry import CEIL, laid_out, pooling_fields
-from conformance.operators.spatial import IMAGE, Extents, GeometryError, Padding, Spatial, require_windows, unpadded
+from conformance.operators.descriptor import Field, by_rank, dilated
+from conformance.operators.pooling_geometry import CEIL, Pooled, laid_out, pooling_fields
+from conformance.operators.spatial import IMAGE, Extents, GeometryError, Padding, require_windows, unpadded
 
 MAX_STARTS = 1 << 20
 """Windows that begin in the padding, and differ, of one axis."""
 
 
 @dataclass(frozen=True)
-class MaxPoolGeometry(Described, Spatial):
+class MaxPoolGeometry(Pooled):
     """Sizes and parameters of one max pooling in one to three dimensions. Raises GeometryError for what no pooling has.
     A padding or dilation of () is the default.
 
@@ -43,11 +42,6 @@ class MaxPoolGeometry(Described, Spatial):
     padding: Padding = ()
     dilation: Extents = ()
     ceil_mode: bool = False
-
-    output_size: Extents = field(init=False, repr=False, compare=False)
-    overhang: Padding = field(init=False, repr=False, compare=False)
-    x: Tensor = field(init=False, repr=False, compare=False)
-    y: Tensor = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         rank = self.rank

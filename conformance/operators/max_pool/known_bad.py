@@ -13,7 +13,8 @@ from conformance.operators.known_kernels.kernel import FP32_ONLY, SHORT, STORED,
 from conformance.operators.known_kernels.rounding import Way, bits, rounded
 from conformance.operators.known_kernels.structure import Paths, on_paths
 from conformance.operators.max_pool.geometry import MaxPoolGeometry
-from conformance.operators.max_pool.operators import routed, selected
+from conformance.operators.max_pool.mistakes import Choice, choosing
+from conformance.operators.max_pool.operators import selected
 from conformance.operators.spatial import cropped, is_padded, padded, taps
 
 FORWARD, BACKWARD = BOTH = MAXIMA
@@ -21,27 +22,21 @@ Key = Callable[[np.ndarray], np.ndarray]
 """What elements are compared by, in place of themselves."""
 
 
+def _choosing(choice: Choice) -> Run:
+    """Other elements than the largest are chosen."""
+    compute = choosing(choice)
+    return lambda operator, g, inputs, dtype: stored(compute(operator, g, inputs, np.float64), dtype)
+
+
 def _compared_by(key: Key) -> Run:
     """The element with the largest key is chosen, or gets the gradient."""
-
-    def run(operator: Operator, g: MaxPoolGeometry, inputs: Arrays, dtype: str) -> Arrays:
-        x = inputs["x"].astype(np.float64)
-        found = selected(g, key(x))
-        if operator.name == BACKWARD:
-            return stored({"dx": routed(g, found, inputs["dy"].astype(np.float64))}, dtype)
-        image, y = padded(x, g.overhang, x.dtype, -np.inf), np.zeros(g.y.shape)
-        for tap, place in enumerate(taps(g)):
-            y = np.where(found == tap, image[place], y)
-        return stored({"y": y}, dtype)
-
-    return run
+    return _choosing(lambda g, x: selected(g, key(x)))
 
 
 def _as_bits(x: np.ndarray) -> np.ndarray:
     """Patterns of fp32 compared as signed integers: negative numbers are in reverse."""
     with np.errstate(over="ignore"):
-        found: np.ndarray = x.astype(np.float32).view(np.int32).astype(np.float64)
-    return found
+        return x.astype(np.float32).view(np.int32).astype(np.float64)
 
 
 def _starting_at(value: Callable[[str], float]) -> Run:
@@ -67,37 +62,29 @@ def _greater(operator: Operator, g: MaxPoolGeometry, inputs: Arrays, dtype: str)
     return stored({"y": y}, dtype)
 
 
-def _added_in(format: Callable[[str], Format], way: Way = np.rint) -> Run:
-    """Gradients added one by one in an accumulator of some format."""
+def _added(keep: Callable[[np.ndarray, str], np.ndarray], by_mask: bool = False) -> Run:
+    """Gradients added one by one to what `keep` makes of the sum and the storage dtype; `by_mask`, times one where the
+    maximum is and times zero elsewhere, so that NaN and Inf reach the whole window."""
 
     def run(operator: Operator, g: MaxPoolGeometry, inputs: Arrays, dtype: str) -> Arrays:
         found, dy = selected(g, inputs["x"].astype(np.float64)), inputs["dy"].astype(np.float64)
         image = padded(np.zeros(g.x.shape), g.overhang, np.dtype(np.float64))
         for tap, place in enumerate(taps(g)):
-            total = image[place] + np.where(found == tap, dy, 0)
-            image[place] = rounded(total, format(dtype), way)
+            arriving = dy * (found == tap) if by_mask else np.where(found == tap, dy, 0)
+            image[place] = keep(image[place] + arriving, dtype)
         return stored({"dx": cropped(image, g.overhang, g.size)}, dtype)
 
     return run
 
 
-def _multiplied_by_mask(operator: Operator, g: MaxPoolGeometry, inputs: Arrays, dtype: str) -> Arrays:
-    """dy times one where the maximum is, and times zero elsewhere, so that NaN and Inf reach the whole window."""
-    found, dy = selected(g, inputs["x"].astype(np.float64)), inputs["dy"].astype(np.float64)
-    image = padded(np.zeros(g.x.shape), g.overhang, np.dtype(np.float64))
-    for tap, place in enumerate(taps(g)):
-        image[place] += dy * (found == tap)
-    return stored({"dx": cropped(image, g.overhang, g.size)}, dtype)
+def _added_in(format: Format, way: Way = np.rint) -> Run:
+    """In an accumulator of some format."""
+    return _added(lambda total, dtype: rounded(total, format, way))
 
 
 def _index_of_bits(count: int) -> Run:
     """Positions of the window stored in an integer that does not hold them all."""
-
-    def run(operator: Operator, g: MaxPoolGeometry, inputs: Arrays, dtype: str) -> Arrays:
-        found = selected(g, inputs["x"].astype(np.float64)) % (1 << count)
-        return stored({"dx": routed(g, found, inputs["dy"].astype(np.float64))}, dtype)
-
-    return run
+    return _choosing(lambda g, x: selected(g, x) % (1 << count))
 
 
 def _stored_by_way_of(format: Format, way: Way = np.rint) -> Run:
@@ -113,11 +100,15 @@ _PRECISION: dict[str, tuple[Run, tuple[str, ...], tuple[str, ...]]] = {
     "elements compared in tf32": (_compared_by(lambda x: rounded(x, TF32)), BOTH, FP32_ONLY),
     "elements compared as integers": (_compared_by(_as_bits), BOTH, STORED),
     "elements compared by their whole part": (_compared_by(np.trunc), BOTH, STORED),
-    "gradients added in bf16": (_added_in(lambda dtype: BF16), (BACKWARD,), STORED),
-    "gradients added in fp16": (_added_in(lambda dtype: FP16), (BACKWARD,), ("fp32", "fp16")),
-    "gradients added in 20 bits": (_added_in(lambda dtype: bits(20)), (BACKWARD,), FP32_ONLY),
-    "gradients added toward zero": (_added_in(lambda dtype: FP32, np.trunc), (BACKWARD,), FP32_ONLY),
-    "gradients added in the storage dtype": (_added_in(lambda dtype: FORMATS[dtype]), (BACKWARD,), SHORT),
+    "gradients added in bf16": (_added_in(BF16), (BACKWARD,), STORED),
+    "gradients added in fp16": (_added_in(FP16), (BACKWARD,), ("fp32", "fp16")),
+    "gradients added in 20 bits": (_added_in(bits(20)), (BACKWARD,), FP32_ONLY),
+    "gradients added toward zero": (_added_in(FP32, np.trunc), (BACKWARD,), FP32_ONLY),
+    "gradients added in the storage dtype": (
+        _added(lambda total, dtype: rounded(total, FORMATS[dtype])),
+        (BACKWARD,),
+        SHORT,
+    ),
 }
 
 _MEMORY: dict[str, tuple[Run, tuple[str, ...]]] = {
@@ -128,7 +119,7 @@ _MEMORY: dict[str, tuple[Run, tuple[str, ...]]] = {
     ),
     "maximum starts at -1": (_starting_at(lambda dtype: -1.0), (FORWARD,)),
     "NaN is never greater": (_greater, (FORWARD,)),
-    "gradient multiplied by a mask": (_multiplied_by_mask, (BACKWARD,)),
+    "gradient multiplied by a mask": (_added(lambda total, dtype: total, by_mask=True), (BACKWARD,)),
     "index of the window in 8 bits": (_index_of_bits(8), (BACKWARD,)),
     "index of the window in 3 bits": (_index_of_bits(3), (BACKWARD,)),
     "dx not zeroed where nothing was chosen": (

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from conformance.contract import Contract
-from conformance.dtypes import BF16, FORMATS
+from conformance.dtypes import BF16
 from conformance.operators import MAXIMA, Arrays, Operator
 from conformance.operators.known_kernels.kernel import DEFAULT, STORED, CampaignRow, KnownGood
 from conformance.operators.known_kernels.rounding import rounded, stored
@@ -18,8 +18,8 @@ from conformance.operators.pooling import covered
 from conformance.operators.spatial import cropped, padded, taps
 
 FORWARD, BACKWARD = MAXIMA
-Add = Callable[[np.ndarray, np.ndarray, str], np.ndarray]
-"""(sum, what arrives, storage dtype) -> the sum, as the accumulator keeps it."""
+Keep = Callable[[np.ndarray, str], np.ndarray]
+"""(sum, storage dtype) -> the sum, as the accumulator keeps it."""
 
 
 def _separable(operator: Operator, g: MaxPoolGeometry, inputs: Arrays, dtype: str) -> Arrays:
@@ -40,25 +40,11 @@ def _backwards(operator: Operator, g: MaxPoolGeometry, inputs: Arrays, dtype: st
     return {"y": stored(y, dtype)}
 
 
-def _in_float32(total: np.ndarray, arriving: np.ndarray, dtype: str) -> np.ndarray:
-    found: np.ndarray = (total.astype(np.float32) + arriving.astype(np.float32)).astype(np.float64)
-    return found
+def _in_float32(total: np.ndarray, dtype: str) -> np.ndarray:
+    return total.astype(np.float32).astype(np.float64)
 
 
-def _in_float64(total: np.ndarray, arriving: np.ndarray, dtype: str) -> np.ndarray:
-    found: np.ndarray = total + arriving
-    return found
-
-
-def _in_storage(total: np.ndarray, arriving: np.ndarray, dtype: str) -> np.ndarray:
-    return rounded(total + arriving, FORMATS[dtype])
-
-
-def _in_bf16(total: np.ndarray, arriving: np.ndarray, dtype: str) -> np.ndarray:
-    return rounded(total + arriving, BF16)
-
-
-def _window_by_window(order: int, add: Add) -> Callable[[Operator, Any, Arrays, str], Arrays]:
+def _window_by_window(keep: Keep = _in_float32, order: int = 1) -> Callable[[Operator, Any, Arrays, str], Arrays]:
     """argmax of every window, its gradient added to the image: windows in row-major order, or from the last one."""
 
     def run(operator: Operator, g: MaxPoolGeometry, inputs: Arrays, dtype: str) -> Arrays:
@@ -71,7 +57,7 @@ def _window_by_window(order: int, add: Add) -> Callable[[Operator, Any, Arrays, 
             within = np.flatnonzero(inside[seen])  # padding is never chosen, not by a window of minus infinities either
             found = within[image[seen].reshape(g.n, g.c, -1)[..., within].argmax(axis=2)]
             at = chosen(g, found, (images, channels, *place[1:]))
-            out[at] = add(out[at], dy[place], dtype)
+            out[at] = keep(out[at] + dy[place], dtype)
         return {"dx": stored(cropped(out, g.overhang, g.size), dtype)}
 
     return run
@@ -89,18 +75,17 @@ def _known_good(
 
 
 _FP64 = Contract(accumulate="fp64")
+_IN_BF16 = _window_by_window(lambda total, dtype: rounded(total, BF16))
 
 KNOWN_GOOD: tuple[KnownGood, ...] = (
     # what selects an element adds nothing, and meets the strictest contract
     _known_good("rows-then-columns", _separable, (FORWARD,), _FP64),
     _known_good("from-the-last", _backwards, (FORWARD,), _FP64),
-    _known_good("window-by-window", _window_by_window(1, _in_float32), (BACKWARD,), stricter=_FP64),
-    _known_good("last-window-first", _window_by_window(-1, _in_float32), (BACKWARD,), stricter=_FP64),
-    _known_good("fp64", _window_by_window(1, _in_float64), (BACKWARD,), _FP64),
-    _known_good(
-        "storage-bf16", _window_by_window(1, _in_storage), (BACKWARD,), Contract(accumulate="bf16"), DEFAULT, ("bf16",)
-    ),
-    _known_good("bf16", _window_by_window(1, _in_bf16), (BACKWARD,), Contract(accumulate="bf16"), DEFAULT, ("fp32",)),
+    _known_good("window-by-window", _window_by_window(), (BACKWARD,), stricter=_FP64),
+    _known_good("last-window-first", _window_by_window(order=-1), (BACKWARD,), stricter=_FP64),
+    _known_good("fp64", _window_by_window(lambda total, dtype: total), (BACKWARD,), _FP64),
+    _known_good("storage-bf16", _IN_BF16, (BACKWARD,), Contract(accumulate="bf16"), DEFAULT, ("bf16",)),
+    _known_good("bf16", _IN_BF16, (BACKWARD,), Contract(accumulate="bf16"), DEFAULT, ("fp32",)),
 )
 
 ROWS = (

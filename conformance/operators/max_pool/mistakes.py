@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from conformance.operators.base import Arrays, Operator
-from conformance.operators.image_mistakes import DILATIONS, IMAGES, TAILS, WINDOWS
+from conformance.operators.image_mistakes import DILATIONS, FURTHER_DILATIONS, IMAGES, TAILS, WINDOWS, enlarged, filled
 from conformance.operators.max_pool.geometry import MaxPoolGeometry
 from conformance.operators.max_pool.operators import chosen, routed, selected
 from conformance.operators.mistakes import Compute, InapplicableError, Mistake, on_outputs
 from conformance.operators.pooling import covered, scattered
-from conformance.operators.pooling_mistakes import POOL_WINDOWS, POSITIONS
-from conformance.operators.spatial import cropped, is_padded, padded, taps, unpadded
+from conformance.operators.pooling_mistakes import POOL_FURTHER, POOL_WINDOWS, POSITIONS
+from conformance.operators.spatial import cropped, is_padded, padded, taps
 
 FORWARD, BACKWARD = "max_pool_forward", "max_pool_backward"
 
@@ -24,7 +23,7 @@ Choice = Callable[[MaxPoolGeometry, np.ndarray], np.ndarray]
 """From x to the position of each window that is taken for its maximum, [N, C, P, Q]."""
 
 
-def _choosing(choice: Choice, padding: float = -np.inf) -> Compute:
+def choosing(choice: Choice, padding: float = -np.inf) -> Compute:
     """Another element of each window: y is that element (or padding), and dy goes there."""
 
     def compute(operator: Operator, g: MaxPoolGeometry, inputs: Arrays, dtype: Any) -> Arrays:
@@ -49,7 +48,7 @@ def _of_some(kept: Callable[[Any], np.ndarray]) -> Compute:
             raise InapplicableError
         return selected(g, x, order, -np.inf)
 
-    return _choosing(choice)
+    return choosing(choice)
 
 
 def _zero_padding(g: MaxPoolGeometry, x: np.ndarray) -> np.ndarray:
@@ -58,19 +57,12 @@ def _zero_padding(g: MaxPoolGeometry, x: np.ndarray) -> np.ndarray:
     return selected(g, x, padding=0.0)
 
 
-def _filled(mode: Any) -> Compute:
+def _circular(operator: Operator, g: MaxPoolGeometry, inputs: Arrays, dtype: Any) -> Arrays:
     """The maximum over an image enlarged by what it holds already."""
-
-    def compute(operator: Operator, g: MaxPoolGeometry, inputs: Arrays, dtype: Any) -> Arrays:
-        if not is_padded(g.padding):
-            raise InapplicableError
-        size = tuple(extent + sum(sides) for extent, sides in zip(g.size, g.padding, strict=True))
-        wide = replace(g, size=size, padding=unpadded(g.rank))
-        if wide.output_size != g.output_size:  # in ceil mode a window that starts behind the image
-            raise InapplicableError
-        return operator.reference(wide, {"x": np.pad(inputs["x"], ((0, 0), (0, 0), *g.padding), mode=mode)}, dtype)
-
-    return compute
+    wide, x = enlarged(g), filled("wrap")(inputs["x"], g)
+    if wide.output_size != g.output_size:  # in ceil mode a window that starts behind the image
+        raise InapplicableError
+    return operator.reference(wide, {"x": x}, dtype)
 
 
 def _average(operator: Operator, g: MaxPoolGeometry, inputs: Arrays, dtype: Any) -> Arrays:
@@ -83,9 +75,9 @@ def _average(operator: Operator, g: MaxPoolGeometry, inputs: Arrays, dtype: Any)
 
 
 _CHOICES: dict[str, Compute] = {
-    "minimum instead of maximum": _choosing(lambda g, x: selected(g, -x)),
-    "largest magnitude instead of maximum": _choosing(lambda g, x: selected(g, np.abs(x))),
-    "padding is zero instead of minus infinity": _choosing(_zero_padding, 0.0),
+    "minimum instead of maximum": choosing(lambda g, x: selected(g, -x)),
+    "largest magnitude instead of maximum": choosing(lambda g, x: selected(g, np.abs(x))),
+    "padding is zero instead of minus infinity": choosing(_zero_padding, 0.0),
     **{name: _of_some(kept) for name, kept in POSITIONS.items()},
     "average instead of maximum": _average,
 }
@@ -93,7 +85,7 @@ _CHOICES: dict[str, Compute] = {
 _FORWARD: dict[str, Compute] = {
     "maximum of the magnitudes": on_outputs(lambda y, g: np.abs(y), "y"),
     "maximum starts at zero": on_outputs(lambda y, g: np.maximum(y, 0), "y"),
-    "maximum over circular padding": _filled("wrap"),
+    "maximum over circular padding": _circular,
 }
 
 
@@ -134,10 +126,6 @@ def _overwritten(order: int) -> Compute:
     return compute
 
 
-def _by_columns(g: MaxPoolGeometry, x: np.ndarray) -> np.ndarray:
-    return selected(g, x, np.arange(math.prod(g.window)).reshape(g.window).T.reshape(-1).tolist())
-
-
 def _rolled_by_padding(dx: np.ndarray, g: MaxPoolGeometry) -> np.ndarray:
     shift = tuple(before for before, _ in g.padding)
     if not any(shift):
@@ -146,10 +134,12 @@ def _rolled_by_padding(dx: np.ndarray, g: MaxPoolGeometry) -> np.ndarray:
 
 
 _BACKWARD: dict[str, Compute] = {
-    "tie to the last maximum instead of the first": _choosing(
+    "tie to the last maximum instead of the first": choosing(
         lambda g, x: selected(g, x, range(math.prod(g.window) - 1, -1, -1)),
     ),
-    "tie to the first maximum in column-major order": _choosing(_by_columns),
+    "tie to the first maximum in column-major order": choosing(
+        lambda g, x: selected(g, x, np.arange(math.prod(g.window)).reshape(g.window).T.reshape(-1).tolist())
+    ),
     "tie to every maximum": _to_every_maximum(shared=False),
     "tie shared by every maximum": _to_every_maximum(shared=True),
     "dx of the last window where windows overlap": _overwritten(1),
@@ -167,3 +157,5 @@ MISTAKES: tuple[Mistake, ...] = (
     *(Mistake(f"max pooling: {name}", "pooling", compute, (FORWARD,)) for name, compute in _FORWARD.items()),
     *(Mistake(f"max pooling: {name}", "gradients", compute, (BACKWARD,)) for name, compute in _BACKWARD.items()),
 )
+
+FURTHER: tuple[Mistake, ...] = (*POOL_FURTHER, *FURTHER_DILATIONS)

@@ -10,7 +10,7 @@ frameworks do that keep no indices, and adds up the gradients of the windows tha
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,17 +18,17 @@ import numpy as np
 
 from conformance.operators import double_double
 from conformance.operators.base import (
+    WINDOW_BEYOND_IMAGE,
     Arrays,
     ErrorModel,
+    Given,
     Homogeneous,
     Operator,
     Request,
     Spoil,
-    Tensor,
     WorkedExample,
 )
 from conformance.operators.double_double import Double
-from conformance.operators.invalid_requests import WINDOW
 from conformance.operators.max_pool.geometry import MaxPoolGeometry
 from conformance.operators.pooling import covered, few_windows
 from conformance.operators.spatial import cropped, padded, spans, taps, taps_per_input
@@ -91,16 +91,7 @@ class _MaxPool(Operator):
 
     family = "max_pool"
     keywords: tuple[str, ...] = ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "layout")
-    invalid = WINDOW | PADDING
-
-    def parameters(self, geometry: MaxPoolGeometry) -> dict[str, Any]:
-        return {
-            "kernel_size": geometry.window,
-            "stride": geometry.stride,
-            "padding": geometry.padding,
-            "dilation": geometry.dilation,
-            "ceil_mode": geometry.ceil_mode,
-        }
+    invalid = WINDOW_BEYOND_IMAGE | PADDING
 
     def flops(self, geometry: MaxPoolGeometry) -> int:
         """A comparison for every position of every window."""
@@ -111,7 +102,7 @@ class MaxPoolForward(_MaxPool):
     """x[N,C,H,W] -> y[N,C,P,Q]."""
 
     name, data, operand = "max_pool_forward", "x", "x"
-    arguments = ("x",)
+    arguments, returns = ("x",), ("y",)
     homogeneous = Homogeneous(("x",), ("y",), signs=False)
     gradients = ("max_pool_backward",)
     worked_example = WorkedExample(
@@ -119,16 +110,10 @@ class MaxPoolForward(_MaxPool):
     )
     """Of the ONNX specification, MaxPool, maxpool_2d_precomputed_pads."""
 
-    def inputs(self, geometry: MaxPoolGeometry) -> dict[str, Tensor]:
-        return {"x": geometry.x}
-
-    def outputs(self, geometry: MaxPoolGeometry) -> dict[str, Tensor]:
-        return {"y": geometry.y}
-
     def errors(self, geometry: MaxPoolGeometry) -> ErrorModel:
         return ErrorModel({"y": 1}, span=1, selects=True)
 
-    def reference(self, geometry: MaxPoolGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
+    def reference(self, geometry: MaxPoolGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
         image = padded(inputs["x"], geometry.overhang, np.dtype(dtype), -np.inf)
         y = np.full(geometry.y.shape, -np.inf, dtype)
         if few_windows(geometry):
@@ -140,7 +125,7 @@ class MaxPoolForward(_MaxPool):
             np.maximum(y, image[seen], out=y)
         return {"y": y}
 
-    def magnitude(self, geometry: MaxPoolGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
+    def magnitude(self, geometry: MaxPoolGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
         """|y|."""
         return {"y": np.abs(self.reference(geometry, inputs, dtype)["y"])}
 
@@ -149,21 +134,15 @@ class MaxPoolBackward(_MaxPool):
     """dy[N,C,P,Q], x[N,C,H,W] -> dx[N,C,H,W]."""
 
     name, data, operand = "max_pool_backward", "dy", "dy"
-    arguments = ("dy", "x")
+    arguments, returns = ("dy", "x"), ("dx",)
     homogeneous = Homogeneous(("dy",), ("dx",))
-
-    def inputs(self, geometry: MaxPoolGeometry) -> dict[str, Tensor]:
-        return {"dy": geometry.y, "x": geometry.x}
-
-    def outputs(self, geometry: MaxPoolGeometry) -> dict[str, Tensor]:
-        return {"dx": geometry.x}
 
     def errors(self, geometry: MaxPoolGeometry) -> ErrorModel:
         """As many gradients as there are windows that hold an element."""
         terms = taps_per_input(geometry)
         return ErrorModel({"dx": terms}, span=terms)
 
-    def reference(self, geometry: MaxPoolGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
+    def reference(self, geometry: MaxPoolGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
         found = selected(geometry, inputs["x"].astype(dtype))
         return {"dx": routed(geometry, found, inputs["dy"].astype(dtype))}
 
@@ -172,7 +151,10 @@ class MaxPoolBackward(_MaxPool):
         dx = double_double.linear(partial(routed, geometry, found), [inputs["dy"]], self.errors(geometry).span)
         return {"dx": dx}
 
-    def magnitude(self, geometry: MaxPoolGeometry, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
+    def magnitude(self, geometry: MaxPoolGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
         """s2 = sqrt(sum of dy^2)."""
         squares = {**inputs, "dy": np.square(inputs["dy"].astype(dtype))}
         return {"dx": np.sqrt(self.reference(geometry, squares, dtype)["dx"])}
+
+
+FAMILY = MaxPoolGeometry, (MaxPoolForward(), MaxPoolBackward())

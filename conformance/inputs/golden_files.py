@@ -1,17 +1,28 @@
-"""Writing goldens: those of the project, and those that another language asks for."""
+"""Goldens as files: those of the project and those that another language asks for are written, and verified, one
+sentence a defect."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from conformance.inputs import npz, recipes
-from conformance.inputs.digests import entry
 from conformance.inputs.drawing import Recipe
 from conformance.inputs.expectation import Expectation
-from conformance.inputs.manifest import MANIFEST, TENSORS, GoldenError, Manifest, Stored, read, render
+from conformance.inputs.manifest import (
+    MANIFEST,
+    REMEDY,
+    TENSORS,
+    GoldenError,
+    Manifest,
+    Stored,
+    differences,
+    entry,
+    read,
+    render,
+)
 
 
 def regenerate(folder: Path, pinned: Sequence[Recipe], stored: Sequence[Recipe], jobs: int) -> str:
@@ -50,7 +61,7 @@ def export(folder: Path, chosen: Sequence[Recipe], seed: int) -> str:
     Files of the same names are replaced, others stay. The manifest comes last and lists this export alone.
     """
     after, size = Manifest(), 0
-    for recipe in recipes.progress(chosen):
+    for recipe in recipes.progress(chosen, len(chosen), "recipes"):
         expected, name = Expectation(recipe), npz.file_name(recipe)
         content = npz.encode(npz.arrays(expected))
         replace_all({folder / TENSORS / name: content})
@@ -95,3 +106,67 @@ def _unwritable(problem: OSError, path: Path) -> GoldenError:
 def _changes(before: Mapping[str, object], after: Mapping[str, object]) -> str:
     changed = sum(before[key] != after[key] for key in before.keys() & after.keys())
     return f"{len(after.keys() - before.keys())} added, {changed} changed, {len(before.keys() - after.keys())} removed"
+
+
+def defects(folder: Path, pinned: Sequence[Recipe], stored: Sequence[Recipe], jobs: int) -> Iterator[str]:
+    """What is wrong with the goldens in `folder`, given what the tables and the list of stored tensors ask for.
+
+    Every sentence names file, entry or field, and remedy. Raises GoldenError where the manifest cannot be used.
+    """
+    path, tensors = folder / MANIFEST.name, folder / TENSORS
+    manifest = read(path)
+    for defect in _unmatched("entry", manifest.entries, [recipe.key for recipe in pinned], "the tables"):
+        yield f"{path}: {defect}; {REMEDY}"
+    known = [recipe for recipe in pinned if recipe.key in manifest.entries]
+    for recipe, computed in recipes.entries(known, jobs):
+        for difference in differences(manifest.entries[recipe.key], computed):
+            yield f"{path}: entry {recipe.key!a}: {difference}; {REMEDY}"
+
+    wanted = {npz.file_name(recipe): recipe for recipe in stored}
+    for defect in _unmatched("tensors, file", manifest.tensors, wanted, "the stored recipes"):
+        yield f"{path}: {defect}; {REMEDY}"
+    for name, listed in manifest.tensors.items():
+        for defect in _file_defects(tensors / name, listed, wanted.get(name)):
+            yield f"{tensors / name}: {defect}; {REMEDY}"
+    for file in sorted(tensors.glob("*.npz")):
+        if file.name not in manifest.tensors:
+            yield f"{file}: {path} does not list this file; delete it"
+
+
+def _unmatched(what: str, listed: Collection[str], wanted: Collection[str], where: str) -> Iterator[str]:
+    asked = set(wanted)
+    for name in wanted:
+        if name not in listed:
+            yield f"{what} {name!a} is missing, which {where} ask for"
+    for name in listed:
+        if name not in asked:
+            yield f"{what} {name!a} is nothing that {where} ask for"
+
+
+def _file_defects(path: Path, listed: Stored, recipe: Recipe | None) -> Iterator[str]:
+    try:
+        content = path.read_bytes()
+    except OSError as problem:
+        yield f"cannot be read ({problem.strerror})"
+        return
+    if npz.sha256(content) != listed.sha256:
+        yield f"edited or truncated: SHA-256 is {npz.sha256(content)[:12]}, the manifest says {listed.sha256[:12]}"
+        return
+    if recipe is None:
+        return
+    if listed.recipe != recipe.key:
+        yield f"the manifest's field recipe is {listed.recipe!a} instead of {recipe.key!a}"
+    try:
+        found, wanted = npz.decode(content), npz.arrays(Expectation(recipe))
+    except ValueError as problem:
+        yield str(problem)
+        return
+    for name in sorted(found.keys() | wanted.keys()):
+        if name not in wanted:
+            yield f"array {name!a} is not of this recipe"
+        elif name not in found:
+            yield f"array {name!a} is missing"
+        else:
+            one, other = ((array.dtype, array.shape, array.tobytes()) for array in (found[name], wanted[name]))
+            if one != other:  # to the bit
+                yield f"array {name!a} is not what the recipe gives"
