@@ -18,7 +18,7 @@ from time import monotonic
 
 import psutil
 
-from conformance.execution.handles import Exited, Raised
+from conformance.execution.remote import Exited, Raised
 from conformance.execution.process import Crash
 from conformance.implementations.implementation import Implementation
 from conformance.results.schema import MachineState
