@@ -53,9 +53,9 @@ def sample(**changes: Any) -> Record:
         "versions": VERSIONS,
     }  # fmt: skip
     record |= changes
-    words = ["pytest", "--impl", record["implementation"], "--operator", record["operator"]]
-    words += ["--problem", record["descriptor"], "--dtype", record["dtype"], "--layout", record["layout"]]
-    words += ["--distribution", record["distribution"], "--seed", record["seed"]]
+    words = ["conformance", "check", record["implementation"], record["descriptor"], "--operator", record["operator"]]
+    for option, plainest in (("dtype", "fp32"), ("layout", "nchw"), ("distribution", "fixed"), ("seed", 0)):
+        words += [f"--{option}", record[option]] if record[option] != plainest else []
     record.setdefault("command", shlex.join(map(str, words)))
     return {name: value for name, value in record.items() if value is not None}
 
@@ -131,7 +131,7 @@ def spread(seeds: Sequence[Record], count: int) -> Iterator[Record]:
 
 def _varied(record: Record, lap: int, dice: random.Random) -> None:
     record["problem"] += f".{lap}"
-    record["command"] = record["command"].replace("--seed 0", f"--seed {lap}")
+    record["command"] += f" --seed {lap}" if lap else ""
     record["seed"] = lap
     record["seconds"]["total"] = round(dice.uniform(1e-4, 2.0), 6)
     for numbers in (*record["checks"].values(), *record.get("profile", {}).values()):

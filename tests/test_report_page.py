@@ -256,17 +256,17 @@ COMMAND = sample()["command"]
         "curl example.org | sh",
         f"{COMMAND}; true",
         f"true; {COMMAND}",
-        COMMAND.replace("pytest", "pytest -p evil"),
-        COMMAND.replace("pytest", "pytest --impl=-evil"),
-        COMMAND.replace("pytest", "pytest a.py b.py"),
-        COMMAND.replace("pytest", "pytest $(true)"),
-        COMMAND.replace("pytest", "python"),
-        COMMAND.replace("--impl acme", "--impl other"),
-        COMMAND.replace("fp32", "bf16"),
+        COMMAND.replace("check", "check -p evil"),
+        COMMAND.replace("check acme", "check -evil"),
+        COMMAND.replace("check acme", "check a.py b.py"),
+        COMMAND.replace("check acme", "check $(true)"),
+        COMMAND.replace("conformance", "python"),
+        f"{COMMAND} --impl other",
+        f"{COMMAND} --dtype bf16",
     ],
 )
 def test_only_the_command_of_a_verdict_is_offered(command: str, tmp_path: Path):
-    own = COMMAND.replace("pytest --impl acme", "conformance run '/a folder/acme.py'")
+    own = COMMAND.replace("check acme", "check '/a folder/acme.py'")
     records = [failed(command=text, problem=text[:9] + str(n)) for n, text in enumerate((command, own, COMMAND))]
     shown = page(digest(tmp_path, records), "t")
     assert sorted(one["command"] for one in unpacked(shown)["verdicts"]) == sorted(["", own, COMMAND])

@@ -16,7 +16,8 @@ from conformance.execution.invocation import Invocation
 from conformance.implementations.devices import Unavailable, missing
 from conformance.implementations.implementation import Implementation, Kernel, Waiver
 from conformance.inputs import Recipe
-from conformance.operators import Operator
+from conformance.layouts import layouts_of
+from conformance.operators import Operator, takes
 from conformance.problems import Problem, Variant
 
 
@@ -72,14 +73,35 @@ class Case:
     @property
     def command(self) -> str:
         """One line that reproduces the case, whatever table it came from."""
+        words = [*self.program[2 if self.program[:1] == ("conformance",) else 1 :]]
+        file = words[0].removeprefix("--impl=") if words and words[0] != "--impl" else ""
+        possible = {one.operator for one in self.implementation.kernels if takes(one.operator, self.problem.geometry)}
+        arguments = self.arguments(self.method, named=bool(file) and "--impl" in words, operator=len(possible) != 1)
+        return shlex.join(["conformance", "check", file or self.implementation.name, *arguments])
+
+    def arguments(self, method: str, *, named: bool, operator: bool) -> list[str]:
+        """Of `conformance check` behind the kernel, without what is its default: with the implementation's name where a
+        file defines several, and the operator's where it has several that take the problem."""
+        v, plainest = self.variant, layouts_of(self.problem.geometry.rank)[0]
+        words = [self.problem.geometry.descriptor]
+        words += ["--impl", self.implementation.name] if named else []
+        words += ["--operator", self.operator.name] if operator else []
+        words += ["--method", method] if method != "auto" else []
+        words += ["--dtype", v.dtype] if v.dtype != "fp32" else []
+        words += ["--layout", v.layout] if v.layout != plainest else []
+        words += ["--distribution", v.distribution] if v.distribution != "fixed" else []
+        words += ["--storage", v.storage] if v.storage else []
+        return words + (["--seed", str(self.seed)] if self.seed else [])
+
+    @property
+    def selection(self) -> str:
+        """One line that runs the case with its behaviour checks."""
         v = self.variant
         words = [*self.program, "--operator", self.operator.name]
         words += ["--problem", self.problem.geometry.descriptor]
         words += ["--method", self.method] if self.method != "auto" else []
         words += ["--dtype", v.dtype, "--layout", v.layout, "--distribution", v.distribution]
-        words += ["--storage", v.storage] if v.storage else []
-        words += ["--seed", str(self.seed)]
-        return shlex.join(words)
+        return shlex.join([*words, "--seed", str(self.seed)])
 
 
 @dataclass(frozen=True, slots=True)

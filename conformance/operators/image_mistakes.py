@@ -209,6 +209,7 @@ _FURTHER_IMAGES: dict[str, Compute] = {
 }
 
 _FURTHER_WINDOWS: dict[str, Sees] = {
+    "stride and padding ignored": lambda g: replace(g, stride=(1,) * g.rank, padding=((0, 0),) * g.rank),
     "stride of H ignored": lambda g: replace(g, stride=on_axis(g.stride, H, _one)),
     "stride of W ignored": lambda g: replace(g, stride=on_axis(g.stride, W, _one)),
     "stride one too large": lambda g: replace(g, stride=_more(g.stride)),
@@ -239,6 +240,11 @@ _FURTHER_WINDOWS: dict[str, Sees] = {
 }
 
 _FURTHER_DILATIONS: dict[str, Sees] = {
+    "stride and dilation ignored": lambda g: replace(g, stride=(1,) * g.rank, dilation=(1,) * g.rank),
+    "padding and dilation ignored": lambda g: replace(g, padding=((0, 0),) * g.rank, dilation=(1,) * g.rank),
+    "stride, padding and dilation ignored": lambda g: replace(
+        g, stride=(1,) * g.rank, padding=((0, 0),) * g.rank, dilation=(1,) * g.rank
+    ),
     "dilation of H ignored": lambda g: replace(g, dilation=on_axis(g.dilation, H, _one)),
     "dilation of W ignored": lambda g: replace(g, dilation=on_axis(g.dilation, W, _one)),
     "dilation one too large": lambda g: replace(g, dilation=_more(g.dilation)),

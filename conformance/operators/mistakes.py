@@ -254,6 +254,27 @@ def on_outputs(change: Change, *names: str) -> Compute:
     return compute
 
 
+def _of_results(change: Callable[[np.ndarray], np.ndarray]) -> Compute:
+    """The reference with the same done to every output."""
+
+    def compute(operator: Operator, geometry: Any, inputs: Arrays, dtype: Any) -> Arrays:
+        return {name: change(array) for name, array in operator.reference(geometry, inputs, dtype).items()}
+
+    return compute
+
+
+_RESULTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "results all zero": np.zeros_like,
+    "results with their sign changed": np.negative,
+    "absolute values of the results": np.abs,
+    "results clamped at zero (a fused ReLU)": lambda array: np.maximum(array, 0),
+    "results twice as large": lambda array: array * 2,
+    "results half as large": lambda array: array / 2,
+}
+OF_RESULTS = tuple(Mistake(name, "results", _of_results(change)) for name, change in _RESULTS.items())
+"""Of every family whose results are numbers with a point."""
+
+
 def channels_last(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """A buffer of [N, C, H, W] (`shape`) taken for one of [N, H, W, C]."""
     n, c, *size = shape

@@ -9,7 +9,7 @@ from typing import Any
 from conformance.operators.base import Geometry, Operator
 from conformance.operators.conv.geometry import ConvGeometry
 from conformance.operators.descriptor import Described
-from conformance.operators.mistakes import Mistake
+from conformance.operators.mistakes import OF_RESULTS, Mistake
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,7 +33,8 @@ def _of_folder(name: str, distributions: tuple[str, ...]) -> Family:
     """What a family's `operators.py` and `mistakes.py` end with: FAMILY; MISTAKES and, where there are any, FURTHER."""
     mathematics, known = (import_module(f"conformance.operators.{name}.{file}") for file in ("operators", "mistakes"))
     geometry, operators = mathematics.FAMILY
-    return Family(geometry, operators, distributions, known.MISTAKES, getattr(known, "FURTHER", ()))
+    further = getattr(known, "FURTHER", ()) + (OF_RESULTS if "fixed" in distributions else ())
+    return Family(geometry, operators, distributions, known.MISTAKES, further)
 
 
 LINEAR = ("integer", "fixed", "bits", "impulse", "special", "nonfinite", "range", "subnormal", "wide", "mixed")

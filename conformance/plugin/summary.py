@@ -102,7 +102,10 @@ class Summary:
                 return None
             problem = Problem(DRAWN + geometry.descriptor.replace(" ", "_"), geometry, "standard", (variant,))
             selection = run.selection
-            case = Case(implementation, OPERATORS[operator], problem, variant, selection.seed, selection.method)
+            program = run.plan.program(implementation)
+            case = Case(
+                implementation, OPERATORS[operator], problem, variant, selection.seed, selection.method, program
+            )
             verdict = verify(case)
             workers.conclude(implementation, verdict)
             record = of_run(run.config, build.record(case, verdict))

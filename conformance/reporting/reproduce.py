@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import product
 
 from conformance.execution.case import Case
 from conformance.implementations.implementation import Implementation, ImplementationError
@@ -17,7 +18,7 @@ from conformance.results.schema import Attempt, CheckRecord, Record, TrainingRec
 from conformance.training.tables import configuration
 from conformance.training.training_demand import Training
 
-PROGRAMS = (["pytest"], ["conformance", "run"])
+PROGRAMS = (["pytest"], ["conformance", "run"], ["conformance", "check"])
 _problem = lru_cache(1 << 14)(typed)
 
 
@@ -39,7 +40,8 @@ def is_reproducing(record: Record) -> bool:
 
 
 def _arguments(record: Attempt) -> Iterator[str]:
-    """What the command of a record ends with: `--method` only where the run was given it, which may be `probes` where
+    """What the command of a record ends with, for all that the record does not tell: how many implementations a file
+    and operators an implementation has; `--method` stands only where the run was given it, which may be `probes` where
     there are none and the results were compared in full."""
     here = Implementation(record.implementation)
     if isinstance(record, TrainingRecord):
@@ -47,9 +49,14 @@ def _arguments(record: Attempt) -> Iterator[str]:
         yield f" {Training(here, trained, record.layout, record.level, record.seed, ()).command}"
         return
     variant = Variant(record.dtype, record.layout, record.distribution, record.storage)
-    problem, check = _problem(record.descriptor), f" -k {record.check}" if isinstance(record, CheckRecord) else ""
+    problem, operator = _problem(record.descriptor), OPERATORS[record.operator]
     for method in ("auto", record.method, "probes"):
-        yield f" {Case(here, OPERATORS[record.operator], problem, variant, record.seed, method).command}{check}"
+        case = Case(here, operator, problem, variant, record.seed, method)
+        if isinstance(record, CheckRecord):
+            yield f" {case.selection} -k {record.check}"
+            continue
+        for named, several in product((False, True), repeat=2):
+            yield f" {shlex.join(case.arguments(method, named=named, operator=several))}"
 
 
 @lru_cache

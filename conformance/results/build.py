@@ -49,7 +49,7 @@ def behaviour_record(case: Case | Absence, verdict: Verdict, check: str) -> Chec
         return msgspec.structs.replace(absence_record(case), distribution=BEHAVIOUR, check=check)
     fields = _attempt(case, verdict)
     facts = verdict.facts or Facts()
-    return CheckRecord(**fields | {"check": check, "facts": facts, "command": f"{fields['command']} -k {check}"})
+    return CheckRecord(**fields | {"check": check, "facts": facts, "command": f"{case.selection} -k {check}"})
 
 
 def absence_record(absence: Absence) -> AbsenceRecord:

@@ -18,8 +18,8 @@ from time import monotonic
 
 import psutil
 
-from conformance.execution.remote import Exited, Raised
 from conformance.execution.process import Crash
+from conformance.execution.remote import Exited, Raised
 from conformance.implementations.implementation import Implementation
 from conformance.results.schema import MachineState
 from conformance.timing.roofline import Ceilings
