@@ -1,6 +1,6 @@
 """Mistakes that are made at an edge of the parameters alone, such as a window larger than the image.
 
-What is asked for alone needs a process of its own: `tests/field/partial_requests.py`.
+What is asked for alone needs a process of its own: `tests/field/requests.py`.
 """
 
 from __future__ import annotations
