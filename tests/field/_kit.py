@@ -81,7 +81,8 @@ def kernel(
 
     def decorate(body: Callable[[Any], Any]) -> Implementation:
         called = name or body.__name__.replace("_", "-")
-        made, state = Implementation(called, deterministic=deterministic, unsafe=unsafe), {}
+        made = Implementation(called, deterministic=deterministic, unsafe=unsafe)
+        state: dict[Any, Any] = {}
         for operator in (operators,) if isinstance(operators, str) else operators:
             if waive is not None:
                 made.waive(operator, **waive)
