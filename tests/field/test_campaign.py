@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -110,8 +114,7 @@ def test_every_file_can_be_loaded_and_no_name_is_used_twice():
 LATER = {
     "behaviour": "09-shares 12-shares 36-reads 37-reads 39-reads "
     "01-1x1 02-depth 08-1x1 10-disjoint 11-global 13-large 14-strided",
-    "requests": "",
-    "state": "14-key 33-counter",
+    "state": "13-nondet 14-key 32-grows 33-counter",
     "storage": "13-mixed 14-mixed 07-fp64 20-expanded 21-expanded 22-one 25-depthwise 26-int16",
 }
 """Class -> beginnings of the names that level smoke may leave to standard: its paths are large, or it reads what lies
@@ -124,3 +127,24 @@ def test_known_bad_kernels_are_detected_at_smoke_and_known_good_ones_are_not(fam
     assert [one.kernel for one in found if one.good and not one.as_expected] == []
     undetected = [one.kernel.partition("-")[2] for one in found if not one.good and not one.detected]
     assert [name for name in undetected if not name.startswith(tuple(LATER[family].split()))] == []
+
+
+def test_what_is_asked_for_alone_and_what_is_added_to_an_array(tmp_path: Path):
+    """The checks that there are for these kernels are made at level standard."""
+    records = tmp_path / "records.jsonl"
+    words = [
+        "run",
+        str(field.FOLDER / "requests.py"),
+        "-k",
+        "asked_for_alone or added_to",
+        f"--records={records}",
+        "-q",
+    ]
+    assert subprocess.run([sys.executable, "-m", "conformance", *words], check=False).returncode == 1
+    found = defaultdict[str, set[str]](set)
+    for line in map(json.loads, records.read_text().splitlines()):
+        if "status" in line:
+            found[line["implementation"]].add(line["status"])
+    assert len(found) == 29
+    assert [name for name, statuses in found.items() if statuses & {"fail", "error"} and name.startswith("good")] == []
+    assert [name for name, statuses in found.items() if statuses <= {"pass"} and not name.startswith("good")] == []
