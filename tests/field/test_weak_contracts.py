@@ -1,4 +1,4 @@
-"""A contract hides little: zeros are detected under the weakest one in every operator, right results pass under any."""
+"""Contracts and refusals hide little: zeros are detected under the weakest contract, right results pass under any."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ TRIED = [(name, tried) for i, name in enumerate(WEAK) for tried in ("conv_forwar
 
 
 def verdicts(
-    operator: str, contract: Contract, dtype: str = "fp32", change: Callable[..., Any] = lambda found, given: found
+    operator: str,
+    contract: Contract,
+    dtype: str = "fp32",
+    change: Callable[..., Any] = lambda found, given: found,
 ) -> Iterator[Verdict]:
     """Of the right kernel of an operator at level smoke, with its results changed."""
     kernels = registry.load([IMPLS / "numpy_direct"]).implementations["numpy-direct"].kernels
@@ -63,12 +66,29 @@ def verdicts(
                 yield verify(Case(one, OPERATORS[operator], problem, variant, 0))
 
 
+def scaled(factor: float) -> Callable[..., Any]:
+    def change(found: Any, given: Any) -> Any:
+        several = isinstance(found, tuple)
+        return tuple(y * y.dtype.type(factor) for y in found) if several else found * found.dtype.type(factor)
+
+    return change
+
+
 @pytest.mark.parametrize("operator", ORDINARY)
 def test_zeros_are_detected_under_the_weakest_contract(operator: str):
-    def zeros(found: Any, given: Any) -> Any:
-        return tuple(map(np.zeros_like, found)) if isinstance(found, tuple) else np.zeros_like(found)
+    assert any(verdict.status == "fail" for verdict in verdicts(operator, WEAKEST, change=scaled(0)))
 
-    assert any(verdict.status == "fail" for verdict in verdicts(operator, WEAKEST, change=zeros))
+
+TOO_WEAK = {
+    "a tenth": (Contract(splits=10**6, partials="bf16"), 1.1),
+    "one percent": (WEAKEST, 1.01),
+    "one percent of bf16 sums": (Contract(inputs="bf16", accumulate="bf16"), 1.01),
+}
+
+
+@pytest.mark.parametrize(("contract", "factor"), TOO_WEAK.values(), ids=TOO_WEAK)
+def test_a_contract_under_which_nothing_can_be_seen_fails(contract: Contract, factor: float):
+    assert any(verdict.status == "fail" for verdict in verdicts("conv_forward", contract, change=scaled(factor)))
 
 
 @pytest.mark.parametrize(("name", "operator"), TRIED)
@@ -86,3 +106,14 @@ def test_a_refusal_at_run_time_is_told_from_a_declared_one():
     found = [*verdicts("conv_forward", Contract(), change=refuse)]
     assert {verdict.refused for verdict in found if verdict.reason == "strides of two"} == {True}
     assert not any(verdict.refused for verdict in found if verdict.reason != "strides of two")
+
+
+@pytest.mark.parametrize("values", [np.isnan, lambda y: np.rint(y) != y], ids=["NaN", "fractions"])
+def test_a_refusal_of_some_values_fails(values: Callable[[np.ndarray], np.ndarray]):
+    def refuse(found: Any, given: Any) -> Any:
+        if values(found).any():
+            raise Unsupported("this alignment")
+        return found
+
+    failed = [one.reason for one in verdicts("conv_forward", Contract(), change=refuse) if one.status == "fail"]
+    assert any(reason.startswith("refuses these values") for reason in failed)
