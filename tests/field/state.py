@@ -179,8 +179,14 @@ def mixed_by_threads(x, o):
     return held
 
 
+def of_the_last_call(x, o):
+    o.state["x"] = x
+    time.sleep(0.0005)
+    return o.state["x"]
+
+
 ROWS = [
-    spoilt("good-no-threads", F, x=mixed_by_threads, unsafe=("threads",)),
+    spoilt("good-no-threads", F, x=of_the_last_call, unsafe=("threads",)),
     spoilt("good-no-fork", F, where=lambda o: os.getpid() != LOADED_IN, unsafe=("fork",),
            result=lambda y, o: changed(y, o, S[:])),
     spoilt("good-deterministic", F, deterministic=True),

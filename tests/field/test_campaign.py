@@ -115,7 +115,7 @@ LATER = {
     "behaviour": "09-shares 12-shares 36-reads 37-reads 39-reads "
     "01-1x1 02-depth 08-1x1 10-disjoint 11-global 13-large 14-strided",
     "state": "13-nondet 14-key 32-grows 33-counter",
-    "storage": "13-mixed 14-mixed 07-fp64 20-expanded 21-expanded 22-one 25-depthwise 26-int16",
+    "storage": "13-mixed 14-mixed 07-fp64 09-neg 12-fp64 20-expanded 21-expanded 22-one 25-depthwise 26-int16",
 }
 """Class -> beginnings of the names that level smoke may leave to standard: its paths are large, or it reads what lies
 beside operands, where there may be nothing that shows."""
