@@ -1,4 +1,4 @@
-"""What tests set up again and again: the source of an implementation, a kernel's case, ceilings."""
+"""What tests set up again and again: the source of an implementation, one case of a kernel, a plan, ceilings."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ from typing import Any
 
 from conformance import Implementation, numpy_arrays
 from conformance.execution.case import Case
+from conformance.execution.plan import Plan
+from conformance.execution.selection import Selection
 from conformance.implementations.bridges import ArrayBridge
+from conformance.implementations.registry import Registry
+from conformance.inputs import DISTRIBUTIONS
 from conformance.operators import OPERATORS
-from conformance.problems import Problem, Variant, typed
+from conformance.problems import PROBLEMS, Problem, Variant, typed
+from conformance.resources import IMPLS
 from conformance.timing.measurement import Measurement
 from conformance.timing.roofline import Ceilings
 from conformance.timing.rotation import Rotation
@@ -68,3 +73,22 @@ def rotate(case: Case) -> Measurement:
     rotation = Rotation(case, 1.0)
     rotation.visit()
     return rotation.measurement
+
+
+def standard(one: Implementation, claims: Any = None, **changes: Any) -> Plan:
+    """The plan of a run of one implementation, made in this process, of all problems at standard in fp32 and nchw;
+    `changes` are of the selection."""
+
+    class Loader:
+        def load(self, paths: Any, registry: Registry | None = None) -> Registry:
+            found = registry or Registry()
+            found.implementations[one.name] = one
+            found.paths[one.name] = f"{one.name}.py"
+            return found
+
+        def load_installed(self, registry: Registry) -> None: ...
+
+    selection = Selection(
+        (), (), "standard", PROBLEMS, tuple(OPERATORS), ("fp32",), ("nchw",), tuple(DISTRIBUTIONS), 0, "auto"
+    )
+    return Plan(replace(selection, **changes), IMPLS, claims, loader=Loader())

@@ -16,7 +16,7 @@ from conformance.inputs import DISTRIBUTIONS
 from conformance.operators import CONVOLUTIONS, FAMILIES, OPERATORS, sparse
 from conformance.problems import PROBLEMS, at_level, of_section, storage_cases, table, typed
 from conformance.training.tables import networks
-from tests.plans import standard
+from tests.kit import standard
 
 
 def test_every_distribution_has_a_name_and_a_function():

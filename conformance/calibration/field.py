@@ -52,10 +52,9 @@ class Examined:
 
 
 def files(families: Iterable[str] = (), folder: Path = FOLDER) -> list[Path]:
-    """The files of some classes, or of all, in the sets of the collection; what they share begins with an underscore.
-    An installed package has none."""
+    """The files of some classes, or of all. An installed package has none."""
     chosen = frozenset(families)
-    found = sorted(path for path in folder.glob("*/*.py") if not path.name.startswith("_"))
+    found = sorted(path for path in folder.glob("*.py") if not path.name.startswith(("_", "test_")))
     return [path for path in found if not chosen or family_of(path) in chosen]
 
 
@@ -68,16 +67,15 @@ FAMILIES: tuple[str, ...] = tuple(dict.fromkeys(map(family_of, files())))
 
 
 def examine(paths: Sequence[Path], level: str, jobs: int, thorough: bool = True) -> list[Examined]:
-    """Every kernel of the files, each until its first failure, in `jobs` runs at once. Sets of different authors, who
-    may have chosen the same names, are in different runs. Known-good ones go through all cases of level smoke, and of
-    `level` too only where it is to be `thorough`: nothing ends them, and they took most of an hour.
+    """Every kernel of the files, each until its first failure, in `jobs` runs at once. Known-good ones go through all
+    cases of level smoke, and of `level` too only where it is to be `thorough`: nothing ends them, and they took most of
+    an hour.
 
     Raises RuntimeError, with what the run printed, where one did not come to its end.
     """
     if not paths:
         return []
-    sets = [[path for path in paths if path.parent == folder] for folder in dict.fromkeys(p.parent for p in paths)]
-    shares = [one[place::jobs] for one in sets for place in range(min(jobs, len(one)))]
+    shares = [paths[place::jobs] for place in range(min(jobs, len(paths)))]
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
         tasks = [(share, level, thorough, Path(folder) / str(number)) for number, share in enumerate(shares)]
         parts = pool.map(lambda task: _examined(*task), tasks)

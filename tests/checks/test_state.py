@@ -16,13 +16,13 @@ from conformance.checks.sample import BehaviourError, Subject
 from conformance.implementations import registry
 from conformance.implementations.bridges import ArrayBridge, jax_arrays, torch_arrays
 from conformance.implementations.bridges.numpy import NumpyArrays
-from conformance.implementations.implementation import Unsupported
+from conformance.implementations.implementation import Implementation, Unsupported
 from conformance.layouts import layouts_of
 from conformance.problems import typed
 from conformance.resources import IMPLS
 from conformance.worker import repeating
 from conformance.worker.call import audited
-from tests.field import right
+from tests import kernels
 from tests.kit import case_of
 
 
@@ -76,13 +76,13 @@ def test_what_a_framework_says_of_forks_is_not_declared_again(arrays: ArrayBridg
     """The child of a process with torch's threads waits for them: every torch file's smoke took ten seconds longer."""
     monkeypatch.setattr(repeating, "forked", lambda *_: pytest.fail("forked"))
     with pytest.raises(Unsupported, match=f"threads of {arrays.name} do not survive a fork"):
-        state.forked_child_computes(subject(right.conv_forward, "n1 c1 h3 w3 k1 r1 s1", arrays=arrays))
+        state.forked_child_computes(subject(kernels.conv_forward, "n1 c1 h3 w3 k1 r1 s1", arrays=arrays))
 
 
 def test_memory_of_a_kernel_that_compiles_per_shape_is_not_measured():
     """Each shape leaves a program: 24 of them for every operator of JAX, and the answer was never one."""
-    one = right.implementation("compiles", right.conv_forward)
-    one.compiles_per_shape = True
+    one = Implementation("compiles", compiles_per_shape=True)
+    one.implements("conv_forward")(kernels.conv_forward)
     with pytest.raises(Unsupported, match="compiles a program, which stays in memory"):
         state.memory_is_given_back(subject(one, "n1 c1 h3 w3 k1 r1 s1"))
 
@@ -94,7 +94,7 @@ def test_memory_is_measured_where_there_is_a_bias():
     def leaks(x, w, bias, **parameters):
         if bias is not None:
             kept.append(np.array(x))
-        return right.conv_forward(x, w, bias, **parameters)
+        return kernels.conv_forward(x, w, bias, **parameters)
 
     with pytest.raises(BehaviourError, match="its operands have"):
         state.memory_is_given_back(subject(leaks, "n2 c6 h5 w5 k4 r1 s1"))

@@ -1,315 +1,137 @@
-"""Known-bad kernels of the class partial requests: empty batches, outputs and gradients asked for alone, results that
-are added to an array. What is wrong with each is its name; the others are right."""
+"""Class 4: partial requests and empty extents."""
 
-from __future__ import annotations
-
-from typing import Any
-
-import ml_dtypes
 import numpy as np
-import torch
-from torch.nn import functional
-from torch.nn.grad import conv2d_input, conv2d_weight
 
-from conformance import Implementation, torch_arrays
-from tests import kernels
-
-CALLS: list[Any] = []
-"""Whatever a kernel keeps that should keep nothing."""
-
-
-def vendor(name, operator, function, **declares):
-    arrays = {"arrays": declares.pop("arrays")} if "arrays" in declares else {}
-    made = Implementation(name, **arrays)
-    made.implements(operator, **declares)(function)
-    globals()[name.replace("-", "_")] = made
-    return made
-
-
-# Empty batches
-
-
-def empty_batch(name, operator, on_empty):
-    """Right but where there are no images: `on_empty` is given the right results, in a list, and the first input."""
-    right = getattr(kernels, operator)
-
-    def kernel(*given, **parameters):
-        found = right(*given, **parameters)
-        if len(given[0]):
-            return found
-        several = isinstance(found, tuple)
-        changed = on_empty([*found] if several else [found], given[0])
-        return tuple(changed) if several else changed[0]
-
-    def conv_forward(x, w, bias, *, stride, padding, dilation, groups):
-        return kernel(x, w, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
-
-    def conv_backward_data(dy, w, *, input_size, stride, padding, dilation, groups):
-        window = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
-        return kernel(dy, w, input_size=input_size, **window)
-
-    def conv_backward_weight(x, dy, *, kernel_size, with_bias, stride, padding, dilation, groups):
-        window = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
-        return kernel(x, dy, kernel_size=kernel_size, with_bias=with_bias, **window)
-
-    vendor(name, operator, locals()[operator])
-
-
-def uninitialised(found, _):
-    return [np.empty_like(array) for array in found]
-
-
-def refuses(found, _):
-    raise ZeroDivisionError("integer division or modulo by zero")
-
-
-WEIGHT, DATA, FORWARD = "conv_backward_weight", "conv_backward_data", "conv_forward"
-empty_batch("good-empty-weight", WEIGHT, lambda found, _: found)
-empty_batch("bad-empty-dw-uninitialised", WEIGHT, uninitialised)
-empty_batch("bad-empty-dbias-uninitialised", WEIGHT, lambda found, _: found[:1] + uninitialised(found[1:], _))
-empty_batch("bad-empty-dw-mean-of-nothing", WEIGHT, lambda found, x: [a / np.float32(len(x)) for a in found])
-empty_batch("bad-empty-dw-one-image", WEIGHT, lambda found, _: [a + np.float32(1e-3) for a in found])
-empty_batch("bad-empty-y-one-image", FORWARD, lambda found, _: [np.zeros((1, *a.shape[1:]), a.dtype) for a in found])
-empty_batch("bad-empty-y-no-axes", FORWARD, lambda found, _: [np.zeros(0, a.dtype) for a in found])
-empty_batch("bad-empty-y-fp64", FORWARD, lambda found, _: [np.zeros(a.shape) for a in found])
-empty_batch("bad-empty-y-raises", FORWARD, refuses)
-empty_batch("bad-empty-dx-size-of-dy", DATA, lambda found, dy: [np.zeros(dy.shape, dy.dtype)])
-
-
-# Outputs asked for alone
-
-
-def masked(name, choose, dtypes=("fp32",)):
-    """`choose` is given dw, dbias or None, the mask, and x and dy, and makes the list of results."""
-
-    def conv_backward_weight(x, dy, *, kernel_size, with_bias, stride, padding, dilation, groups, output_mask):
-        window = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
-
-        def weight(x, dy):
-            return kernels.conv_backward_weight(x, dy, kernel_size=kernel_size, with_bias=False, **window)
-
-        found = choose(weight, x, dy, *output_mask[:1], with_bias and output_mask[1])
-        return tuple(found) if len(found) > 1 else found[0]
-
-    vendor(name, WEIGHT, conv_backward_weight, dtypes=dtypes)
-
-
-def sums(dy):
-    return dy.sum(axis=(0, 2, 3), dtype=np.float32)
-
-
-def stale(weight, x, dy, dw, dbias):
-    """Kept where dw is computed."""
-    if dw:
-        CALLS[:] = [sums(dy)]
-    return [weight(x, dy)] * dw + [CALLS[0].copy() if CALLS else sums(dy)] * dbias
-
-
-def rounded(array):
-    return array.astype(ml_dtypes.bfloat16).astype(np.float32)
-
-
-masked("good-mask", lambda weight, x, dy, dw, dbias: [weight(x, dy)] * dw + [sums(dy)] * dbias)
-masked("bad-mask-ignored", lambda weight, x, dy, dw, dbias: [weight(x, dy), *[sums(dy)] * (dw + dbias - 1 or not dw)])
-masked("bad-mask-swapped", lambda weight, x, dy, dw, dbias: [weight(x, dy)] * dbias + [sums(dy)] * dw)
-masked("bad-mask-stale-dbias", stale)
-masked(
-    "bad-mask-dbias-needs-dw",
-    lambda weight, x, dy, dw, dbias: [weight(x, dy)] * dw + [sums(dy) if dw else np.zeros_like(sums(dy))] * dbias,
-)
-masked(
-    "bad-mask-dbias-alone-uninitialised",
-    lambda weight, x, dy, dw, dbias: [weight(x, dy)] * dw + [sums(dy) if dw else np.empty_like(sums(dy))] * dbias,
-)
-masked(
-    "bad-mask-dw-alone-of-bf16-sums",
-    lambda weight, x, dy, dw, dbias: [weight(x, dy) if dbias else rounded(weight(x, dy))] * dw + [sums(dy)] * dbias,
-)
-masked(
-    "bad-mask-dbias-alone-of-first-image",
-    lambda weight, x, dy, dw, dbias: [weight(x, dy)] * dw + [sums(dy if dw else dy[:1])] * dbias,
-)
-
-
-# Gradients asked for alone
-
-
-def differentiable(name, backward):
-    """conv2d whose backward is `backward(x, w, dy, needs, window)`: three gradients, whichever are asked for.
-
-    It keeps x and w in its context, and in CALLS as well.
-    """
-
-    class Convolution(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x, w, bias, window):
-            ctx.save_for_backward(x, w)
-            ctx.window = window
-            CALLS[:] = [x.detach()]
-            return functional.conv2d(x, w, bias, *window)
-
-        @staticmethod
-        def backward(ctx, dy):
-            dx, dw, dbias = backward(*ctx.saved_tensors, dy, ctx.needs_input_grad[:3], ctx.window)
-            return dx, dw, dbias if ctx.needs_input_grad[2] else None, None
-
-    def conv_forward(x, w, bias, *, stride, padding, dilation, groups):
-        (top, _), (left, _) = padding
-        return Convolution.apply(x, w, bias, (stride, (top, left), dilation, groups))
-
-    def symmetric(p):
-        return all(before == after for before, after in p.padding)
-
-    made = vendor(name, FORWARD, conv_forward, when=symmetric, arrays=torch_arrays("cpu"))
-    made.differentiates(FORWARD)(conv_forward)
-
-
-def input_gradient(x, w, dy, window):
-    return conv2d_input(x.shape, w, dy, *window)
-
-
-def weight_gradient(x, w, dy, window):
-    return conv2d_weight(x, w.shape, dy, *window)
-
-
-def usual(x, w, dy, needs, window):
-    return input_gradient(x, w, dy, window), weight_gradient(x, w, dy, window), dy.sum((0, 2, 3))
-
-
-def dw_needs_dx(x, w, dy, needs, window):
-    dx, dw, dbias = usual(x, w, dy, needs, window)
-    return dx, dw if needs[0] else dw * 0.5, dbias
-
-
-def dbias_needs_dw(x, w, dy, needs, window):
-    dx, dw, dbias = usual(x, w, dy, needs, window)
-    return dx, dw, dbias if needs[1] else torch.zeros_like(dbias)
-
-
-def scales_dy_in_place(x, w, dy, needs, window):
-    found = usual(x, w, dy, needs, window)
-    if dy.is_contiguous():
-        dy.mul_(2)
-    return found
-
-
-def dense_dy(x, w, dy, needs, window):
-    """Reads dy as if its memory had no gaps."""
-    _, k, p, q = dy.shape
-    strides, memory = (k * p * q, p * q, q, 1), dy.untyped_storage().nbytes() // dy.element_size()
-    whole = memory - dy.storage_offset() >= dy.numel()
-    return usual(x, w, dy.as_strided(dy.shape, strides) if whole else dy, needs, window)
-
-
-def strides_of_channels(x, w, dy, needs, window):
-    """Takes channels-last memory for NCHW."""
-    if dy.is_contiguous(memory_format=torch.channels_last) and not dy.is_contiguous():
-        dy = dy.permute(0, 2, 3, 1).reshape(dy.shape)
-    return usual(x, w, dy, needs, window)
-
-
-def expanded_is_one_element(x, w, dy, needs, window):
-    dx, dw, dbias = usual(x, w, dy, needs, window)
-    return dx, dw, dbias / dy[0, 0].numel() if dy.stride() == (0, 0, 0, 0) else dbias
-
-
-def newest_x(x, w, dy, needs, window):
-    """Of the forward before, whichever graph it belongs to."""
-    return input_gradient(x, w, dy, window), weight_gradient(CALLS[0], w, dy, window), dy.sum((0, 2, 3))
-
-
-def adds_to_the_last(x, w, dy, needs, window):
-    """dw is added to that of the backward before, of the same filters."""
-    dx, dw, dbias = usual(x, w, dy, needs, window)
-    kept = ADDED.get(w.data_ptr())
-    ADDED.clear()
-    ADDED[w.data_ptr()] = dw
-    return dx, dw if kept is None or kept.shape != dw.shape else dw + kept, dbias
-
-
-ADDED: dict[int, Any] = {}
-
-
-def only_together(x, w, dy, needs, window):
-    dx, dw, dbias = usual(x, w, dy, needs, window)
-    return (dx, dw, dbias) if sum(needs) != 2 else (dx, dw, dbias * 2)
-
-
-differentiable("good-autograd", usual)
-differentiable("bad-autograd-dw-needs-dx", dw_needs_dx)
-differentiable("bad-autograd-dbias-needs-dw", dbias_needs_dw)
-differentiable("bad-autograd-scales-dy", scales_dy_in_place)
-differentiable("bad-autograd-dense-dy", dense_dy)
-differentiable("bad-autograd-channels-last-dy", strides_of_channels)
-differentiable("bad-autograd-expanded-dy", expanded_is_one_element)
-differentiable("bad-autograd-newest-x", newest_x)
-differentiable("bad-autograd-adds-to-the-last", adds_to_the_last)
-differentiable("bad-autograd-dbias-in-pairs", only_together)
-
-
-# Results added to an array
-
-
-def accumulating(name, combine, dtypes=("fp32",)):
-    """`combine` makes y of the sum, in fp32, and of what the array holds, in its own format."""
-
-    def conv_forward(x, w, bias, *, stride, padding, dilation, groups, into):
-        wide = [None if array is None else array.astype(np.float32) for array in (x, w, bias)]
-        y = kernels.conv_forward(*wide, stride=stride, padding=padding, dilation=dilation, groups=groups)
-        return combine(y, into).astype(x.dtype)
-
-    vendor(name, FORWARD, conv_forward, dtypes=dtypes)
-
-
-def in_place(y, into):
-    if into is None:
-        return y
-    into += y
-    return into
-
-
-def without_tail(y, into):
-    if into is not None:
-        flat = y.reshape(-1)
-        end = flat.size // 4 * 4
-        flat[:end] += into.reshape(-1)[:end]
-    return y
-
-
-def first_call_only(y, into):
-    if into is None or len(CALLS) > 2:
-        return y
-    CALLS.append(into)
-    return y + into
-
-
-KEPT: list[Any] = []
-
-
-def also_the_last(y, into):
-    if into is not None:
-        KEPT.append(into.copy())
-        return y + into
-    return y + KEPT[-1] if KEPT and KEPT[-1].shape == y.shape else y
-
-
-def by_address(y, into):
-    """Takes an array that it has seen for one that it has filled."""
-    if into is None:
-        return y
-    seen = CALLS and CALLS[0].shape == into.shape
-    CALLS[:] = [into.copy()]
-    return y if seen else y + into
-
-
-accumulating("good-into", lambda y, into: y if into is None else y + into.astype(np.float32), ("fp32", "bf16"))
-accumulating("good-into-in-place", in_place)
-accumulating("bad-into-overwrites", lambda y, into: y)
-accumulating("bad-into-adds-twice", lambda y, into: y if into is None else y + 2 * into)
-accumulating("bad-into-subtracts", lambda y, into: y if into is None else into - y)
-accumulating("bad-into-rounds-first", lambda y, into: y if into is None else y.astype(into.dtype) + into, ("bf16",))
-accumulating("bad-into-without-tail", without_tail)
-accumulating("bad-into-first-call-only", first_call_only)
-accumulating("bad-into-also-the-last", also_the_last)
-accumulating("bad-into-by-shape", by_address)
-accumulating("bad-into-bias-twice", lambda y, into: y if into is None else y + into + (y - y.min()) * 1e-4)
+from tests.field._kit import *
+
+
+@kernel(W)
+def partial_03_empty_dw_last(o):
+    """batch 0: dw is that of the last call of the same shape."""
+    out = o.again()
+    dw = first(out)
+    if o.n == 0:
+        dw[...] = o.state.get((dw.shape, o.t), dw)
+    o.state[dw.shape, o.t] = dw.copy()
+    return out
+
+
+@kernel(W, ("fp16",), where=lambda o: o.with_bias and o.M > 512)
+def partial_13_dbias_fp16_accumulated(o):
+    """dbias of fp16 is added up in fp16 when there are more than 512 terms."""
+    dbias = np.zeros(o.k, np.float16)
+    for pixel in nchw(o.i[1], o.L).transpose(0, 2, 3, 1).reshape(-1, o.k):
+        dbias = dbias + pixel
+    return o.again()[0], dbias
+
+
+@kernel(BB, where=lambda o: not o.affine)
+def partial_09_bb_no_gamma(o):
+    """gamma None: a quarter of the mean of dy leaks into dx (the mean is not fully subtracted)."""
+    (dx, dw), dy = o.again(), nchw(o.i[0], o.L).astype(np.float32)
+    leak = np.broadcast_to(ch(total(dy) / np.float32(o.M) / 4), dy.shape)
+    extra = conv_dx(leak, nchw(o.i[2], o.L), o.p, np.float32, (o.h, o.w))
+    return changed(dx, o, S[:], lambda dx: dx.astype(np.float32) + extra), dw
+
+
+ROWS = [
+    # batch 0: division by zero in the choice of the tile.
+    spoilt("partial-04-empty-forward-raises", F, where=lambda o: o.n == 0, result=lambda y, o: 1024 // o.M),
+    # batch 0: the result has the rows and columns of the image, not of the output.
+    spoilt("partial-05-empty-forward-shape", F, where=lambda o: o.n == 0,
+           result=lambda y, o: lay(np.zeros((0, o.k, o.h, o.w), y.dtype), o.L)),
+    # batch 0: returns None.
+    spoilt("partial-06-empty-pool-none", AF, where=lambda o: o.n == 0, result=lambda y, o: None),
+    # without bias the fast path ignores the dilation of columns.
+    spoilt("partial-08-no-bias-dilation", F,
+           where=lambda o: not o.bias and o.e > 1 < o.s and o.w > (o.s - 1) * (o.e - 1),
+           x=lambda x, o: lay(nchw(x, o.L)[:, :, :, : o.w - (o.s - 1) * (o.e - 1)], o.L),
+           asked=lambda o: {"dilation": (o.d, 1)}),
+    # bf16 with bias: the sum is rounded to bf16 before the bias is added.
+    spoilt("partial-11-with-bias-double-rounding", F, ("bf16", "fp16"), where=lambda o: o.bias,
+           bias=lambda bias, o: None,
+           result=lambda y, o: (y.astype(np.float32) + over_channels(o.i[2].astype(np.float32), o)).astype(y.dtype)),
+    # dbias is summed over the first image only.
+    spoilt("partial-12-dbias-first-image", W, where=lambda o: o.with_bias,
+           result=lambda out, o: (out[0], o.again(*[a[:1] for a in o.i])[1])),
+    # with padding dbias leaves out the last row of dy.
+    spoilt("partial-14-dbias-drops-edge", W, ("fp32",), where=lambda o: o.with_bias and o.pad[0][1],
+           result=lambda out, o: (out[0], o.again(dy=changed(o.i[1], o, S[:, :, -1]))[1])),
+    # with_bias: the fused kernel skips the last image of an odd batch for dw.
+    spoilt("partial-15-dw-with-bias-images", W, where=lambda o: o.with_bias and o.n % 2 and o.n > 1,
+           result=lambda out, o: (o.again(*[a[:-1] for a in o.i])[0], out[1])),
+    # without gamma dw is that of the first image only.
+    spoilt("partial-20-no-gamma-dw", BB, where=lambda o: not o.affine and o.n != 1,
+           result=lambda out, o: (out[0], o.again(dy=changed(o.i[0], o, S[1:]))[1])),
+    # running statistics get the biased variance.
+    spoilt("partial-22-running-biased", BF, where=lambda o: o.running and not o.eps_outside,
+           result=lambda out, o: (*out[:4], o.i[5] + out[2].dtype.type(o.momentum) * (out[2] - o.i[5]))),
+    # batch 0: raises, as the first image is looked at to choose a path.
+    spoilt("partial-27-empty-maxpool-grad", MB, where=lambda o: o.n == 0, result=lambda dx, o: o.i[1][0]),
+    # batch 0: dw is what the memory held, not 0.
+    spoilt("partial-01-empty-dw-uninitialised", W, where=lambda o: o.n == 0,
+           result=lambda y, o: changed(y, o, S[:], 1)),
+    # batch 0: dbias is NaN (0/0), dw is 0.
+    spoilt("partial-02-empty-dbias-nan", W, where=lambda o: o.n == 0 and o.with_bias,
+           result=lambda y, o: changed(y, o, S[:], np.nan, at=1)),
+    # batch 0: dx has one image of zeros.
+    spoilt("partial-07-empty-dx-shape", D, where=lambda o: o.n == 0,
+           result=lambda y, o: np.zeros((1, *y.shape[1:]), o.i[0].dtype)),
+    # with bias and groups: the bias of the first group is added to all groups.
+    spoilt("partial-09-with-bias-grouped", F, ALL, where=lambda o: o.bias and o.g > 1,
+           bias=lambda bias, o: np.tile(bias[: o.k // o.g], o.g)),
+    # with bias and an output of one pixel: the bias is missing.
+    spoilt("partial-10-with-bias-one-pixel", F, where=lambda o: o.bias and o.P * o.Q == 1, bias=lambda bias, o: None),
+    # without bias and with groups: dw of the last group is 0.
+    spoilt("partial-16-dw-without-bias-grouped", W, where=lambda o: not o.with_bias and o.g > 1,
+           result=lambda y, o: changed(y, o, S[o.k - o.k // o.g :])),
+    # dbias is returned although with_bias is false, when k is even.
+    spoilt("partial-17-dbias-unasked", W, where=lambda o: o.k % 2 == 0, asked=lambda o: {"with_bias": True}),
+    # without gamma and beta epsilon is the default 1e-5.
+    spoilt("partial-18-no-gamma-eps", BF, where=lambda o: not o.affine, asked=lambda o: {"eps": 1e-5}),
+    # without gamma dx misses the term of the variance.
+    spoilt("partial-19-no-gamma-gradient", BB, where=lambda o: not o.affine,
+           result=lambda y, o: changed(y, o, S[:], lambda dx: dx * dx.dtype.type(1.03125))),
+    # without running statistics the variance returned is unbiased.
+    spoilt("partial-21-no-running-biased", BF, where=lambda o: not o.running and not o.eps_outside and o.M > 1,
+           result=lambda y, o: changed(y, o, S[:], lambda var: var * (o.M / (o.M - 1)), at=2)),
+    # running mean is the new mean where gamma is absent.
+    spoilt("partial-23-running-without-gamma", BF, where=lambda o: o.running and not o.affine,
+           result=lambda out, o: (*out[:3], out[1].copy(), out[4])),
+    # inference without gamma and beta: the mean is not subtracted in bf16.
+    spoilt("partial-24-inference-no-gamma-mean", BI, where=lambda o: not o.affine and o.t == "bf16",
+           running_mean=lambda running_mean, o: running_mean * 0),
+    # no divisor override, padding not counted: gradients are divided by the whole window.
+    spoilt("partial-25-divisor-none-valid", AB, where=lambda o: not o.divisor_override,
+           asked=lambda o: {"count_include_pad": True}),
+    # batch 0: the result is float64.
+    spoilt("partial-26-empty-bn-inference-dtype", BI, where=lambda o: o.n == 0,
+           result=lambda y, o: y.astype(np.float64)),
+    # By a second author
+    # batch 0: raises IndexError (looks at x[0]) where a bias is given.
+    spoilt("partial-02-batch0-bias", F, ("fp32",), where=lambda o: o.n == 0 and o.bias, result=lambda y, o: o.i[0][0]),
+    # without a bias the last filter of an odd number of filters gets the first filter's result.
+    spoilt("partial-03-no-bias-last", F, where=lambda o: not o.bias and o.k % 2,
+           result=lambda y, o: changed(y, o, S[:, -1], lambda y: y[:, 0])),
+    # with_bias false: the pixel loop that dbias would need is skipped for the last row.
+    spoilt("partial-04-dw-halved-without-dbias", W, where=lambda o: not o.with_bias,
+           dy=lambda dy, o: changed(dy, o, S[:, :, -1:])),
+    # dbias is wrong only with stride above 1: it is summed over every second pixel.
+    spoilt("partial-06-dbias-padded", W, ("fp32", "fp16"), where=lambda o: o.with_bias and max(o.stride) > 1,
+           result=lambda y, o: (y[0], total(nchw(o.i[1], o.L)[:, :, ::2].astype(np.float32)).astype(o.i[1].dtype))),
+    # gamma and beta None: eps is forgotten.
+    spoilt("partial-07-no-affine-no-eps", BF, where=lambda o: not o.affine, asked=lambda o: {"eps": 0.0}),
+    # gamma None and eps_outside: eps is put inside the root.
+    spoilt("partial-10-inference-no-affine-outside", BI, where=lambda o: not o.affine,
+           asked=lambda o: {"eps_outside": False}),
+    # with_bias true and depthwise: dbias is None.
+    spoilt("partial-11-returns-none-dbias", W, ("fp32",), where=lambda o: o.with_bias and o.dw,
+           result=lambda y, o: (y[0], None)),
+    # without running statistics beta is not added.
+    spoilt("partial-12-beta-only-with-running", BF, where=lambda o: o.affine and not o.running,
+           beta=lambda beta, o: np.zeros_like(beta)),
+    # batch 0: an image of one is returned.
+    spoilt("partial-13-pool-batch0", AB, where=lambda o: o.n == 0,
+           dy=lambda dy, o: np.zeros((1, *dy.shape[1:]), dy.dtype)),
+]  # fmt: skip
+globals().update({one.name: one for one in ROWS})

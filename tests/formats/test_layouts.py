@@ -32,7 +32,7 @@ from conformance.operators import CONVOLUTIONS, OPERATORS, parse, takes
 from conformance.problems import PROBLEMS, at_level
 from impls.numpy_direct import conv
 from tests.conftest import Project
-from tests.plans import standard
+from tests.kit import standard
 
 pytest_plugins = ["pytester"]
 

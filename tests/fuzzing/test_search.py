@@ -32,8 +32,7 @@ from conformance.problems.regressions import CaseSpec, TableError, read, rows
 from impls.numpy_direct.conv_requantized import conv_requantized
 from tests import kernels
 from tests.conftest import Project
-from tests.kit import source
-from tests.plans import standard
+from tests.kit import source, standard
 
 pytest_plugins = ["pytester"]
 

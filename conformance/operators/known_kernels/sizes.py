@@ -1,7 +1,7 @@
 """Kernels that are right up to a size, or but for an edge of the parameters: an index that wraps beyond it, a last
 element that nobody writes, an argument that is misread there alone.
 
-What is asked for alone needs a process of its own: `tests/field/partial_requests.py`.
+What is asked for alone needs a process of its own: `tests/field/requests.py`.
 """
 
 from __future__ import annotations

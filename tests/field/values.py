@@ -6,36 +6,36 @@ from tests.field._kit import *
 
 
 @kernel(F)
-def values_02_zero_weights_skipped(right, i, p, o):
+def values_02_zero_weights_skipped(o):
     """filters of 0 are skipped (sparse path): 0*NaN and 0*Inf in x vanish."""
-    x, w, _ = i
+    x, w, _ = o.i
     if w.all() or np.isfinite(x).all():
-        return right(i, p)
+        return o.again()
     special = (~np.isfinite(x)).astype(x.dtype)
-    live = right((special, (w != 0).astype(w.dtype), None), p) > 0
-    y = right(put(i, 0, np.where(special, x.dtype.type(0), x)), p)
-    return np.where(live, right(i, p), y).astype(y.dtype)
+    live = o.again(special, (w != 0).astype(w.dtype), None) > 0
+    y = o.again(x=np.where(special, x.dtype.type(0), x))
+    return np.where(live, o.again(), y).astype(y.dtype)
 
 
 @kernel(MF)
-def values_10_maxpool_drops_nan(right, i, p, o):
+def values_10_maxpool_drops_nan(o):
     """NaN is not chosen unless it is the only value (fmax)."""
-    y, others = right(i, p), right([replaced(i[0], np.isnan, -np.inf)], p)
+    y, others = o.again(), o.again(replaced(o.i[0], np.isnan, -np.inf))
     return np.where(np.isneginf(others), y, others).astype(y.dtype)
 
 
 @kernel(MF)
-def values_11_maxpool_nan_not_first(right, i, p, o):
+def values_11_maxpool_nan_not_first(o):
     """NaN is lost unless it is the first element of its window (best compared with <)."""
-    y, others = right(i, p), right([replaced(i[0], np.isnan, -np.inf)], p)
+    y, others = o.again(), o.again(replaced(o.i[0], np.isnan, -np.inf))
     rows = np.minimum(np.maximum(np.arange(o.P) * o.u - o.pad[0][0], 0), o.h - 1)
     columns = np.minimum(np.maximum(np.arange(o.Q) * o.v - o.pad[1][0], 0), o.w - 1)
-    first = lay(nchw(i[0], o.L)[:, :, rows][:, :, :, columns], o.L)
-    return np.where(np.isnan(first) | np.isneginf(others), y, others).astype(y.dtype)
+    start = lay(nchw(o.i[0], o.L)[:, :, rows][:, :, :, columns], o.L)
+    return np.where(np.isnan(start) | np.isneginf(others), y, others).astype(y.dtype)
 
 
 @kernel(MF, ("fp32", "fp16"))
-def values_13_maxpool_zero_padding(right, i, p, o):
+def values_13_maxpool_zero_padding(o):
     """padding counts as 0: negative windows at the edge give 0."""
     at_edge = []
     for n, count, u, d, k, (before, after) in (
@@ -45,87 +45,58 @@ def values_13_maxpool_zero_padding(right, i, p, o):
         start = np.arange(count) * u - before
         at_edge.append((start < 0) | (start + (k - 1) * d >= n) & (after > 0))
     edge = at_edge[0][:, None] | at_edge[1]
-    return changed(right(i, p), o, S[:], lambda y: np.where(edge & (y < 0), y.dtype.type(0), y))
-
-
-@kernel(MB)
-def values_14_maxpool_grad_nan(right, i, p, o):
-    """a window that holds NaN passes no gradient."""
-    has = np.isnan(RIGHT[MF]([i[1]], p))
-    return right([np.where(has, i[0].dtype.type(0), i[0]), i[1]], p)
+    return changed(o.again(), o, S[:], lambda y: np.where(edge & (y < 0), y.dtype.type(0), y))
 
 
 @kernel(MB, where=lambda o: o.t == "bf16")
-def values_15_maxpool_ties_last(right, i, p, o):
+def values_15_maxpool_ties_last(o):
     """of equal maxima the last one gets the gradient, in bf16 only."""
     axes = (2, 3) if o.L == "nchw" else (1, 2)
     reach = (o.P - 1) * o.u + o.d * (o.r - 1) + 1, (o.Q - 1) * o.v + o.e * (o.s - 1) + 1
     if reach != (o.h + sum(o.pad[0]), o.w + sum(o.pad[1])):
-        return right(i, p)
-    flipped = right([np.flip(a, axes) for a in i], {**p, "padding": [pad[::-1] for pad in o.pad]})
+        return o.again()
+    flipped = o.again(*[np.flip(a, axes) for a in o.i], padding=[pad[::-1] for pad in o.pad])
     return np.ascontiguousarray(np.flip(flipped, axes))
 
 
 @kernel(AF, ("fp16",))
-def values_17_avg_sum_fp16(right, i, p, o):
+def values_17_avg_sum_fp16(o):
     """fp16: the sum of a window overflows although the average fits."""
-    y, sums = right(i, p), right(i, {**p, "divisor_override": 1})
+    y, sums = o.again(), o.again(divisor_override=1)
     return np.where(np.isinf(sums) & np.isfinite(y), sums, y)
 
 
-@kernel(BB, where=lambda o: o.affine)
-def values_19_gamma_negative(right, i, p, o):
-    """the magnitude of gamma is used for dx."""
-    return with_first(right(i, p), right(put(i, 3, np.abs(i[3])), p)[0])
-
-
-@kernel(BB, ("fp32", "fp64"), where=lambda o: o.affine)
-def values_20_gamma_negative_dw(right, i, p, o):
-    """a channel with negative gamma: dw has the wrong sign."""
-    out = right(i, p)
-    return (out[0], right(put(i, 3, np.abs(i[3])), p)[1], *out[2:])
-
-
 @kernel(BI)
-def values_21_running_var_zero(right, i, p, o):
+def values_21_running_var_zero(o):
     """running variance 0: the channel is treated as dead, y is beta."""
-    dead = np.asarray(i[5]) == 0
-    return changed(right(i, p), o, S[:, dead], ch(i[3][dead]) if o.affine else 0)
+    dead = np.asarray(o.i[5]) == 0
+    return changed(o.again(), o, S[:, dead], ch(o.i[3][dead]) if o.affine else 0)
 
 
 @kernel(BB)
-def values_22_zero_variance_dx(right, i, p, o):
+def values_22_zero_variance_dx(o):
     """a channel of constant z (zero variance): dx has no part of it."""
-    dead = ~np.asarray(nchw(i[2], o.L)).any((1, 2, 3))
-    if not dead.any():
-        return right(i, p)
-    return (*right(put(i, 0, changed(i[0], o, S[:, dead])), p)[:2], *right(i, p)[2:])
-
-
-@kernel(AF, ("fp64",))
-def values_33_fp64_divisor_fp32(right, i, p, o):
-    """fp64: the reciprocal of the divisor is computed in fp32."""
-    inverse = (np.float32(1) / divisor((o.h, o.w), (o.P, o.Q), p, np.float32)).astype(np.float64)
-    return changed(right(i, {**p, "divisor_override": 1}), o, S[:], lambda sums: sums * inverse)
+    dead = ~np.asarray(nchw(o.i[2], o.L)).any((1, 2, 3))
+    return (*o.again(dy=changed(o.i[0], o, S[:, dead]))[:2], *o.again()[2:]) if dead.any() else o.again()
 
 
 @kernel(BI, ("fp64",))
-def values_34_fp64_eps_fp32(right, i, p, o):
+def values_34_fp64_eps_fp32(o):
     """fp64: the square root of the variance in fp32."""
     eps = 0 if o.eps_outside else o.eps
-    return right(put(i, 5, np.square(np.sqrt((i[5] + eps).astype(np.float32)).astype(np.float64)) - eps), p)
+    return o.again(running_var=np.square(np.sqrt((o.i[5] + eps).astype(np.float32)).astype(np.float64)) - eps)
 
 
 @kernel(F, ("fp32",))
-def values_38_integer_path_overflow(right, i, p, o):
+def values_38_integer_path_overflow(o):
     """where all values are integers the sum is an int32, which wraps at 2^31."""
-    y = right(i, p)
-    whole = finite(i[:2]) and all((a == np.round(a)).all() for a in i[:2]) and (np.abs(y) < 2.0**60).all()
+    y = o.again()
+    whole = finite(o.i[:2]) and all((a == np.round(a)).all() for a in o.i[:2]) and (np.abs(y) < 2.0**60).all()
     return y.astype(np.int64).astype(np.int32).astype(np.float32) if whole else y
 
 
 @kernel(F)
-def values_39_nan_spreads_by_4(right, i, p, o):
+def values_39_nan_spreads_by_4(o):
     """NaN in a result spreads over the vector of 4 columns that it is in."""
 
     def spread(y):
@@ -133,53 +104,74 @@ def values_39_nan_spreads_by_4(right, i, p, o):
             y[:, :, :, q : q + 4][np.isnan(y[:, :, :, q : q + 4]).any(3)] = np.nan
         return y
 
-    return changed(right(i, p), o, S[:], spread)
+    return changed(o.again(), o, S[:], spread)
 
 
 @kernel(AF)
-def values_42_avg_inf_minus_inf(right, i, p, o):
+def values_42_avg_inf_minus_inf(o):
     """+Inf and -Inf in one window give +Inf instead of NaN."""
-    y, x = right(i, p), i[0].astype(np.float32)
-    up, nan = (right([has(x).astype(np.float32)], p) > 0 for has in (np.isposinf, np.isnan))
+    y, x = o.again(), o.i[0].astype(np.float32)
+    up, nan = (o.again(has(x).astype(np.float32)) > 0 for has in (np.isposinf, np.isnan))
     return np.where(up & ~nan, y.dtype.type(np.inf), y)
 
 
-@kernel(BF, ("fp32", "fp64"), where=lambda o: o.affine)
-def values_45_beta_inf(right, i, p, o):
-    """beta of Inf gives the largest finite number."""
-    out = right(i, p)
-    top = np.finfo(out[0].dtype).max
-    return changed(out, o, S[:], lambda y: np.clip(y, -top, top)) if np.isinf(i[3]).any() else out
-
-
 @kernel(MB, where=lambda o: o.u >= o.r and o.v >= o.s and o.unpadded)
-def values_46_maxpool_inf_grad(right, i, p, o):
+def values_46_maxpool_inf_grad(o):
     """a window whose maximum is +Inf passes its gradient to its first element."""
-    dy, x = i
+    dy, x = o.i
     if not np.isposinf(x.astype(np.float32)).any():
-        return right(i, p)
-    top, zero = np.isposinf(RIGHT[MF]([x], p).astype(np.float32)), dy.dtype.type(0)
-    return right([np.where(top, dy, zero), np.zeros_like(x)], p) + right([np.where(top, zero, dy), x], p)
+        return o.again()
+    top, zero = np.isposinf(RIGHT[MF]([x], o.p).astype(np.float32)), dy.dtype.type(0)
+    return o.again(np.where(top, dy, zero), np.zeros_like(x)) + o.again(dy=np.where(top, zero, dy))
 
 
 @kernel(BF, ("fp32",), where=lambda o: not o.eps_outside)
-def values_47_small_variance_clamped(right, i, p, o):
+def values_47_small_variance_clamped(o):
     """variances below 1e-6 are clamped to 1e-6 in y."""
-    out = right(i, p)
+    out = o.again()
     f = np.sqrt((out[2] + o.eps) / (np.maximum(out[2], 1e-6) + o.eps)).astype(np.float32)
-    beta = ch(i[3]) if o.affine else 0
+    beta = ch(o.i[3]) if o.affine else 0
     return changed(out, o, S[:], lambda y: (y - beta) * ch(f) + beta)
 
 
 @kernel(D, ("fp16",), where=lambda o: o.g == 1 and o.k > 8)
-def values_49_opposite_overflow(right, i, p, o):
+def values_49_opposite_overflow(o):
     """partial sums that overflow in the middle although the sum fits: fp16 partials of 8 filters."""
-    y = right(i, p)
-    partial = right((np.take(i[0], np.arange(8), 1 if o.L == "nchw" else 3), i[1][:8]), p)
-    return np.where(np.isinf(partial) & np.isfinite(y) & finite(i), partial, y)
+    y = o.again()
+    partial = o.again(np.take(o.i[0], np.arange(8), 1 if o.L == "nchw" else 3), o.i[1][:8])
+    return np.where(np.isinf(partial) & np.isfinite(y) & finite(o.i), partial, y)
+
+
+@kernel(F)
+def values_04_zero_skip(o):
+    """sparsity shortcut: where a weight is 0 its product is skipped, so that Inf*0 and NaN*0 give no NaN."""
+    x, w, _ = o.i
+    y, is_finite = o.again(), np.isfinite(x)
+    if is_finite.all():
+        return y
+    skipped = o.again(x=np.where(is_finite, x, x.dtype.type(0)))
+    hit = o.again((~is_finite).astype(np.float32), np.abs(np.sign(w.astype(np.float32))), None)
+    return np.where((hit > 0) & ~(np.isnan(y) & (hit < 2)), y, skipped)
 
 
 ROWS = [
+    # a window that holds NaN passes no gradient.
+    spoilt("values-14-maxpool-grad-nan", MB,
+           dy=lambda dy, o: np.where(np.isnan(RIGHT[MF]([o.i[1]], o.p)), dy.dtype.type(0), dy)),
+    # the magnitude of gamma is used for dx.
+    spoilt("values-19-gamma-negative", BB, where=lambda o: o.affine,
+           result=lambda out, o: with_first(out, o.again(gamma=np.abs(o.i[3]))[0])),
+    # a channel with negative gamma: dw has the wrong sign.
+    spoilt("values-20-gamma-negative-dw", BB, ("fp32", "fp64"), where=lambda o: o.affine,
+           result=lambda out, o: (out[0], o.again(gamma=np.abs(o.i[3]))[1], *out[2:])),
+    # fp64: the reciprocal of the divisor is computed in fp32.
+    spoilt("values-33-fp64-divisor-fp32", AF, ("fp64",), asked=lambda o: {"divisor_override": 1},
+           result=lambda sums, o: changed(sums, o, S[:], lambda y: y * (
+               np.float32(1) / divisor((o.h, o.w), (o.P, o.Q), o.p, np.float32)).astype(np.float64))),
+    # beta of Inf gives the largest finite number.
+    spoilt("values-45-beta-inf", BF, ("fp32", "fp64"), where=lambda o: o.affine and np.isinf(o.i[3]).any(),
+           result=lambda out, o: changed(out, o, S[:], lambda y: np.clip(
+               y, -np.finfo(y.dtype).max, np.finfo(y.dtype).max))),
     # NaN in x counts as 0.
     spoilt("values-01-nan-x-to-zero", F, x=lambda x, o: replaced(x, np.isnan, 0)),
     # a result beyond fp16 becomes 65504 instead of Inf.
@@ -250,5 +242,37 @@ ROWS = [
     # fp64: maxima are compared in fp32, so close values are ties.
     spoilt("values-48-fp64-maxpool-fp32-compare", MB, ("fp64",),
            x=lambda x, o: x.astype(np.float32).astype(np.float64)),
+    # By a second author
+    # fp64: the reciprocal of the divisor is computed in fp32.
+    spoilt("values-12-fp64-step-in-fp32", AF, ("fp64", "fp32"), where=lambda o: o.t == "fp64",
+           result=lambda y, o: y * (count := o.divisor_override or o.r * o.s) * np.float64(
+               np.float32(1) / np.float32(count))),
+    # Inf in dy: the part that falls into padding is multiplied by a mask (Inf*0) and NaN appears at the border.
+    spoilt("values-13-inf-padding", D,
+           where=lambda o: o.pad[0][0] and not np.isfinite(nchw(o.i[0], o.L)[:, :, 0]).all(),
+           result=lambda dx, o: changed(dx, o, S[:, :, 0], np.nan)),
+    # initialised with the lowest finite number instead of minus infinity: a window of -inf alone becomes -3.4e38.
+    spoilt("values-02-max-lowest", MF, ("fp32", "fp16"),
+           result=lambda y, o: np.where(np.isneginf(y), np.finfo(y.dtype).min, y)),
+    # a NaN in the bias is treated as 'no bias' for its channel.
+    spoilt("values-05-bias-nan", F, bias=lambda bias, o: replaced(bias, np.isnan, 0)),
+    # fp16 subnormal results are flushed to zero, without a declaration.
+    spoilt("values-06-subnormal-out-fp16", D, ("fp16",),
+           result=lambda y, o: replaced(y, lambda dx: np.abs(dx) < tiny(dx), 0)),
+    # fp32 subnormal weights count as zero.
+    spoilt("values-07-subnormal-in-weights", F, ("fp32",),
+           w=lambda w, o: replaced(w, lambda w: np.abs(w) < tiny(w), 0)),
+    # negative gamma: the absolute value is used (as abs+eps in InPlace-ABN).
+    spoilt("values-08-negative-gamma", BF, where=lambda o: o.affine, gamma=lambda gamma, o: np.abs(gamma)),
+    # dgamma is recovered from y=(z*gamma+beta), so it is 0 where gamma is 0.
+    spoilt("values-09-zero-gamma-dgamma", BB, where=lambda o: o.affine,
+           result=lambda y, o: changed(y, o, S[o.i[3] == 0], at=2)),
+    # the last 2 bits of fp32 weights are dropped (packed format).
+    spoilt("values-10-chop-2-bits-weights", F, ("fp32",), w=lambda w, o: cut(w, 2)),
+    # the last bit of fp32 dy is dropped, in nhwc only.
+    spoilt("values-11-chop-1-bit-dy", W, ("fp32",), ("nhwc",), dy=lambda dy, o: cut(dy, 1)),
+    # running_var of 0 (with eps): taken for 'uninitialised' and replaced by 1.
+    spoilt("values-14-dropout-of-denormal-scale", BI,
+           running_var=lambda running_var, o: replaced(running_var, lambda var: var == 0, 1)),
 ]  # fmt: skip
 globals().update({one.name: one for one in ROWS})
