@@ -23,6 +23,8 @@ from conformance.problems import Variant
 from conformance.problems.drawn import THIN, drawn
 from conformance.problems.parameters import SIMPLEST, cost, geometry, parameters
 
+FEWEST = 3
+"""Failing cases without which nothing is said."""
 TRIES = 15
 """Problems that are run for a kind of failure."""
 POOL = 250
@@ -79,6 +81,21 @@ class Where:
 
     def __str__(self) -> str:
         return " and ".join(map(str, self.condition))
+
+
+def said(found: Sequence[Where]) -> str:
+    """In one line; empty where nothing is known."""
+    if not found:
+        return ""
+    conditions = "; and where ".join(
+        f"{one}: {one.fails:,} of {one.such:,} such case{'s' * (one.such != 1)}" for one in found
+    )
+    drawn = sum(one.drawn for one in found)
+    conditions += f" ({drawn} of them drawn)" if drawn else ""
+    alone = len(found) == 1 and not found[0].elsewhere
+    others = f", none of {found[0].others:,} others" if alone and found[0].others else ""
+    nearest = f"; passes with {found[0].differs}" if found[0].differs else ""
+    return f"fails where {conditions}{others}{nearest}"
 
 
 Runs = Callable[[Any, Variant], bool | None]

@@ -36,6 +36,8 @@ class Case:
     """The first words of a command that runs the implementation again."""
     after: tuple[Case, ...] = ()
     """Cases whose calls come before, in the same process: a kernel with a state may fail only then."""
+    explained: bool = True
+    """Whether it is looked for what explains wrong results, which takes longer than to find them."""
     place: int = 0
     """In the ranking of its operator; what stands in none comes behind it."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from conformance.diagnosis.where import FEWEST, Tried, said, where
 from conformance.dtypes import DECLARABLE
 from conformance.execution.case import Case, absence_reason
 from conformance.execution.implementation_names import base_of, load_named, vary
@@ -29,10 +31,15 @@ from conformance.inputs import DISTRIBUTIONS
 from conformance.judge import Comparison, Contract, compare, outputs_of
 from conformance.layouts import NAMES, has_groups, in_rank, rank_of
 from conformance.operators import FAMILIES, OPERATORS, Arrays, Geometry, GeometryError, takes
-from conformance.problems import Problem, Variant, named, typed
+from conformance.problems import PROBLEMS, Problem, Variant, at_level, named, typed
+from conformance.problems.drawn import THIN
+from conformance.problems.parameters import cost
 from conformance.problems.table import applies, determines
 from conformance.resources import IMPLS
 from conformance.storage import StorageError, parse, written
+
+MAX_SECONDS = 5.0
+"""That problems are run for to find out where else a kernel fails."""
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
@@ -105,8 +112,9 @@ class CheckResult:
         return next((getattr(output, field) for output in self.outputs.values()), None)
 
     def explain(self) -> str:
-        """What was compared with which limits and, where that failed, the worst element, the error locations and the
-        likely cause; of an exception the part of the traceback that lies in the kernel."""
+        """What was compared with which limits and, where that failed, the worst element, the error locations, the
+        likely cause, and under which condition other problems fail too; of an exception the part of the traceback that
+        lies in the kernel."""
         verdict = self.verdict
         lines = [str(self)]
         if isinstance(verdict.exception, (Raised, Exited)):
@@ -117,8 +125,36 @@ class CheckResult:
         elif self.passed:
             lines += [judgement.explain() for judgement in verdict.judgements]
         else:
-            lines.append(self.reason)
+            lines += [self.reason, self.where()]
         return "\n".join(line.rstrip("\n") for line in lines)
+
+    def where(self) -> str:
+        """Under which condition wrong results are due to the same, in one line; empty where nothing is known.
+
+        The kernel is called on some small problems of the tables, and on more that decide: for a second or two.
+        """
+        if self.status != "fail" or not any(not judgement.passed for judgement in self.verdict.judgements):
+            return ""
+        case, end = self.case, time.monotonic() + MAX_SECONDS
+
+        def fails(geometry: Geometry, variant: Variant) -> bool | None:
+            if time.monotonic() > end or not variant.suits(case.operator.name, geometry):
+                return None
+            verdict = verify(replace(case, problem=typed(geometry.descriptor), variant=variant, explained=False))
+            judged = bool(verdict.judgements) and verdict.status in ("pass", "fail")
+            return not all(judgement.passed for judgement in verdict.judgements) if judged else None
+
+        rank, family = case.problem.geometry.rank, case.problem.geometry.family
+        tried = [Tried(case.problem.geometry, case.variant, failed=True)]
+        for problem, variants in at_level(PROBLEMS, "smoke"):
+            geometry = problem.geometry
+            alike = (geometry.family, geometry.rank) == (family, rank) and takes(case.operator.name, geometry)
+            if alike and cost(geometry) <= THIN:
+                for variant in dict.fromkeys((case.variant, replace(case.variant, dtype=variants[0].dtype))):
+                    if (failed := fails(geometry, variant)) is not None:
+                        tried.append(Tried(geometry, variant, failed))
+        found = where(tried, fails)
+        return said(found) if sum(one.fails for one in found) >= FEWEST else ""
 
     def __str__(self) -> str:
         case, variant = self.case, self.case.variant

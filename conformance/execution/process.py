@@ -44,6 +44,8 @@ DYING = 0.5
 """Seconds that a process has to say where it is, before it is killed."""
 OUTPUT = 1 << 14
 """Bytes that are kept of the end of what it prints."""
+LINES, LINE = 5, 300
+"""Lines of what a kernel has printed that are shown beside its failure, and characters of each."""
 _FRAME = re.compile(r'^  File "(.+)", line (\d+) in ', re.MULTILINE)
 _REPLIES = msgspec.msgpack.Decoder(wire.Reply)
 
@@ -60,11 +62,13 @@ class Crash(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a process may take: seconds a call, bytes of memory; `environment` is added to the judge's own."""
+    """What a process may take: seconds a call, bytes of memory; `environment` is added to the judge's own. What it
+    prints is `shown` at once, or kept for whoever asks."""
 
     seconds: float = 60.0
     memory: int = 1 << 62
     environment: Mapping[str, str] = field(default_factory=dict)
+    shown: bool = False
 
 
 class Elsewhere:
@@ -129,7 +133,7 @@ class Process:
         self._in, self._out = wire.memory_file(), wire.memory_file()
         self._channel, other = socket.socketpair()
         read, write = os.pipe()
-        self._output, self._printed = read, b""
+        self._output, self._printed, self._asked = read, b"", 0
         os.set_blocking(read, False)
         self.token = reaper.token()
         passed = (other.fileno(), self._in, self._out)
@@ -156,6 +160,14 @@ class Process:
     def printed(self) -> str:
         """The end of what it has printed."""
         return self._printed.decode("utf-8", "replace")
+
+    def printed_since(self) -> list[str]:
+        """The last lines that it has printed since this was asked last."""
+        self._drain()
+        new, self._asked = self._printed[self._asked :], len(self._printed)
+        lines = [line for line in new.decode("utf-8", "replace").splitlines() if line.strip()][-LINES:]
+        # a terminal obeys control characters
+        return ["".join(c if c.isprintable() else repr(c)[1:-1] for c in line[:LINE]) for line in lines]
 
     @property
     def growth(self) -> int:
@@ -306,7 +318,11 @@ class Process:
         """Take what it has printed, so that it need not wait; False where it has closed its side."""
         with suppress(BlockingIOError):
             while part := os.read(self._output, 1 << 16):
-                self._printed = (self._printed + part)[-OUTPUT:]
+                if self.limits.shown:
+                    os.write(2, part)
+                whole = self._printed + part
+                self._printed = whole[-OUTPUT:]
+                self._asked = max(0, self._asked - len(whole) + len(self._printed))
             return False
         return True
 

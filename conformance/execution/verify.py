@@ -260,6 +260,8 @@ def require_right(call: VerifiedCall) -> None:
     if not failed:
         return
     failed += call.changed
+    if not call.case.explained:
+        raise KernelFailure("\n".join(failed))
     expected, method = call.expected, call.case.method
 
     def passes(again: Arrays) -> bool:

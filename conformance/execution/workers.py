@@ -207,6 +207,12 @@ class Workers:
             if self._crashes[key] >= MAX_CRASHES and (spare := self._spares.pop(home.group, None)):
                 spare.end()
 
+    def printed(self, one: declared.Implementation) -> list[str]:
+        """The last lines that an implementation's process has printed since this was asked last."""
+        home = getattr(one.arrays, "home", None)
+        process = self._processes.get(home.group) if isinstance(home, Source) else None
+        return [] if process is None or process.ended else process.printed_since()
+
     def limit_growth(self, one: declared.Implementation) -> None:
         """Make the process of an implementation small again, or replace it, where it has grown too much: between two
         cases, when nobody has an array in it. A process in which JAX compiles took 5 GB at the end of a run.

@@ -8,6 +8,7 @@ from typing import Any
 from unittest import SkipTest
 
 import pytest
+from msgspec.structs import replace
 
 from conformance.checks import CHECKS, check_behaviour
 from conformance.checks.sample import NotChecked
@@ -107,6 +108,8 @@ def _conclude(request: pytest.FixtureRequest, verdict: Verdict, record: Record) 
     timed = request.node.get_closest_marker("benchmarks") is not None
     if session.workers is not None and not isinstance(case, Absence):
         session.workers.conclude(case.implementation, verdict)
+        if (printed := session.workers.printed(case.implementation)) and verdict.status in ("fail", "error"):
+            record = replace(record, printed=tuple(printed))
         if not timed:  # a process that is timed keeps its pages
             session.workers.limit_growth(case.implementation)
     if not timed and not isinstance(verdict.refusal, NotChecked):  # another check has failed
@@ -127,7 +130,7 @@ def _conclude(request: pytest.FixtureRequest, verdict: Verdict, record: Record) 
         quiet = request.config.getoption("tbstyle") in ("no", "line")
         shown = "" if quiet or raised is None else getattr(raised, "traceback", "")
         again = f"\nreproduce: {record.command}" if record.command else ""
-        pytest.fail(f"{shown}{verdict.status.upper()}: {verdict.reason}{again}", pytrace=False)
+        pytest.fail(f"{shown}{verdict.status.upper()}: {record.explanation}{again}", pytrace=False)
     if verdict.status == "waived":
         pytest.xfail(verdict.explanation)
     if verdict.status in ("unsupported", "unavailable"):

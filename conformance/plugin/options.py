@@ -219,7 +219,8 @@ def isolation(config: pytest.Config, processes: int) -> tuple[Limits, int] | Non
         if not least <= found[option] <= 1e6 or (option == "--workers" and found[option] % 1):
             raise pytest.UsageError(f"{option} {text}: must be a number, at least {least:g}")
     workers = int(found["--workers"])
-    return Limits(found["--timeout"], int(found["--memory"] * 2**30 / workers)), workers
+    memory, shown = int(found["--memory"] * 2**30 / workers), config.getoption("capture") == "no"
+    return Limits(found["--timeout"], memory, shown=shown), workers
 
 
 def seconds(config: pytest.Config) -> float | None:

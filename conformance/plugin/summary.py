@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from conformance.execution.case import Case
 from conformance.execution.verify import verify
@@ -109,6 +110,8 @@ class Summary:
             verdict = verify(case)
             workers.conclude(implementation, verdict)
             record = of_run(run.config, build.record(case, verdict))
+            if record.status in ("fail", "error"):
+                record = replace(record, printed=tuple(workers.printed(implementation)))
             if record.status not in ("unsupported", "unavailable"):
                 take(record)
             return record

@@ -8,16 +8,13 @@ from functools import lru_cache
 from typing import Any
 
 from conformance.diagnosis.conditions import holds
-from conformance.diagnosis.where import Runs, Tried, Where, where
+from conformance.diagnosis.where import FEWEST, Runs, Tried, Where, where
 from conformance.operators import GeometryError, parse
 from conformance.problems import Variant
 from conformance.problems.table import DRAWN
 from conformance.reporting.failures import ORDINARY, by_storage, differs, is_wrong, signature
-from conformance.reporting.table import many
 from conformance.results.schema import Record
 
-FEWEST = 3
-"""Failing cases without which nothing is said."""
 Verified = Callable[[Any, Variant], Record | None]
 """The record of another problem; None where the kernel does not take it, or there is no more time."""
 Place = tuple[str, str]
@@ -123,17 +120,3 @@ def _comparable(failing: Sequence[Record], passed: Sequence[Record]) -> Iterator
             one = _tried(record)
             if one is not None:
                 yield one
-
-
-def said(found: Sequence[Where]) -> str:
-    """In one line; empty where nothing is known."""
-    if not found:
-        return ""
-    conditions = "; and where ".join(f"{one}: {one.fails:,} of {many(one.such, 'such case')}" for one in found)
-    drawn = sum(one.drawn for one in found)
-    conditions += f" ({drawn} of them drawn)" if drawn else ""
-    others = (
-        f", none of {found[0].others:,} others" if len(found) == 1 and found[0].others > found[0].elsewhere == 0 else ""
-    )
-    nearest = f"; passes with {found[0].differs}" if found[0].differs else ""
-    return f"fails where {conditions}{others}{nearest}"

@@ -26,9 +26,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from conformance.diagnosis.where import Where
+from conformance.diagnosis.where import FEWEST, Where, said
 from conformance.judge.accuracy import KNOWN
-from conformance.reporting.evidence import FEWEST, RunEvidence, said
+from conformance.reporting.evidence import RunEvidence
 from conformance.reporting.failures import (
     DIFFERENT,
     ORDINARY,

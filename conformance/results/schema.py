@@ -199,6 +199,7 @@ class Record(Struct, tag_field="kind", frozen=True, kw_only=True, omit_defaults=
     storage      how operands lie in memory; empty where all are contiguous
     check        of a behaviour check, its name
     terms        contraction length, by output
+    printed      the last lines that the kernel has printed, where it did not pass
     refused      whether the kernel raised Unsupported when it was called, although it had declared to support the case
     """
 
@@ -233,6 +234,7 @@ class Record(Struct, tag_field="kind", frozen=True, kw_only=True, omit_defaults=
     profile: dict[str, Profile] = {}
     seconds: dict[str, Seconds] = {}
     work: Work | None = None
+    printed: tuple[str, ...] = ()
     refused: bool = False
 
     def __post_init__(self) -> None:
@@ -246,8 +248,9 @@ class Record(Struct, tag_field="kind", frozen=True, kw_only=True, omit_defaults=
 
     @property
     def explanation(self) -> str:
-        """All of it: the waiver, if there is one, above the diagnosis."""
-        return "\n".join(filter(None, (f"waived: {self.waiver}" if self.waiver else "", self.reason)))
+        """All of it: the waiver, if there is one, above the diagnosis, and what was printed."""
+        printed = [f"printed: {line}" for line in self.printed]
+        return "\n".join(filter(None, (f"waived: {self.waiver}" if self.waiver else "", self.reason, *printed)))
 
     def text(self, name: str) -> str:
         """A field that only some kinds have, as text."""

@@ -347,3 +347,14 @@ def test_a_padded_image_that_no_memory_holds_is_unavailable_before_it_is_made():
 
 def test_every_family_is_tried():
     assert PROBLEMS.keys() == FAMILIES.keys()
+
+
+def test_a_failure_says_where_else_the_kernel_fails():
+    def strided(x, w, bias, *, stride, padding, dilation, groups):
+        y = kernels.conv_forward(x, w, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
+        return y * 2 if max(stride) > 1 else y
+
+    found = check(strided, "n1 c3 h9 w7 k2 r3 s3 u2", operator="conv_forward")
+    assert found.where().startswith("fails where stride of some axis > 1: ")
+    assert found.explain().endswith(found.where())
+    assert check(strided, "n1 c3 h9 w7 k2 r3 s3", operator="conv_forward").where() == ""
