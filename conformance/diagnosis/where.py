@@ -27,6 +27,8 @@ FEWEST = 3
 """Failing cases without which nothing is said."""
 TRIES = 15
 """Problems that are run for a kind of failure."""
+PATIENCE = 4
+"""Times as many that are tried where the kernel does not take some."""
 POOL = 250
 """Problems that are drawn to choose from."""
 NEAR = 5
@@ -193,7 +195,7 @@ class _Search:
         mine, left = [*found[place].failing], found[place].conditions
         near = sorted((one for one in self.tried if one.traits in mine), key=lambda one: one.size)[:NEAR]
         pool = [*chain.from_iterable(map(self._toggled, near)), *self._drawn(near)]
-        for turn in range(tries):
+        for turn in range(PATIENCE * tries):
             fresh = [one for one in pool if (one.geometry.descriptor, one.variant) not in self._known]
             # in turn: some conditions cannot be told apart, which would leave no problem to doubt the best one by
             telling = self._telling(left, fresh) if turn % 2 else None
@@ -204,11 +206,12 @@ class _Search:
             failed = self._runs(chosen.geometry, chosen.variant)
             if failed is None:
                 continue
+            tries -= 1
             self.tried.append(Tried(chosen.geometry, chosen.variant, failed, drawn=True))
             if failed:
                 mine.append(chosen.traits)
             left = conditions(mine, Passing(self._passing()))
-            if not left:
+            if not left or not tries:
                 return
 
     def _toggled(self, failing: Tried) -> Iterator[Tried]:
