@@ -176,11 +176,7 @@ def test_a_cell_of_the_matrix_leads_to_its_verdicts_and_they_to_their_diagnosis(
     assert first.get_attribute("aria-expanded") == "true"
     detail = shown.page.locator(f"#{first.get_attribute('aria-controls')}")
     assert "likely cause: last row of y" in detail.locator(".reason").text_content()
-    assert (
-        detail.locator(".command code")
-        .text_content()
-        .startswith("pytest --impl acme --operator conv_forward --problem 'n2")
-    )
+    assert detail.locator(".command code").text_content().startswith("conformance check acme 'n2")
     assert detail.locator("tr.exceeds").first.text_content().startswith("yworst error / bound")
     first.click()
     assert first.get_attribute("aria-expanded") == "false"

@@ -81,9 +81,11 @@ class Summary:
 
     def decide(self, take: Callable[[Record], None]) -> None:
         """Run problems that decide where the kernels fail whose failures are shown whole, and take their records. Not
-        where kernels run in this process, where they compile for each shape, or of a run that was cut short."""
-        run = self._run
-        if run.workers is None or self.incomplete or run.config.getoption("tbstyle") == "no":
+        where kernels run in this process, where they compile for each shape, of a run that was cut short, or where
+        somebody has chosen what is run."""
+        run, option = self._run, self._run.config.option
+        chosen = any(getattr(option, name, None) for name in ("problem", "keyword", "deselect", "lf"))
+        if run.workers is None or self.incomplete or chosen or option.tbstyle == "no":
             return
         failed = group((record for record, _ in self._failed), self._evidence)
         for name, found in groupby(failed, key=lambda one: one.implementation):

@@ -192,7 +192,7 @@ def test_a_search_tells_failures_apart_and_shrinks_each_to_the_smallest():
     }
     assert [str(f.rows[-1]) for f in first.findings] == [str(f.rows[-1]) for f in again.findings]
     assert sum(f.cases for f in first.findings) == first.statuses["fail"] + first.statuses["error"] > 2
-    assert all("--problem" in f.command for f in first.findings)
+    assert all(f.rows[-1].geometry.descriptor in f.command for f in first.findings)
 
 
 def test_a_search_of_a_right_kernel_finds_nothing_and_covers_pairs():
@@ -290,7 +290,7 @@ def test_a_run_takes_the_rows_of_a_table(project: Project):
     assert (outcome.exit, outcome.statuses) == (1, {"pass": 1, "fail": 1})
     (failed,) = (record for record in outcome.records if record["status"] == "fail")
     assert (failed["descriptor"], failed["seed"]) == ("n1 c1 h1 w1 k1 r1 s1 u3x1", 5)
-    assert "--problem 'n1 c1 h1 w1 k1 r1 s1 u3x1'" in failed["command"]
+    assert " 'n1 c1 h1 w1 k1 r1 s1 u3x1'" in failed["command"]
     project.write("found.txt", "nonsense")
     outcome = project.run("--problems=found.txt")
     assert outcome.exit == 4
@@ -331,7 +331,7 @@ def test_the_command_finds_and_saves_what_its_table_does_not_hold(tmp_path: Path
     assert "ended by SIGABRT" in text
     (line,) = (str(found[0]) for found in read(table))
     assert line == "conv_forward | n1 c2 h1 w1 k2 r1 s1 u1x4 g2 | fp32 nchw integer | 0"
-    assert f"reproduce: conformance run {bad} --operator conv_forward --problem 'n1 c2 h1 w1 k2 r1 s1 u1x4 g2'" in text
+    assert f"reproduce: conformance check {bad} 'n1 c2 h1 w1 k2 r1 s1 u1x4 g2' --distribution integer" in text
     assert fuzz(str(bad), "--replay", line)[0] == 1
     code, text = fuzz(str(bad), "--minutes=0.02", f"--save={table}")
     assert (code, len(read(table))) == (1, 1), text  # known, and not found again
