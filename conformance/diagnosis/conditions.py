@@ -29,6 +29,8 @@ PRICE = 1.1
 that no mistake hides, and is not worth what it takes of many."""
 FEW = ("window", "stride", "dilation", "padding", "groups")
 """How the names of sizes begin that have few values, for one of which a kernel may have a path of its own."""
+SURE = 0.9
+"""Cases of each of two conditions that must fail, as a share."""
 WIDENED = 400
 """Pairs of literals that a third is added to, those first that hold of the fewest passing cases."""
 
@@ -51,7 +53,7 @@ class Literal(NamedTuple):
         if not self.is_size:
             return 2.0 if SAME_AXIS in self.name else 1.1 if self.name in GROUPED else 1.0
         if self.least == self.most:
-            return 1.2 if self.name.startswith(FEW) else 1.9
+            return 1.2
         return 1.4 if self.most is None else 1.9
 
     def holds(self, traits: Traits) -> bool:
@@ -120,7 +122,8 @@ def common(failing: Sequence[Traits]) -> list[Literal]:
         if len(values) == len(failing):
             least, most = min(values), max(values)
             found += [Literal(name, least=least), Literal(name, most=most)]
-            found += [Literal(name, least, most)] if least == most else []
+            # a size that few cases have by chance is no path of a kernel
+            found += [Literal(name, least, most)] if least == most and name.startswith(FEW) else []
     return sorted(found, key=lambda one: (one.weight, one.name, str(one)))
 
 
@@ -165,14 +168,23 @@ def _combined(literals: Sequence[tuple[int, Literal]], most: float) -> Iterator[
 
 def clusters(failing: Sequence[Traits], passed: Sequence[Traits]) -> list[Cluster]:
     """The failing cases with the conditions that tell them from the passing ones; in two parts where no condition holds
-    of all. Empty where there is no such condition, or nothing to contrast with."""
+    of all. Empty where there is no such condition, or too little to contrast with: two conditions fit almost anything.
+    """
     if not failing or not passed:
         return []
     passing = Passing(passed)
     if found := conditions(failing, passing):
         return [Cluster([*failing], found)]
     parted = [two for name in _telling(failing) if (two := _parted(name, failing, passing))]
-    return min(parted, key=lambda two: sum(weight(one.conditions[0]) for one in two), default=[])
+    two = min(parted, key=lambda two: sum(weight(one.conditions[0]) for one in two), default=list[Cluster]())
+    cases = [*failing, *passed]
+    sure = all(_share(one.conditions[0], failing, cases) >= SURE for one in two)
+    return two if sure and len(passed) >= HIDDEN * len(failing) else []
+
+
+def _share(condition: Condition, failing: Sequence[Traits], cases: Sequence[Traits]) -> float:
+    """Of the cases that have a condition, how many fail."""
+    return sum(holds(condition, one) for one in failing) / sum(holds(condition, one) for one in cases)
 
 
 def _telling(failing: Iterable[Traits]) -> list[str]:

@@ -126,7 +126,7 @@ class CheckResult:
             lines += [judgement.explain() for judgement in verdict.judgements]
         else:
             lines += [self.reason, self.where()]
-        return "\n".join(line.rstrip("\n") for line in lines)
+        return "\n".join(line.rstrip("\n") for line in lines if line)
 
     def where(self) -> str:
         """Under which condition wrong results are due to the same, in one line; empty where nothing is known.

@@ -201,9 +201,10 @@ class _Sorting:
         left = []
         every = _named(records)
         for record in records:
-            names = next((names for names in every if not record.causes or explains(names, record)), None)
+            explaining = next((names for names in every if explains(names, record)), None)
+            names = explaining or (every[0] if every and where else None)
             key = names or ((operator, "elements", str(where)) if where else signature(record))
-            if names and not record.causes and not where:
+            if every and not names:
                 left.append(record)
                 continue
             if names:
@@ -212,8 +213,8 @@ class _Sorting:
                 known = self._conditions.setdefault(key, {})
                 if operator in known.values() or not known:  # the same mistake in another operator has one of its own
                     known[where] = operator
-            self.put(record, key, attributed=bool(names and not record.causes))
-            for places in (self._wrong, *([self._explained] if names and record.causes else [])):
+            self.put(record, key, attributed=names is not None and explaining is None)
+            for places in (self._wrong, *([self._explained] if explaining else [])):
                 places[operator, record.descriptor][key] += 1
                 places[operator, ""][key] += 1
         return left
