@@ -17,7 +17,7 @@ from conformance.storage import parse as parse_storage
 ORDINARY = frozenset({"integer", "fixed"})
 """Distributions in which every element has about the same part in a result."""
 _EDGES = re.compile(r"\b(\w+) (?:= \d+ \((first|last)\)|(at both edges))")
-_MISMATCH = re.compile(r"\w+ has shape |wrong result \(|results are wrong on plain inputs")
+_MISMATCH = re.compile(r"\w+ has (?:shape|dtype) |wrong result \(|results are wrong on plain inputs")
 """How the reason begins where results are wrong and no check of theirs is recorded."""
 _RAISED = re.compile(r"raised (.*?)(?: at ((?:(?! at )[^\n])+):(\d+))?\Z", re.DOTALL)
 _NUMBERS = re.compile(r"(?:0x[0-9a-f]+|\d[\d.,]*(?:e[-+]?\d+)?)(?:[\s,x:*-]+\d[\d.,]*)*", re.IGNORECASE)
@@ -94,6 +94,8 @@ def signature(record: Record) -> Signature:
         return "claimed", record.status  # the loss of one kernel shows in many ways
     if differs(record):
         return DIFFERENT
+    if is_crash(record):
+        return "crashed", without_numbers(record.headline)
     if found := raised(record):
         message, *place = found
         return "raised", without_numbers(message), *place

@@ -28,6 +28,7 @@ from dataclasses import dataclass, replace
 
 from conformance.diagnosis.where import FEWEST, Where, said
 from conformance.judge.accuracy import KNOWN
+from conformance.judge.limits import limits
 from conformance.reporting.evidence import RunEvidence
 from conformance.reporting.failures import (
     DIFFERENT,
@@ -345,20 +346,24 @@ def _text(records: list[Record]) -> str:
 
 
 def _precision(records: list[Record]) -> str:
-    """The strictest known contract that every failing case keeps whose precision can be told, and how it is declared.
+    """The strictest known contract whose bound every failing case keeps of which errors are known in units of the data,
+    and how it is declared. Other mistakes make errors of the same size: a wrong factor does.
 
-    The least precise of them: on few terms a poor accumulator looks like a better one. Other mistakes make errors of
-    the same size, a wrong factor does.
+    By twice the bound alone: bits of inputs may be cut off instead of rounded, and where one operand has few numbers
+    the rms says nothing.
     """
-    ranks = [
-        record.profile[output].inferred.rank
+    errors = [
+        (2.0 ** -float(record.profile[output].effective_bits or 0), record.dtype, record.terms[output])
         for record in records
         for output in dict.fromkeys(output for output, _ in exceeded(record))
-        if output in record.profile
+        if output in record.profile and output in record.terms
     ]
-    if not ranks or max(ranks) >= len(KNOWN):
+    kept = (
+        one for one in KNOWN if all(error <= 2 * limits(one, dtype, terms).relative for error, dtype, terms in errors)
+    )
+    known = next(kept, None) if errors else None
+    if known is None:
         return "cause unknown"
-    known = KNOWN[max(ranks)]
     return f"cause unknown, errors as large as with {known.arithmetic}; if that is meant, declare {known.declaration}"
 
 
