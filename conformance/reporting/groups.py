@@ -26,6 +26,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from conformance.contract import Contract
 from conformance.diagnosis.where import FEWEST, Where, said
 from conformance.judge.accuracy import KNOWN
 from conformance.judge.limits import limits
@@ -358,11 +359,12 @@ def _precision(records: list[Record]) -> str:
         for output in dict.fromkeys(output for output, _ in exceeded(record))
         if output in record.profile and output in record.terms
     ]
-    kept = (
-        one for one in KNOWN if all(error <= 2 * limits(one, dtype, terms).relative for error, dtype, terms in errors)
-    )
-    known = next(kept, None) if errors else None
-    if known is None:
+
+    def keeps(known: Contract) -> bool:
+        return all(error <= 2 * limits(known, dtype, terms).relative for error, dtype, terms in errors)
+
+    known = next(filter(keeps, KNOWN), None)
+    if not errors or known is None:
         return "cause unknown"
     return f"cause unknown, errors as large as with {known.arithmetic}; if that is meant, declare {known.declaration}"
 
