@@ -92,8 +92,11 @@ def test_a_run_decides_by_problems_of_its_own(tmp_path: Path):
     asked = "--operator conv_forward --layout nchw --distribution fixed --level smoke -p no:cacheprovider -n2"
     run = subprocess.run(
         [sys.executable, "-m", "conformance", "run", "acme.py", *asked.split()],
-        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
+        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT), "GITHUB_ACTIONS": "true"}, capture_output=True,
+        text=True, check=False,
     )  # fmt: skip
+    (annotation,) = (text for text in run.stdout.splitlines() if text.startswith("::error title=acme::"))
+    assert "%0Areproduce: conformance check acme.py '" in annotation
     (line,) = (text for text in run.stdout.splitlines() if text.startswith("fails where"))
     condition, counts = line.removeprefix("fails where ").split(": ", 1)
     assert sorted(condition.split(" and ")) == ["groups > 1", "stride of some axis > 1"]

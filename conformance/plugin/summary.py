@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
 import time
 from collections import defaultdict
@@ -27,7 +28,7 @@ from conformance.problems.table import DRAWN
 from conformance.reporting import report_command, terminal, training
 from conformance.reporting.evidence import RunEvidence, Verified
 from conformance.reporting.failures import differs
-from conformance.reporting.groups import amount, described, group, located
+from conformance.reporting.groups import Group, amount, described, group, located
 from conformance.reporting.page.model import ReportError
 from conformance.reporting.table import many
 from conformance.results import build
@@ -40,6 +41,9 @@ MAX_WHOLE, MAX_GROUPS = 3, 10
 """Groups of an implementation whose smallest case is shown with all that is known of it; groups that are shown."""
 MAX_SECONDS = 5.0
 """That problems are run for to decide where a group fails."""
+
+
+_TITLE = str.maketrans({"%": "%25", ":": "%3A", ",": "%2C"})
 
 
 class Summary:
@@ -223,6 +227,8 @@ class Summary:
                     _show(reporter, smallest, getattr(reports[id(smallest)], "longrepr", None), one.cause)
                 if smallest.command:
                     reporter.write_line(f"reproduce: {smallest.command}")
+                if os.environ.get("GITHUB_ACTIONS") == "true":
+                    reporter.write_line(_annotation(one, condition))
             if left := groups[MAX_GROUPS:]:
                 reporter.write_line(f"and more: {amount(left)}")
         if len(self._failed) > 1 and not self._listed & {"fail", "error"}:
@@ -239,6 +245,15 @@ class Summary:
             reporter.write_line(f"{title}: {many(sum(record.cases for record in records), 'case')}")
             for case in filter(None, map(described, records)):
                 reporter.write_line(f"    {case}")
+
+
+def _annotation(one: Group, condition: str) -> str:
+    """A command of GitHub's runners, which makes its message an annotation of the change."""
+    again = f"reproduce: {one.smallest.command}" if one.smallest.command else ""
+    message = "\n".join(filter(None, (f"{one.title}: {one.counted}", condition, again)))
+    for character, code in (("%", "%25"), ("\r", "%0D"), ("\n", "%0A")):
+        message = message.replace(character, code)
+    return f"::error title={one.implementation.translate(_TITLE)}::{message}"
 
 
 def _show(reporter: pytest.TerminalReporter, record: Record, raised: Any, cause: str) -> None:
