@@ -22,12 +22,14 @@ What was raised is never attributed, nor are wrong elements that were compared w
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from conformance.contract import Contract
 from conformance.diagnosis.where import FEWEST, Where, said
+from conformance.dtypes import FORMATS
 from conformance.judge.accuracy import KNOWN
 from conformance.judge.limits import limits
 from conformance.reporting.evidence import RunEvidence
@@ -353,18 +355,18 @@ def _precision(records: list[Record]) -> str:
     By twice the bound alone: bits of inputs may be cut off instead of rounded, and where one operand has few numbers
     the rms says nothing.
     """
-    errors = [
-        (2.0 ** -float(record.profile[output].effective_bits or 0), record.dtype, record.terms[output])
+    known_bits = [
+        (float(record.profile[output].effective_bits or 0), record.dtype, record.terms[output])
         for record in records
         for output in dict.fromkeys(output for output, _ in exceeded(record))
-        if output in record.profile and output in record.terms
+        if output in record.profile and record.terms.get(output) and record.dtype in FORMATS
     ]
 
     def keeps(known: Contract) -> bool:
-        return all(error <= 2 * limits(known, dtype, terms).relative for error, dtype, terms in errors)
+        return all(bits >= -math.log2(2 * limits(known, dtype, terms).relative) for bits, dtype, terms in known_bits)
 
     known = next(filter(keeps, KNOWN), None)
-    if not errors or known is None:
+    if not known_bits or known is None:
         return "cause unknown"
     return f"cause unknown, errors as large as with {known.arithmetic}; if that is meant, declare {known.declaration}"
 
