@@ -105,8 +105,8 @@ def _last_bits() -> Iterator[Mutant]:
         )
     for dtype, format in (("fp16", "tf32"), ("fp16", "fp16"), ("bf16", "bf16"), ("bf16", "tf32")):
         name = f"last bit of {dtype} data rounded away, {format} inputs declared"
-        changed = _mutant(name, _reading(_without(1, np.rint), "x", "dy"), CONVOLUTIONS, (dtype,))
-        yield replace(changed, contract=Contract(inputs=format))  # which holds them, and so widens no limit
+        declaring = _mutant(name, _reading(_without(1, np.rint), "x", "dy"), CONVOLUTIONS, (dtype,))
+        yield replace(declaring, contract=Contract(inputs=format))  # which holds them, and so widens no limit
     for bits in (2, 3):
         yield _mutant(
             f"last {bits} bits of the filters truncated", _reading(_without(bits), "w"), CONVOLUTIONS[:2], FULL
