@@ -413,3 +413,21 @@ def test_a_name_is_looked_for_in_files_that_are_called_alike_before_others(proje
     file.rename(file.with_name("other.py"))
     assert project.run("--impl=zeta").statuses == {"pass": 1}
     assert loaded.exists()
+
+
+def test_what_a_kernel_raises_is_no_command_of_a_terminal_or_a_runner(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    project.kernel(body=r"raise ValueError('no\n::stop-commands::t\n\x1b[2J')")
+    text = project.run("--distribution=integer").text
+    assert (
+        [line for line in text.splitlines() if line.startswith("::")]
+        == [
+            line
+            for line in text.splitlines()
+            if line.startswith("::error title=acme::conv_forward: raised ValueError: no")
+        ]
+        != []
+    )
+    assert "\x1b[2J" not in text

@@ -79,6 +79,7 @@ class Case:
         file = words[0].removeprefix("--impl=") if words and words[0] != "--impl" else ""
         possible = {one.operator for one in self.implementation.kernels if takes(one.operator, self.problem.geometry)}
         arguments = self.arguments(self.method, named=bool(file) and "--impl" in words, operator=len(possible) != 1)
+        file = f"./{file}" if file.startswith("-") else file  # which is no option
         return shlex.join(["conformance", "check", file or self.implementation.name, *arguments])
 
     def arguments(self, method: str, *, named: bool, operator: bool) -> list[str]:

@@ -17,6 +17,7 @@ from conformance.diagnosis.where import FEWEST, Tried, said, where
 from conformance.dtypes import DECLARABLE
 from conformance.execution.case import Case, absence_reason
 from conformance.execution.implementation_names import base_of, load_named, vary
+from conformance.execution.nondeterminism import DIFFERS
 from conformance.execution.process import Limits
 from conformance.execution.remote import Exited, Raised
 from conformance.execution.selection import BEHAVIOUR, SelectionError, require_known
@@ -111,10 +112,10 @@ class CheckResult:
     def _first(self, field: str) -> Any:
         return next((getattr(output, field) for output in self.outputs.values()), None)
 
-    def explain(self) -> str:
+    def explain(self, where: bool = True) -> str:
         """What was compared with which limits and, where that failed, the worst element, the error locations, the
-        likely cause, and under which condition other problems fail too; of an exception the part of the traceback that
-        lies in the kernel."""
+        likely cause, and, unless it is left out, under which condition other problems fail too; of an exception the
+        part of the traceback that lies in the kernel."""
         verdict = self.verdict
         lines = [str(self)]
         if isinstance(verdict.exception, (Raised, Exited)):
@@ -125,7 +126,7 @@ class CheckResult:
         elif self.passed:
             lines += [judgement.explain() for judgement in verdict.judgements]
         else:
-            lines += [self.reason, self.where()]
+            lines += [self.reason, self.where() if where else ""]
         return "\n".join(line.rstrip("\n") for line in lines if line)
 
     def where(self) -> str:
@@ -133,7 +134,8 @@ class CheckResult:
 
         The kernel is called on some small problems of the tables, and on more that decide: for a second or two.
         """
-        if self.status != "fail" or not any(not judgement.passed for judgement in self.verdict.judgements):
+        wrong = any(not judgement.passed for judgement in self.verdict.judgements)
+        if self.status != "fail" or not wrong or self.reason.startswith(DIFFERS):
             return ""
         case, end = self.case, time.monotonic() + MAX_SECONDS
 

@@ -71,7 +71,9 @@ def _check(arguments: argparse.Namespace) -> int:
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return ExitCode.UNUSABLE
-    print(result.explain())
+    print(result.explain(where=False), flush=True)  # where else it fails is found by more calls, which may hang
+    if condition := result.where():
+        print(condition)
     return EXIT[result.status]
 
 

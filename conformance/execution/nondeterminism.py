@@ -10,6 +10,7 @@ import numpy as np
 
 from conformance.diagnosis.diagnose import EXPLAINED
 from conformance.execution.invocation import Invocation, MismatchedError
+from conformance.execution.process import Crash
 from conformance.implementations.errors import KernelFailure
 from conformance.implementations.implementation import Kernel
 from conformance.operators import Arrays
@@ -65,7 +66,7 @@ def differing_calls(
         except MismatchedError:
             seen.made, seen.wrong, seen.farthest = seen.made + 1, seen.wrong + 1, math.inf
             continue
-        except Exception:
+        except (Crash, Exception):
             # what else goes wrong in another call is the business of the behaviour checks; a hang takes a minute
             _alike[id(kernel)] = kernel, ALIKE
             return None

@@ -191,7 +191,10 @@ class Session:
             status = self.timing.status
         whole = exitstatus in (ExitCode.GOOD, ExitCode.BAD, ExitCode.NOTHING)
         self.summary.incomplete = not whole or bool(session.shouldstop or session.shouldfail)
-        self.summary.decide(self._take)
+        try:
+            self.summary.decide(self._take)
+        except KeyboardInterrupt:
+            self.summary.incomplete, status = True, ExitCode.INTERRUPTED
         if self.records is not None:
             try:
                 self.records.end(status, self.summary.incomplete, 0 if invalid is None else invalid.verdicts)

@@ -218,7 +218,7 @@ class Summary:
             reporter.write_line(f"{name}: {amount(groups)}", bold=True)
             for number, one in enumerate(groups[:MAX_GROUPS], start=1):
                 smallest = one.smallest
-                reporter.write_line(f"{number}. {one.title}: {one.counted}", red=True, bold=True)
+                reporter.write_line(f"{number}. {_harmless(one.title)}: {one.counted}", red=True, bold=True)
                 if condition := located(one, self._evidence):
                     reporter.write_line(condition)
                 if case := described(smallest):
@@ -247,10 +247,16 @@ class Summary:
                 reporter.write_line(f"    {case}")
 
 
+def _harmless(text: str) -> str:
+    """A line that a kernel may have written, without what a terminal obeys and what begins a command of a runner."""
+    plain = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    return plain.replace("##[", "# #[").replace("::", ": :", 1) if plain.lstrip().startswith(("::", "##[")) else plain
+
+
 def _annotation(one: Group, condition: str) -> str:
     """A command of GitHub's runners, which makes its message an annotation of the change."""
     again = f"reproduce: {one.smallest.command}" if one.smallest.command else ""
-    message = "\n".join(filter(None, (f"{one.title}: {one.counted}", condition, again)))
+    message = "\n".join(filter(None, (f"{_harmless(one.title)}: {one.counted}", condition, again)))
     for character, code in (("%", "%25"), ("\r", "%0D"), ("\n", "%0A")):
         message = message.replace(character, code)
     return f"::error title={one.implementation.translate(_TITLE)}::{message}"
@@ -264,4 +270,4 @@ def _show(reporter: pytest.TerminalReporter, record: Record, raised: Any, cause:
     for line in f"{record.status.upper()}: {record.explanation}".splitlines():
         # a small problem is often explained by several mistakes: the group's says more
         if not (cause and line.startswith("likely cause: ")):
-            reporter.write_line(line)
+            reporter.write_line(_harmless(line))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from conformance.execution.nondeterminism import CALLS, DIFFERS
+from conformance.execution.process import Crash
 from conformance.execution.verify import verify
 from tests import kernels
 from tests.kit import SUMS, case_of
@@ -60,15 +61,16 @@ def test_sums_in_another_order_in_every_call_do_not_hide_the_mistake():
     assert "likely cause: last column of y" in verify(case_of(calling(change), SUMS)).reason
 
 
-def test_another_call_that_raises_leaves_the_first_verdict_and_is_the_last_one():
-    """A kernel that hangs in its second call was waited for in every wrong case."""
+@pytest.mark.parametrize("raised", [RuntimeError("once is enough"), Crash("no answer within 60 s")])
+def test_another_call_that_raises_leaves_the_first_verdict_and_is_the_last_one(raised: BaseException):
+    """A kernel that hangs in its second call was waited for in every wrong case, whose verdict was the hang."""
     made = []
 
     def change(y: np.ndarray, call: int) -> None:
         made.append(call)
         y[0] = 0
         if call == 2:
-            raise RuntimeError("once is enough")
+            raise raised
 
     case = case_of(calling(change))
     found = [verify(case) for _ in range(2)]
