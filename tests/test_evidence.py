@@ -10,6 +10,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import pytest
+
 from conformance.reporting.evidence import RunEvidence
 from conformance.reporting.groups import group, located
 from conformance.results import schema
@@ -83,6 +86,16 @@ def test_one_mistake_under_two_conditions_is_one_group_with_both():
     found = line(run(lambda text, dtype: "u2" in text or "n2" in text))
     assert "; and where " in found
     assert "none of" not in found
+
+
+@pytest.mark.parametrize(("name", "asked"), [("drawn.n1", True), ("drawn.where.n1", False)])
+def test_problems_are_run_unless_an_earlier_run_has_done_so(name: str, asked: bool):
+    """Level standard draws problems as well, of which one that failed left no problem to decide by."""
+    records = [msgspec.structs.replace(one, problem=name) for one in run(lambda text, dtype: "u2" in text)]
+    called: list[Any] = []
+    evidence = RunEvidence(records)
+    evidence.decide([one for one in records if one.status == "fail"], lambda *problem: called.append(problem))
+    assert bool(called) == asked
 
 
 def test_a_run_decides_by_problems_of_its_own(tmp_path: Path):

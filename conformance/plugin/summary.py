@@ -24,7 +24,7 @@ from conformance.operators import OPERATORS, takes
 from conformance.plugin import options
 from conformance.plugin.recording import CATEGORIES, of_run
 from conformance.problems import Problem, Variant
-from conformance.problems.table import DRAWN
+from conformance.problems.table import DECIDING
 from conformance.reporting import report_command, terminal, training
 from conformance.reporting.evidence import RunEvidence, Verified
 from conformance.reporting.failures import differs
@@ -107,7 +107,7 @@ class Summary:
         def verified(geometry: Any, variant: Variant) -> Record | None:
             if time.monotonic() > end or not (takes(operator, geometry) and variant.suits(operator, geometry)):
                 return None
-            problem = Problem(DRAWN + geometry.descriptor.replace(" ", "_"), geometry, "standard", (variant,))
+            problem = Problem(DECIDING + geometry.descriptor.replace(" ", "_"), geometry, "standard", (variant,))
             selection = run.selection
             program = run.plan.program(implementation)
             case = Case(

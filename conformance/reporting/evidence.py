@@ -11,7 +11,7 @@ from conformance.diagnosis.conditions import holds
 from conformance.diagnosis.where import FEWEST, Runs, Tried, Where, where
 from conformance.operators import GeometryError, parse
 from conformance.problems import Variant
-from conformance.problems.table import DRAWN
+from conformance.problems.table import DECIDING
 from conformance.reporting.failures import ORDINARY, by_storage, differs, is_wrong, signature
 from conformance.results.schema import Record
 
@@ -65,7 +65,7 @@ class RunEvidence:
         place = first.implementation, first.operator
         wrongly = is_wrong(first)
         if any(map(_is_drawn, self._wrong[place] if wrongly else records)):
-            return  # of wrong results on this operator, or by a run that is continued
+            return  # it has been done: of wrong results on this operator, or by a run that is continued
 
         def alike(record: Record) -> bool:
             return is_wrong(record) if wrongly else signature(record) == signature(first)
@@ -105,7 +105,7 @@ def _tried(record: Record) -> Tried | None:
 
 
 def _is_drawn(record: Record) -> bool:
-    return record.problem.startswith(DRAWN)
+    return record.problem.startswith(DECIDING)
 
 
 def _comparable(failing: Sequence[Record], passed: Sequence[Record]) -> Iterator[Tried]:
