@@ -233,6 +233,14 @@ def test_a_mistake_is_named_on_every_distribution(distribution: str):
         assert "filter flipped in W" in names(diagnosed(known, flipped(known)))
 
 
+def test_no_hypothesis_takes_more_than_the_problem_is_worth():
+    """Padding of 500 seen on two more axes was a reference of terabytes, which ended the run."""
+    operator, geometry = OPERATORS["conv_forward"], parse("n1 c3 d1 h2 w300 k3 t1 r1 s1031 p0x0x500 g3")
+    everywhere = next(one for one in FAMILIES["conv"].further if one.name == "padding of W used for both axes")
+    inputs = {name: np.ones(tensor.shape) for name, tensor in operator.inputs(geometry).items()}
+    assert everywhere.outputs(operator, geometry, inputs) is None
+
+
 @pytest.mark.parametrize("garbage", [np.nan, 0.5, np.inf])
 def test_garbage_has_no_diagnosis(garbage: float):
     known = case("conv_forward", PLAIN)
