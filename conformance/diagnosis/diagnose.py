@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,13 @@ SHOWN = 3
 
 OF_DY = Mistake("size of the gradient taken from dy alone", "size", misread())
 """No other name is needed where this one explains a gradient: no element of it is wrong."""
+LEFT_ZERO, BIAS_AGAIN = (Mistake(name, "results", misread()) for name in (
+    "some results left zero, as if never written", "bias added more than once"
+))  # fmt: skip
+"""What is read from the results themselves, wherever they are wrong: blocks that a grid does not reach, slices of a sum
+that each add a bias."""
+GENERAL = frozenset({LEFT_ZERO.name, BIAS_AGAIN.name})
+"""Said only where no other name is: many mistakes look like that on some problems."""
 UNEXPLAINED = 1.0
 """Residual of what only the shape of an output tells."""
 
@@ -45,13 +52,19 @@ class Diagnosis:
     """What shows that, where it is not the values of the outputs."""
 
     def __str__(self) -> str:
-        more = len(self.names) - SHOWN
-        names = ", or ".join(self.names[:SHOWN]) + (f", or {more} more" if more > 0 else "")
+        told = specific(self.names)
+        more = len(told) - SHOWN
+        names = ", or ".join(told[:SHOWN]) + (f", or {more} more" if more > 0 else "")
         if self.how:
             return f"likely cause: {names} ({self.how})"
         if self.residual == UNEXPLAINED:
             return f"likely cause: {names} (by the shape; the values are not explained)"
         return f"likely cause: {names} (explains {100 * (1 - self.residual):.3g}%)"
+
+
+def specific(names: Sequence[str]) -> tuple[str, ...]:
+    """Those that say more than the others, where there are any."""
+    return tuple(name for name in names if name not in GENERAL) or (*names,)
 
 
 def affordable(operator: Operator, geometry: Any) -> bool:
@@ -80,7 +93,8 @@ def diagnose(
         if _equal(outputs, reference):
             return None
         further = misreadings(layout or layouts_of(geometry.rank)[0], geometry.rank)
-        return _best(operator, outputs, reference, _computed(operator, geometry, inputs, further), further)
+        computed = itertools.chain(_computed(operator, geometry, inputs, further), _read(outputs, reference, inputs))
+        return _best(operator, outputs, reference, computed, further)
 
 
 def diagnose_shapes(
@@ -197,6 +211,18 @@ def _computed(
                 yield mistake, outputs
 
 
+def _read(actual: Arrays, reference: Arrays, inputs: Arrays) -> Iterator[tuple[Mistake, Arrays]]:
+    """What the results would be if they were wrong in one of these ways alone."""
+    if any(array.any() for array in actual.values()):
+        yield LEFT_ZERO, {name: np.where(actual[name] == 0, 0.0, array) for name, array in reference.items()}
+    bias, y = inputs.get("bias"), reference.get("y")
+    if bias is not None and y is not None:
+        added = bias.astype(np.float64).reshape(-1, *[1] * (y.ndim - 2))
+        times = np.rint(np.nanmedian((actual["y"].astype(np.float64) - y) / added))
+        if times >= 1:
+            yield BIAS_AGAIN, reference | {"y": y + times * added}
+
+
 def _best(
     operator: Operator,
     actual: Arrays,
@@ -230,7 +256,7 @@ def _best(
         residuals, best, how = of_wrong, min(of_wrong.values(), default=math.inf), f"in {', '.join(wrong)} alone"
     if not best <= EXPLAINED:
         return None
-    order = dict.fromkeys(mistake.name for mistake in (OF_DY, *_known(operator), *further))
+    order = dict.fromkeys(mistake.name for mistake in (OF_DY, *_known(operator), *further, LEFT_ZERO, BIAS_AGAIN))
     names = [name for name in order if residuals.get(name, math.inf) <= max(EQUAL, best * APART)]
     return Diagnosis(tuple(names), best, how)
 

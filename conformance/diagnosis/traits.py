@@ -20,15 +20,22 @@ from conformance.problems import Variant
 from conformance.problems.features import AXES, OF_PROBLEM, ON_AXIS, SAME_AXIS, SHARED, Axis, axes, of_variant, pairs
 
 _THRESHOLD = re.compile(r"> (?!1\b)\d")
-MULTIPLES = (2, 4, 8, 16, 32)
+MULTIPLES = (2, 4, 8, 16, 32, 64, 128, 256)
 """Blocks that a kernel may divide sizes into."""
-BLOCKED = (
-    "C", "K", "channels of a group", "outputs of a group", "taps * channels of a group", "taps * outputs of a group",
-    "N*P*Q",
-)  # fmt: skip
+BLOCKED = {
+    "N": 4, "C": 32, "K": 32, "channels of a group": 32, "outputs of a group": 32, "taps * channels of a group": 32,
+    "taps * outputs of a group": 32, "outputs of an image": 64, "N*P*Q": 256, "elements of the output": 256,
+}  # fmt: skip
+"""Sizes that it may divide so, and the largest of these blocks that are usual."""
 
 GROUPED = frozenset({"16-bit", "channels first", "channels last"})
 """Features that stand for several formats: one format alone is said where only that was seen."""
+
+
+def _overlap(a: Axis) -> bool:
+    """Whether two windows read one element, by another tap each."""
+    common = math.lcm(a.stride, a.dilation)
+    return common // a.stride < a.outputs and common // a.dilation < a.window
 
 
 class Traits(NamedTuple):
@@ -38,6 +45,7 @@ class Traits(NamedTuple):
     sizes: Mapping[str, int]
 
 
+LEFT_OVER = "elements left over along {}"
 PER_AXIS: dict[str, Callable[[Axis], bool]] = {
     **{text: holds for text, holds in ON_AXIS.items() if not _THRESHOLD.search(text)},
     "window of {} odd": lambda a: a.window % 2 == 1,
@@ -47,8 +55,11 @@ PER_AXIS: dict[str, Callable[[Axis], bool]] = {
     "no padding of {}": lambda a: a.before == a.after == 0,
     "padding before {} >= window": lambda a: a.before >= a.span,
     "padding after {} >= window": lambda a: a.after >= a.span,
+    "padding of {} >= window": lambda a: max(a.before, a.after) >= a.span,
     "same padding of {} on both sides": lambda a: a.before == a.after > 0,
     "stride of {} < window": lambda a: a.stride < a.window,
+    "windows overlap along {}": lambda a: _overlap(a),
+    "stride of {} > 1 and the image no multiple of it": lambda a: a.size % a.stride != 0,
 }
 """With the name of the axis in the place of {}."""
 SIZE_ON_AXIS: dict[str, Callable[[Axis], int]] = {
@@ -86,9 +97,9 @@ def of_geometry(geometry: Any) -> Traits:
     found |= {f"{geometry.rank}-D", *(["one group"] if sizes.get("groups") == 1 else [])}
     if "K" in sizes:
         found.add("K = C" if sizes["K"] == sizes["C"] else "K and C differ")
-    for name in BLOCKED:
+    for name, most in BLOCKED.items():
         for block in MULTIPLES:
-            if name in sizes and sizes[name] % block:
+            if name in sizes and block <= most and sizes[name] % block:
                 found.add(f"{name} not a multiple of {block}")
                 found |= {f"{name} > {block} and no multiple of {block}"} if sizes[name] > block else set()
     return Traits(frozenset(found), sizes)
@@ -109,6 +120,8 @@ def _on_axes(geometry: Any) -> set[str]:
     """Each predicate by the name of its axis, for some and for every axis, and every two that hold on the same one."""
     names = AXES[geometry.rank]
     per_axis = [{text for text, holds in PER_AXIS.items() if holds(axis)} for axis in axes(geometry)]
+    if geometry.family == "conv_transpose":  # what no window reaches has a name there
+        per_axis = [{"output padding of {}" if text == LEFT_OVER else text for text in held} for held in per_axis]
     found = {text.format(name) for name, held in zip(names, per_axis, strict=True) for text in held}
     found |= {text.format("some axis") for text in set.union(*per_axis)}
     found |= {text.format("every axis") for text in set.intersection(*per_axis)}
@@ -148,6 +161,7 @@ def _sizes(geometry: Any) -> dict[str, int]:
         "outputs of an image": outputs,
         "N*P*Q": geometry.n * outputs,
         "N*C": geometry.n * geometry.c,
+        "elements of an image": inputs,
     }
     found |= {"elements of the input": geometry.n * geometry.c * inputs}
     found |= {"elements of the output": geometry.n * outputs * found.get("K", geometry.c)}

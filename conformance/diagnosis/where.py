@@ -19,8 +19,10 @@ from conformance.diagnosis.conditions import Condition, Literal, Passing, cluste
 from conformance.diagnosis.traits import Traits, of_case, parameter
 from conformance.layouts import layouts_of
 from conformance.operators import GeometryError
+from conformance.operators.spatial import IMAGE, WINDOW
 from conformance.problems import Variant
 from conformance.problems.drawn import THIN, drawn
+from conformance.problems.features import Axis, axes
 from conformance.problems.parameters import SIMPLEST, cost, geometry, parameters
 
 FEWEST = 3
@@ -110,8 +112,8 @@ def where(cases: Iterable[Tried], runs: Runs | None = None, tries: int = TRIES) 
     `cases` are those that failed in one way and those that passed, of one kernel; `runs` runs another problem.
     """
     tried = [*cases]
-    if not any(one.failed and one.geometry.n == 0 for one in tried):
-        tried = [one for one in tried if one.geometry.n]  # an empty batch hides every mistake in results
+    if not any(one.failed and hides(one.geometry) for one in tried):
+        tried = [one for one in tried if not hides(one.geometry)]
     if runs is not None:
         search = _Search(tried, runs)
         parts = max(1, len(search.clusters()))
@@ -120,6 +122,20 @@ def where(cases: Iterable[Tried], runs: Runs | None = None, tries: int = TRIES) 
         tried = search.tried
     found = clusters([one.traits for one in tried if one.failed], [one.traits for one in tried if not one.failed])
     return [_seen(cluster.conditions[0], tried) for cluster in found]
+
+
+def hides(geometry: Any) -> bool:
+    """Whether a problem hides every mistake in results: of an empty batch, or where no window meets the image."""
+    return geometry.n == 0 or not all(map(_meets, axes(geometry)))
+
+
+def _meets(axis: Axis) -> bool:
+    for first in range(-axis.before, axis.span - axis.before, axis.dilation):
+        # the first and the last window whose tap here is in the image
+        least, most = max(0, -(first // axis.stride)), min(axis.outputs - 1, (axis.size - 1 - first) // axis.stride)
+        if least <= most:
+            return True
+    return False
 
 
 def _seen(condition: Condition, tried: Sequence[Tried]) -> Where:
@@ -195,6 +211,8 @@ class _Search:
         mine, left = [*found[place].failing], found[place].conditions
         near = sorted((one for one in self.tried if one.traits in mine), key=lambda one: one.size)[:NEAR]
         pool = [*chain.from_iterable(map(self._toggled, near)), *self._drawn(near)]
+        if not any(hides(one.geometry) for one in near):
+            pool = [one for one in pool if not hides(one.geometry)]
         for turn in range(PATIENCE * tries):
             fresh = [one for one in pool if (one.geometry.descriptor, one.variant) not in self._known]
             # in turn: some conditions cannot be told apart, which would leave no problem to doubt the best one by
@@ -215,14 +233,18 @@ class _Search:
                 return
 
     def _toggled(self, failing: Tried) -> Iterator[Tried]:
-        """The problem with one parameter at its simplest value, or those of a kind, such as all strides; the case in
-        another dtype or layout."""
-        own, goal = parameters(failing.geometry), SIMPLEST[failing.geometry.family, failing.geometry.rank]
-        for kind in (*KINDS, *own):
-            simplest = {name: goal[name] for name in own if name == kind or name.rstrip("0123456789") == kind}
+        """The problem with one parameter at its simplest value, or those of a kind, such as all strides, or these as
+        the first of them is; the case in another dtype or layout."""
+        family, rank = failing.geometry.family, failing.geometry.rank
+        own, goal = parameters(failing.geometry), SIMPLEST[family, rank]
+        kinds = [[name for name in own if name.rstrip("0123456789") == kind != name] for kind in KINDS]
+        kinds += [[*IMAGE[rank]], [*WINDOW[rank]]]
+        changes = [{name: goal[name] for name in names} for names in (*kinds, *([name] for name in own))]
+        changes += [dict.fromkeys(names, own[names[0]]) for names in kinds if names]
+        for change in changes:
             with suppress(GeometryError):
-                if own | simplest != own:
-                    yield Tried(geometry(failing.geometry.family, own | simplest), failing.variant, failed=False)
+                if own | change != own:
+                    yield Tried(geometry(family, own | change), failing.variant, failed=False)
         for dtype in sorted({one.variant.dtype for one in self.tried} - {failing.variant.dtype}):
             yield Tried(failing.geometry, replace(failing.variant, dtype=dtype), failed=False)
         for layout in sorted({*layouts_of(failing.geometry.rank)} - {failing.variant.layout}):
@@ -274,9 +296,14 @@ class _Search:
             between = [*self._between(limits[0], condition, fresh)]
             middle = sum(one.traits.sizes[limits[0].name] for one in between) / max(1, len(between))
             return min(between, key=lambda one: abs(one.traits.sizes[limits[0].name] - middle), default=None)
-        doubted = condition[turn // 3 % len(condition)]
+        again, place = divmod(turn // 3, len(condition))
+        doubted = condition[place]
         rest = tuple(literal for literal in condition if literal is not doubted)
-        return next((one for one in fresh if holds(rest, one.traits) and not doubted.holds(one.traits)), None)
+        without = [one for one in fresh if holds(rest, one.traits) and not doubted.holds(one.traits)]
+        # it may pass because the mistake hides there: hardly where there are several outputs along every axis
+        if again % 2:
+            return max(without, key=lambda one: min(one.geometry.output_size), default=None)
+        return next(iter(without), None)
 
     def _between(self, limit: Literal, condition: Condition, fresh: Iterable[Tried]) -> Iterator[Tried]:
         rest, passes = tuple(one for one in condition if one is not limit), _below(limit, condition, self.tried)

@@ -28,6 +28,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from conformance.contract import Contract
+from conformance.diagnosis.diagnose import specific
 from conformance.diagnosis.where import FEWEST, Where, said
 from conformance.dtypes import FORMATS
 from conformance.judge.accuracy import KNOWN
@@ -264,7 +265,7 @@ def _named(records: Sequence[Record]) -> list[tuple[str, ...]]:
         best = max(explained.values(), key=len, default=[])
         if len(found) == NAMED or len(best) < (FEWEST if found else 1):
             return []
-        names = tuple(name for name, places in explained.items() if places == best)
+        names = specific([name for name, places in explained.items() if places == best])
         if len(names) > NAMED:
             alike = {_generally(name) for name in names}
             if len(alike) > 1:

@@ -255,6 +255,28 @@ def test_a_few_elements_explain_nothing():
     assert diagnosed(known, outputs) is None
 
 
+def test_results_that_are_left_zero_are_said_to_be_wherever_they_are():
+    known = case("conv_forward", PLAIN)
+    outputs = {"y": known.reference["y"].copy()}
+    outputs["y"].reshape(-1)[-37:] = 0
+    assert names(diagnosed(known, outputs)) == ("some results left zero, as if never written",)
+
+
+def test_a_bias_of_every_slice_of_a_sum_is_said_to_be():
+    known = case("conv_forward", PLAIN)
+    outputs = {"y": known.reference["y"] + 3 * known.inputs["bias"][:, None, None]}
+    assert names(diagnosed(known, outputs)) == ("bias added more than once",)
+
+
+def test_what_is_read_from_results_is_not_said_beside_a_mistake():
+    known = case("conv_forward", PLAIN)
+    outputs = {"y": known.reference["y"].copy()}
+    outputs["y"][..., -1] = 0
+    found = diagnosed(known, outputs)
+    assert names(found)[0] == "last column of y (dy) left out"
+    assert "left zero" not in str(found)
+
+
 def test_a_diagnosis_is_a_phrase():
     assert str(Diagnosis(("stride ignored",), 0.0)) == "likely cause: stride ignored (explains 100%)"
     many = Diagnosis(("a", "b", "c", "d", "e"), 0.012)
