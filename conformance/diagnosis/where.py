@@ -35,6 +35,8 @@ POOL = 250
 """Problems that are drawn to choose from."""
 NEAR = 5
 """The smallest failing cases, near which problems are drawn."""
+SHOWABLE = 30
+"""Failing cases among which one is looked for that passes with one parameter changed."""
 LOOKED_AT = 64
 """Conditions that a problem shall tell apart."""
 KINDS = ("p", "u", "d", "dil")
@@ -141,7 +143,8 @@ def _meets(axis: Axis) -> bool:
 def _seen(condition: Condition, tried: Sequence[Tried]) -> Where:
     mine = [one for one in tried if holds(condition, one.traits)]
     failing = sorted((one for one in mine if one.failed), key=lambda one: one.size)
-    pairs = ((one, *found) for one in failing[:NEAR] if (found := _nearest(one, tried)))
+    passed = [(one, _described(one)) for one in tried if not one.failed]
+    pairs = ((one, *found) for one in failing[:SHOWABLE] if (found := _nearest(one, passed)))
     smallest, passing, differs = next(pairs, (failing[0], None, ""))
     return Where(
         condition=tuple(_rounded(literal, condition, tried) for literal in condition),
@@ -156,12 +159,11 @@ def _seen(condition: Condition, tried: Sequence[Tried]) -> Where:
     )
 
 
-def _nearest(failing: Tried, tried: Iterable[Tried]) -> tuple[Tried, str] | None:
+def _nearest(failing: Tried, passing: Iterable[tuple[Tried, dict[str, Any]]]) -> tuple[Tried, str] | None:
     """A case that passes and differs in one parameter, and what that is there."""
     given = _described(failing)
-    for one in tried:
-        if not one.failed and one.geometry.rank == failing.geometry.rank:
-            own = _described(one)
+    for one, own in passing:
+        if one.geometry.rank == failing.geometry.rank:
             different = [name for name in given if own[name] != given[name]]
             if len(different) == 1:
                 return one, f"{parameter(one.geometry, different[0])} {own[different[0]]}"
