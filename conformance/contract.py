@@ -60,7 +60,8 @@ class Contract:
     inputs       rounding applied to the inputs before they are multiplied; x3: split in two parts, three products;
                  x6 and x9: in three parts, six or all nine products
     accumulate   format of the accumulator; `auto` is fp32, or fp64 for fp64 tensors
-    rounding     of the accumulator: to nearest, or toward zero as some tensor cores do
+    rounding     of the accumulator, and of inputs that are rounded: to nearest, or toward zero as tensor cores do that
+                 cut bits off
     algorithm    direct (any order of the same products), winograd F(2x2,3x3) or F(4x4,3x3), or fft (other products);
                  winograd stands for direct where it does not exist, see `on`
     subnormals   kept, or flushed to zero on the way in or out

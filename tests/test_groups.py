@@ -227,7 +227,7 @@ def of_bits(bits: float, **changes: Any) -> schema.Record:
     ("bits", "declared"),
     [
         ((11, 10, 9), 'Contract(inputs="tf32", accumulate="fp32")'),
-        ((11, 10, 8.6), 'Contract(inputs="tf32", accumulate="fp32")'),  # cut off instead of rounded
+        ((11, 10, 8.6), 'Contract(inputs="tf32", accumulate="fp32", rounding="zero")'),  # cut off instead of rounded
         ((11, 10, 7), 'Contract(inputs="bf16", accumulate="fp32")'),
         ((11, 10, 0.5), None),
     ],

@@ -29,7 +29,8 @@ mean-zero: e / s2 is sub-Gaussian with standard deviation below 2*u_in/sqrt(3) t
 lies beyond what 67M elements reach. Splitting an input in two parts and dropping the product of the low parts (bf16x3,
 tf32x3) leaves u_in = u^2 of the parts' format, and three times the additions; in three parts (bf16x6, bf16x9; Henry,
 Tang and Heinecke, "Leveraging the bfloat16 artificial intelligence datatype for higher-precision computations", 2019),
-u^3 and six or nine times. Every part of a small input may underflow: eta_in, below.
+u^3 and six or nine times. Every part of a small input may underflow: eta_in, below. Toward zero, an input loses up to
+2u: u_in is twice as large.
 
 *Winograd and FFT.* Winograd accumulates KS/9 products of transformed data, after a few additions in each transform;
 `winograd_growth` says by how much the transforms enlarge rounding errors. FFT adds an error of u_acc per stage, log2 of
@@ -222,6 +223,7 @@ def limits(
         narrow = FORMATS[contract.narrow]
         # bf16 numbers leave the range of fp16, and lose no bits to it
         u_in = narrow.unit_roundoff**contract.parts if narrow.precision < FORMATS[dtype].precision else 0.0
+        u_in *= 2 if contract.rounding == "zero" else 1
         lost += math.sqrt(terms) * smallest[contract.narrow]
     if contract.splits > 1:
         u_part = FORMATS[contract.partials].unit_roundoff

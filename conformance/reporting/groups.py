@@ -353,8 +353,7 @@ def _precision(records: list[Record]) -> str:
     """The strictest known contract whose bound every failing case keeps of which errors are known in units of the data,
     and how it is declared. Other mistakes make errors of the same size: a wrong factor does.
 
-    By twice the bound alone: bits of inputs may be cut off instead of rounded, and where one operand has few numbers
-    the rms says nothing.
+    By the bound alone: where one operand has few numbers the rms says nothing.
     """
     known_bits = [
         (float(record.profile[output].effective_bits or 0), record.dtype, record.terms[output])
@@ -364,7 +363,7 @@ def _precision(records: list[Record]) -> str:
     ]
 
     def keeps(known: Contract) -> bool:
-        return all(bits >= -math.log2(2 * limits(known, dtype, terms).relative) for bits, dtype, terms in known_bits)
+        return all(bits >= -math.log2(limits(known, dtype, terms).relative) for bits, dtype, terms in known_bits)
 
     known = next(filter(keeps, KNOWN), None)
     if not known_bits or known is None:

@@ -96,6 +96,8 @@ _INPUTS = (
             _EMULATED(prepare=partial(sums.narrowed, TF32), step=sums.rounding_to(FP32, np.trunc)),
             Contract(inputs="tf32", rounding="zero"),
             stricter=Contract(inputs="bf16x3", rounding="zero"), dtypes=FP32_ONLY),
+    _summed("tf32-cut-off", _EMULATED(prepare=partial(sums.cut_off, TF32)), Contract(inputs="tf32", rounding="zero"),
+            stricter=Contract(inputs="tf32"), dtypes=FP32_ONLY),
     _summed("fp16-inputs", Sum(prepare=partial(sums.narrowed, FP16)), Contract(inputs="fp16"),
             stricter=Contract(inputs="bf16x3"), exempted={"wide": "fp16 has not the range of fp32 data"},
             dtypes=FP32_ONLY),

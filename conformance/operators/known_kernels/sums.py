@@ -117,6 +117,11 @@ def narrowed(format: Format, a: np.ndarray, b: np.ndarray) -> Factors:
     return rounded(a, format), rounded(b, format)
 
 
+def cut_off(format: Format, a: np.ndarray, b: np.ndarray) -> Factors:
+    """Toward zero, as tensor cores do that ignore the lowest bits."""
+    return rounded(a, format, np.trunc), rounded(b, format, np.trunc)
+
+
 def split_in_three(format: Format, products: int, a: np.ndarray, b: np.ndarray) -> Factors:
     """The first six or all nine products of three parts for each, the smallest first."""
     places = sorted(np.ndindex(3, 3), key=sum)[:products][::-1]
