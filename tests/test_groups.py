@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from conformance.diagnosis.diagnose import GENERAL
 from conformance.execution.nondeterminism import DIFFERS
 from conformance.reporting.groups import Group, amount, described, group
 from conformance.results import schema
@@ -48,6 +49,23 @@ def test_what_explains_a_few_cases_is_not_named():
     """A tail that one small problem lost by chance was the likely cause of a hundred cases."""
     records = [wrong("A", problem="1"), *(wrong(problem=str(n), descriptor=LARGE) for n in range(3))]
     assert [one.cause for one in group(records)] == [""]
+
+
+def test_errors_too_small_to_be_compared_with_a_mistake_do_not_keep_it_from_being_named():
+    """A variance of a thousand elements that is biased is wrong by a thousandth; so many cases had no cause that the
+    mistake of all others was not said."""
+    records = [*(wrong("A", problem=str(n)) for n in range(6)), *(wrong(problem=f"{n} large") for n in range(4))]
+    assert shown(group(records)) == [("A", 10, 4)]
+    assert [one.cause for one in group(records[1:])] == [""]
+
+
+def test_what_is_read_from_results_is_said_only_where_no_mistake_explains_nearly_all():
+    (general, *_) = sorted(GENERAL)
+    mostly = [*(wrong("A", general, problem=str(n)) for n in range(8)), wrong(general, problem="8")]
+    assert [one.cause for one in group(mostly)] == ["A"]
+    assert [one.cause for one in group([*mostly, wrong(general, problem="9"), wrong(general, problem="10")])] == [
+        general
+    ]
 
 
 def test_two_mistakes_that_explain_nearly_all_together_are_named_apart():
@@ -211,6 +229,12 @@ TAIL = "tail of the sum beyond tiles of {} dropped"
         ("ABC", ""),
         ([TAIL.format(n) for n in (4, 8, 16)], "tail of the sum beyond tiles dropped"),
         ([*(TAIL.format(n) for n in (4, 8, 16)), "A"], ""),
+        (
+            ("padding all after", "padding ignored", "padding of W ignored", "padding and dilation ignored"),
+            "padding taken wrongly (padding all after, or padding ignored, or 1 more)",
+        ),
+        (("stride ignored", "stride and dilation ignored", "A"), "stride ignored, or A"),
+        ((*GENERAL, "A", "B"), "A, or B"),
     ],
 )
 def test_of_more_than_two_causes_only_what_they_have_in_common_is_said(causes: Sequence[str], cause: str):
@@ -266,6 +290,13 @@ def test_variants_of_a_file_that_fail_alike_are_one_group():
         ("acme", ("acme[fast]",), 2),
         ("acme[slow]", (), 1),
     ]
+
+
+def test_kernels_of_a_file_that_have_the_smallest_case_alone_in_common_are_two_groups():
+    """A kernel without output padding and one that loses taps were one cause, "also of" the other."""
+    records = [wrong(descriptor=SMALL, implementation=name) for name in ("one", "other")]
+    records += [wrong(descriptor=f"n{n} c2 h5 w5 k2 r3 s3", implementation="other") for n in (2, 3)]
+    assert [(one.implementation, one.also, one.cases) for one in group(records)] == [("one", (), 1), ("other", (), 3)]
 
 
 def test_an_outdated_waiver_and_a_broken_file_are_groups_by_their_own_words():

@@ -23,12 +23,13 @@ What was raised is never attributed, nor are wrong elements that were compared w
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from conformance.contract import Contract
-from conformance.diagnosis.diagnose import specific
+from conformance.diagnosis.diagnose import GENERAL
 from conformance.diagnosis.where import FEWEST, Where, said
 from conformance.dtypes import FORMATS
 from conformance.judge.accuracy import KNOWN
@@ -61,10 +62,13 @@ ALIKE = {
     "offset z": "as by a constant or rounding in one direction",
 }
 """What errors are like that no check but this one sees."""
-COMMON = 0.8
-"""Share of a group's cases that a mistake must explain, or that must have an error location, to be named."""
+COMMON, MOST = 0.8, 0.6
+"""Share of a group's explained cases that a mistake must explain, or of its cases that must have an error location, to
+be named; share of the cases that were compared that any mistake must explain: errors can be too small for one."""
 NAMED = 2
 """Mistakes that explain as much and are named; mistakes that explain a part each."""
+TOPICS = ("output padding", "padding", "stride", "dilation", "divisor", "filter", "bias", "statistics")
+"""What mistakes are about of which too many explain as much to be named."""
 MAX_TEXT = 200
 """Characters of what a kernel raised."""
 
@@ -197,7 +201,7 @@ class _Sorting:
 
     def explain(self, record: Record, names: tuple[str, ...]) -> None:
         """Put a case to those that these mistakes explain."""
-        self._causes[names] = ", or ".join(names)
+        self._causes[names] = _said(names)
         self.put(record, names)
 
     def part(self, operator: str, where: Where | None, records: list[Record]) -> list[Record]:
@@ -213,7 +217,7 @@ class _Sorting:
                 left.append(record)
                 continue
             if names:
-                self._causes[names] = ", or ".join(names)
+                self._causes[names] = _said(names)
             if where:
                 known = self._conditions.setdefault(key, {})
                 if operator in known.values() or not known:  # the same mistake in another operator has one of its own
@@ -250,30 +254,57 @@ class _Sorting:
 
 
 def _named(records: Sequence[Record]) -> list[tuple[str, ...]]:
-    """The mistakes that explain nearly all results that were compared with them, those that explain as much together;
-    two that do so each in a part. None where what explains most explains less, or more than two explain as much that
-    have nothing in common."""
+    """The mistakes that explain nearly all results that any explains, and most of those that were compared with them;
+    those that explain as much together, two that do so each in a part. None where what explains most explains less, or
+    more than two explain as much that have nothing in common."""
     compared = [one for one in records if is_affordable(one)]
     compared = [one for one in compared if one.distribution in ORDINARY] or compared
+    explained = [one for one in compared if one.causes]
+    if len(explained) < MOST * len(compared):
+        return []
+    return _naming(explained, general=False) or _naming(explained, general=True)
+
+
+def _naming(records: Sequence[Record], general: bool) -> list[tuple[str, ...]]:
+    """The same of results that are all explained, by mistakes or by what is read from results."""
     found: list[tuple[str, ...]] = []
-    left = compared
-    while len(compared) - len(left) < COMMON * len(compared):
+    left = [*records]
+    while len(records) - len(left) < COMMON * len(records):
         explained: defaultdict[str, list[int]] = defaultdict(list)
         for place, one in enumerate(left):
             for name in one.causes:
-                explained[name].append(place)
+                if (name in GENERAL) == general:
+                    explained[name].append(place)
         best = max(explained.values(), key=len, default=[])
         if len(found) == NAMED or len(best) < (FEWEST if found else 1):
             return []
-        names = specific([name for name, places in explained.items() if places == best])
+        names = _plainest([name for name, places in explained.items() if places == best])
         if len(names) > NAMED:
             alike = {_generally(name) for name in names}
-            if len(alike) > 1:
+            if len(alike) > 1 and not _topic(names):
                 return []
-            names = tuple(alike)
+            names = names if len(alike) > 1 else tuple(alike)
         found.append(names)
         left = [one for one in left if not explains(names, one)]
     return found
+
+
+def _plainest(names: Sequence[str]) -> tuple[str, ...]:
+    """Without those that say more things ignored than another one: padding and dilation where there is no dilation."""
+    ignored = {name: {*re.split(", | and ", name.removesuffix(" ignored"))} for name in names if " ignored" in name}
+    return tuple(name for name in names if not any(less < ignored.get(name, set()) for less in ignored.values()))
+
+
+def _topic(names: Sequence[str]) -> str:
+    """What all of several mistakes are about."""
+    return next((topic for topic in TOPICS if all(topic in name for name in names)), "")
+
+
+def _said(names: Sequence[str]) -> str:
+    """Up to two mistakes by name, of more what they are about."""
+    if len(names) <= NAMED:
+        return ", or ".join(names)
+    return f"{_topic(names)} taken wrongly ({', or '.join(names[:NAMED])}, or {len(names) - NAMED} more)"
 
 
 def _generally(name: str) -> str:
@@ -310,7 +341,7 @@ def _together(groups: list[Group]) -> list[Group]:
         smallest = one.smallest
         same = smallest.source, one.title, smallest.operator, smallest.descriptor, smallest.dtype, smallest.distribution
         place = first.setdefault(same, len(found)) if smallest.source and smallest.descriptor else len(found)
-        if place == len(found):
+        if place == len(found) or not _alike(one, found[place]):
             found.append(one)
         else:
             known = found[place]
@@ -322,6 +353,15 @@ def _together(groups: list[Group]) -> list[Group]:
                 also=(*known.also, one.implementation),
             )
     return found
+
+
+def _alike(one: Group, other: Group) -> bool:
+    """Whether two groups are of nearly the same cases."""
+    first, second = (
+        {(r.operator, r.descriptor, r.dtype, r.layout, r.distribution, r.check) for r in group.records}
+        for group in (one, other)
+    )
+    return len(first & second) >= COMMON * len(first | second)
 
 
 def _text(records: list[Record]) -> str:

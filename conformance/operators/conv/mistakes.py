@@ -183,6 +183,20 @@ def _dbias_of(kept: slice) -> Compute:
     return compute
 
 
+def _dbias_in_tiles(tile: int, of_image: bool) -> Compute:
+    """dbias without what lies beyond the last full tile of a channel's places, in all images together or in each."""
+
+    def compute(operator: Operator, g: ConvGeometry, inputs: Arrays, dtype: Any) -> Arrays:
+        outputs = operator.reference(g, inputs, dtype)
+        if "dbias" not in outputs:
+            raise InapplicableError
+        places = tuple(range(2, 2 + g.rank))
+        kept = within_tiles(inputs["dy"], places if of_image else (0, *places), tile)
+        return outputs | {"dbias": over_places(kept, dtype)}
+
+    return compute
+
+
 BIAS: dict[str, tuple[Compute, tuple[str, ...]]] = {
     "bias (dbias) missing": (misread(bias=lambda bias, g: np.zeros_like(bias)), (FORWARD, BACKWARD_WEIGHT)),
     "bias (dbias) of the channel before": (misread(bias=rolled(0)), (FORWARD, BACKWARD_WEIGHT)),
@@ -199,6 +213,11 @@ BIAS: dict[str, tuple[Compute, tuple[str, ...]]] = {
         on_outputs(lambda dbias, g: dbias / (g.y.size // g.k), "dbias"),
         (BACKWARD_WEIGHT,),
     ),
+    **{
+        f"dbias without {whose} tail beyond tiles of {tile}": (_dbias_in_tiles(tile, of_image), (BACKWARD_WEIGHT,))
+        for whose, of_image in (("the", False), ("each image's", True))
+        for tile in (4, 8, 16, 32)
+    },
     "dbias averaged over images": (on_outputs(lambda dbias, g: dbias / g.n, "dbias"), (BACKWARD_WEIGHT,)),
 }
 

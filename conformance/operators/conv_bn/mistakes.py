@@ -3,6 +3,7 @@ once more for them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -75,6 +76,7 @@ _DZ: dict[str, Step] = {
     "sums of dz without the last row": _with_sums(last_row_not_added),
     "sums of dz without the last element": _with_sums(last_not_added),
     "sums of dz divided by M - 1": _with_sums(counting(lambda g: g.count - 1)),
+    "sums of dz divided by the number of places of x": _with_sums(counting(lambda g: g.n * math.prod(g.size))),
     "sums of dz divided by N": _with_sums(counting(lambda g: g.n)),
     "sums of dz divided by P*Q": _with_sums(counting(lambda g: g.count // g.n)),
     "sums of dz of the next channel": lambda p: _dz(p, np.roll(p.mean_dy, -1, 1), np.roll(p.pull, -1, 1)),

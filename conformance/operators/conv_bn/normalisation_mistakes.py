@@ -146,6 +146,20 @@ def _full_tiles(tile: int) -> Average:
     return average
 
 
+def _equal_blocks(block: int) -> Average:
+    """Statistics of blocks of a channel that are merged as if the last one were full."""
+
+    def average(values: np.ndarray, g: ConvBnGeometry) -> np.ndarray:
+        if g.count <= block or g.count % block == 0:
+            raise InapplicableError
+        channels = values.swapaxes(0, 1).reshape(g.k, -1)
+        starts = range(0, g.count, block)
+        mean = np.mean([channels[:, start : start + block].mean(1) for start in starts], axis=0)
+        return per_channel(mean, g.rank)[None]
+
+    return average
+
+
 _AVERAGES: dict[str, Average] = {
     "statistics of every image apart (instance normalisation)": over(),
     "statistics of an image over all its channels (layer normalisation)": over(1),
@@ -169,6 +183,9 @@ _AVERAGES: dict[str, Average] = {
     "statistics divided by N": counting(lambda g: g.n),
     "statistics divided by P*Q": counting(lambda g: g.count // g.n),
     **{f"tail of the statistics beyond tiles of {tile} left out": _full_tiles(tile) for tile in TILES},
+    **{
+        f"statistics of blocks of {n} merged as if the last one were full": _equal_blocks(n) for n in (32, 64, 128, 256)
+    },
 }
 
 
