@@ -58,10 +58,17 @@ PER_AXIS: dict[str, Callable[[Axis], bool]] = {
     "padding of {} >= window": lambda a: max(a.before, a.after) >= a.span,
     "same padding of {} on both sides": lambda a: a.before == a.after > 0,
     "stride of {} < window": lambda a: a.stride < a.window,
-    "windows overlap along {}": lambda a: _overlap(a),
-    "stride of {} > 1 and the image no multiple of it": lambda a: a.size % a.stride != 0,
 }
 """With the name of the axis in the place of {}."""
+OF_TWO: dict[str, Callable[[Axis], bool]] = {
+    "windows overlap along {}": lambda a: _overlap(a),
+    "stride of {} > 1 and the image no multiple of it": lambda a: a.size % a.stride != 0,
+    "more padding before {} than after": lambda a: a.before > a.after,
+    "more padding after {} than before": lambda a: a.after > a.before,
+    "padding before {} no multiple of the dilation": lambda a: a.before % a.dilation != 0,
+    "more or fewer outputs than image along {}": lambda a: a.outputs != a.size,
+}
+"""What is about two parameters of an axis already, and is not paired with a third."""
 SIZE_ON_AXIS: dict[str, Callable[[Axis], int]] = {
     "window of {}": lambda a: a.window,
     "stride of {}": lambda a: a.stride,
@@ -119,7 +126,7 @@ def _meaning(field: Field) -> str:
 def _on_axes(geometry: Any) -> set[str]:
     """Each predicate by the name of its axis, for some and for every axis, and every two that hold on the same one."""
     names = AXES[geometry.rank]
-    per_axis = [{text for text, holds in PER_AXIS.items() if holds(axis)} for axis in axes(geometry)]
+    per_axis = [{text for text, holds in (PER_AXIS | OF_TWO).items() if holds(axis)} for axis in axes(geometry)]
     if geometry.family == "conv_transpose":  # what no window reaches has a name there
         per_axis = [{"output padding of {}" if text == LEFT_OVER else text for text in held} for held in per_axis]
     found = {text.format(name) for name, held in zip(names, per_axis, strict=True) for text in held}
@@ -127,7 +134,7 @@ def _on_axes(geometry: Any) -> set[str]:
     found |= {text.format("every axis") for text in set.intersection(*per_axis)}
     found |= {text.format("an axis but the last") for text in set[str]().union(*per_axis[:-1])}
     for held in per_axis:
-        found |= {f"{one.format('an axis')}, {other.format(SAME_AXIS)}" for one, other in pairs(held)}
+        found |= {f"{one.format('an axis')}, {other.format(SAME_AXIS)}" for one, other in pairs(held - OF_TWO.keys())}
     return found
 
 
