@@ -26,12 +26,12 @@ from conformance.implementations.implementation import (
     ImplementationError,
     Unsupported,
 )
-from conformance.layouts import GROUPED, is_optional, rank_of
-from conformance.operators import OPERATORS
+from conformance.layouts import GROUPED, is_optional, layouts_of, rank_of
+from conformance.operators import OPERATORS, parse
 from conformance.problems import PROBLEMS, Problem, Variant
 from conformance.problems.drawn import CANDIDATES, candidates
 from conformance.problems.ranking import Row
-from conformance.problems.table import DRAWN
+from conformance.problems.table import DRAWN, OWN
 
 Predicate = Callable[[Any], bool]
 Keys = Callable[[], Sequence[Key]]
@@ -63,6 +63,8 @@ class Demand(ABC):
 
     def require(self, one: Implementation) -> None:
         """Raises Unsupported where it does not apply to an implementation."""
+        if one.adapted is not None and one.adapted.unmapped:
+            raise Unsupported(one.adapted.unmapped)
         if not any(kernel.operator == self.operator for kernel in one.kernels):
             raise Unsupported(NOT_IMPLEMENTED.format(self.operator))
 
@@ -168,9 +170,20 @@ class VerificationDemand(Demand):
             for variant in share
             if not declared.lacks(variant)
         )
-        yield from with_kernel(declared, chain(of_ranking, self._regressions(one)), claimed)
+        yield from with_kernel(declared, chain(self._own(one), of_ranking, self._regressions(one)), claimed)
         if self.asked.level != "smoke" and self.asked.problems is PROBLEMS:
             yield from self._drawn(declared)
+
+    def _own(self, one: Implementation) -> Iterator[Case]:
+        """The problem that a torch module is made for, before all others."""
+        its = one.adapted
+        if its is None or its.operator != self.operator or not its.problem or self.asked.problems is not PROBLEMS:
+            return
+        geometry = parse(its.problem)
+        variant = Variant(its.dtype, layouts_of(geometry.rank)[0], "fixed")
+        if self._when(geometry) and self.asked.includes(variant):
+            problem = Problem(OWN + geometry.descriptor.replace(" ", "_"), geometry, "smoke", (variant,))
+            yield self.case(one, problem, variant, place=-1)
 
     def _regressions(self, one: Implementation) -> Iterator[Case]:
         """The lines of regression tables that end in the operator, each after the calls that stand before it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -122,18 +122,19 @@ def _is_module(value: object) -> bool:
     return isinstance(value, type) and issubclass(value, nn.Module) and value is not nn.Module
 
 
-def _inputs(defined: Mapping[str, Any]) -> Iterator[torch.Tensor]:
+def _inputs(defined: Mapping[str, Any]) -> list[torch.Tensor]:
     """The tensors that a file says its module is called with; on the meta device, as they may be large."""
     given = defined.get("get_inputs")
-    if callable(given):
-        with suppress(Exception), torch.device("meta"):
-            yield from (one for one in given() if isinstance(one, torch.Tensor))
+    if not callable(given):
+        return []
+    with suppress(Exception), torch.device("meta"):
+        return [one for one in given() if isinstance(one, torch.Tensor)]
+    return []
 
 
-def _own(maker: layers.Maker, inputs: Iterator[torch.Tensor]) -> tuple[str, str]:
+def _own(maker: layers.Maker, inputs: Sequence[torch.Tensor]) -> tuple[str, str]:
     """The problem that a file is about, as a descriptor (empty where it has none), and its dtype."""
-    x = next(inputs, None)
-    if x is None or x.dtype not in DTYPES:
+    if not inputs or (x := inputs[0]).dtype not in DTYPES:
         return "", "fp32"
     layer, rank = maker.layer_of_own(), maker.layer.rank
     if layer is None or x.dim() != rank + 2:

@@ -27,13 +27,6 @@ KEPT = 4
 """Modules that each thread keeps."""
 OTHER = 0.5
 """Every weight of the first call."""
-WORDS = {
-    "conv": ("c", "k", "window", "stride", "padding", "dilation", "groups", "bias"),
-    "avg_pool": ("c", "window", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override"),
-    "max_pool": ("c", "window", "stride", "padding", "dilation", "ceil_mode"),
-}
-WORDS["conv_transpose"] = (*WORDS["conv"], "output_padding")
-WORDS["conv_bn"] = (*WORDS["conv"], "eps", "momentum", "affine")
 OF_NORMALISATION = ("c", "k", "eps", "momentum", "affine")
 """Of a batch norm without a convolution."""
 FILL = {"bias": 0.0, "gamma": 1.0, "beta": 0.0}
@@ -60,7 +53,7 @@ class Kernels:
         self._maker, self._on_import, self._dtype = maker, on_import, dtype
         self._family, self._rank = maker.layer.family, maker.layer.rank
         self._alone = maker.alone
-        self._words = OF_NORMALISATION if self._alone else WORDS[self._family]
+        self._words = OF_NORMALISATION if self._alone else layers.WORDS[self._family]
         self._local = threading.local()
 
     def offer(self, one: Implementation) -> None:

@@ -19,7 +19,7 @@ from torch import nn
 from conformance.implementations.implementation import Unsupported
 
 Values = dict[str, Any]
-"""Parameters of a problem by their words: those of WORDS."""
+"""Parameters of a problem by their words, see WORDS."""
 FAMILIES = {
     "Conv": "conv",
     "ConvTranspose": "conv_transpose",
@@ -28,7 +28,7 @@ FAMILIES = {
     "MaxPool": "max_pool",
 }
 """Layer of torch.nn, without its number of dimensions -> family of operators."""
-WORDS = {
+ARGUMENTS = {
     "c": ("in_channels", "channels", "in_ch", "in_planes", "num_channels", "c_in"),
     "k": ("out_channels", "out_ch", "out_planes", "num_features", "c_out", "features"),
     "window": ("kernel_size", "kernel", "ksize", "pool_size", "window_size", "pool_kernel_size"),
@@ -46,7 +46,15 @@ WORDS = {
     "affine": ("affine",),
 }
 """What arguments of `__init__` are called."""
-_CALLED = {name: word for word, names in WORDS.items() for name in names}
+WORDS = {
+    "conv": ("c", "k", "window", "stride", "padding", "dilation", "groups", "bias"),
+    "avg_pool": ("c", "window", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override"),
+    "max_pool": ("c", "window", "stride", "padding", "dilation", "ceil_mode"),
+}
+"""What a problem of a family is, beside its image."""
+WORDS["conv_transpose"] = (*WORDS["conv"], "output_padding")
+WORDS["conv_bn"] = (*WORDS["conv"], "eps", "momentum", "affine")
+_CALLED = {name: word for word, names in ARGUMENTS.items() for name in names}
 LAYER_NAMES = {"c": "in_channels", "k": "out_channels", "window": "kernel_size"}
 """Arguments of torch's layers that have another name than the word."""
 BY_AXIS = ("window", "stride", "padding", "dilation", "output_padding")
@@ -63,8 +71,8 @@ NAMED = (
 )
 """Words in the names of problems, the most special one first."""
 BESIDE = re.compile(
-    r"\d+[sd]?|[1-3]d|standard|square|asymmetric|rectangular|input|kernel|image|dilat(ed|ion)|strided?|pad(ded|ding)|"
-    r"group(ed|s)?|separable|new|model|solution|module|custom|optimized|naive|fast|tiled|triton|cuda|cpp|torch|fused|"
+    r"\d+[sd]?|[1-3]d|bias|standard|square|asymmetric|rectangular|input|kernel|image|dilat(ed|ion)|strided?|pad(ded|ding)|"
+    r"group(ed|s)?|new|model|solution|module|custom|optimized|naive|fast|tiled|triton|cuda|cpp|torch|fused|"
     r"right|wrong|v\d+|and|with|the"
 )
 """What else the name of a problem may say without its being another one."""
@@ -87,15 +95,14 @@ def layer_of(model: nn.Module) -> tuple[Layer, list[nn.Module]] | None:
     if kinds not in ([kind] for kind in FAMILIES) and kinds != ["Conv", "BatchNorm"]:
         return None
     rank = int(known[0][2])  # type: ignore[index]
-    values = {k: v for one in leaves for k, v in _values(one, rank).items()}
-    if len(leaves) == 2:
-        values["bias"] = leaves[0].bias is not None
-    return Layer(FAMILIES[kinds[-1]], rank, values), leaves
+    family = FAMILIES[kinds[-1]]
+    values = {word: value for one in leaves for word, value in _values(one, rank).items() if word in WORDS[family]}
+    return Layer(family, rank, values), leaves
 
 
 def _values(layer: nn.Module, rank: int) -> Values:
     found: Values = {}
-    for word in WORDS:
+    for word in ARGUMENTS:
         name = LAYER_NAMES.get(word, word)
         if not hasattr(layer, name):
             continue
@@ -129,7 +136,8 @@ class Maker:
 
     def __init__(self, cls: type, reference: Callable[..., nn.Module], layer: Layer, own: Sequence[Any]) -> None:
         self.cls, self.reference, self.layer, self.own = cls, reference, layer, own
-        self.alone = layer.family == "conv_bn" and "c" not in layer.values
+        words = {called(name)[0] for name in inspect.signature(reference).parameters}
+        self.alone = layer.family == "conv_bn" and "window" not in layer.values.keys() | words
         """Whether it is a batch norm without its convolution."""
         self._taken = inspect.signature(cls).parameters
         self._parameters = _plain(inspect.signature(reference).parameters)
@@ -219,8 +227,7 @@ class Maker:
 
 def named(name: str) -> str:
     """The family of a problem by its name; empty where this tells none, or says more."""
-    words = [word for word in re.split(r"[^a-z0-9]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()) if word]
-    text, found = "_".join(words), ""
+    text, found = _in_words(name), ""
     text = re.sub(r"(?<=[a-z])_?([123])_?d(?=_|$)", "", text)
     for family, pattern in NAMED:
         text, count = re.subn(rf"(?<![a-z])(?:{pattern.pattern})(?![a-z])", "", text)
@@ -231,33 +238,38 @@ def named(name: str) -> str:
 
 def rank_in(name: str) -> int | None:
     """The number of dimensions that a name says."""
-    found = re.search(r"([123])_?d(?![a-z])", name.lower())
+    found = re.search(r"([123])_?d(?=_|$)", _in_words(name))
     return int(found[1]) if found else None
+
+
+def _in_words(name: str) -> str:
+    return "_".join(re.findall(r"[a-z0-9]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()))
 
 
 def stand_in(cls: type, family: str, rank: int) -> Callable[..., nn.Module]:
     """Torch's own layer, told what the class is told: the reference of a class that has none."""
-    layer = getattr(nn, f"{next(kind for kind, known in FAMILIES.items() if known == family)}{rank}d")
-    taken = inspect.signature(layer).parameters
+    conv = getattr(nn, f"Conv{'Transpose' * (family == 'conv_transpose')}{rank}d")
+    norm, pools = getattr(nn, f"BatchNorm{rank}d"), {"avg_pool": "AvgPool", "max_pool": "MaxPool"}
 
     def made(**arguments: Any) -> nn.Module:
-        said: dict[str, Any] = {}
+        said: Values = {}
         for name, value in arguments.items():
             word, axis = called(name)
             if axis is not None:
-                default = 0 if "padding" in word else 1
-                value = tuple(value if place == axis - 3 + rank else before for place, before in
-                              enumerate(said.get(LAYER_NAMES.get(word, word), (default,) * rank)))  # fmt: skip
-            said[LAYER_NAMES.get(word, word)] = value
-        if family == "conv":
-            said.setdefault("kernel_size", 1)
-            if "out_channels" not in said:  # depthwise
-                said |= {"out_channels": said["in_channels"], "groups": said["in_channels"]}
-        if family == "conv_bn":
-            said = {"num_features": said.pop("out_channels", said.pop("in_channels", None)), **said}
-        if unknown := said.keys() - taken.keys():
-            raise ValueError(f"torch.nn.{layer.__name__} has no {', '.join(sorted(unknown))}")
-        return layer(**said)
+                every = list(said.get(word, (int("padding" not in word),) * rank))
+                every[axis - 3 + rank] = value
+                value = tuple(every)
+            said[LAYER_NAMES.get(word, word or name)] = value
+        if family in pools:
+            return getattr(nn, f"{pools[family]}{rank}d")(**{n: v for n, v in said.items() if n != "in_channels"})
+        of_norm = {name: said.pop(name) for name in ("eps", "momentum", "affine") if name in said}
+        if family == "conv_bn" and "kernel_size" not in said:
+            return norm(said.get("out_channels", said.get("in_channels")), **of_norm)
+        said.setdefault("kernel_size", 1)
+        if "out_channels" not in said:  # depthwise
+            said |= {"out_channels": said["in_channels"], "groups": said["in_channels"]}
+        layer = conv(**said)
+        return nn.Sequential(layer, norm(said["out_channels"], **of_norm)) if family == "conv_bn" else layer
 
     made.__signature__ = inspect.signature(cls)  # type: ignore[attr-defined]
     return made
