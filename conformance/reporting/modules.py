@@ -1,0 +1,55 @@
+"""What somebody wants to know first of a torch module: whether it is right at the shape that it is made for, and where
+else. Two lines for one module, a table for several."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+
+from conformance.problems.table import OWN
+from conformance.reporting.evidence import RunEvidence
+from conformance.reporting.groups import Group, located
+from conformance.reporting.table import Table
+from conformance.results.schema import Record
+
+ANSWERS = {"pass": "yes", "fail": "no", "error": "no", "waived": "no"}
+"""Whether a module is right, by the status of its own problem."""
+TITLE = "torch modules"
+
+
+def is_own(record: Record) -> bool:
+    """Whether a case is the problem that a module is made for."""
+    return record.problem.startswith(OWN) and not record.check
+
+
+def rows(
+    own: Sequence[Record], cells: Mapping[tuple[str, str], Counter[str]], groups: Sequence[Group], evidence: RunEvidence
+) -> Iterator[tuple[str, str, str, str, str]]:
+    """Module, whether it is right at its own shape, how often elsewhere, where it fails, and the likely cause. `cells`
+    are the cases of every implementation and operator by status."""
+    failed = {name: [*found] for name, found in groupby(groups, key=lambda one: one.implementation)}
+    for record in sorted(own, key=lambda record: record.implementation):
+        name = record.implementation
+        counts = sum((found for (owner, _), found in cells.items() if owner == name), Counter[str]())
+        counts = counts - Counter([record.status])
+        right, of = counts["pass"], sum(counts[status] for status in ANSWERS)
+        answer = f"{ANSWERS.get(record.status, 'not verified')} ({record.descriptor}, {record.dtype})"
+        others = [one for one in failed.get(name, ()) if not all(map(is_own, one.records))]
+        conditions = (located(one, evidence).partition(": ")[0] for one in others)
+        where = next(filter(None, conditions), "")
+        cause = next((one.cause for one in others if one.cause), others[0].text if others else "")
+        yield name, answer, f"{right:,} of {of:,} cases", where.removeprefix("fails "), cause
+
+
+def lines(found: Sequence[tuple[str, str, str, str, str]]) -> Iterator[str]:
+    """Of each module two."""
+    for name, answer, elsewhere, where, _ in found:
+        yield f"{name}: right at its own shape: {answer}"
+        yield f"{name}: right elsewhere: {elsewhere}" + (f"; fails {where}" if where else "")
+
+
+def table(found: Sequence[tuple[str, str, str, str, str]]) -> Table:
+    """Of several modules."""
+    heads = ("module", "right at its own shape", "right elsewhere", "fails", "likely cause")
+    return Table(TITLE, heads, tuple(found), names=5)
