@@ -1,4 +1,4 @@
-"""A 2-D convolution as a matrix product of unfolded windows."""
+"""A 2-D convolution as a matrix product with unfolded windows."""
 
 import torch
 import torch.nn as nn
@@ -6,12 +6,11 @@ import torch.nn.functional as F
 
 
 class Model(nn.Module):
+    """The reference."""
+
     def __init__(self, in_channels, out_channels, kernel_size, stride=1, padding=0, dilation=1, groups=1, bias=False):
         super().__init__()
-        self.conv2d = nn.Conv2d(
-            in_channels, out_channels, kernel_size, stride=stride, padding=padding, dilation=dilation, groups=groups,
-            bias=bias,
-        )  # fmt: skip
+        self.conv2d = nn.Conv2d(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias)
 
     def forward(self, x):
         return self.conv2d(x)
@@ -28,22 +27,16 @@ def get_init_inputs():
 class ModelNew(nn.Module):
     def __init__(self, in_channels, out_channels, kernel_size, stride=1, padding=0, dilation=1, groups=1, bias=False):
         super().__init__()
-        self.conv2d = nn.Conv2d(
-            in_channels, out_channels, kernel_size, stride=stride, padding=padding, dilation=dilation, groups=groups,
-            bias=bias,
-        )  # fmt: skip
+        self.conv = nn.Conv2d(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias)
 
     def forward(self, x):
-        conv = self.conv2d
-        n, c, h, w = x.shape
-        k, g = conv.out_channels, conv.groups
-        r, s = conv.kernel_size
-        size = [
-            (extent + 2 * p - d * (taps - 1) - 1) // u + 1
-            for extent, p, d, taps, u in zip((h, w), conv.padding, conv.dilation, (r, s), conv.stride)
-        ]
-        columns = F.unfold(x, (r, s), conv.dilation, conv.padding, conv.stride)
-        columns = columns.reshape(n, g, c // g * r * s, -1)
-        filters = conv.weight.reshape(1, g, k // g, -1)
-        y = (filters @ columns).reshape(n, k, *size)
+        conv = self.conv
+        n, c, *extents = x.shape
+        k, g, stride = conv.out_channels, conv.groups, conv.stride
+        axes = zip(extents, conv.padding, conv.dilation, conv.kernel_size, stride, strict=True)
+        size = [(extent + 2 * p - d * (taps - 1) - 1) // u + 1 for extent, p, d, taps, u in axes]
+        columns = F.unfold(x, conv.kernel_size, conv.dilation, conv.padding, stride).reshape(
+            n, g, -1, size[0] * size[1]
+        )
+        y = (conv.weight.reshape(1, g, k // g, -1) @ columns).reshape(n, k, *size)
         return y if conv.bias is None else y + conv.bias.reshape(1, -1, 1, 1)
