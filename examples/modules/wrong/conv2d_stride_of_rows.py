@@ -31,7 +31,7 @@ class ModelNew(nn.Module):
 
     def forward(self, x):
         conv = self.conv
-        n, c, *extents = x.shape
+        n, _, *extents = x.shape
         k, g, stride = conv.out_channels, conv.groups, (1, conv.stride[1])
         axes = zip(extents, conv.padding, conv.dilation, conv.kernel_size, stride, strict=True)
         size = [(extent + 2 * p - d * (taps - 1) - 1) // u + 1 for extent, p, d, taps, u in axes]
