@@ -235,14 +235,16 @@ def check(
     if layout in NAMES and rank_of(layout) == 2:  # the default; in other dimensions the one of the same kind
         layout = in_rank(layout, found.geometry.rank)
     absent = ""
-    if (isinstance(kernel, (Implementation, Path, str)) or modules.is_module(kernel)) and not (arrays is None and contract is None):
+    is_module = modules.is_module(kernel)
+    states = isinstance(kernel, (Implementation, Path, str)) or is_module
+    if states and not (arrays is None and contract is None):
         raise SelectionError("arrays, contract: only with a plain function; an implementation states its own")
     if isinstance(kernel, Implementation):
         implementation = kernel
     elif isinstance(kernel, (Path, str)):
         loader: Loader = registry if in_process or sys.platform == "win32" else _workers()
         implementation, absent = _load(kernel, operator, loader)
-    elif modules.is_module(kernel):
+    elif is_module:
         implementation = modules.adapted(kernel, operator)
     elif not callable(kernel):
         raise SelectionError(f"kernel {kernel!r}: must be an Implementation, a function, a path or a name")

@@ -9,6 +9,7 @@ from itertools import groupby
 
 from conformance.problems.table import OWN
 from conformance.reporting.evidence import RunEvidence
+from conformance.reporting.failures import is_not_run
 from conformance.reporting.groups import Group, located
 from conformance.reporting.table import Table
 from conformance.results.schema import Record
@@ -33,13 +34,18 @@ def rows(
         name = record.implementation
         counts = sum((found for (owner, _), found in cells.items() if owner == name), Counter[str]())
         counts = counts - Counter([record.status])
-        right, of = counts["pass"], sum(counts[status] for status in ANSWERS)
+        mine = failed.get(name, [])
+        left = sum(one.cases for group in mine for one in group.records if is_not_run(one))
+        right, of = counts["pass"], sum(counts[status] for status in ANSWERS) - left
         answer = f"{ANSWERS.get(record.status, 'not verified')} ({record.descriptor}, {record.dtype})"
-        others = [one for one in failed.get(name, ()) if not all(map(is_own, one.records))]
-        conditions = (located(one, evidence).partition(": ")[0] for one in others)
-        where = next(filter(None, conditions), "")
+        # a gradient is often wrong because the forward is
+        mine.sort(key=lambda one: not any(operator.endswith("forward") for operator in one.operators))
+        others = [one for one in mine if not all(map(is_own, one.records))]
+        conditions = (located(one, evidence).partition(": ")[0].removeprefix("fails ") for one in others)
+        where = next(filter(None, conditions), "everywhere" if of and not right else "")
         cause = next((one.cause for one in others if one.cause), others[0].text if others else "")
-        yield name, answer, f"{right:,} of {of:,} cases", where.removeprefix("fails "), cause
+        elsewhere = f"{right:,} of {of:,} cases" + (f" ({left:,} not run)" if left else "")
+        yield name, answer, elsewhere, where, cause
 
 
 def lines(found: Sequence[tuple[str, str, str, str, str]]) -> Iterator[str]:

@@ -93,7 +93,9 @@ class Adapter:
         except Exception as error:
             raise Unsupported(f"the reference Model of {self._file} cannot be used: {described(error)}") from None
         has = ", ".join(dict.fromkeys(type(one).__name__ for one in model.modules() if one is not model))
-        raise self._unmapped(f"its reference Model is more, or less, than one layer of torch.nn ({has or 'it has none'})")
+        raise self._unmapped(
+            f"its reference Model is not one layer of torch.nn and nothing else (it has {has or 'none'})"
+        )
 
     def _declared(self, cls: Any, defined: Mapping[str, Any]) -> tuple[str, int]:
         """Family and dimensions: by a line in the file, or by its name or that of the class."""
@@ -113,7 +115,7 @@ class Adapter:
 
     def _unmapped(self, why: str) -> Unsupported:
         return Unsupported(
-            f"cannot tell which operator {self._file} is: {why}; add a line such as operator = \"conv_forward\" "
+            f'cannot tell which operator {self._file} is: {why}; add a line such as operator = "conv_forward" '
             f"({CHOICES}), and give the dimensions by get_inputs or a name such as conv2d"
         )
 
@@ -141,8 +143,9 @@ def _own(maker: layers.Maker, inputs: Sequence[torch.Tensor]) -> tuple[str, str]
         return "", DTYPES[x.dtype]
     values = dict(layer.values)
     if layer.family == "conv_bn":
-        values |= {"eps_digits": -round(math.log10(values.pop("eps"))), "momentum_percent": round(100 * values.pop("momentum"))}
-        values = {"c": values["k"], "window": (1,) * rank} | values | {"bias": False}
+        eps, momentum = values.pop("eps"), values.pop("momentum")
+        values = {"window": (1,) * rank} | values | {"bias": False}
+        values |= {"eps_digits": -round(math.log10(eps)), "momentum_percent": round(100 * momentum)}
     if "padding" in values:
         values["padding"] = tuple((one, one) for one in values["padding"])
     values |= {"n": x.shape[0], "c": x.shape[1], "size": tuple(x.shape[2:])}

@@ -1,4 +1,4 @@
-"""The kernels that a class of torch modules is: make one with a problem's arguments, give it the case's weights, call it.
+"""The kernels that a class of torch modules is: make one with a problem's arguments, give it its weights, call it.
 
 In every call there are two modules of the class. One is fresh. The other one is kept for the next problem with the same
 arguments, and has been called with other weights before: what a module packs once, in `__init__` or at its first call,
@@ -164,11 +164,12 @@ class Kernels:
         asked = ["weight"] if gamma is None else ["weight", "gamma", "beta"]
 
         def compute(module: nn.Module) -> tuple[torch.Tensor, ...]:
-            own = {"weight": w.detach().clone().requires_grad_()} if self._alone else {}
-            leaves = [own.get(name, None) if name in own else _leaves(module, [name])[0] for name in asked]
             module.train()
-            forward = (lambda x: module(_convolution(x, leaves[0], told))) if self._alone else module
-            dx, *found = _gradients(forward, x, dy, leaves)
+            if self._alone:
+                leaves = [w.detach().clone(), *_leaves(module, asked[1:])]
+                dx, *found = _gradients(lambda x: module(_convolution(x, leaves[0], told)), x, dy, leaves)
+            else:
+                dx, *found = _gradients(module, x, dy, _leaves(module, asked))
             return dx, *(one.reshape(weights[name].shape) for name, one in zip(asked, found, strict=True))
 
         values = self._values(told, w, affine=gamma is not None)
@@ -248,7 +249,14 @@ class Kernels:
 
 
 def _of_pair(w: Any, gamma: Any, beta: Any, running_mean: Any = None, running_var: Any = None) -> Weights:
-    return {"weight": w, "running_mean": running_mean, "running_var": running_var, "gamma": gamma, "beta": beta, "bias": None}
+    return {
+        "weight": w,
+        "running_mean": running_mean,
+        "running_var": running_var,
+        "gamma": gamma,
+        "beta": beta,
+        "bias": None,
+    }
 
 
 def _tensors_for(module: nn.Module, weights: Weights, channels: int) -> dict[str, torch.Tensor]:
@@ -330,7 +338,15 @@ def _convolution(x: torch.Tensor, w: torch.Tensor, told: Told) -> torch.Tensor:
 
 def _size_before(dy: torch.Tensor, w: torch.Tensor, told: Told) -> list[int]:
     """Of the input of a transposed convolution, by what it returns."""
-    axes = zip(dy.shape[2:], w.shape[2:], told["stride"], told["padding"], told["dilation"], told["output_padding"], strict=True)
+    axes = zip(
+        dy.shape[2:],
+        w.shape[2:],
+        told["stride"],
+        told["padding"],
+        told["dilation"],
+        told["output_padding"],
+        strict=True,
+    )
     return [(p + sum(sides) - d * (r - 1) - 1 - more) // u + 1 for p, r, u, sides, d, more in axes]
 
 
@@ -353,13 +369,14 @@ def _rounding_of_pool(told: Told, x: torch.Tensor) -> float:
 
 def _require_same(fresh: Sequence[torch.Tensor], kept: Sequence[torch.Tensor], rounding: float) -> None:
     """Raises KernelFailure."""
+    kept_something = "a module that was called with other weights before differs from a fresh one: it keeps something"
     for one, other in zip(fresh, kept, strict=True):
         if one.shape != other.shape:
-            raise KernelFailure(f"a module that was called before returns {tuple(other.shape)}, a fresh one {tuple(one.shape)}")
+            raise KernelFailure(f"{kept_something}\nshapes {tuple(other.shape)} and {tuple(one.shape)}")
         difference = (one.detach().double() - other.detach().double()).abs()
-        if difference.numel() and bool((worst := difference.max()) > rounding):
+        difference = difference[difference.isfinite()]
+        if difference.numel() and float(difference.max()) > rounding:
             count = int((difference > rounding).sum())
             raise KernelFailure(
-                f"a module that was called with other weights before differs from a fresh one: {count:,} of "
-                f"{difference.numel():,} elements, by up to {float(worst):.3g}; something of earlier calls is kept"
+                f"{kept_something}\n{count:,} of {one.numel():,} elements, by up to {difference.max():.3g}"
             )

@@ -89,7 +89,7 @@ class Switches:
 
 @contextmanager
 def unchanged(on_import: list[str]) -> Iterator[None]:
-    """Around calls of a module. Raises KernelFailure where they have changed a switch, or the import of its file has."""
+    """Around calls of a module. Raises KernelFailure where these, or the import of its file, have changed a switch."""
     before = Switches()
     try:
         yield

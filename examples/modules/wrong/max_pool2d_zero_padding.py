@@ -40,5 +40,5 @@ class ModelNew(nn.Module):
                 rows = slice(i * d, i * d + (size[0] - 1) * u + 1, u)
                 columns = slice(j * d, j * d + (size[1] - 1) * u + 1, u)
                 tap = image[:, :, rows, columns]
-                y = tap.clone() if y is None else torch.maximum(y, tap)
+                y = tap.clone() if y is None else torch.where((tap > y) | tap.isnan(), tap, y)
         return y
