@@ -19,7 +19,7 @@ from conformance.execution.case import Case
 from conformance.execution.verify import verify
 from conformance.exit_codes import ExitCode
 from conformance.implementations.devices import missing
-from conformance.implementations.implementation import NOT_IMPLEMENTED, Implementation
+from conformance.implementations.implementation import NOT_IMPLEMENTED, Implementation, ImplementationError
 from conformance.operators import OPERATORS, takes
 from conformance.plugin import options
 from conformance.plugin.recording import CATEGORIES, of_run
@@ -110,6 +110,11 @@ class Summary:
 
         def verified(geometry: Any, variant: Variant) -> Record | None:
             if time.monotonic() > end or not (takes(operator, geometry) and variant.suits(operator, geometry)):
+                return None
+            try:
+                if not implementation.supports(operator, geometry, variant.dtype, variant.layout):
+                    return None
+            except ImplementationError:  # it has crashed too often to be asked
                 return None
             problem = Problem(DECIDING + geometry.descriptor.replace(" ", "_"), geometry, "standard", (variant,))
             selection = run.selection
