@@ -1,5 +1,5 @@
-"""What somebody wants to know first of a torch module: whether it is right at the shape that it is made for, and where
-else. Two lines for one module, a table for several."""
+"""What somebody wants to know first of a torch module: whether it is right at the shape that it is made for, and at
+which others. Two lines for one module, a table for several."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def is_own(record: Record) -> bool:
 def rows(
     own: Sequence[Record], cells: Mapping[tuple[str, str], Counter[str]], groups: Sequence[Group], evidence: RunEvidence
 ) -> Iterator[tuple[str, str, str, str, str]]:
-    """Module, whether it is right at its own shape, how often elsewhere, where it fails, and the likely cause. `cells`
+    """Module, whether it is right at its own shape, how often at others, where it fails, and the likely cause. `cells`
     are the cases of every implementation and operator by status."""
     failed = {name: [*found] for name, found in groupby(groups, key=lambda one: one.implementation)}
     for record in sorted(own, key=lambda record: record.implementation):
@@ -44,18 +44,18 @@ def rows(
         conditions = (located(one, evidence).partition(": ")[0].removeprefix("fails ") for one in others)
         where = next(filter(None, conditions), "everywhere" if of and not right else "")
         cause = next((one.cause for one in others if one.cause), others[0].text if others else "")
-        elsewhere = f"{right:,} of {of:,} cases" + (f" ({left:,} not run)" if left else "")
-        yield name, answer, elsewhere, where, cause
+        others_say = f"{right:,} of {of:,} cases" + (f" ({left:,} not run)" if left else "")
+        yield name, answer, others_say, where, cause
 
 
 def lines(found: Sequence[tuple[str, str, str, str, str]]) -> Iterator[str]:
     """Of each module two."""
-    for name, answer, elsewhere, where, _ in found:
+    for name, answer, others_say, where, _ in found:
         yield f"{name}: right at its own shape: {answer}"
-        yield f"{name}: right elsewhere: {elsewhere}" + (f"; fails {where}" if where else "")
+        yield f"{name}: right at other shapes: {others_say}" + (f"; fails {where}" if where else "")
 
 
 def table(found: Sequence[tuple[str, str, str, str, str]]) -> Table:
     """Of several modules."""
-    heads = ("module", "right at its own shape", "right elsewhere", "fails", "likely cause")
+    heads = ("module", "right at its own shape", "right at other shapes", "fails", "likely cause")
     return Table(TITLE, heads, tuple(found), names=5)
