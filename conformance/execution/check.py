@@ -245,7 +245,7 @@ def check(
         loader: Loader = registry if in_process or sys.platform == "win32" else _workers()
         implementation, absent = _load(kernel, operator, loader)
     elif is_module:
-        implementation = modules.adapted(kernel, operator)
+        implementation = modules.adapted(kernel)
     elif not callable(kernel):
         raise SelectionError(f"kernel {kernel!r}: must be an Implementation, a function, a path or a name")
     elif operator is None:

@@ -32,17 +32,17 @@ def preparing(path: Path) -> Adapt | None:
         os.environ.setdefault("TRITON_INTERPRET", "1")  # before triton is imported
     adapter = import_module("conformance.implementations.modules.adapter")
     device = "cuda" if cuda and ("cuda" in text or "triton" in text) else "cpu"
-    found: Adapt = adapter.Adapter(path.stem, path.name, device, interpreted, "torch.compile" in text).implementations
+    one = adapter.Adapter(path.stem, device, interpreted=interpreted, compiles="torch.compile" in text)
+    found: Adapt = one.implementations
     return found
 
 
-def adapted(cls: type, operator: str | None) -> Any:
-    """The implementation of a class, with the reference of the file that defines it."""
+def adapted(cls: type) -> Any:
+    """The implementation of a class, with the reference of the file that defines it; one of torch's is its own."""
     adapter = import_module("conformance.implementations.modules.adapter")
     home = vars(import_module(cls.__module__))
-    declared = {"operator": operator} if operator else {}
-    one = adapter.Adapter(cls.__name__, cls.__module__, "cpu", False, False)
-    return one.implementation(cls, cls.__name__, {**home, **declared})
+    told = home if "Model" in home else {**home, "Model": cls} if cls.__module__.startswith("torch.nn.") else home
+    return adapter.Adapter(cls.__name__, "cpu").implementation(cls, cls.__name__, told)
 
 
 def is_module(value: object) -> bool:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import reduce
 from typing import Any
 
 import torch
@@ -12,36 +12,20 @@ import torch
 from conformance.implementations.errors import KernelFailure
 
 ATTRIBUTES = (
-    "backends.cuda.matmul.allow_tf32",
+    *("backends.cuda.matmul.allow_tf32", "backends.cudnn.allow_tf32", "backends.mkldnn.enabled"),
+    *("backends.cudnn.benchmark", "backends.cudnn.deterministic", "backends.cudnn.enabled"),
     "backends.cuda.matmul.allow_fp16_reduced_precision_reduction",
     "backends.cuda.matmul.allow_bf16_reduced_precision_reduction",
-    "backends.cudnn.allow_tf32",
-    "backends.cudnn.benchmark",
-    "backends.cudnn.deterministic",
-    "backends.cudnn.enabled",
-    "backends.mkldnn.enabled",
 )
 FUNCTIONS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
-    "torch.get_float32_matmul_precision()": (
-        torch.get_float32_matmul_precision,
-        torch.set_float32_matmul_precision,
-    ),
-    "torch.get_default_dtype()": (torch.get_default_dtype, torch.set_default_dtype),
-    "torch.are_deterministic_algorithms_enabled()": (
-        torch.are_deterministic_algorithms_enabled,
-        torch.use_deterministic_algorithms,
-    ),
-    "torch.get_num_threads()": (torch.get_num_threads, torch.set_num_threads),
-    "torch.is_grad_enabled()": (torch.is_grad_enabled, torch.set_grad_enabled),
+    "float32_matmul_precision": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    "default_dtype": (torch.get_default_dtype, torch.set_default_dtype),
+    "deterministic_algorithms": (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
+    "num_threads": (torch.get_num_threads, torch.set_num_threads),
+    "grad_enabled": (torch.is_grad_enabled, torch.set_grad_enabled),
 }
 """Switches that are read and set by functions; these themselves may be replaced later."""
-PATCHABLE: tuple[tuple[str, Any], ...] = (
-    ("torch", torch),
-    ("torch.nn", torch.nn),
-    ("torch.nn.functional", torch.nn.functional),
-    ("torch.Tensor", torch.Tensor),
-    *((f"torch.nn.{n}", getattr(torch.nn, n)) for n in ("Module", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose2d")),
-)
+PLACES = ("", "Tensor", "nn", "nn.functional", "nn.Module", "nn.Conv2d")
 """Where functions may be replaced by others."""
 
 
@@ -49,42 +33,35 @@ class Switches:
     """As they are when this is made."""
 
     def __init__(self) -> None:
-        self._values = {f"torch.{path}": self._read(path) for path in ATTRIBUTES}
-        self._values |= {name: read() for name, (read, _) in FUNCTIONS.items()}
-        self._functions = [(name, place, dict(vars(place))) for name, place in PATCHABLE]
+        self._values = {path: _read(path) for path in ATTRIBUTES} | {name: FUNCTIONS[name][0]() for name in FUNCTIONS}
+        self._functions = {path: {n: f for n, f in vars(_read(path)).items() if callable(f)} for path in PLACES}
 
     def restored(self) -> list[str]:
         """What has changed since, in words; it is put back."""
         changed = []
-        for path in ATTRIBUTES:
-            old, new = self._values[f"torch.{path}"], self._read(path)
+        for name, old in self._values.items():
+            new = FUNCTIONS[name][0]() if name in FUNCTIONS else _read(name)
             if new != old:
-                changed.append(f"torch.{path} from {old} to {new}")
-                place, _, name = path.rpartition(".")
-                setattr(self._place(place), name, old)
-        for name, (read, write) in FUNCTIONS.items():
-            if (new := read()) != self._values[name]:
-                changed.append(f"{name} from {self._values[name]} to {new}")
-                write(self._values[name])
-        for name, place, functions in self._functions:
+                changed.append(f"torch.{name} from {old} to {new}")
+                if name in FUNCTIONS:
+                    FUNCTIONS[name][1](old)
+                else:
+                    setattr(_read(name.rpartition(".")[0]), name.rpartition(".")[2], old)
+        for path, functions in self._functions.items():
+            place = _read(path)
             now = vars(place)
-            for one, function in functions.items():
-                if now.get(one) is not function and callable(function) and not isinstance(function, types.ModuleType):
-                    changed.append(f"the function {name}.{one}")
-                    setattr(place, one, function)
+            for name, function in functions.items():
+                if now.get(name) is not function:
+                    changed.append(f"the function {'.'.join(filter(None, ('torch', path, name)))}")
+                    setattr(place, name, function)
         return changed
 
-    @staticmethod
-    def _place(path: str) -> Any:
-        found: Any = torch
-        for name in path.split("."):
-            found = getattr(found, name)
-        return found
 
-    def _read(self, path: str) -> Any:
-        with suppress(RuntimeError):  # of switches that were set by a newer way
-            return self._place(path)
-        return None
+def _read(path: str) -> Any:
+    """Of torch; None for a switch that was set by a newer way."""
+    with suppress(RuntimeError):
+        return reduce(getattr, filter(None, path.split(".")), torch)
+    return None
 
 
 @contextmanager
