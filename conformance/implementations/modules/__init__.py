@@ -37,7 +37,7 @@ def preparing(path: Path) -> Adapt | None:
     return found
 
 
-def adapted(cls: type) -> Any:
+def adapted(cls: Any) -> Any:
     """The implementation of a class, with the reference of the file that defines it; one of torch's is its own."""
     adapter = import_module("conformance.implementations.modules.adapter")
     home = vars(import_module(cls.__module__))

@@ -99,7 +99,7 @@ class Kernels:
         """Of an operator with these arguments by position: the gradients by what is `asked`, or else its results."""
 
         def kernel(*given: Any, **told: Any) -> Any:
-            tensors: Tensors = dict.fromkeys(("bias", *CALLED)) | dict(zip(arguments, given, strict=True))
+            tensors: Tensors = dict.fromkeys(("x", "w", "dy", *CALLED)) | dict(zip(arguments, given, strict=True))
             values = self._completed(tensors, told)
             absent = [n for n in ("bias", "gamma", "beta") if tensors[n] is None]
             wanted = [name for name in asked if name not in absent]
@@ -123,7 +123,7 @@ class Kernels:
 
     def _completed(self, tensors: Tensors, told: Mapping[str, Any]) -> Values:
         """What a problem is. Adds tensors that a gradient does not depend on, and of which modules need some."""
-        x, w, dy = (tensors.get(name) for name in ("x", "w", "dy"))
+        x, w, dy = tensors["x"], tensors["w"], tensors["dy"]
         swapped = self._family == "conv_transpose"
         if "pool" in self._family:
             if x is None:
@@ -139,7 +139,7 @@ class Kernels:
             tensors["x"] = dy.new_zeros(dy.shape[0], c, *(told.get("input_size") or _size_before(dy, w, told)))
         if told.get("with_bias"):
             tensors["bias"] = dy.new_zeros(k)
-        if "dy" in tensors and tensors["gamma"] is not None:
+        if dy is not None and tensors["gamma"] is not None:
             tensors["beta"] = torch.zeros_like(tensors["gamma"])
         given = {"bias": tensors["bias"] is not None, "affine": tensors["gamma"] is not None}
         return {**told, "c": k if self._alone else c, "k": k, "window": tuple(w.shape[2:]), **given}

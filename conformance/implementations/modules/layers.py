@@ -114,7 +114,7 @@ def computes(model: nn.Module, layer: Layer) -> bool:
         y = x
         for one in layer.parts:
             y = one.eval()(y)
-        return torch.equal(model.eval()(x), y)
+        return bool(torch.equal(model.eval()(x), y))
 
 
 def required(cls: Any) -> list[str]:
