@@ -29,7 +29,7 @@ from conformance.implementations.implementation import (
 from conformance.layouts import GROUPED, is_optional, layouts_of, rank_of
 from conformance.operators import OPERATORS, parse
 from conformance.problems import PROBLEMS, Problem, Variant
-from conformance.problems.drawn import CANDIDATES, candidates
+from conformance.problems.drawn import CANDIDATES, candidates, neighbours
 from conformance.problems.ranking import Row
 from conformance.problems.table import DRAWN, OWN
 
@@ -175,15 +175,18 @@ class VerificationDemand(Demand):
             yield from self._drawn(declared)
 
     def _own(self, one: Implementation) -> Iterator[Case]:
-        """The problem that a torch module is made for, before all others."""
+        """Before all others the problem that a torch module is made for, and those near it that its `__init__` can say:
+        of a class with few arguments the tables have few."""
         its = one.adapted
         if its is None or its.operator != self.operator or not its.problem or self.asked.problems is not PROBLEMS:
             return
-        geometry = parse(its.problem)
-        variant = Variant(its.dtype, layouts_of(geometry.rank)[0], "fixed")
-        if self._when(geometry) and self.asked.includes(variant):
-            problem = Problem(OWN + geometry.descriptor.replace(" ", "_"), geometry, "smoke", (variant,))
-            yield self.case(one, problem, variant, place=-1)
+        own = parse(its.problem)
+        variant = Variant(its.dtype, layouts_of(own.rank)[0], "fixed")
+        for geometry in (own, *neighbours(own)):
+            asked = self._when(geometry) and self.asked.includes(variant)
+            if asked and (geometry is own or one.supports(self.operator, geometry, variant.dtype, variant.layout)):
+                name = (OWN if geometry is own else f"{DRAWN}near.") + geometry.descriptor.replace(" ", "_")
+                yield self.case(one, Problem(name, geometry, "smoke", (variant,)), variant, place=-1)
 
     def _regressions(self, one: Implementation) -> Iterator[Case]:
         """The lines of regression tables that end in the operator, each after the calls that stand before it."""

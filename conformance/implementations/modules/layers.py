@@ -189,9 +189,8 @@ class Maker:
             if word in BY_AXIS and word in values:
                 meant = re.match(r"(<class ')?(typing\.)?tuple", str(parameter.annotation).lower())
                 by_axis = isinstance(own, (tuple, list)) or meant is not None
-                if axis is None and not by_axis and len({*value}) > 1:
-                    raise Unsupported(f"__init__ takes one {name} for all axes")
-                value = value[axis - 3 + self.layer.rank] if axis is not None else value if by_axis else value[0]
+                # of one number for all axes the reference says which it is: a window of (r, 1) has one as well
+                value = value[axis - 3 + self.layer.rank] if axis is not None else value if by_axis else max(value)
             found[name] = value
         self._passed(found)
         try:
