@@ -18,6 +18,7 @@ from conformance.execution.selection import SelectionError, split  # noqa: E402
 from conformance.implementations.implementation import Implementation  # noqa: E402
 from conformance.implementations.registry import load  # noqa: E402
 from conformance.operators import parse  # noqa: E402
+from conformance.problems.drawn import neighbours  # noqa: E402
 from tests.conftest import ROOT  # noqa: E402
 
 EXAMPLES = ROOT / "examples" / "modules"
@@ -232,6 +233,17 @@ def test_class_is_checked_and_one_of_a_file_is_named(tmp_path: Path):
     path.write_text(text + second)
     assert [*load([path]).implementations] == ["First", "Second"]
     assert split([f"{path}::Second"]) == (("Second",), (path,))
+
+
+def test_problems_near_its_own_find_what_a_class_with_few_arguments_hides(tmp_path: Path):
+    near = [one.descriptor for one in neighbours(parse("n16 c8 h64 w64 k8 r3 s1 g8"))]
+    assert {"n2 c9 h11 w9 k9 r3 s1 g9", "n2 c8 h11 w9 k8 r3 s1 u2 g8", "n2 c8 h12 w9 k8 r3 s1 g8"} <= {*near}
+    few = {"signature": "self, kernel_size", "layer": "nn.AvgPool3d(kernel_size, 2)", "shape": "2, 4, 8, 8, 8"}
+    path = written(tmp_path, **few, forward="return self.conv(x) if x.shape[2] % 2 == 0 else self.conv(x) * 2")
+    path.write_text(path.read_text().replace("[4, 6, 3]", "[2]"))
+    out = examples(path, "--level", "smoke", "--distribution", "fixed")
+    assert "right at its own shape: yes (pool n2 c4 d8 h8 w8 t2 r2 s2, fp32)" in out
+    assert "fails where image of D odd" in out or "not a multiple of 2" in out, out
 
 
 FORWARD = [f"{name}_forward" for name in ("conv", "conv_transpose", "conv_bn", "avg_pool", "max_pool")]

@@ -24,6 +24,8 @@ from conformance.operators.max_pool.geometry import MaxPoolGeometry
 
 DTYPES = {torch.float32: "fp32", torch.float64: "fp64", torch.float16: "fp16", torch.bfloat16: "bf16"}
 GEOMETRIES = (ConvGeometry, TransposedGeometry, ConvBnGeometry, PoolGeometry, MaxPoolGeometry)
+MAX_INTERPRETED = 1 << 15
+"""Elements of an image, each block of which takes Triton's interpreter milliseconds."""
 MAPPED = ", ".join(f"nn.{kind}1d to 3d" for kind in layers.FAMILIES)
 
 
@@ -54,8 +56,10 @@ class Adapter:
         """Of a class, by what the file says of it."""
         changed = self._before.restored()
         one = Implementation(
-            name, self._device, ModuleArrays(self._device), version=torch.__version__, compiles_per_shape=self._compiles
-        )
+            name, "simulator" if self._interpreted else self._device, ModuleArrays(self._device),
+            version=torch.__version__, compiles_per_shape=self._compiles,
+            unsafe=("threads",) if self._interpreted else (),  # docs/findings/triton-threads.md
+        )  # fmt: skip
         try:
             maker, own = self._maker(cls, defined)
             problem, dtype = _own(maker, own, defined)
@@ -65,7 +69,7 @@ class Adapter:
             one.adapted = Adapted(unmapped=str(why))
             return one
         one.adapted = Adapted(problem, f"{maker.layer.family}_forward", dtype)
-        Kernels(maker, changed, dtype).offer(one)
+        Kernels(maker, changed, dtype, MAX_INTERPRETED if self._interpreted else 1 << 62).offer(one)
         return one
 
     def _maker(self, cls: Any, defined: Mapping[str, Any]) -> tuple[layers.Maker, Sequence[Any]]:

@@ -53,10 +53,11 @@ CALLED = {
 
 
 class Kernels:
-    """The kernels of one class. `on_import` is what the import of its file has changed."""
+    """The kernels of one class. `on_import` is what the import of its file has changed; images have at most so many
+    elements."""
 
-    def __init__(self, maker: Maker, on_import: list[str], dtype: str) -> None:
-        self._maker, self._on_import, self._dtype = maker, on_import, dtype
+    def __init__(self, maker: Maker, on_import: list[str], dtype: str, most: int) -> None:
+        self._maker, self._on_import, self._dtype, self._most = maker, on_import, dtype, most
         self._family, self._rank, self._alone = maker.layer.family, maker.layer.rank, maker.alone
         self._words = OF_NORMALISATION if self._alone else WORDS[self._family]
         self._copied = {"conv_bn": ("w", *CALLED), "avg_pool": (), "max_pool": ()}.get(self._family, ("w", "bias"))
@@ -74,7 +75,7 @@ class Kernels:
 
     def expresses(self, geometry: Any) -> bool:
         """Whether `__init__` can say what a problem is. No module is asked for an empty batch."""
-        if not geometry.n or getattr(geometry, "eps_outside", False):
+        if not 0 < geometry.x.size <= self._most or getattr(geometry, "eps_outside", False):
             return False
         try:
             arguments = self._arguments({word: getattr(geometry, word) for word in self._words})
