@@ -93,6 +93,19 @@ def test_right_module_passes(tmp_path: Path, operator: str, problem: str):
     assert result.passed, result.reason
 
 
+@pytest.mark.parametrize("more", ["torch.arange(out_channels)", "torch.ones(out_channels)"])
+def test_what_a_module_holds_beside_its_weights_stays(tmp_path: Path, more: str):
+    each = (
+        "torch.index_select(self.conv(x), 1, self.more.long())"
+        if "arange" in more
+        else "self.conv(x) * self.more[:, None, None]"
+    )
+    path = written(tmp_path, init=f"self.register_buffer('more', {more})", forward=f"return {each}")
+    for problem in (CONV, f"{CONV} b1"):
+        result = of(path, problem)
+        assert result.passed, result.reason
+
+
 def test_what_init_cannot_say_is_unsupported_and_what_it_ignores_fails(tmp_path: Path):
     strided = f"{CONV} u2"
     narrow = "self, in_channels, out_channels, kernel_size"

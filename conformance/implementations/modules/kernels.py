@@ -235,9 +235,11 @@ def _places(module: nn.Module, weights: Tensors, channels: int) -> dict[str, tor
         if not fitting:
             raise Unsupported(f"has no parameter of the filters' shape, {tuple(shape)}")
         found["w"] = left.pop(next((n for n in fitting if "weight" in n), fitting[0]))
-    fitting = [n for n, one in left.items() if one.numel() == channels and one.dim()]
+    fitting = [n for n, one in left.items() if one.numel() == channels and one.dim() and one.is_floating_point()]
     for name in (name for name in CALLED if name in weights):
-        chosen = (n for pattern in CALLED[name] for n in fitting if re.search(pattern, n.lower()))
+        # whatever it is called, only where there is something to copy
+        patterns = [pattern for pattern in CALLED[name] if pattern or weights[name] is not None]
+        chosen = (n for pattern in patterns for n in fitting if re.search(pattern, n.lower()))
         if (one := next(chosen, None)) is not None:
             found[name] = left[one]
             fitting.remove(one)
