@@ -27,7 +27,7 @@ from conformance.implementations.implementation import (
     Unsupported,
 )
 from conformance.layouts import GROUPED, is_optional, layouts_of, rank_of
-from conformance.operators import OPERATORS, parse
+from conformance.operators import OPERATORS, GeometryError, parse
 from conformance.problems import PROBLEMS, Problem, Variant
 from conformance.problems.drawn import CANDIDATES, candidates, neighbours
 from conformance.problems.ranking import Row
@@ -180,7 +180,10 @@ class VerificationDemand(Demand):
         its = one.adapted
         if its is None or its.operator != self.operator or not its.problem or self.asked.problems is not PROBLEMS:
             return
-        own = parse(its.problem)
+        try:
+            own = parse(its.problem)
+        except GeometryError:  # no module that was adapted says so
+            return
         variant = Variant(its.dtype, layouts_of(own.rank)[0], "fixed")
         for geometry in (own, *neighbours(own)):
             asked = self._when(geometry) and self.asked.includes(variant)

@@ -245,6 +245,9 @@ def test_class_is_checked_and_one_of_a_file_is_named(tmp_path: Path):
     second = text[text.index("class First") : text.index("def get_inputs")].replace("First", "Second")
     path.write_text(text + second)
     assert [*load([path]).implementations] == ["First", "Second"]
+    path.write_text(path.read_text() + "\ntorch.backends.cudnn.benchmark = True\n")
+    for one in load([path]).implementations.values():
+        assert "its import changes" in check(one, CONV, operator="conv_forward").reason
     assert split([f"{path}::Second"]) == (("Second",), (path,))
 
 

@@ -42,10 +42,11 @@ class Adapter:
         self._stem, self._device, self._interpreted, self._compiles = stem, device, interpreted, compiles
         if device == "cuda":
             torch.backends.cudnn.allow_tf32 = False  # by default torch's own layers round fp32
-        self._before = Switches()
+        self._before, self._changed = Switches(), list[str]()
 
     def implementations(self, defined: Mapping[str, Any]) -> list[Implementation]:
         """Of `ModelNew`, or else of every class of modules that the file defines, without the reference `Model`."""
+        self._changed = self._before.restored()
         if _is_module(new := defined.get("ModelNew")):
             return [self.implementation(new, self._stem, defined)]
         own = {n: c for n, c in defined.items() if _is_module(c) and c.__module__ == defined["__name__"]}
@@ -54,7 +55,6 @@ class Adapter:
 
     def implementation(self, cls: Any, name: str, defined: Mapping[str, Any]) -> Implementation:
         """Of a class, by what the file says of it."""
-        changed = self._before.restored()
         one = Implementation(
             name, "simulator" if self._interpreted else self._device, ModuleArrays(self._device),
             version=torch.__version__, compiles_per_shape=self._compiles,
@@ -69,7 +69,7 @@ class Adapter:
             one.adapted = Adapted(unmapped=str(why))
             return one
         one.adapted = Adapted(problem, f"{maker.layer.family}_forward", dtype)
-        Kernels(maker, changed, dtype, MAX_INTERPRETED if self._interpreted else 1 << 62).offer(one)
+        Kernels(maker, self._changed, dtype, MAX_INTERPRETED if self._interpreted else 1 << 62).offer(one)
         return one
 
     def _maker(self, cls: Any, defined: Mapping[str, Any]) -> tuple[layers.Maker, Sequence[Any]]:
