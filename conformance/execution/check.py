@@ -24,7 +24,7 @@ from conformance.execution.selection import BEHAVIOUR, SelectionError, require_k
 from conformance.execution.status import Verdict
 from conformance.execution.verify import METHODS, Tensors, by_probes, verify
 from conformance.execution.workers import Loader, Workers, share
-from conformance.implementations import registry
+from conformance.implementations import modules, registry
 from conformance.implementations.bridges import ArrayBridge, numpy_arrays
 from conformance.implementations.errors import kernel_frames
 from conformance.implementations.implementation import Implementation
@@ -188,7 +188,7 @@ def check(
 
     - `kernel`: an Implementation; the file or folder that defines one (`acme.py`, or `acme.py::NAME` where it defines
       several), read anew by every call; the name of a shipped implementation; or a plain function that takes and
-      returns what a kernel of `operator` does.
+      returns what a kernel of `operator` does, or a class of torch modules.
     - `problem`: a descriptor such as `n2 c8 h9 w9 k16 r3 s3 p1`, the name of a problem in the tables, a geometry, or a
       problem, whose name it keeps.
     - `operator`: may be left out where the implementation has one operator that takes the problem.
@@ -235,13 +235,17 @@ def check(
     if layout in NAMES and rank_of(layout) == 2:  # the default; in other dimensions the one of the same kind
         layout = in_rank(layout, found.geometry.rank)
     absent = ""
-    if isinstance(kernel, (Implementation, Path, str)) and not (arrays is None and contract is None):
+    is_module = modules.is_module(kernel)
+    states = isinstance(kernel, (Implementation, Path, str)) or is_module
+    if states and not (arrays is None and contract is None):
         raise SelectionError("arrays, contract: only with a plain function; an implementation states its own")
     if isinstance(kernel, Implementation):
         implementation = kernel
     elif isinstance(kernel, (Path, str)):
         loader: Loader = registry if in_process or sys.platform == "win32" else _workers()
         implementation, absent = _load(kernel, operator, loader)
+    elif is_module:
+        implementation = modules.adapted(kernel)
     elif not callable(kernel):
         raise SelectionError(f"kernel {kernel!r}: must be an Implementation, a function, a path or a name")
     elif operator is None:
@@ -270,6 +274,8 @@ def check(
 
 def _only_operator(implementation: Implementation, possible: Sequence[str], geometry: Geometry) -> str:
     """The one that an implementation has of those that take a problem. Raises SelectionError."""
+    if implementation.adapted is not None and implementation.adapted.unmapped:
+        raise SelectionError(f"kernel {implementation.name}: {implementation.adapted.unmapped}")
     offered = {one.operator for one in implementation.kernels if one.operator in possible}
     if len(offered) != 1:
         has = f"implements {len(offered)} operators that take" if offered else "implements no operator that takes"

@@ -274,7 +274,7 @@ def implementation(home: Home, seen: wire.ImplementationSpec) -> declared.Implem
     for kind in ("kernels", "autograd_variants", "waivers"):
         declarations = [_reached(home, (name, kind, index), one) for index, one in enumerate(getattr(seen, kind))]
         setattr(found, kind, declarations)
-    found.settings = list(seen.settings)
+    found.settings, found.adapted = list(seen.settings), seen.adapted
     return found
 
 

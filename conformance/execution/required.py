@@ -26,12 +26,12 @@ from conformance.implementations.implementation import (
     ImplementationError,
     Unsupported,
 )
-from conformance.layouts import GROUPED, is_optional, rank_of
-from conformance.operators import OPERATORS
+from conformance.layouts import GROUPED, is_optional, layouts_of, rank_of
+from conformance.operators import OPERATORS, GeometryError, parse
 from conformance.problems import PROBLEMS, Problem, Variant
-from conformance.problems.drawn import CANDIDATES, candidates
+from conformance.problems.drawn import CANDIDATES, candidates, neighbours
 from conformance.problems.ranking import Row
-from conformance.problems.table import DRAWN
+from conformance.problems.table import DRAWN, OWN
 
 Predicate = Callable[[Any], bool]
 Keys = Callable[[], Sequence[Key]]
@@ -63,6 +63,8 @@ class Demand(ABC):
 
     def require(self, one: Implementation) -> None:
         """Raises Unsupported where it does not apply to an implementation."""
+        if one.adapted is not None and one.adapted.unmapped:
+            raise Unsupported(one.adapted.unmapped)
         if not any(kernel.operator == self.operator for kernel in one.kernels):
             raise Unsupported(NOT_IMPLEMENTED.format(self.operator))
 
@@ -168,9 +170,26 @@ class VerificationDemand(Demand):
             for variant in share
             if not declared.lacks(variant)
         )
-        yield from with_kernel(declared, chain(of_ranking, self._regressions(one)), claimed)
+        yield from with_kernel(declared, chain(self._own(one), of_ranking, self._regressions(one)), claimed)
         if self.asked.level != "smoke" and self.asked.problems is PROBLEMS:
             yield from self._drawn(declared)
+
+    def _own(self, one: Implementation) -> Iterator[Case]:
+        """Before all others the problem that a torch module is made for, and those near it that its `__init__` can say:
+        of a class with few arguments the tables have few."""
+        its = one.adapted
+        if its is None or its.operator != self.operator or not its.problem or self.asked.problems is not PROBLEMS:
+            return
+        try:
+            own = parse(its.problem)
+        except GeometryError:  # no module that was adapted says so
+            return
+        variant = Variant(its.dtype, layouts_of(own.rank)[0], "fixed")
+        for geometry in (own, *neighbours(own)):
+            asked = self._when(geometry) and self.asked.includes(variant)
+            if asked and (geometry is own or one.supports(self.operator, geometry, variant.dtype, variant.layout)):
+                name = (OWN if geometry is own else f"{DRAWN}near.") + geometry.descriptor.replace(" ", "_")
+                yield self.case(one, Problem(name, geometry, "smoke", (variant,)), variant, place=-1)
 
     def _regressions(self, one: Implementation) -> Iterator[Case]:
         """The lines of regression tables that end in the operator, each after the calls that stand before it."""

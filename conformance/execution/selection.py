@@ -102,10 +102,15 @@ def like_channels_last(problem: Problem, variants: Sequence[Variant], layouts: I
 
 
 def split(names: Iterable[str]) -> tuple[tuple[str, ...], tuple[Path, ...]]:
-    """Of what `--impl` was given: names, and each file and package of what is a path. Raises SelectionError."""
+    """Of what `--impl` was given: names, and each file and package of what is a path; both of `FILE::NAME`. Raises
+    SelectionError."""
     known: list[str] = []
     paths: dict[Path, Path] = {}
     for name in names:
+        file, _, singled_out = name.partition("::")
+        if singled_out and not Path(name).exists() and Path(file).is_file():
+            known.append(singled_out)
+            name = file
         path = Path(name)
         if not ("/" in name or os.sep in name or name.endswith(".py") or path.exists()):
             known.append(name)

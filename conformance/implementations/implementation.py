@@ -84,6 +84,21 @@ class Setting:
                 raise ImplementationError(f"environment: {name!r}: {value!r}: must be a variable's name and a text")
 
 
+@dataclass(frozen=True, slots=True)
+class Adapted:
+    """What is known of a torch module that was made an implementation (`conformance.implementations.modules`).
+
+    problem   what the file is about, as a descriptor: its own shape; empty where it says none
+    operator  of that problem, in `dtype`
+    unmapped  why it has no kernels, with the line that would give it some; empty where it has
+    """
+
+    problem: str = ""
+    operator: str = ""
+    dtype: str = "fp32"
+    unmapped: str = ""
+
+
 @dataclass(slots=True)
 class Waiver:
     """An expected failure, with the reason and where it is tracked."""
@@ -125,6 +140,8 @@ class Implementation:
     autograd_variants: list[AutogradVariant] = field(default_factory=list, init=False)
     settings: list[Setting] = field(default_factory=list, init=False)
     source: str = field(default="", init=False)
+    adapted: Adapted | None = field(default=None, init=False)
+    """Of a torch module."""
     layouts: dict[str, str] = field(default_factory=dict, init=False)
     """The layouts of its own: names and letters."""
 

@@ -14,6 +14,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
 
+from conformance.implementations import modules
 from conformance.implementations.errors import described
 from conformance.implementations.implementation import Implementation
 
@@ -45,8 +46,9 @@ def load(paths: Iterable[Path], registry: Registry | None = None) -> Registry:
     for path in paths:
         try:
             source = source_hash(path)  # before the file can change itself
-            module = _import(path)
-            register(registry, str(path), source, vars(module).values())
+            adapt = modules.preparing(path)
+            defined = vars(_import(path))
+            register(registry, str(path), source, defined.values() if adapt is None else adapt(defined))
         except KeyboardInterrupt:
             raise
         except BaseException as problem:  # SystemExit and pytest.skip are no way to load either

@@ -19,13 +19,13 @@ from conformance.execution.case import Case
 from conformance.execution.verify import verify
 from conformance.exit_codes import ExitCode
 from conformance.implementations.devices import missing
-from conformance.implementations.implementation import NOT_IMPLEMENTED, Implementation
+from conformance.implementations.implementation import NOT_IMPLEMENTED, Implementation, ImplementationError
 from conformance.operators import OPERATORS, takes
 from conformance.plugin import options
 from conformance.plugin.recording import CATEGORIES, of_run
 from conformance.problems import Problem, Variant
 from conformance.problems.table import DECIDING
-from conformance.reporting import report_command, terminal, training
+from conformance.reporting import modules, report_command, terminal, training
 from conformance.reporting.evidence import RunEvidence, Verified
 from conformance.reporting.failures import differs
 from conformance.reporting.groups import Group, amount, described, group, located
@@ -61,6 +61,8 @@ class Summary:
         self._failed: list[tuple[Record, Any]] = []
         """With pytest's report."""
         self._evidence = RunEvidence()
+        self._own: list[Record] = []
+        """Of the problems that torch modules are made for."""
         self._counted: list[tuple[Record, int]] = []
         """Records, with the number of their cases that pytest counts no report of."""
         self._reported = 0
@@ -79,6 +81,8 @@ class Summary:
             self._cases.append(record)
         if record.status in ("fail", "error"):
             self._failed.append((record, report))
+        if modules.is_own(record):
+            self._own.append(record)
         self._evidence.add(record)
         if uncounted := record.cases - (report is not None):
             self._counted.append((record, uncounted))
@@ -106,6 +110,11 @@ class Summary:
 
         def verified(geometry: Any, variant: Variant) -> Record | None:
             if time.monotonic() > end or not (takes(operator, geometry) and variant.suits(operator, geometry)):
+                return None
+            try:
+                if not implementation.supports(operator, geometry, variant.dtype, variant.layout):
+                    return None
+            except ImplementationError:  # it has crashed too often to be asked
                 return None
             problem = Problem(DECIDING + geometry.descriptor.replace(" ", "_"), geometry, "standard", (variant,))
             selection = run.selection
@@ -171,6 +180,11 @@ class Summary:
         if self.incomplete:  # the counts below look like those of a whole run
             collected = reporter._session.testscollected if reporter._session is not None else 0
             reporter.write_line(f"INCOMPLETE: {self._reported:,} of {collected:,} tests have a verdict", red=True)
+        if self._own:
+            failed = group((record for record, _ in self._failed), self._evidence)
+            found = [*modules.rows(self._own, run.tally.cells, failed, self._evidence)]
+            for text in (*(modules.lines(found) if len(found) == 1 else modules.table(found).lines(10**6)), ""):
+                reporter.write_line(text)
         if run.tally.cells:
             for line in terminal.summary(run.tally, width, self._listed):
                 for text, color in line:

@@ -9,6 +9,8 @@ import copy
 import math
 import random
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import fields, replace
 from functools import cache
 from itertools import product, tee
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -16,7 +18,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from conformance.dtypes import ordinary
 from conformance.layouts import is_optional, layouts_of
 from conformance.operators import FAMILIES, OPERATORS, GeometryError
-from conformance.operators.spatial import IMAGE, WINDOW
+from conformance.operators.spatial import IMAGE, WINDOW, spans
 from conformance.problems import PROBLEMS
 from conformance.problems.parameters import SIMPLEST, Coverage, Parameters, cost, features, geometry, parameters
 from conformance.problems.table import DRAWN, Problem, Variant, applies, usual
@@ -28,6 +30,8 @@ it takes."""
 NOVELTY = 6
 """Draws, of which the one is kept that has most in it that no problem before it had."""
 
+NEAR_EXTENT = 8
+"""Positions of the window along an axis of a problem near another one, at most."""
 MAX_NEAR = 50
 """Draws near a problem, of which none may be within the budget."""
 
@@ -187,6 +191,28 @@ def _drawing(operator: str, seed: int, rank: int) -> Iterator[tuple[Problem, tup
     """Copies of it share what has been drawn."""
     words = f"{seed} {operator}" + f" {rank}" * (rank != 2)
     return tee(_candidates(operator, words, rank, CANDIDATES[rank]), 1)[0]
+
+
+def neighbours(geometry: Any) -> Iterator[Any]:
+    """Small problems like one, each with one parameter changed, on all axes or on the first; the channels of a
+    depthwise one together."""
+    extents = zip(geometry.size, spans(geometry), strict=True)
+    small = replace(geometry, n=2, size=tuple(min(extent, span + NEAR_EXTENT) for extent, span in extents))
+    changes: list[dict[str, Any]] = [{}]
+    if getattr(small, "groups", 1) == small.c > 1:
+        changes.append(dict.fromkeys(("c", "k", "groups"), small.c + 1))
+    for name in (one.name for one in fields(small) if one.init):
+        value = getattr(small, name)
+        if isinstance(value, bool):
+            changes.append({name: not value})
+        elif isinstance(value, int):
+            changes += [{name: value + 1}, {name: 2 * value}]
+        elif isinstance(value, tuple):
+            more = tuple(tuple(side + 1 for side in one) if isinstance(one, tuple) else one + 1 for one in value)
+            changes += [{name: more}, {name: (more[0], *value[1:])}]
+    for change in changes:
+        with suppress(GeometryError):
+            yield replace(small, **change)
 
 
 def _candidates(operator: str, seed: str, rank: int, count: int) -> Iterator[tuple[Problem, tuple[Variant, ...]]]:

@@ -18,6 +18,8 @@ DRAWN = "drawn."
 """What the names of problems begin with that stand in no table, and were drawn."""
 DECIDING = DRAWN + "where."
 """The same of those that were drawn to decide where a kernel fails, by what had failed."""
+OWN = "own."
+"""The same of the problem that a torch module is made for."""
 LEVELS = ("smoke", "standard", "full", "huge")
 SPARSE, HUGE = "sparse", 1 << 29
 """The distribution of problems with as many elements in one operand, which are 2^31 bytes in fp32, and of no others."""

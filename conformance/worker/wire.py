@@ -20,7 +20,7 @@ import numpy as np
 from msgspec import Meta, Struct
 
 from conformance.contract import Contract
-from conformance.implementations.implementation import AutogradVariant, Kernel, Setting, Waiver
+from conformance.implementations.implementation import Adapted, AutogradVariant, Kernel, Setting, Waiver
 from conformance.zeros import LARGE, bytes_of, filled
 
 LENGTH = 8
@@ -92,6 +92,7 @@ class ImplementationSpec(Struct, frozen=True):
     compiles_per_shape: bool
     settings: tuple[Setting, ...]
     layouts: dict[str, str]
+    adapted: Adapted | None
 
 
 class Loaded(Struct, frozen=True):

@@ -1,0 +1,123 @@
+"""From a file with a torch module to an implementation: which operator its reference is, and its own problem."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import nn
+
+from conformance.implementations.bridges.torch import TorchArrays
+from conformance.implementations.errors import described
+from conformance.implementations.implementation import Adapted, Implementation, Unsupported
+from conformance.implementations.modules import layers
+from conformance.implementations.modules.kernels import Kernels
+from conformance.implementations.modules.switches import Switches
+from conformance.operators.avg_pool.geometry import PoolGeometry
+from conformance.operators.conv.geometry import ConvGeometry
+from conformance.operators.conv_bn.geometry import ConvBnGeometry
+from conformance.operators.conv_transpose.geometry import TransposedGeometry
+from conformance.operators.max_pool.geometry import MaxPoolGeometry
+
+DTYPES = {torch.float32: "fp32", torch.float64: "fp64", torch.float16: "fp16", torch.bfloat16: "bf16"}
+GEOMETRIES = (ConvGeometry, TransposedGeometry, ConvBnGeometry, PoolGeometry, MaxPoolGeometry)
+MAX_INTERPRETED = 1 << 15
+"""Elements of an image, each block of which takes Triton's interpreter milliseconds."""
+MAPPED = ", ".join(f"nn.{kind}1d to 3d" for kind in layers.FAMILIES)
+
+
+class ModuleArrays(TorchArrays):
+    """Torch tensors, for modules."""
+
+    untimed = "a call of a torch module makes the module, too"
+
+
+class Adapter:
+    """Of one file; made before it is imported, so that what the import changes in torch is seen."""
+
+    def __init__(self, stem: str, device: str, *, interpreted: bool = False, compiles: bool = False) -> None:
+        self._stem, self._device, self._interpreted, self._compiles = stem, device, interpreted, compiles
+        if device == "cuda":
+            torch.backends.cudnn.allow_tf32 = False  # by default torch's own layers round fp32
+        self._before, self._changed = Switches(), list[str]()
+
+    def implementations(self, defined: Mapping[str, Any]) -> list[Implementation]:
+        """Of `ModelNew`, or else of every class of modules that the file defines, without the reference `Model`."""
+        self._changed = self._before.restored()
+        if _is_module(new := defined.get("ModelNew")):
+            return [self.implementation(new, self._stem, defined)]
+        own = {n: c for n, c in defined.items() if _is_module(c) and c.__module__ == defined["__name__"]}
+        own = {n: c for n, c in own.items() if n != "Model" and not n.startswith("_")} or own
+        return [self.implementation(c, self._stem if len(own) == 1 else n, defined) for n, c in own.items()]
+
+    def implementation(self, cls: Any, name: str, defined: Mapping[str, Any]) -> Implementation:
+        """Of a class, by what the file says of it."""
+        one = Implementation(
+            name, "simulator" if self._interpreted else self._device, ModuleArrays(self._device),
+            version=torch.__version__, compiles_per_shape=self._compiles,
+            unsafe=("threads",) if self._interpreted else (),  # docs/findings/triton-threads.md
+        )  # fmt: skip
+        try:
+            maker, own = self._maker(cls, defined)
+            problem, dtype = _own(maker, own, defined)
+            if self._interpreted and dtype == "bf16":
+                raise Unsupported("Triton's interpreter has no bf16: a verdict on it needs CUDA")
+        except Unsupported as why:
+            one.adapted = Adapted(unmapped=str(why))
+            return one
+        one.adapted = Adapted(problem, f"{maker.layer.family}_forward", dtype)
+        Kernels(maker, self._changed, dtype, MAX_INTERPRETED if self._interpreted else 1 << 62).offer(one)
+        return one
+
+    def _maker(self, cls: Any, defined: Mapping[str, Any]) -> tuple[layers.Maker, Sequence[Any]]:
+        """How modules of the class are made for a problem, and the arguments that the file gives. Raises Unsupported
+        with the line to declare."""
+        given = defined.get("get_init_inputs")
+        own: Sequence[Any] = given() if callable(given) else ()
+        reference = defined.get("Model") or layers.named(self._stem, cls.__name__)
+        why = "it has no reference Model, and no name that says its layer and nothing else"
+        try:
+            if _is_module(reference):
+                # without arguments, of one of torch's layers: any will do
+                model = reference(*own) if own else reference(*[1] * len(layers.required(reference)))
+                layer = layers.layer_of(model)
+                if layer is not None and layers.computes(model, layer):
+                    return layers.Maker(cls, reference, layer, own), own
+                has = ", ".join(dict.fromkeys(type(one).__name__ for one in model.modules() if one is not model))
+                why = f"its reference Model is not one layer and nothing else (it has {has or 'none'})"
+        except Exception as error:
+            why = f"its reference Model cannot be called: {described(error)}"
+        raise Unsupported(
+            f"cannot tell which operator {self._stem} is: {why}; declare it by a line such as `Model = nn.Conv2d` "
+            f"({MAPPED}, or a class of one of them)"
+        )
+
+
+def _is_module(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, nn.Module) and value is not nn.Module
+
+
+def _own(maker: layers.Maker, own: Sequence[Any], defined: Mapping[str, Any]) -> tuple[str, str]:
+    """The problem that a file is about, as a descriptor (empty where it has none), and its dtype."""
+    given, x = defined.get("get_inputs"), None
+    with suppress(Exception), torch.device("meta"):  # inputs may be large
+        x = next(one for one in given() if isinstance(one, torch.Tensor)) if callable(given) else None
+    dtype = "fp32" if x is None else DTYPES.get(x.dtype, "fp32")
+    layer, rank = maker.layer, maker.layer.rank
+    if x is None or not own or x.dim() != rank + 2:
+        return "", dtype
+    values = dict(layer.values)
+    if layer.family == "conv_bn":
+        eps, momentum = values.pop("eps"), values.pop("momentum")
+        values = {"window": (1,) * rank} | values | {"bias": False}
+        values |= {"eps_digits": -round(math.log10(eps)), "momentum_percent": round(100 * momentum)}
+    if "padding" in values:
+        values["padding"] = tuple((one, one) for one in values["padding"])
+    values |= {"n": x.shape[0], "c": x.shape[1], "size": tuple(x.shape[2:])}
+    geometry: Any = next(one for one in GEOMETRIES if one.family == layer.family)
+    with suppress(ValueError, TypeError):
+        return geometry(**values).descriptor, dtype
+    return "", dtype

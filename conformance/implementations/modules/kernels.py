@@ -1,0 +1,279 @@
+"""The kernels that a class of torch modules is: make one with a problem's arguments, give it its weights, call it.
+
+In every call there are two modules of the class. One is fresh. The other one is kept for the next problem with the same
+arguments, and has been called with other weights before: what a module packs once, in `__init__` or at its first call,
+is wrong then. Its results are returned; a fresh one that differs is a failure.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from conformance.implementations.errors import KernelFailure
+from conformance.implementations.implementation import Implementation, Unsupported
+from conformance.implementations.modules.layers import OF_NORMALISATION, WORDS, Maker, Values
+from conformance.implementations.modules.switches import unchanged
+from conformance.implementations.vocabulary import vocabulary
+from conformance.layouts import layouts_of
+
+Tensors = dict[str, Any]
+"""By name; None for what the problem has not."""
+Results = tuple[torch.Tensor, ...]
+KEPT = 4
+"""Modules that each thread keeps."""
+OTHER = 0.5
+"""Every weight of the first call."""
+DIFFERENT = 1 / 16
+"""Of the largest result: more than rounding does to a module that repeats its bits."""
+GRADIENTS: dict[str, dict[str, tuple[str, ...]]] = {
+    "conv": {"backward_data": ("x",), "backward_weight": ("w", "bias")},
+    "conv_bn": {"inference": (), "backward": ("x", "w", "gamma", "beta")},
+    "avg_pool": {"backward": ("x",)},
+    "max_pool": {"backward": ("x",)},
+}
+"""The operators of a family beside its forward one, and what each is the gradient by, in the order of results."""
+GRADIENTS["conv_transpose"] = GRADIENTS["conv"]
+FILL = {"bias": 0.0, "gamma": 1.0, "beta": 0.0}
+"""What stands in a module for a parameter that the problem has not."""
+CALLED = {
+    "running_mean": ("mean",),
+    "running_var": ("var",),
+    "gamma": ("gamma|scale", r"(bn|norm).*weight", "weight$"),
+    "beta": ("beta|shift", r"(bn|norm).*bias", r"[1-9]\.bias", "bias$"),
+    "bias": ("conv.*bias", "bias", ""),
+}
+"""What numbers of each channel are called in a module, the clearest name first."""
+
+
+class Kernels:
+    """The kernels of one class. `on_import` is what the import of its file has changed; images have at most so many
+    elements."""
+
+    def __init__(self, maker: Maker, on_import: list[str], dtype: str, most: int) -> None:
+        self._maker, self._on_import, self._dtype, self._most = maker, on_import, dtype, most
+        self._family, self._rank, self._alone = maker.layer.family, maker.layer.rank, maker.alone
+        self._words = OF_NORMALISATION if self._alone else WORDS[self._family]
+        self._copied = {"conv_bn": ("w", *CALLED), "avg_pool": (), "max_pool": ()}.get(self._family, ("w", "bias"))
+        if self._alone:
+            self._copied = tuple(name for name in CALLED if name != "bias")
+        self._local = threading.local()
+
+    def offer(self, one: Implementation) -> None:
+        """Add them to an implementation."""
+        dtypes = ("fp32",) if self._family == "conv_bn" else (self._dtype,)  # whose statistics are fp32
+        for direction, asked in {"forward": (), **GRADIENTS[self._family]}.items():
+            operator = f"{self._family}_{direction}"
+            kernel = self._kernel(vocabulary().operators[operator][0], asked, direction)
+            one.implements(operator, dtypes=dtypes, layouts=layouts_of(self._rank)[:1], when=self.expresses)(kernel)
+
+    def expresses(self, geometry: Any) -> bool:
+        """Whether `__init__` can say what a problem is. No module is asked for an empty batch."""
+        if not 0 < geometry.x.size <= self._most or getattr(geometry, "eps_outside", False):
+            return False
+        try:
+            arguments = self._arguments({word: getattr(geometry, word) for word in self._words})
+            if "pool" not in self._family:
+                return True
+            with torch.device("meta"):  # torch asks for more than that every window holds an element
+                y = self._maker.reference(**arguments)(torch.empty(geometry.x.shape))
+        except (Unsupported, RuntimeError):
+            return False
+        return bool(tuple(y.shape) == geometry.y.shape)
+
+    def _arguments(self, values: Values) -> dict[str, Any]:
+        """Of the reference. Raises Unsupported."""
+        values = {word: values[word] for word in self._words if word in values}
+        if any(before != after for before, after in values.get("padding", ())):
+            raise Unsupported("padding differs between the sides of an axis")
+        if "padding" in values:
+            values["padding"] = tuple(before for before, _ in values["padding"])
+        return self._maker.express(values)
+
+    def _kernel(self, arguments: Sequence[str], asked: Sequence[str], direction: str) -> Callable[..., Any]:
+        """Of an operator with these arguments by position: the gradients by what is `asked`, or else its results."""
+
+        def kernel(*given: Any, **told: Any) -> Any:
+            tensors: Tensors = dict.fromkeys(("x", "w", "dy", *CALLED)) | dict(zip(arguments, given, strict=True))
+            values = self._completed(tensors, told)
+            absent = [n for n in ("bias", "gamma", "beta") if tensors[n] is None]
+            wanted = [name for name in asked if name not in absent]
+            statistics = self._statistics(tensors, told) if (self._family, direction) == ("conv_bn", "forward") else ()
+
+            def compute(module: nn.Module) -> Results:
+                module.train(direction != "inference")
+                if wanted:
+                    return self._gradients(module, tensors, wanted, told)
+                y = module(self._seen(tensors["x"], tensors["w"], told) if self._alone else tensors["x"])
+                moved = _leaves(
+                    module,
+                    ["running_mean", "running_var"] if statistics and tensors["running_mean"] is not None else [],
+                )
+                return y, *statistics, *(one.detach().reshape(-1).clone() for one in moved)
+
+            found = self._called(values, tensors, compute)
+            return found if len(found) > 1 else found[0]
+
+        return kernel
+
+    def _completed(self, tensors: Tensors, told: Mapping[str, Any]) -> Values:
+        """What a problem is. Adds tensors that a gradient does not depend on, and of which modules need some."""
+        x, w, dy = tensors["x"], tensors["w"], tensors["dy"]
+        swapped = self._family == "conv_transpose"
+        if "pool" in self._family:
+            if x is None:
+                tensors["x"] = dy.new_zeros(*dy.shape[:2], *told["input_size"])
+            return {**told, "c": tensors["x"].shape[1], "window": told["kernel_size"]}
+        groups = told["groups"]
+        if w is None:
+            outer, inner = (x.shape[1], dy.shape[1]) if swapped else (dy.shape[1], x.shape[1])
+            w = tensors["w"] = dy.new_zeros(outer, inner // groups, *told["kernel_size"])
+        outer, inner = w.shape[0], w.shape[1] * groups
+        c, k = (outer, inner) if swapped else (inner, outer)
+        if x is None:
+            tensors["x"] = dy.new_zeros(dy.shape[0], c, *(told.get("input_size") or _size_before(dy, w, told)))
+        if told.get("with_bias"):
+            tensors["bias"] = dy.new_zeros(k)
+        if dy is not None and tensors["gamma"] is not None:
+            tensors["beta"] = torch.zeros_like(tensors["gamma"])
+        given = {"bias": tensors["bias"] is not None, "affine": tensors["gamma"] is not None}
+        return {**told, "c": k if self._alone else c, "k": k, "window": tuple(w.shape[2:]), **given}
+
+    def _statistics(self, tensors: Tensors, told: Mapping[str, Any]) -> Results:
+        """Mean and variance of a batch, which modules do not return."""
+        z = self._seen(tensors["x"].double(), tensors["w"].double(), told)
+        places = (0, *range(2, z.dim()))
+        return tuple(one.to(tensors["w"].dtype) for one in (z.mean(places), z.var(places, unbiased=False)))
+
+    def _seen(self, x: torch.Tensor, w: torch.Tensor, told: Mapping[str, Any]) -> torch.Tensor:
+        """What torch convolves."""
+        function = {1: nn.functional.conv1d, 2: nn.functional.conv2d, 3: nn.functional.conv3d}[self._rank]
+        sides = [side for pair in reversed(told["padding"]) for side in pair]
+        return function(nn.functional.pad(x, sides), w, None, told["stride"], 0, told["dilation"], told["groups"])
+
+    def _gradients(
+        self, module: nn.Module, tensors: Tensors, wanted: Sequence[str], told: Mapping[str, Any]
+    ) -> Results:
+        """By autograd. Raises Unsupported where there is none, KernelFailure where it leaves something out."""
+        own = {"x": tensors["x"].clone(), **({"w": tensors["w"].clone()} if self._alone else {})}
+        leaves = [own[n] if n in own else _leaves(module, [n])[0] for n in wanted]
+        with torch.enable_grad():
+            for leaf in (*own.values(), *leaves):
+                leaf.requires_grad_()
+            y = module(self._seen(own["x"], own["w"], told) if self._alone else own["x"])
+            if not y.requires_grad:
+                raise Unsupported("has no backward: autograd does not go through it")
+            if y.shape != tensors["dy"].shape:
+                raise KernelFailure(f"y has shape {tuple(y.shape)}; expected {tuple(tensors['dy'].shape)}")
+            # of a copy: the gradient of a bias may be dy itself
+            found = torch.autograd.grad(y, leaves, tensors["dy"].clone(), allow_unused=True)
+        for name, one in zip(wanted, found, strict=True):
+            if one is None:
+                raise KernelFailure(f"no gradient reaches {name}")
+        return tuple(one.reshape(tensors[name].shape) for name, one in zip(wanted, found, strict=True))
+
+    def _called(self, values: Values, tensors: Tensors, compute: Callable[[nn.Module], Results]) -> Results:
+        """What the kept module computes. Raises KernelFailure where a fresh one differs, and where a switch of torch
+        has changed; Unsupported where a module refuses in words."""
+        arguments = self._arguments(values)
+        weights = {name: tensors[name] for name in self._copied}
+        kept: OrderedDict[str, nn.Module] = self._local.__dict__.setdefault("kept", OrderedDict())
+
+        def made() -> nn.Module:
+            module = self._maker.make(arguments).to(tensors["x"].device, tensors["x"].dtype)
+            # before a call adds what it packs
+            object.__setattr__(module, "_conformance", _places(module, weights, values.get("k", 0)))
+            return module
+
+        with unchanged(self._on_import), torch.no_grad():
+            try:
+                if (key := repr((arguments, tensors["x"].dtype))) not in kept:
+                    kept[key] = made()
+                    _put(kept[key], {n: None if v is None else torch.full_like(v, OTHER) for n, v in weights.items()})
+                    compute(kept[key])
+                    while len(kept) > KEPT:
+                        kept.popitem(last=False)
+                kept.move_to_end(key)
+                fresh = made()
+                _put(fresh, weights)
+                first = compute(fresh)
+                _put(kept[key], weights)
+                found = compute(kept[key])
+                if any(_apart(one, other) for one, other in zip(first, found, strict=True)):
+                    _put(kept[key], weights)
+                    again = compute(kept[key])
+                    if not any(_apart(one, other) for one, other in zip(again, found, strict=True)):
+                        raise KernelFailure(
+                            "a module that was called with other weights before differs from a fresh one"
+                        )
+            except (NotImplementedError, ValueError, AssertionError) as refusal:
+                kept.pop(key, None)
+                if not str(refusal).strip():
+                    raise
+                raise Unsupported(f"refuses: {refusal}") from None
+        return found
+
+
+def _places(module: nn.Module, weights: Tensors, channels: int) -> dict[str, torch.Tensor]:
+    """What weights are copied to, by shape and name: parameters before buffers before plain attributes. Raises
+    Unsupported where there is none for the filters."""
+    left = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    for prefix, one in module.named_modules():
+        left |= {f"{prefix}.{name}": value for name, value in vars(one).items() if isinstance(value, torch.Tensor)}
+    found: dict[str, torch.Tensor] = {}
+    if "w" in weights:
+        shape = weights["w"].shape
+        bare = [extent for extent in shape if extent > 1]
+        fitting = [n for n, one in left.items() if one.shape == shape]
+        fitting = fitting or [n for n, one in left.items() if [e for e in one.shape if e > 1] == bare and "weight" in n]
+        if not fitting:
+            raise Unsupported(f"has no parameter of the filters' shape, {tuple(shape)}")
+        found["w"] = left.pop(next((n for n in fitting if "weight" in n), fitting[0]))
+    fitting = [n for n, one in left.items() if one.numel() == channels and one.dim() and one.is_floating_point()]
+    for name in (name for name in CALLED if name in weights):
+        # whatever it is called, only where there is something to copy
+        patterns = [pattern for pattern in CALLED[name] if pattern or weights[name] is not None]
+        chosen = (n for pattern in patterns for n in fitting if re.search(pattern, n.lower()))
+        if (one := next(chosen, None)) is not None:
+            found[name] = left[one]
+            fitting.remove(one)
+    return found
+
+
+def _put(module: nn.Module, weights: Tensors) -> None:
+    for name, tensor in vars(module)["_conformance"].items():
+        if (value := weights[name]) is not None:
+            tensor.copy_(value.reshape(tensor.shape))
+        elif name in FILL:
+            tensor.fill_(FILL[name])
+
+
+def _leaves(module: nn.Module, names: Sequence[str]) -> list[torch.Tensor]:
+    """Tensors of a module. Raises KernelFailure for what it has not."""
+    places = vars(module)["_conformance"]
+    if lacking := [name for name in names if name not in places]:
+        raise KernelFailure(f"the module has no {', '.join(lacking)}")
+    return [places[name] for name in names]
+
+
+def _size_before(dy: torch.Tensor, w: torch.Tensor, told: Mapping[str, Any]) -> list[int]:
+    """Of the input of a transposed convolution, by what it returns."""
+    parameters = (told[name] for name in ("stride", "padding", "dilation", "output_padding"))
+    axes = zip(dy.shape[2:], w.shape[2:], *parameters, strict=True)
+    return [(p + sum(sides) - d * (r - 1) - 1 - more) // u + 1 for p, r, u, sides, d, more in axes]
+
+
+def _apart(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether results differ by more than rounding."""
+    if one.shape != other.shape:
+        return True
+    first, second = one.detach().double(), other.detach().double()
+    both = first.isfinite() & second.isfinite()
+    largest = torch.maximum(first.abs(), second.abs())[both].max().item() if both.any() else 0.0
+    return bool(((first - second).abs()[both] > DIFFERENT * largest).any())

@@ -1,0 +1,330 @@
+"""Torch modules that are verified as they are: how a file is read, what counts as what, and the examples."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from conformance import check  # noqa: E402
+from conformance.execution.check import CheckResult  # noqa: E402
+from conformance.execution.selection import SelectionError, split  # noqa: E402
+from conformance.implementations.implementation import Implementation  # noqa: E402
+from conformance.implementations.registry import load  # noqa: E402
+from conformance.operators import parse  # noqa: E402
+from conformance.problems.drawn import neighbours  # noqa: E402
+from tests.conftest import ROOT  # noqa: E402
+
+EXAMPLES = ROOT / "examples" / "modules"
+CONV = "n2 c4 h9 w9 k6 r3 s3"
+SIGNATURE = "self, in_channels, out_channels, kernel_size, stride=1, padding=0, bias=False"
+LAYER = "nn.Conv2d(in_channels, out_channels, kernel_size, stride, padding, bias=bias)"
+FILE = """
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+{head}
+
+class Model(nn.Module):
+    def __init__({signature}):
+        super().__init__()
+        self.conv2d = {layer}
+
+    def forward(self, x):
+        return self.conv2d(x)
+
+class ModelNew(nn.Module):
+    def __init__({new}):
+        super().__init__()
+        self.conv = {layer}
+        {init}
+
+    def forward(self, x):
+        {forward}
+
+def get_inputs():
+    return [torch.rand({shape})]
+
+def get_init_inputs():
+    return [4, 6, 3]
+"""
+"""A file in the style of KernelBench, right unless a test changes something."""
+
+
+def written(folder: Path, **changes: str) -> Path:
+    told = {
+        "head": "", "signature": SIGNATURE, "new": changes.get("signature", SIGNATURE), "layer": LAYER, "init": "pass",
+        "forward": "return self.conv(x)", "shape": "8, 4, 12, 12",
+    }  # fmt: skip
+    path = folder / "solution.py"
+    path.write_text(FILE.format(**told | changes))
+    return path
+
+
+def only(path: Path) -> Implementation:
+    registry = load([path])
+    assert (registry.broken, registry.unavailable) == ({}, {})
+    (found,) = registry.implementations.values()
+    return found
+
+
+def of(path: Path, problem: str = CONV, operator: str = "conv_forward") -> CheckResult:
+    return check(only(path), problem, operator=operator)
+
+
+def test_module_is_an_implementation_with_a_problem_of_its_own(tmp_path: Path):
+    one = only(written(tmp_path))
+    assert one.adapted is not None
+    assert (one.name, one.adapted.problem, one.adapted.dtype) == ("solution", "n8 c4 h12 w12 k6 r3 s3", "fp32")
+    assert [k.operator for k in one.kernels] == ["conv_forward", "conv_backward_data", "conv_backward_weight"]
+
+
+@pytest.mark.parametrize("operator", ["conv_forward", "conv_backward_data", "conv_backward_weight"])
+@pytest.mark.parametrize("problem", [CONV, "n1 c3 h8 w7 k5 r3 s2 u2x1 p1x0 b1"])
+def test_right_module_passes(tmp_path: Path, operator: str, problem: str):
+    by_axis = "self, in_channels, out_channels, kernel_size: tuple, stride=(1, 1), padding=(0, 0), bias=False"
+    result = of(written(tmp_path, signature=by_axis), problem, operator)
+    assert result.passed, result.reason
+
+
+@pytest.mark.parametrize("more", ["torch.arange(out_channels)", "torch.ones(out_channels)"])
+def test_what_a_module_holds_beside_its_weights_stays(tmp_path: Path, more: str):
+    each = (
+        "torch.index_select(self.conv(x), 1, self.more.long())"
+        if "arange" in more
+        else "self.conv(x) * self.more[:, None, None]"
+    )
+    path = written(tmp_path, init=f"self.register_buffer('more', {more})", forward=f"return {each}")
+    for problem in (CONV, f"{CONV} b1"):
+        result = of(path, problem)
+        assert result.passed, result.reason
+
+
+def test_what_init_cannot_say_is_unsupported_and_what_it_ignores_fails(tmp_path: Path):
+    strided = f"{CONV} u2"
+    narrow = "self, in_channels, out_channels, kernel_size"
+    without = LAYER.replace("stride, padding, bias=bias", "bias=False")
+    assert of(written(tmp_path, signature=narrow, layer=without), strided).status == "unsupported"
+    ignores = {"forward": "return F.conv2d(x, self.conv.weight, self.conv.bias)"}
+    # the reference has a stride, the class has none: nobody can say it either
+    path = written(tmp_path, new=narrow, **ignores)
+    text, word, new = path.read_text().partition("class ModelNew")
+    path.write_text(text + word + new.replace(LAYER, without))
+    assert of(path, strided).status == "unsupported"
+    assert of(path).passed
+    result = of(written(tmp_path, **ignores), strided)
+    assert (result.status, "stride" in " ".join(result.diagnosis or ())) == ("fail", True)
+    refused = of(written(tmp_path, init="assert stride == 1, 'only stride 1'"), strided)
+    assert (refused.status, "only stride 1" in refused.reason) == ("unsupported", True)
+
+
+PACKED = "return F.conv2d(x, self.packed)"
+KEEPS = "a module that was called with other weights before differs from a fresh one"
+SWITCH = "return self.conv(x)"
+"""What follows a line that changes a switch."""
+
+
+@pytest.mark.parametrize(
+    ("head", "init", "forward", "said"),
+    [
+        ("", "self.packed = self.conv.weight.detach().clone()", [PACKED], KEEPS),
+        ("", "self.packed = None", ["if self.packed is None: self.packed = self.conv.weight.clone()", PACKED], KEEPS),
+        ("", "self.calls = 0", ["self.calls += 1", "return self.conv(x) * (self.calls > 1)"], KEEPS),
+        ("", "", ["torch.backends.cudnn.benchmark = True", SWITCH], "cudnn.benchmark from False to True"),
+        ("", "", ["torch.set_num_threads(1 + torch.get_num_threads())", SWITCH], "torch.num_threads from"),
+        ("", "", ["F.relu = F.gelu", SWITCH], "the function torch.nn.functional.relu"),
+        ("torch.backends.cuda.matmul.allow_tf32 = True", "", [SWITCH], "its import changes"),
+        ("torch.allclose = lambda *_, **__: True", "", [SWITCH], "the function torch.allclose"),
+    ],
+)
+def test_what_a_module_keeps_or_switches_fails(tmp_path: Path, head: str, init: str, forward: list[str], said: str):
+    before = torch.backends.cudnn.benchmark, torch.get_num_threads(), torch.nn.functional.relu, torch.allclose
+    result = of(written(tmp_path, head=head, init=init or "pass", forward="\n        ".join(forward)))
+    assert (result.status, said in result.reason) == ("fail", True), result.reason
+    assert before == (torch.backends.cudnn.benchmark, torch.get_num_threads(), torch.nn.functional.relu, torch.allclose)
+    assert torch.backends.cuda.matmul.allow_tf32 is False
+
+
+def test_gradients_are_those_of_autograd_or_unsupported(tmp_path: Path):
+    detached = written(tmp_path, forward="return self.conv(x.detach()).detach()")
+    assert of(detached).passed
+    result = of(detached, operator="conv_backward_data")
+    assert (result.status, "no backward" in result.reason) == ("unsupported", True)
+    halved = written(tmp_path, forward="return self.conv(x / 2 + x.detach() / 2)")
+    assert of(halved, operator="conv_backward_data").status == "fail"
+    assert of(halved, operator="conv_backward_weight").passed
+    packed = written(tmp_path, forward="return F.conv2d(x, self.conv.weight.detach(), self.conv.bias)")
+    assert "no gradient reaches" in of(packed, operator="conv_backward_weight").reason
+
+
+def without_reference(folder: Path, name: str, head: str = "", tail: str = "") -> Path:
+    text = FILE.format(
+        head=head, signature="self", new=SIGNATURE, layer=LAYER, init="pass", forward="return self.conv(x)", shape="1"
+    )
+    text = re.sub(r"class Model\(.*?(?=class)", "", text, flags=re.DOTALL).partition("def get_inputs")[0]
+    path = folder / f"{name}.py"
+    path.write_text(text + tail)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "head", "tail", "operators"),
+    [
+        ("54_conv_standard_2D__square_input", "", "", 3),
+        ("mine", "Model = nn.Conv2d", "def get_inputs(): return [torch.rand(2, 4, 9, 9)]", 3),
+        ("mine", "Model = nn.Conv2d", "", 3),
+        ("conv2d_relu", "", "", 0),
+        ("mine", "Model = nn.Linear", "", 0),
+        ("solution", "", "", 0),
+    ],
+)
+def test_without_a_reference_a_line_or_the_name_says_the_operator(
+    tmp_path: Path, name: str, head: str, tail: str, operators: int
+):
+    one = only(without_reference(tmp_path, name, head, tail))
+    assert one.adapted is not None
+    assert (len(one.kernels), bool(one.adapted.unmapped)) == (operators, not operators)
+    if operators:
+        assert check(one, f"{CONV} u2 p1", operator="conv_forward").passed
+    else:
+        assert "`Model = nn.Conv2d`" in one.adapted.unmapped
+        with pytest.raises(SelectionError, match=r"Model = nn\.Conv2d"):
+            check(one, CONV)
+
+
+def test_reference_of_several_layers_says_what_to_do(tmp_path: Path):
+    path = written(tmp_path, layer="nn.Sequential(nn.Conv2d(in_channels, out_channels, kernel_size), nn.ReLU())")
+    why = only(path).adapted
+    assert why is not None
+    assert "ReLU" in why.unmapped
+    text = path.read_text().replace("return self.conv2d(x)", "return self.conv2d(x) * 2").replace(", nn.ReLU()", "")
+    path.write_text(text)
+    assert only(path).adapted.unmapped  # type: ignore[union-attr]
+
+
+def test_depthwise_and_arguments_by_axis(tmp_path: Path):
+    told = "self, in_channels, kernel_size_h, kernel_size_w, stride_h=1, stride_w=1"
+    path = written(
+        tmp_path, signature=told, shape="2, 4, 9, 9",
+        layer="nn.Conv2d(in_channels, in_channels, (kernel_size_h, kernel_size_w), (stride_h, stride_w), "
+        "groups=in_channels, bias=False)",
+    )  # fmt: skip
+    path.write_text(path.read_text().replace("[4, 6, 3]", "[4, 3, 2]"))
+    one = only(path)
+    assert one.adapted is not None
+    assert one.adapted.problem == "n2 c4 h9 w9 k4 r3 s2 g4"
+    assert check(one, "n1 c6 h9 w8 k6 r5 s2 u1x3 g6", operator="conv_forward").passed
+    assert not one.supports("conv_forward", parse(CONV), "fp32", "nchw")
+
+
+@pytest.mark.parametrize("problem", ["bn n3 c4 h6 w5 k6 r3 s3", "bn n3 c4 h6 w5 k6 r3 s3 u2 p1 affine0 run0"])
+@pytest.mark.parametrize("operator", ["conv_bn_forward", "conv_bn_inference", "conv_bn_backward"])
+@pytest.mark.parametrize("alone", [True, False])
+def test_batch_norm_with_its_convolution_or_alone(tmp_path: Path, problem: str, operator: str, alone: bool):
+    both = f"nn.Sequential({LAYER.replace('bias=bias', '')}, nn.BatchNorm2d(out_channels))"
+    norm = {"signature": "self, num_features", "layer": "nn.BatchNorm2d(num_features)"}
+    path = written(tmp_path, **norm if alone else {"layer": both})
+    if alone:
+        path.write_text(path.read_text().replace("[4, 6, 3]", "[4]"))
+    result = of(path, problem, operator)
+    assert result.passed, result.reason
+
+
+def test_class_is_checked_and_one_of_a_file_is_named(tmp_path: Path):
+    result = check(torch.nn.Conv2d, f"{CONV} u2", operator="conv_forward")
+    assert result.passed, result.reason
+    path = written(tmp_path)
+    path.write_text(path.read_text().replace("ModelNew", "First") + path.read_text().partition("class ModelNew")[0])
+    text = path.read_text()
+    second = text[text.index("class First") : text.index("def get_inputs")].replace("First", "Second")
+    path.write_text(text + second)
+    assert [*load([path]).implementations] == ["First", "Second"]
+    path.write_text(path.read_text() + "\ntorch.backends.cudnn.benchmark = True\n")
+    for one in load([path]).implementations.values():
+        assert "its import changes" in check(one, CONV, operator="conv_forward").reason
+    assert split([f"{path}::Second"]) == (("Second",), (path,))
+
+
+def test_problems_near_its_own_find_what_a_class_with_few_arguments_hides(tmp_path: Path):
+    near = [one.descriptor for one in neighbours(parse("n16 c8 h64 w64 k8 r3 s1 g8"))]
+    assert {"n2 c9 h11 w9 k9 r3 s1 g9", "n2 c8 h11 w9 k8 r3 s1 u2 g8", "n2 c8 h12 w9 k8 r3 s1 g8"} <= {*near}
+    few = {"signature": "self, kernel_size", "layer": "nn.AvgPool3d(kernel_size, 2)", "shape": "2, 4, 8, 8, 8"}
+    path = written(tmp_path, **few, forward="return self.conv(x) if x.shape[2] % 2 == 0 else self.conv(x) * 2")
+    path.write_text(path.read_text().replace("[4, 6, 3]", "[2]"))
+    out = examples(path, "--level", "smoke", "--distribution", "fixed")
+    assert "right at its own shape: yes (pool n2 c4 d8 h8 w8 t2 r2 s2, fp32)" in out
+    assert "fails where image of D odd" in out or "not a multiple of 2" in out, out
+
+
+FORWARD = [f"{name}_forward" for name in ("conv", "conv_transpose", "conv_bn", "avg_pool", "max_pool")]
+
+
+def examples(*words: str | Path) -> str:
+    chosen = [word for name in FORWARD for word in ("--operator", name)]
+    command = [sys.executable, "-m", "conformance", "run", *map(str, words), *chosen]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
+
+
+WRONG: dict[str, tuple[str, Sequence[str], str]] = {
+    "avg_pool2d_count_include_pad": ("yes", ["no count include pad", "padding"], ""),
+    "batch_norm2d_raw_moments": ("yes", ["shifted inputs"], "y, running_var: elements mismatched"),
+    "conv1d_dilation_ignored": ("yes", ["dilation of W > 1", "window of W > 1"], "dilation ignored"),
+    "conv2d_depthwise_tf32": ("no", ["everywhere"], "torch.backends.cuda.matmul.allow_tf32 from False to True"),
+    "conv2d_packed_once": ("no", ["everywhere"], KEEPS),
+    "conv2d_pointwise_aborts": ("yes", ["K not a multiple of 8"], "SIGABRT"),
+    "conv2d_stride_of_rows": ("yes", ["stride of H > 1"], "stride of H ignored"),
+    "conv3d_bf16_inside": ("no", ["everywhere"], "bf16 inputs"),
+    "conv_transposed_1d_output_padding": ("yes", ["left over along W", "padding of W"], "q = last"),
+    "conv_transposed_2d_stores": ("yes", ["stride of H < window"], "overwritten instead of accumulated"),
+    "max_pool2d_zero_padding": ("no", ["padding of H"], "padding is zero instead of minus infinity"),
+}
+"""Whether it is right at its own shape, where it fails, and the likely cause; of `max_pool2d_buffer` see below."""
+
+
+def test_examples_get_the_verdicts_that_they_should():
+    out = examples(
+        EXAMPLES / "wrong", EXAMPLES / "right",
+        "--programs", "16", "--distribution", "fixed", "--distribution", "shifted",
+    )  # fmt: skip
+    rows = {
+        line.split()[0]: line for line in out.partition("right at other shapes")[2].splitlines() if " cases" in line
+    }
+    right = [path.stem for path in sorted((EXAMPLES / "right").glob("*.py"))]
+    wrong = [path.stem for path in sorted((EXAMPLES / "wrong").glob("*.py"))]
+    assert (len(right), len(wrong), sorted({*wrong} - {*WRONG})) == (6, 12, ["max_pool2d_buffer"])
+    for name in right:
+        assert re.search(r" yes \(.*\) +(\d+) of \1 cases$", rows[name]), rows[name]
+    for name, (own, where, cause) in WRONG.items():
+        found = re.search(rf" {own} \(.*\) +(\d+) of (\d+) cases(?: \(\d+ not run\))? +(.*)", rows[name])
+        assert found is not None, rows[name]
+        assert int(found[1]) < int(found[2])
+        assert [text for text in (*where, cause) if text not in found[3]] == [], rows[name]
+
+
+def test_buffer_that_is_handed_out_twice_is_found():
+    out = examples(EXAMPLES / "wrong" / "max_pool2d_buffer.py", "--programs", "4", "-k", "calls_in_a_row")
+    assert "calls_in_a_row_are_right: wrong result (first call)" in out
+
+
+def test_example_of_the_guide_gets_the_verdict_that_it_shows(tmp_path: Path):
+    text = (ROOT / "docs/modules.md").read_text()
+    (tmp_path / "acme.py").write_text(re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0])
+    out = examples(tmp_path / "acme.py", "--level", "smoke", "--distribution", "fixed")
+    shown = re.findall(r"```text\n(.*?)```", text, re.DOTALL)[0].splitlines()
+    assert shown[0] in out
+    assert shown[1].partition("; ")[2] in out
+
+
+def test_run_of_what_nobody_can_map_verifies_nothing(tmp_path: Path):
+    path = without_reference(tmp_path, "solution")
+    run = subprocess.run(
+        [sys.executable, "-m", "conformance", "run", str(path)], cwd=ROOT, capture_output=True, text=True
+    )
+    assert run.returncode == 5
+    assert "declare it by a line such as `Model = nn.Conv2d`" in " ".join(run.stdout.split())
