@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
-from conformance.diagnosis.traits import GROUPED, Traits
+from conformance.diagnosis.traits import BEGIN_OF_TWO, GROUPED, Traits
 from conformance.problems.features import SAME_AXIS
 
 MOST = 3
@@ -51,7 +51,8 @@ class Literal(NamedTuple):
         """How many things it says; of two that say the same of all cases, a feature is plainer than a size, and a size
         that is always the same plainer than a limit. A kernel fails from some size on rather than up to it."""
         if not self.is_size:
-            return 2.0 if SAME_AXIS in self.name else 1.1 if self.name in GROUPED else 1.0
+            rare = self.name in GROUPED or self.name.startswith(BEGIN_OF_TWO)
+            return 2.0 if SAME_AXIS in self.name else 1.1 if rare else 1.0
         if self.least == self.most:
             return 1.2
         return 1.4 if self.most is None else 1.9

@@ -62,13 +62,14 @@ PER_AXIS: dict[str, Callable[[Axis], bool]] = {
 """With the name of the axis in the place of {}."""
 OF_TWO: dict[str, Callable[[Axis], bool]] = {
     "windows overlap along {}": lambda a: _overlap(a),
-    "stride of {} > 1 and the image no multiple of it": lambda a: a.size % a.stride != 0,
+    "image no multiple of the stride of {}": lambda a: a.size % a.stride != 0,
     "more padding before {} than after": lambda a: a.before > a.after,
     "more padding after {} than before": lambda a: a.after > a.before,
     "padding before {} no multiple of the dilation": lambda a: a.before % a.dilation != 0,
     "more or fewer outputs than image along {}": lambda a: a.outputs != a.size,
 }
 """What is about two parameters of an axis already, and is not paired with a third."""
+BEGIN_OF_TWO = tuple(text.partition("{}")[0] for text in OF_TWO)
 SIZE_ON_AXIS: dict[str, Callable[[Axis], int]] = {
     "window of {}": lambda a: a.window,
     "stride of {}": lambda a: a.stride,
