@@ -27,6 +27,8 @@ from conformance.problems.parameters import SIMPLEST, cost, geometry, parameters
 
 FEWEST = 3
 """Failing cases without which nothing is said."""
+SUPPORT = 2
+"""Failing cases for each literal without which nothing is said: of four cases three literals hold by chance."""
 TRIES = 15
 """Problems that are run for a kind of failure."""
 PATIENCE = 4
@@ -123,7 +125,8 @@ def where(cases: Iterable[Tried], runs: Runs | None = None, tries: int = TRIES) 
             search.decide(place, tries // parts)
         tried = search.tried
     found = clusters([one.traits for one in tried if one.failed], [one.traits for one in tried if not one.failed])
-    return [_seen(cluster.conditions[0], tried) for cluster in found]
+    seen = [_seen(cluster.conditions[0], tried) for cluster in found]
+    return seen if all(one.fails >= SUPPORT * weight(one.condition) for one in seen) else []
 
 
 def hides(geometry: Any) -> bool:

@@ -103,6 +103,15 @@ def test_nothing_is_said_without_evidence():
     assert where(tried(lambda g, v: dice.random() < 0.3)) == []
 
 
+def test_nothing_is_said_in_three_literals_of_four_failing_cases():
+    """Of a Winograd path that is wrong where an image is wider than high, four cases failed, "where elements of the
+    filters > 1024 and outputs along W >= 63 and C > 16 and no multiple of 16"."""
+    cases = tried(DEFECTS["dilation of W > 1 and groups > 1 and stride of W > 1"])
+    failing, passing = [one for one in cases if one.failed], [one for one in cases if not one.failed]
+    assert where([*failing[:4], *passing]) == []
+    assert where(cases)
+
+
 def test_the_nearest_case_that_passes_differs_in_one_parameter():
     (found,) = where(tried(DEFECTS["bf16"], "smoke"), DEFECTS["bf16"])
     assert found.nearest is not None
