@@ -29,6 +29,8 @@ PRICE = 1.1
 that no mistake hides, and is not worth what it takes of many."""
 FEW = ("window", "stride", "dilation", "padding", "groups")
 """How the names of sizes begin that have few values, for one of which a kernel may have a path of its own."""
+COUNTS = ("elements", "outputs", "taps")
+"""The same of sizes that are counts of elements."""
 SURE = 0.9
 """Cases of each of two conditions that must fail, as a share."""
 WIDENED = 400
@@ -122,7 +124,9 @@ def common(failing: Sequence[Traits]) -> list[Literal]:
         values = [one.sizes[name] for one in failing if name in one.sizes]
         if len(values) == len(failing):
             least, most = min(values), max(values)
-            found += [Literal(name, least=least), Literal(name, most=most)]
+            # two elements or more are hardly a path of a kernel: in a single one mistakes hide
+            found += [Literal(name, least=least)] if least > 2 or not name.startswith(COUNTS) else []
+            found += [Literal(name, most=most)]
             # a size that few cases have by chance is no path of a kernel
             found += [Literal(name, least, most)] if least == most and name.startswith(FEW) else []
     return sorted(found, key=lambda one: (one.weight, one.name, str(one)))
