@@ -75,6 +75,8 @@ filter's gradient; a channel's image, in pooling) negates all results of that ch
 odd, all their errors, and leaves other channels as they are. Sums of errors by channel thus have independent random
 signs, whatever happens inside of a channel, and z is taken over channels where it exceeds its limit over elements. A
 gain is even under this, but for `drift` its sums by channel have mean zero and are independent given the other operand.
+Where that is a few numbers, as with an image of two, all channels follow it: the mean over many of these is the other
+operand's, whose numbers are independent in turn, so that a gain is also taken over places, the sums of all channels.
 
 Nor are they in any format where a bias has as many bits as the sums, as on the distribution of that name. Sums of a few
 products end in ties, which leave even numbers, so that the last bits of a sum are known more often than not, and those

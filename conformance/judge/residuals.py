@@ -28,7 +28,8 @@ class Statistics:
     rms_limit  for as many errors as there are elements or, if that is too few, as there are different results
     gain_z     sum(e * ref) beyond the contract's own gain, normalised by its own root sum of squares
     offset_z   sum(e) beyond what the contract's own gain makes of the results, normalised likewise; both over elements
-               or, if these do not let it pass and the contract leaves roundings few states, over channels
+               or, if these do not let it pass and the contract leaves roundings few states, over channels; the
+               gain then also over the places of all channels
     """
 
     rms: float
@@ -140,7 +141,20 @@ class Residuals:
             sums, products = self.by_channel(channels)
             gain_z = min(gain_z, z_score(self.product, own, products), key=abs)
             offset_z = min(offset_z, z_score(self.total, allowed, sums), key=abs)
+            if not abs(gain_z) <= limits.z:
+                _, products = self.by_channel(_places(channels, self.reference.shape))
+                gain_z = min(gain_z, z_score(self.product, own, products), key=abs)
         return Statistics(rms, rms_limit, gain_z, offset_z)
+
+
+def _places(channels: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Which place of a channel every element is, where channels are an axis: those of one share the other operand.
+    Elements that were drawn to be probed are places of their own."""
+    if len(shape) == 1:
+        return np.arange(shape[0])
+    extents = (1,) * (len(shape) - channels.ndim) + channels.shape
+    rest = [1 if extent > 1 else size for extent, size in zip(extents, shape, strict=True)]
+    return np.arange(math.prod(rest)).reshape(rest)
 
 
 def z_score(total: float, allowed: float, square: float) -> float:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
+from conformance.implementations.modules import KEEPS
 from conformance.problems.table import OWN
 from conformance.reporting.evidence import RunEvidence
 from conformance.reporting.failures import is_not_run
@@ -39,7 +40,9 @@ def rows(
         left = sum(one.cases for group in mine for one in group.records if is_not_run(one))
         right, of = counts["pass"], sum(counts[status] for status in ANSWERS) - left
         verified = record.status in ANSWERS and not record.reason.startswith(SLOW)
-        answer = f"{ANSWERS[record.status] if verified else 'not verified'} ({record.descriptor}, {record.dtype})"
+        answer = ANSWERS[record.status] if verified else "not verified"
+        answer += ", after a change of its weights" if KEEPS in record.reason else ""
+        answer += f" ({record.descriptor}, {record.dtype})"
         # a gradient is often wrong because the forward is
         mine.sort(key=lambda one: not any(operator.endswith("forward") for operator in one.operators))
         others = [one for one in mine if not all(map(is_own, one.records))]

@@ -16,6 +16,7 @@ from conformance import check  # noqa: E402
 from conformance.execution.check import CheckResult  # noqa: E402
 from conformance.execution.selection import SelectionError, split  # noqa: E402
 from conformance.implementations.implementation import Implementation  # noqa: E402
+from conformance.implementations.modules import KEEPS  # noqa: E402
 from conformance.implementations.registry import load  # noqa: E402
 from conformance.operators import parse  # noqa: E402
 from conformance.problems.drawn import neighbours  # noqa: E402
@@ -125,7 +126,6 @@ def test_what_init_cannot_say_is_unsupported_and_what_it_ignores_fails(tmp_path:
 
 
 PACKED = "return F.conv2d(x, self.packed)"
-KEEPS = "a module that was called with other weights before differs from a fresh one"
 SWITCH = "return self.conv(x)"
 """What follows a line that changes a switch."""
 
@@ -273,15 +273,15 @@ def examples(*words: str | Path) -> str:
 
 WRONG: dict[str, tuple[str, Sequence[str], str]] = {
     "avg_pool2d_count_include_pad": ("yes", ["no count include pad", "padding"], ""),
-    "batch_norm2d_raw_moments": ("yes", ["shifted inputs"], "y, running_var: elements mismatched"),
+    "batch_norm2d_raw_moments": ("yes", ["shifted inputs"], ": elements mismatched"),
     "conv1d_dilation_ignored": ("yes", ["dilation of W > 1", "window of W > 1"], "dilation ignored"),
     "conv2d_depthwise_tf32": ("no", ["everywhere"], "torch.backends.cuda.matmul.allow_tf32 from False to True"),
-    "conv2d_packed_once": ("no", ["everywhere"], KEEPS),
+    "conv2d_packed_once": ("no, after a change of its weights", ["everywhere"], KEEPS),
     "conv2d_pointwise_aborts": ("yes", ["K not a multiple of 8"], "SIGABRT"),
     "conv2d_stride_of_rows": ("yes", ["stride of H > 1"], "stride of H ignored"),
     "conv3d_bf16_inside": ("no", ["everywhere"], "bf16 inputs"),
-    "conv_transposed_1d_output_padding": ("yes", ["left over along W", "padding of W"], "q = last"),
-    "conv_transposed_2d_stores": ("yes", ["stride of H < window"], "overwritten instead of accumulated"),
+    "conv_transposed_1d_output_padding": ("yes", ["output padding of W", "padding of W"], "left zero"),
+    "conv_transposed_2d_stores": ("yes", ["windows overlap along"], "overwritten instead of accumulated"),
     "max_pool2d_zero_padding": ("no", ["padding of H"], "padding is zero instead of minus infinity"),
 }
 """Whether it is right at its own shape, where it fails, and the likely cause; of `max_pool2d_buffer` see below."""

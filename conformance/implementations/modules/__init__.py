@@ -11,6 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+KEEPS = "a module that was called with other weights before differs from a fresh one"
+"""Why a module fails that packs its weights once."""
 Adapt = Callable[[Mapping[str, Any]], list[Any]]
 """From what a file defines to implementations; none where it defines no module."""
 

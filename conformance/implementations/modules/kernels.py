@@ -18,6 +18,7 @@ from torch import nn
 
 from conformance.implementations.errors import KernelFailure
 from conformance.implementations.implementation import Implementation, Unsupported
+from conformance.implementations.modules import KEEPS
 from conformance.implementations.modules.layers import OF_NORMALISATION, WORDS, Maker, Values
 from conformance.implementations.modules.switches import unchanged
 from conformance.implementations.vocabulary import vocabulary
@@ -209,9 +210,7 @@ class Kernels:
                     _put(kept[key], weights)
                     again = compute(kept[key])
                     if not any(_apart(one, other) for one, other in zip(again, found, strict=True)):
-                        raise KernelFailure(
-                            "a module that was called with other weights before differs from a fresh one"
-                        )
+                        raise KernelFailure(KEEPS)
             except (NotImplementedError, ValueError, AssertionError) as refusal:
                 kept.pop(key, None)
                 if not str(refusal).strip():
