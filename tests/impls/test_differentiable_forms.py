@@ -73,6 +73,12 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _double_precision() -> None:
+    """JAX has fp64 once its kernels are loaded: the first test of a process had fp32 inputs, and failed."""
+    native()
+
+
 @pytest.fixture
 def quick_compilation() -> Iterator[None]:
     """Most of the time of JAX's tests is XLA's, for programs that run once."""
