@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ HIDDEN = 0.5
 """Passing cases that a condition may hold of, as a share of the failing ones."""
 ENOUGH = 5
 """Failing cases from which on a condition may hold of passing ones."""
-CONTRAST = 0.25
+CONTRAST = 0.5
 """The same as a share of all passing cases: what holds of most of them tells nothing."""
 PRICE = 1.1
 """What it costs a condition, in literals, to hold of twice as many passing cases: one more literal takes the few away
@@ -31,6 +31,10 @@ FEW = ("window", "stride", "dilation", "padding", "groups")
 """How the names of sizes begin that have few values, for one of which a kernel may have a path of its own."""
 COUNTS = ("elements", "outputs", "taps")
 """The same of sizes that are counts of elements."""
+SMALL = 128
+"""A size up to which a kernel may have a path of its own; that it fails up to a larger one is hardly half of a
+condition."""
+FEW_ELEMENTS = 16
 SURE = 0.9
 """Cases of each of two conditions that must fail, as a share."""
 WIDENED = 400
@@ -57,7 +61,9 @@ class Literal(NamedTuple):
             return 2.0 if SAME_AXIS in self.name else 1.1 if rare else 1.0
         if self.least == self.most:
             return 1.2
-        return 1.4 if self.most is None else 1.9
+        if self.most is None:
+            return 1.4
+        return 1.9 if self.most <= SMALL else 3.1
 
     def holds(self, traits: Traits) -> bool:
         """Whether it is so in a case; a size that the case does not have is within no limits."""
@@ -124,20 +130,22 @@ def common(failing: Sequence[Traits]) -> list[Literal]:
         values = [one.sizes[name] for one in failing if name in one.sizes]
         if len(values) == len(failing):
             least, most = min(values), max(values)
-            # two elements or more are hardly a path of a kernel: in a single one mistakes hide
-            found += [Literal(name, least=least)] if least > 2 or not name.startswith(COUNTS) else []
+            # a few elements or more are hardly a path of a kernel: in fewer mistakes hide
+            found += [Literal(name, least=least)] if least > FEW_ELEMENTS or not name.startswith(COUNTS) else []
             found += [Literal(name, most=most)]
             # a size that few cases have by chance is no path of a kernel
             found += [Literal(name, least, most)] if least == most and name.startswith(FEW) else []
     return sorted(found, key=lambda one: (one.weight, one.name, str(one)))
 
 
-def conditions(failing: Sequence[Traits], passing: Passing, most: float = MOST) -> list[Condition]:
+def conditions(
+    failing: Sequence[Traits], passing: Passing, most: float = MOST, hidden: float = HIDDEN
+) -> list[Condition]:
     """What holds of all failing cases and of few passing ones, the best first: plain, and of few.
 
     Of literals that say the same of all passing cases only the plainest is looked at.
     """
-    allowed = int(min(HIDDEN * len(failing), CONTRAST * len(passing.cases))) if len(failing) >= ENOUGH else 0
+    allowed = int(min(hidden * len(failing), CONTRAST * len(passing.cases))) if len(failing) >= ENOUGH else 0
     kept: dict[int, Literal] = {}
     for literal in common(failing):
         kept.setdefault(passing.mask(literal), literal)
@@ -155,19 +163,20 @@ def conditions(failing: Sequence[Traits], passing: Passing, most: float = MOST) 
 def _combined(literals: Sequence[tuple[int, Literal]], most: float) -> Iterator[tuple[int, Condition]]:
     """One, two and three literals, each of which takes passing cases away, and the cases that are left."""
     pairs = []
-    for mask, one in literals:
-        if one.weight < most + 1:
-            yield mask, (one,)
-    for (mask, one), (other_mask, other) in combinations(literals, 2):
+    weighed = [(mask, one, one.weight) for mask, one in literals if one.weight < most + 1]
+    for mask, one, _ in weighed:
+        yield mask, (one,)
+    for (mask, one, its), (other_mask, other, others) in combinations(weighed, 2):
         both = mask & other_mask
-        if one.name != other.name and one.weight + other.weight < most + 1 and both not in (mask, other_mask):
+        if its + others < most + 1 and both != mask and both != other_mask and one.name != other.name:
             yield both, (one, other)
-            if both and one.weight + other.weight < most:
+            if both and its + others < most:
                 pairs.append((both, (one, other)))
     pairs.sort(key=lambda pair: pair[0].bit_count())
+    thirds = [(mask, one) for mask, one, weight in weighed if weight < 2]
     for both, pair in pairs[:WIDENED]:
-        for mask, third in literals:
-            if third.weight < 2 and third.name not in (pair[0].name, pair[1].name) and both & mask != both:
+        for mask, third in thirds:
+            if both & mask != both and third.name not in (pair[0].name, pair[1].name):
                 yield both & mask, (*pair, third)
 
 
@@ -192,20 +201,22 @@ def _share(condition: Condition, failing: Sequence[Traits], cases: Sequence[Trai
     return sum(holds(condition, one) for one in failing) / sum(holds(condition, one) for one in cases)
 
 
-def _telling(failing: Iterable[Traits]) -> list[str]:
-    """Features that some failing cases have and others have not; two of the same axis are too many to try."""
+def _telling(failing: Sequence[Traits]) -> list[str]:
+    """Features that some failing cases have and others have not, one of those that part them alike; two of the same
+    axis are too many to try."""
     each = [one.features for one in failing]
-    names = frozenset.union(*each) - frozenset.intersection(*each)
-    return sorted(name for name in names if SAME_AXIS not in name)
+    names = sorted(frozenset.union(*each) - frozenset.intersection(*each))
+    parts = {tuple(name in one for one in each): name for name in reversed(names) if SAME_AXIS not in name}
+    return sorted(parts.values())
 
 
 def _parted(name: str, failing: Sequence[Traits], passing: Passing) -> list[Cluster]:
     """One condition for those that have a feature, and one for all that this does not hold of; two cases at least are
     evidence for each."""
     mine = [one for one in failing if name in one.features]
-    if len(mine) < 2 or not (first := conditions(mine, passing, MOST - 1)):
+    if len(mine) < 2 or not (first := conditions(mine, passing, MOST - 1, 1 - SURE)):
         return []
     others = [one for one in failing if not holds(first[0], one)]
-    if len(others) < 2 or not (second := conditions(others, passing, MOST - 1)):
+    if len(others) < 2 or not (second := conditions(others, passing, MOST - 1, 1 - SURE)):
         return []
     return [Cluster(mine, first), Cluster(others, second)]

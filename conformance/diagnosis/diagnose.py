@@ -13,7 +13,7 @@ import numpy as np
 from conformance.diagnosis.arrangements import misreadings
 from conformance.layouts import Arrangement, arranged, filter_letters, layouts_of, letters
 from conformance.operators import FAMILIES, Arrays, Operator, Tensor
-from conformance.operators.mistakes import Mistake, fitted, misread
+from conformance.operators.mistakes import ROUNDING, Mistake, fitted, misread
 
 EXPLAINED = 0.05
 """Largest share of the error that a named mistake may leave unexplained."""
@@ -24,6 +24,8 @@ EQUAL = 0.002
 NEGLIGIBLE = 2e-3
 """Error in units of the reference's norm, the rounding of inputs to bf16 among them, that no mistake of the library
 stays below: one term left out of a thousand makes 0.03."""
+ALIKE, DIFFERENT = 0.95, 0.9
+"""Share of 16-bit results that have the bits of a mistake, and that have those of the exact results."""
 AFFORDABLE, LARGEST_WINDOW = 1 << 24, 1 << 12
 """Multiply-adds of a problem, and elements of its window, up to which the whole library is tried."""
 SHOWN = 3
@@ -90,6 +92,8 @@ def diagnose(
         return None
     with np.errstate(all="ignore"):
         reference = reference or operator.reference(geometry, inputs)
+        if found := _rounded(operator, geometry, inputs, outputs, reference):
+            return found
         if _equal(outputs, reference):
             return None
         further = misreadings(layout or layouts_of(geometry.rank)[0], geometry.rank)
@@ -204,11 +208,27 @@ def _computed(
     operator: Operator, geometry: Any, inputs: Arrays, further: Iterable[Mistake] = ()
 ) -> Iterator[tuple[Mistake, Arrays]]:
     """What every mistake that exists here makes of the inputs, in outputs of the right shapes."""
-    for mistake in (*_known(operator), *further):
+    for mistake in (one for one in (*_known(operator), *further) if one.kind != ROUNDING):
         for compute in (mistake.outputs, mistake.read_beyond):
             outputs = compute(operator, geometry, inputs)
             if outputs is not None:
                 yield mistake, outputs
+
+
+def _rounded(operator: Operator, geometry: Any, inputs: Arrays, actual: Arrays, reference: Arrays) -> Diagnosis | None:
+    """The mistakes that round once too often, where nearly all 16-bit results have the bits of one and many have not
+    those of the exact ones, rounded once: what is added up in another order changes few."""
+
+    def alike(values: Arrays) -> float:
+        same = sum(int(np.sum(array == values[name].astype(array.dtype))) for name, array in actual.items())
+        return same / sum(array.size for array in actual.values())
+
+    names = []
+    for mistake in _known(operator):
+        mistaken = mistake.outputs(operator, geometry, inputs) if mistake.kind == ROUNDING else None
+        if mistaken is not None and alike(mistaken) >= ALIKE and alike(reference) < DIFFERENT:
+            names.append(mistake.name)
+    return Diagnosis(tuple(names), 0.0, "by the bits of nearly all results") if names else None
 
 
 def _read(actual: Arrays, reference: Arrays, inputs: Arrays) -> Iterator[tuple[Mistake, Arrays]]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from conformance.layouts import layouts_of
+from conformance.layouts import letters
 from conformance.operators.descriptor import NEGATED_FLAG, Field
 from conformance.operators.spatial import IMAGE, WINDOW
 from conformance.problems import Variant
@@ -65,6 +65,7 @@ OF_TWO: dict[str, Callable[[Axis], bool]] = {
     "image no multiple of the stride of {}": lambda a: a.size % a.stride != 0,
     "more padding before {} than after": lambda a: a.before > a.after,
     "more padding after {} than before": lambda a: a.after > a.before,
+    "stride and dilation of {} differ": lambda a: a.stride != a.dilation,
     "padding before {} no multiple of the dilation": lambda a: a.before % a.dilation != 0,
     "more or fewer outputs than image along {}": lambda a: a.outputs != a.size,
 }
@@ -89,8 +90,7 @@ def of_case(geometry: Any, variant: Variant) -> Traits:
     found = {*known.features, *of_variant(variant)}
     if variant.dtype in ("fp16", "bf16"):
         found.add("16-bit")
-    if variant.layout == layouts_of(geometry.rank)[0]:
-        found.add("channels first")
+    found.add("channels last" if letters(variant.layout).endswith("c") else "channels first")
     if not variant.storage:
         found.add("contiguous operands")
     return Traits(frozenset(found), known.sizes)
@@ -147,9 +147,9 @@ def parameter(geometry: Any, name: str) -> str:
         return f"padding {('before', 'after')[place % 2]} {names[place // 2]}"
     if letter != name:
         return f"{ {'u': 'stride', 'o': 'output padding'}.get(letter, 'dilation') } of {names[place]}"
-    for what, letters in (("image", IMAGE[geometry.rank]), ("window", WINDOW[geometry.rank])):
-        if name in letters:
-            return f"{what} of {names[letters.index(name)]}"
+    for what, sizes in (("image", IMAGE[geometry.rank]), ("window", WINDOW[geometry.rank])):
+        if name in sizes:
+            return f"{what} of {names[sizes.index(name)]}"
     grouped = {"c": "channels of a group", "k": "outputs of a group"} if hasattr(geometry, "groups") else {}
     known = {"n": "N", "c": "C", "k": "K", "g": "groups"} | grouped
     meanings = {field.letter: _meaning(field) for field in geometry.fields}

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import chain
 from typing import Any
 
-from conformance.diagnosis.conditions import Condition, Literal, Passing, clusters, conditions, holds, weight
+from conformance.diagnosis.conditions import Condition, Literal, Passing, clusters, common, conditions, holds, weight
 from conformance.diagnosis.traits import Traits, of_case, parameter
 from conformance.layouts import layouts_of
 from conformance.operators import GeometryError
@@ -120,6 +119,8 @@ def where(cases: Iterable[Tried], runs: Runs | None = None, tries: int = TRIES) 
         tried = [one for one in tried if not hides(one.geometry)]
     if runs is not None:
         search = _Search(tried, runs)
+        search.reduce(tries)
+        search.contrast(tries)
         parts = max(1, len(search.clusters()))
         for place in range(parts):
             search.decide(place, tries // parts)
@@ -193,6 +194,21 @@ def _below(literal: Literal, condition: Condition, tried: Iterable[Tried]) -> in
     return max((size for size in sizes if literal.least and size < literal.least), default=0)
 
 
+def _kinds(geometry: Any) -> list[list[str]]:
+    """Parameters of several numbers, by their names."""
+    kinds = [[name for name in parameters(geometry) if name.rstrip("0123456789") == kind != name] for kind in KINDS]
+    return [*kinds, [*IMAGE[geometry.rank]], [*WINDOW[geometry.rank]]]
+
+
+def _changed(one: Tried, change: Mapping[str, int]) -> Tried | None:
+    """A case with other parameters; None where they are the same, or there is no such problem."""
+    own = parameters(one.geometry)
+    try:
+        return Tried(geometry(one.geometry.family, own | change), one.variant, False) if own | change != own else None
+    except GeometryError:
+        return None
+
+
 class _Search:
     """The cases of a kind of failure, and more that are run because they tell conditions apart."""
 
@@ -207,6 +223,30 @@ class _Search:
 
     def _passing(self) -> list[Traits]:
         return [one.traits for one in self.tried if not one.failed]
+
+    def reduce(self, tries: int) -> None:
+        """Make one parameter after the other of the smallest failing case plain and keep it so where the case still
+        fails: what is left it takes to fail, and what passed on the way lacks one thing (Zeller and Hildebrandt, IEEE
+        TSE 28(2), 2002)."""
+        failing = min((one for one in self.tried if one.failed), key=lambda one: one.size, default=None)
+        place = 0
+        while failing is not None and tries and place < len(plainer := [*self._plainer(failing)]):
+            failed = self._run(plainer[place]) if plainer[place] else None
+            tries -= failed is not None
+            failing = Tried(plainer[place].geometry, plainer[place].variant, failed=True) if failed else failing
+            place += 1
+
+    def contrast(self, tries: int) -> None:
+        """Where no condition is left, run problems that lack most of what the failing cases have in common."""
+        near = sorted((one for one in self.tried if one.failed), key=lambda one: one.size)[:NEAR]
+        pool = [one for one in self._drawn(near) if not hides(one.geometry)] if near else []
+        while pool and tries:
+            failing = [one.traits for one in self.tried if one.failed]
+            if conditions(failing, Passing(self._passing())):
+                return
+            shared = common(failing)
+            pool.sort(key=lambda one: sum(literal.holds(one.traits) for literal in shared))
+            tries -= self._run(pool.pop(0)) is not None
 
     def decide(self, place: int, tries: int) -> None:
         """Run so many problems for one of the clusters."""
@@ -225,35 +265,51 @@ class _Search:
             chosen = telling or self._doubting(left[0], mine, fresh, turn)
             if chosen is None:
                 continue
-            self._known.add((chosen.geometry.descriptor, chosen.variant))
-            failed = self._runs(chosen.geometry, chosen.variant)
+            failed = self._run(chosen)
             if failed is None:
                 continue
             tries -= 1
-            self.tried.append(Tried(chosen.geometry, chosen.variant, failed, drawn=True))
             if failed:
                 mine.append(chosen.traits)
             left = conditions(mine, Passing(self._passing()))
             if not left or not tries:
                 return
 
+    def _run(self, chosen: Tried) -> bool | None:
+        """Whether a case fails, which is known from now on; None where that cannot be said."""
+        self._known.add((chosen.geometry.descriptor, chosen.variant))
+        failed = self._runs(chosen.geometry, chosen.variant)
+        if failed is not None:
+            self.tried.append(Tried(chosen.geometry, chosen.variant, failed, drawn=True))
+        return failed
+
     def _toggled(self, failing: Tried) -> Iterator[Tried]:
         """The problem with one parameter at its simplest value, or those of a kind, such as all strides, or these as
         the first of them is; the case in another dtype or layout."""
-        family, rank = failing.geometry.family, failing.geometry.rank
-        own, goal = parameters(failing.geometry), SIMPLEST[family, rank]
-        kinds = [[name for name in own if name.rstrip("0123456789") == kind != name] for kind in KINDS]
-        kinds += [[*IMAGE[rank]], [*WINDOW[rank]]]
+        own = parameters(failing.geometry)
+        kinds, goal = _kinds(failing.geometry), SIMPLEST[failing.geometry.family, failing.geometry.rank]
         changes = [{name: goal[name] for name in names} for names in (*kinds, *([name] for name in own))]
         changes += [dict.fromkeys(names, own[names[0]]) for names in kinds if names]
         for change in changes:
-            with suppress(GeometryError):
-                if own | change != own:
-                    yield Tried(geometry(family, own | change), failing.variant, failed=False)
+            if made := _changed(failing, change):
+                yield made
         for dtype in sorted({one.variant.dtype for one in self.tried} - {failing.variant.dtype}):
             yield Tried(failing.geometry, replace(failing.variant, dtype=dtype), failed=False)
         for layout in sorted({*layouts_of(failing.geometry.rank)} - {failing.variant.layout}):
             yield Tried(failing.geometry, replace(failing.variant, layout=layout), failed=False)
+
+    def _plainer(self, failing: Tried) -> Iterator[Tried | None]:
+        """As many for every case of a rank: with a kind of parameters at their simplest values, or one; None for what
+        is so already, or known."""
+        own = parameters(failing.geometry)
+        goal = SIMPLEST[failing.geometry.family, failing.geometry.rank]
+        formats = [{"dtype": "fp32"}, {"layout": layouts_of(failing.geometry.rank)[0]}]
+        made = [Tried(failing.geometry, replace(failing.variant, **change), failed=False) for change in formats]
+        names = [*_kinds(failing.geometry), *([name] for name in own)]
+        made += [_changed(failing, {name: goal[name] for name in some}) for some in names]
+        for one in made:
+            known = one is None or (one.geometry.descriptor, one.variant) in self._known or hides(one.geometry)
+            yield None if known else one
 
     def _drawn(self, near: Sequence[Tried]) -> Iterator[Tried]:
         """Problems near failing ones, in their formats and in others of the cases, and others from nothing."""

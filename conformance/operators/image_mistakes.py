@@ -225,6 +225,7 @@ _FURTHER_WINDOWS: dict[str, Sees] = {
     "padding of W used for both axes": lambda g: replace(g, padding=everywhere(g.padding, W)),
     "padding before used on both sides": _with_padding(lambda sides: (sides[0], sides[0])),
     "padding after used on both sides": _with_padding(lambda sides: (sides[1], sides[1])),
+    "padding split evenly, the odd one after": _with_padding(lambda sides: (sum(sides) // 2, -(-sum(sides) // 2))),
     "padding one too large": _with_padding(lambda sides: (sides[0] + 1, sides[1] + 1)),
     "padding one too small": _with_padding(lambda sides: (sides[0] - 1, sides[1] - 1)),
     "padding of H one too large after": lambda g: _padded(g, H, after=1),

@@ -29,6 +29,8 @@ Change = Callable[[np.ndarray, Any], np.ndarray]
 _ROLES = {"x": "x", "dx": "x", "w": "w", "dw": "w", "y": "y", "dy": "y", "bias": "bias", "dbias": "bias"}
 
 
+ROUNDING = "rounding"
+"""Kind of the mistakes that leave errors of a rounding, and are told by the bits of 16-bit results."""
 BUDGET, TIMES = 1 << 26, 16
 """Multiply-adds or elements of what a kernel takes a problem for, and how many times those of the problem, up to which
 it is computed: padding of 500 on two more axes is a reference of terabytes, which would end the run."""
@@ -263,6 +265,14 @@ def on_outputs(change: Change, *names: str) -> Compute:
         return outputs | {name: change(outputs[name], geometry).astype(outputs[name].dtype) for name in present}
 
     return compute
+
+
+def in_format_of(array: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Values as they are where they are kept in the format of an array, which has 16 bits. Raises InapplicableError of
+    another one."""
+    if array.dtype.itemsize != 2:
+        raise InapplicableError
+    return values.astype(array.dtype).astype(np.float64)
 
 
 def _of_results(change: Callable[[np.ndarray], np.ndarray]) -> Compute:

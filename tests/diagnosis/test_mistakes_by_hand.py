@@ -7,6 +7,7 @@ import functools
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from conformance.calibration.known_kernels import MUTANTS
 from conformance.diagnosis.diagnose import Diagnosis, diagnose
 from conformance.inputs import Expectation, Recipe
 from conformance.operators import CONVOLUTIONS, FAMILIES, OPERATORS, POOLINGS, Arrays, ConvGeometry, parse
+from conformance.operators.conv.operators import ConvForward
 from conformance.operators.known_kernels.structure import planted
 from conformance.operators.mistakes import fitted
 from conformance.operators.table import LIBRARY
@@ -275,6 +277,92 @@ def test_what_is_read_from_results_is_not_said_beside_a_mistake():
     found = diagnosed(known, outputs)
     assert names(found)[0] == "last column of y (dy) left out"
     assert "left zero" not in str(found)
+
+
+def _between_steps(g: ConvGeometry, known: Expectation) -> Arrays:
+    """Every row of x asks every tap for a row of y, and rounds down."""
+    w, dy, dx = known.inputs["w"], known.inputs["dy"].astype(np.float64), np.zeros(g.x.shape)
+    for row, column, r, s in itertools.product(*map(range, (g.h, g.w, g.r, g.s))):
+        at, beside = row + g.padding[0][0] - r * g.dilation[0], column + g.padding[1][0] - s * g.dilation[1]
+        p, q = at // g.stride[0], beside // g.stride[1]
+        if at >= 0 and beside >= 0 and p < g.output_size[0] and q < g.output_size[1]:
+            dx[:, :, row, column] += dy[:, :, p, q] @ w[:, :, r, s]
+    return {"dx": dx}
+
+
+def _split_evenly(g: ConvGeometry, known: Expectation) -> Arrays:
+    totals = [sum(sides) for sides in g.padding]
+    seen = replace(g, padding=tuple((total // 2, total - total // 2) for total in totals))
+    return known.recipe.operator.reference(seen, known.inputs)
+
+
+@pytest.mark.parametrize(
+    ("operator", "wrong", "name"),
+    [
+        ("conv_backward_data", _between_steps, "taps between the steps of the stride added to dx"),
+        ("conv_forward", _split_evenly, "padding split evenly, the odd one after"),
+    ],
+)
+def test_what_strangers_kernels_did_is_named(operator: str, wrong: Callable[..., Arrays], name: str):
+    known = case(operator, "n2 c3 h9 w11 k4 r3 s4 u2x3 p4:1x3:0")
+    assert names(diagnosed(known, wrong(known.recipe.geometry, known))) == (name,)
+
+
+def test_the_place_of_a_maximum_that_wraps_in_a_byte_is_named():
+    known = case("max_pool_backward", "maxpool n2 c2 h40 w40 r17 s17 u5")
+    x, dy, dx = known.inputs["x"], known.inputs["dy"], np.zeros(known.reference["dx"].shape)
+    for n, c, p, q in np.ndindex(*dy.shape):
+        r, s = divmod(int(x[n, c, 5 * p :, 5 * q :][:17, :17].argmax()) % 256, 17)
+        dx[n, c, 5 * p + r, 5 * q + s] += dy[n, c, p, q]
+    assert names(diagnosed(known, {"dx": dx})) == ("max pooling: place of the maximum kept in a byte",)
+
+
+ROUNDED = {
+    "filters rounded to their format after they took the scale": (
+        "conv_bn_inference", "bn n2 c8 h9 w7 k6 r3 s3 p1",
+        lambda i, g: ConvForward().reference(
+            g.conv, {"x": i["x"], "w": _kept(i["w"] * _filters(_scale(i, g)), i["w"])}
+        )["y"] + (i["beta"] - i["running_mean"] * _scale(i, g))[:, None, None],
+    ),
+    "sum rounded to the tensors' format before the bias is added": (
+        "conv_forward", "n2 c8 h9 w7 k6 r3 s3 p1 b1",
+        lambda i, g: _kept(ConvForward().reference(replace(g, bias=False), {"x": i["x"], "w": i["w"]})["y"], i["x"])
+        + i["bias"].astype(np.float64)[:, None, None],
+    ),
+    "reciprocal of the divisor rounded to the tensors' format": (
+        "avg_pool_forward", "pool n2 c8 h9 w7 r3 s3",
+        lambda i, g: OPERATORS["avg_pool_forward"].reference(replace(g, divisor_override=1), i)["y"]
+        * _kept(np.array(1 / 9), i["x"]),
+    ),
+}  # fmt: skip
+
+
+def _kept(values: np.ndarray, like: np.ndarray) -> np.ndarray:
+    return values.astype(like.dtype).astype(np.float64)
+
+
+def _scale(inputs: Arrays, g: Any) -> np.ndarray:
+    return inputs["gamma"].astype(np.float64) / np.sqrt(inputs["running_var"].astype(np.float64) + g.eps)
+
+
+def _filters(values: np.ndarray) -> np.ndarray:
+    return values[:, None, None, None]
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+@pytest.mark.parametrize("name", ROUNDED)
+def test_one_rounding_too_many_is_told_by_the_bits(name: str, dtype: str):
+    operator, descriptor, wrong = ROUNDED[name]
+    known = Expectation(Recipe(OPERATORS[operator], parse(descriptor), dtype, "fixed", SEED))
+    y = wrong(
+        {key: array.astype(np.float64) if key != "x" and key != "w" else array for key, array in known.inputs.items()},
+        known.recipe.geometry,
+    )
+    stored = known.inputs["x"].dtype
+    recipe = known.recipe
+    assert names(diagnose(recipe.operator, recipe.geometry, known.inputs, {"y": y.astype(stored)})) == (name,)
+    exact = known.reference["y"].astype(stored)
+    assert diagnose(recipe.operator, recipe.geometry, known.inputs, {"y": exact}) is None
 
 
 def test_a_diagnosis_is_a_phrase():

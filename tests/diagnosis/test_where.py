@@ -6,13 +6,14 @@ import random
 import zlib
 from collections.abc import Callable
 from functools import cache
+from math import prod
 from typing import Any
 
 import pytest
 
 from conformance.diagnosis.conditions import holds
 from conformance.diagnosis.traits import of_case, parameter
-from conformance.diagnosis.where import Tried, where
+from conformance.diagnosis.where import TRIES, Tried, where
 from conformance.operators import parse
 from conformance.problems import PROBLEMS, Variant, at_level
 from conformance.problems.drawn import THIN, drawn
@@ -76,7 +77,30 @@ def test_with_few_cases_problems_are_run_that_decide(condition):
         said = any(holds(one.condition, of_case(geometry, variant)) for one in found)
         wrong += said != DEFECTS[condition](geometry, variant)
     assert wrong <= 1
-    assert 0 < len(asked) <= 15
+    assert 0 < len(asked) <= 3 * TRIES
+
+
+def _tail(geometry: Any, variant: Variant) -> bool:
+    """The rest of a sum over N*P*Q by sixteens is lost; in some problems it shows in nothing."""
+    return _has_rest(geometry) and zlib.crc32(geometry.descriptor.encode()) % 9 != 0
+
+
+def _has_rest(geometry: Any) -> bool:
+    return geometry.n * prod(geometry.output_size) % 16 != 0
+
+
+def test_where_all_that_passes_hides_a_mistake_others_are_run():
+    """They have little of what failing cases share: of 46 cases 39 failed, and no condition was found."""
+    given = [one for one in tried(_tail, "smoke") if _has_rest(one.geometry)]
+    assert where(given) == []
+    assert [str(one) for one in where(given, _tail)] == ["N*P*Q not a multiple of 16"]
+
+
+def test_a_failing_case_is_made_plainer_one_parameter_after_the_other():
+    """What the smallest one still has it takes to fail."""
+    defect = DEFECTS["bias and groups > 1"]
+    (found,) = where(tried(defect, "smoke"), defect)
+    assert found.smallest.geometry.descriptor == "n1 c3 w1 k3 s1 g3 b1"
 
 
 def test_a_failure_of_two_causes_has_two_conditions():

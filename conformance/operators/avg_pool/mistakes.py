@@ -14,6 +14,7 @@ from conformance.operators.avg_pool.geometry import PoolGeometry
 from conformance.operators.base import Arrays, Operator
 from conformance.operators.image_mistakes import IMAGES, TAILS, WINDOWS, enlarged, filled
 from conformance.operators.mistakes import (
+    ROUNDING,
     Change,
     Compute,
     H,
@@ -22,6 +23,7 @@ from conformance.operators.mistakes import (
     Mistake,
     Sees,
     W,
+    in_format_of,
     of_neighbours,
     on_axis,
     on_outputs,
@@ -242,4 +244,19 @@ def _pooling() -> Iterator[Mistake]:
 
 MISTAKES: tuple[Mistake, ...] = (*IMAGES, *POOL_WINDOWS, *WINDOWS, *TAILS, *_pooling())
 
-FURTHER: tuple[Mistake, ...] = POOL_FURTHER
+
+def _rounded_sum(operator: Operator, g: PoolGeometry, inputs: Arrays, dtype: Any) -> Arrays:
+    sums = operator.reference(replace(g, divisor_override=1), inputs, dtype)["y"]
+    return {"y": in_format_of(inputs["x"], sums) / g.divisors}
+
+
+def _rounded_reciprocals(operator: Operator, g: PoolGeometry, inputs: Arrays, dtype: Any) -> Arrays:
+    sums = operator.reference(replace(g, divisor_override=1), inputs, dtype)["y"]
+    return {"y": sums * in_format_of(inputs["x"], 1 / g.divisors)}
+
+
+FURTHER: tuple[Mistake, ...] = (
+    Mistake("sum rounded to the tensors' format before it is divided", ROUNDING, _rounded_sum, (FORWARD,)),
+    Mistake("reciprocal of the divisor rounded to the tensors' format", ROUNDING, _rounded_reciprocals, (FORWARD,)),
+    *POOL_FURTHER,
+)

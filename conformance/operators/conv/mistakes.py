@@ -25,6 +25,7 @@ from conformance.operators.image_mistakes import (
     within_tiles,
 )
 from conformance.operators.mistakes import (
+    ROUNDING,
     Change,
     Compute,
     D,
@@ -33,6 +34,7 @@ from conformance.operators.mistakes import (
     Mistake,
     W,
     channels_last,
+    in_format_of,
     misread,
     of_neighbours,
     on_outputs,
@@ -173,6 +175,18 @@ def _bias_twice(operator: Operator, geometry: ConvGeometry, inputs: Arrays, dtyp
     return {"y": y + per_channel(inputs["bias"].astype(dtype), geometry.rank)}
 
 
+def rounded_before_bias(forward: str) -> Mistake:
+    """Of an epilogue that reads the sums from memory."""
+
+    def compute(operator: Operator, geometry: Any, inputs: Arrays, dtype: Any) -> Arrays:
+        bare = {name: array for name, array in inputs.items() if name != "bias"}
+        y = in_format_of(inputs["x"], operator.reference(replace(geometry, bias=False), bare, dtype)["y"])
+        return {"y": y + per_channel(inputs["bias"].astype(dtype), geometry.rank)}
+
+    name = "sum rounded to the tensors' format before the bias is added"
+    return Mistake(name, ROUNDING, compute, (forward,), lambda g: g.bias)
+
+
 def _dbias_of(kept: slice) -> Compute:
     """dbias summed over some images only."""
 
@@ -230,6 +244,25 @@ def overwritten(operator: Operator, g: ConvGeometry, inputs: Arrays, dtype: Any)
     for tap, seen in zip(np.ndindex(*g.window), taps(g), strict=True):
         image[seen] = (w[..., *tap].swapaxes(1, 2) @ dy).reshape(g.n, g.c, *g.output_size)
     return {"dx": np.ascontiguousarray(cropped(image, g.padding, g.size))}
+
+
+def _between_steps(operator: Operator, g: ConvGeometry, inputs: Arrays, dtype: Any) -> Arrays:
+    """dx that every tap of an element adds to, also where it lies between the steps of the stride: the window whose
+    number is rounded down has it."""
+    if max(g.stride) == 1:
+        raise InapplicableError
+    dy = inputs["dy"].astype(dtype).reshape(g.n, g.groups, g.k // g.groups, *g.output_size)
+    w = inputs["w"].astype(dtype).reshape(g.groups, g.k // g.groups, -1, *g.window)
+    dx = np.zeros((g.n, g.groups, g.c // g.groups, *g.size), dtype)
+    for tap in np.ndindex(*g.window):
+        steps = zip(g.size, tap, g.padding, g.dilation, strict=True)
+        ahead = [np.arange(size) + before - t * dilation for size, t, (before, _), dilation in steps]
+        windows = [at // u for at, u in zip(ahead, g.stride, strict=True)]
+        found = zip(ahead, windows, g.output_size, strict=True)
+        held = [np.flatnonzero((at >= 0) & (p < count)) for at, p, count in found]
+        read = np.ix_(*(p[places] for p, places in zip(windows, held, strict=True)))
+        dx[(..., *np.ix_(*held))] += np.einsum("gkc,ngk...->ngc...", w[..., *tap], dy[(..., *read)])
+    return {"dx": dx.reshape(g.x.shape)}
 
 
 def gaps(operator: Operator, g: Any) -> np.ndarray:
@@ -331,6 +364,8 @@ FURTHER: tuple[Mistake, ...] = (
         misread(w=_in_turn(0), bias=_in_turn(0), y=_in_turn(1)),
         when=lambda g: g.groups > 1,
     ),
+    Mistake("taps between the steps of the stride added to dx", "gradients", _between_steps, (BACKWARD_DATA,)),
+    rounded_before_bias(FORWARD),
     *FURTHER_IMAGES,
     *FURTHER_WINDOWS,
     *FURTHER_DILATIONS,

@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 
 from conformance.operators.base import Arrays
-from conformance.operators.conv.mistakes import CONVOLVING, FURTHER
+from conformance.operators.conv.mistakes import CONVOLVING
+from conformance.operators.conv.mistakes import FURTHER as OF_CONVOLUTION
 from conformance.operators.conv_bn.geometry import ConvBnGeometry
 from conformance.operators.conv_bn.normalisation_mistakes import (
+    FOLDED,
     NORMALISATION,
     affine,
     counting,
@@ -213,8 +215,6 @@ _GRADIENTS_AFFINE: dict[str, Steps] = {
 }
 _WHERE = (BACKWARD,)
 
-__all__ = ["FURTHER", "MISTAKES"]
-
 MISTAKES: tuple[Mistake, ...] = (
     *CONVOLVING,
     *NORMALISATION,
@@ -228,3 +228,5 @@ MISTAKES: tuple[Mistake, ...] = (
     *mistakes(_WHERE, _GRADIENTS),
     *mistakes(_WHERE, _GRADIENTS_AFFINE, affine),
 )
+
+FURTHER: tuple[Mistake, ...] = (FOLDED, *OF_CONVOLUTION)

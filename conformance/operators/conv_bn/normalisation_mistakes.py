@@ -20,13 +20,14 @@ from conformance.operators.conv_bn.steps import (
     Statistics,
     Step,
     Steps,
+    convolved,
     moved,
     of_batch,
     of_running,
     over_batch,
 )
 from conformance.operators.image_mistakes import TILES, within_tiles
-from conformance.operators.mistakes import H, InapplicableError, Mistake, W
+from conformance.operators.mistakes import ROUNDING, H, InapplicableError, Mistake, W, in_format_of
 from conformance.operators.spatial import per_channel, places
 
 TRAINING = (FORWARD, BACKWARD)
@@ -389,6 +390,18 @@ _INFERENCE: dict[str, Steps] = {
     "running_var corrected for bias once more": Steps(inverse=lambda var, g: g.inverse(var * g.count / (g.count - 1))),
 }
 
+
+def _folded(p: Parts) -> Any:
+    """y of filters that were multiplied by the scale and stored as the filters were."""
+    scale = p.inverse * p.gamma
+    scaled = p.inputs["w"].astype(np.float64) * scale.reshape(-1, *[1] * (p.geometry.rank + 1))
+    z = convolved(p.geometry, p.inputs | {"w": in_format_of(p.inputs["w"], scaled)})
+    return z + p.beta - p.mean * scale
+
+
+FOLDED = Mistake(
+    "filters rounded to their format after they took the scale", ROUNDING, _Wrong(Steps(y=_folded)), (INFERENCE,)
+)
 
 NORMALISATION: tuple[Mistake, ...] = (
     *mistakes(TRAINING, _STATISTICS),

@@ -19,6 +19,7 @@ from conformance.operators.conv.mistakes import (
     gaps_filled,
     over_places,
     overwritten,
+    rounded_before_bias,
     tails_of_sums,
 )
 from conformance.operators.conv_transpose.geometry import TransposedGeometry
@@ -182,4 +183,7 @@ MISTAKES: tuple[Mistake, ...] = (
     *(Mistake(name, "gradients", compute, (where,)) for name, (compute, where) in _SUMS.items()),
 )
 
-FURTHER: tuple[Mistake, ...] = (*_LONGER, *FURTHER_IMAGES, *FURTHER_WINDOWS, *FURTHER_DILATIONS)
+FURTHER: tuple[Mistake, ...] = (
+    rounded_before_bias(FORWARD),
+    *(*_LONGER, *FURTHER_IMAGES, *FURTHER_WINDOWS, *FURTHER_DILATIONS),
+)

@@ -89,6 +89,12 @@ _FORWARD: dict[str, Compute] = {
 }
 
 
+def _in_a_byte(g: MaxPoolGeometry, x: np.ndarray) -> np.ndarray:
+    if math.prod(g.window) <= 256:
+        raise InapplicableError
+    return selected(g, x) % 256
+
+
 def _every_maximum(g: MaxPoolGeometry, x: np.ndarray, places: list[Any]) -> list[np.ndarray]:
     """Position -> which windows have their maximum there."""
     image = padded(x, g.overhang, x.dtype, -np.inf)
@@ -158,4 +164,7 @@ MISTAKES: tuple[Mistake, ...] = (
     *(Mistake(f"max pooling: {name}", "gradients", compute, (BACKWARD,)) for name, compute in _BACKWARD.items()),
 )
 
-FURTHER: tuple[Mistake, ...] = (*POOL_FURTHER, *FURTHER_DILATIONS)
+FURTHER: tuple[Mistake, ...] = (
+    Mistake("max pooling: place of the maximum kept in a byte", "gradients", choosing(_in_a_byte), (BACKWARD,)),
+    *(*POOL_FURTHER, *FURTHER_DILATIONS),
+)
