@@ -279,15 +279,22 @@ def test_what_is_read_from_results_is_not_said_beside_a_mistake():
     assert "left zero" not in str(found)
 
 
-def _between_steps(g: ConvGeometry, known: Expectation) -> Arrays:
+def _between_steps(g: ConvGeometry, known: Expectation, meets: Callable[..., bool] = lambda *_: True) -> Arrays:
     """Every row of x asks every tap for a row of y, and rounds down."""
     w, dy, dx = known.inputs["w"], known.inputs["dy"].astype(np.float64), np.zeros(g.x.shape)
     for row, column, r, s in itertools.product(*map(range, (g.h, g.w, g.r, g.s))):
         at, beside = row + g.padding[0][0] - r * g.dilation[0], column + g.padding[1][0] - s * g.dilation[1]
         p, q = at // g.stride[0], beside // g.stride[1]
-        if at >= 0 and beside >= 0 and p < g.output_size[0] and q < g.output_size[1]:
+        if meets(g, row - r, column - s) and at >= 0 and beside >= 0 and p < g.output_size[0] and q < g.output_size[1]:
             dx[:, :, row, column] += dy[:, :, p, q] @ w[:, :, r, s]
     return {"dx": dx}
+
+
+def _without_dilation(g: ConvGeometry, known: Expectation) -> Arrays:
+    def meets(g: ConvGeometry, row: int, column: int) -> bool:
+        return (row + g.padding[0][0]) % g.stride[0] == 0 == (column + g.padding[1][0]) % g.stride[1]
+
+    return _between_steps(g, known, meets)
 
 
 def _split_evenly(g: ConvGeometry, known: Expectation) -> Arrays:
@@ -300,11 +307,12 @@ def _split_evenly(g: ConvGeometry, known: Expectation) -> Arrays:
     ("operator", "wrong", "name"),
     [
         ("conv_backward_data", _between_steps, "taps between the steps of the stride added to dx"),
+        ("conv_backward_data", _without_dilation, "taps of dx chosen by the stride without the dilation"),
         ("conv_forward", _split_evenly, "padding split evenly, the odd one after"),
     ],
 )
 def test_what_strangers_kernels_did_is_named(operator: str, wrong: Callable[..., Arrays], name: str):
-    known = case(operator, "n2 c3 h9 w11 k4 r3 s4 u2x3 p4:1x3:0")
+    known = case(operator, "n2 c3 h9 w11 k4 r3 s4 u2x3 p4:1x3:0 d1x2")
     assert names(diagnosed(known, wrong(known.recipe.geometry, known))) == (name,)
 
 
@@ -315,6 +323,19 @@ def test_the_place_of_a_maximum_that_wraps_in_a_byte_is_named():
         r, s = divmod(int(x[n, c, 5 * p :, 5 * q :][:17, :17].argmax()) % 256, 17)
         dx[n, c, 5 * p + r, 5 * q + s] += dy[n, c, p, q]
     assert names(diagnosed(known, {"dx": dx})) == ("max pooling: place of the maximum kept in a byte",)
+
+
+def test_a_window_that_is_moved_to_the_edge_of_the_image_is_named():
+    known = case("max_pool_forward", "maxpool n2 c3 h9 w11 r3 s3 u2 p3:2x2:3 d2")
+    x, y = known.inputs["x"], np.full(known.reference["y"].shape, -np.inf)
+    for p, q in np.ndindex(*y.shape[2:]):
+        top, left = 2 * p - 3, 2 * q - 2
+        rows, columns = (range(max(0, at), min(at + 5, size), 2) for at, size in ((top, 9), (left, 11)))
+        for row, column in itertools.product(rows, columns):
+            y[:, :, p, q] = np.maximum(y[:, :, p, q], x[:, :, row, column])
+    assert names(diagnosed(known, {"y": y})) == (
+        "max pooling: windows begin at the image's edge, whatever the dilation",
+    )
 
 
 ROUNDED = {

@@ -246,23 +246,29 @@ def overwritten(operator: Operator, g: ConvGeometry, inputs: Arrays, dtype: Any)
     return {"dx": np.ascontiguousarray(cropped(image, g.padding, g.size))}
 
 
-def _between_steps(operator: Operator, g: ConvGeometry, inputs: Arrays, dtype: Any) -> Arrays:
-    """dx that every tap of an element adds to, also where it lies between the steps of the stride: the window whose
-    number is rounded down has it."""
-    if max(g.stride) == 1:
-        raise InapplicableError
-    dy = inputs["dy"].astype(dtype).reshape(g.n, g.groups, g.k // g.groups, *g.output_size)
-    w = inputs["w"].astype(dtype).reshape(g.groups, g.k // g.groups, -1, *g.window)
-    dx = np.zeros((g.n, g.groups, g.c // g.groups, *g.size), dtype)
-    for tap in np.ndindex(*g.window):
-        steps = zip(g.size, tap, g.padding, g.dilation, strict=True)
-        ahead = [np.arange(size) + before - t * dilation for size, t, (before, _), dilation in steps]
-        windows = [at // u for at, u in zip(ahead, g.stride, strict=True)]
-        found = zip(ahead, windows, g.output_size, strict=True)
-        held = [np.flatnonzero((at >= 0) & (p < count)) for at, p, count in found]
-        read = np.ix_(*(p[places] for p, places in zip(windows, held, strict=True)))
-        dx[(..., *np.ix_(*held))] += np.einsum("gkc,ngk...->ngc...", w[..., *tap], dy[(..., *read)])
-    return {"dx": dx.reshape(g.x.shape)}
+def _gathered(dilated: bool) -> Compute:
+    """dx where each element asks every tap for the window that it is in, whose number is rounded down: also where the
+    element lies between the steps of the stride, or, if not `dilated`, where it does but for the dilation."""
+
+    def compute(operator: Operator, g: ConvGeometry, inputs: Arrays, dtype: Any) -> Arrays:
+        if max(g.stride) == 1 or (max(g.dilation) == 1 and not dilated):
+            raise InapplicableError
+        dy = inputs["dy"].astype(dtype).reshape(g.n, g.groups, g.k // g.groups, *g.output_size)
+        w = inputs["w"].astype(dtype).reshape(g.groups, g.k // g.groups, -1, *g.window)
+        dx = np.zeros((g.n, g.groups, g.c // g.groups, *g.size), dtype)
+        axes = [*zip(g.size, g.stride, g.padding, g.dilation, g.output_size, strict=True)]
+        for tap in np.ndindex(*g.window):
+            held, read = [], []
+            for t, (size, u, (before, _), d, count) in zip(tap, axes, strict=True):
+                at = np.arange(size) + before - t * d
+                meets = (at >= 0) & (at // u < count) & (dilated | ((at + t * (d - 1)) % u == 0))
+                held.append(np.flatnonzero(meets))
+                read.append(at[meets] // u)
+            seen = dy[(..., *np.ix_(*read))]
+            dx[(..., *np.ix_(*held))] += np.einsum("gkc,ngk...->ngc...", w[..., *tap], seen)
+        return {"dx": dx.reshape(g.x.shape)}
+
+    return compute
 
 
 def gaps(operator: Operator, g: Any) -> np.ndarray:
@@ -364,7 +370,8 @@ FURTHER: tuple[Mistake, ...] = (
         misread(w=_in_turn(0), bias=_in_turn(0), y=_in_turn(1)),
         when=lambda g: g.groups > 1,
     ),
-    Mistake("taps between the steps of the stride added to dx", "gradients", _between_steps, (BACKWARD_DATA,)),
+    Mistake("taps between the steps of the stride added to dx", "gradients", _gathered(True), (BACKWARD_DATA,)),
+    Mistake("taps of dx chosen by the stride without the dilation", "gradients", _gathered(False), (BACKWARD_DATA,)),
     rounded_before_bias(FORWARD),
     *FURTHER_IMAGES,
     *FURTHER_WINDOWS,

@@ -82,6 +82,25 @@ _CHOICES: dict[str, Compute] = {
     "average instead of maximum": _average,
 }
 
+
+def _clamped(operator: Operator, g: MaxPoolGeometry, inputs: Arrays, dtype: Any) -> Arrays:
+    """y of windows whose first tap, where it lies before the image, is moved to its first element, and the others by as
+    much, up to where the window ends."""
+    if max(g.dilation) == 1 or not is_padded(g.padding):
+        raise InapplicableError
+    taps_of = []
+    for size, window, u, d, (before, _), count in zip(
+        g.size, g.window, g.stride, g.dilation, g.padding, g.output_size, strict=True
+    ):
+        start = np.arange(count)[:, None] * u - before
+        at = np.maximum(start, 0) + np.arange(window) * d
+        within = (at <= start + (window - 1) * d) & (at < size)
+        taps_of.append(np.where(within, at, size))  # behind the image is minus infinity
+    image = np.pad(inputs["x"].astype(dtype), ((0, 0), (0, 0), *((0, 1),) * g.rank), constant_values=-np.inf)
+    seen = (np.ix_(*(of[:, t] for of, t in zip(taps_of, tap, strict=True))) for tap in np.ndindex(*g.window))
+    return {"y": np.max([image[(..., *places)] for places in seen], axis=0)}
+
+
 _FORWARD: dict[str, Compute] = {
     "maximum of the magnitudes": on_outputs(lambda y, g: np.abs(y), "y"),
     "maximum starts at zero": on_outputs(lambda y, g: np.maximum(y, 0), "y"),
@@ -165,6 +184,7 @@ MISTAKES: tuple[Mistake, ...] = (
 )
 
 FURTHER: tuple[Mistake, ...] = (
+    Mistake("max pooling: windows begin at the image's edge, whatever the dilation", "pooling", _clamped, (FORWARD,)),
     Mistake("max pooling: place of the maximum kept in a byte", "gradients", choosing(_in_a_byte), (BACKWARD,)),
     *(*POOL_FURTHER, *FURTHER_DILATIONS),
 )
