@@ -18,8 +18,9 @@ from conformance.problems.features import SAME_AXIS
 
 MOST = 3
 """Literals of a condition; two features of the same axis are two."""
-HIDDEN = 0.5
-"""Passing cases that a condition may hold of, as a share of the failing ones."""
+HIDDEN, MANY = 0.5, 20
+"""Passing cases that a condition may hold of, as a share of the failing ones; failing ones from which on it may be as
+many: padding that is ignored shows in no case whose padding no window with an output reaches, which most are."""
 ENOUGH = 5
 """Failing cases from which on a condition may hold of passing ones."""
 CONTRAST = 0.5
@@ -145,6 +146,7 @@ def conditions(
 
     Of literals that say the same of all passing cases only the plainest is looked at.
     """
+    hidden = 2 * hidden if len(failing) >= MANY else hidden
     allowed = int(min(hidden * len(failing), CONTRAST * len(passing.cases))) if len(failing) >= ENOUGH else 0
     kept: dict[int, Literal] = {}
     for literal in common(failing):

@@ -102,6 +102,8 @@ def of_geometry(geometry: Any) -> Traits:
     sizes = _sizes(geometry)
     found = {text for text, holds in WHOLE_PROBLEM.items() if holds(geometry)} | _on_axes(geometry)
     found |= _options(geometry)
+    if min(geometry.window) == 1 < max(geometry.window):
+        found.add("window 1 on some axis, not on every")
     found |= {f"{geometry.rank}-D", *(["one group"] if sizes.get("groups") == 1 else [])}
     if "K" in sizes:
         found.add("K = C" if sizes["K"] == sizes["C"] else "K and C differ")
