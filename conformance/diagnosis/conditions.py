@@ -25,9 +25,8 @@ ENOUGH = 5
 """Failing cases from which on a condition may hold of passing ones."""
 CONTRAST = 0.5
 """The same as a share of all passing cases: what holds of most of them tells nothing."""
-PRICE = 1.1
-"""What it costs a condition, in literals, to hold of twice as many passing cases: one more literal takes the few away
-that no mistake hides, and is not worth what it takes of many."""
+LITERAL = 7.0
+"""Bits of a literal: one of about a hundred that hold of all failing cases."""
 FEW = ("window", "stride", "dilation", "padding", "groups")
 """How the names of sizes begin that have few values, for one of which a kernel may have a path of its own."""
 COUNTS = ("elements", "outputs", "taps")
@@ -157,9 +156,16 @@ def conditions(
     }
 
     def cost(condition: Condition) -> tuple[float, list[str]]:
-        return weight(condition) + PRICE * math.log2(1 + found[condition]), sorted(map(str, condition))
+        return LITERAL * weight(condition) + _bits(len(failing), found[condition]), sorted(map(str, condition))
 
     return sorted(found, key=cost)
+
+
+def _bits(failing: int, passing: int) -> float:
+    """What it takes to say which of the cases of a condition fail, if it does not say so by itself: the shortest
+    description is the best (Rissanen, Automatica 14(5), 1978)."""
+    cases = failing + passing
+    return sum(count * math.log2(cases / count) for count in (failing, passing) if count)
 
 
 def _combined(literals: Sequence[tuple[int, Literal]], most: float) -> Iterator[tuple[int, Condition]]:
