@@ -195,14 +195,16 @@ class Session:
             self.summary.decide(self._take)
         except KeyboardInterrupt:
             self.summary.incomplete, status = True, ExitCode.INTERRUPTED
+        if invalid is not None:
+            status = ExitCode.INTERNAL
         if self.records is not None:
             try:
                 self.records.end(status, self.summary.incomplete, 0 if invalid is None else invalid.verdicts)
             except (OSError, RecordsError) as error:
                 if exitstatus != ExitCode.UNUSABLE:  # else it has been said
                     self.summary.unwritable = str(recording.unwritable(self.records.path, error))
-                    status = ExitCode.UNUSABLE
-        session.exitstatus = status if invalid is None else ExitCode.INTERNAL
+                    status = ExitCode.UNUSABLE if invalid is None else status
+        session.exitstatus = status
 
 
 SESSION = pytest.StashKey[Session]()
