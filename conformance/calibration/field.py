@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from conformance.implementations.registry import source_hash
+from conformance.implementations.source_files import source_hash
 from conformance.inputs.recipes import progress
 from conformance.resources import CHECKOUT
 from conformance.results.reading import verdicts
