@@ -231,7 +231,8 @@ INTRUDERS = {
         "was moved during the run, or replaced",
     ),
     "replaced and deleted": (
-        "other = pathlib.Path('other'); other.write_text('{\"kind\":\"footer\"}'); file.exists() and other.rename(file); return y",
+        "other = pathlib.Path('other'); other.write_text('{\"kind\":\"footer\"}'); "
+        "file.exists() and other.rename(file); return y",
         "cannot be written (it was deleted during the run)",
     ),
     "cut": ("file.exists() and file.write_text(''); return y", "was cut during the run by somebody else"),

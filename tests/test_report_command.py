@@ -38,12 +38,13 @@ def test_lines_left_out_are_said_and_the_status_is_one(tmp_path: Path, capsys: p
     path = tmp_path / "cut.jsonl"
     path.write_bytes(sealed([HEADER, sample()]) + json.dumps(sample(problem="b"))[:99].encode())
     assert main(["report", str(path), "-o", str(tmp_path / "out")]) == 1
-    assert capsys.readouterr().err == (
-        "report: cut.jsonl: the run of 2026-05-04T03:02:01+00:00 was cut off or interrupted; give its command --resume\n"
-        "report: cut.jsonl, line 3 (the last, without a line end): is cut off: was its run interrupted?; left out\n"
-    )
+    unfinished, cut = capsys.readouterr().err.splitlines()
+    run = "the run of 2026-05-04T03:02:01+00:00"
+    assert unfinished == f"report: cut.jsonl: {run} was cut off or interrupted; give its command --resume"
+    last = "line 3 (the last, without a line end)"
+    assert cut == f"report: cut.jsonl, {last}: is cut off: was its run interrupted?; left out"
     page = (tmp_path / "out" / "index.html").read_text()
-    assert "cut.jsonl, line 3 (the last, without a line end): is cut off" in page
+    assert f"cut.jsonl, {last}: is cut off" in page
     assert "2 defects in the files" in page
     assert "1 verified case of 1 implementation passes, but 2 defects in the files." in page
 

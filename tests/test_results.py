@@ -264,7 +264,7 @@ def test_whatever_is_changed_in_a_file_is_seen(change: Callable[[list[bytes]], o
     (run,) = runs(b"".join(lines), "run.jsonl")
     with pytest.raises(ChangedError, match=r"run.jsonl, lines 1 to \d: are not what the run of 2026.* wrote"):
         run.require_whole()
-    with pytest.raises(RecordError, match="it, lines 1 to .: are not what the run of .*, or begin again"):
+    with pytest.raises(RecordError, match=r"it, lines 1 to \d: are not what the run of .*, or begin again"):
         earlier(b"".join(lines))
 
 

@@ -136,7 +136,7 @@ def _import(path: Path) -> ModuleType:
 
 
 def register(registry: Registry, place: str, files: SourceFiles, values: Iterable[object]) -> None:
-    """Take in the implementations among some values, which these files define. Raises ValueError where there are none."""
+    """Take in the implementations among some values, which `files` define. Raises ValueError where there are none."""
     found = {id(value): value for value in values if isinstance(value, Implementation)}
     if not found:
         raise ValueError("defines no conformance.Implementation at module level")

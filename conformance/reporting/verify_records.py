@@ -34,8 +34,8 @@ from conformance.results.schema import STATUSES, VERIFIED, Attempt, CaseRecord, 
 MAX_LISTED = 20
 """Defects that are listed."""
 UNSEEN = (
-    "Not seen: lines that were taken out, changed or made up together with the digest in the footer, unless their cases "
-    "are run again; checks of behaviour and trainings, which are never run again; "
+    "Not seen: lines that were taken out, changed or made up together with the digest in the footer, unless their "
+    "cases are run again; checks of behaviour and trainings, which are never run again; "
     "level, date, machine and times that were made up; and whether a kernel of the records is the one here, unless the "
     "hashes of their sources agree."
 )

@@ -95,8 +95,8 @@ class Run:
             )
         if not self.fits:
             raise ChangedError(
-                f"{where}: are not what {self.title} wrote, whose footer has another digest: some were changed, added or taken "
-                "out; give the file as it was, or run again"
+                f"{where}: are not what {self.title} wrote, whose footer has another digest: some were changed, added "
+                "or taken out; give the file as it was, or run again"
             )
         if self.stray:
             raise ChangedError(f"{self.name}, line {self.stray[0]}: stands behind the end of {self.title}; take it out")
