@@ -111,7 +111,6 @@ WINOGRAD = {"contract": {"algorithm": "winograd-f2"}}
 DEFECTS: dict[str, Callable[[Lines], object]] = {
     f" {NAME} has a verdict already (": lambda ls: ls.insert(1, plain(ls)),
     "field golden of a header: 0123, in this suite it is": lambda ls: ls[0].update(golden="0123"),
-    "of a run at level full, which no header": saying(run_level="full"),
     "acme has another source than in the lines above": lambda ls: ls[-2].update(source="0" * 64),
     ": belong to no run, for no header": lambda ls: ls.pop(0),
     "field cases: one case counts as 3": saying(cases=3),

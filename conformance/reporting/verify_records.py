@@ -34,8 +34,8 @@ from conformance.results.schema import STATUSES, VERIFIED, Attempt, CaseRecord, 
 MAX_LISTED = 20
 """Defects that are listed."""
 UNSEEN = (
-    "Not seen: lines that were taken out, changed or made up together with the digest in the footer, unless their "
-    "cases are run again; checks of behaviour and trainings, which are never run again; "
+    "Not seen: lines that were taken out, changed or made up together with the digest in the footer, or before a run "
+    "that was cut off was gone on with, unless their cases are run again; checks of behaviour and trainings, which are never run again; "
     "level, date, machine and times that were made up; and whether a kernel of the records is the one here, unless the "
     "hashes of their sources agree."
 )
@@ -140,8 +140,6 @@ def defects(runs: Sequence[Run], placed: Sequence[Placed]) -> Iterator[str]:
     first: dict[tuple[str, ...], str] = {}
     sources: dict[str, str] = {}
     for place, record in placed:
-        if begun and record.run_level not in {header.level for header in begun}:
-            yield f"{place}: of a run at level {shown(record.run_level)}, which no header of the file has"
         if record.source and sources.setdefault(record.implementation, record.source) != record.source:
             yield f"{place}: {shown(record.implementation)} has another source than in the lines above it"
         if isinstance(record, Attempt):

@@ -60,7 +60,7 @@ class Run:
     last: int = 0
     footer: Footer | None = None
     fits: bool = True
-    stray: list[int] = field(default_factory=list)
+    stray: set[int] = field(default_factory=set)
 
     @property
     def title(self) -> str:
@@ -99,7 +99,9 @@ class Run:
                 "or taken out; give the file as it was, or run again"
             )
         if self.stray:
-            raise ChangedError(f"{self.name}, line {self.stray[0]}: stands behind the end of {self.title}; take it out")
+            raise ChangedError(
+                f"{self.name}, line {min(self.stray)}: stands behind the end of {self.title}; take it out"
+            )
         if self.footer is None or self.footer.interrupted:
             raise UnfinishedError(f"{self.name}: {self.title} was cut off or interrupted; give its command --resume")
 
@@ -128,7 +130,7 @@ def runs(content: bytes, name: str) -> list[Run]:
             bound.update(line[: line.rfind(mark.digest.encode())])
             run.footer, run.fits = mark, bound.hexdigest() == mark.digest
         elif run.footer is not None and line.strip():
-            run.stray.append(number)
+            run.stray.add(number)
         digest.update(line)
     return found
 

@@ -148,7 +148,7 @@ def unexplained(footer: Footer) -> str:
     failed = status == ExitCode.BAD and (cases.get("fail") or cases.get("error"))
     if failed or footer.interrupted or status in (ExitCode.GOOD, ExitCode.NOTHING):
         return ""
-    return f"{status}: {ExitCode(status).meaning}" if status in {*ExitCode} else str(status)
+    return ": ".join([str(status), *(code.meaning for code in ExitCode if code == status)])
 
 
 def _lean(record: Record, shared: dict[Any, Any]) -> Record:
