@@ -233,7 +233,7 @@ INTRUDERS = {
     "replaced and deleted": (
         "other = pathlib.Path('other'); other.write_text('{\"kind\":\"footer\"}'); "
         "file.exists() and other.rename(file); return y",
-        "cannot be written (it was deleted during the run)",
+        "cannot be written (it was deleted during the run; what it held is in records.jsonl.kept)",
     ),
     "cut": ("file.exists() and file.write_text(''); return y", "was cut during the run by somebody else"),
     "appended to": (
@@ -253,6 +253,16 @@ def test_a_run_ends_with_the_file_that_it_began_with(project: Project, body: str
     outcome = project.run(*TWO)
     assert (outcome.exit, message in outcome.text) == (4, True)
     assert no_traceback_of_ours(outcome.text)
+
+
+def test_what_a_deleted_file_held_is_kept(project: Project):
+    project.kernel(body=OPENED + "file.unlink(missing_ok=True); return y")
+    assert project.run(*TWO).exit == 4
+    (project.folder / "records.jsonl.kept").rename(project.folder / "records.jsonl")
+    project.kernel(body="return y")
+    assert "acme was changed since" in project.run(*TWO, "--resume").text
+    project.kernel(body=OPENED + "file.unlink(missing_ok=True); return y")
+    assert "resumed: 1 records of records.jsonl" in project.run(*TWO, "--resume").text
 
 
 def test_what_somebody_else_appends_loses_no_verdict(project: Project):

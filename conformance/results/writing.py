@@ -147,7 +147,7 @@ class Records:
         except FileNotFoundError:
             moved = True
         if not own.st_nlink:
-            raise FileNotFoundError(errno.ENOENT, "it was deleted during the run")
+            raise FileNotFoundError(errno.ENOENT, f"it was deleted during the run{self._kept()}")
         if moved:
             raise RecordsError("was moved during the run, or replaced; move back what holds this run's records")
         if own.st_size < self._size:
@@ -155,6 +155,15 @@ class Records:
         if own.st_size > self._size:
             self._intruded = True
             self._truncate()
+
+    def _kept(self) -> str:
+        """Save what a file held that has no name any more; where, in words."""
+        assert self._file is not None
+        place = self._place.with_name(f"{self._place.name}.kept")
+        with suppress(OSError), place.open("xb") as file:
+            file.write(os.pread(self._file, self._size, 0))
+            return f"; what it held is in {place.name}"
+        return ""
 
     def _require_as_written(self) -> None:
         """At the end. Raises OSError and RecordsError where readers will find something else than was written."""
