@@ -16,7 +16,7 @@ import pytest
 
 from conformance.__main__ import main
 from conformance.inputs.manifest import digest
-from conformance.results.reading import read
+from conformance.results.reading import UnfinishedError, read
 from conformance.results.writing import Records, RecordsError
 from tests.conftest import TINY, Project, no_traceback_of_ours
 from tests.kill_and_resume import Run
@@ -351,6 +351,8 @@ def test_a_signal_ends_a_run_as_ctrl_c_does(project: Project, workers: tuple[str
     assert (process.returncode, [r["implementation"] for r in project.records()]) == (2, ["acme"])
     footer = project.lines()[-1]
     assert (footer["kind"], footer["exit_status"], footer["interrupted"]) == ("footer", 2, True)
+    with pytest.raises(UnfinishedError):  # and not changed
+        read(project.folder / "records.jsonl")[0].require_whole()
     assert "Traceback" not in output
     assert not left(process.pid)
 

@@ -124,14 +124,14 @@ class Records:
         """All of a line or nothing. Raises OSError and RecordsError."""
         assert self._file is not None
         self._require_own()
-        before, left = self._size, memoryview(content)
+        before, left = (self._size, self._digest.copy()), memoryview(content)
         try:
             while left:
                 left = left[os.write(self._file, left) :]
-            self._size = before + len(content)
+            self._size += len(content)
             self._digest.update(content)
         except BaseException:  # an interruption as well
-            self._size = before
+            self._size, self._digest = before
             with suppress(OSError):
                 self._truncate()
             raise
