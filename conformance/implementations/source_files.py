@@ -14,7 +14,8 @@ from conformance.implementations.implementation import ImplementationError
 NATIVE = re.compile(r"\.(so(\.\d+)*|dylib|dll|pyd|cubin|fatbin|hsaco|neff)$")
 """Names of shared libraries and of device binaries."""
 WRITTEN = re.compile(r"\.(csv|html|jsonl?|log|md|txt|xml)$")
-"""Names of what runs and kernels write beside sources, such as records: no change of it is one of a kernel."""
+"""Names of what runs and kernels write beside sources, such as records: no change of it is one of a kernel. Nor is one
+in a hidden folder, where caches and repositories are."""
 
 
 class SourceFiles:
@@ -37,7 +38,7 @@ class SourceFiles:
             if file != path and not (NATIVE.search(file.name) or _is_text(content)):
                 continue
             digest.update(os.fsencode(name.as_posix()) + b"\0" + content + b"\0")
-            if not WRITTEN.search(file.name):
+            if not (WRITTEN.search(file.name) or any(part.startswith(".") for part in name.parts[1:])):
                 self._seen[file.absolute()] = state, hashlib.sha256(content).digest()
         self.digest = digest.hexdigest()
 

@@ -209,12 +209,14 @@ ALIKE: dict[str, Callable[[Path], object]] = {
     "touched": lambda folder: (folder / "shared.py").touch(),
     "compiled": lambda folder: (folder / "conv.so").write_bytes(b"\x7fELF\0"),
     "records": lambda folder: write(folder / "run.jsonl", "{}"),
+    "hidden": lambda folder: write(folder / ".git" / "HEAD", "other"),
 }
 
 
 def watched(tmp_path: Path) -> tuple[Path, SourceFiles]:
     folder = package(tmp_path / "acme", "x")
     write(folder / "run.jsonl", "")
+    write(folder / ".git" / "HEAD", "main")
     return folder, SourceFiles(folder)
 
 
