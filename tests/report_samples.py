@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import random
 import shlex
@@ -103,9 +104,36 @@ def as_read(record: Mapping[str, Any]) -> schema.Record:
     return decode(json.dumps(record))
 
 
+HEADER = {
+    "kind": "header", "schema": SCHEMA, "started": "2026-05-04T03:02:01+00:00", "command": ["pytest"], "versions": {},
+    "level": "smoke", "seed": 0, "method": "auto", "golden": "",
+}  # fmt: skip
+FOOTER = {
+    "kind": "footer", "schema": SCHEMA, "ended": "2026-05-04T04:02:01+00:00", "cases": {}, "exit_status": 0,
+    "interrupted": False,
+}  # fmt: skip
+
+
+def sealed(lines: Iterable[Mapping[str, Any] | bytes]) -> bytes:
+    """The content of a file with these lines, whose footers fit what stands above them."""
+    found, digest = list[bytes](), hashlib.sha256()
+    for line in lines:
+        kind = "" if isinstance(line, bytes) else line["kind"]
+        if not isinstance(line, bytes):
+            digest = hashlib.sha256() if kind == "header" and not line.get("resumed") else digest
+            line = json.dumps({**line, "digest": ""} if kind == "footer" else line, separators=(",", ":")).encode()
+        if kind == "footer":
+            above = digest.copy()
+            above.update(line[:-2])
+            line = line[:-2] + above.hexdigest().encode() + line[-2:]
+        found.append(line + b"\n")
+        digest.update(found[-1])
+    return b"".join(found)
+
+
 def written(path: Path, records: Iterable[Mapping[str, Any]]) -> Path:
-    """A file of records."""
-    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    """A file of the records of one run, whose header is its first line."""
+    path.write_bytes(sealed([HEADER, *records, FOOTER]))
     return path
 
 

@@ -19,6 +19,7 @@ from conformance.problems import LAYOUTS, PROBLEMS
 from conformance.training.tables import DIRECTIONS, DISTRIBUTION
 from conformance.training.training_demand import TrainingDemand
 from tests.conftest import TINY, Project, no_traceback_of_ours
+from tests.report_samples import sealed
 
 pytest_plugins = ["pytester"]
 
@@ -332,14 +333,17 @@ def test_bad_command_lines(project: Project, capsys: pytest.CaptureFixture[str])
     assert f"make them with `conformance run {file} --records=records.jsonl`" in refused(file)
     assert "cannot be read" in refused(file, str(records))
     records.write_text("{}\n")
-    assert "line 1: " in refused(file, str(records))
+    assert "lines 1 to 1: belong to no run" in refused(file, str(records))
     records.unlink()
     project.run()
     twice = records.read_bytes()
     project.run("--seed=1")
     records.write_bytes(records.read_bytes() + twice)
     assert "of several runs (--level=standard --seed=0, --level=standard --seed=1)" in refused(file, str(records))
-    records.write_bytes(twice.replace(b"conv_forward", b"conv_backward"))
+    records.write_bytes(twice.replace(b'"status":"pass"', b'"status":"fail"'))
+    assert "lines 1 to 3: are not what the run of 20" in refused(file, str(records))
+    lines = map(json.loads, twice.replace(b"conv_forward", b"conv_backward").splitlines())
+    records.write_bytes(sealed(lines))
     assert "operator 'conv_backward' must be one of conv_forward, " in refused(file, str(records))
     file = str(project.kernel(body="return y + 0"))
     assert "no verdict on" in refused(file, str(records))

@@ -147,7 +147,7 @@ def test_actions_are_pinned_by_commit():
 WRONG = {
     "other": (["--mutation"], b"nothing of a campaign\n", "no line with 'mutation score'"),
     "no text": (["--mutation"], b"\xff", "wrong: 'utf-8' codec can't decode byte 0xff"),
-    "no records": ([], b"nothing\n", "wrong, line 1: is not JSON"),
+    "no records": ([], b"nothing\n", "wrong, lines 1 to 1: belong to no run"),
 }
 
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ import pytest
 
 from conformance.__main__ import main
 from conformance.inputs.manifest import digest
+from conformance.results.reading import UnfinishedError, read
 from conformance.results.writing import Records, RecordsError
 from tests.conftest import TINY, Project, no_traceback_of_ours
 from tests.kill_and_resume import Run
+from tests.report_samples import sealed
 from tests.test_results import every_kind, header
 
 pytest_plugins = ["pytester"]
@@ -190,20 +193,21 @@ def test_a_run_on_a_kernel_that_was_changed_is_not_resumed(project: Project):
     assert "acme is not here; begin again" in project.run("--resume").text
 
 
-SPOILT = {
-    "no header": (lambda lines: lines[1:], "its first line is no header"),
-    "other goldens": (lambda lines: [lines[0].replace(digest(), "0" * 64), *lines[1:]], "its run had goldens 000000"),
-    "other versions": (lambda lines: [lines[0].replace('"numpy":"', '"numpy":"9'), *lines[1:]], "its run had numpy 9"),
-    "a broken line": (lambda lines: [lines[0], '{"kind":"case"}\n'], "it, line 2 object missing required field"),
+SPOILT: dict[str, tuple[Callable[[list[dict[str, Any]]], object], str]] = {
+    "no header": (lambda lines: lines.pop(0), "it, lines 1 to 2: belong to no run"),
+    "other goldens": (lambda lines: lines[0].update(golden="0" * 64), "its run had goldens 000000"),
+    "other versions": (lambda lines: lines[0]["versions"].update(numpy="9"), "its run had numpy 9"),
+    "a broken line": (lambda lines: lines.insert(1, {"kind": "case"}), "it, line 2 object missing required field"),
+    "two runs": (lambda lines: lines.extend([*lines]), "it holds the records of several runs"),
 }
 
 
 @pytest.mark.parametrize(("spoil", "message"), SPOILT.values(), ids=SPOILT)
-def test_a_file_that_cannot_be_resumed(project: Project, spoil, message: str):
+def test_a_file_that_cannot_be_resumed(project: Project, spoil: Callable[[list[dict[str, Any]]], object], message: str):
     project.kernel()
     project.run()
-    file = project.folder / "records.jsonl"
-    file.write_text("".join(spoil(file.read_text().splitlines(True))))
+    spoil(lines := project.lines())
+    (project.folder / "records.jsonl").write_bytes(sealed(lines))
     outcome = project.run("--resume")
     assert outcome.exit == 4
     assert f"cannot be resumed: {message}" in outcome.text
@@ -216,6 +220,57 @@ def test_times_are_not_resumed(project: Project):
     timed = '@pytest.mark.benchmarks("conv_forward", problems=())\ndef test_timed(measure_time, case): pass'
     project.write("suite/test_timed.py", f"import pytest\n{timed}")
     assert "times are not in records; time again with --overwrite" in project.run("--resume", "-p", "benchmark").text
+
+
+OPENED = "import pathlib; file = pathlib.Path('records.jsonl'); "
+INTRUDERS = {
+    "renamed": ("file.exists() and file.rename('moved.jsonl'); return y", "was moved during the run, or replaced"),
+    "replaced": (
+        "file.exists() and file.write_text(file.read_text()) and file.rename('moved.jsonl') and "
+        "file.write_text(pathlib.Path('moved.jsonl').read_text()); return y",
+        "was moved during the run, or replaced",
+    ),
+    "replaced and deleted": (
+        "other = pathlib.Path('other'); other.write_text('{\"kind\":\"footer\"}'); "
+        "file.exists() and other.rename(file); return y",
+        "cannot be written (it was deleted during the run; what it held is in records.jsonl.kept)",
+    ),
+    "cut": ("file.exists() and file.write_text(''); return y", "was cut during the run by somebody else"),
+    "appended to": (
+        "file.exists() and file.open('a').write('half of'); return y",
+        "somebody else wrote to it during the run; it holds this run's records without that",
+    ),
+    "changed": (
+        "file.exists() and file.open('r+').write(file.read_text().replace('integer', 'INTEGER')); return y",
+        "was changed during the run by somebody else",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "message"), INTRUDERS.values(), ids=INTRUDERS)
+def test_a_run_ends_with_the_file_that_it_began_with(project: Project, body: str, message: str):
+    project.kernel(body=OPENED + body)
+    outcome = project.run(*TWO)
+    assert (outcome.exit, message in outcome.text) == (4, True)
+    assert no_traceback_of_ours(outcome.text)
+
+
+def test_what_a_deleted_file_held_is_kept(project: Project):
+    project.kernel(body=OPENED + "file.unlink(missing_ok=True); return y")
+    assert project.run(*TWO).exit == 4
+    (project.folder / "records.jsonl.kept").rename(project.folder / "records.jsonl")
+    project.kernel(body="return y")
+    assert "acme was changed since" in project.run(*TWO, "--resume").text
+    project.kernel(body=OPENED + "file.unlink(missing_ok=True); return y")
+    assert "resumed: 1 records of records.jsonl" in project.run(*TWO, "--resume").text
+
+
+def test_what_somebody_else_appends_loses_no_verdict(project: Project):
+    project.kernel(body=OPENED + INTRUDERS["appended to"][0])
+    project.run(*TWO)
+    (run,) = read(project.folder / "records.jsonl")
+    run.require_whole()
+    assert len(list(run.records())) == 2
 
 
 def test_a_folder_that_vanishes_during_the_run(project: Project):
@@ -296,6 +351,8 @@ def test_a_signal_ends_a_run_as_ctrl_c_does(project: Project, workers: tuple[str
     assert (process.returncode, [r["implementation"] for r in project.records()]) == (2, ["acme"])
     footer = project.lines()[-1]
     assert (footer["kind"], footer["exit_status"], footer["interrupted"]) == ("footer", 2, True)
+    with pytest.raises(UnfinishedError):  # and not changed
+        read(project.folder / "records.jsonl")[0].require_whole()
     assert "Traceback" not in output
     assert not left(process.pid)
 

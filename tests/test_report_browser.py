@@ -58,8 +58,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
         absent(),
     ]
-    page, errors = build([written(folder / "run.jsonl", spread(seeds, 3000))], folder, "A report")
-    assert errors == ()
+    page, digest = build([written(folder / "run.jsonl", spread(seeds, 3000))], folder, "A report")
+    assert digest.results.errors == ()
     return page
 
 

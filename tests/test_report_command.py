@@ -11,7 +11,7 @@ import pytest
 from conformance.__main__ import main
 from conformance.reporting import report_command
 from tests.conftest import TINY, Project, absence
-from tests.report_samples import failed, sample, written
+from tests.report_samples import FOOTER, HEADER, Record, absent, failed, sample, sealed, written
 
 pytest_plugins = ["pytester"]
 
@@ -28,7 +28,7 @@ def test_a_report_of_two_files(tmp_path: Path, capsys: pytest.CaptureFixture[str
     first = written(tmp_path / "a.jsonl", [sample()])
     second = written(tmp_path / "b.jsonl", [failed(problem="b")])
     out = tmp_path / "deep" / "report"
-    assert main(["report", str(first), str(second), "-o", str(out), "--title", "Nightly"]) == 0
+    assert main(["report", str(first), str(second), "-o", str(out), "--title", "Nightly"]) == 1
     assert {path.name for path in out.iterdir()} == FILES
     assert capsys.readouterr().out == f"{out / 'index.html'}\n"
     assert "<title>Nightly</title>" in (out / "index.html").read_text()
@@ -36,29 +36,61 @@ def test_a_report_of_two_files(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 def test_lines_left_out_are_said_and_the_status_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     path = tmp_path / "cut.jsonl"
-    path.write_text(json.dumps(sample()) + "\n" + json.dumps(sample(problem="b"))[:99])
+    path.write_bytes(sealed([HEADER, sample(), sample(problem="c")]) + json.dumps(sample(problem="b"))[:99].encode())
     assert main(["report", str(path), "-o", str(tmp_path / "out")]) == 1
-    assert capsys.readouterr().err == (
-        "report: cut.jsonl, line 2 (the last, without a line end): is cut off: was its run interrupted?; left out\n"
-    )
+    unfinished, cut = capsys.readouterr().err.splitlines()
+    run = "the run of 2026-05-04T03:02:01+00:00"
+    assert unfinished == f"report: cut.jsonl: {run} was cut off or interrupted; give its command --resume"
+    last = "line 4 (the last, without a line end)"
+    assert cut == f"report: cut.jsonl, {last}: is cut off: was its run interrupted?; left out"
     page = (tmp_path / "out" / "index.html").read_text()
-    assert "cut.jsonl, line 2 (the last, without a line end): is cut off" in page
-    assert "1 line could not be read" in page
+    assert f"cut.jsonl, {last}: is cut off" in page
+    assert "2 defects in the files" in page
+    assert ">2 verified cases of 1 implementation pass, but 2 defects in the files.<" in page
+
+
+def test_what_was_changed_is_not_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = written(tmp_path / "a.jsonl", [sample(), failed(problem="b")])
+    path.write_text(path.read_text().replace('"fail"', '"pass"'))
+    assert main(["report", str(path), "-o", str(tmp_path / "out")]) == 1
+    assert "report: a.jsonl, lines 1 to 4: are not what the run of 2026" in capsys.readouterr().err
+    assert "Nothing was verified." in (tmp_path / "out" / "index.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("records", "footer", "status", "said"),
+    [
+        ([sample()], {}, 0, ""),
+        ([sample(), failed(problem="b")], {"exit_status": 1, "cases": {"pass": 1, "fail": 1}}, 1, ""),
+        ([absent()], {"exit_status": 5}, 5, ""),
+        ([sample()], {"exit_status": 1}, 1, "ended with 1: a failure, an error, or nothing verified on a device that"),
+        ([sample()], {"exit_status": 3}, 1, "a.jsonl: the run of 2026-05-04T03:02:01+00:00 ended with 3: an error"),
+        ([sample()], {"exit_status": 99}, 1, "ended with 99"),
+    ],
+)
+def test_the_report_of_a_run_ends_as_the_run_did(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], records: list[Record], footer: Record, status: int, said: str
+):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(sealed([HEADER, *records, FOOTER | footer]))
+    assert main(["report", str(path), "-o", str(tmp_path / "out")]) == status
+    assert said in (told := capsys.readouterr().err)
+    assert bool(told) == bool(said)
 
 
 def test_of_many_lines_left_out_the_first_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     path = tmp_path / "cut.jsonl"
-    path.write_text("nothing\n" * 30)
+    path.write_bytes(sealed([HEADER]) + b"nothing\n" * 30)
     assert main(["report", str(path), "-o", str(tmp_path / "out")]) == 1
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == report_command.MAX_LISTED + 1
-    assert lines[-1] == "report: and 10 more"
+    assert lines[-1] == "report: and 11 more"
 
 
 def test_no_report_of_another_schema(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     path = written(tmp_path / "new.jsonl", [sample(schema=99)])
     assert main(["report", str(path), "-o", str(tmp_path / "out")]) == 4
-    assert "new.jsonl, line 1: written in schema 99" in capsys.readouterr().err
+    assert "new.jsonl, line 2: written in schema 99" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

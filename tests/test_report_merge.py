@@ -14,7 +14,21 @@ from conformance.reporting.page.merge import ResultsFile, load, read
 from conformance.reporting.page.model import ReportError, Results
 from conformance.reporting.page.tables import Digest
 from conformance.reporting.tally import Tally
-from tests.report_samples import H100, VERSIONS, absent, as_read, benchmarks, broken, failed, sample, waived, written
+from tests.report_samples import (
+    FOOTER,
+    H100,
+    HEADER,
+    VERSIONS,
+    absent,
+    as_read,
+    benchmarks,
+    broken,
+    failed,
+    sample,
+    sealed,
+    waived,
+    written,
+)
 
 Record = dict[str, Any]
 
@@ -195,10 +209,10 @@ def test_records_are_read(tmp_path: Path):
 
 @pytest.mark.parametrize("line", [GOOD[:200].encode(), b'{"kind": "case", "schema": 2, "implementation": "\xff"}'])
 def test_a_broken_line_is_named_and_the_rest_is_used(tmp_path: Path, line: bytes):
-    source = of(tmp_path, GOOD.encode() + b"\n" + line + b"\n" + json.dumps(failed()).encode() + b"\n")
+    source = of(tmp_path, sealed([HEADER, sample(), line, failed(), FOOTER]))
     assert [record.status for record in source.records] == ["pass", "fail"]
     (error,) = source.errors
-    assert error.startswith("run.jsonl, line 2: ")
+    assert error.startswith("run.jsonl, line 3: ")
     assert error.endswith("; left out")
 
 
@@ -212,7 +226,7 @@ def test_what_is_a_record_can_be_tallied(changes: dict[str, Any]):
 def test_another_schema_is_refused_with_the_file_and_what_to_do(tmp_path: Path):
     path = written(tmp_path / "old.jsonl", [sample(), sample(schema=1)])
     with pytest.raises(
-        ReportError, match=r"old\.jsonl, line 2: written in schema 1, .* reads schema 2; use the version"
+        ReportError, match=r"old\.jsonl, line 3: written in schema 1, .* reads schema 2; use the version"
     ):
         only(path)
 
@@ -227,10 +241,10 @@ def test_a_file_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch):
 def test_a_number_of_thousands_of_digits_is_named_where_it_is_read(tmp_path: Path, digits: int, field: str):
     where = {"terms[...]": '"y": 73', "contract[...]": '"splits": 1'}[field]
     line = GOOD.replace(where, where.partition(":")[0] + ": " + "9" * digits)
-    (error,) = of(tmp_path, line.encode() + b"\n").errors
-    assert error.startswith(f"run.jsonl, line 1: field {field}: ")
+    (error,) = of(tmp_path, sealed([HEADER, line.encode(), FOOTER])).errors
+    assert error.startswith(f"run.jsonl, line 2: field {field}: ")
     unread = GOOD.replace('"cases": 1', '"cases": 1, "of another version": ' + "9" * digits)
-    assert of(tmp_path, unread.encode() + b"\n").errors == []
+    assert of(tmp_path, sealed([HEADER, unread.encode(), FOOTER])).errors == []
 
 
 def test_a_file_that_is_not_there(tmp_path: Path):

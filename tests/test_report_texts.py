@@ -94,7 +94,7 @@ def test_no_file_holds_what_it_may_not_whatever_names_are(tmp_path: Path):
     names = ("implementation", "operator", "problem", "reason", "command", "check")
     records = [sample(**dict.fromkeys(names, HOSTILE)), failed(**dict.fromkeys(names, HOSTILE))]
     records += [failed(implementation="\x08" * 3, problem="]]>&amp;"), sample(implementation="\uffff", dtype="\x00")]
-    page, errors = build([written(tmp_path / "run.jsonl", records)], tmp_path / "out", HOSTILE)
-    assert not errors
+    page, digest = build([written(tmp_path / "run.jsonl", records)], tmp_path / "out", HOSTILE)
+    assert not digest.results.errors
     for name in ("index.html", "summary.md"):
         assert not re.search("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]", page.with_name(name).read_text("utf-8")), name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,20 @@ from conformance.implementations.implementation import Waiver
 from conformance.operators import OPERATORS
 from conformance.problems import Variant, typed
 from conformance.results import build, schema
-from conformance.results.reading import Earlier, RecordError, SchemaError, UnfinishedError, decode, earlier, lines
+from conformance.results.reading import (
+    ChangedError,
+    Earlier,
+    RecordError,
+    SchemaError,
+    UnfinishedError,
+    decode,
+    earlier,
+    runs,
+)
 from conformance.results.schema import AnyRecord, number
 from conformance.results.writing import Records, encode
 from tests import kernels
+from tests.report_samples import sealed
 
 ACME = Implementation("acme")
 ACME.implements("conv_forward", dtypes=("fp32",))(kernels.conv_forward)
@@ -193,45 +204,105 @@ def test_a_record_of_another_version_says_which_and_what_to_do():
 
 
 FOOTER = schema.Footer(
-    schema=schema.SCHEMA, ended="2026-05-04T04:02:01+00:00", cases={"pass": 1}, exit_status=0, interrupted=False
-)
+    schema=schema.SCHEMA, ended="2026-05-04T04:02:01+00:00", cases={"pass": 1}, exit_status=0, interrupted=False,
+    digest="",
+)  # fmt: skip
 STOPPED = msgspec.structs.replace(FOOTER, interrupted=True)
-RUNS: dict[str, tuple[tuple[schema.Line, ...], bool]] = {
-    "nothing": ((), True),
-    "before there were headers": ((every_kind()[0],), True),
-    "whole": ((header(), every_kind()[0], FOOTER), True),
-    "two shards": ((header(), FOOTER, header(), FOOTER), True),
-    "cut off": ((header(), every_kind()[0]), False),
-    "interrupted": ((header(), STOPPED), False),
-    "resumed": ((header(), STOPPED, header(resumed=True), header(resumed=True), FOOTER), True),
-    "resumed and interrupted": ((header(), STOPPED, header(resumed=True), STOPPED), False),
-    "one of two shards cut off": ((header(), header(), FOOTER), False),
-    "a footer by itself": ((every_kind()[0], FOOTER), True),
+UNFINISHED, CHANGED = (UnfinishedError, "was cut off or interrupted"), (ChangedError, "belong to no run")
+RUNS: dict[str, tuple[tuple[schema.Line, ...], tuple[type[RecordError], str] | None]] = {
+    "nothing": ((), None),
+    "no header": ((every_kind()[0],), CHANGED),
+    "whole": ((header(), every_kind()[0], FOOTER), None),
+    "two shards": ((header(), FOOTER, header(), FOOTER), None),
+    "cut off": ((header(), every_kind()[0]), UNFINISHED),
+    "interrupted": ((header(), STOPPED), UNFINISHED),
+    "resumed": ((header(), STOPPED, header(resumed=True), header(resumed=True), FOOTER), None),
+    "resumed and interrupted": ((header(), STOPPED, header(resumed=True), STOPPED), UNFINISHED),
+    "one of two shards cut off": ((header(), header(), FOOTER), UNFINISHED),
+    "a footer by itself": ((every_kind()[0], FOOTER), CHANGED),
+    "behind the end": ((header(), FOOTER, every_kind()[0]), (ChangedError, "line 3: stands behind the end of the run")),
 }
 
 
-@pytest.mark.parametrize(("content", "whole"), RUNS.values(), ids=RUNS)
-def test_a_run_without_its_end_is_seen(content: tuple[schema.Line, ...], whole: bool):
-    found: list[schema.Record] = []
-    verdicts = lines(b"".join(encode(line) + b"\n" for line in content), "run.jsonl")
-    message = "run.jsonl: the run of 2026-05-04T03:02:01.00:00 was cut off or interrupted"
-    with nullcontext() if whole else pytest.raises(UnfinishedError, match=message):
-        found.extend(decode(line) for _, line in verdicts)
-    assert found == [line for line in content if isinstance(line, schema.Record)]
+def content_of(lines: Iterable[schema.Line]) -> bytes:
+    return sealed(json.loads(encode(line)) for line in lines)
+
+
+@pytest.mark.parametrize(("lines", "defect"), RUNS.values(), ids=RUNS)
+def test_a_run_without_its_end_is_seen(lines: tuple[schema.Line, ...], defect: tuple[type[RecordError], str] | None):
+    found = runs(content_of(lines), "run.jsonl")
+    with nullcontext() if defect is None else pytest.raises(defect[0], match=defect[1]):
+        for run in found:
+            run.require_whole()
+    stray = sum(len(run.stray) for run in found)
+    records = [line for line in lines if isinstance(line, schema.Record)]
+    assert [record for run in found for _, record in run.records()] == records[: len(records) - stray]
+
+
+CHANGES: dict[str, Callable[[list[bytes]], object]] = {
+    "a fail became a pass": lambda ls: ls.__setitem__(2, ls[2].replace(b'"fail"', b'"pass"')),
+    "a line is gone": lambda ls: ls.pop(2),
+    "a line stands twice": lambda ls: ls.insert(2, ls[1]),
+    "two lines changed places": lambda ls: ls.__setitem__(slice(1, 3), [ls[2], ls[1]]),
+    "something stands between": lambda ls: ls.insert(2, b"Warning: low battery\n"),
+    "the exit status": lambda ls: ls.__setitem__(-1, ls[-1].replace(b'"exit_status":1', b'"exit_status":0')),
+    "the counts": lambda ls: ls.__setitem__(-1, ls[-1].replace(b'"fail":1', b'"fail":0')),
+    "the header": lambda ls: ls.__setitem__(0, ls[0].replace(b'"seed":0', b'"seed":1')),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_whatever_is_changed_in_a_file_is_seen(change: Callable[[list[bytes]], object], tmp_path: Path):
+    path = tmp_path / "run.jsonl"
+    file = Records(path, header())
+    for record in (every_kind()[0], msgspec.structs.replace(trained(), status="fail")):
+        file.write(record)
+    file.end(1, interrupted=False)
+    before = path.read_bytes().splitlines(True)
+    change(lines := [*before])
+    assert lines != before
+    (run,) = runs(b"".join(lines), "run.jsonl")
+    with pytest.raises(ChangedError, match=r"run.jsonl, lines 1 to \d: are not what the run of 2026.* wrote"):
+        run.require_whole()
+    with pytest.raises(RecordError, match=r"it, lines 1 to \d: are not what the run of .*, or begin again"):
+        earlier(b"".join(lines))
+
+
+def test_what_was_changed_before_a_run_went_on_is_seen(tmp_path: Path):
+    path = tmp_path / "run.jsonl"
+    for resume in (False, True):
+        file = Records(path, header(), resume=resume)
+        file.write(every_kind()[resume])
+        file.end(1, interrupted=not resume)
+    (run,) = runs(content := path.read_bytes(), "run.jsonl")
+    run.require_whole()
+    assert (len(run.headers), len(list(run.lines()))) == (2, 2)
+    (run,) = runs(content.replace(b'"seed":3', b'"seed":4', 1), "run.jsonl")
+    with pytest.raises(ChangedError, match="lines 1 to 6: are not"):
+        run.require_whole()
+
+
+@pytest.mark.parametrize("record", [trained(), build.absence_record(ABSENCE)])
+def test_a_line_that_stands_twice_is_not_gone_on_with(record: schema.Record):
+    lines = [encode(line) + b"\n" for line in (header(), record, record)]
+    with pytest.raises(RecordError, match="it, line 3 is that of it, line 2 again; take it out, or begin again with"):
+        earlier(b"".join(lines))
+    lost = encode(msgspec.structs.replace(record, status="error", seconds={})) + b"\n"  # two tests may have the same
+    assert len(earlier(lines[0] + lost + lost).records) == 2
 
 
 def test_a_header_is_no_verdict():
     with pytest.raises(RecordError, match="is no verdict"):
         decode(encode(header()))
     broken = encode(header()).replace(b'"seed":0', b'"seed":"0"')
-    ((_, line),) = lines(broken + b"\n", "run.jsonl")
+    ((_, line),) = runs(broken + b"\n", "run.jsonl")[0].lines()
     with pytest.raises(RecordError, match="field seed: expected `int`"):
         decode(line)
 
 
 def test_the_last_line_of_an_interrupted_run_is_named():
     content = GOOD + b"\n\n" + GOOD[:100]
-    (first, _), (last, cut) = lines(content, "run.jsonl")
+    (first, _), (last, cut) = runs(content, "run.jsonl")[0].lines()
     assert first == "run.jsonl, line 1"
     assert last == "run.jsonl, line 3 (the last, without a line end)"
     with pytest.raises(RecordError, match="is cut off"):

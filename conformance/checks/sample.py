@@ -164,6 +164,7 @@ def check_behaviour(case: Case, check: Check, *, of_right_kernels: bool = False)
         if of_right_kernels:
             _require_right_on_plain_inputs(case, plain, kernel, check)
         verdict.facts = check(Subject(case, kernel))
+        case.implementation.require_same_source()
 
     return conclude(attempt, waiver)
 

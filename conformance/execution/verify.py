@@ -84,6 +84,7 @@ def attempt(case: Case, verdict: Verdict, tensors: Tensors | None = None) -> Non
         storage_causes.attempt(case, verdict, lambda verdict, stored: _attempt(case, verdict, tensors, stored))
     else:
         _attempt(case, verdict, tensors, "")
+    case.implementation.require_same_source()
 
 
 @dataclass(slots=True)

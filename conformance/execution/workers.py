@@ -23,6 +23,7 @@ from conformance.implementations import registry
 from conformance.implementations.devices import Unavailable
 from conformance.implementations.errors import described
 from conformance.implementations.registry import Registry, installed, place_of
+from conformance.implementations.source_files import SourceFiles
 from conformance.resources import ENGINES, IMPLS
 from conformance.worker import memory, wire
 
@@ -46,6 +47,12 @@ class Loader(Protocol):
     def load_installed(self, registry: Registry) -> None: ...
 
 
+class ChangedSource(Crash):
+    """What would be loaded is not what was loaded first."""
+
+    counted = False
+
+
 @dataclass(eq=False)
 class Source:
     """A file, a folder or an entry point, and the processes that it can be loaded in."""
@@ -58,6 +65,8 @@ class Source:
     variant: tuple[str, str] = ("", "")
     """An implementation and the label of its variant, which is all that is wanted of the file."""
     environment: Mapping[str, str] = field(default_factory=dict)
+    files: SourceFiles | None = None
+    """As they were when it was loaded first."""
     seen: tuple[wire.ImplementationSpec, ...] | None = field(default=None, init=False)
 
     @property
@@ -75,10 +84,19 @@ class Source:
         """A process in which the file is loaded. Raises Crash."""
         process = self.workers.process_for(self)
         if self.file not in process.loaded:
+            self.require_same()
             found = self.loaded(process)
             if self.seen is not None and found.implementations != self.seen:
                 raise Crash(f"{self.place} declares something else when it is loaded again")
         return process
+
+    def require_same(self) -> None:
+        """Before it is loaded again. Raises ChangedSource."""
+        try:
+            if self.files is not None:
+                self.files.require_unchanged()
+        except declared.ImplementationError as error:
+            raise ChangedSource(str(error)) from None
 
     @property
     def request(self) -> tuple[Any, ...]:
@@ -284,7 +302,9 @@ class Workers:
         """Take in what a file defines, or why it cannot be used."""
         self._groups.setdefault(source.group, len(self._groups))
         try:
-            digest = registry.source_hash(source.path) if source.path is not None else ""
+            if source.files is None and source.path is not None:
+                source.files = SourceFiles(source.path)
+            source.require_same()
             loaded = source.loaded(self.process_for(source))  # once: loading may change the process
         except (Crash, KernelFailure, OSError, remote.Raised, remote.Exited) as error:
             found.broken[source.title] = str(error) if isinstance(error, (Crash, KernelFailure)) else described(error)
@@ -298,7 +318,8 @@ class Workers:
             source.seen = loaded.implementations
             try:
                 ones = [remote.implementation(source, seen) for seen in loaded.implementations]
-                registry.register(found, source.place, digest or _hash(loaded.file), ones)
+                source.files = source.files or _installed_files(loaded.file)
+                registry.register(found, source.place, source.files, ones)
                 for one in ones:  # asked while the process is there: the next file may need its place
                     with suppress(Unavailable):
                         one.arrays.require()
@@ -324,9 +345,9 @@ def group_of(path: Path) -> str:
     return SHIPPED if shares else str(real)
 
 
-def _hash(file: str) -> str:
+def _installed_files(file: str) -> SourceFiles:
     """Of what is installed: its file, or the folder of its package."""
     source = Path(file)
     if source.suffix != ".py" or not source.is_file():
         raise OSError(f"{file} is no Python file")
-    return registry.source_hash(source.parent if source.name == "__init__.py" else source)
+    return SourceFiles(source.parent if source.name == "__init__.py" else source)

@@ -6,7 +6,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from conformance import layouts as memory
 from conformance import storage
@@ -17,6 +17,9 @@ from conformance.implementations.bridges.numpy import numpy_arrays
 from conformance.implementations.devices import DEVICES, Unavailable, require
 from conformance.implementations.errors import described
 from conformance.implementations.vocabulary import vocabulary
+
+if TYPE_CHECKING:
+    from conformance.implementations.source_files import SourceFiles
 
 Predicate = Callable[[Any], bool]
 """Takes a problem's geometry."""
@@ -140,6 +143,8 @@ class Implementation:
     autograd_variants: list[AutogradVariant] = field(default_factory=list, init=False)
     settings: list[Setting] = field(default_factory=list, init=False)
     source: str = field(default="", init=False)
+    files: SourceFiles | None = field(default=None, init=False)
+    """Those that `source` is the hash of."""
     adapted: Adapted | None = field(default=None, init=False)
     """Of a torch module."""
     layouts: dict[str, str] = field(default_factory=dict, init=False)
@@ -160,6 +165,11 @@ class Implementation:
         _known("unsafe", self.unsafe, ("threads", "fork"))
         if self.compiles_per_shape is None:
             self.compiles_per_shape = bool(getattr(self.arrays, "compiles_per_shape", False))
+
+    def require_same_source(self) -> None:
+        """Before a pass. Raises ImplementationError where `source` is not what ran."""
+        if self.files is not None:
+            self.files.require_unchanged()
 
     def implements(
         self,

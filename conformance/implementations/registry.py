@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import os
-import re
 import sys
 import traceback
 from collections.abc import Iterable
@@ -17,12 +15,11 @@ from types import ModuleType
 from conformance.implementations import modules
 from conformance.implementations.errors import described
 from conformance.implementations.implementation import Implementation
+from conformance.implementations.source_files import SourceFiles
 
 GROUP = "conformance.implementations"
 """Entry points of other packages."""
 _PACKAGE = "conformance_impls"
-NATIVE = re.compile(r"\.(so(\.\d+)*|dylib|dll|pyd|cubin|fatbin|hsaco|neff)$")
-"""Names of shared libraries and of device binaries."""
 
 
 @dataclass(slots=True)
@@ -45,10 +42,10 @@ def load(paths: Iterable[Path], registry: Registry | None = None) -> Registry:
     registry = registry or Registry()
     for path in paths:
         try:
-            source = source_hash(path)  # before the file can change itself
+            files = SourceFiles(path)  # before one can change itself
             adapt = modules.preparing(path)
             defined = vars(_import(path))
-            register(registry, str(path), source, defined.values() if adapt is None else adapt(defined))
+            register(registry, str(path), files, defined.values() if adapt is None else adapt(defined))
         except KeyboardInterrupt:
             raise
         except BaseException as problem:  # SystemExit and pytest.skip are no way to load either
@@ -83,7 +80,7 @@ def load_entry(entry: EntryPoint, registry: Registry) -> None:
         file = Path(sys.modules[entry.module].__file__ or "")
         source = file.parent if file.name == "__init__.py" else file
         register(
-            registry, place, source_hash(source), vars(value).values() if isinstance(value, ModuleType) else [value]
+            registry, place, SourceFiles(source), vars(value).values() if isinstance(value, ModuleType) else [value]
         )
     except KeyboardInterrupt:
         raise
@@ -108,29 +105,6 @@ def discover(folder: Path) -> list[Path]:
         if path.name[0] not in "._" and (path.suffix == ".py" or (path / "__init__.py").exists())
     )
     return sorted(found)
-
-
-def source_hash(path: Path) -> str:
-    """SHA-256 over an implementation's sources and native code, names and contents, so that a verdict names what it is
-    about. Of a single file, native code beside it counts, whose loading nobody can see."""
-    digest = hashlib.sha256()
-    beside = (file for file in path.parent.iterdir() if NATIVE.search(file.name))
-    for file in [path, *sorted(beside)] if path.is_file() else sorted(path.rglob("*")):
-        name, content = file.relative_to(path.parent), file.read_bytes() if file.is_file() else b""
-        if file == path / "claims.json":  # says what this source does, and would make it another one
-            continue
-        counts = NATIVE.search(file.name) or _is_text(content)
-        if file.is_file() and "__pycache__" not in name.parts and counts:
-            digest.update(os.fsencode(name.as_posix()) + b"\0" + content + b"\0")
-    return digest.hexdigest()
-
-
-def _is_text(content: bytes) -> bool:
-    """Sources are, in whatever language; what a build or a cache leaves behind is not."""
-    try:
-        return "\0" not in content.decode()
-    except UnicodeDecodeError:
-        return False
 
 
 def _import(path: Path) -> ModuleType:
@@ -161,9 +135,8 @@ def _import(path: Path) -> ModuleType:
     return module
 
 
-def register(registry: Registry, place: str, source: str, values: Iterable[object]) -> None:
-    """Take in the implementations among some values; `source` is the hash of what defines them. Raises ValueError where
-    there are none."""
+def register(registry: Registry, place: str, files: SourceFiles, values: Iterable[object]) -> None:
+    """Take in the implementations among some values, which `files` define. Raises ValueError where there are none."""
     found = {id(value): value for value in values if isinstance(value, Implementation)}
     if not found:
         raise ValueError("defines no conformance.Implementation at module level")
@@ -174,7 +147,7 @@ def register(registry: Registry, place: str, source: str, values: Iterable[objec
             registry.broken[place] = f"the name {implementation.name!r} is defined {where}; rename one"
             registry.duplicates.append(place)
             continue
-        implementation.source = source
+        implementation.source, implementation.files = files.digest, files
         registry.implementations[implementation.name] = implementation
         registry.paths[implementation.name] = place
 

@@ -21,6 +21,7 @@ from conformance.plugin.fixtures import shown_from_the_kernel_on
 from conformance.plugin.progress import Progress, estimate
 from conformance.plugin.recording import ABSENCES, BEGUN, CATEGORIES, LETTERS, encoded, lost, record_of, tests_of
 from conformance.plugin.session import SESSION, Session
+from conformance.results.benchmarks import digest_of
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -150,6 +151,12 @@ class Hooks:
         elif not self.config.option.collectonly:
             self.session.end(session, exitstatus, self.environment.invalid)
         return (yield)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_benchmark_update_json(self, output_json: dict[str, Any]) -> None:
+        """Bind times and records of a benchmark file, before it is written."""
+        if self.session.timing is not None:
+            output_json["conformance"] = {"digest": digest_of(output_json)}
 
     @pytest.hookimpl(wrapper=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Iterator[None]:

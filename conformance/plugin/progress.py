@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from conformance.reporting.table import many
-from conformance.results.reading import RecordError, UnfinishedError, decode, lines
+from conformance.results.reading import RecordError, verdicts
 from conformance.results.schema import Record
 
 PICTURE, SIGN, SIGNS = 0.1, 30.0, 10
@@ -72,9 +72,9 @@ def estimate(path: Path, tests: int) -> str:
     """How long tests will take at the mean of the cases that an earlier run's records hold. Raises pytest.UsageError
     where the file cannot be read."""
     try:
-        found = [decode(line) for _, line in lines(path.read_bytes(), path.name)]
-    except (OSError, RecordError, UnfinishedError) as error:
-        raise pytest.UsageError(f"--pace {path}: cannot be read ({error})") from None
+        found = [record for _, record in verdicts(path)]
+    except RecordError as error:
+        raise pytest.UsageError(f"--pace {error}") from None
     seconds = [record.seconds["total"] for record in found if "total" in record.seconds]
     if not seconds:
         return f"estimate: none, because {path.name} has no case that ran"

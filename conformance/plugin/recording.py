@@ -19,7 +19,7 @@ from conformance.implementations.devices import Unavailable
 from conformance.plugin import options, run_command
 from conformance.reporting import report_command
 from conformance.results import build
-from conformance.results.reading import RecordError, earlier, lines, shown
+from conformance.results.reading import RecordError, earlier, read, shown
 from conformance.results.schema import SCHEMA, AnyRecord, Attempt, Record, TrainingRecord, TrainingRun
 from conformance.results.writing import Records, RecordsError, encode, require_creatable
 from conformance.training.tables import DISTRIBUTION as TRAINING
@@ -140,9 +140,9 @@ def _words(config: pytest.Config) -> tuple[str, ...]:
 
 def _finished(path: Path) -> bool:
     try:
-        for _ in lines(path.read_bytes(), path.name):
-            pass
-    except (OSError, RecordError):
+        for run in read(path):
+            run.require_whole()
+    except RecordError:
         return False
     return True
 

@@ -59,6 +59,8 @@ class Session:
         """Where benchmarks were collected."""
         self.records = None if self.is_worker else recording.opened(config, self.selection)
         self.recorded = recording.recorded(config, self.records)
+        self._sources: dict[str, str] = {}
+        """Implementation -> the source that its first pass names."""
         self._begun: dict[str, str] = {}
         """Test that a worker has begun with -> its record, should that be the worker's end."""
         self._failed: set[str] = set()
@@ -113,8 +115,17 @@ class Session:
                 # under xdist it is its own loop that stops
                 loop: Any = self.config.pluginmanager.get_plugin("dsession") or self.loop
                 loop.shouldstop = f"stopped after {self._patience / 60:g} minutes (--minutes)"
+        record = self._of_one_source(record)
         self._write(record)
         self._count(record, report)
+
+    def _of_one_source(self, record: Record) -> Record:
+        """The record; an error where it passes and another worker has loaded another source: one of them was changed
+        during the run."""
+        if record.status != "pass" or self._sources.setdefault(record.implementation, record.source) == record.source:
+            return record
+        why = "its source was changed during the run: other records of the run are of another one; run again"
+        return msgspec.structs.replace(record, status="error", reason=why)
 
     def count_absences(self, lines: Sequence[str]) -> None:
         """Count and write what is not here and is no test."""
@@ -195,14 +206,16 @@ class Session:
             self.summary.decide(self._take)
         except KeyboardInterrupt:
             self.summary.incomplete, status = True, ExitCode.INTERRUPTED
+        if invalid is not None:
+            status = ExitCode.INTERNAL
         if self.records is not None:
             try:
                 self.records.end(status, self.summary.incomplete, 0 if invalid is None else invalid.verdicts)
             except (OSError, RecordsError) as error:
                 if exitstatus != ExitCode.UNUSABLE:  # else it has been said
                     self.summary.unwritable = str(recording.unwritable(self.records.path, error))
-                    status = ExitCode.UNUSABLE
-        session.exitstatus = status if invalid is None else ExitCode.INTERNAL
+                    status = ExitCode.UNUSABLE if invalid is None else status
+        session.exitstatus = status
 
 
 SESSION = pytest.StashKey[Session]()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from conformance.checks import CHECKS
 from conformance.execution.case import Claim, Key
-from conformance.implementations.registry import source_hash
+from conformance.implementations.source_files import source_hash
 from conformance.problems import PROBLEMS
 from conformance.problems.table import DRAWN
 from conformance.results.claims_file import (

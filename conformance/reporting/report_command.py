@@ -13,7 +13,7 @@ from conformance.implementations.devices import Unavailable
 
 TITLE = "Kernel conformance"
 MAX_LISTED = 20
-"""Lines left out that are named on the terminal."""
+"""Defects of files that are named on the terminal."""
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -39,8 +39,8 @@ def of_run(records: Path, folder: Path) -> list[str]:
     # what draws charts takes a second to load, which a run that makes no report need not wait for
     from conformance.reporting.page.render import build
 
-    page, errors = build([records], folder, TITLE)
-    return [*_listed(errors), f"report: {page}"]
+    page, digest = build([records], folder, TITLE)
+    return [*_listed(digest.results.errors), f"report: {page}"]
 
 
 def _listed(errors: Sequence[str]) -> list[str]:
@@ -50,7 +50,8 @@ def _listed(errors: Sequence[str]) -> list[str]:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    """0, 1 where lines were left out, 4 where there is no report."""
+    """As of the run that the report is of: 1 also where something is wrong with its files, 4 where there is no report,
+    5 where nothing was verified."""
     try:
         require()
     except Unavailable as absence:
@@ -60,11 +61,13 @@ def _run(arguments: argparse.Namespace) -> int:
     from conformance.reporting.page.render import build
 
     try:
-        page, errors = build(arguments.results, arguments.output, arguments.title)
+        page, digest = build(arguments.results, arguments.output, arguments.title)
     except ReportError as problem:
         print(f"report: {problem}", file=sys.stderr)
         return ExitCode.UNUSABLE
-    for line in _listed(errors):
+    for line in _listed(digest.results.errors):
         print(line, file=sys.stderr)
     print(page)
-    return 1 if errors else 0
+    if digest.results.errors or digest.totals["fail"] or digest.totals["error"]:
+        return ExitCode.BAD
+    return ExitCode.GOOD if digest.tally.verified else ExitCode.NOTHING

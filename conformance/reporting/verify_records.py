@@ -8,6 +8,7 @@ import secrets
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,16 +28,16 @@ from conformance.problems import typed
 from conformance.reporting.reproduce import is_reproducing
 from conformance.resources import IMPLS
 from conformance.results import build, claims_file
-from conformance.results.reading import RecordError, counted, headers, shown, verdicts
+from conformance.results.reading import ChangedError, RecordError, Run, read, shown
 from conformance.results.schema import STATUSES, VERIFIED, Attempt, CaseRecord, Header, Record
 
 MAX_LISTED = 20
 """Defects that are listed."""
 UNSEEN = (
-    "Not seen: lines that were taken out or changed together with what the footer counts, and values and limits that "
-    "were made up, unless their cases are run again; checks of behaviour and trainings, which are never run again; "
-    "level, date, machine and times that were made up; and whether a kernel of the records is the one here, unless the "
-    "hashes of their sources agree."
+    "Not seen: lines that were taken out, changed or made up together with the digest in the footer, or before a run "
+    "that was cut off was gone on with, unless their cases are run again; checks of behaviour and trainings, which are "
+    "never run again; level, date, machine and times that were made up; and whether a kernel of the records is the one "
+    "here, unless the hashes of their sources agree."
 )
 SAME, DIFFERS, NOT_RUN = "the same", "DIFFERS", "not run"
 Placed = tuple[str, Record]
@@ -66,16 +67,16 @@ def _run(arguments: argparse.Namespace) -> int:
         seed = secrets.randbelow(10**9) if arguments.seed is None else seed_number(arguments.seed)
         _, paths = split(arguments.impl)
         claimed = claims_file.load([*paths, *claims_file.sources(IMPLS)])
-        begun, placed, ended = read(arguments.records)
+        runs, placed = read_placed(arguments.records)
     except (RecordError, SelectionError, claims_file.ClaimsError) as problem:
         print(f"verify: {problem}", file=sys.stderr)
         return ExitCode.UNUSABLE
-    for header in begun:
+    for header in _headers(runs):
         given = ((option, values) for option, values in header.selection.items() if option.startswith("-"))
         asked = "".join(f", {option} {' '.join(values)}" for option, values in given)
         print(shown(f"run of {header.started}: level {header.level}, seed {header.seed}{asked}", 300))
     print("\n".join(totals([record for _, record in placed])))
-    wrong = list(defects(begun, placed, ended))
+    wrong = list(defects(runs, placed))
     for line in wrong[:MAX_LISTED]:
         print(f"WRONG: {line}")
     if len(wrong) > MAX_LISTED:
@@ -96,14 +97,14 @@ def _run(arguments: argparse.Namespace) -> int:
     return status
 
 
-def read(path: Path) -> tuple[tuple[Header, ...], list[Placed], Counter[str]]:
-    """The headers and records of a file, and the cases that its footers count.
-
-    Raises RecordError naming the file, the line and the field.
-    """
-    placed = list(verdicts(path))
-    content = path.read_bytes()
-    return headers(content), placed, counted(content)
+def read_placed(path: Path) -> tuple[list[Run], list[Placed]]:
+    """The runs and records of a file. Raises RecordError naming the file, the line and the field, and where a run did
+    not come to its end."""
+    found = read(path)
+    for run in found:
+        with suppress(ChangedError):  # which is one of the defects
+            run.require_whole()
+    return found, [placed for run in found for placed in run.records()]
 
 
 def totals(records: Sequence[Record]) -> Iterator[str]:
@@ -116,30 +117,29 @@ def totals(records: Sequence[Record]) -> Iterator[str]:
         yield f"{shown(f'{implementation} {operator}'.strip())}: {words}"
 
 
-def defects(begun: Sequence[Header], placed: Sequence[Placed], ended: Counter[str]) -> Iterator[str]:
+def _headers(runs: Sequence[Run]) -> list[Header]:
+    return [header for run in runs for header in run.headers]
+
+
+def defects(runs: Sequence[Run], placed: Sequence[Placed]) -> Iterator[str]:
     """Whatever cannot be true of a file of records that this suite wrote."""
+    begun = _headers(runs)
     try:
         manifest.read()
     except manifest.GoldenError as problem:
         yield str(problem)
-    if not begun:
-        yield "no header says which goldens results were compared with; run again with this version of the suite"
+    for run in runs:
+        try:
+            run.require_whole()
+        except ChangedError as problem:
+            yield str(problem)
     own = manifest.digest()
     for golden in sorted({header.golden for header in begun} - {own}):
         what = f"field golden of a header: {shown(golden[:12] or 'none')}, in this suite it is {own[:12]}"
         yield f"{what}; use the version of kernel-conformance that wrote the file, or run again with this one"
-    counts = Counter[str]()
-    for _, record in placed:
-        counts[record.status] += record.cases
-    for status in STATUSES:
-        if begun and counts[status] != ended[status]:
-            what = f"the footer counts {ended[status]:,} {status}, the records {counts[status]:,}"
-            yield f"{what}: some were taken out, added or changed"
     first: dict[tuple[str, ...], str] = {}
     sources: dict[str, str] = {}
     for place, record in placed:
-        if begun and record.run_level not in {header.level for header in begun}:
-            yield f"{place}: of a run at level {shown(record.run_level)}, which no header of the file has"
         if record.source and sources.setdefault(record.implementation, record.source) != record.source:
             yield f"{place}: {shown(record.implementation)} has another source than in the lines above it"
         if isinstance(record, Attempt):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Annotated, Any
@@ -10,7 +12,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from conformance.results.reading import RecordError, decode, strict_json
-from conformance.results.schema import Count, Extras, Record
+from conformance.results.schema import Count, Extras, Record, Sha256
 
 Round = Annotated[float, Meta(gt=1e-15, lt=1e9)]
 """Seconds within which the interval of a ratio is two numbers, whatever the times."""
@@ -79,12 +81,19 @@ class Benchmark(Struct, frozen=True):
         return strict_json(bytes(self.extra_info), _EXTRAS)
 
 
+class Bound(Struct, frozen=True):
+    """What this suite adds: the digest of times and records, see `digest_of`."""
+
+    digest: Sha256
+
+
 class BenchmarkFile(Struct, frozen=True):
-    """A benchmark file."""
+    """A benchmark file; those of earlier versions have no digest."""
 
     machine_info: MachineInfo
     benchmarks: tuple[Benchmark, ...]
     datetime: str = ""
+    conformance: Bound | None = None
 
     def verified(self, name: str) -> Iterator[tuple[str, Benchmark]]:
         """The benchmarks of the suite, each with its place in words; others have nothing to do with conformance."""
@@ -111,8 +120,18 @@ def is_document(content: bytes) -> bool:
 
 
 def document(content: bytes) -> BenchmarkFile:
-    """The benchmark file in bytes. Raises RecordError."""
+    """The benchmark file in bytes. Raises RecordError, also where it is not as it was written."""
     try:
-        return strict_json(content, _DOCUMENT)
+        found = strict_json(content, _DOCUMENT)
     except RecordError as problem:
         raise RecordError(f"{problem}; write it with pytest --benchmark-json=FILE") from None
+    if found.conformance is not None and digest_of(json.loads(content)) != found.conformance.digest:
+        raise RecordError("is not what its run wrote, by its digest: times or records were changed; run again")
+    return found
+
+
+def digest_of(file: dict[str, Any]) -> str:
+    """SHA-256 of the suite's times and records in a benchmark file, whatever its form."""
+    ours = [one for one in file["benchmarks"] if "implementation" in one.get("extra_info", {})]
+    told = [(one["stats"], one["extra_info"]) for one in ours]
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,7 +27,11 @@ class SchemaError(RecordError):
 
 
 class UnfinishedError(RecordError):
-    """A file that does not hold the whole of its runs."""
+    """A run that did not come to its end."""
+
+
+class ChangedError(RecordError):
+    """Lines that are not as their run wrote them."""
 
 
 class _Version(msgspec.Struct):
@@ -39,70 +43,122 @@ _MARKS: msgspec.json.Decoder[Header | Footer] = msgspec.json.Decoder(Header | Fo
 _VERSION = msgspec.json.Decoder(_Version)
 
 
-def lines(content: bytes, name: str) -> Iterator[tuple[str, bytes]]:
-    """The verdicts of a file of records, each with its place in words, without blank lines, headers and footers.
+@dataclass(slots=True)
+class Run:
+    """One run in the content of a file called `name`, with the runs that go on with it.
 
-    Raises UnfinishedError after the last where a run did not come to its end and no other resumed it.
+    first, last   its lines, counted from 1
+    begin         bytes before the first
+    stray         lines behind its end that hold something
     """
-    unfinished: list[Header] = []
-    for number, line in enumerate(io.BytesIO(content), 1):  # one at a time, and without a copy of the content
+
+    content: bytes
+    name: str
+    first: int
+    begin: int
+    headers: list[Header]
+    last: int = 0
+    footer: Footer | None = None
+    fits: bool = True
+    stray: set[int] = field(default_factory=set)
+
+    @property
+    def title(self) -> str:
+        """Of a run with a header."""
+        return f"the run of {shown(self.headers[0].started)}"
+
+    def lines(self) -> Iterator[tuple[str, bytes]]:
+        """Its verdicts, each with its place in words, without blank lines, headers, footers and what is stray."""
+        file = io.BytesIO(self.content)  # a line at a time, and without a copy of the content
+        file.seek(self.begin)
+        for number in range(self.first, self.last + 1):
+            line = file.readline()
+            if line.strip() and number not in self.stray and _mark(line) is None:
+                last = not line.endswith(b"\n")  # a whole file ends with a line end
+                place = f"{self.name}, line {number}{' (the last, without a line end)' if last else ''}"
+                yield place, line.removesuffix(b"\n")
+
+    def records(self) -> Iterator[tuple[str, Record]]:
+        """The same, read. Raises RecordError naming the file, the line and the field."""
+        for place, line in self.lines():
+            try:
+                yield place, decode(line)
+            except RecordError as problem:
+                raise RecordError(f"{place}: {problem}") from None
+
+    def require_whole(self) -> None:
+        """Raises ChangedError, also for what stands in no run; UnfinishedError."""
+        where = f"{self.name}, lines {self.first} to {self.last}"
+        if not self.headers:
+            raise ChangedError(
+                f"{where}: belong to no run, for no header stands above them; give what --records=FILE wrote"
+            )
+        if not self.fits:
+            raise ChangedError(
+                f"{where}: are not what {self.title} wrote, whose footer has another digest: some were changed, added "
+                "or taken out; give the file as it was, or run again"
+            )
+        if self.stray:
+            raise ChangedError(
+                f"{self.name}, line {min(self.stray)}: stands behind the end of {self.title}; take it out"
+            )
+        if self.footer is None or self.footer.interrupted:
+            raise UnfinishedError(f"{self.name}: {self.title} was cut off or interrupted; give its command --resume")
+
+
+def runs(content: bytes, name: str) -> list[Run]:
+    """The runs of a file of records, in its order; the first has what stands above all headers."""
+    found: list[Run] = []
+    begin, digest = 0, hashlib.sha256()
+    for number, line in enumerate(io.BytesIO(content), 1):
         mark = _mark(line)
+        if isinstance(mark, Header) and not mark.resumed:
+            found.append(Run(content, name, number, begin, []))
+            digest = hashlib.sha256()
+        elif not found and line.strip():
+            found.append(Run(content, name, number, begin, []))
+        begin += len(line)
+        if not found:
+            continue
+        run = found[-1]
+        run.last = number
         if isinstance(mark, Header):
-            unfinished = [*(() if mark.resumed else unfinished), mark]
+            run.headers.append(mark)
+            run.footer = None
         elif mark is not None:
-            unfinished = unfinished if mark.interrupted else unfinished[:-1]
-        elif line.strip():
-            last = not line.endswith(b"\n")  # a whole file ends with a line end
-            place = f"{name}, line {number}{' (the last, without a line end)' if last else ''}"
-            yield place, line.removesuffix(b"\n")
-    if unfinished:
-        raise UnfinishedError(
-            f"{name}: the run of {shown(unfinished[0].started)} was cut off or interrupted; give its command --resume"
-        )
+            bound = digest.copy()
+            bound.update(line[: line.rfind(mark.digest.encode())])
+            run.footer, run.fits = mark, bound.hexdigest() == mark.digest
+        elif run.footer is not None and line.strip():
+            run.stray.add(number)
+        digest.update(line)
+    return found
 
 
 def verdicts(path: Path) -> Iterator[tuple[str, Record]]:
     """The verdicts of a file of records that is to be whole, each with its place in words.
 
-    Raises RecordError naming the file, the line and the field; see `lines` for a run that did not come to its end.
+    Raises RecordError naming the file, the line and the field; see `Run.require_whole` for a run that is not whole.
     """
+    for run in read(path):
+        run.require_whole()
+        yield from run.records()
+
+
+def read(path: Path) -> list[Run]:
+    """The runs of a file. Raises RecordError."""
     try:
-        content = path.read_bytes()
+        return runs(path.read_bytes(), shown(path))
     except OSError as problem:
         why = f"{path}: cannot be read ({problem.strerror}); give what --records=FILE wrote"
         raise RecordError(why) from None
-    for place, line in lines(content, shown(path)):
-        try:
-            yield place, decode(line)
-        except RecordError as problem:
-            raise RecordError(f"{place}: {problem}") from None
-
-
-def marks(content: bytes) -> list[Header | Footer]:
-    """Where the runs of a file of records begin and end, in its order."""
-    return [mark for line in io.BytesIO(content) if (mark := _mark(line)) is not None]
-
-
-def headers(content: bytes) -> tuple[Header, ...]:
-    """What the runs of a file of records were asked for, in its order."""
-    return tuple(mark for mark in marks(content) if isinstance(mark, Header))
-
-
-def counted(content: bytes) -> Counter[str]:
-    """Cases by status, as the footers of a file of records have them: one that was resumed counts what stood before."""
-    runs: list[Counter[str]] = []
-    for mark in marks(content):
-        if isinstance(mark, Header):
-            runs += [] if mark.resumed and runs else [Counter()]
-        elif runs:
-            runs[-1] = Counter(mark.cases)
-    return sum(runs, Counter())
 
 
 def _mark(line: bytes) -> Header | Footer | None:
     """None for a verdict, and for what is neither: to `decode` it is a defect."""
-    with suppress(RecordError):
-        return strict_json(line, _MARKS)
+    if b'"header"' in line or b'"footer"' in line:
+        with suppress(RecordError):
+            return strict_json(line, _MARKS)
     return None
 
 
@@ -131,20 +187,33 @@ class Earlier:
 
 
 def earlier(content: bytes) -> Earlier:
-    """The runs of a file. Raises RecordError for the first line that is no verdict."""
+    """The run of a file. Raises RecordError for what no run goes on with."""
     content = content[: content.rfind(b"\n") + 1]
-    if content and not isinstance(_mark(content.partition(b"\n")[0]), Header):
-        raise RecordError("its first line is no header, which says what its run was asked for; give --overwrite")
-    records: list[Record] = []
+    if not content:
+        return Earlier()
+    run, *others = runs(content, "it")
+    if others:
+        raise RecordError("it holds the records of several runs; resume each by itself")
+    whole = True
     try:
-        for place, line in lines(content, "it"):
-            try:
-                records.append(decode(line))
-            except RecordError as problem:
-                raise RecordError(f"{place} {problem}; begin again with --overwrite") from None
+        run.require_whole()
     except UnfinishedError:
-        return Earlier(len(content), headers(content), tuple(records), whole=False)
-    return Earlier(len(content), headers(content), tuple(records))
+        whole = False
+    except ChangedError as problem:
+        raise RecordError(f"{problem}, or begin again with --overwrite") from None
+    records: list[Record] = []
+    first: dict[bytes, str] = {}
+    for place, line in run.lines():
+        try:
+            record = decode(line)
+        except RecordError as problem:
+            raise RecordError(f"{place} {problem}; begin again with --overwrite") from None
+        # no two calls take the same time, and what is not here is counted once; two tests may have lost the same case
+        once = record.seconds or record.status not in ("fail", "error")
+        if once and first.setdefault(line, place) != place:
+            raise RecordError(f"{place} is that of {first[line]} again; take it out, or begin again with --overwrite")
+        records.append(record)
+    return Earlier(len(content), tuple(run.headers), tuple(records), whole)
 
 
 def _conditions(header: Header) -> dict[str, str]:

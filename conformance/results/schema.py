@@ -342,6 +342,7 @@ class Footer(Struct, tag_field="kind", tag="footer", frozen=True, kw_only=True):
     cases         by status, with those of the runs that it goes on with
     exit_status   see `conformance.exit_codes`
     interrupted   whether it ended before all of its tests had run
+    digest        SHA-256 of all bytes from the run's header to where this value stands: the last field of the line
     """
 
     schema: Literal[2]
@@ -349,6 +350,7 @@ class Footer(Struct, tag_field="kind", tag="footer", frozen=True, kw_only=True):
     cases: dict[Status, Count]
     exit_status: Count
     interrupted: bool
+    digest: Sha256
 
 
 Line = Record | Header | Footer

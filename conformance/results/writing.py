@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 from collections import Counter
@@ -45,6 +46,10 @@ class Records:
         self._regular = self._begun = False
         self._size = 0
         """Bytes of whole lines."""
+        self._digest = hashlib.sha256()
+        """Of these."""
+        self._intruded = False
+        """Whether somebody else has written to the file."""
         self._written: list[tuple[int, Status, int]] = []
         """Of each record of this run: its place, and what it counts as."""
         self.earlier = Earlier()
@@ -95,13 +100,14 @@ class Records:
             except RecordError as problem:
                 raise RecordsError(f"cannot be resumed: {problem}") from None
             self._size = self.earlier.size
+            self._digest.update(content[: self._size])
             self._header = msgspec.structs.replace(self._header, resumed=self._size > 0)
 
     def write(self, record: Record) -> None:
         """One line, on disk before the next verdict begins. Raises OSError, and the first time RecordsError."""
         self._begin()
         place = self._size
-        self._append(record)
+        self._append(encode(record) + b"\n")
         self._written.append((place, record.status, record.cases))
         self._cases[record.status] += record.cases
 
@@ -111,25 +117,64 @@ class Records:
         if self._file is None:
             self._open()
         self._truncate()
-        self._append(self._header)
+        self._append(encode(self._header) + b"\n")
         self._begun = True
 
-    def _append(self, line: Line) -> None:
-        """All of a line or nothing. Raises OSError."""
+    def _append(self, content: bytes) -> None:
+        """All of a line or nothing. Raises OSError and RecordsError."""
         assert self._file is not None
-        if self._regular and not os.fstat(self._file).st_nlink:  # what is written to it from now on would be lost
-            raise FileNotFoundError(errno.ENOENT, "it was deleted during the run")
-        content = encode(line) + b"\n"
-        before, left = self._size, memoryview(content)
+        self._require_own()
+        before, left = (self._size, self._digest.copy()), memoryview(content)
         try:
             while left:
                 left = left[os.write(self._file, left) :]
-            self._size = before + len(content)
+            self._size += len(content)
+            self._digest.update(content)
         except BaseException:  # an interruption as well
-            self._size = before
+            self._size, self._digest = before
             with suppress(OSError):
                 self._truncate()
             raise
+
+    def _require_own(self) -> None:
+        """Whether what is written from now on is found where it is looked for, behind what was written. What somebody
+        else has appended is taken out: a line behind half of another would be lost."""
+        if not self._regular or self._file is None:
+            return
+        own = os.fstat(self._file)
+        try:
+            moved = not os.path.samestat(own, self._place.stat())
+        except FileNotFoundError:
+            moved = True
+        if not own.st_nlink:
+            raise FileNotFoundError(errno.ENOENT, f"it was deleted during the run{self._kept()}")
+        if moved:
+            raise RecordsError("was moved during the run, or replaced; move back what holds this run's records")
+        if own.st_size < self._size:
+            raise RecordsError("was cut during the run by somebody else")
+        if own.st_size > self._size:
+            self._intruded = True
+            self._truncate()
+
+    def _kept(self) -> str:
+        """Save what a file held that has no name any more; where, in words."""
+        assert self._file is not None
+        place = self._place.with_name(f"{self._place.name}.kept")
+        with suppress(OSError), place.open("xb") as file:
+            file.write(os.pread(self._file, self._size, 0))
+            return f"; what it held is in {place.name}"
+        return ""
+
+    def _require_as_written(self) -> None:
+        """At the end. Raises OSError and RecordsError where readers will find something else than was written."""
+        self._require_own()
+        if not self._regular:
+            return
+        with self._place.open("rb") as file:
+            if hashlib.file_digest(file, "sha256").digest() != self._digest.digest():
+                raise RecordsError("was changed during the run by somebody else; run again with --overwrite")
+        if self._intruded:
+            raise RecordsError("somebody else wrote to it during the run; it holds this run's records without that")
 
     def _truncate(self) -> None:
         if self._regular and self._file is not None:
@@ -143,13 +188,16 @@ class Records:
                 self._size = place
                 self._cases[status] -= count
             self._truncate()
+            self._digest = hashlib.sha256(self._place.read_bytes())
         if not (self.earlier.whole or interrupted):  # only the footer was missing
             self._begin()
         if self._begun:
             cases = {status: self._cases[status] for status in STATUSES if self._cases[status]}
-            self._append(
-                Footer(schema=SCHEMA, ended=now(), cases=cases, exit_status=exit_status, interrupted=interrupted)
+            footer = Footer(
+                schema=SCHEMA, ended=now(), cases=cases, exit_status=exit_status, interrupted=interrupted, digest=""
             )
+            self._append(bound(footer, self._digest) + b"\n")
+            self._require_as_written()
         self.close()
 
     def close(self) -> None:
@@ -167,6 +215,14 @@ def require_creatable(path: Path) -> None:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
     if not os.access(nearest, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+def bound(footer: Footer, above: hashlib._Hash) -> bytes:
+    """The line of a footer, with the digest of its run's lines above it and of itself."""
+    line = encode(footer)
+    digest, end = above.copy(), len(line) - len('"}')
+    digest.update(line[:end])
+    return line[:end] + digest.hexdigest().encode() + line[end:]
 
 
 def encode(line: Line) -> bytes:

@@ -16,7 +16,7 @@ import conformance
 from conformance.execution.selection import SelectionError, require_known, seed_number
 from conformance.exit_codes import ExitCode
 from conformance.problems import LEVELS
-from conformance.results.reading import marks
+from conformance.results.reading import RecordError, read
 from conformance.results.schema import STATUSES, VERIFIED, Footer, Header
 from conformance.survey import findings, survey_file
 from conformance.survey.environments import Environments, Wanted, engines, python_of, requirements
@@ -194,11 +194,10 @@ def surveyed(one: Wanted, environments: Environments, asked: Asked) -> tuple[Sur
 def ends(file: Path) -> tuple[Header | None, Footer | None]:
     """The lines that a file of records begins and ends with, where they are what they should be."""
     try:
-        found = marks(file.read_bytes())
-    except OSError:
+        found = read(file)
+    except RecordError:
         return NONE
-    first, last = (found[0], found[-1]) if found else NONE
-    return first if isinstance(first, Header) else None, last if isinstance(last, Footer) else None
+    return (next(iter(found[0].headers), None), found[-1].footer) if found else NONE
 
 
 def _last(done: subprocess.CompletedProcess[str]) -> str:

@@ -129,6 +129,7 @@ def verify_training(training: Training) -> tuple[Verdict, TrainingRecord]:
         try:
             history.append(run(configuration, implementation, layout, training.seed, audit))
             require_fallen(configuration, history[0])
+            implementation.require_same_source()
         except BaseException as error:
             errors.append(error)
             raise

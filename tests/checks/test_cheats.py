@@ -26,7 +26,7 @@ from conformance.implementations.bridges.numpy import NumpyArrays
 from conformance.problems import Variant
 from tests import cheaters
 from tests.cheaters import Kernel
-from tests.conftest import Project
+from tests.conftest import TINY, Project
 from tests.kit import case_of
 
 pytest_plugins = ["pytester"]
@@ -335,3 +335,46 @@ def test_wrong_results_are_never_only_unsupported(project: Project, selected: st
     outcome = project.run("--operator=conv_forward", "--distribution=behaviour", "-k", selected)
     assert (outcome.exit, outcome.statuses["fail"]) == (1, 1)
     assert outcome.statuses["unsupported"] == sum(outcome.statuses.values()) - 1
+
+
+MENDS = (
+    "import os, pathlib; me = pathlib.Path(__file__); me.write_text(me.read_text().replace('WRONG = 1', 'WRONG = 0'))"
+)
+"""A kernel leaves another one in its place."""
+CHANGES = {
+    "a wrong one that dies": ((), f"if WRONG: {MENDS}; os._exit(1)\n    return y"),
+    "another wrong one": ((), f"if WRONG: {MENDS}; os._exit(1)\n    return y + 1"),
+    "a right one that goes on": ((), f"{MENDS}; return y"),
+    "in this process": (("--in-process",), f"{MENDS}; return y"),
+}
+
+
+@pytest.mark.parametrize(("options", "body"), CHANGES.values(), ids=CHANGES)
+def test_what_is_not_the_source_that_ran_does_not_pass(project: Project, options: tuple[str, ...], body: str):
+    file = project.kernel(body=body, tail="WRONG = 1")
+    options += (f"--problem={TINY}", "--problem=n1 c1 h3 w3 k1 r1 s1")
+    outcome = project.run(*options, "--distribution=integer", "--distribution=fixed", "--distribution=wide")
+    assert file.read_text().endswith("WRONG = 0\n")
+    assert (outcome.exit, outcome.statuses) == (1, {"error": 6})
+    said = "acme.py was changed during the run: what ran is not the source that the record names; run again"
+    assert {record["reason"] for record in outcome.records[1:]} == {said}
+    assert said in outcome.text
+
+
+def test_nor_does_its_behaviour(project: Project):
+    project.write("suite/test_behaviour.py", SUITE)
+    project.kernel(body=f"{MENDS}; return y", tail="WRONG = 1")
+    outcome = project.run("--operator=conv_forward", "--distribution=behaviour")
+    assert (outcome.exit, outcome.statuses["pass"], outcome.statuses["error"] > 5) == (1, 0, True)
+
+
+def test_a_worker_that_takes_the_place_of_another_has_the_same_source(project: Project):
+    body = f"CALLS.append(1)\n    if WRONG and len(CALLS) == 3: {MENDS}; os._exit(1)\n    return y"
+    project.kernel(head="CALLS = []", body=body, tail="WRONG = 1")
+    options = ("-p", "xdist", "-n", "1", "--in-process", "--distribution=integer", "--distribution=fixed")
+    problems = (f"--problem=n1 c1 h3 w3 k{k} r1 s1" for k in range(1, 6))
+    outcome = project.run(*options, *problems, subprocess=True)
+    assert (outcome.exit, outcome.statuses["pass"] > 0) == (1, True)
+    assert len({r["source"] for r in outcome.records}) == 2
+    assert len({r["source"] for r in outcome.records if r["status"] == "pass"}) == 1
+    assert "its source was changed during the run: other records of the run are of another one" in outcome.text

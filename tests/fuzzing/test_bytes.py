@@ -77,11 +77,11 @@ def descriptors(content: bytes) -> None:
 def verified(content: bytes) -> None:
     """A file of records, up to what is wrong with it."""
     try:
-        begun, placed, ended = verify_records.read(_written("verified", content))
+        runs, placed = verify_records.read_placed(_written("verified", content))
     except RecordError as problem:
         return _shown(problem)
     totals = verify_records.totals([record for _, record in placed])
-    for line in (*totals, *verify_records.defects(begun, placed, ended)):
+    for line in (*totals, *verify_records.defects(runs, placed)):
         _shown(line)
     return None
 
@@ -106,7 +106,7 @@ def _records() -> Iterable[bytes]:
     made = (samples.sample(), samples.failed(), samples.absent(), samples.waived(), samples.broken(), samples.trained())
     every = [*made, samples.checked({"repeatable": True, "accepted": ["stride 0"]})]
     yield from (json.dumps(record).encode() for record in every)
-    yield "".join(json.dumps(record) + "\n" for record in every).encode()
+    yield samples.sealed([samples.HEADER, *every, samples.FOOTER])
     machine = {"machine_info": {"cpu": {"brand_raw": "Xeon"}}}
     timed = [{"extra_info": samples.sample(), "stats": {"median": 0.5, "data": [0.5, 0.25]}}]
     yield json.dumps(machine | {"benchmarks": timed}, indent=1).encode()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from conformance.implementations.implementation import Implementation, Unsupported
-from conformance.implementations.registry import discover, load, source_hash
+from conformance.implementations.implementation import Implementation, ImplementationError, Unsupported
+from conformance.implementations.registry import discover, load
+from conformance.implementations.source_files import SourceFiles, source_hash
 from conformance.operators import parse
 
 MODULE = """
@@ -200,6 +202,50 @@ def test_hash_is_taken_before_the_import(tmp_path: Path):
     file = module(tmp_path / "acme.py", head=f"{WRITES}\n")
     before = source_hash(file)
     assert only(file).source == before != source_hash(file)
+
+
+ALIKE: dict[str, Callable[[Path], object]] = {
+    "the same again": lambda folder: write(folder / "shared.py", (folder / "shared.py").read_text()),
+    "touched": lambda folder: (folder / "shared.py").touch(),
+    "compiled": lambda folder: (folder / "conv.so").write_bytes(b"\x7fELF\0"),
+    "records": lambda folder: write(folder / "run.jsonl", "{}"),
+    "hidden": lambda folder: write(folder / ".git" / "HEAD", "other"),
+}
+
+
+def watched(tmp_path: Path) -> tuple[Path, SourceFiles]:
+    folder = package(tmp_path / "acme", "x")
+    write(folder / "run.jsonl", "")
+    write(folder / ".git" / "HEAD", "main")
+    return folder, SourceFiles(folder)
+
+
+@pytest.mark.parametrize("change", ALIKE.values(), ids=ALIKE)
+def test_what_is_written_beside_sources_is_no_change_of_them(tmp_path: Path, change: Callable[[Path], object]):
+    folder, files = watched(tmp_path)
+    change(folder)
+    files.require_unchanged()
+
+
+def changed_in_time(folder: Path) -> None:
+    """The same length, and the same time of the last change as far as somebody can set it."""
+    file = folder / "shared.py"
+    before = file.stat()
+    write(file, file.read_text()[::-1])
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.mark.parametrize("change", [changed_in_time, *(CHANGES[name] for name in ("content", "place", "removal"))])
+def test_a_change_of_sources_is_one_for_good(tmp_path: Path, change: Callable[[Path], object]):
+    folder, files = watched(tmp_path)
+    before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    change(folder)
+    with pytest.raises(ImplementationError, match=r"acme: .* during the run: what ran is not the source that the rec"):
+        files.require_unchanged()
+    for file, content in before.items():
+        file.write_bytes(content)
+    with pytest.raises(ImplementationError, match="during the run"):
+        files.require_unchanged()
 
 
 def test_the_reason_is_that_of_the_kernel_that_comes_nearest():

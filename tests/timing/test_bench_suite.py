@@ -14,6 +14,8 @@ from unittest.mock import Mock
 import pytest
 
 from conformance import Contract, Implementation
+from conformance.__main__ import main
+from conformance.reporting.comparison import runs
 from conformance.results.schema import MachineState
 from conformance.timing import table
 from conformance.timing.clock import CheatError
@@ -195,6 +197,23 @@ def test_times_are_in_the_file_with_ratios_known_at_the_end(project: Project, ce
         assert times["low_s"] <= times["median_s"] <= times["high_s"]
         assert (times["status"], times["machine"]) == ("recorded", {"state": "stable", "reasons": []})
     assert {"checks", "profile", "contract", "command", "seconds"} <= rows[0]["extra_info"].keys()
+
+
+def test_times_that_were_changed_are_not_compared(project: Project, capsys: pytest.CaptureFixture[str]):
+    benchmarked(project, SUITE)
+    project.kernel("acme")
+    project.kernel("wrong", body="return y + 1")
+    project.run("--benchmark-only", "--in-process", "--visits=3", "--benchmark-json=times.json")
+    file = project.folder / "times.json"
+    found = json.loads(file.read_text())
+    file.write_text(json.dumps(found))  # in another form, but the same
+    assert runs.read(file).benchmarks
+    found["benchmarks"][0]["stats"]["data"][0] *= 0.5
+    file.write_text(json.dumps(found))
+    with pytest.raises(runs.RunError, match=r"times.json: is not what its run wrote, by its digest"):
+        runs.read(file)
+    assert main(["compare", str(file), str(file)]) == 4
+    assert "is not what its run wrote" in capsys.readouterr().err
 
 
 def test_an_impossible_time_is_shown_and_not_recorded(project: Project, ceilings: Any):

@@ -100,6 +100,7 @@ STATUSES = {
     "when": ("when=lambda p: p.k % 64 == 0", "", "unsupported", 5, "acme has no conv_forward for it: outside the"),
     "direction": ("conv_backward_data=None", "", "unsupported", 5, "conv_backward_data is not implemented; training"),
     "simulator": ("", "acme.device = 'simulator'", "unsupported", 5, "the simulator is too slow to train a network on"),
+    "other source": ("", "open(__file__, 'a').write('#')", "error", 1, "acme.py was changed during the run"),
     "waived": (DOUBLED, WAIVER, "waived", 5, "waived: sums in fp16 (https://example.org/1)"),
 }
 """What an implementation does -> status, exit code, reason."""

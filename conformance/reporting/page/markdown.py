@@ -66,7 +66,7 @@ def _sections(digest: Digest) -> Iterator[tuple[str, str]]:
     yield "counts", f"{escaped(digest.lead)}\n\n{of}: {counts or 'none'}.\n"
     if errors := digest.results.errors:
         lines = "".join(f"- {escaped(line)}\n" for line in errors[:SHOWN])
-        yield "errors", f"**{many(len(errors), 'line')} could not be read**\n\n{lines}"
+        yield "errors", f"**{many(len(errors), 'defect')} in the files**\n\n{lines}"
     yield from _failures(digest)
     yield "matrix", f"## Matrix\n\n{_markdown(_matrix(digest))}\n{LEGEND}\n"
     found = speeds.speeds(digest)

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from conformance.exit_codes import ExitCode
 from conformance.reporting.page.model import (
     Clocked,
     Machine,
@@ -26,8 +27,8 @@ from conformance.reporting.page.model import (
     operator_place,
 )
 from conformance.results import benchmarks
-from conformance.results.reading import RecordError, SchemaError, UnfinishedError, decode, lines
-from conformance.results.schema import Attempt, Extras, Record
+from conformance.results.reading import RecordError, SchemaError, decode, runs
+from conformance.results.schema import Attempt, Extras, Footer, Record
 from conformance.results.writing import encode
 from conformance.timing.measurement import medians
 
@@ -125,14 +126,29 @@ def _fill(source: ResultsFile, content: bytes, shared: dict[Any, Any]) -> None:
     if benchmarks.is_document(content):
         _read_benchmarks(source, content)
     else:
-        try:
-            for place, line in lines(content, source.name):
+        for run in runs(content, source.name):
+            try:
+                run.require_whole()
+            except RecordError as problem:
+                source.errors.append(str(problem))
+            if not run.fits:  # nobody knows what its kernels did
+                continue
+            for place, line in run.lines():
                 if (record := source.take(place, decode, line)) is not None:
                     source.records.append(_lean(record, shared))
-        except UnfinishedError as problem:
-            source.errors.append(str(problem))
+            if run.headers and run.footer is not None and (ended := unexplained(run.footer)):
+                source.errors.append(f"{source.name}: {run.title} ended with {ended}")
     if not (source.records or source.times or source.errors):
         source.errors.append(f"{source.name}: holds no verdict")
+
+
+def unexplained(footer: Footer) -> str:
+    """An exit status that its cases do not explain, with what it means; empty for all others."""
+    status, cases = footer.exit_status, footer.cases
+    failed = status == ExitCode.BAD and (cases.get("fail") or cases.get("error"))
+    if failed or footer.interrupted or status in (ExitCode.GOOD, ExitCode.NOTHING):
+        return ""
+    return ": ".join([str(status), *(code.meaning for code in ExitCode if code == status)])
 
 
 def _lean(record: Record, shared: dict[Any, Any]) -> Record:

@@ -171,7 +171,7 @@ class Results:
     verdicts: tuple[ReportedVerdict, ...]
     clocked: tuple[Clocked, ...] = ()
     errors: tuple[str, ...] = ()
-    """Lines that could not be read: file, line, why."""
+    """What is wrong with the files: file, line, why."""
 
 
 def operator_place(name: str) -> tuple[int, str]:

@@ -49,11 +49,11 @@ LINK = re.compile(r"""(https?://[^\s()<>"']*[^\s()<>"'.,;:!?])""")
 TEMPLATES = files("conformance.reporting.page") / "templates"
 
 
-def build(paths: Sequence[Path], folder: Path, title: str) -> tuple[Path, tuple[str, ...]]:
-    """Write the report of some files; return its page, and what could not be read. Raises ReportError."""
+def build(paths: Sequence[Path], folder: Path, title: str) -> tuple[Path, Digest]:
+    """Write the report of some files; return its page, and what it shows. Raises ReportError."""
     digest = Digest(load(paths))
     write(folder, texts(digest, title))
-    return folder / PAGE, digest.results.errors
+    return folder / PAGE, digest
 
 
 def texts(digest: Digest, title: str) -> dict[str, str]:

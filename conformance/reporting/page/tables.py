@@ -187,7 +187,9 @@ class Digest:
             passed = self.verified - waived
             fail = f"{waived:,} fail{'s' * (waived == 1)} as expected (waived)"
             return f"{passed:,} of {verified} of {of} pass{'es' * (passed == 1)}, {fail}."
-        return f"{verified} of {of} passes." if self.verified == 1 else f"All {verified} of {of} pass."
+        every = "" if self.verified == 1 or self.results.errors else "All "
+        whole = f", but {many(len(self.results.errors), 'defect')} in the files" if self.results.errors else ""
+        return f"{every}{verified} of {of} pass{'es' * (self.verified == 1)}{whole}."
 
     @property
     def generators(self) -> list[str]:
