@@ -63,7 +63,7 @@ def test_a_run_without_a_verdict_touches_nothing(project: Project, arguments: tu
     file = project.folder / "records.jsonl"
     before = file.read_bytes(), file.stat().st_mtime_ns
     project.run(*arguments, option)
-    assert project.run("--collect-only", keep=True).exit == 0
+    assert project.run("--collect-only", keep=True).exit == 5
     assert (file.read_bytes(), file.stat().st_mtime_ns) == before
     project.run(*arguments, "--records=new/records.jsonl")
     project.run(*arguments, "--report=new")

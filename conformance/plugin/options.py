@@ -219,8 +219,13 @@ def isolation(config: pytest.Config, processes: int) -> tuple[Limits, int] | Non
         if not least <= found[option] <= 1e6 or (option == "--workers" and found[option] % 1):
             raise pytest.UsageError(f"{option} {text}: must be a number, at least {least:g}")
     workers = int(found["--workers"])
-    memory, shown = int(found["--memory"] * 2**30 / workers), config.getoption("capture") == "no"
+    memory, shown = int(found["--memory"] * 2**30 / workers), config.getoption("capture", "no") == "no"
     return Limits(found["--timeout"], memory, shown=shown), workers
+
+
+def lists(config: pytest.Config) -> bool:
+    """Whether tests are only listed, or their fixtures."""
+    return any(config.getoption(name) for name in ("collectonly", "showfixtures", "show_fixtures_per_test"))
 
 
 def seconds(config: pytest.Config) -> float | None:

@@ -51,9 +51,9 @@ def test_behaviour(check, name, case):
 def left(folder: Path | None = None) -> list[int]:
     """Kernels' processes and what they have started, also that without our environment in a folder."""
     found = []
-    for number in map(int, filter(str.isdigit, os.listdir("/proc"))):
+    for place in Path("/proc").glob("[1-9]*"):
+        number = int(place.name)
         try:
-            place = Path(f"/proc/{number}")
             ours = MARK.encode() in (place / "environ").read_bytes()
             ours |= folder is not None and (place / "cwd").readlink().is_relative_to(folder)
             if ours and carried(number) >= 0:
