@@ -431,3 +431,34 @@ def test_what_a_kernel_raises_is_no_command_of_a_terminal_or_a_runner(
         != []
     )
     assert "\x1b[2J" not in text
+
+
+ACTING = "\x1b[31m\x07\x9b\u202e\u2066\u200f"
+"""Colour, bell, the start of a command in eight bits, and what turns the direction of reading."""
+SAYS = {
+    "raises": {"body": "raise ValueError(N)"},
+    "names": {"body": "raise type('E' + N, (Exception,), {})"},
+    "exits": {"body": "raise SystemExit(N)"},
+    "crashes": {"body": "os.write(2, N.encode()); os._exit(3)"},
+    "refuses": {"body": "raise Unsupported(N)"},
+    "returns": {"body": "return type('T' + N, (), {})()"},
+    "traces": {"body": "exec(compile('1/0', 'f' + N, 'exec'))"},
+    "waives": {"body": "return y + 1", "tail": "acme.waive('conv_forward', reason='r' + N, url='u' + N)"},
+    "asks": {"declares": ", when=lambda p: int(N)"},
+    "imports": {"tail": "raise ValueError(N)"},
+    f"file{ACTING}": {},
+}
+
+
+def test_nothing_that_a_kernel_says_acts_where_it_is_read(project: Project):
+    """Terminal, JUnit, records, page and summary."""
+    for name, changes in SAYS.items():
+        project.kernel(name if name.isprintable() else "file", **{"head": f"import os; N = {ACTING!r}"} | changes)
+    (project.folder / "impls/file.py").rename(project.folder / f"impls/file{ACTING}.py")
+    words = "-v", "--show=unsupported", "--show=waived", "--junitxml=junit.xml", "--report=report", "--workers=20"
+    outcome = project.run(*words)
+    assert outcome.statuses == {"error": 8, "fail": 1, "waived": 1, "unsupported": 1}
+    files = (project.folder / "junit.xml", *(project.folder / "report").iterdir(), project.folder / "records.jsonl")
+    read = {"terminal": outcome.text} | {file.name: file.read_text() for file in files}
+    found = {(name, c) for name, text in read.items() for c in {*text} if not c.isprintable() and c not in "\n\t"}
+    assert not found

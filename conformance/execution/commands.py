@@ -12,6 +12,7 @@ from conformance.execution.export import export
 from conformance.execution.selection import seed_number
 from conformance.execution.verify import METHODS
 from conformance.exit_codes import ExitCode
+from conformance.implementations.errors import printable
 from conformance.inputs import DISTRIBUTIONS
 
 EXIT = {"pass": 0, "waived": 5, "fail": 1, "error": 1, "unsupported": 5, "unavailable": 5}
@@ -69,7 +70,7 @@ def _check(arguments: argparse.Namespace) -> int:
     try:
         result = _verdict(arguments)
     except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(str(error))}", file=sys.stderr)
         return ExitCode.UNUSABLE
     print(result.explain(where=False), flush=True)  # where else it fails is found by more calls, which may hang
     if condition := result.where():

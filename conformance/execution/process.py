@@ -27,7 +27,7 @@ import msgspec
 import numpy as np
 
 from conformance.execution.reaper import Reaper, kill
-from conformance.implementations.errors import of_the_suite
+from conformance.implementations.errors import of_the_suite, printable
 from conformance.implementations.vocabulary import vocabulary
 from conformance.worker import wire
 
@@ -169,8 +169,7 @@ class Process:
         self._drain()
         new, self._asked = self._printed[self._asked :], len(self._printed)
         lines = [line for line in new.decode("utf-8", "replace").splitlines() if line.strip()][-LINES:]
-        # a terminal obeys control characters
-        return ["".join(c if c.isprintable() else repr(c)[1:-1] for c in line[:LINE]) for line in lines]
+        return [printable(line[:LINE]) for line in lines]
 
     @property
     def growth(self) -> int:
@@ -382,7 +381,7 @@ class Process:
         after = f"after {max(0.0, time.monotonic() - start):.2g} s"
         words = [line for line in self.printed.splitlines() if line.strip()]
         said = [] if "Fatal Python error" in self.printed else [f"its output ended: {line}" for line in words[-1:]]
-        self.end("\n".join([what, after, *said]))
+        self.end(printable("\n".join([what, after, *said])))
         return Crash(self.ended)
 
 

@@ -136,7 +136,7 @@ class Workers:
     def load(self, paths: Iterable[Path], registry: Registry | None = None) -> Registry:
         """As `conformance.implementations.registry.load`."""
         found = registry if registry is not None else Registry()
-        for path in paths:
+        for path in found.nameable(paths):
             self._load(Source(self, str(path), group_of(path), path), path.stem, found)
         return found
 
