@@ -9,6 +9,7 @@ from pathlib import Path
 from conformance.dtypes import DECLARABLE
 from conformance.execution.check import CheckResult, check
 from conformance.execution.export import export
+from conformance.execution.process import SECONDS
 from conformance.execution.selection import seed_number
 from conformance.execution.verify import METHODS
 from conformance.exit_codes import ExitCode
@@ -44,6 +45,7 @@ def _declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--storage", default="", metavar="TEXT", help="e.g. x:crop,w:page-end (default: contiguous)")
     parser.add_argument("--seed", default="0", metavar="N")
     parser.add_argument("--in-process", action="store_true", help="run the kernel in this process, for debuggers")
+    parser.add_argument("--timeout", default=SECONDS, type=float, metavar="SECONDS", help="longest call")
     parser.add_argument("--method", default="auto", metavar="|".join(METHODS), help="exact reference or probes")
 
 
@@ -63,6 +65,7 @@ def _verdict(arguments: argparse.Namespace) -> CheckResult:
         seed=seed_number(arguments.seed),
         method=arguments.method,
         in_process=arguments.in_process,
+        timeout=arguments.timeout,
     )
 
 

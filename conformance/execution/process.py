@@ -35,6 +35,8 @@ START = (
     "import sys; sys.path[:] = {path!r}; sys.argv[:] = ['']; from conformance.worker.serve import main; "
     "main({channel}, {to_kernels}, {from_kernels}, {parent})"
 )
+SECONDS = 60.0
+"""That a call may take where nobody says otherwise."""
 LOOK = 0.05
 """Seconds between two looks at the memory of a process that has not answered."""
 STARTING = 60.0
@@ -66,7 +68,7 @@ class Limits:
     """What a process may take: seconds a call, bytes of memory; `environment` is added to the judge's own. What it
     prints is `shown` at once, or kept for whoever asks."""
 
-    seconds: float = 60.0
+    seconds: float = SECONDS
     memory: int = 1 << 62
     environment: Mapping[str, str] = field(default_factory=dict)
     shown: bool = False
