@@ -156,6 +156,8 @@ class Hooks:
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Iterator[None]:
         """The last check of the arithmetic, the exit status, and the end of the records."""
         self.environment.last_check()
+        if isinstance(sys.exc_info()[1], KeyboardInterrupt):  # a second one, before pytest has noted the first
+            exitstatus = ExitCode.INTERRUPTED
         if self.session.is_worker:
             self.session.compiling.tell()
         elif not self.config.option.collectonly:
