@@ -20,7 +20,7 @@ from conformance.plugin import options
 from conformance.reporting import reproduce
 from conformance.results.reading import decode
 from conformance.results.schema import SCHEMA
-from tests.conftest import ROOT, SUITE, TINY, Project
+from tests.conftest import CONFTEST, ROOT, SUITE, TINY, Project
 
 pytest_plugins = ["pytester"]
 
@@ -236,11 +236,28 @@ def test_parallel_run_writes_the_same_records(project: Project, monkeypatch: pyt
     assert len(judges) == 2 * len(TWO), "a kernel's cases of one problem are verified by one worker"
 
 
-def test_more_workers_than_a_machine_can_hold_are_refused(project: Project):
+@pytest.mark.parametrize(
+    ("words", "said"), [(("-n", "10000"), "-n 10000: with "), (("-n", "2", "--dist=each"), "--dist each: every case")]
+)
+def test_workers_that_a_machine_cannot_hold_or_that_all_do_the_same_are_refused(
+    project: Project, words: tuple[str, ...], said: str
+):
     project.kernel()
-    outcome = project.run("-p", "xdist", "-n", "10000", subprocess=True)
+    outcome = project.run("-p", "xdist", *words, subprocess=True)
     assert (outcome.exit, outcome.records) == (4, [])
-    assert "-n 10000: with " in outcome.text
+    assert said in outcome.text
+
+
+def test_a_verdict_is_not_asked_for_until_it_passes(project: Project):
+    """pytest-rerunfailures does what its marker says; of three attempts there were three verdicts."""
+    project.write(
+        "conftest.py", f"{CONFTEST}\ndef pytest_addoption(parser): parser.addoption('--reruns')\n"
+        "def pytest_collection_finish(session):\n"
+        "    open('seen', 'w').write(str([m.kwargs for i in session.items for m in i.iter_markers('flaky')]))\n",
+    )  # fmt: skip
+    project.kernel()
+    project.run("--reruns=2", subprocess=True)
+    assert (project.folder / "seen").read_text() == "[{'reruns': 0}]"
 
 
 def test_a_checkout_from_another_folder_is_its_suites(tmp_path: Path):
@@ -361,7 +378,7 @@ def test_other_peoples_parameter_may_be_called_case(project: Project):
     assert "test_other[1]" in project.run("-v").text
 
 
-@pytest.mark.parametrize("words", [(), ("-p", "xdist", "-n", "2")], ids=["serial", "parallel"])
+@pytest.mark.parametrize("words", [(), ("-p", "xdist", "-n", "auto")], ids=["serial", "parallel"])
 def test_a_run_of_so_many_minutes_stops_and_is_a_sample(project: Project, words: tuple[str, ...]):
     """What it has verified is the beginning of the list."""
     project.kernel(body="import time; time.sleep(0.05); return y")

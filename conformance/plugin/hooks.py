@@ -33,11 +33,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_cmdline_main(config: pytest.Config) -> Generator[None, int | None, int | None]:
-    """What `conformance run` is given are implementations, not tests; under xdist, workers share the cores. What only
-    lists tests or fixtures verifies nothing, and does not end well."""
+    """What `conformance run` is given are implementations, not tests. What only lists tests or fixtures verifies
+    nothing, and does not end well."""
     if run_command.is_running(config):
         run_command.take_implementations(config)
-    processes.share_cores(config)
     status = yield
     session = config.stash.get(SESSION, None)
     if status or session is None or not (session.asked and options.lists(config)):
@@ -63,6 +62,7 @@ class Hooks:
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
+        processes.share_cores(config)  # xdist knows by now how many `-n auto` are
         processes.prepare(config)
         self.session = config.stash[SESSION] = Session(config)
         self.collection = Collection(self.session)

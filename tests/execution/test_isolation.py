@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 import re
@@ -211,6 +212,22 @@ def test_process_is_replaced_and_its_file_loaded_ahead(tmp_path: Path):
                 bridge.floating_point_mode()
         assert len(numbers) == 3
     assert left() == []
+
+
+def test_a_process_that_the_system_does_not_start_is_no_fault_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """It was `OSError: Too many open files` of the file that was to be loaded."""
+
+    def full() -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    file = tmp_path / "acme.py"
+    file.write_text("from conformance import Implementation\nacme = Implementation('acme')\n")
+    with Workers(Limits()) as workers:
+        monkeypatch.setattr(wire, "memory_file", full)
+        (reason,) = workers.load([file]).broken.values()
+    assert reason.startswith("not run: no process can be started for it (Too many open files); ulimit -n and")
 
 
 def test_memory_without_end_is_ended(tmp_path: Path):
