@@ -77,7 +77,7 @@ def test_misbehaviours(project: Project):
     """One verdict each beside a right kernel, and the right one's records as if it were alone. What ends every case has
     one: each is a new process, and many are waited for. All processes are kept, so that no file is loaded twice."""
     file = project.kernel("right", folder="right")
-    assert project.run(f"--impl={file}", *DISTRIBUTIONS, subprocess=True).exit == 0
+    assert project.run(f"--impl={file}", *DISTRIBUTIONS, *LIMITS, subprocess=True).exit == 0
     alone = {r["distribution"]: without_times(r) for r in project.records()}
     ending = [name for name, one in MISBEHAVIOURS.items() if one.said == "error" and name not in SEVERAL]
     lasting = [name for name in MISBEHAVIOURS if name not in ending]
