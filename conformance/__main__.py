@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -77,8 +78,13 @@ def _parser(names: Iterable[str]) -> Parser:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run a command line; return its exit status, one of `conformance.exit_codes`."""
+    for descriptor in range(3):  # closed by whoever started us: the next file would be taken for it
+        with suppress(OSError):
+            os.fstat(descriptor)
+            continue
+        os.open(os.devnull, os.O_RDWR)
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by whoever started us
+        if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115
         elif hasattr(stream := getattr(sys, name), "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # a name that the locale cannot show is no reason to fail
@@ -99,10 +105,14 @@ def main(words: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return ExitCode.INTERRUPTED
-    except BrokenPipeError:
-        # whoever read the output has left; Python would complain once more when it closes stdout
+    except OSError as error:
+        status = ExitCode.BAD  # whoever read the output has left
+        if not isinstance(error, BrokenPipeError):
+            status = ExitCode.UNUSABLE
+            with suppress(OSError):
+                print(f"conformance: {error}", file=sys.stderr, flush=True)
+        # Python would complain once more when it closes stdout
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return ExitCode.BAD
     return status
 
 

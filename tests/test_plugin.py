@@ -17,9 +17,10 @@ import pytest
 
 from conformance.implementations.devices import DEVICES, missing, processor
 from conformance.plugin import options
+from conformance.reporting import reproduce
 from conformance.results.reading import decode
 from conformance.results.schema import SCHEMA
-from tests.conftest import ROOT, TINY, Project
+from tests.conftest import CONFTEST, ROOT, SUITE, TINY, Project
 
 pytest_plugins = ["pytester"]
 
@@ -235,17 +236,34 @@ def test_parallel_run_writes_the_same_records(project: Project, monkeypatch: pyt
     assert len(judges) == 2 * len(TWO), "a kernel's cases of one problem are verified by one worker"
 
 
-def test_more_workers_than_a_machine_can_hold_are_refused(project: Project):
+@pytest.mark.parametrize(
+    ("words", "said"), [(("-n", "10000"), "-n 10000: with "), (("-n", "2", "--dist=each"), "--dist each: every case")]
+)
+def test_workers_that_a_machine_cannot_hold_or_that_all_do_the_same_are_refused(
+    project: Project, words: tuple[str, ...], said: str
+):
     project.kernel()
-    outcome = project.run("-p", "xdist", "-n", "10000", subprocess=True)
+    outcome = project.run("-p", "xdist", *words, subprocess=True)
     assert (outcome.exit, outcome.records) == (4, [])
-    assert "-n 10000: with " in outcome.text
+    assert said in outcome.text
+
+
+def test_a_verdict_is_not_asked_for_until_it_passes(project: Project):
+    """pytest-rerunfailures does what its marker says; of three attempts there were three verdicts."""
+    project.write(
+        "conftest.py", f"{CONFTEST}\ndef pytest_addoption(parser): parser.addoption('--reruns')\n"
+        "def pytest_collection_finish(session):\n"
+        "    open('seen', 'w').write(str([m.kwargs for i in session.items for m in i.iter_markers('flaky')]))\n",
+    )  # fmt: skip
+    project.kernel()
+    project.run("--reruns=2", subprocess=True)
+    assert (project.folder / "seen").read_text() == "[{'reruns': 0}]"
 
 
 def test_a_checkout_from_another_folder_is_its_suites(tmp_path: Path):
     words = ["--collect-only", "-q", "--level=smoke", "--operator=conv_forward", "--impl=numpy-direct"]
     run = [sys.executable, "-m", "pytest", str(ROOT), *words]
-    out = subprocess.run(run, cwd=tmp_path, text=True, capture_output=True, timeout=60, check=True).stdout
+    out = subprocess.run(run, cwd=tmp_path, text=True, capture_output=True, timeout=60, check=False).stdout
     files = {line.partition("::")[0] for line in out.splitlines() if "::" in line}
     assert "conformance/suites/test_operators.py" in files
     assert {str(Path(file).parent) for file in files} == {"conformance/suites"}
@@ -316,6 +334,29 @@ def test_failure_says_what_where_and_how_to_see_it_again(project: Project):
     assert f"reproduce: {outcome.of('acme')['command']}" in outcome.text
 
 
+@pytest.mark.parametrize(("given", "said"), [("--timeout=300", ["--timeout=300"]), ("--timeout=60", [])])
+def test_what_was_given_longer_is_given_as_long_again(project: Project, given: str, said: list[str]):
+    """A kernel that needs minutes for a wrong result was called a hang by the line that was to reproduce it."""
+    project.write("suite/test_suite.py", BEHAVES)
+    project.kernel(body="w *= 2; return y + 1")
+    outcome = project.run(given, "--distribution=fixed", "--distribution=behaviour")
+    failed = [record for record in outcome.records if record["status"] == "fail"]
+    assert {record["kind"] for record in failed} == {"case", "check"}
+    for record in failed:
+        assert [word for word in shlex.split(record["command"]) if "timeout" in word] == said
+        assert reproduce.command(decode(json.dumps(record))) == record["command"] != ""
+
+
+BEHAVES = (
+    SUITE
+    + """
+@pytest.mark.behaves("calls_repeat")
+def test_behaviour(check, name, case):
+    check(name, case)
+"""
+)
+
+
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 def test_kernel_that_spoils_its_inputs_spoils_nobody_elses(project: Project, layout: str):
     spoil = "x[...] = 0; w[...] = 0; return y"
@@ -337,7 +378,7 @@ def test_other_peoples_parameter_may_be_called_case(project: Project):
     assert "test_other[1]" in project.run("-v").text
 
 
-@pytest.mark.parametrize("words", [(), ("-p", "xdist", "-n", "2")], ids=["serial", "parallel"])
+@pytest.mark.parametrize("words", [(), ("-p", "xdist", "-n", "auto")], ids=["serial", "parallel"])
 def test_a_run_of_so_many_minutes_stops_and_is_a_sample(project: Project, words: tuple[str, ...]):
     """What it has verified is the beginning of the list."""
     project.kernel(body="import time; time.sleep(0.05); return y")
@@ -431,3 +472,34 @@ def test_what_a_kernel_raises_is_no_command_of_a_terminal_or_a_runner(
         != []
     )
     assert "\x1b[2J" not in text
+
+
+ACTING = "\x1b[31m\x07\x9b\u202e\u2066\u200f"
+"""Colour, bell, the start of a command in eight bits, and what turns the direction of reading."""
+SAYS = {
+    "raises": {"body": "raise ValueError(N)"},
+    "names": {"body": "raise type('E' + N, (Exception,), {})"},
+    "exits": {"body": "raise SystemExit(N)"},
+    "crashes": {"body": "os.write(2, N.encode()); os._exit(3)"},
+    "refuses": {"body": "raise Unsupported(N)"},
+    "returns": {"body": "return type('T' + N, (), {})()"},
+    "traces": {"body": "exec(compile('1/0', 'f' + N, 'exec'))"},
+    "waives": {"body": "return y + 1", "tail": "acme.waive('conv_forward', reason='r' + N, url='u' + N)"},
+    "asks": {"declares": ", when=lambda p: int(N)"},
+    "imports": {"tail": "raise ValueError(N)"},
+    f"file{ACTING}": {},
+}
+
+
+def test_nothing_that_a_kernel_says_acts_where_it_is_read(project: Project):
+    """Terminal, JUnit, records, page and summary."""
+    for name, changes in SAYS.items():
+        project.kernel(name if name.isprintable() else "file", **{"head": f"import os; N = {ACTING!r}"} | changes)
+    (project.folder / "impls/file.py").rename(project.folder / f"impls/file{ACTING}.py")
+    words = "-v", "--show=unsupported", "--show=waived", "--junitxml=junit.xml", "--report=report", "--workers=20"
+    outcome = project.run(*words)
+    assert outcome.statuses == {"error": 8, "fail": 1, "waived": 1, "unsupported": 1}
+    files = (project.folder / "junit.xml", *(project.folder / "report").iterdir(), project.folder / "records.jsonl")
+    read = {"terminal": outcome.text} | {file.name: file.read_text() for file in files}
+    found = {(name, c) for name, text in read.items() for c in {*text} if not c.isprintable() and c not in "\n\t"}
+    assert not found

@@ -18,7 +18,7 @@ from conformance.__main__ import main
 from conformance.inputs.manifest import digest
 from conformance.results.reading import UnfinishedError, read
 from conformance.results.writing import Records, RecordsError
-from tests.conftest import TINY, Project, no_traceback_of_ours
+from tests.conftest import CONFTEST, TINY, Project, no_traceback_of_ours
 from tests.kill_and_resume import Run
 from tests.report_samples import sealed
 from tests.test_results import every_kind, header
@@ -55,6 +55,19 @@ def test_a_file_of_records_is_written_over_only_when_asked(project: Project):
     assert len(project.run("--overwrite").records) == len(first.records)
 
 
+@pytest.mark.parametrize("hook", ["runtest_teardown", "runtest_logfinish"])
+def test_a_run_that_is_interrupted_twice_is_not_whole(project: Project, hook: str):
+    """The second Ctrl-C comes before pytest has noted the first: the footer was that of a run with nothing to do."""
+    project.write(
+        "conftest.py", f"{CONFTEST}\ndef pytest_{hook}(): raise KeyboardInterrupt\n"
+        "def pytest_keyboard_interrupt(): raise KeyboardInterrupt\n",
+    )  # fmt: skip
+    project.kernel()
+    project.run(subprocess=True)
+    *_, last = project.lines()
+    assert (last["kind"], last["exit_status"], last["interrupted"]) == ("footer", 2, True)
+
+
 NOTHING = {"collected only": ("--collect-only",), "help": ("--help",), "nothing selected": ("-k", "zzz")}
 
 
@@ -66,7 +79,7 @@ def test_a_run_without_a_verdict_touches_nothing(project: Project, arguments: tu
     file = project.folder / "records.jsonl"
     before = file.read_bytes(), file.stat().st_mtime_ns
     project.run(*arguments, option)
-    assert project.run("--collect-only", keep=True).exit == 0
+    assert project.run("--collect-only", keep=True).exit == 5
     assert (file.read_bytes(), file.stat().st_mtime_ns) == before
     project.run(*arguments, "--records=new/records.jsonl")
     project.run(*arguments, "--report=new")

@@ -76,11 +76,12 @@ class Case:
     def command(self) -> str:
         """One line that reproduces the case, whatever table it came from."""
         words = [*self.program[2 if self.program[:1] == ("conformance",) else 1 :]]
+        longest = [words.pop()] if words and words[-1].startswith("--timeout=") else []
         file = words[0].removeprefix("--impl=") if words and words[0] != "--impl" else ""
         possible = {one.operator for one in self.implementation.kernels if takes(one.operator, self.problem.geometry)}
         arguments = self.arguments(self.method, named=bool(file) and "--impl" in words, operator=len(possible) != 1)
         file = f"./{file}" if file.startswith("-") else file  # which is no option
-        return shlex.join(["conformance", "check", file or self.implementation.name, *arguments])
+        return shlex.join(["conformance", "check", file or self.implementation.name, *longest, *arguments])
 
     def arguments(self, method: str, *, named: bool, operator: bool) -> list[str]:
         """Of `conformance check` behind the kernel, without what is its default: with the implementation's name where a

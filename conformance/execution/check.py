@@ -18,7 +18,7 @@ from conformance.dtypes import DECLARABLE
 from conformance.execution.case import Case, absence_reason
 from conformance.execution.implementation_names import base_of, load_named, vary
 from conformance.execution.nondeterminism import DIFFERS
-from conformance.execution.process import Limits
+from conformance.execution.process import SECONDS, Limits
 from conformance.execution.remote import Exited, Raised
 from conformance.execution.selection import BEHAVIOUR, SelectionError, require_known
 from conformance.execution.status import Verdict
@@ -183,6 +183,7 @@ def check(
     contract: Contract | None = None,
     method: str = "auto",
     in_process: bool = False,
+    timeout: float = SECONDS,
 ) -> CheckResult:
     """Verify a kernel on one problem, as a run of the suite does.
 
@@ -200,6 +201,7 @@ def check(
 
     - `in_process`: run a kernel that is given by path or name in this process, where a debugger finds it, instead
       of one of its own. What is given as an object runs in this process anyway.
+    - `timeout`: seconds that a call may take in a process of its own.
 
     Whatever the kernel does is a status of the result. Raises ValueError for arguments that cannot be meant; the
     message names the argument.
@@ -223,6 +225,8 @@ def check(
     require_known("method", [method], METHODS)
     if not isinstance(seed, int) or not 0 <= seed < 10**18:
         raise SelectionError(f"seed {seed!r}: must be a whole number from 0 to 10^18 - 1")
+    if not 0 < timeout <= 1e6:
+        raise SelectionError(f"timeout {timeout!r}: must be a number of seconds above 0")
     possible = [one.name for one in family.operators if takes(one.name, found.geometry)]
     if operator is not None:
         require_known("operator", [operator], OPERATORS)
@@ -242,7 +246,7 @@ def check(
     if isinstance(kernel, Implementation):
         implementation = kernel
     elif isinstance(kernel, (Path, str)):
-        loader: Loader = registry if in_process or sys.platform == "win32" else _workers()
+        loader: Loader = registry if in_process or sys.platform == "win32" else _workers(timeout)
         implementation, absent = _load(kernel, operator, loader)
     elif is_module:
         implementation = modules.adapted(kernel)
@@ -335,9 +339,9 @@ def _problem(given: str | Geometry | Problem) -> Problem:
 
 
 @cache
-def _workers() -> Workers:
+def _workers(seconds: float) -> Workers:
     """Kernels' processes of this one, which end with it."""
-    workers = Workers(Limits(memory=share(1)), ahead=True)
+    workers = Workers(Limits(seconds, share(1)), ahead=True)
     atexit.register(workers.close)
     return workers
 

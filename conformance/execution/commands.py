@@ -9,9 +9,11 @@ from pathlib import Path
 from conformance.dtypes import DECLARABLE
 from conformance.execution.check import CheckResult, check
 from conformance.execution.export import export
+from conformance.execution.process import SECONDS
 from conformance.execution.selection import seed_number
 from conformance.execution.verify import METHODS
 from conformance.exit_codes import ExitCode
+from conformance.implementations.errors import printable
 from conformance.inputs import DISTRIBUTIONS
 
 EXIT = {"pass": 0, "waived": 5, "fail": 1, "error": 1, "unsupported": 5, "unavailable": 5}
@@ -43,6 +45,7 @@ def _declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--storage", default="", metavar="TEXT", help="e.g. x:crop,w:page-end (default: contiguous)")
     parser.add_argument("--seed", default="0", metavar="N")
     parser.add_argument("--in-process", action="store_true", help="run the kernel in this process, for debuggers")
+    parser.add_argument("--timeout", default=SECONDS, type=float, metavar="SECONDS", help="longest call")
     parser.add_argument("--method", default="auto", metavar="|".join(METHODS), help="exact reference or probes")
 
 
@@ -62,6 +65,7 @@ def _verdict(arguments: argparse.Namespace) -> CheckResult:
         seed=seed_number(arguments.seed),
         method=arguments.method,
         in_process=arguments.in_process,
+        timeout=arguments.timeout,
     )
 
 
@@ -69,7 +73,7 @@ def _check(arguments: argparse.Namespace) -> int:
     try:
         result = _verdict(arguments)
     except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(str(error))}", file=sys.stderr)
         return ExitCode.UNUSABLE
     print(result.explain(where=False), flush=True)  # where else it fails is found by more calls, which may hang
     if condition := result.where():

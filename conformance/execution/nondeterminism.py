@@ -11,7 +11,7 @@ import numpy as np
 from conformance.diagnosis.diagnose import EXPLAINED
 from conformance.execution.invocation import Invocation, MismatchedError
 from conformance.execution.process import Crash
-from conformance.implementations.errors import KernelFailure
+from conformance.implementations.errors import KernelFailure, blame
 from conformance.implementations.implementation import Kernel
 from conformance.operators import Arrays
 
@@ -27,6 +27,10 @@ _alike: dict[int, tuple[Kernel, int]] = {}
 
 class NondeterminismError(KernelFailure):
     """A wrong result that other calls on the same inputs do not give; the message begins with DIFFERS."""
+
+
+class AnotherCallError(Exception):
+    """There is nothing to compare a wrong result with; the message says what another call ended in."""
 
 
 @dataclass(slots=True)
@@ -51,7 +55,7 @@ def differing_calls(
     """What more calls on the inputs of wrong `outputs` give; None where the next one gives the same.
 
     A difference below what a mistake leaves unexplained is the order of sums, and the same here; without the `exact`
-    outputs any difference is one.
+    outputs any difference is one. Raises AnotherCallError, for a kernel once.
     """
     kernel = invocation.kernel
     assert isinstance(kernel, Kernel)
@@ -66,10 +70,10 @@ def differing_calls(
         except MismatchedError:
             seen.made, seen.wrong, seen.farthest = seen.made + 1, seen.wrong + 1, math.inf
             continue
-        except (Crash, Exception):
-            # what else goes wrong in another call is the business of the behaviour checks; a hang takes a minute
-            _alike[id(kernel)] = kernel, ALIKE
-            return None
+        except (Crash, Exception) as error:
+            _alike[id(kernel)] = kernel, ALIKE  # a hang takes a minute
+            what = str(error).partition("\n")[0] if isinstance(error, Crash) else blame(error)
+            raise AnotherCallError(f"called again on the same inputs: {what}") from None
         passed = passes(again)
         if seen.made == 1 and not passed and _same(again, outputs, exact):
             _alike[id(kernel)] = kernel, alike + 1

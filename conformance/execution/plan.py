@@ -12,6 +12,7 @@ from typing import Any
 
 from conformance.execution.case import Absence, Case, Claim, absence_reason
 from conformance.execution.implementation_names import base_of, load_named, vary, word
+from conformance.execution.process import SECONDS
 from conformance.execution.required import Demand, absent, required
 from conformance.execution.selection import BEHAVIOUR, Selection, SelectionError, require_known
 from conformance.execution.share import Ranked
@@ -113,7 +114,9 @@ class Plan:
         # the name too, where a file defines several; with `=`, because to pytest a path of its own would be a test file
         named = [] if file and not by_pytest and [*self._files.values()].count(file) == 1 else ["--impl", one.name]
         place = [f"--impl={file}" if by_pytest else file] if file else []
-        return (*self.selection.program.split(), *place, *named)
+        seconds = self.selection.seconds
+        longest = [f"--timeout={seconds:g}"] if seconds != SECONDS else []
+        return (*self.selection.program.split(), *place, *named, *longest)
 
     @cached_property
     def ranked(self) -> Ranked:

@@ -9,6 +9,7 @@ import io
 import os
 import pickle
 import re
+import secrets
 import select
 import signal
 import socket
@@ -25,8 +26,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from conformance.execution.reaper import TOKEN, Reaper, kill
-from conformance.implementations.errors import of_the_suite
+from conformance.execution.reaper import Reaper, kill
+from conformance.implementations.errors import of_the_suite, printable
 from conformance.implementations.vocabulary import vocabulary
 from conformance.worker import wire
 
@@ -34,6 +35,8 @@ START = (
     "import sys; sys.path[:] = {path!r}; sys.argv[:] = ['']; from conformance.worker.serve import main; "
     "main({channel}, {to_kernels}, {from_kernels}, {parent})"
 )
+SECONDS = 60.0
+"""That a call may take where nobody says otherwise."""
 LOOK = 0.05
 """Seconds between two looks at the memory of a process that has not answered."""
 STARTING = 60.0
@@ -65,7 +68,7 @@ class Limits:
     """What a process may take: seconds a call, bytes of memory; `environment` is added to the judge's own. What it
     prints is `shown` at once, or kept for whoever asks."""
 
-    seconds: float = 60.0
+    seconds: float = SECONDS
     memory: int = 1 << 62
     environment: Mapping[str, str] = field(default_factory=dict)
     shown: bool = False
@@ -127,6 +130,8 @@ class Process:
         """Numbers of arrays that nobody needs any more; filled by whoever collects garbage."""
         self._posted: list[bytes] = []
         """Operations of the next request."""
+        self._question = 0
+        """Number of the request that is to be answered: none that a kernel could have foreseen."""
         self._begun, self._ready = 0.0, False
         self._made = 0
         self._own: int | None = None
@@ -135,7 +140,6 @@ class Process:
         read, write = os.pipe()
         self._output, self._printed, self._asked = read, b"", 0
         os.set_blocking(read, False)
-        self.token = reaper.token()
         passed = (other.fileno(), self._in, self._out)
         names = dict(zip(("channel", "to_kernels", "from_kernels"), passed, strict=True))
         program = START.format(path=sys.path, parent=os.getpid(), **names).encode()
@@ -144,8 +148,9 @@ class Process:
             # its own command line does not name the suite
             [sys.executable, "-P", "-c", f"import os; exec(os.pread({self._in}, {len(program)}, 0))"],
             stdin=subprocess.DEVNULL, stdout=write, stderr=write, pass_fds=passed, start_new_session=True,
-            env=_environment() | dict(limits.environment) | {TOKEN: self.token},
+            env=_environment() | dict(limits.environment),
         )  # fmt: skip
+        self._mark = reaper.mark(self.number)
         os.close(write)
         other.close()
         known = pickle.dumps(vocabulary())
@@ -166,8 +171,7 @@ class Process:
         self._drain()
         new, self._asked = self._printed[self._asked :], len(self._printed)
         lines = [line for line in new.decode("utf-8", "replace").splitlines() if line.strip()][-LINES:]
-        # a terminal obeys control characters
-        return ["".join(c if c.isprintable() else repr(c)[1:-1] for c in line[:LINE]) for line in lines]
+        return [printable(line[:LINE]) for line in lines]
 
     @property
     def growth(self) -> int:
@@ -213,7 +217,8 @@ class Process:
         if self.ended:
             raise Crash(self.ended)
         self._post(routine, *given, **named)
-        request = pickle.dumps(self._posted)
+        self._question = secrets.randbits(63)
+        request = pickle.dumps((self._question, self._posted))
         self._posted.clear()
         self._begun = time.monotonic()
         if not self._ready:
@@ -236,6 +241,8 @@ class Process:
         except BaseException:  # Ctrl-C, say: the answer to come would be taken for that of another question
             self.end("was ended: nobody waited for its answer")
             raise
+        if reply.question != self._question:  # every later one would be taken for that of the next question
+            raise self._crash("crashed: its process sent an answer that nobody had asked for", start)
         self._filled = 0
         self.spoiled |= reply.spoiled
         self.compiled = reply.compiled
@@ -263,7 +270,7 @@ class Process:
         self._channel.close()
         for descriptor in (self._in, self._out, self._output):
             os.close(descriptor)
-        kill(self.token)
+        kill(self._mark)
 
     def _send(self, message: bytes, start: float) -> None:
         rest = memoryview(message)
@@ -300,6 +307,7 @@ class Process:
         poll.register(self._channel, events)
         poll.register(self._output, select.POLLIN)
         while True:
+            ended = self._popen.poll() is not None  # the channel stays open where a child has it too
             passed = time.monotonic() - start
             if passed > self.limits.seconds:
                 raise self._hangs(start)
@@ -308,11 +316,13 @@ class Process:
                 raise self._crash(
                     f"crashed: its process took {taken} of memory; the limit is {limit} (--memory)", start
                 )
-            ready = dict(poll.poll(1000 * LOOK))
+            ready = dict(poll.poll(0 if ended else 1000 * LOOK))
             if self._output in ready and not self._drain():
                 poll.unregister(self._output)
             if self._channel.fileno() in ready:
                 return
+            if ended:
+                raise self._died(start)
 
     def _drain(self) -> bool:
         """Take what it has printed, so that it need not wait; False where it has closed its side."""
@@ -373,7 +383,7 @@ class Process:
         after = f"after {max(0.0, time.monotonic() - start):.2g} s"
         words = [line for line in self.printed.splitlines() if line.strip()]
         said = [] if "Fatal Python error" in self.printed else [f"its output ended: {line}" for line in words[-1:]]
-        self.end("\n".join([what, after, *said]))
+        self.end(printable("\n".join([what, after, *said])))
         return Crash(self.ended)
 
 

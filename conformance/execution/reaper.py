@@ -1,8 +1,14 @@
-"""No process outlives a run: whatever a kernel's process has started carries its token in its environment."""
+"""No process outlives a run: whatever a kernel's process has started carries its mark.
+
+The mark is a limit of the system on something that no system counts any more. Descendants inherit it, also those that
+leave their session or are given another environment, and without rights it cannot be raised again. Linux alone: where
+a process cannot be marked, one that leaves its session stays.
+"""
 
 from __future__ import annotations
 
 import os
+import resource
 import secrets
 import signal
 import subprocess
@@ -11,17 +17,19 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-TOKEN = "KERNEL_PROCESS"
-"""Environment variable that children inherit, also those that leave their session. It does not name the suite."""
+RLIMIT_LOCKS = 10
+"""From <asm-generic/resource.h>: locks of files, which Linux counted until 2.4.24."""
+PROCESSES = 1 << 20
+"""Marks of one run."""
 PATIENCE = 2.0
 """Seconds that processes have to end once they are killed."""
 
 
-def kill(token: str) -> None:
-    """End every process whose token begins like this. Does nothing where the system has no /proc."""
-    wanted = f"{TOKEN}={token}".encode()
+def kill(first: int, count: int = 1) -> None:
+    """End every process that carries one of so many marks. Does nothing where the system has no /proc."""
+    marks = range(first, first + count)
     for _ in range(100):  # until none is found: one that forks may be faster than one look
-        found = [number for number in _processes() if _carries(number, wanted)]
+        found = [number for number in _processes() if carried(number) in marks]
         for number in found:
             with suppress(OSError):
                 os.kill(number, signal.SIGKILL)
@@ -37,34 +45,38 @@ def _processes() -> list[int]:
         return []
 
 
-def _carries(number: int, wanted: bytes) -> bool:
+def carried(number: int) -> int:
+    """The mark of a process that is alive, -1 if it has none."""
     try:
-        place = f"/proc/{number}/"
-        with open(f"{place}stat", "rb") as file:  # noqa: PTH123
-            if file.read().rpartition(b")")[2].split()[0] == b"Z":  # dead, and its parent has not asked yet
-                return False
-        with open(f"{place}environ", "rb") as file:  # noqa: PTH123
-            return any(word.startswith(wanted) for word in file.read().split(b"\0"))
+        mark, _ = resource.prlimit(number, RLIMIT_LOCKS)
+        if mark >= 0:
+            with open(f"/proc/{number}/stat", "rb") as file:  # noqa: PTH123
+                if file.read().rpartition(b")")[2].split()[0] == b"Z":  # dead, and its parent has not asked yet
+                    return -1
     except (OSError, IndexError):
-        return False
+        return -1
+    return mark
 
 
 class Reaper:
-    """Hands out tokens, and has a process of its own that ends what carries one when the judge is gone, even killed."""
+    """Marks processes, and has a process of its own that ends those when the judge is gone, even killed."""
 
     def __init__(self) -> None:
-        self._token, self._count = secrets.token_hex(8), 0
+        self._next = self._first = secrets.randbelow(1 << 42) * PROCESSES
         read, self._alive = os.pipe()
         self._watching = subprocess.Popen(
-            [sys.executable, "-I", str(Path(__file__)), f"{self._token}."],
+            [sys.executable, "-I", str(Path(__file__)), str(self._first)],
             stdin=read, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
         os.close(read)
 
-    def token(self) -> str:
-        """One that no other process has."""
-        self._count += 1
-        return f"{self._token}.{self._count}."
+    def mark(self, number: int) -> int:
+        """Give a process, which has started nothing yet, a mark that no other has."""
+        mark, self._next = self._next, self._next + 1
+        if hasattr(resource, "prlimit"):
+            with suppress(OSError, ValueError):  # where somebody has set this limit, or forbids to set any
+                resource.prlimit(number, RLIMIT_LOCKS, (mark, mark))
+        return mark
 
     def close(self) -> None:
         """End everything. Idempotent."""
@@ -75,14 +87,14 @@ class Reaper:
                 self._watching.wait(PATIENCE)
 
 
-def watch(token: str) -> None:
-    """Wait until nobody holds the other end of standard input, then end what carries the token."""
+def watch(first: int) -> None:
+    """Wait until nobody holds the other end of standard input, then end what carries a mark of this run."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     while os.read(0, 1):
         pass
-    kill(token)
+    kill(first, PROCESSES)
 
 
 if __name__ == "__main__":
-    watch(sys.argv[1])
+    watch(int(sys.argv[1]))

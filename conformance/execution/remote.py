@@ -22,6 +22,7 @@ from conformance.implementations import implementation as declared
 from conformance.implementations.bridges.base import ArrayBridge
 from conformance.implementations.bridges.tape import Footprint, Tape
 from conformance.implementations.devices import Unavailable
+from conformance.implementations.errors import printable
 from conformance.layouts import LayoutError, declare
 from conformance.worker import call, wire
 
@@ -73,17 +74,27 @@ def asked(process: Process, expected: type[T], name: str, *given: Any) -> T:
 def value(process: Process, reply: wire.Reply, expected: type[T]) -> T:
     """The value of a reply; raises the same."""
     if reply.findings:
-        raise KernelFailure("\n".join(reply.findings))
+        raise KernelFailure(printable("\n".join(reply.findings)))
     if reply.failure is not None:
         raise _raised(reply.failure)
     try:
-        return msgspec.convert(reply.value, expected, dec_hook=partial(_received, process))
+        return msgspec.convert(_shown(reply.value), expected, dec_hook=partial(_received, process))
     except msgspec.ValidationError as error:
         process.end(f"crashed: its process sent what is no answer ({error})")
         raise Crash(process.ended) from None
 
 
+def _shown(value: Any) -> Any:
+    """What a process has told, with all texts as a terminal may have them."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, list):
+        return [_shown(one) for one in value]
+    return {_shown(name): _shown(one) for name, one in value.items()} if isinstance(value, dict) else value
+
+
 def _raised(failure: wire.Failure) -> BaseException:
+    failure = msgspec.convert(_shown(msgspec.to_builtins(failure)), wire.Failure)
     if failure.kind in KINDS:
         return KINDS[failure.kind](failure.message)
     base = Exited if failure.kind == "exit" else Raised

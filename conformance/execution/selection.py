@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from conformance.execution.process import SECONDS
 from conformance.implementations.devices import DEVICES
 from conformance.implementations.implementation import BEHAVIOUR as BEHAVIOUR
 from conformance.implementations.registry import discover
@@ -54,6 +55,8 @@ class Selection:
     """Programs of each operator that an implementation compiles at most; None for the level's own number."""
     extra: tuple[float, str] = (0, "")
     """What percentage runs of what is behind the level, and what it is drawn from."""
+    seconds: float = SECONDS
+    """That a call may take."""
     program: str = "conformance run" if CHECKOUT is None else "pytest"
     """What runs a single case again: `pytest` does in the checkout, and in a project of its own nowhere else."""
 

@@ -19,7 +19,7 @@ from conformance.dtypes import STORAGE
 from conformance.execution import storage_causes
 from conformance.execution.case import Case
 from conformance.execution.invocation import Invocation, Laid, MismatchedError, fill_freed_memory
-from conformance.execution.nondeterminism import NondeterminismError, differing_calls
+from conformance.execution.nondeterminism import AnotherCallError, NondeterminismError, differing_calls
 from conformance.execution.status import (
     BehaviourError,
     InsufficientMemoryError,
@@ -271,7 +271,11 @@ def require_right(call: VerifiedCall) -> None:
     known = expected.recipe.distribution != SPARSE and not by_probes(expected.recipe, method)
     with verdict.timed("diagnosis"):
         exact = expected.reference if known else None
-        calls = differing_calls(call.invocation, expected.inputs, outputs, passes, exact)
+        try:
+            calls = differing_calls(call.invocation, expected.inputs, outputs, passes, exact)
+        except AnotherCallError as error:
+            calls = None
+            failed.append(str(error))
     if calls is not None:
         raise NondeterminismError("\n".join([str(calls), *failed]))
     _, tried = _in_vain.get(id(kernel), (kernel, 0))

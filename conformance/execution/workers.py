@@ -154,7 +154,7 @@ class Workers:
     def load(self, paths: Iterable[Path], registry: Registry | None = None) -> Registry:
         """As `conformance.implementations.registry.load`."""
         found = registry if registry is not None else Registry()
-        for path in paths:
+        for path in found.nameable(paths):
             self._load(Source(self, str(path), group_of(path), path), path.stem, found)
         return found
 
@@ -288,7 +288,12 @@ class Workers:
         return process
 
     def _process_of(self, limits: Limits) -> Process:
-        process = Process(limits, self._watched())
+        """A new one. Raises Crash."""
+        try:
+            process = Process(limits, self._watched())
+        except OSError as error:
+            limit = "ulimit -n and ulimit -u say how many files and processes there may be"
+            raise Crash(f"not run: no process can be started for it ({error.strerror}); {limit}") from None
         self._compiled_before = sum((one.compiled for one in self._begun if one.ended), self._compiled_before)
         self._begun = [*(one for one in self._begun if not one.ended), process]
         return process

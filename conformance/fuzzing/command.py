@@ -12,7 +12,7 @@ from pathlib import Path
 from conformance.dtypes import DECLARABLE
 from conformance.execution.case import absence_reason
 from conformance.execution.plan import Plan
-from conformance.execution.process import Limits
+from conformance.execution.process import SECONDS, Limits
 from conformance.execution.selection import Selection, SelectionError, require_known, seed_number, split
 from conformance.execution.workers import Workers, share
 from conformance.exit_codes import ExitCode
@@ -99,7 +99,7 @@ def _chosen(arguments: argparse.Namespace, workers: Workers) -> tuple[Plan, Impl
     names, paths = split([arguments.kernel, *([arguments.impl] if arguments.impl else [])])
     selection = Selection(
         names, paths, "standard", PROBLEMS, tuple(OPERATORS), DECLARABLE, LAYOUTS, tuple(DISTRIBUTIONS), 0, "auto",
-        program="conformance run",
+        seconds=max(SECONDS, arguments.timeout), program="conformance run",
     )  # fmt: skip
     plan = Plan(selection, IMPLS, loader=workers)
     reasons = [*plan.registry.broken.values(), *plan.registry.unavailable.values()]

@@ -24,6 +24,13 @@ class KernelFailure(Exception):
         self.diagnosis = diagnosis
 
 
+def printable(text: str) -> str:
+    """Text with what a terminal obeys, what turns the direction of reading and what no XML may hold written as Python
+    writes it, so that names stay apart. Lines and tabs stay."""
+    odd = {ord(c): repr(c)[1:-1] for c in {*text} if not c.isprintable() and c not in "\n\t"}
+    return text.translate(odd) if odd else text
+
+
 def described(error: BaseException) -> str:
     """Type and message of what somebody else's code raised, whatever its `__str__` does and however long it is."""
     try:

@@ -6,14 +6,14 @@ import hashlib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
 
 from conformance.implementations import modules
-from conformance.implementations.errors import described
+from conformance.implementations.errors import described, printable
 from conformance.implementations.implementation import Implementation
 from conformance.implementations.source_files import SourceFiles
 
@@ -36,11 +36,19 @@ class Registry:
     duplicates: list[str] = field(default_factory=list)
     """Those of the broken files in which a name is used a second time."""
 
+    def nameable(self, paths: Iterable[Path]) -> Iterator[Path]:
+        """Those whose names can be printed; the others are broken."""
+        for path in paths:
+            if (shown := printable(path.name)) == path.name:
+                yield path
+            else:
+                self.broken[str(path.with_name(shown))] = "its name has characters that no terminal shows; rename it"
+
 
 def load(paths: Iterable[Path], registry: Registry | None = None) -> Registry:
     """Load files and folders, in order, into a new or the given registry. Nothing one does wrong stops the others."""
     registry = registry or Registry()
-    for path in paths:
+    for path in registry.nameable(paths):
         try:
             files = SourceFiles(path)  # before one can change itself
             adapt = modules.preparing(path)

@@ -128,6 +128,10 @@ class Collection:
         self._run.asked = bool(ours or self._absent)
         for item in ours:
             item.user_properties.append((TESTS, len(items) if len(ours) == len(items) else 0))
+            if hasattr(
+                self._config.option, "reruns"
+            ):  # pytest-rerunfailures would count every attempt, until one passes
+                item.add_marker(pytest.mark.flaky(reruns=0))
         absences = [encoded(record) for record in self._absences()]
         if not self._run.is_worker:
             self._run.count_absences(absences)

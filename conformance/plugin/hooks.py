@@ -7,12 +7,14 @@ decide whether a run has these.)
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
 
 from conformance import __version__
+from conformance.exit_codes import ExitCode
 from conformance.implementations.devices import DEVICES, missing
 from conformance.plugin import entry, options, processes, run_command
 from conformance.plugin.collection import MARKERS, Collection
@@ -25,15 +27,23 @@ from conformance.results.benchmarks import digest_of
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The suite's options."""
+    """The suite's options, and its setting, also where `-p no:` leaves `entry` out."""
+    entry.pytest_addoption(parser)
     options.add(parser)
 
 
-def pytest_cmdline_main(config: pytest.Config) -> None:
-    """What `conformance run` is given are implementations, not tests; under xdist, workers share the cores."""
+@pytest.hookimpl(wrapper=True)
+def pytest_cmdline_main(config: pytest.Config) -> Generator[None, int | None, int | None]:
+    """What `conformance run` is given are implementations, not tests. What only lists tests or fixtures verifies
+    nothing, and does not end well."""
     if run_command.is_running(config):
         run_command.take_implementations(config)
-    processes.share_cores(config)
+    status = yield
+    session = config.stash.get(SESSION, None)
+    if status or session is None or not (session.asked and options.lists(config)):
+        return status
+    print("NOTHING WAS VERIFIED: tests were only listed", file=sys.stderr)
+    return ExitCode.NOTHING
 
 
 @pytest.hookimpl(trylast=True)
@@ -53,6 +63,7 @@ class Hooks:
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
+        processes.share_cores(config)  # xdist knows by now how many `-n auto` are
         processes.prepare(config)
         self.session = config.stash[SESSION] = Session(config)
         self.collection = Collection(self.session)
@@ -146,6 +157,8 @@ class Hooks:
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Iterator[None]:
         """The last check of the arithmetic, the exit status, and the end of the records."""
         self.environment.last_check()
+        if isinstance(sys.exc_info()[1], KeyboardInterrupt):  # a second one, before pytest has noted the first
+            exitstatus = ExitCode.INTERRUPTED
         if self.session.is_worker:
             self.session.compiling.tell()
         elif not self.config.option.collectonly:

@@ -14,7 +14,7 @@ import pytest
 
 from conformance import storage
 from conformance.dtypes import DECLARABLE, DTYPES
-from conformance.execution.process import Limits
+from conformance.execution.process import SECONDS, Limits
 from conformance.execution.selection import BEHAVIOUR, Selection, SelectionError, require_known, seed_number, split
 from conformance.execution.verify import METHODS
 from conformance.execution.workers import share
@@ -190,6 +190,7 @@ def _read(config: pytest.Config) -> Selection:
         variants=config.getoption("--variants"),
         required=required,
         devices=devices_selected(config),
+        seconds=SECONDS if in_process(config) else _timeout(config),
         program="pytest" if CHECKOUT is not None and config.inipath == CHECKOUT / "pytest.ini" else "conformance run",
     )
 
@@ -206,21 +207,32 @@ def isolation(config: pytest.Config, processes: int) -> tuple[Limits, int] | Non
     None where kernels run in this one. Raises pytest.UsageError."""
     if in_process(config):
         return None
-    found = {}
-    for option, least in (("--timeout", 0.1), ("--memory", 0.1), ("--workers", 1)):
-        text = config.getoption(option)
-        if text is None and option == "--timeout":
-            long = config.getoption("--level") == "huge" or NEURON.keys() & set(devices_asked(config))
-            text = "600" if long else "60"
-        try:
-            found[option] = float(text) if text is not None else share(processes) / 2**30
-        except ValueError:
-            found[option] = -1.0
-        if not least <= found[option] <= 1e6 or (option == "--workers" and found[option] % 1):
-            raise pytest.UsageError(f"{option} {text}: must be a number, at least {least:g}")
-    workers = int(found["--workers"])
-    memory, shown = int(found["--memory"] * 2**30 / workers), config.getoption("capture") == "no"
-    return Limits(found["--timeout"], memory, shown=shown), workers
+    workers = int(_number(config, "--workers", 1, 1))
+    memory = _number(config, "--memory", 0.1, share(processes) / 2**30)
+    shown = config.getoption("capture", "no") == "no"
+    return Limits(_timeout(config), int(memory * 2**30 / workers), shown=shown), workers
+
+
+def _timeout(config: pytest.Config) -> float:
+    """Seconds that a call may take. Raises pytest.UsageError."""
+    long = config.getoption("--level") == "huge" or NEURON.keys() & set(devices_asked(config))
+    return _number(config, "--timeout", 0.1, 600 if long else SECONDS)
+
+
+def _number(config: pytest.Config, option: str, least: float, usual: float) -> float:
+    text = config.getoption(option)
+    try:
+        found = usual if text is None else float(text)
+    except ValueError:
+        found = -1.0
+    if not least <= found <= 1e6 or (option == "--workers" and found % 1):
+        raise pytest.UsageError(f"{option} {text}: must be a number, at least {least:g}")
+    return found
+
+
+def lists(config: pytest.Config) -> bool:
+    """Whether tests are only listed, or their fixtures."""
+    return any(config.getoption(name) for name in ("collectonly", "showfixtures", "show_fixtures_per_test"))
 
 
 def seconds(config: pytest.Config) -> float | None:

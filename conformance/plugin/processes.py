@@ -24,7 +24,9 @@ MAX_WORKERS = 4
 
 
 def share_cores(config: pytest.Config) -> None:
-    """Under xdist, share the cores among workers."""
+    """Under xdist, share the cores among workers, of which each case has one. Raises pytest.UsageError."""
+    if config.getoption("dist", "no") == "each":
+        raise pytest.UsageError("--dist each: every case would be verified, and counted, by every worker")
     if workers := config.getoption("numprocesses", None):
         cores = os.cpu_count() or 1
         if workers > MAX_WORKERS * cores:

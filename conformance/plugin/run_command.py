@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from zlib import crc32
 import platformdirs
 import pytest
 
+from conformance.exit_codes import ExitCode
 from conformance.plugin import options
 from conformance.plugin.entry import FOLDERS
 from conformance.resources import PACKAGE
@@ -77,7 +79,13 @@ def run(words: Sequence[str]) -> int:
     os.environ["PYTHONSAFEPATH"] = "1"
     # only where it is asked for: it leaves a folder behind
     timed = ["-pbenchmark"] if any(word.startswith("--benchmark") for word in words) else []
-    return int(pytest.main([*ARGUMENTS, *timed, *words]))
+    try:
+        return int(pytest.main([*ARGUMENTS, *timed, *words]))
+    except ValueError as error:
+        if "already" not in str(error):
+            raise
+        print(f"error: a plugin that -p names has an option of the suite: {error}", file=sys.stderr)
+        return ExitCode.UNUSABLE
 
 
 def is_running(config: pytest.Config) -> bool:

@@ -5,6 +5,7 @@ Whoever reads a report copies it into a terminal; a record from elsewhere may sa
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator
 from functools import lru_cache
@@ -19,6 +20,7 @@ from conformance.training.tables import configuration
 from conformance.training.training_demand import Training
 
 PROGRAMS = (["pytest"], ["conformance", "run"], ["conformance", "check"])
+_TIMEOUT = re.compile(r"--timeout=[0-9.e+]{1,12}")
 _problem = lru_cache(1 << 14)(typed)
 
 
@@ -68,6 +70,7 @@ def _starts(text: str, implementation: str) -> bool:
         return False
     if shlex.join(words) != text:
         return False
+    words = [word for word in words if not _TIMEOUT.fullmatch(word)]
     rest = next((words[len(program) :] for program in PROGRAMS if words[: len(program)] == program), None)
     if rest is None:
         return False

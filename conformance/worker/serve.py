@@ -77,6 +77,7 @@ class Server:
         """Whose bridge or function the operation was given last."""
         self._arrays: dict[int, Any] = {}
         self._number = -1
+        self._question = 0
         self._word = ""
         """What the judge has told whoever consults it."""
         self._compiling = _CompileMeter()
@@ -193,7 +194,7 @@ class Server:
     def consult(self, value: Any) -> None:
         """From within an operation: answer by a value, and go on when the judge says `proceed`. In between it may ask
         for other operations. Raises Stopped when it says `stop`."""
-        self._send(wire.Reply(self._encoded(value)))
+        self._send(wire.Reply(value=self._encoded(value)))
         self._word = ""
         while True:
             reply = self.answer(self._next())
@@ -207,7 +208,8 @@ class Server:
         request = _received(self._connection)
         if request is None:
             os._exit(0)  # what was registered with atexit is the vendor's, and nobody waits for it
-        operations: list[bytes] = pickle.loads(request)
+        operations: list[bytes]
+        self._question, operations = pickle.loads(request)
         self._end = 0
         return operations
 
@@ -217,6 +219,7 @@ class Server:
         for stream in (sys.stdout, sys.stderr):
             with suppress(BaseException):
                 stream.flush()
+        reply.question = self._question
         reply.findings, self.guard.findings[:] = tuple(map(plain, self.guard.findings)), []
         with suppress(Exception):  # of a module that calls itself jax
             reply.compiled = self._compiling.compiled()

@@ -140,6 +140,8 @@ class Compiled(Struct, frozen=True, array_like=True):
 class Reply(Struct):
     """The result of the last operation of a request, or the failure of the first that failed."""
 
+    question: int = 0
+    """Number of the request."""
     value: Any = None
     failure: Failure | None = None
     findings: tuple[str, ...] = ()

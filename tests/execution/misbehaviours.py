@@ -60,6 +60,8 @@ MISBEHAVIOURS: dict[str, Misbehaviour] = {
     "writes-everywhere": error("ctypes.memset(8, 1, 1 << 30)", CRASHED + "was ended by SIGSEGV"),
     "double-free": error("p = libc.free; p.argtypes = [ctypes.c_void_p]; p(0x10)", CRASHED + "was ended by SIG"),
     "c-stack": error("signal.raise_signal(signal.SIGBUS)", CRASHED + "was ended by SIGBUS"),
+    "segfault-with-child": error(FORK + "time.sleep(1000)\n    ctypes.string_at(0)",
+                                 CRASHED + "was ended by SIGSEGV at "),
     "python-stack": error("conv_forward(x, w, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)",
                           "raised RecursionError"),
     "crashes-later": Misbehaviour("error pass", "if calls == 3: os.abort()", reason=CRASHED + "was ended by SIGABRT"),
@@ -128,6 +130,11 @@ MISBEHAVIOURS: dict[str, Misbehaviour] = {
     "leaks-files": harmless("kept.extend(open('/dev/null') for _ in range(100))"),
     "sends-nonsense": error("[s for s in range(3, 500) if _sent(s)]", CRASHED,
                             head="def _sent(d):\n    try: os.write(d, b'\\xff' * 64)\n    except OSError: pass"),
+    "sends-answers": error("for server in servers[:1]: server._send(wire.Reply(value=server._encoded(\n"
+                           "        call.Audited(call.Result(y)))))",
+                           CRASHED + "sent an answer that nobody had asked for",
+                           head="from conformance.worker import call, wire\n"
+                           "servers = [one for one in gc.get_objects() if type(one).__name__ == 'Server']"),
     # signals
     "alarm": error("signal.setitimer(signal.ITIMER_REAL, 0.05); time.sleep(1)", CRASHED + "was ended by SIGALRM"),
     "interrupts-itself": error("os.kill(os.getpid(), signal.SIGINT); time.sleep(0.1)", "raised KeyboardInterrupt"),
@@ -145,6 +152,7 @@ MISBEHAVIOURS: dict[str, Misbehaviour] = {
     "endless-thread": harmless("threading.Thread(target=time.sleep, args=(1000,)).start()"),
     "fork-returns-twice": harmless("os.fork()"),
     "daemon": harmless(FORK + "os.setsid(); os.fork() or time.sleep(1000); os._exit(0)"),
+    "stray": harmless("subprocess.Popen(['sleep', '1000'], env={}, start_new_session=True)"),
     "zombies": harmless("[os.fork() or os._exit(0) for _ in range(5)]"),
     "memory-without-end": error("while True: kept.append(np.ones(1 << 26))", ""),
     "too-much-at-once": error("np.empty(1 << 50)", "raised MemoryError"),

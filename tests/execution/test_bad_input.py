@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -81,6 +85,56 @@ def test_records_on_a_full_disk(project: Project):
     assert outcome.exit == 4
     assert "--records /dev/full: cannot be written (No space left on device)" in outcome.text
     assert no_traceback_of_ours(outcome.text)
+
+
+CHECK = ("check", "impls/acme.py", "n1 c2 h4 w4 k2 r3 s3 p1")
+RUN = ("run", CHECK[1], "--problem", CHECK[2], "--operator=conv_forward", "--distribution=integer")
+STREAMS = {
+    "nowhere to print": (CHECK, ">/dev/full", 4, "conformance: [Errno 28] No space left on device"),
+    "nowhere at all": (CHECK, ">/dev/full 2>/dev/full", 4, ""),
+    "closed": (CHECK, "<&- >&- 2>&-", 0, ""),
+    "closed, in a run": (RUN, "<&- >&- 2>&-", 0, ""),
+}
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.parametrize(("words", "streams", "status", "said"), STREAMS.values(), ids=STREAMS)
+def test_streams_that_cannot_be_used(project: Project, words: tuple[str, ...], streams: str, status: int, said: str):
+    """A kernel's process has other descriptors than the three that are standard, also where these are free."""
+    project.kernel()
+    line = f"exec {shlex.join([sys.executable, '-m', 'conformance', *words])} {streams}"
+    found = subprocess.run(line, shell=True, cwd=project.folder, capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stderr.strip()) == (status, said)
+
+
+LISTS = ["--collect-only", "--co -q", "--fixtures", "--fixtures-per-test"]
+
+
+@pytest.mark.parametrize("words", LISTS)
+def test_tests_that_are_only_listed_are_no_success(project: Project, words: str):
+    project.kernel()
+    outcome = project.run(*words.split())
+    assert (outcome.exit, outcome.records) == (5, [])
+    assert "NOTHING WAS VERIFIED: tests were only listed" in outcome.text
+
+
+@pytest.mark.parametrize("name", ["conformance.plugin.entry", "capture"])
+def test_a_run_does_without_a_plugin_that_somebody_leaves_out(project: Project, name: str):
+    project.kernel()
+    words = [sys.executable, "-m", "conformance", *RUN, "-p", f"no:{name}"]
+    found = subprocess.run(words, cwd=project.folder, capture_output=True, text=True, check=False)
+    assert (found.returncode, no_traceback_of_ours(found.stdout)) == (0, True)
+
+
+def test_a_plugin_with_an_option_of_the_suite_is_named_in_one_line(project: Project):
+    """pytest-timeout has --timeout."""
+    project.write("limiting.py", "def pytest_addoption(parser): parser.addoption('--timeout')")
+    project.kernel()
+    words = [sys.executable, "-m", "conformance", *RUN, "-p", "limiting"]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([os.environ["PYTHONPATH"], str(project.folder)])}
+    found = subprocess.run(words, cwd=project.folder, capture_output=True, text=True, check=False, env=env)
+    assert (found.returncode, no_traceback_of_ours(found.stderr)) == (4, True)
+    assert "error: a plugin that -p names has an option of the suite: " in found.stderr
 
 
 DESCRIPTORS = {

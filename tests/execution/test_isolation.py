@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 import re
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 
 from conformance.execution.process import Crash, Limits, Process
-from conformance.execution.reaper import TOKEN, Reaper
+from conformance.execution.reaper import Reaper, carried
 from conformance.execution.workers import Workers
 from conformance.operators import FAMILIES
 from conformance.problems import PROBLEMS
@@ -48,14 +49,16 @@ def test_behaviour(check, name, case):
 """
 
 
-def left() -> list[int]:
-    """Kernels' processes and what they have started."""
+def left(folder: Path | None = None) -> list[int]:
+    """Kernels' processes and what they have started, also that without our environment in a folder."""
     found = []
-    for entry in os.scandir("/proc"):
+    for place in Path("/proc").glob("[1-9]*"):
+        number = int(place.name)
         try:
-            environment = Path(entry.path, "environ").read_bytes() if entry.name.isdigit() else b""
-            if f"{TOKEN}=".encode() in environment and MARK.encode() in environment:
-                found.append(int(entry.name))
+            ours = MARK.encode() in (place / "environ").read_bytes()
+            ours |= folder is not None and (place / "cwd").readlink().is_relative_to(folder)
+            if ours and carried(number) >= 0:
+                found.append(number)
         except OSError:
             continue
     return found
@@ -74,7 +77,7 @@ def test_misbehaviours(project: Project):
     """One verdict each beside a right kernel, and the right one's records as if it were alone. What ends every case has
     one: each is a new process, and many are waited for. All processes are kept, so that no file is loaded twice."""
     file = project.kernel("right", folder="right")
-    assert project.run(f"--impl={file}", *DISTRIBUTIONS, subprocess=True).exit == 0
+    assert project.run(f"--impl={file}", *DISTRIBUTIONS, *LIMITS, subprocess=True).exit == 0
     alone = {r["distribution"]: without_times(r) for r in project.records()}
     ending = [name for name, one in MISBEHAVIOURS.items() if one.said == "error" and name not in SEVERAL]
     lasting = [name for name in MISBEHAVIOURS if name not in ending]
@@ -84,7 +87,7 @@ def test_misbehaviours(project: Project):
         given = [f"--impl={one}" for one in (*files, file)]
         outcome = project.run(*given, *distributions, *LIMITS, subprocess=True, patience=500)
         assert outcome.exit == 1
-        assert left() == []
+        assert left(project.folder) == []
         wrong += [found for name in names if (found := unexpected(project, name, outcome.records, len(distributions)))]
         right = {r["distribution"]: without_times(r) for r in outcome.records if r["implementation"] == "right"}
         assert right == {name: alone[name] for name in right}
@@ -209,6 +212,22 @@ def test_process_is_replaced_and_its_file_loaded_ahead(tmp_path: Path):
                 bridge.floating_point_mode()
         assert len(numbers) == 3
     assert left() == []
+
+
+def test_a_process_that_the_system_does_not_start_is_no_fault_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """It was `OSError: Too many open files` of the file that was to be loaded."""
+
+    def full() -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    file = tmp_path / "acme.py"
+    file.write_text("from conformance import Implementation\nacme = Implementation('acme')\n")
+    with Workers(Limits()) as workers:
+        monkeypatch.setattr(wire, "memory_file", full)
+        (reason,) = workers.load([file]).broken.values()
+    assert reason.startswith("not run: no process can be started for it (Too many open files); ulimit -n and")
 
 
 def test_memory_without_end_is_ended(tmp_path: Path):

@@ -61,8 +61,14 @@ def test_sums_in_another_order_in_every_call_do_not_hide_the_mistake():
     assert "likely cause: last column of y" in verify(case_of(calling(change), SUMS)).reason
 
 
-@pytest.mark.parametrize("raised", [RuntimeError("once is enough"), Crash("no answer within 60 s")])
-def test_another_call_that_raises_leaves_the_first_verdict_and_is_the_last_one(raised: BaseException):
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        (RuntimeError("once is enough"), "raised RuntimeError: once is enough at "),
+        (Crash("no answer within 60 s\nafter 60 s"), "no answer within 60 s"),
+    ],
+)
+def test_another_call_that_raises_leaves_the_first_verdict_and_is_the_last_one(raised: BaseException, said: str):
     """A kernel that hangs in its second call was waited for in every wrong case, whose verdict was the hang."""
     made = []
 
@@ -76,3 +82,5 @@ def test_another_call_that_raises_leaves_the_first_verdict_and_is_the_last_one(r
     found = [verify(case) for _ in range(2)]
     assert [(one.status, DIFFERS in one.reason) for one in found] == [("fail", False)] * 2
     assert made == [1, 2, 3]
+    assert f"\ncalled again on the same inputs: {said}" in found[0].reason
+    assert "called again" not in found[1].reason

@@ -364,3 +364,9 @@ def test_digests_do_not_depend_on_threads():
         said.append(subprocess.check_output([sys.executable, "-c", program], env=environment, text=True))
     assert said[0] == said[1]
     assert said[0].count("outputs") == len(OPERATORS)
+
+
+def test_a_file_of_many_members_is_refused_unread():
+    """Two took 46 s."""
+    with pytest.raises(ValueError, match="it has 17 members"):
+        npz.decode(npz.encode({str(place): np.ones(1) for place in range(npz.MEMBERS + 1)}))

@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from conformance.implementations.errors import printable
 from conformance.reporting import training
 from conformance.reporting.groups import amount, described
 from conformance.reporting.page import speeds, tables
-from conformance.reporting.page.model import legible
 from conformance.reporting.page.tables import Digest, Tile
 from conformance.reporting.table import Table, many
 from conformance.reporting.terminal import LEGEND, counted
@@ -31,7 +31,7 @@ _CALL = re.compile(r"(?<!\w)([@#])(?=\w)")
 def summary(digest: Digest, title: str) -> str:
     """At most LIMIT bytes: sections that do not fit are left out and named."""
     kept, size, left_out = [f"# {escaped(title)}\n"], len(title.encode()) + 200, []
-    for name, text in ((name, legible(text)) for name, text in _sections(digest)):
+    for name, text in _sections(digest):
         weight = len(text.encode()) + 1
         if size + weight > LIMIT:
             left_out.append(name)
@@ -51,7 +51,7 @@ def relative(text: str) -> str:
 
 def escaped(text: str) -> str:
     """Text from a file on one line, with nothing in it that Markdown or HTML would act on; addresses work."""
-    words = " ".join(relative(text).split())
+    words = printable(" ".join(relative(text).split()))
     words = words if len(words) <= MAX_TEXT else f"{words[:MAX_TEXT]} ..."
     parts = re.split(r"(https?://[\w./?=&%#~:,+-]*[\w/=&%#~+-])", words)
     for place, part in enumerate(parts):
@@ -102,7 +102,8 @@ def _failures(digest: Digest) -> Iterator[tuple[str, str]]:
         title += f"; {escaped(condition)}" if (condition := digest.where(row, one)) else ""
         title += f"; smallest case: {escaped(described(record))}" if described(record) else ""
         explanation = relative(record.explanation)[:4000]
-        text = "\n".join(filter(None, (explanation, record.command and f"reproduce: {relative(record.command)}")))
+        again = record.command and f"reproduce: {relative(record.command)}"
+        text = printable("\n".join(filter(None, (explanation, again))))
         # indented: nothing in it is markup, and no fence can be ended
         code = "\n".join(f"    {line}" for line in text.splitlines())
         yield "failures", f"{head}{title}\n\n{code}\n"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 
 from conformance.dtypes import STORAGE
@@ -15,8 +14,6 @@ from conformance.training.tables import OPERATOR as TRAINING
 ORDER = {name: place for place, name in enumerate((*OPERATORS, TRAINING))}
 """Operators as the suite lists them; others come after, by name."""
 DTYPES = tuple(STORAGE)
-_ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""Characters that no XML 1.0 document may hold, not even escaped, and on which what draws charts ends the process."""
 ELEMENTS = "mismatched elements"
 """The check of results that must be exact. Its value is a count, and no share of a bound."""
 NOT_JUDGED = "not judged"
@@ -25,12 +22,6 @@ NOT_JUDGED = "not judged"
 
 class ReportError(Exception):
     """No report can be made; the message names the file and says what to do."""
-
-
-def legible(text: str) -> str:
-    """Text with these characters written as Python writes them, so that names stay apart; for whatever is drawn or
-    written."""
-    return _ILLEGAL.sub(lambda character: f"\\u{ord(character[0]):04x}", text)
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -22,11 +22,12 @@ import jinja2
 from markupsafe import Markup
 
 from conformance import __version__
+from conformance.implementations.errors import printable
 from conformance.reporting import emulator_counts, reproduce, training
 from conformance.reporting.groups import amount, described
 from conformance.reporting.page import charts, markdown, speeds, tables
 from conformance.reporting.page.merge import load
-from conformance.reporting.page.model import ReportError, legible
+from conformance.reporting.page.model import ReportError
 from conformance.reporting.page.tables import Digest
 from conformance.reporting.page.verdict_list import packed
 from conformance.reporting.table import many
@@ -58,7 +59,7 @@ def build(paths: Sequence[Path], folder: Path, title: str) -> tuple[Path, Digest
 
 def texts(digest: Digest, title: str) -> dict[str, str]:
     """Name -> text of what a report consists of. The page comes last: it names the other."""
-    title = legible(title.encode("utf-8", "replace").decode("utf-8"))
+    title = printable(title.encode("utf-8", "replace").decode("utf-8"))
     return {"summary.md": markdown.summary(digest, title), PAGE: page(digest, title)}
 
 
@@ -113,7 +114,7 @@ def page(digest: Digest, title: str, survey: Mapping[str, Any] | None = None) ->
         .get_template("page.html")
         .render(title=title, version=__version__, css=css, script=script, policy=policy, **found)
     )
-    return legible(text)
+    return printable(text)
 
 
 def content_hash(text: str) -> str:
