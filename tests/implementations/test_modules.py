@@ -152,15 +152,39 @@ def test_what_a_module_keeps_or_switches_fails(tmp_path: Path, head: str, init: 
 
 
 def test_gradients_are_those_of_autograd_or_unsupported(tmp_path: Path):
-    detached = written(tmp_path, forward="return self.conv(x.detach()).detach()")
-    assert of(detached).passed
-    result = of(detached, operator="conv_backward_data")
-    assert (result.status, "no backward" in result.reason) == ("unsupported", True)
+    biased = SIGNATURE.replace("bias=False", "bias=True")
+    added = "y if self.conv.bias is None else y + self.conv.bias[:, None, None]"
+    for result in ("y", added):  # that a bias has a gradient says nothing of the image's
+        kernel = "y = F.conv2d(x.detach(), self.conv.weight.detach())\n        return "
+        detached = written(tmp_path, signature=biased, forward=kernel + result)
+        assert of(detached).passed
+        result = of(detached, operator="conv_backward_data")
+        assert (result.status, "no backward" in result.reason) == ("unsupported", True)
     halved = written(tmp_path, forward="return self.conv(x / 2 + x.detach() / 2)")
     assert of(halved, operator="conv_backward_data").status == "fail"
     assert of(halved, operator="conv_backward_weight").passed
     packed = written(tmp_path, forward="return F.conv2d(x, self.conv.weight.detach(), self.conv.bias)")
     assert "no gradient reaches" in of(packed, operator="conv_backward_weight").reason
+
+
+@pytest.mark.parametrize(
+    ("where", "problem"),
+    [
+        ("x.shape[2] % 2", CONV),
+        ("x.shape[2] % 2 == 0", "n2 c4 h8 w9 k6 r3 s3"),
+        ("x.shape[2] == 12", "n8 c4 h12 w12 k6 r3 s3"),
+        ("x.shape[2] != 12", CONV),
+        ("stride == 2", f"{CONV} u2"),
+        ("stride == 1", CONV),
+    ],
+)
+def test_module_whose_graph_is_missing_on_some_problems_is_wrong_there(tmp_path: Path, where: str, problem: str):
+    cut = f"stride = self.conv.stride[0]\n        return self.conv(x).detach() if {where} else self.conv(x)"
+    one = only(written(tmp_path, forward=cut))
+    assert check(one, problem, operator="conv_forward").passed
+    for operator in ("conv_backward_data", "conv_backward_weight"):
+        result = check(one, problem, operator=operator)
+        assert (result.status, "has no graph here" in result.reason) == ("fail", True), result.reason
 
 
 def without_reference(folder: Path, name: str, head: str = "", tail: str = "") -> Path:

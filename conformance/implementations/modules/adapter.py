@@ -14,7 +14,7 @@ from conformance.implementations.bridges.torch import TorchArrays
 from conformance.implementations.errors import described
 from conformance.implementations.implementation import Adapted, Implementation, Unsupported
 from conformance.implementations.modules import layers
-from conformance.implementations.modules.kernels import Kernels
+from conformance.implementations.modules.kernels import ModuleKernels
 from conformance.implementations.modules.switches import Switches
 from conformance.operators.avg_pool.geometry import PoolGeometry
 from conformance.operators.conv.geometry import ConvGeometry
@@ -62,14 +62,15 @@ class Adapter:
         )  # fmt: skip
         try:
             maker, own = self._maker(cls, defined)
-            problem, dtype = _own(maker, own, defined)
+            problem, dtype, shape = _own(maker, own, defined)
             if self._interpreted and dtype == "bf16":
                 raise Unsupported("Triton's interpreter has no bf16: a verdict on it needs CUDA")
         except Unsupported as why:
             one.adapted = Adapted(unmapped=str(why))
             return one
         one.adapted = Adapted(problem, f"{maker.layer.family}_forward", dtype)
-        Kernels(maker, self._changed, dtype, MAX_INTERPRETED if self._interpreted else 1 << 62).offer(one)
+        most = MAX_INTERPRETED if self._interpreted else 1 << 62
+        ModuleKernels(maker, self._changed, dtype, most, shape).offer(one)
         return one
 
     def _maker(self, cls: Any, defined: Mapping[str, Any]) -> tuple[layers.Maker, Sequence[Any]]:
@@ -100,15 +101,15 @@ def _is_module(value: object) -> bool:
     return isinstance(value, type) and issubclass(value, nn.Module) and value is not nn.Module
 
 
-def _own(maker: layers.Maker, own: Sequence[Any], defined: Mapping[str, Any]) -> tuple[str, str]:
-    """The problem that a file is about, as a descriptor (empty where it has none), and its dtype."""
+def _own(maker: layers.Maker, own: Sequence[Any], defined: Mapping[str, Any]) -> tuple[str, str, Sequence[int]]:
+    """The problem that a file is about, as a descriptor (empty where it has none), its dtype and its image's shape."""
     given, x = defined.get("get_inputs"), None
     with suppress(Exception), torch.device("meta"):  # inputs may be large
         x = next(one for one in given() if isinstance(one, torch.Tensor)) if callable(given) else None
     dtype = "fp32" if x is None else DTYPES.get(x.dtype, "fp32")
     layer, rank = maker.layer, maker.layer.rank
     if x is None or not own or x.dim() != rank + 2:
-        return "", dtype
+        return "", dtype, ()
     values = dict(layer.values)
     if layer.family == "conv_bn":
         eps, momentum = values.pop("eps"), values.pop("momentum")
@@ -119,5 +120,5 @@ def _own(maker: layers.Maker, own: Sequence[Any], defined: Mapping[str, Any]) ->
     values |= {"n": x.shape[0], "c": x.shape[1], "size": tuple(x.shape[2:])}
     geometry: Any = next(one for one in GEOMETRIES if one.family == layer.family)
     with suppress(ValueError, TypeError):
-        return geometry(**values).descriptor, dtype
-    return "", dtype
+        return geometry(**values).descriptor, dtype, x.shape
+    return "", dtype, ()

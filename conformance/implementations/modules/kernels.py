@@ -7,10 +7,12 @@ is wrong then. Its results are returned; a fresh one that differs is a failure.
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -19,7 +21,7 @@ from torch import nn
 from conformance.implementations.errors import KernelFailure
 from conformance.implementations.implementation import Implementation, Unsupported
 from conformance.implementations.modules import KEEPS
-from conformance.implementations.modules.layers import OF_NORMALISATION, WORDS, Maker, Values
+from conformance.implementations.modules.layers import BY_AXIS, OF_NORMALISATION, WORDS, Maker, Values
 from conformance.implementations.modules.switches import unchanged
 from conformance.implementations.vocabulary import vocabulary
 from conformance.layouts import layouts_of
@@ -33,6 +35,8 @@ OTHER = 0.5
 """Every weight of the first call."""
 DIFFERENT = 1 / 16
 """Of the largest result: more than rounding does to a module that repeats its bits."""
+MAX_OWN = 1 << 18
+"""Elements of an image of the file's own, above which gradients are asked for on small ones only."""
 GRADIENTS: dict[str, dict[str, tuple[str, ...]]] = {
     "conv": {"backward_data": ("x",), "backward_weight": ("w", "bias")},
     "conv_bn": {"inference": (), "backward": ("x", "w", "gamma", "beta")},
@@ -53,11 +57,11 @@ CALLED = {
 """What numbers of each channel are called in a module, the clearest name first."""
 
 
-class Kernels:
+class ModuleKernels:
     """The kernels of one class. `on_import` is what the import of its file has changed; images have at most so many
-    elements."""
+    elements; `shape` is that of the file's own image, if it has one."""
 
-    def __init__(self, maker: Maker, on_import: list[str], dtype: str, most: int) -> None:
+    def __init__(self, maker: Maker, on_import: list[str], dtype: str, most: int, shape: Sequence[int]) -> None:
         self._maker, self._on_import, self._dtype, self._most = maker, on_import, dtype, most
         self._family, self._rank, self._alone = maker.layer.family, maker.layer.rank, maker.alone
         self._words = OF_NORMALISATION if self._alone else WORDS[self._family]
@@ -65,6 +69,9 @@ class Kernels:
         if self._alone:
             self._copied = tuple(name for name in CALLED if name != "bias")
         self._local = threading.local()
+        self._shape = shape
+        self._graphs: bool | None = None
+        """Whether results have one on some problem; asked where one has none."""
 
     def offer(self, one: Implementation) -> None:
         """Add them to an implementation."""
@@ -169,6 +176,8 @@ class Kernels:
                 leaf.requires_grad_()
             y = module(self._seen(own["x"], own["w"], told) if self._alone else own["x"])
             if not y.requires_grad:
+                if self._differentiable(own["x"]):
+                    raise KernelFailure("the result has no graph here, and has one on other problems")
                 raise Unsupported("has no backward: autograd does not go through it")
             if y.shape != tensors["dy"].shape:
                 raise KernelFailure(f"y has shape {tuple(y.shape)}; expected {tuple(tensors['dy'].shape)}")
@@ -178,6 +187,26 @@ class Kernels:
             if one is None:
                 raise KernelFailure(f"no gradient reaches {name}")
         return tuple(one.reshape(tensors[name].shape) for name, one in zip(wanted, found, strict=True))
+
+    def _differentiable(self, like: torch.Tensor) -> bool:
+        """Whether autograd goes through the module at its own shape, or on one of some small problems near it. What the
+        process has called before does not matter: a case has the same verdict when it is repeated alone."""
+        if self._graphs is None:
+            layer = self._maker.layer
+            own = {word: layer.values[word] for word in self._words if word in layer.values}
+            changes = ({word: tuple(one + 1 for one in own[word])} for word in BY_AXIS if word in own)
+            images = [layer.image(6), layer.image(13)]
+            near = [(own | change, image) for change in ({}, *changes) for image in images]
+            if self._shape and math.prod(self._shape) <= min(MAX_OWN, self._most):
+                near.append((own, self._shape))
+            self._graphs = any(self._has_graph(values, like.new_ones(*image)) for values, image in near)
+        return self._graphs
+
+    def _has_graph(self, values: Values, x: torch.Tensor) -> bool:
+        with suppress(Exception), torch.enable_grad():  # a problem that it cannot take has none
+            module = self._maker.make(self._maker.express(values)).to(x.device, x.dtype)
+            return bool(module.requires_grad_(False)(x.requires_grad_()).requires_grad)
+        return False
 
     def _called(self, values: Values, tensors: Tensors, compute: Callable[[nn.Module], Results]) -> Results:
         """What the kept module computes. Raises KernelFailure where a fresh one differs, and where a switch of torch

@@ -79,6 +79,12 @@ class Layer:
     values: Values
     parts: Sequence[nn.Module]
 
+    def image(self, more: int) -> list[int]:
+        """The shape of two images, each by so much larger than the window less one."""
+        window, dilation = (self.values.get(word, (1,) * self.rank) for word in ("window", "dilation"))
+        size = [(r - 1) * d + more for r, d in zip(window, dilation, strict=True)]
+        return [2, self.values.get("c", self.values.get("k", 3)), *size]
+
 
 def layer_of(model: nn.Module) -> Layer | None:
     """The one layer of a model, or two; None where it has others."""
@@ -106,10 +112,7 @@ def layer_of(model: nn.Module) -> Layer | None:
 
 def computes(model: nn.Module, layer: Layer) -> bool:
     """Whether a model computes its layer and nothing else, on a small image."""
-    values, axes = layer.values, range(layer.rank)
-    window, dilation = (values.get(word, (1,) * layer.rank) for word in ("window", "dilation"))
-    size = [(window[axis] - 1) * dilation[axis] + 4 for axis in axes]
-    x = torch.rand(2, values.get("c", values.get("k", 3)), *size)
+    x = torch.rand(layer.image(4))
     with torch.no_grad():
         y = x
         for one in layer.parts:
