@@ -16,7 +16,7 @@ from conformance import check  # noqa: E402
 from conformance.execution.check import CheckResult  # noqa: E402
 from conformance.execution.selection import SelectionError, split  # noqa: E402
 from conformance.implementations.implementation import Implementation  # noqa: E402
-from conformance.implementations.modules import KEEPS  # noqa: E402
+from conformance.implementations.modules import KEEPS, kernels  # noqa: E402
 from conformance.implementations.registry import load  # noqa: E402
 from conformance.operators import parse  # noqa: E402
 from conformance.problems.drawn import neighbours  # noqa: E402
@@ -185,6 +185,15 @@ def test_module_whose_graph_is_missing_on_some_problems_is_wrong_there(tmp_path:
     for operator in ("conv_backward_data", "conv_backward_weight"):
         result = check(one, problem, operator=operator)
         assert (result.status, "has no graph here" in result.reason) == ("fail", True), result.reason
+
+
+def test_slow_call_is_made_once_but_at_its_own_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    one = only(written(tmp_path, forward="torch.calls += 1\n        return self.conv(x)"))
+    monkeypatch.setattr(kernels, "SLOW", 0.0)
+    for problem, calls in ((CONV, 1), ("n8 c4 h12 w12 k6 r3 s3", 3)):
+        monkeypatch.setattr(torch, "calls", 0, raising=False)
+        assert check(one, problem, operator="conv_forward").passed
+        assert vars(torch)["calls"] == calls
 
 
 def without_reference(folder: Path, name: str, head: str = "", tail: str = "") -> Path:
