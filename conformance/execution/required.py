@@ -61,6 +61,14 @@ class Demand(ABC):
         """Whether the selection of the run has it."""
         return self.operator in self.asked.operators
 
+    def is_foreign(self, one: Implementation) -> bool:
+        """Whether it is of a family that a torch module is not of, which is not asked for a thousand cases of others;
+        unless nothing else is asked for."""
+        own = OPERATORS[one.adapted.operator].family if one.adapted is not None and one.adapted.operator else ""
+        families = {name: operator.family for name, operator in OPERATORS.items()}
+        asked = {families[name] for name in self.asked.operators}
+        return own in asked and families.get(self.operator, own) != own
+
     def require(self, one: Implementation) -> None:
         """Raises Unsupported where it does not apply to an implementation."""
         if one.adapted is not None and one.adapted.unmapped:
@@ -89,6 +97,8 @@ def required(one: Implementation, demand: Demand, claims: Sequence[Claim] = ()) 
     """
     try:
         one.require()
+        if demand.is_foreign(one) and not claims:
+            return
         demand.require(one)
     except (Unavailable, Unsupported) as absence:
         yield from absent(one.name, one.device, demand, absence, claims)
