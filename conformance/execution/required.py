@@ -26,6 +26,7 @@ from conformance.implementations.implementation import (
     ImplementationError,
     Unsupported,
 )
+from conformance.implementations.modules import UNKNOWN_SHAPE
 from conformance.layouts import GROUPED, is_optional, layouts_of, rank_of
 from conformance.operators import OPERATORS, GeometryError, parse
 from conformance.problems import PROBLEMS, Problem, Variant
@@ -169,10 +170,14 @@ class VerificationDemand(Demand):
                 counts = self._counts(variant.layout) or variant.layout in declared.layouts
                 said = [(p, (v,)) for p, (v,) in rows if counts or key_of(self.operator, p, v) in claimed]
                 missing[str(absence)] += said
+        its, ranked = one.adapted, self.ranked.rows(self.operator).rows
+        if its is not None and its.operator == self.operator and its.unknown and self.asked.problems is PROBLEMS:
+            if self._when(ranked[0][0].geometry):  # which one of an operator's demands takes
+                yield Lacking(UNKNOWN_SHAPE + its.unknown, 1)
         for reason, lacking in missing.items():
             yield Lacking(reason, len(lacking), partial(keys, self.operator, lacking))
 
-        shares = zip(self.ranked.rows(self.operator).rows, self.ranked.share(declared), strict=True)
+        shares = zip(ranked, self.ranked.share(declared), strict=True)
         of_ranking = (
             self.case(one, problem, variant, place)
             for place, ((problem, _), share) in enumerate(shares)

@@ -88,12 +88,14 @@ class Setting:
 class Adapted:
     """What is known of a torch module that was made an implementation (`conformance.implementations.modules`).
 
-    problem   what the file is about, as a descriptor: its own shape; empty where it says none
+    problem   what the file is about, as a descriptor: its own shape; empty where that is not known
+    unknown   why it is not
     operator  of that problem, in `dtype`
     unmapped  why it has no kernels, with the line that would give it some; empty where it has
     """
 
     problem: str = ""
+    unknown: str = ""
     operator: str = ""
     dtype: str = "fp32"
     unmapped: str = ""

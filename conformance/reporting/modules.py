@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
-from conformance.implementations.modules import KEEPS
+from conformance.implementations.modules import KEEPS, UNKNOWN_SHAPE
 from conformance.problems.table import OWN
 from conformance.reporting.evidence import RunEvidence
 from conformance.reporting.failures import is_not_run
@@ -22,8 +22,8 @@ SLOW = "no answer within "
 
 
 def is_own(record: Record) -> bool:
-    """Whether a case is the problem that a module is made for."""
-    return record.problem.startswith(OWN) and not record.check
+    """Whether a case is the problem that a module is made for, or why there is none."""
+    return (record.problem.startswith(OWN) and not record.check) or record.reason.startswith(UNKNOWN_SHAPE)
 
 
 def rows(
@@ -42,7 +42,8 @@ def rows(
         verified = record.status in ANSWERS and not record.reason.startswith(SLOW)
         answer = ANSWERS[record.status] if verified else "not verified"
         answer += ", after a change of its weights" if KEEPS in record.reason else ""
-        answer += f" ({record.descriptor}, {record.dtype})"
+        missing = record.reason.partition(UNKNOWN_SHAPE)[2]
+        answer = f"not known: {missing}" if missing else f"{answer} ({record.descriptor}, {record.dtype})"
         # a gradient is often wrong because the forward is
         mine.sort(key=lambda one: not any(operator.endswith("forward") for operator in one.operators))
         others = [one for one in mine if not all(map(is_own, one.records))]

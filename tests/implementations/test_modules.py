@@ -196,6 +196,28 @@ def test_slow_call_is_made_once_but_at_its_own_shape(tmp_path: Path, monkeypatch
         assert vars(torch)["calls"] == calls
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("return [torch.rand(8, 4, 12, 12)]", "raise OSError('no file')", "get_inputs raises OSError: no file"),
+        ("get_inputs", "inputs", "the file has no get_inputs"),
+        ("torch.rand(8, 4, 12, 12)", "12", "get_inputs returns no tensor"),
+        ("8, 4, 12, 12", "4, 12, 12", "get_inputs returns an image of 3 axes, not 4"),
+        ("8, 4, 12, 12", "8, 4, 2, 12", "(8, 4, 2, 12) is no image of its layer: "),
+    ],
+)
+def test_why_its_own_shape_is_not_known_is_said(tmp_path: Path, old: str, new: str, said: str):
+    path = written(tmp_path)
+    path.write_text(path.read_text().replace(old, new))
+    known = only(path).adapted
+    assert known is not None
+    assert (known.problem, known.unknown[: len(said)]) == ("", said)
+    if "raises" in said:
+        out = examples(path, "--programs", "1", "--level", "smoke")
+        assert f"solution: right at its own shape: not known: {said}" in out
+        assert f"unsupported: solution: 1 x its own shape is not known: {said}" in out
+
+
 def without_reference(folder: Path, name: str, head: str = "", tail: str = "") -> Path:
     text = FILE.format(
         head=head, signature="self", new=SIGNATURE, layer=LAYER, init="pass", forward="return self.conv(x)", shape="1"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import torch
@@ -62,13 +61,20 @@ class Adapter:
         )  # fmt: skip
         try:
             maker, own = self._maker(cls, defined)
-            problem, dtype, shape = _own(maker, own, defined)
-            if self._interpreted and dtype == "bf16":
-                raise Unsupported("Triton's interpreter has no bf16: a verdict on it needs CUDA")
         except Unsupported as why:
             one.adapted = Adapted(unmapped=str(why))
             return one
-        one.adapted = Adapted(problem, f"{maker.layer.family}_forward", dtype)
+        problem, dtype, shape, unknown = "", "fp32", torch.Size(), ""
+        try:
+            x = _image(defined)
+            dtype = DTYPES.get(x.dtype, dtype)
+            problem, shape = _problem(maker, own, x), x.shape
+        except Unsupported as why:
+            unknown = str(why)
+        if self._interpreted and dtype == "bf16":
+            one.adapted = Adapted(unmapped="Triton's interpreter has no bf16: a verdict on it needs CUDA")
+            return one
+        one.adapted = Adapted(problem, unknown, f"{maker.layer.family}_forward", dtype)
         most = MAX_INTERPRETED if self._interpreted else 1 << 62
         ModuleKernels(maker, self._changed, dtype, most, shape).offer(one)
         return one
@@ -101,15 +107,28 @@ def _is_module(value: object) -> bool:
     return isinstance(value, type) and issubclass(value, nn.Module) and value is not nn.Module
 
 
-def _own(maker: layers.Maker, own: Sequence[Any], defined: Mapping[str, Any]) -> tuple[str, str, Sequence[int]]:
-    """The problem that a file is about, as a descriptor (empty where it has none), its dtype and its image's shape."""
-    given, x = defined.get("get_inputs"), None
-    with suppress(Exception), torch.device("meta"):  # inputs may be large
-        x = next(one for one in given() if isinstance(one, torch.Tensor)) if callable(given) else None
-    dtype = "fp32" if x is None else DTYPES.get(x.dtype, "fp32")
+def _image(defined: Mapping[str, Any]) -> torch.Tensor:
+    """The first tensor that get_inputs returns. Raises Unsupported."""
+    given = defined.get("get_inputs")
+    if not callable(given):
+        raise Unsupported("the file has no get_inputs")
+    try:
+        with torch.device("meta"):  # it may be large
+            found = [one for one in given() if isinstance(one, torch.Tensor)]
+    except Exception as error:
+        raise Unsupported(f"get_inputs raises {described(error)}") from None
+    if not found:
+        raise Unsupported("get_inputs returns no tensor")
+    return found[0]
+
+
+def _problem(maker: layers.Maker, own: Sequence[Any], x: torch.Tensor) -> str:
+    """What a file is about, as a descriptor. Raises Unsupported."""
     layer, rank = maker.layer, maker.layer.rank
-    if x is None or not own or x.dim() != rank + 2:
-        return "", dtype, ()
+    if not own and layers.required(maker.reference):
+        raise Unsupported("the file has no get_init_inputs")
+    if x.dim() != rank + 2:
+        raise Unsupported(f"get_inputs returns an image of {x.dim()} axes, not {rank + 2}")
     values = dict(layer.values)
     if layer.family == "conv_bn":
         eps, momentum = values.pop("eps"), values.pop("momentum")
@@ -119,6 +138,8 @@ def _own(maker: layers.Maker, own: Sequence[Any], defined: Mapping[str, Any]) ->
         values["padding"] = tuple((one, one) for one in values["padding"])
     values |= {"n": x.shape[0], "c": x.shape[1], "size": tuple(x.shape[2:])}
     geometry: Any = next(one for one in GEOMETRIES if one.family == layer.family)
-    with suppress(ValueError, TypeError):
-        return geometry(**values).descriptor, dtype, x.shape
-    return "", dtype, ()
+    try:
+        problem: str = geometry(**values).descriptor
+    except (ValueError, TypeError) as why:
+        raise Unsupported(f"{tuple(x.shape)} is no image of its layer: {why}") from None
+    return problem
