@@ -171,9 +171,10 @@ class VerificationDemand(Demand):
                 said = [(p, (v,)) for p, (v,) in rows if counts or key_of(self.operator, p, v) in claimed]
                 missing[str(absence)] += said
         its, ranked = one.adapted, self.ranked.rows(self.operator).rows
-        if its is not None and its.operator == self.operator and its.unknown and self.asked.problems is PROBLEMS:
-            if self._when(ranked[0][0].geometry):  # which one of an operator's demands takes
-                yield Lacking(UNKNOWN_SHAPE + its.unknown, 1)
+        unknown = its.unknown if its is not None and its.operator == self.operator else ""
+        # one of an operator's demands takes the first problem
+        if unknown and self.asked.problems is PROBLEMS and self._when(ranked[0][0].geometry):
+            yield Lacking(UNKNOWN_SHAPE + unknown, 1)
         for reason, lacking in missing.items():
             yield Lacking(reason, len(lacking), partial(keys, self.operator, lacking))
 

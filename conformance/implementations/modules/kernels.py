@@ -2,7 +2,8 @@
 
 In every call there are two modules of the class. One is fresh. The other one is kept for the next problem with the same
 arguments, and has been called with other weights before: what a module packs once, in `__init__` or at its first call,
-is wrong then. Its results are returned; a fresh one that differs is a failure. Where a call is slow the fresh one's are.
+is wrong then. Its results are returned; a fresh one that differs is a failure. Where a call is slow there is the fresh
+one alone.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ KEPT = 4
 OTHER = 0.5
 """Every weight of the first call."""
 SLOW = 1.0
-"""Seconds of a call of a fresh module above which it is the only one, but at the file's own shape: a loop in Python over
-70,001 channels took a minute for three."""
+"""Seconds of a call of the fresh module above which it is the only one, but at the file's own shape: a loop in Python
+over 70,001 channels took longer than a minute for three."""
 DIFFERENT = 1 / 16
 """Of the largest result: more than rounding does to a module that repeats its bits."""
 MAX_OWN = 1 << 18
