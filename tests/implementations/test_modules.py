@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -20,9 +22,13 @@ from conformance.implementations.modules import KEEPS, kernels  # noqa: E402
 from conformance.implementations.registry import load  # noqa: E402
 from conformance.operators import parse  # noqa: E402
 from conformance.problems.drawn import neighbours  # noqa: E402
+from conformance.reporting.modules import is_own, row  # noqa: E402
+from conformance.results.reading import verdicts  # noqa: E402
+from conformance.results.schema import CaseRecord, MachineState, ModuleTime  # noqa: E402
 from tests.conftest import ROOT  # noqa: E402
 
 EXAMPLES = ROOT / "examples" / "modules"
+GUIDE = (ROOT / "docs" / "modules.md").read_text()
 CONV = "n2 c4 h9 w9 k6 r3 s3"
 SIGNATURE = "self, in_channels, out_channels, kernel_size, stride=1, padding=0, bias=False"
 LAYER = "nn.Conv2d(in_channels, out_channels, kernel_size, stride, padding, bias=bias)"
@@ -367,14 +373,36 @@ def test_buffer_that_is_handed_out_twice_is_found():
     assert "calls_in_a_row_are_right: wrong result (first call)" in out
 
 
-def test_example_of_the_guide_gets_the_verdict_that_it_shows(tmp_path: Path):
-    text = (ROOT / "docs/modules.md").read_text()
-    (tmp_path / "acme.py").write_text(re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0])
-    out = examples(tmp_path / "acme.py", "--level", "smoke", "--distribution", "fixed")
-    shown = re.findall(r"```text\n(.*?)```", text, re.DOTALL)[0].splitlines()
+@pytest.fixture(scope="module")
+def guided(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """The output of a run of the guide's example, and the folder of its records and report."""
+    folder = tmp_path_factory.mktemp("guided")
+    (folder / "acme.py").write_text(re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)[0])
+    told = ("--records", folder / "run.jsonl", "--report", folder)
+    return examples(folder / "acme.py", "--level", "smoke", "--distribution", "fixed", *told), folder
+
+
+def test_example_of_the_guide_gets_the_verdict_that_it_shows(guided: tuple[str, Path]):
+    out, folder = guided
+    shown = re.findall(r"```text\n(.*?)```", GUIDE, re.DOTALL)[0].splitlines()
+    where = shown[1].partition("; fails ")[2]
     assert shown[0] in out
-    assert shown[1].partition("; ")[2] in out
+    assert f"; fails {where}" in out
     assert "does not implement" not in out  # the operators of other families
+    row = rf"\| acme \| yes \(.*\) \| \d+ of \d+ cases \| {where.replace('>', '&#62;')}.* \| stride ignored.* \|"
+    assert re.search(row, (folder / "summary.md").read_text())
+    assert "Torch modules</h2>" in (folder / "index.html").read_text()
+
+
+def test_time_is_beside_that_of_the_reference_or_the_machine_does_not_allow_one(guided: tuple[str, Path]):
+    own = next(one for _, one in verdicts(guided[1] / "run.jsonl") if isinstance(one, CaseRecord) and is_own(one))
+    assert own.module_time is not None
+    assert [len(own.module_time.module_s), len(own.module_time.reference_s)] == [5, 5]
+    thrice = ModuleTime(module_s=(3.0,) * 5, reference_s=(1.0,) * 5, machine=MachineState(state="noisy"))
+    unusable = msgspec.structs.replace(thrice, machine=MachineState(state="unusable"))
+    for found, text in ((thrice, "3.00 [3.00, 3.00]"), (unusable, "unstable machine"), (None, "-")):
+        record = msgspec.structs.replace(own, module_time=found)
+        assert row(record, Counter(), [], str)[-1] == text
 
 
 def test_run_of_what_nobody_can_map_verifies_nothing(tmp_path: Path):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,6 +33,8 @@ class ModuleArrays(TorchArrays):
     """Torch tensors, for modules."""
 
     untimed = "a call of a torch module makes the module, too"
+    own: Callable[[], tuple[Callable[..., Any], Callable[..., Any], Sequence[torch.Tensor]]]
+    """The module and its reference as the file makes them, without gradients, and new inputs."""
 
 
 class Adapter:
@@ -74,6 +77,8 @@ class Adapter:
         if self._interpreted and dtype == "bf16":
             one.adapted = Adapted(unmapped="Triton's interpreter has no bf16: a verdict on it needs CUDA")
             return one
+        if problem:
+            vars(one.arrays)["own"] = partial(_made, maker, own, defined, one.arrays)
         one.adapted = Adapted(problem, unknown, f"{maker.layer.family}_forward", dtype)
         most = MAX_INTERPRETED if self._interpreted else 1 << 62
         ModuleKernels(maker, self._changed, dtype, most, shape).offer(one)
@@ -105,6 +110,12 @@ class Adapter:
 
 def _is_module(value: object) -> bool:
     return isinstance(value, type) and issubclass(value, nn.Module) and value is not nn.Module
+
+
+def _made(maker: layers.Maker, own: Sequence[Any], defined: Mapping[str, Any], arrays: Any) -> tuple[Any, ...]:
+    inputs = [one.to(arrays.device) if isinstance(one, torch.Tensor) else one for one in defined["get_inputs"]()]
+    made = (cls(*own).to(arrays.device, inputs[0].dtype) for cls in (maker.cls, maker.reference))
+    return *(torch.no_grad()(one.forward) for one in made), inputs
 
 
 def _image(defined: Mapping[str, Any]) -> torch.Tensor:
