@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from conformance.execution.case import Case
+from conformance.execution.process import Crash
 from conformance.execution.remote import Exited
 from conformance.execution.status import Verdict
 from conformance.results.schema import ModuleTime
@@ -25,7 +26,7 @@ def beside_torch(case: Case, verdict: Verdict) -> ModuleTime | None:
         return None
     bridge, conditions = case.implementation.arrays, Conditions(ceilings.reference_seconds)
     found = []
-    with suppress(Exited, Exception):  # right on the suite's inputs, it may raise on its own
+    with suppress(Crash, Exited, Exception):  # right on the suite's inputs, it may raise on its own
         for _ in range(ROUNDS):
             conditions.look()
             found.append(perform(bridge, measuring.beside_reference, bridge, EACH))

@@ -89,8 +89,7 @@ class Adapter:
         with the line to declare."""
         given = defined.get("get_init_inputs")
         own: Sequence[Any] = given() if callable(given) else ()
-        reference = defined.get("Model") or layers.named(self._stem, cls.__name__)
-        why = "it has no reference Model, and no name that says its layer and nothing else"
+        reference, why = defined.get("Model"), "it has no reference Model"
         try:
             if _is_module(reference):
                 # without arguments, of one of torch's layers: any will do
