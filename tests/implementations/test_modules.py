@@ -306,6 +306,65 @@ def test_problems_near_its_own_find_what_a_class_with_few_arguments_hides(tmp_pa
     assert "fails where image of D odd" in out or "not a multiple of 2" in out, out
 
 
+TRITON = """
+import torch
+import torch.nn as nn
+import triton
+import triton.language as tl
+
+@triton.jit
+def depthwise(x, w, y, C, H, W, P, Q, stride, R: tl.constexpr, BLOCK: tl.constexpr):
+    plane = tl.program_id(0)
+    places = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    p, q, inside = places // Q, places % Q, places < P * Q
+    total = tl.zeros((BLOCK,), tl.float32)
+    for r in range(R):
+        for s in range(R):
+            rows, columns = p * stride + r, q * stride + s
+            value = tl.load(x + plane * H * W + rows * W + columns, mask=inside, other=0.0)
+            total += value * tl.load(w + plane % C * R * R + r * R + s)
+    tl.store(y + plane * P * Q + places, total, mask=inside)
+
+class Model(nn.Module):
+    def __init__(self, in_channels, kernel_size, stride=1):
+        super().__init__()
+        self.conv2d = nn.Conv2d(in_channels, in_channels, kernel_size, stride, groups=in_channels, bias=False)
+
+    def forward(self, x):
+        return self.conv2d(x)
+
+class ModelNew(Model):
+    def forward(self, x):
+        (n, c, h, w), (r, u) = x.shape, (self.conv2d.kernel_size[0], self.conv2d.stride[0])
+        p, q = (h - r) // u + 1, (w - r) // u + 1
+        y = x.new_empty(n, c, p, q)
+        depthwise[n * c, triton.cdiv(p * q, 64)](x.contiguous(), self.conv2d.weight, y, c, h, w, p, q, u, r, 64)
+        return y
+
+def get_inputs():
+    return [torch.rand(2, 4, 16, 16)]
+
+def get_init_inputs():
+    return [4, 3]
+"""
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="it runs on the device there")
+def test_triton_kernel_runs_in_its_interpreter_where_there_is_no_cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")  # before triton is imported
+    pytest.importorskip("triton", reason="tox -e modules has it")
+    path = tmp_path / "solution.py"
+    for text, status in ((TRITON, "pass"), (TRITON.replace("p * stride + r", "p + r"), "fail")):
+        path.write_text(text)
+        one = only(path)
+        assert one.device == "simulator"
+        result = check(one, "n2 c3 h9 w8 k3 r3 s3 u2 g3", operator="conv_forward")
+        assert (result.status, "stride of H ignored" in result.reason) == (status, status == "fail")
+        assert not one.supports("conv_forward", parse("n1 c3 h200 w200 k3 r3 s3 g3"), "fp32", "nchw")
+    path.write_text(TRITON.replace("16, 16)", "16, 16, dtype=torch.bfloat16)"))
+    assert "Triton's interpreter has no bf16" in only(path).adapted.unmapped  # type: ignore[union-attr]
+
+
 FORWARD = [f"{name}_forward" for name in ("conv", "conv_transpose", "conv_bn", "avg_pool", "max_pool")]
 
 
