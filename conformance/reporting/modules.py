@@ -51,7 +51,8 @@ def _at_its_own(record: Record) -> str:
     verified = record.status in ANSWERS and not record.reason.startswith(SLOW)
     answer = ANSWERS[record.status] if verified else "not verified"
     answer += ", after a change of its weights" if KEEPS in record.reason else ""
-    return f"{answer} ({record.descriptor}, {record.dtype})"
+    why = "" if verified else f": {record.headline}"
+    return f"{answer} ({record.descriptor}, {record.dtype}){why}"
 
 
 def _time(record: Record) -> str:
@@ -65,10 +66,11 @@ def _time(record: Record) -> str:
     return bounded(over.value, over.interval)
 
 
-def lines(name: str, answer: str, others_say: str, where: str, _: str, time: str) -> Iterator[str]:
+def lines(name: str, answer: str, others_say: str, where: str, cause: str, time: str) -> Iterator[str]:
     """Of one module."""
+    why = f"; fails {where}" if where else f"; likely cause: {cause}" if cause else ""
     yield f"{name}: right at its own shape: {answer}"
-    yield f"{name}: right at other shapes: {others_say}" + (f"; fails {where}" if where else "")
+    yield f"{name}: right at other shapes: {others_say}{why}"
     if time != ABSENT:
         yield f"{name}: time over its reference's: {time}"
 

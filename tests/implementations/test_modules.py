@@ -193,13 +193,15 @@ def test_module_whose_graph_is_missing_on_some_problems_is_wrong_there(tmp_path:
         assert (result.status, "has no graph here" in result.reason) == ("fail", True), result.reason
 
 
-def test_slow_call_is_made_once_but_at_its_own_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_slow_call_is_made_once_without_gradient_but_at_its_own_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     one = only(written(tmp_path, forward="torch.calls += 1\n        return self.conv(x)"))
     monkeypatch.setattr(kernels, "SLOW", 0.0)
     for problem, calls in ((CONV, 1), ("n8 c4 h12 w12 k6 r3 s3", 3)):
         monkeypatch.setattr(torch, "calls", 0, raising=False)
         assert check(one, problem, operator="conv_forward").passed
         assert vars(torch)["calls"] == calls
+        gradient = check(one, problem, operator="conv_backward_data")
+        assert (gradient.passed, "the forward alone takes" in gradient.reason) == (calls > 1, calls == 1)
 
 
 @pytest.mark.parametrize(

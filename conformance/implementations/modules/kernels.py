@@ -14,7 +14,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from time import perf_counter
+from time import thread_time
 from typing import Any
 
 import torch
@@ -35,9 +35,9 @@ KEPT = 4
 """Modules that each thread keeps."""
 OTHER = 0.5
 """Every weight of the first call."""
-SLOW = 1.0
-"""Seconds of a call of the fresh module above which it is the only one, but at the file's own shape: a loop in Python
-over 70,001 channels took longer than a minute for three."""
+SLOW = 0.5
+"""Seconds of this thread, for one module, above which a problem that is not the file's own has no second one, and no
+gradient. A right loop in Python over 70,001 channels had no answer within a minute."""
 DIFFERENT = 1 / 16
 """Of the largest result: more than rounding does to a module that repeats its bits."""
 MAX_OWN = 1 << 18
@@ -179,7 +179,10 @@ class ModuleKernels:
         with torch.enable_grad():
             for leaf in (*own.values(), *leaves):
                 leaf.requires_grad_()
+            start = thread_time()
             y = module(self._seen(own["x"], own["w"], told) if self._alone else own["x"])
+            if self._is_slow(own["x"], start):
+                raise Unsupported(f"no gradient is asked for: the forward alone takes {thread_time() - start:.1f} s")
             if not y.requires_grad:
                 if self._differentiable(own["x"]):
                     raise KernelFailure("the result has no graph here, and has one on other problems")
@@ -192,6 +195,10 @@ class ModuleKernels:
             if one is None:
                 raise KernelFailure(f"no gradient reaches {name}")
         return tuple(one.reshape(tensors[name].shape) for name, one in zip(wanted, found, strict=True))
+
+    def _is_slow(self, x: torch.Tensor, start: float) -> bool:
+        """Whether what began then has taken too long for more of it; at the file's own shape nothing does."""
+        return thread_time() - start > SLOW and x.shape != self._shape
 
     def _differentiable(self, like: torch.Tensor) -> bool:
         """Whether autograd goes through the module at its own shape, or on one of some small problems near it. What the
@@ -229,10 +236,10 @@ class ModuleKernels:
 
         with unchanged(self._on_import), torch.no_grad():
             try:
-                fresh, start = made(), perf_counter()
+                fresh, start = made(), thread_time()
                 _put(fresh, weights)
                 first = compute(fresh)
-                if perf_counter() - start > SLOW and tensors["x"].shape != self._shape:
+                if self._is_slow(tensors["x"], start):
                     return first
                 if key not in kept:
                     kept[key] = made()
