@@ -204,7 +204,8 @@ class VerificationDemand(Demand):
         for geometry in (own, *neighbours(own)):
             asked = self._when(geometry) and self.asked.includes(variant)
             if asked and (geometry is own or one.supports(self.operator, geometry, variant.dtype, variant.layout)):
-                name = (OWN if geometry is own else f"{DRAWN}near.") + geometry.descriptor.replace(" ", "_")
+                named = f"{OWN}{its.batch or own.n}." if geometry is own else f"{DRAWN}near."
+                name = named + geometry.descriptor.replace(" ", "_")
                 yield self.case(one, Problem(name, geometry, "smoke", (variant,)), variant, place=-1)
 
     def _regressions(self, one: Implementation) -> Iterator[Case]:

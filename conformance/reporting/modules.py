@@ -52,7 +52,9 @@ def _at_its_own(record: Record) -> str:
     answer = ANSWERS[record.status] if verified else "not verified"
     answer += ", after a change of its weights" if KEEPS in record.reason else ""
     why = "" if verified else f": {record.headline}"
-    return f"{answer} ({record.descriptor}, {record.dtype}){why}"
+    batch = record.problem.removeprefix(OWN).partition(".")[0]
+    smaller = "" if f"n{batch}" in record.descriptor.split() else f", of a batch of {batch}"
+    return f"{answer} ({record.descriptor}, {record.dtype}{smaller}){why}"
 
 
 def _time(record: Record) -> str:

@@ -204,6 +204,15 @@ def test_slow_call_is_made_once_without_gradient_but_at_its_own_shape(tmp_path: 
         assert (gradient.passed, "the forward alone takes" in gradient.reason) == (calls > 1, calls == 1)
 
 
+def test_large_batch_is_verified_in_part_and_said_to_be(tmp_path: Path):
+    path = written(tmp_path, shape="64, 4, 256, 256")
+    known = only(path).adapted
+    assert known is not None
+    assert (known.problem, known.batch) == ("n8 c4 h256 w256 k6 r3 s3", 64)
+    out = examples(path, "--level", "smoke", "--programs", "1", "-k", "own.")
+    assert "right at its own shape: yes (n8 c4 h256 w256 k6 r3 s3, fp32, of a batch of 64)" in out
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -26,6 +27,9 @@ DTYPES = {torch.float32: "fp32", torch.float64: "fp64", torch.float16: "fp16", t
 GEOMETRIES = (ConvGeometry, TransposedGeometry, ConvBnGeometry, PoolGeometry, MaxPoolGeometry)
 MAX_INTERPRETED = 1 << 15
 """Elements of an image, each block of which takes Triton's interpreter milliseconds."""
+MAX_OWN = 1 << 23
+"""Elements of the file's own image and result, above which half a batch is verified: whole ones of KernelBench need 48
+GiB, or minutes to judge."""
 MAPPED = ", ".join(f"nn.{kind}1d to 3d" for kind in layers.FAMILIES)
 
 
@@ -67,19 +71,23 @@ class Adapter:
         except Unsupported as why:
             one.adapted = Adapted(unmapped=str(why))
             return one
-        problem, dtype, shape, unknown = "", "fp32", torch.Size(), ""
+        geometry, dtype, shape, unknown, batch = None, "fp32", torch.Size(), "", 0
         try:
             x = _image(defined)
             dtype = DTYPES.get(x.dtype, dtype)
-            problem, shape = _problem(maker, own, x), x.shape
+            geometry = _problem(maker, own, x)
+            while geometry.n > 1 and geometry.x.size + geometry.y.size > MAX_OWN:
+                geometry, batch = replace(geometry, n=(geometry.n + 1) // 2), len(x)
+            shape = (geometry.n, *x.shape[1:])
         except Unsupported as why:
             unknown = str(why)
         if self._interpreted and dtype == "bf16":
             one.adapted = Adapted(unmapped="Triton's interpreter has no bf16: a verdict on it needs CUDA")
             return one
-        if problem:
-            vars(one.arrays)["own"] = partial(_made, maker, own, defined, one.arrays)
-        one.adapted = Adapted(problem, unknown, f"{maker.layer.family}_forward", dtype)
+        if geometry is not None:
+            vars(one.arrays)["own"] = partial(_made, maker, own, defined, one.arrays, geometry.n)
+        problem = "" if geometry is None else geometry.descriptor
+        one.adapted = Adapted(problem, batch, unknown, f"{maker.layer.family}_forward", dtype)
         most = MAX_INTERPRETED if self._interpreted else 1 << 62
         ModuleKernels(maker, self._changed, dtype, most, shape).offer(one)
         return one
@@ -111,8 +119,10 @@ def _is_module(value: object) -> bool:
     return isinstance(value, type) and issubclass(value, nn.Module) and value is not nn.Module
 
 
-def _made(maker: layers.Maker, own: Sequence[Any], defined: Mapping[str, Any], arrays: Any) -> tuple[Any, ...]:
-    inputs = [one.to(arrays.device) if isinstance(one, torch.Tensor) else one for one in defined["get_inputs"]()]
+def _made(
+    maker: layers.Maker, own: Sequence[Any], defined: Mapping[str, Any], arrays: Any, batch: int
+) -> tuple[Any, ...]:
+    inputs = [one[:batch].to(arrays.device) for one in defined["get_inputs"]()]
     made = (cls(*own).to(arrays.device, inputs[0].dtype) for cls in (maker.cls, maker.reference))
     return *(torch.no_grad()(one.forward) for one in made), inputs
 
@@ -132,8 +142,8 @@ def _image(defined: Mapping[str, Any]) -> torch.Tensor:
     return found[0]
 
 
-def _problem(maker: layers.Maker, own: Sequence[Any], x: torch.Tensor) -> str:
-    """What a file is about, as a descriptor. Raises Unsupported."""
+def _problem(maker: layers.Maker, own: Sequence[Any], x: torch.Tensor) -> Any:
+    """What a file is about, as a geometry. Raises Unsupported."""
     layer, rank = maker.layer, maker.layer.rank
     if not own and layers.required(maker.reference):
         raise Unsupported("the file has no get_init_inputs")
@@ -149,7 +159,6 @@ def _problem(maker: layers.Maker, own: Sequence[Any], x: torch.Tensor) -> str:
     values |= {"n": x.shape[0], "c": x.shape[1], "size": tuple(x.shape[2:])}
     geometry: Any = next(one for one in GEOMETRIES if one.family == layer.family)
     try:
-        problem: str = geometry(**values).descriptor
+        return geometry(**values)
     except (ValueError, TypeError) as why:
         raise Unsupported(f"{tuple(x.shape)} is no image of its layer: {why}") from None
-    return problem

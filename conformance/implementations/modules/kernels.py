@@ -40,7 +40,7 @@ SLOW = 0.5
 gradient. A right loop in Python over 70,001 channels had no answer within a minute."""
 DIFFERENT = 1 / 16
 """Of the largest result: more than rounding does to a module that repeats its bits."""
-MAX_OWN = 1 << 18
+MAX_PROBED = 1 << 18
 """Elements of an image of the file's own, above which gradients are asked for on small ones only."""
 GRADIENTS: dict[str, dict[str, tuple[str, ...]]] = {
     "conv": {"backward_data": ("x",), "backward_weight": ("w", "bias")},
@@ -209,7 +209,7 @@ class ModuleKernels:
             changes = ({word: tuple(one + 1 for one in own[word])} for word in BY_AXIS if word in own)
             images = [layer.image(6), layer.image(13)]
             near = [(own | change, image) for change in ({}, *changes) for image in images]
-            if self._shape and math.prod(self._shape) <= min(MAX_OWN, self._most):
+            if self._shape and math.prod(self._shape) <= min(MAX_PROBED, self._most):
                 near.append((own, self._shape))
             self._graphs = any(self._has_graph(values, like.new_ones(*image)) for values, image in near)
         return self._graphs
