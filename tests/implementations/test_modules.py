@@ -160,9 +160,9 @@ def test_what_a_module_keeps_or_switches_fails(tmp_path: Path, head: str, init: 
 def test_gradients_are_those_of_autograd_or_unsupported(tmp_path: Path):
     biased = SIGNATURE.replace("bias=False", "bias=True")
     added = "y if self.conv.bias is None else y + self.conv.bias[:, None, None]"
-    for result in ("y", added):  # that a bias has a gradient says nothing of the image's
+    for returned in ("y", added):  # that a bias has a gradient says nothing of the image's
         kernel = "y = F.conv2d(x.detach(), self.conv.weight.detach())\n        return "
-        detached = written(tmp_path, signature=biased, forward=kernel + result)
+        detached = written(tmp_path, signature=biased, forward=kernel + returned)
         assert of(detached).passed
         result = of(detached, operator="conv_backward_data")
         assert (result.status, "no backward" in result.reason) == ("unsupported", True)

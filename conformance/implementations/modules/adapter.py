@@ -97,7 +97,8 @@ class Adapter:
         with the line to declare."""
         given = defined.get("get_init_inputs")
         own: Sequence[Any] = given() if callable(given) else ()
-        reference, why = defined.get("Model"), "it has no reference Model"
+        reference: Any = defined.get("Model")
+        why = "it has no reference Model"
         try:
             if _is_module(reference):
                 # without arguments, of one of torch's layers: any will do

@@ -210,7 +210,7 @@ class ModuleKernels:
             images = [layer.image(6), layer.image(13)]
             near = [(own | change, image) for change in ({}, *changes) for image in images]
             if self._shape and math.prod(self._shape) <= min(MAX_PROBED, self._most):
-                near.append((own, self._shape))
+                near.append((own, [*self._shape]))
             self._graphs = any(self._has_graph(values, like.new_ones(*image)) for values, image in near)
         return self._graphs
 
