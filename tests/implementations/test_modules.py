@@ -90,6 +90,7 @@ def test_module_is_an_implementation_with_a_problem_of_its_own(tmp_path: Path):
     assert one.adapted is not None
     assert (one.name, one.adapted.problem, one.adapted.dtype) == ("solution", "n8 c4 h12 w12 k6 r3 s3", "fp32")
     assert [k.operator for k in one.kernels] == ["conv_forward", "conv_backward_data", "conv_backward_weight"]
+    assert type(one.version) is str  # which a record can hold; that of torch is a class of its own
 
 
 @pytest.mark.parametrize("operator", ["conv_forward", "conv_backward_data", "conv_backward_weight"])
@@ -413,7 +414,7 @@ def test_examples_get_the_verdicts_that_they_should():
     wrong = [path.stem for path in sorted((EXAMPLES / "wrong").glob("*.py"))]
     assert (len(right), len(wrong), sorted({*wrong} - {*WRONG})) == (6, 12, ["max_pool2d_buffer"])
     for name in right:
-        assert re.search(r" yes \(.*\) +(\d+) of \1 cases$", rows[name]), rows[name]
+        assert re.search(r" yes \(.*\) +(\d+) of \1 cases +(unstable machine|[\d.]+ \[.*\])$", rows[name]), rows[name]
     for name, (own, where, cause) in WRONG.items():
         found = re.search(rf" {own} \(.*\) +(\d+) of (\d+) cases(?: \(\d+ not run\))? +(.*)", rows[name])
         assert found is not None, rows[name]

@@ -63,7 +63,7 @@ class Adapter:
         """Of a class, by what the file says of it."""
         one = Implementation(
             name, "simulator" if self._interpreted else self._device, ModuleArrays(self._device),
-            version=torch.__version__, compiles_per_shape=self._compiles,
+            version=str(torch.__version__), compiles_per_shape=self._compiles,
             unsafe=("threads",) if self._interpreted else (),  # docs/findings/triton-threads.md
         )  # fmt: skip
         try:
