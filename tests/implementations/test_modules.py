@@ -203,6 +203,8 @@ def test_slow_call_is_made_once_without_gradient_but_at_its_own_shape(tmp_path: 
         assert vars(torch)["calls"] == calls
         gradient = check(one, problem, operator="conv_backward_data")
         assert (gradient.passed, "the forward alone takes" in gradient.reason) == (calls > 1, calls == 1)
+    monkeypatch.setattr(kernels, "SLOW", 1e9)  # on other values it may be faster, and what refuses some only fails
+    assert check(one, CONV, operator="conv_backward_data", distribution="integer").status == "unsupported"
 
 
 def test_large_batch_is_verified_in_part_and_said_to_be(tmp_path: Path):
