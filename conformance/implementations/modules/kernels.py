@@ -74,9 +74,7 @@ class ModuleKernels:
         if self._alone:
             self._copied = tuple(name for name in CALLED if name != "bias")
         self._local = threading.local()
-        self._shape = shape
-        self._slow: set[str] = set()
-        """Problems that no gradient is asked for."""
+        self._shape, self._slow = shape, set[str]()
         self._graphs: bool | None = None
         """Whether results have one on some problem; asked where one has none."""
 
@@ -184,7 +182,7 @@ class ModuleKernels:
             start, problem = thread_time(), repr((own["x"].shape, tensors["dy"].shape, told))
             y = module(self._seen(own["x"], own["w"], told) if self._alone else own["x"])
             if problem in self._slow or self._is_slow(own["x"], start):
-                self._slow.add(problem)  # what refuses some values only is wrong
+                self._slow.add(problem)  # on all inputs: what refuses some values only is wrong
                 raise Unsupported(f"no gradient is asked for: the forward alone takes longer than {SLOW} s")
             if not y.requires_grad:
                 if self._differentiable(own["x"]):
