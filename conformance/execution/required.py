@@ -26,6 +26,7 @@ from conformance.implementations.implementation import (
     ImplementationError,
     Unsupported,
 )
+from conformance.implementations.modules import UNKNOWN_SHAPE
 from conformance.layouts import GROUPED, is_optional, layouts_of, rank_of
 from conformance.operators import OPERATORS, GeometryError, parse
 from conformance.problems import PROBLEMS, Problem, Variant
@@ -61,6 +62,14 @@ class Demand(ABC):
         """Whether the selection of the run has it."""
         return self.operator in self.asked.operators
 
+    def is_foreign(self, one: Implementation) -> bool:
+        """Whether it is of a family that a torch module is not of, which is not asked for a thousand cases of others;
+        unless nothing else is asked for."""
+        own = OPERATORS[one.adapted.operator].family if one.adapted is not None and one.adapted.operator else ""
+        families = {name: operator.family for name, operator in OPERATORS.items()}
+        asked = {families[name] for name in self.asked.operators}
+        return own in asked and families.get(self.operator, own) != own
+
     def require(self, one: Implementation) -> None:
         """Raises Unsupported where it does not apply to an implementation."""
         if one.adapted is not None and one.adapted.unmapped:
@@ -89,6 +98,8 @@ def required(one: Implementation, demand: Demand, claims: Sequence[Claim] = ()) 
     """
     try:
         one.require()
+        if demand.is_foreign(one) and not claims:
+            return
         demand.require(one)
     except (Unavailable, Unsupported) as absence:
         yield from absent(one.name, one.device, demand, absence, claims)
@@ -159,10 +170,15 @@ class VerificationDemand(Demand):
                 counts = self._counts(variant.layout) or variant.layout in declared.layouts
                 said = [(p, (v,)) for p, (v,) in rows if counts or key_of(self.operator, p, v) in claimed]
                 missing[str(absence)] += said
+        its, ranked = one.adapted, self.ranked.rows(self.operator).rows
+        unknown = its.unknown if its is not None and its.operator == self.operator else ""
+        # one of an operator's demands takes the first problem
+        if unknown and self.asked.problems is PROBLEMS and self._when(ranked[0][0].geometry):
+            yield Lacking(UNKNOWN_SHAPE + unknown, 1)
         for reason, lacking in missing.items():
             yield Lacking(reason, len(lacking), partial(keys, self.operator, lacking))
 
-        shares = zip(self.ranked.rows(self.operator).rows, self.ranked.share(declared), strict=True)
+        shares = zip(ranked, self.ranked.share(declared), strict=True)
         of_ranking = (
             self.case(one, problem, variant, place)
             for place, ((problem, _), share) in enumerate(shares)
@@ -188,7 +204,8 @@ class VerificationDemand(Demand):
         for geometry in (own, *neighbours(own)):
             asked = self._when(geometry) and self.asked.includes(variant)
             if asked and (geometry is own or one.supports(self.operator, geometry, variant.dtype, variant.layout)):
-                name = (OWN if geometry is own else f"{DRAWN}near.") + geometry.descriptor.replace(" ", "_")
+                named = f"{OWN}{its.batch or own.n}." if geometry is own else f"{DRAWN}near."
+                name = named + geometry.descriptor.replace(" ", "_")
                 yield self.case(one, Problem(name, geometry, "smoke", (variant,)), variant, place=-1)
 
     def _regressions(self, one: Implementation) -> Iterator[Case]:

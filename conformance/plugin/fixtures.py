@@ -19,9 +19,11 @@ from conformance.execution.verify import verify as verify_case
 from conformance.implementations.errors import MAX_MESSAGE, described, of_the_suite
 from conformance.plugin.recording import PROPERTY, publish
 from conformance.plugin.session import SESSION
+from conformance.reporting.modules import is_own
 from conformance.results import build
 from conformance.results.claims_file import enforced
 from conformance.results.schema import Record
+from conformance.timing.beside_torch import beside_torch
 from conformance.training.training_demand import Training
 
 
@@ -34,7 +36,10 @@ def verify(request: pytest.FixtureRequest) -> Callable[[Case | Absence], None]:
             _conclude_absence(request, case)
         else:
             verdict = verify_case(case)
-            _conclude(request, verdict, build.record(case, verdict))
+            record = build.record(case, verdict)
+            if is_own(record):
+                record = replace(record, module_time=beside_torch(case, verdict))
+            _conclude(request, verdict, record)
 
     return run
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import textwrap
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import groupby
@@ -182,9 +182,8 @@ class Summary:
             collected = reporter._session.testscollected if reporter._session is not None else 0
             reporter.write_line(f"INCOMPLETE: {self._reported:,} of {collected:,} tests have a verdict", red=True)
         if self._own:
-            failed = group((record for record, _ in self._failed), self._evidence)
-            found = [*modules.rows(self._own, run.tally.cells, failed, self._evidence)]
-            for text in (*(modules.lines(found) if len(found) == 1 else modules.table(found).lines(10**6)), ""):
+            found = [*self._modules()]
+            for text in (*(modules.lines(*found[0]) if len(found) == 1 else modules.table(found).lines(10**6)), ""):
                 reporter.write_line(text)
         if run.tally.cells:
             for line in terminal.summary(run.tally, width, self._listed):
@@ -219,6 +218,15 @@ class Summary:
                     session.exitstatus = pytest.ExitCode.USAGE_ERROR
         if self.unwritable:
             reporter.write_line(f"ERROR: {self.unwritable}", red=True)
+
+    def _modules(self) -> Iterator[tuple[str, ...]]:
+        """Of each torch module a row."""
+        failed = group((record for record, _ in self._failed), self._evidence)
+        for record in self._own:
+            name = record.implementation
+            cells = (found for (owner, _), found in self._run.tally.cells.items() if owner == name)
+            mine = [one for one in failed if one.implementation == name]
+            yield modules.row(record, sum(cells, Counter()), mine, lambda one: located(one, self._evidence))
 
     def _failures(self, reporter: pytest.TerminalReporter) -> None:
         """The smallest case of each cause, whole; of the others their number."""

@@ -1,19 +1,19 @@
 """What somebody wants to know first of a torch module: whether it is right at the shape that it is made for, and at
-which others. Two lines for one module, a table for several."""
+which others. Lines for one module, a table for several."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from conformance.implementations.modules import KEEPS
+from conformance.implementations.modules import KEEPS, UNKNOWN_SHAPE
 from conformance.problems.table import OWN
-from conformance.reporting.evidence import RunEvidence
 from conformance.reporting.failures import is_not_run
-from conformance.reporting.groups import Group, located
+from conformance.reporting.groups import Group
 from conformance.reporting.table import Table
-from conformance.results.schema import Record
+from conformance.results.schema import CaseRecord, Record
+from conformance.timing.measurement import ratio
+from conformance.timing.table import ABSENT, bounded
 
 ANSWERS = {"pass": "yes", "fail": "no", "error": "no", "waived": "no"}
 """Whether a module is right, by the status of its own problem."""
@@ -22,45 +22,62 @@ SLOW = "no answer within "
 
 
 def is_own(record: Record) -> bool:
-    """Whether a case is the problem that a module is made for."""
-    return record.problem.startswith(OWN) and not record.check
+    """Whether a case is the problem that a module is made for, or why there is none."""
+    return (record.problem.startswith(OWN) and not record.check) or record.reason.startswith(UNKNOWN_SHAPE)
 
 
-def rows(
-    own: Sequence[Record], cells: Mapping[tuple[str, str], Counter[str]], groups: Sequence[Group], evidence: RunEvidence
-) -> Iterator[tuple[str, str, str, str, str]]:
-    """Module, whether it is right at its own shape, how often at others, where it fails, and the likely cause. `cells`
-    are the cases of every implementation and operator by status."""
-    failed = {name: [*found] for name, found in groupby(groups, key=lambda one: one.implementation)}
-    for record in sorted(own, key=lambda record: record.implementation):
-        name = record.implementation
-        counts = sum((found for (owner, _), found in cells.items() if owner == name), Counter[str]())
-        counts = counts - Counter([record.status])
-        mine = failed.get(name, [])
-        left = sum(one.cases for group in mine for one in group.records if is_not_run(one))
-        right, of = counts["pass"], sum(counts[status] for status in ANSWERS) - left
-        verified = record.status in ANSWERS and not record.reason.startswith(SLOW)
-        answer = ANSWERS[record.status] if verified else "not verified"
-        answer += ", after a change of its weights" if KEEPS in record.reason else ""
-        answer += f" ({record.descriptor}, {record.dtype})"
-        # a gradient is often wrong because the forward is
-        mine.sort(key=lambda one: not any(operator.endswith("forward") for operator in one.operators))
-        others = [one for one in mine if not all(map(is_own, one.records))]
-        conditions = (located(one, evidence).partition(": ")[0].removeprefix("fails ") for one in others)
-        where = next(filter(None, conditions), "everywhere" if of and not right else "")
-        cause = next((one.cause for one in others if one.cause), others[0].text if others else "")
-        others_say = f"{right:,} of {of:,} cases" + (f" ({left:,} not run)" if left else "")
-        yield name, answer, others_say, where, cause
+def row(
+    record: Record, counts: Counter[str], groups: Sequence[Group], where: Callable[[Group], str], name: str = ""
+) -> tuple[str, ...]:
+    """Module, whether it is right at its own shape (of which the record is), how often at others, where it fails, the
+    likely cause, and its time over its reference's. `counts` are all its cases by status."""
+    counts = counts - Counter([record.status])
+    left = sum(one.cases for group in groups for one in group.records if is_not_run(one))
+    right, of = counts["pass"], sum(counts[status] for status in ANSWERS) - left
+    # a gradient is often wrong because the forward is
+    ordered = sorted(groups, key=lambda one: not any(operator.endswith("forward") for operator in one.operators))
+    others = [one for one in ordered if not all(map(is_own, one.records))]
+    conditions = (where(one).partition(": ")[0].removeprefix("fails ") for one in others)
+    said = next(filter(None, conditions), "everywhere" if of and not right else "")
+    cause = next((one.cause for one in others if one.cause), others[0].text if others else "")
+    others_say = f"{right:,} of {of:,} cases" + (f" ({left:,} not run)" if left else "")
+    return name or record.implementation, _at_its_own(record), others_say, said, cause, _time(record)
 
 
-def lines(found: Sequence[tuple[str, str, str, str, str]]) -> Iterator[str]:
-    """Of each module two."""
-    for name, answer, others_say, where, _ in found:
-        yield f"{name}: right at its own shape: {answer}"
-        yield f"{name}: right at other shapes: {others_say}" + (f"; fails {where}" if where else "")
+def _at_its_own(record: Record) -> str:
+    """Whether it is right there."""
+    if unknown := record.reason.partition(UNKNOWN_SHAPE)[2]:
+        return f"not known: {unknown}"
+    verified = record.status in ANSWERS and not record.reason.startswith(SLOW)
+    answer = ANSWERS[record.status] if verified else "not verified"
+    answer += ", after a change of its weights" if KEEPS in record.reason else ""
+    why = "" if verified else f": {record.headline}"
+    batch = record.problem.removeprefix(OWN).partition(".")[0]
+    smaller = "" if f"n{batch}" in record.descriptor.split() else f", of a batch of {batch}"
+    return f"{answer} ({record.descriptor}, {record.dtype}{smaller}){why}"
 
 
-def table(found: Sequence[tuple[str, str, str, str, str]]) -> Table:
+def _time(record: Record) -> str:
+    """Over its reference's, with what holds it with 95%; no number where the machine does not allow one."""
+    found = record.module_time if isinstance(record, CaseRecord) else None
+    if found is None:
+        return ABSENT
+    if found.machine.state == "unusable":
+        return "unstable machine"
+    over = ratio(found.module_s, found.reference_s)
+    return bounded(over.value, over.interval)
+
+
+def lines(name: str, answer: str, others_say: str, where: str, cause: str, time: str) -> Iterator[str]:
+    """Of one module."""
+    why = f"; fails {where}" if where else f"; likely cause: {cause}" if cause else ""
+    yield f"{name}: right at its own shape: {answer}"
+    yield f"{name}: right at other shapes: {others_say}{why}"
+    if time != ABSENT:
+        yield f"{name}: time over its reference's: {time}"
+
+
+def table(rows: Iterable[tuple[str, ...]]) -> Table:
     """Of several modules."""
-    heads = ("module", "right at its own shape", "right at other shapes", "fails", "likely cause")
-    return Table("torch modules", heads, tuple(found), names=5)
+    heads = ("module", "right at its own shape", "right at other shapes", "fails", "likely cause", "time / reference's")
+    return Table("Torch modules", heads, tuple(sorted(rows)), names=6)

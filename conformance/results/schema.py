@@ -273,12 +273,13 @@ class Attempt(Record, frozen=True, kw_only=True):
 
 
 class CaseRecord(Attempt, frozen=True, kw_only=True, tag="case"):
-    """Results compared with the reference."""
+    """Results compared with the reference; of a torch module at its own shape also how long it takes."""
 
     descriptor: str
     generator: str
     method: str
     terms: dict[str, Count]
+    module_time: ModuleTime | None = None
 
 
 class CheckRecord(Attempt, frozen=True, kw_only=True, tag="check"):
@@ -369,6 +370,14 @@ class MachineState(Struct, frozen=True, kw_only=True):
 
     state: Literal["stable", "noisy", "unusable"]
     reasons: tuple[str, ...] = ()
+
+
+class ModuleTime(Struct, frozen=True, kw_only=True):
+    """Seconds of a torch module at its own shape, and of its reference, which was timed just after in each round."""
+
+    module_s: tuple[Seconds, ...]
+    reference_s: tuple[Seconds, ...]
+    machine: MachineState
 
 
 class Timing(Struct, frozen=True, kw_only=True):

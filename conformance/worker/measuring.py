@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -55,6 +56,17 @@ def timed(
         if collecting:
             gc.enable()
     return Timed(Result(results[0]), tuple(walls), events)
+
+
+def beside_reference(bridge: Any, most: float) -> tuple[float, float]:
+    """Seconds of a torch module at its own shape, and of its reference on the same new inputs: the median of as many
+    calls as take at most so many seconds."""
+    *modules, inputs = bridge.own()
+    found = []
+    for module in modules:
+        first, *_ = timed(bridge, module, {}, [inputs]).walls  # which also warms up
+        found.append(statistics.median(timed(bridge, module, {}, [inputs] * max(1, min(20, int(most / first)))).walls))
+    return found[0], found[1]
 
 
 def copies(bridge: ArrayBridge, inputs: Sequence[Any], results: Sequence[Any]) -> tuple[float, float]:

@@ -318,7 +318,8 @@ def _described(one: declared.Implementation) -> wire.ImplementationSpec:
         compiles_per_shape=bool(one.compiles_per_shape),
         settings=tuple(replace(setting, prepare=None, wrap=None) for setting in one.settings),  # it has done that
         layouts=dict(one.layouts),
-        adapted=one.adapted and replace(one.adapted, unmapped=plain(one.adapted.unmapped)),
+        adapted=one.adapted
+        and replace(one.adapted, unmapped=plain(one.adapted.unmapped), unknown=plain(one.adapted.unknown)),
     )
 
 

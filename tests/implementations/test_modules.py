@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -16,13 +18,17 @@ from conformance import check  # noqa: E402
 from conformance.execution.check import CheckResult  # noqa: E402
 from conformance.execution.selection import SelectionError, split  # noqa: E402
 from conformance.implementations.implementation import Implementation  # noqa: E402
-from conformance.implementations.modules import KEEPS  # noqa: E402
+from conformance.implementations.modules import KEEPS, kernels  # noqa: E402
 from conformance.implementations.registry import load  # noqa: E402
 from conformance.operators import parse  # noqa: E402
 from conformance.problems.drawn import neighbours  # noqa: E402
+from conformance.reporting.modules import is_own, row  # noqa: E402
+from conformance.results.reading import verdicts  # noqa: E402
+from conformance.results.schema import CaseRecord, MachineState, ModuleTime  # noqa: E402
 from tests.conftest import ROOT  # noqa: E402
 
 EXAMPLES = ROOT / "examples" / "modules"
+GUIDE = (ROOT / "docs" / "modules.md").read_text()
 CONV = "n2 c4 h9 w9 k6 r3 s3"
 SIGNATURE = "self, in_channels, out_channels, kernel_size, stride=1, padding=0, bias=False"
 LAYER = "nn.Conv2d(in_channels, out_channels, kernel_size, stride, padding, bias=bias)"
@@ -84,6 +90,7 @@ def test_module_is_an_implementation_with_a_problem_of_its_own(tmp_path: Path):
     assert one.adapted is not None
     assert (one.name, one.adapted.problem, one.adapted.dtype) == ("solution", "n8 c4 h12 w12 k6 r3 s3", "fp32")
     assert [k.operator for k in one.kernels] == ["conv_forward", "conv_backward_data", "conv_backward_weight"]
+    assert type(one.version) is str  # which a record can hold; that of torch is a class of its own
 
 
 @pytest.mark.parametrize("operator", ["conv_forward", "conv_backward_data", "conv_backward_weight"])
@@ -152,10 +159,14 @@ def test_what_a_module_keeps_or_switches_fails(tmp_path: Path, head: str, init: 
 
 
 def test_gradients_are_those_of_autograd_or_unsupported(tmp_path: Path):
-    detached = written(tmp_path, forward="return self.conv(x.detach()).detach()")
-    assert of(detached).passed
-    result = of(detached, operator="conv_backward_data")
-    assert (result.status, "no backward" in result.reason) == ("unsupported", True)
+    biased = SIGNATURE.replace("bias=False", "bias=True")
+    added = "y if self.conv.bias is None else y + self.conv.bias[:, None, None]"
+    for returned in ("y", added):  # that a bias has a gradient says nothing of the image's
+        kernel = "y = F.conv2d(x.detach(), self.conv.weight.detach())\n        return "
+        detached = written(tmp_path, signature=biased, forward=kernel + returned)
+        assert of(detached).passed
+        result = of(detached, operator="conv_backward_data")
+        assert (result.status, "no backward" in result.reason) == ("unsupported", True)
     halved = written(tmp_path, forward="return self.conv(x / 2 + x.detach() / 2)")
     assert of(halved, operator="conv_backward_data").status == "fail"
     assert of(halved, operator="conv_backward_weight").passed
@@ -163,36 +174,83 @@ def test_gradients_are_those_of_autograd_or_unsupported(tmp_path: Path):
     assert "no gradient reaches" in of(packed, operator="conv_backward_weight").reason
 
 
-def without_reference(folder: Path, name: str, head: str = "", tail: str = "") -> Path:
-    text = FILE.format(
-        head=head, signature="self", new=SIGNATURE, layer=LAYER, init="pass", forward="return self.conv(x)", shape="1"
-    )
-    text = re.sub(r"class Model\(.*?(?=class)", "", text, flags=re.DOTALL).partition("def get_inputs")[0]
-    path = folder / f"{name}.py"
-    path.write_text(text + tail)
-    return path
+@pytest.mark.parametrize(
+    ("where", "problem"),
+    [
+        ("x.shape[2] % 2", CONV),
+        ("x.shape[2] % 2 == 0", "n2 c4 h8 w9 k6 r3 s3"),
+        ("x.shape[2] == 12", "n8 c4 h12 w12 k6 r3 s3"),
+        ("x.shape[2] != 12", CONV),
+        ("stride == 2", f"{CONV} u2"),
+        ("stride == 1", CONV),
+    ],
+)
+def test_module_whose_graph_is_missing_on_some_problems_is_wrong_there(tmp_path: Path, where: str, problem: str):
+    cut = f"stride = self.conv.stride[0]\n        return self.conv(x).detach() if {where} else self.conv(x)"
+    one = only(written(tmp_path, forward=cut))
+    assert check(one, problem, operator="conv_forward").passed
+    for operator in ("conv_backward_data", "conv_backward_weight"):
+        result = check(one, problem, operator=operator)
+        assert (result.status, "has no graph here" in result.reason) == ("fail", True), result.reason
+
+
+def test_slow_call_is_made_once_without_gradient_but_at_its_own_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    one = only(written(tmp_path, forward="torch.calls += 1\n        return self.conv(x)"))
+    monkeypatch.setattr(kernels, "SLOW", 0.0)
+    for problem, calls in ((CONV, 1), ("n8 c4 h12 w12 k6 r3 s3", 3)):
+        monkeypatch.setattr(torch, "calls", 0, raising=False)
+        assert check(one, problem, operator="conv_forward").passed
+        assert vars(torch)["calls"] == calls
+        gradient = check(one, problem, operator="conv_backward_data")
+        assert (gradient.passed, "the forward alone takes" in gradient.reason) == (calls > 1, calls == 1)
+    monkeypatch.setattr(kernels, "SLOW", 1e9)  # on other values it may be faster, and what refuses some only fails
+    assert check(one, CONV, operator="conv_backward_data", distribution="integer").status == "unsupported"
+
+
+def test_large_batch_is_verified_in_part_and_said_to_be(tmp_path: Path):
+    path = written(tmp_path, shape="64, 4, 256, 256")
+    known = only(path).adapted
+    assert known is not None
+    assert (known.problem, known.batch) == ("n8 c4 h256 w256 k6 r3 s3", 64)
+    out = examples(path, "--level", "smoke", "--programs", "1", "-k", "own.")
+    assert "right at its own shape: yes (n8 c4 h256 w256 k6 r3 s3, fp32, of a batch of 64)" in out
 
 
 @pytest.mark.parametrize(
-    ("name", "head", "tail", "operators"),
+    ("old", "new", "said"),
     [
-        ("54_conv_standard_2D__square_input", "", "", 3),
-        ("mine", "Model = nn.Conv2d", "def get_inputs(): return [torch.rand(2, 4, 9, 9)]", 3),
-        ("mine", "Model = nn.Conv2d", "", 3),
-        ("conv2d_relu", "", "", 0),
-        ("mine", "Model = nn.Linear", "", 0),
-        ("solution", "", "", 0),
+        ("return [torch.rand(8, 4, 12, 12)]", "raise OSError('no file')", "get_inputs raises OSError: no file"),
+        ("get_inputs", "inputs", "the file has no get_inputs"),
+        ("torch.rand(8, 4, 12, 12)", "12", "get_inputs returns no tensor"),
+        ("8, 4, 12, 12", "4, 12, 12", "get_inputs returns an image of 3 axes, not 4"),
+        ("8, 4, 12, 12", "8, 4, 2, 12", "(8, 4, 2, 12) is no image of its layer: "),
     ],
 )
-def test_without_a_reference_a_line_or_the_name_says_the_operator(
-    tmp_path: Path, name: str, head: str, tail: str, operators: int
-):
-    one = only(without_reference(tmp_path, name, head, tail))
-    assert one.adapted is not None
-    assert (len(one.kernels), bool(one.adapted.unmapped)) == (operators, not operators)
-    if operators:
-        assert check(one, f"{CONV} u2 p1", operator="conv_forward").passed
-    else:
+def test_why_its_own_shape_is_not_known_is_said(tmp_path: Path, old: str, new: str, said: str):
+    path = written(tmp_path)
+    path.write_text(path.read_text().replace(old, new))
+    known = only(path).adapted
+    assert known is not None
+    assert (known.problem, known.unknown[: len(said)]) == ("", said)
+    if "raises" in said:
+        out = examples(path, "--programs", "1", "--level", "smoke")
+        assert f"solution: right at its own shape: not known: {said}" in out
+        assert f"unsupported: solution: 1 x its own shape is not known: {said}" in " ".join(out.split())
+
+
+def without_reference(folder: Path, told: str = "") -> Path:
+    path = written(folder, head=told)
+    text = re.sub(r"class Model\(.*?(?=class)", "", path.read_text(), flags=re.DOTALL)
+    path.write_text(text.partition("def get_init_inputs")[0])
+    return path
+
+
+def test_without_a_reference_a_line_says_the_operator(tmp_path: Path):
+    declared = only(without_reference(tmp_path, "Model = nn.Conv2d"))
+    assert check(declared, f"{CONV} u2 p1", operator="conv_forward").passed
+    for told in ("Model = nn.Linear", ""):
+        one = only(without_reference(tmp_path, told))
+        assert one.adapted is not None
         assert "`Model = nn.Conv2d`" in one.adapted.unmapped
         with pytest.raises(SelectionError, match=r"Model = nn\.Conv2d"):
             check(one, CONV)
@@ -262,6 +320,65 @@ def test_problems_near_its_own_find_what_a_class_with_few_arguments_hides(tmp_pa
     assert "fails where image of D odd" in out or "not a multiple of 2" in out, out
 
 
+TRITON = """
+import torch
+import torch.nn as nn
+import triton
+import triton.language as tl
+
+@triton.jit
+def depthwise(x, w, y, C, H, W, P, Q, stride, R: tl.constexpr, BLOCK: tl.constexpr):
+    plane = tl.program_id(0)
+    places = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    p, q, inside = places // Q, places % Q, places < P * Q
+    total = tl.zeros((BLOCK,), tl.float32)
+    for r in range(R):
+        for s in range(R):
+            rows, columns = p * stride + r, q * stride + s
+            value = tl.load(x + plane * H * W + rows * W + columns, mask=inside, other=0.0)
+            total += value * tl.load(w + plane % C * R * R + r * R + s)
+    tl.store(y + plane * P * Q + places, total, mask=inside)
+
+class Model(nn.Module):
+    def __init__(self, in_channels, kernel_size, stride=1):
+        super().__init__()
+        self.conv2d = nn.Conv2d(in_channels, in_channels, kernel_size, stride, groups=in_channels, bias=False)
+
+    def forward(self, x):
+        return self.conv2d(x)
+
+class ModelNew(Model):
+    def forward(self, x):
+        (n, c, h, w), (r, u) = x.shape, (self.conv2d.kernel_size[0], self.conv2d.stride[0])
+        p, q = (h - r) // u + 1, (w - r) // u + 1
+        y = x.new_empty(n, c, p, q)
+        depthwise[n * c, triton.cdiv(p * q, 64)](x.contiguous(), self.conv2d.weight, y, c, h, w, p, q, u, r, 64)
+        return y
+
+def get_inputs():
+    return [torch.rand(2, 4, 16, 16)]
+
+def get_init_inputs():
+    return [4, 3]
+"""
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="it runs on the device there")
+def test_triton_kernel_runs_in_its_interpreter_where_there_is_no_cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")  # before triton is imported
+    pytest.importorskip("triton", reason="tox -e modules has it")
+    path = tmp_path / "solution.py"
+    for text, status in ((TRITON, "pass"), (TRITON.replace("p * stride + r", "p + r"), "fail")):
+        path.write_text(text)
+        one = only(path)
+        assert one.device == "simulator"
+        result = check(one, "n2 c3 h9 w8 k3 r3 s3 u2 g3", operator="conv_forward")
+        assert (result.status, "stride of H ignored" in result.reason) == (status, status == "fail")
+        assert not one.supports("conv_forward", parse("n1 c3 h200 w200 k3 r3 s3 g3"), "fp32", "nchw")
+    path.write_text(TRITON.replace("16, 16)", "16, 16, dtype=torch.bfloat16)"))
+    assert "Triton's interpreter has no bf16" in only(path).adapted.unmapped  # type: ignore[union-attr]
+
+
 FORWARD = [f"{name}_forward" for name in ("conv", "conv_transpose", "conv_bn", "avg_pool", "max_pool")]
 
 
@@ -299,7 +416,7 @@ def test_examples_get_the_verdicts_that_they_should():
     wrong = [path.stem for path in sorted((EXAMPLES / "wrong").glob("*.py"))]
     assert (len(right), len(wrong), sorted({*wrong} - {*WRONG})) == (6, 12, ["max_pool2d_buffer"])
     for name in right:
-        assert re.search(r" yes \(.*\) +(\d+) of \1 cases$", rows[name]), rows[name]
+        assert re.search(r" yes \(.*\) +(\d+) of \1 cases +(unstable machine|[\d.]+ \[.*\])$", rows[name]), rows[name]
     for name, (own, where, cause) in WRONG.items():
         found = re.search(rf" {own} \(.*\) +(\d+) of (\d+) cases(?: \(\d+ not run\))? +(.*)", rows[name])
         assert found is not None, rows[name]
@@ -312,17 +429,40 @@ def test_buffer_that_is_handed_out_twice_is_found():
     assert "calls_in_a_row_are_right: wrong result (first call)" in out
 
 
-def test_example_of_the_guide_gets_the_verdict_that_it_shows(tmp_path: Path):
-    text = (ROOT / "docs/modules.md").read_text()
-    (tmp_path / "acme.py").write_text(re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0])
-    out = examples(tmp_path / "acme.py", "--level", "smoke", "--distribution", "fixed")
-    shown = re.findall(r"```text\n(.*?)```", text, re.DOTALL)[0].splitlines()
+@pytest.fixture(scope="module")
+def guided(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """The output of a run of the guide's example, and the folder of its records and report."""
+    folder = tmp_path_factory.mktemp("guided")
+    (folder / "acme.py").write_text(re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)[0])
+    told = ("--records", folder / "run.jsonl", "--report", folder)
+    return examples(folder / "acme.py", "--level", "smoke", "--distribution", "fixed", *told), folder
+
+
+def test_example_of_the_guide_gets_the_verdict_that_it_shows(guided: tuple[str, Path]):
+    out, folder = guided
+    shown = re.findall(r"```text\n(.*?)```", GUIDE, re.DOTALL)[0].splitlines()
+    where = shown[1].partition("; fails ")[2]
     assert shown[0] in out
-    assert shown[1].partition("; ")[2] in out
+    assert f"; fails {where}" in out
+    assert "does not implement" not in out  # the operators of other families
+    row = rf"\| acme \| yes \(.*\) \| \d+ of \d+ cases \| {where.replace('>', '&#62;')}.* \| stride ignored.* \|"
+    assert re.search(row, (folder / "summary.md").read_text())
+    assert "Torch modules</h2>" in (folder / "index.html").read_text()
+
+
+def test_time_is_beside_that_of_the_reference_or_the_machine_does_not_allow_one(guided: tuple[str, Path]):
+    own = next(one for _, one in verdicts(guided[1] / "run.jsonl") if isinstance(one, CaseRecord) and is_own(one))
+    assert own.module_time is not None
+    assert [len(own.module_time.module_s), len(own.module_time.reference_s)] == [5, 5]
+    thrice = ModuleTime(module_s=(3.0,) * 5, reference_s=(1.0,) * 5, machine=MachineState(state="noisy"))
+    unusable = msgspec.structs.replace(thrice, machine=MachineState(state="unusable"))
+    for found, text in ((thrice, "3.00 [3.00, 3.00]"), (unusable, "unstable machine"), (None, "-")):
+        record = msgspec.structs.replace(own, module_time=found)
+        assert row(record, Counter(), [], str)[-1] == text
 
 
 def test_run_of_what_nobody_can_map_verifies_nothing(tmp_path: Path):
-    path = without_reference(tmp_path, "solution")
+    path = without_reference(tmp_path)
     run = subprocess.run(
         [sys.executable, "-m", "conformance", "run", str(path)], cwd=ROOT, capture_output=True, text=True
     )

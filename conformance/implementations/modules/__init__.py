@@ -13,6 +13,8 @@ from typing import Any
 
 KEEPS = "a module that was called with other weights before differs from a fresh one"
 """Why a module fails that packs its weights once."""
+UNKNOWN_SHAPE = "its own shape is not known: "
+"""How the reason begins why a module's own problem is not verified."""
 Adapt = Callable[[Mapping[str, Any]], list[Any]]
 """From what a file defines to implementations; none where it defines no module."""
 

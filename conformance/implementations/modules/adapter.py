@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from conformance.implementations.bridges.torch import TorchArrays
 from conformance.implementations.errors import described
 from conformance.implementations.implementation import Adapted, Implementation, Unsupported
 from conformance.implementations.modules import layers
-from conformance.implementations.modules.kernels import Kernels
+from conformance.implementations.modules.kernels import ModuleKernels
 from conformance.implementations.modules.switches import Switches
 from conformance.operators.avg_pool.geometry import PoolGeometry
 from conformance.operators.conv.geometry import ConvGeometry
@@ -26,6 +27,9 @@ DTYPES = {torch.float32: "fp32", torch.float64: "fp64", torch.float16: "fp16", t
 GEOMETRIES = (ConvGeometry, TransposedGeometry, ConvBnGeometry, PoolGeometry, MaxPoolGeometry)
 MAX_INTERPRETED = 1 << 15
 """Elements of an image, each block of which takes Triton's interpreter milliseconds."""
+MAX_OWN = 1 << 23
+"""Elements of the file's own image and result, above which half a batch is verified: whole ones of KernelBench need 48
+GiB, or minutes to judge."""
 MAPPED = ", ".join(f"nn.{kind}1d to 3d" for kind in layers.FAMILIES)
 
 
@@ -33,6 +37,8 @@ class ModuleArrays(TorchArrays):
     """Torch tensors, for modules."""
 
     untimed = "a call of a torch module makes the module, too"
+    own: Callable[[], tuple[Callable[..., Any], Callable[..., Any], Sequence[torch.Tensor]]]
+    """The module and its reference as the file makes them, without gradients, and new inputs."""
 
 
 class Adapter:
@@ -57,19 +63,33 @@ class Adapter:
         """Of a class, by what the file says of it."""
         one = Implementation(
             name, "simulator" if self._interpreted else self._device, ModuleArrays(self._device),
-            version=torch.__version__, compiles_per_shape=self._compiles,
+            version=str(torch.__version__), compiles_per_shape=self._compiles,
             unsafe=("threads",) if self._interpreted else (),  # docs/findings/triton-threads.md
         )  # fmt: skip
         try:
             maker, own = self._maker(cls, defined)
-            problem, dtype = _own(maker, own, defined)
-            if self._interpreted and dtype == "bf16":
-                raise Unsupported("Triton's interpreter has no bf16: a verdict on it needs CUDA")
         except Unsupported as why:
             one.adapted = Adapted(unmapped=str(why))
             return one
-        one.adapted = Adapted(problem, f"{maker.layer.family}_forward", dtype)
-        Kernels(maker, self._changed, dtype, MAX_INTERPRETED if self._interpreted else 1 << 62).offer(one)
+        geometry, dtype, shape, unknown, batch = None, "fp32", torch.Size(), "", 0
+        try:
+            x = _image(defined)
+            dtype = DTYPES.get(x.dtype, dtype)
+            geometry = _problem(maker, own, x)
+            while geometry.n > 1 and geometry.x.size + geometry.y.size > MAX_OWN:
+                geometry, batch = replace(geometry, n=(geometry.n + 1) // 2), len(x)
+            shape = (geometry.n, *x.shape[1:])
+        except Unsupported as why:
+            unknown = str(why)
+        if self._interpreted and dtype == "bf16":
+            one.adapted = Adapted(unmapped="Triton's interpreter has no bf16: a verdict on it needs CUDA")
+            return one
+        if geometry is not None:
+            vars(one.arrays)["own"] = partial(_made, maker, own, defined, one.arrays, geometry.n)
+        problem = "" if geometry is None else geometry.descriptor
+        one.adapted = Adapted(problem, batch, unknown, f"{maker.layer.family}_forward", dtype)
+        most = MAX_INTERPRETED if self._interpreted else 1 << 62
+        ModuleKernels(maker, self._changed, dtype, most, shape).offer(one)
         return one
 
     def _maker(self, cls: Any, defined: Mapping[str, Any]) -> tuple[layers.Maker, Sequence[Any]]:
@@ -77,8 +97,8 @@ class Adapter:
         with the line to declare."""
         given = defined.get("get_init_inputs")
         own: Sequence[Any] = given() if callable(given) else ()
-        reference = defined.get("Model") or layers.named(self._stem, cls.__name__)
-        why = "it has no reference Model, and no name that says its layer and nothing else"
+        reference: Any = defined.get("Model")
+        why = "it has no reference Model"
         try:
             if _is_module(reference):
                 # without arguments, of one of torch's layers: any will do
@@ -100,15 +120,36 @@ def _is_module(value: object) -> bool:
     return isinstance(value, type) and issubclass(value, nn.Module) and value is not nn.Module
 
 
-def _own(maker: layers.Maker, own: Sequence[Any], defined: Mapping[str, Any]) -> tuple[str, str]:
-    """The problem that a file is about, as a descriptor (empty where it has none), and its dtype."""
-    given, x = defined.get("get_inputs"), None
-    with suppress(Exception), torch.device("meta"):  # inputs may be large
-        x = next(one for one in given() if isinstance(one, torch.Tensor)) if callable(given) else None
-    dtype = "fp32" if x is None else DTYPES.get(x.dtype, "fp32")
+def _made(
+    maker: layers.Maker, own: Sequence[Any], defined: Mapping[str, Any], arrays: Any, batch: int
+) -> tuple[Any, ...]:
+    inputs = [one[:batch].to(arrays.device) for one in defined["get_inputs"]()]
+    made = (cls(*own).to(arrays.device, inputs[0].dtype) for cls in (maker.cls, maker.reference))
+    return *(torch.no_grad()(one.forward) for one in made), inputs
+
+
+def _image(defined: Mapping[str, Any]) -> torch.Tensor:
+    """The first tensor that get_inputs returns. Raises Unsupported."""
+    given = defined.get("get_inputs")
+    if not callable(given):
+        raise Unsupported("the file has no get_inputs")
+    try:
+        with torch.device("meta"):  # it may be large
+            found = [one for one in given() if isinstance(one, torch.Tensor)]
+    except Exception as error:
+        raise Unsupported(f"get_inputs raises {described(error)}") from None
+    if not found:
+        raise Unsupported("get_inputs returns no tensor")
+    return found[0]
+
+
+def _problem(maker: layers.Maker, own: Sequence[Any], x: torch.Tensor) -> Any:
+    """What a file is about, as a geometry. Raises Unsupported."""
     layer, rank = maker.layer, maker.layer.rank
-    if x is None or not own or x.dim() != rank + 2:
-        return "", dtype
+    if not own and layers.required(maker.reference):
+        raise Unsupported("the file has no get_init_inputs")
+    if x.dim() != rank + 2:
+        raise Unsupported(f"get_inputs returns an image of {x.dim()} axes, not {rank + 2}")
     values = dict(layer.values)
     if layer.family == "conv_bn":
         eps, momentum = values.pop("eps"), values.pop("momentum")
@@ -118,6 +159,7 @@ def _own(maker: layers.Maker, own: Sequence[Any], defined: Mapping[str, Any]) ->
         values["padding"] = tuple((one, one) for one in values["padding"])
     values |= {"n": x.shape[0], "c": x.shape[1], "size": tuple(x.shape[2:])}
     geometry: Any = next(one for one in GEOMETRIES if one.family == layer.family)
-    with suppress(ValueError, TypeError):
-        return geometry(**values).descriptor, dtype
-    return "", dtype
+    try:
+        return geometry(**values)
+    except (ValueError, TypeError) as why:
+        raise Unsupported(f"{tuple(x.shape)} is no image of its layer: {why}") from None

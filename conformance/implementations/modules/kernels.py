@@ -2,15 +2,19 @@
 
 In every call there are two modules of the class. One is fresh. The other one is kept for the next problem with the same
 arguments, and has been called with other weights before: what a module packs once, in `__init__` or at its first call,
-is wrong then. Its results are returned; a fresh one that differs is a failure.
+is wrong then. Its results are returned; a fresh one that differs is a failure. Where a call is slow there is the fresh
+one alone.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from time import thread_time
 from typing import Any
 
 import torch
@@ -19,7 +23,7 @@ from torch import nn
 from conformance.implementations.errors import KernelFailure
 from conformance.implementations.implementation import Implementation, Unsupported
 from conformance.implementations.modules import KEEPS
-from conformance.implementations.modules.layers import OF_NORMALISATION, WORDS, Maker, Values
+from conformance.implementations.modules.layers import BY_AXIS, OF_NORMALISATION, WORDS, Maker, Values
 from conformance.implementations.modules.switches import unchanged
 from conformance.implementations.vocabulary import vocabulary
 from conformance.layouts import layouts_of
@@ -31,8 +35,13 @@ KEPT = 4
 """Modules that each thread keeps."""
 OTHER = 0.5
 """Every weight of the first call."""
+SLOW = 0.5
+"""Seconds of this thread, for one module, above which a problem that is not the file's own has no second one, and no
+gradient. A right loop in Python over 70,001 channels had no answer within a minute."""
 DIFFERENT = 1 / 16
 """Of the largest result: more than rounding does to a module that repeats its bits."""
+MAX_PROBED = 1 << 18
+"""Elements of an image of the file's own, above which gradients are asked for on small ones only."""
 GRADIENTS: dict[str, dict[str, tuple[str, ...]]] = {
     "conv": {"backward_data": ("x",), "backward_weight": ("w", "bias")},
     "conv_bn": {"inference": (), "backward": ("x", "w", "gamma", "beta")},
@@ -53,11 +62,11 @@ CALLED = {
 """What numbers of each channel are called in a module, the clearest name first."""
 
 
-class Kernels:
+class ModuleKernels:
     """The kernels of one class. `on_import` is what the import of its file has changed; images have at most so many
-    elements."""
+    elements; `shape` is that of the file's own image, if it has one."""
 
-    def __init__(self, maker: Maker, on_import: list[str], dtype: str, most: int) -> None:
+    def __init__(self, maker: Maker, on_import: list[str], dtype: str, most: int, shape: Sequence[int]) -> None:
         self._maker, self._on_import, self._dtype, self._most = maker, on_import, dtype, most
         self._family, self._rank, self._alone = maker.layer.family, maker.layer.rank, maker.alone
         self._words = OF_NORMALISATION if self._alone else WORDS[self._family]
@@ -65,6 +74,9 @@ class Kernels:
         if self._alone:
             self._copied = tuple(name for name in CALLED if name != "bias")
         self._local = threading.local()
+        self._shape, self._slow = shape, set[str]()
+        self._graphs: bool | None = None
+        """Whether results have one on some problem; asked where one has none."""
 
     def offer(self, one: Implementation) -> None:
         """Add them to an implementation."""
@@ -167,8 +179,14 @@ class Kernels:
         with torch.enable_grad():
             for leaf in (*own.values(), *leaves):
                 leaf.requires_grad_()
+            start, problem = thread_time(), repr((own["x"].shape, tensors["dy"].shape, told))
             y = module(self._seen(own["x"], own["w"], told) if self._alone else own["x"])
+            if problem in self._slow or self._is_slow(own["x"], start):
+                self._slow.add(problem)  # on all inputs: what refuses some values only is wrong
+                raise Unsupported(f"no gradient is asked for: the forward alone takes longer than {SLOW} s")
             if not y.requires_grad:
+                if self._differentiable(own["x"]):
+                    raise KernelFailure("the result has no graph here, and has one on other problems")
                 raise Unsupported("has no backward: autograd does not go through it")
             if y.shape != tensors["dy"].shape:
                 raise KernelFailure(f"y has shape {tuple(y.shape)}; expected {tuple(tensors['dy'].shape)}")
@@ -179,12 +197,37 @@ class Kernels:
                 raise KernelFailure(f"no gradient reaches {name}")
         return tuple(one.reshape(tensors[name].shape) for name, one in zip(wanted, found, strict=True))
 
+    def _is_slow(self, x: torch.Tensor, start: float) -> bool:
+        """Whether what began then has taken too long for more of it; at the file's own shape nothing does."""
+        return thread_time() - start > SLOW and x.shape != self._shape
+
+    def _differentiable(self, like: torch.Tensor) -> bool:
+        """Whether autograd goes through the module at its own shape, or on one of some small problems near it. What the
+        process has called before does not matter: a case has the same verdict when it is repeated alone."""
+        if self._graphs is None:
+            layer = self._maker.layer
+            own = {word: layer.values[word] for word in self._words if word in layer.values}
+            changes = ({word: tuple(one + 1 for one in own[word])} for word in BY_AXIS if word in own)
+            images = [layer.image(6), layer.image(13)]
+            near = [(own | change, image) for change in ({}, *changes) for image in images]
+            if self._shape and math.prod(self._shape) <= min(MAX_PROBED, self._most):
+                near.append((own, [*self._shape]))
+            self._graphs = any(self._has_graph(values, like.new_ones(*image)) for values, image in near)
+        return self._graphs
+
+    def _has_graph(self, values: Values, x: torch.Tensor) -> bool:
+        with suppress(Exception), torch.enable_grad():  # a problem that it cannot take has none
+            module = self._maker.make(self._maker.express(values)).to(x.device, x.dtype)
+            return bool(module.requires_grad_(False)(x.requires_grad_()).requires_grad)
+        return False
+
     def _called(self, values: Values, tensors: Tensors, compute: Callable[[nn.Module], Results]) -> Results:
         """What the kept module computes. Raises KernelFailure where a fresh one differs, and where a switch of torch
         has changed; Unsupported where a module refuses in words."""
         arguments = self._arguments(values)
         weights = {name: tensors[name] for name in self._copied}
         kept: OrderedDict[str, nn.Module] = self._local.__dict__.setdefault("kept", OrderedDict())
+        key = repr((arguments, tensors["x"].dtype))
 
         def made() -> nn.Module:
             module = self._maker.make(arguments).to(tensors["x"].device, tensors["x"].dtype)
@@ -194,16 +237,18 @@ class Kernels:
 
         with unchanged(self._on_import), torch.no_grad():
             try:
-                if (key := repr((arguments, tensors["x"].dtype))) not in kept:
+                fresh, start = made(), thread_time()
+                _put(fresh, weights)
+                first = compute(fresh)
+                if self._is_slow(tensors["x"], start):
+                    return first
+                if key not in kept:
                     kept[key] = made()
                     _put(kept[key], {n: None if v is None else torch.full_like(v, OTHER) for n, v in weights.items()})
                     compute(kept[key])
                     while len(kept) > KEPT:
                         kept.popitem(last=False)
                 kept.move_to_end(key)
-                fresh = made()
-                _put(fresh, weights)
-                first = compute(fresh)
                 _put(kept[key], weights)
                 found = compute(kept[key])
                 if any(_apart(one, other) for one, other in zip(first, found, strict=True)):

@@ -55,19 +55,6 @@ AXES = {"d": 0, "depth": 0, "h": 1, "height": 1, "w": 2, "width": 2}
 """The end of an argument's name for one axis -> which of three."""
 SPARE = ("bias", "affine")
 """What a layer may have that the problem has not: zeros, or ones, stand for it."""
-NAMED = {
-    "ConvTranspose": r"conv_?transposed?|transposed?_?conv|deconv",
-    "BatchNorm": r"batch_?norm(alization)?",
-    "AvgPool": r"(average|avg)_?pool(ing)?",
-    "MaxPool": r"max_?pool(ing)?",
-    "Conv": r"conv(olution)?",
-}
-"""Layer -> words in the names of problems."""
-BESIDE = (
-    r"\d+|standard|square|asymmetric|input|kernel|dilated|strided|padded|grouped|bias|new|model|solution|module|custom|"
-    r"optimized|triton|cuda|torch|and|with|v\d+|right|wrong"
-)
-"""What else such a name may say without being another problem's."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +65,12 @@ class Layer:
     rank: int
     values: Values
     parts: Sequence[nn.Module]
+
+    def image(self, more: int) -> list[int]:
+        """The shape of two images, each by so much larger than the window less one."""
+        window, dilation = (self.values.get(word, (1,) * self.rank) for word in ("window", "dilation"))
+        size = [(r - 1) * d + more for r, d in zip(window, dilation, strict=True)]
+        return [2, self.values.get("c", self.values.get("k", 3)), *size]
 
 
 def layer_of(model: nn.Module) -> Layer | None:
@@ -106,10 +99,7 @@ def layer_of(model: nn.Module) -> Layer | None:
 
 def computes(model: nn.Module, layer: Layer) -> bool:
     """Whether a model computes its layer and nothing else, on a small image."""
-    values, axes = layer.values, range(layer.rank)
-    window, dilation = (values.get(word, (1,) * layer.rank) for word in ("window", "dilation"))
-    size = [(window[axis] - 1) * dilation[axis] + 4 for axis in axes]
-    x = torch.rand(2, values.get("c", values.get("k", 3)), *size)
+    x = torch.rand(layer.image(4))
     with torch.no_grad():
         y = x
         for one in layer.parts:
@@ -131,19 +121,6 @@ def called(name: str) -> tuple[str, int | None]:
             if re.fullmatch(ARGUMENTS.get(word, word), text) and (axis is None or word in BY_AXIS):
                 return word, axis
     return "", None
-
-
-def named(*names: str) -> Any:
-    """Torch's layer of the first of some names that says one and nothing else; None where none does."""
-    for name in names:
-        text = "_".join(re.findall(r"[a-z0-9]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()))
-        dimensions = re.search(r"(?:(?<=[a-z])|(?<=_))([123])_?d(?=_|$)", text)
-        text = text.replace(dimensions[0], "") if dimensions else text
-        kind = next((kind for kind, pattern in NAMED.items() if re.search(pattern, text)), "")
-        left = re.sub(NAMED[kind], "", text, count=1).split("_") if kind else ["?"]
-        if dimensions and all(re.fullmatch(BESIDE, word) for word in left if word):
-            return getattr(nn, f"{kind}{dimensions[1]}d")
-    return None
 
 
 class Maker:

@@ -67,6 +67,8 @@ def _sections(digest: Digest) -> Iterator[tuple[str, str]]:
     if errors := digest.results.errors:
         lines = "".join(f"- {escaped(line)}\n" for line in errors[:SHOWN])
         yield "errors", f"**{many(len(errors), 'defect')} in the files**\n\n{lines}"
+    if digest.modules:
+        yield _titled(digest.modules)
     yield from _failures(digest)
     yield "matrix", f"## Matrix\n\n{_markdown(_matrix(digest))}\n{LEGEND}\n"
     found = speeds.speeds(digest)

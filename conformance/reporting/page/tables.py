@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 from conformance.problems import LEVELS
-from conformance.reporting import accuracy
+from conformance.reporting import accuracy, modules
 from conformance.reporting.evidence import RunEvidence
 from conformance.reporting.groups import Group, group, located
 from conformance.reporting.page.model import Machine, Results, Row, dtype_place, operator_place
@@ -125,6 +125,18 @@ class Digest:
     def where(self, row: Row, one: Group) -> str:
         """Under which condition a group of a row fails; empty where nothing is known."""
         return located(one, self._evidence[row])
+
+    @cached_property
+    def modules(self) -> Table | None:
+        """A row for each torch module; None where there are none."""
+        failed, rows = dict(self.groups), []
+        for verdict in filter(lambda one: modules.is_own(one.record), self.results.verdicts):
+            row, together = verdict.row, self.together(verdict.row)
+            counts = together.counts if together else Counter()
+            rows.append(
+                modules.row(verdict.record, counts, failed.get(row, ()), partial(self.where, row), self.name(row))
+            )
+        return modules.table(rows) if rows else None
 
     @cached_property
     def grouped(self) -> dict[int, tuple[int, Group]]:

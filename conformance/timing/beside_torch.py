@@ -1,0 +1,36 @@
+"""How long a torch module takes at its own shape, beside its reference."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from conformance.execution.case import Case
+from conformance.execution.process import Crash
+from conformance.execution.remote import Exited
+from conformance.execution.status import Verdict
+from conformance.results.schema import ModuleTime
+from conformance.timing.conditions import Conditions
+from conformance.timing.timing_demand import SIMULATED
+from conformance.worker import ceilings, measuring
+from conformance.worker.call import perform
+
+ROUNDS, EACH = 5, 0.05
+"""Of both, one after the other, and the seconds of a round's calls, where several fit."""
+LONGEST = 10.0
+"""Seconds of a verified call, which makes modules and calls them three times, above which nothing is timed."""
+
+
+def beside_torch(case: Case, verdict: Verdict) -> ModuleTime | None:
+    """None for what is not right, is slow or simulated, or raises when it is called as its file says."""
+    if verdict.status != "pass" or verdict.seconds["kernel"] > LONGEST or case.implementation.device in SIMULATED:
+        return None
+    bridge, conditions = case.implementation.arrays, Conditions(ceilings.reference_seconds)
+    found = []
+    with suppress(Crash, Exited, Exception):  # right on the suite's inputs, it may raise on its own
+        for _ in range(ROUNDS):
+            conditions.look()
+            found.append(perform(bridge, measuring.beside_reference, bridge, EACH))
+        conditions.look()
+        own, reference = zip(*found, strict=True)
+        return ModuleTime(module_s=own, reference_s=reference, machine=conditions.state)
+    return None
