@@ -263,7 +263,7 @@ def calls_are_right_later(subject: Subject) -> None:
         for soon, late in zip(hosts, sample.hosts(results), strict=True):
             if difference := differing(soon, late):
                 raise BehaviourError(f"a result changed after the call had returned: {difference} ({place})")
-        sample.require_right(results, f"first call: {place}", alone=True)
+        sample.require_right(results, f"first call: {place}")
     time.sleep(max(0.0, start + AGE - time.monotonic()))
     for place, sample, inputs, _, _ in held:
         sample.require_right(sample.call(inputs), f"{AGE:g} s after the first call: {place}")

@@ -17,7 +17,7 @@ from conformance.execution.remote import Raised
 from conformance.execution.status import Verdict
 from conformance.execution.verify import verify as verify_case
 from conformance.implementations.errors import MAX_MESSAGE, described, of_the_suite
-from conformance.plugin.recording import PROPERTY, publish
+from conformance.plugin.recording import BESIDE, PROPERTY, publish
 from conformance.plugin.session import SESSION
 from conformance.results import build
 from conformance.results.claims_file import enforced
@@ -49,6 +49,8 @@ def check(request: pytest.FixtureRequest) -> Callable[[str, Case | Absence], Non
         else:
             required = CHECKS[name]
             verdict = check_behaviour(case, required.check, of_right_kernels=required.of_right_kernels)
+            if verdict.alone:
+                publish(request.node, build.record(*verdict.alone), BESIDE)
             _conclude(request, verdict, build.behaviour_record(case, verdict, name))
 
     return run

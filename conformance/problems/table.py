@@ -18,6 +18,8 @@ DRAWN = "drawn."
 """What the names of problems begin with that stand in no table, and were drawn."""
 DECIDING = DRAWN + "where."
 """The same of those that were drawn to decide where a kernel fails, by what had failed."""
+ALONE = DRAWN + "alone."
+"""The same of those that a check of behaviour was wrong on, and a call alone."""
 OWN = "own."
 """The same of the problem that a torch module is made for."""
 LEVELS = ("smoke", "standard", "full", "huge")
