@@ -12,6 +12,7 @@ from conformance.execution.export import export
 from conformance.execution.selection import seed_number
 from conformance.execution.verify import METHODS
 from conformance.exit_codes import ExitCode
+from conformance.implementations.errors import printable
 from conformance.inputs import DISTRIBUTIONS
 
 EXIT = {"pass": 0, "waived": 5, "fail": 1, "error": 1, "unsupported": 5, "unavailable": 5}
@@ -65,13 +66,18 @@ def _verdict(arguments: argparse.Namespace) -> CheckResult:
     )
 
 
+def _show(text: str) -> None:
+    for line in text.splitlines():
+        print(printable(line), flush=True)
+
+
 def _check(arguments: argparse.Namespace) -> int:
     try:
         result = _verdict(arguments)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return ExitCode.UNUSABLE
-    print(result.explain(where=False), flush=True)  # where else it fails is found by more calls, which may hang
+    _show(result.explain(where=False))  # where else it fails is found by more calls, which may hang
     if condition := result.where():
         print(condition)
     return EXIT[result.status]
@@ -82,7 +88,7 @@ def _export(arguments: argparse.Namespace) -> int:
         if arguments.storage:
             raise ValueError("--storage: arrays are written contiguous; leave it out")
         result = _verdict(arguments)
-        print(result.explain())
+        _show(result.explain())
         if not result.outputs:
             return EXIT[result.status]
         script = export(result, arguments.output)

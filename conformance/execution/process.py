@@ -26,7 +26,7 @@ import msgspec
 import numpy as np
 
 from conformance.execution.reaper import TOKEN, Reaper, kill
-from conformance.implementations.errors import of_the_suite
+from conformance.implementations.errors import of_the_suite, printable
 from conformance.implementations.vocabulary import vocabulary
 from conformance.worker import wire
 
@@ -166,8 +166,7 @@ class Process:
         self._drain()
         new, self._asked = self._printed[self._asked :], len(self._printed)
         lines = [line for line in new.decode("utf-8", "replace").splitlines() if line.strip()][-LINES:]
-        # a terminal obeys control characters
-        return ["".join(c if c.isprintable() else repr(c)[1:-1] for c in line[:LINE]) for line in lines]
+        return [printable(line[:LINE]) for line in lines]
 
     @property
     def growth(self) -> int:

@@ -213,10 +213,9 @@ class Workers:
             if self._crashes[key] >= MAX_CRASHES and (spare := self._spares.pop(home.group, None)):
                 spare.end()
 
-    def printed(self, one: declared.Implementation) -> list[str]:
-        """The last lines that an implementation's process has printed since this was asked last."""
-        home = getattr(one.arrays, "home", None)
-        process = self._processes.get(home.group) if isinstance(home, Source) else None
+    def printed(self, group: str) -> list[str]:
+        """The last lines that the process of a group of files has printed since this was asked last."""
+        process = self._processes.get(group)
         return [] if process is None or process.ended else process.printed_since()
 
     def limit_growth(self, one: declared.Implementation) -> None:
@@ -315,6 +314,12 @@ def begin_anew(one: declared.Implementation) -> bool:
         return False
     home.workers.end(home.group)
     return True
+
+
+def printed(one: declared.Implementation) -> tuple[str, ...]:
+    """The last lines that an implementation's process has printed since this was asked last, if it has one."""
+    home = getattr(one.arrays, "home", None)
+    return tuple(home.workers.printed(home.group)) if isinstance(home, Source) else ()
 
 
 def share(processes: int) -> int:

@@ -17,8 +17,10 @@ from msgspec.structs import replace
 
 from conformance.execution.case import Case
 from conformance.execution.verify import verify
+from conformance.execution.workers import printed
 from conformance.exit_codes import ExitCode
 from conformance.implementations.devices import missing
+from conformance.implementations.errors import printable
 from conformance.implementations.implementation import NOT_IMPLEMENTED, Implementation, ImplementationError
 from conformance.operators import OPERATORS, takes
 from conformance.plugin import options
@@ -126,7 +128,7 @@ class Summary:
             workers.conclude(implementation, verdict)
             record = of_run(run.config, build.record(case, verdict))
             if record.status in ("fail", "error"):
-                record = replace(record, printed=tuple(workers.printed(implementation)))
+                record = replace(record, printed=printed(implementation))
             if record.status not in ("unsupported", "unavailable"):
                 take(record)
             return record
@@ -263,7 +265,7 @@ class Summary:
 
 def _harmless(text: str) -> str:
     """A line that a kernel may have written, without what a terminal obeys and what begins a command of a runner."""
-    plain = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    plain = printable(text)
     return plain.replace("##[", "# #[").replace("::", ": :", 1) if plain.lstrip().startswith(("::", "##[")) else plain
 
 
