@@ -163,7 +163,7 @@ def _once(operator: Operator, problems: list[Problem], rank: int) -> Iterator[tu
             storage = dict.fromkeys(here, PAGES[step - len(every)])
         else:
             kinds = ((o, every[(step + 5 * place) % len(every)]) for place, o in enumerate(here))
-            storage = {o: kind for o, kind in kinds if _suits(o, kind, len(here[o].shape))}
+            storage = {o: kind for o, kind in kinds if suits(o, kind, len(here[o].shape))}
         if storage:
             text = written(storage)
             exact, usual = EXACT.get(operator.family, "integer"), USUAL.get(operator.family, "fixed")
@@ -180,6 +180,6 @@ def _grouped(layouts: Iterable[str], rank: int) -> Iterator[Variant]:
             yield Variant(("fp32", "bf16")[place % 2], layout, "integer" if repeats(text) else "fixed", text)
 
 
-def _suits(operand: str, kind: str, dimensions: int) -> bool:
+def suits(operand: str, kind: str, dimensions: int) -> bool:
     """Whether an operand can have a kind, and anybody gives it that."""
     return fits(kind, dimensions) and (operand == "dy" or kind not in ALONE or not repeats(f"{operand}:{kind}"))
