@@ -85,7 +85,7 @@ def draw(family: str, choose: Choose, rank: int = 2) -> Parameters:
     names = SIMPLEST[family, rank]
     dilation_of = "dil{}" if rank == 3 else "d{}"
     long = choose(["", "", "", "", *(name for name in "ncdhwktrs" if name in names)])
-    alike = choose(("", "", "", "", "causal", "same"))
+    alike = choose(("", "", "", "none", "causal", "same"))
 
     def size(name: str, usual: Sequence[int] = SMALL) -> int:
         if name == long:
@@ -100,7 +100,8 @@ def draw(family: str, choose: Choose, rank: int = 2) -> Parameters:
         after = choose((before, before, before, 0, 1, 2, extent - 1))
         if alike:  # on every axis, which one by one they hardly ever are
             missing = max(0, extent - stride)
-            before, after = (extent - 1, 0) if alike == "causal" else (missing // 2, missing - missing // 2)
+            ways = {"none": (0, 0), "causal": (extent - 1, 0), "same": (missing // 2, missing - missing // 2)}
+            before, after = ways[alike]
         fits = max(1, extent - before - after)  # the window lies in the padded image exactly once
         image = size(letter) if letter == long else choose((size(letter), size(letter), extent, fits, extent + stride))
         return taps, stride, dilation, before, after, max(image, fits)
