@@ -26,10 +26,12 @@ from conformance.layouts import layouts_of, rank_of
 from conformance.operators import OPERATORS, GeometryError, takes
 from conformance.operators.spatial import RANKS
 from conformance.problems import PROBLEMS, Problem, Variant
-from conformance.problems.drawn import THIN, CostLimit, distribution, drawn, near, storage
+from conformance.problems.drawn import ALIKE, THIN, CostLimit, distribution, drawn, near, storage
 from conformance.problems.parameters import SIMPLEST, Coverage, cost, features, geometry, parameters
 from conformance.problems.regressions import CaseSpec
+from conformance.problems.storage_cases import EXACT
 from conformance.problems.table import applies
+from conformance.storage import repeats
 
 ROUND = 128
 """Cases of one process."""
@@ -248,12 +250,13 @@ class Search:
         near = [parameters(again.geometry)] if again else self._tables[operator, rank]
         for attempt_number in range(64):
             near_it = near if again or attempt_number % 2 else ()
-            made = drawn(family, dice.choice, budget, near_it, sizes=again is None, rank=rank)
+            made = drawn(family, dice.choice, budget, near_it, sizes=again is None, rank=rank, padded=ALIKE)
             dtype, layout = dice.choice(self._dtypes[operator]), dice.choice(layouts_of(made.rank))
             variant = Variant(dtype, layout, distribution(family, dtype, dice.choice))
             if self._views and dice.randrange(STORED) == 0:
                 text = storage(operator, made, layout, dice.choice, pages=self._pages)
-                variant = replace(variant, storage=text)
+                name = EXACT.get(family, "integer") if repeats(text) else variant.distribution
+                variant = replace(variant, distribution=name, storage=text)
             row = CaseSpec(operator, made, variant, dice.choice((0, 0, 1, 2, 3)))
             if self._takes(row):
                 return row

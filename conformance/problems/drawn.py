@@ -76,16 +76,19 @@ class CostLimit(NamedTuple):
     elements: int
 
 
+ALIKE = ("", "", "", "none", "causal", "same")
+"""How all axes are padded, which one by one they hardly ever are: half of the time."""
 THIN = CostLimit(1 << 20, 1 << 16)
 """Of what a run draws: milliseconds."""
 
 
-def draw(family: str, choose: Choose, rank: int = 2) -> Parameters:
-    """The parameters of a problem, which may not exist. At most one axis is long; then the others are short."""
+def draw(family: str, choose: Choose, rank: int = 2, padded: Sequence[str] = ("",)) -> Parameters:
+    """The parameters of a problem, which may not exist. At most one axis is long; then the others are short. How it is
+    padded on every axis is one of `padded`, or drawn for each."""
     names = SIMPLEST[family, rank]
     dilation_of = "dil{}" if rank == 3 else "d{}"
     long = choose(["", "", "", "", *(name for name in "ncdhwktrs" if name in names)])
-    alike = choose(("", "", "", "none", "causal", "same"))
+    alike = choose(padded) if len(padded) > 1 else ""
 
     def size(name: str, usual: Sequence[int] = SMALL) -> int:
         if name == long:
@@ -98,7 +101,7 @@ def draw(family: str, choose: Choose, rank: int = 2) -> Parameters:
         extent = dilation * (taps - 1) + 1
         before = choose((0, 0, 0, 1, 2, taps // 2, extent - 1, extent))
         after = choose((before, before, before, 0, 1, 2, extent - 1))
-        if alike:  # on every axis, which one by one they hardly ever are
+        if alike:
             missing = max(0, extent - stride)
             ways = {"none": (0, 0), "causal": (extent - 1, 0), "same": (missing // 2, missing - missing // 2)}
             before, after = ways[alike]
@@ -139,13 +142,14 @@ def drawn(
     near: Sequence[Parameters] = (),
     sizes: bool = True,
     rank: int = 2,
+    padded: Sequence[str] = ("",),
 ) -> Any:
     """A geometry of so many dimensions within a budget; with `near` one of these, of which a few parameters are drawn
     anew, or only such that are no sizes. Where none of these fits the budget, from nothing."""
     tries = 0
     while True:
         tries += 1
-        found = draw(family, choose, rank)
+        found = draw(family, choose, rank, padded)
         if near and tries <= MAX_NEAR:
             kept, names = choose(near), [name for name in found if sizes or name not in SIZES]
             found = kept | {name: found[name] for name in {choose(names) for _ in range(choose((1, 2, 3, 4)))}}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.conftest import Outcome, Project
 
 pytest_plugins = ["pytester"]

@@ -114,7 +114,7 @@ def test_a_kernel_is_called_ten_thousand_times(monkeypatch: pytest.MonkeyPatch):
             known[key] = kernels.conv_forward(x, w, bias, **parameters)
         return known[key] + (calls > 1 << 13)
 
-    with pytest.raises(BehaviourError, match="wrong result .one of 10000 calls on the same inputs"):
+    with pytest.raises(BehaviourError, match="one of 10000 calls on the same inputs"):
         state.calls_are_right_later(subject(counts, "n2 c3 h5 w5 k4 r1 s1"))
 
 

@@ -220,7 +220,8 @@ def test_a_file_may_have_colons_in_its_name(acme: Path, capsys):
 @pytest.mark.parametrize("command", ["check", "export"])
 def test_what_a_kernel_prints_and_raises_is_shown_and_not_obeyed(acme: Path, tmp_path: Path, capsys, command: str):
     """Nothing was shown of what it had printed, and a terminal turned red."""
-    acme.write_text(DECLARED.replace("y = np.einsum", "print('tile 7'); raise IndexError('\\x1b[31mred')\n    y = np.einsum"))
+    raising = "print('tile 7'); raise IndexError('\\x1b[31mred')\n    y = np.einsum"
+    acme.write_text(DECLARED.replace("y = np.einsum", raising))
     more = ["-o", str(tmp_path / "case")] if command == "export" else []
     main([command, str(acme), ONE_BY_ONE, *more])
     shown = capsys.readouterr().out

@@ -153,12 +153,13 @@ def test_every_size_is_one_where_the_others_are_not(family: str, sizes: Sizes, p
 
 
 def dw5s2(geometry: Any) -> bool:
-    return PATHS[DEPTHWISE](geometry) and geometry.window == (5, 5) and geometry.stride == (2, 2)
+    return (geometry.window, geometry.stride) == ((5, 5), (2, 2)) and bool(PATHS[DEPTHWISE](geometry))
 
 
 def same_after(geometry: Any) -> bool:
     """As TensorFlow pads images of an even size."""
-    return PATHS[DEPTHWISE](geometry) and geometry.stride == (2, 2) and geometry.padding == ((0, 1), (0, 1))
+    known = geometry.stride, geometry.padding
+    return known == ((2, 2), ((0, 1), (0, 1))) and bool(PATHS[DEPTHWISE](geometry))
 
 
 def is_plain(geometry: Any) -> bool:
