@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from conformance.diagnosis.diagnose import diagnose
 from conformance.dtypes import WHOLE
 from conformance.execution import verify
 from conformance.execution.case import Case
@@ -17,13 +16,22 @@ from conformance.execution.invocation import Invocation
 from conformance.execution.process import Crash
 from conformance.execution.status import BehaviourError as BehaviourError  # where checks look for it
 from conformance.execution.status import KernelFailure, Verdict, conclude
+from conformance.execution.workers import begin_anew
 from conformance.implementations.bridges import ArrayBridge
-from conformance.implementations.implementation import BEHAVIOUR, ImplementationError, Kernel, Unsupported, Waiver
+from conformance.implementations.implementation import (
+    BEHAVIOUR,
+    Implementation,
+    ImplementationError,
+    Kernel,
+    Unsupported,
+    Waiver,
+)
 from conformance.inputs import Expectation
 from conformance.inputs.golden import check as check_golden
 from conformance.judge import Contract
 from conformance.operators import FAMILIES, Arrays, Tensor
-from conformance.problems import Problem
+from conformance.problems import Problem, Variant
+from conformance.problems.table import ALONE
 from conformance.results.schema import Facts
 
 WRONG, NOT_CHECKED = "results are wrong on plain inputs", "not checked, results are wrong"
@@ -32,6 +40,14 @@ WRONG, NOT_CHECKED = "results are wrong on plain inputs", "not checked, results 
 
 class NotChecked(Unsupported):
     """Another check of the case has reported that the results are wrong."""
+
+
+class WrongResultError(BehaviourError):
+    """A wrong result of a call that a check has made, on this sample."""
+
+    def __init__(self, message: str, sample: Sample) -> None:
+        super().__init__(message, sample.expected.recipe.distribution)
+        self.sample = sample
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,19 +97,16 @@ class Sample:
         """Copies of results as they are now."""
         return [np.array(host) for host in self.invocation.fetch(results)]
 
-    def require_right(self, results: Sequence[Any], when: str, alone: bool = False) -> None:
-        """Judge results as `verify` does; `when` says in a failure which ones they were. Raises BehaviourError.
+    def require_right(self, results: Sequence[Any], when: str) -> None:
+        """Judge results as `verify` does; `when` says in a failure which ones they were. Raises WrongResultError."""
+        if failed := self.failed(results):
+            raise WrongResultError("\n".join([f"wrong result ({when})", *failed]), self)
 
-        `alone`: of the first call on these sizes, so that a known mistake may explain them. After another stride, what
-        is left over of that one would be taken for a stride ignored.
-        """
+    def failed(self, results: Sequence[Any]) -> list[str]:
+        """What is wrong with them, by output."""
         outputs = self.invocation.outputs(results)
         judgements = verify.judged(self.expected, outputs, self.contract, self.method)
-        if failed := [judgement.explain() for judgement in judgements if not judgement.passed]:
-            recipe, layout = self.expected.recipe, self.invocation.layout
-            known = (recipe.operator, recipe.geometry, self.expected.inputs, outputs)
-            cause = diagnose(*known, layout=layout) if alone else None
-            raise BehaviourError("\n".join([f"wrong result ({when})", *failed]), recipe.distribution, cause)
+        return [judgement.explain() for judgement in judgements if not judgement.passed]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -163,7 +176,11 @@ def check_behaviour(case: Case, check: Check, *, of_right_kernels: bool = False)
         verdict.contract = kernel.contract
         if of_right_kernels:
             _require_right_on_plain_inputs(case, plain, kernel, check)
-        verdict.facts = check(Subject(case, kernel))
+        try:
+            verdict.facts = check(Subject(case, kernel))
+        except WrongResultError as wrong:
+            _require_right_alone(case, wrong, verdict)
+            raise
         case.implementation.require_same_source()
 
     return conclude(attempt, waiver)
@@ -205,3 +222,42 @@ def _require_right_on_plain_inputs(case: Case, distribution: str, kernel: Kernel
         failure = KernelFailure(f"{WRONG}: {verdict.reason}")
         failure.diagnosis = verdict.diagnosis
         raise failure
+
+
+_alone: dict[tuple[Any, ...], tuple[Implementation, Verdict | None]] = {}
+"""Case of a call that was wrong -> its implementation (so that no other one gets its id), and the verdict on it alone,
+if it is wrong there too."""
+
+
+def _require_right_alone(case: Case, wrong: WrongResultError, verdict: Verdict) -> None:
+    """Verify the case of a wrong result in a new process, where no call comes before it; once for all checks.
+
+    Raises what is wrong with it there, since no state is to blame then; the case goes to the verdict. Nothing where it
+    is right, or where the kernel has no process of its own.
+    """
+    sample, recipe = wrong.sample, wrong.sample.expected.recipe
+    operator, geometry = getattr(recipe.operator, "base", recipe.operator), recipe.geometry
+    variant = Variant(recipe.dtype, sample.invocation.layout, recipe.distribution)
+    problem = Problem(ALONE + geometry.descriptor.replace(" ", "_"), geometry, "standard", (variant,))
+    alone = replace(case, operator=operator, problem=problem, variant=variant, seed=recipe.seed)
+    key = (id(case.implementation), operator.name, geometry, variant, recipe.seed)
+    if key not in _alone:
+        _alone[key] = case.implementation, None
+        if _is_wrong_again(sample) and begin_anew(case.implementation):
+            found = verify.verify(alone)
+            if found.status == "fail":
+                _alone[key] = case.implementation, found
+                verdict.alone = alone, found
+    _, failed = _alone[key]
+    if failed is not None:
+        where = f"{geometry.descriptor} {variant.dtype} {variant.layout} {variant.distribution}"
+        raise KernelFailure(f"{WRONG}, {where} alone in a new process:\n{failed.reason}", failed.diagnosis)
+
+
+def _is_wrong_again(sample: Sample) -> bool:
+    """Whether the same call gives a wrong result once more, which it does unless a state or chance made it wrong: to
+    begin a new process can take ten seconds."""
+    try:
+        return bool(sample.failed(sample.call(sample.inputs())))
+    except (Crash, Exception):
+        return True

@@ -23,7 +23,7 @@ from conformance.execution.remote import Exited, Raised
 from conformance.execution.selection import BEHAVIOUR, SelectionError, require_known
 from conformance.execution.status import Verdict
 from conformance.execution.verify import METHODS, Tensors, by_probes, verify
-from conformance.execution.workers import Loader, Workers, share
+from conformance.execution.workers import Loader, Workers, printed, share
 from conformance.implementations import modules, registry
 from conformance.implementations.bridges import ArrayBridge, numpy_arrays
 from conformance.implementations.errors import kernel_frames
@@ -53,6 +53,8 @@ class CheckResult:
     """By name, in the case's dtype; empty where no reference could be computed or no kernel is for the case."""
     outputs: dict[str, Comparison]
     """By name; empty where `inputs` is."""
+    printed: tuple[str, ...] = ()
+    """The last lines that the kernel has printed in a process of its own, where the case did not pass."""
 
     @property
     def status(self) -> str:
@@ -127,6 +129,7 @@ class CheckResult:
             lines += [judgement.explain() for judgement in verdict.judgements]
         else:
             lines += [self.reason, self.where() if where else ""]
+        lines += [f"printed: {line}" for line in self.printed]
         return "\n".join(line.rstrip("\n") for line in lines if line)
 
     def where(self) -> str:
@@ -270,10 +273,11 @@ def check(
     tensors = Tensors()
     reason = absent or absence_reason(implementation)
     verdict = Verdict("unavailable", reason) if reason else verify(case, tensors)
+    lines = () if verdict.status == "pass" else printed(implementation)
     if tensors.expected is None:
-        return CheckResult(case, verdict, {}, {})
+        return CheckResult(case, verdict, {}, {}, lines)
     inputs = {name: array.copy() for name, array in tensors.expected.inputs.items()}
-    return CheckResult(case, verdict, inputs, _comparisons(case, verdict, tensors))
+    return CheckResult(case, verdict, inputs, _comparisons(case, verdict, tensors), lines)
 
 
 def _only_operator(implementation: Implementation, possible: Sequence[str], geometry: Geometry) -> str:

@@ -69,13 +69,18 @@ def _verdict(arguments: argparse.Namespace) -> CheckResult:
     )
 
 
+def _show(text: str) -> None:
+    for line in text.splitlines():
+        print(printable(line), flush=True)
+
+
 def _check(arguments: argparse.Namespace) -> int:
     try:
         result = _verdict(arguments)
     except ValueError as error:
         print(f"error: {printable(str(error))}", file=sys.stderr)
         return ExitCode.UNUSABLE
-    print(result.explain(where=False), flush=True)  # where else it fails is found by more calls, which may hang
+    _show(result.explain(where=False))  # where else it fails is found by more calls, which may hang
     if condition := result.where():
         print(condition)
     return EXIT[result.status]
@@ -86,7 +91,7 @@ def _export(arguments: argparse.Namespace) -> int:
         if arguments.storage:
             raise ValueError("--storage: arrays are written contiguous; leave it out")
         result = _verdict(arguments)
-        print(result.explain())
+        _show(result.explain())
         if not result.outputs:
             return EXIT[result.status]
         script = export(result, arguments.output)

@@ -53,6 +53,9 @@ class Verdict:
     """What the kernel declares, if there was one."""
     work: dict[str, int] = field(default_factory=dict)
     """What its one call did, where a bridge can count."""
+    alone: Any = None
+    """The case of a call that a check has made, and the verdict on it, where its result was wrong and came first in
+    another process."""
     facts: Any = None
     """What a check measured without judging it."""
     waiver: Waiver | None = None

@@ -183,7 +183,7 @@ class Workers:
         crashed = process is not None and process.ended
         if process is None or process.ended:
             while len(self._processes) >= self.most:
-                self._end(next(iter(self._processes)))
+                self.end(next(iter(self._processes)))
             process = self._spares.pop(source.group, None) or self._started(source)
         self._processes[source.group] = process
         if crashed:
@@ -209,12 +209,18 @@ class Workers:
 
     def forget(self, path: Path) -> None:
         """End the process of a file, which is loaded anew when it is needed."""
-        self._end(group_of(path))
+        self.end(group_of(path))
 
     def restart(self) -> None:
         """End all processes: files are loaded anew when they are needed."""
         for group in (*self._processes, *self._spares):
-            self._end(group)
+            self.end(group)
+
+    def end(self, group: str) -> None:
+        """End the processes of a group of files, which are loaded anew when they are needed."""
+        for processes in (self._processes, self._spares):
+            if process := processes.pop(group, None):
+                process.end()
 
     def conclude(self, one: declared.Implementation, verdict: Verdict) -> None:
         """Count how a case of an implementation has ended, if it was attempted."""
@@ -225,10 +231,9 @@ class Workers:
             if self._crashes[key] >= MAX_CRASHES and (spare := self._spares.pop(home.group, None)):
                 spare.end()
 
-    def printed(self, one: declared.Implementation) -> list[str]:
-        """The last lines that an implementation's process has printed since this was asked last."""
-        home = getattr(one.arrays, "home", None)
-        process = self._processes.get(home.group) if isinstance(home, Source) else None
+    def printed(self, group: str) -> list[str]:
+        """The last lines that the process of a group of files has printed since this was asked last."""
+        process = self._processes.get(group)
         return [] if process is None or process.ended else process.printed_since()
 
     def limit_growth(self, one: declared.Implementation) -> None:
@@ -270,11 +275,6 @@ class Workers:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _end(self, group: str) -> None:
-        for processes in (self._processes, self._spares):
-            if process := processes.pop(group, None):
-                process.end()
 
     def _started(self, source: Source) -> Process:
         own = {**self._limits.environment, **source.environment}
@@ -330,6 +330,22 @@ class Workers:
                         one.arrays.require()
             except (ValueError, ContractError, msgspec.ValidationError, OSError) as error:
                 found.broken[source.title] = described(error)
+
+
+def begin_anew(one: declared.Implementation) -> bool:
+    """End the process of an implementation, so that the next call is the first in another one; False where it has none
+    of its own."""
+    home = getattr(one.arrays, "home", None)
+    if not isinstance(home, Source):
+        return False
+    home.workers.end(home.group)
+    return True
+
+
+def printed(one: declared.Implementation) -> tuple[str, ...]:
+    """The last lines that an implementation's process has printed since this was asked last, if it has one."""
+    home = getattr(one.arrays, "home", None)
+    return tuple(home.workers.printed(home.group)) if isinstance(home, Source) else ()
 
 
 def share(processes: int) -> int:

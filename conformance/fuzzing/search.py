@@ -12,7 +12,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -26,9 +26,12 @@ from conformance.layouts import layouts_of, rank_of
 from conformance.operators import OPERATORS, GeometryError, takes
 from conformance.operators.spatial import RANKS
 from conformance.problems import PROBLEMS, Problem, Variant
-from conformance.problems.drawn import THIN, CostLimit, distribution, drawn, near
+from conformance.problems.drawn import ALIKE, THIN, CostLimit, distribution, drawn, near, storage
 from conformance.problems.parameters import SIMPLEST, Coverage, cost, features, geometry, parameters
 from conformance.problems.regressions import CaseSpec
+from conformance.problems.storage_cases import EXACT
+from conformance.problems.table import applies
+from conformance.storage import repeats
 
 ROUND = 128
 """Cases of one process."""
@@ -36,6 +39,8 @@ NOVELTY = 4
 """Draws, of which the case is taken that has most in it that the round has not had."""
 COMMON, RARE = THIN, CostLimit(1 << 24, 1 << 19)
 """What a case may cost, seven times of eight and otherwise."""
+STORED = 4
+"""One case in so many has operands that are views, where the framework has any."""
 REPEATED = 4
 """One case of so many is the one before it with other parameters, of the same shapes if that is to be had: kernels that
 keep something by too few of them are wrong there."""
@@ -151,6 +156,7 @@ class Search:
     ) -> None:
         self.implementation, self.seed, self.restart, self.program = implementation, seed, restart, program
         self.operators = [name for name in operators if any(k.operator == name for k in implementation.kernels)]
+        self._views, self._pages = (getattr(implementation.arrays, name, False) for name in ("views", "pages"))
         self.findings: list[ShrunkFailure] = []
         self.statuses: Counter[str] = Counter()
         self.coverage: defaultdict[str, Coverage] = defaultdict(partial(Coverage, 3))
@@ -244,9 +250,13 @@ class Search:
         near = [parameters(again.geometry)] if again else self._tables[operator, rank]
         for attempt_number in range(64):
             near_it = near if again or attempt_number % 2 else ()
-            made = drawn(family, dice.choice, budget, near_it, sizes=again is None, rank=rank)
+            made = drawn(family, dice.choice, budget, near_it, sizes=again is None, rank=rank, padded=ALIKE)
             dtype, layout = dice.choice(self._dtypes[operator]), dice.choice(layouts_of(made.rank))
             variant = Variant(dtype, layout, distribution(family, dtype, dice.choice))
+            if self._views and dice.randrange(STORED) == 0:
+                text = storage(operator, made, layout, dice.choice, pages=self._pages)
+                name = EXACT.get(family, "integer") if repeats(text) else variant.distribution
+                variant = replace(variant, distribution=name, storage=text)
             row = CaseSpec(operator, made, variant, dice.choice((0, 0, 1, 2, 3)))
             if self._takes(row):
                 return row
@@ -271,7 +281,7 @@ class Search:
             return False
         if not (takes(row.operator, row.geometry) and v.suits(row.operator, row.geometry)):
             return False
-        return not kernel.contract.exempts(v.distribution, v.dtype)
+        return applies(v.distribution, v.dtype, v.storage) and not kernel.contract.exempts(v.distribution, v.dtype)
 
     def case(self, row: CaseSpec) -> Case:
         """The case that a run makes of a row."""

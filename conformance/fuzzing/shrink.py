@@ -13,10 +13,10 @@ from itertools import combinations
 
 from conformance.layouts import layouts_of
 from conformance.operators import FAMILIES, OPERATORS, GeometryError
-from conformance.problems import Variant
 from conformance.problems.parameters import SIMPLEST, Parameters, geometry, parameters
 from conformance.problems.regressions import CaseSpec
 from conformance.problems.table import applies
+from conformance.storage import parse, written
 
 Rows = tuple[CaseSpec, ...]
 """Calls in one process; the last one fails."""
@@ -71,17 +71,17 @@ def simpler(row: CaseSpec) -> Iterator[CaseSpec]:
     known, variant = FAMILIES[row.geometry.family], row.variant
     dtypes = OPERATORS[row.operator].dtypes
     for dtype in dtypes[: dtypes.index(variant.dtype)]:
-        if applies(variant.distribution, dtype):
+        if applies(variant.distribution, dtype, variant.storage):
             yield replace(row, variant=replace(variant, dtype=dtype))
     plain = layouts_of(row.geometry.rank)
     for layout in plain[: plain.index(variant.layout)] if variant.layout in plain else plain:
         yield replace(row, variant=replace(variant, layout=layout))
     for name in known.distributions[: known.distributions.index(variant.distribution)]:
-        if applies(name, variant.dtype):
+        if applies(name, variant.dtype, variant.storage):
             yield replace(row, variant=replace(variant, distribution=name))
-    for field in [*Variant.__dataclass_fields__][3:]:
-        if getattr(variant, field):
-            yield replace(row, variant=replace(variant, **{field: ""}))
+    if kinds := parse(variant.storage):
+        for fewer in ({}, *({name: kind} for name, kind in kinds.items())):
+            yield replace(row, variant=replace(variant, storage=written(fewer)))
     if row.seed:
         yield replace(row, seed=0)
     for change in _lower(row, (1, 2)):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from conformance.contract import Contract
-from conformance.dtypes import STORAGE, WHOLE
+from conformance.dtypes import FORMATS, STORAGE, WHOLE
 from conformance.judge import accuracy
 from conformance.judge.output import Output
 from conformance.judge.residuals import Residuals, Statistics, measure
@@ -17,6 +18,8 @@ EQUALITY_DISTRIBUTIONS = frozenset(
     ("integer", "impulse", "special", "nonfinite", "range", "subnormal", "mixed", "large", "small", "close", "codes")
 ) | {"ties"}  # of requantized results
 STATISTICS_DISTRIBUTIONS = frozenset({"fixed", "bits"})
+MEANT = 1e12
+"""The largest share of a limit that says anything as a number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,10 @@ class Check:
         return abs(self.value) <= self.limit
 
     def __str__(self) -> str:
+        if not math.isfinite(self.value):
+            return f"{self.name} not finite"
+        if self.value > MEANT > self.limit:  # of a bound that is next to zero
+            return f"{self.name} more than {MEANT:.0e}, limit {self.limit:.4g}"
         limit = f"OK (limit {self.limit:.4g})" if self.passed else f"exceeds limit {self.limit:.4g}"
         return f"{self.name} {self.value:.4g} {limit}"
 
@@ -45,6 +52,13 @@ class Worst:
     value: float
     reference: float
     bound: float
+
+    def __str__(self) -> str:
+        if self.reference == 0 and 0 < self.bound < FORMATS["fp32"].smallest_normal:
+            return f"{self.value!r}, must be zero"
+        expected = f"{self.value!r}, expected {self.reference!r}"
+        error = abs(self.value - self.reference)
+        return f"{expected}, error {error:.3g}, limit {self.bound:.3g}" if math.isfinite(error) else expected
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +88,7 @@ class Judgement:
         """Lines for a failure: what was compared, how many elements mismatched, the worst one, and where they are."""
         lines = [f"{self.output}: {self.mismatched:,} of {self.compared:,} elements mismatched ({self.criterion})"]
         if self.worst is not None:
-            w = self.worst
-            lines.append(
-                f"worst {self.output}[{', '.join(map(str, w.index))}] = {w.value!r}, expected {w.reference!r}, "
-                f"error {abs(w.value - w.reference):.3g}, limit {w.bound:.3g}"
-            )
+            lines.append(f"worst {self.output}[{', '.join(map(str, self.worst.index))}] = {self.worst}")
         lines.append("; ".join(map(str, self.checks)))
         if self.profile and not self.passed:
             # a gain of 1 + 1e-5 is no arithmetic, and was taken for one

@@ -16,8 +16,9 @@ from conformance.execution.case import Absence, Case
 from conformance.execution.remote import Raised
 from conformance.execution.status import Verdict
 from conformance.execution.verify import verify as verify_case
+from conformance.execution.workers import printed
 from conformance.implementations.errors import MAX_MESSAGE, described, of_the_suite
-from conformance.plugin.recording import PROPERTY, publish
+from conformance.plugin.recording import BESIDE, PROPERTY, publish
 from conformance.plugin.session import SESSION
 from conformance.reporting.modules import is_own
 from conformance.results import build
@@ -54,6 +55,8 @@ def check(request: pytest.FixtureRequest) -> Callable[[str, Case | Absence], Non
         else:
             required = CHECKS[name]
             verdict = check_behaviour(case, required.check, of_right_kernels=required.of_right_kernels)
+            if verdict.alone:
+                publish(request.node, build.record(*verdict.alone), BESIDE)
             _conclude(request, verdict, build.behaviour_record(case, verdict, name))
 
     return run
@@ -113,8 +116,8 @@ def _conclude(request: pytest.FixtureRequest, verdict: Verdict, record: Record) 
     timed = request.node.get_closest_marker("benchmarks") is not None
     if session.workers is not None and not isinstance(case, Absence):
         session.workers.conclude(case.implementation, verdict)
-        if (printed := session.workers.printed(case.implementation)) and verdict.status in ("fail", "error"):
-            record = replace(record, printed=tuple(printed))
+        if (lines := printed(case.implementation)) and verdict.status in ("fail", "error"):
+            record = replace(record, printed=lines)
         if not timed:  # a process that is timed keeps its pages
             session.workers.limit_growth(case.implementation)
     if not timed and not isinstance(verdict.refusal, NotChecked):  # another check has failed

@@ -28,6 +28,8 @@ from conformance.training.training_demand import Training
 
 PROPERTY = "conformance"
 """Name of the user property of a test that carries its record, as a JSON line."""
+BESIDE = "conformance-beside"
+"""The same, of a case that a test has verified beside its own."""
 BEGUN = "conformance-begun"
 """The same, before a kernel is called: the record of a test that takes its worker down."""
 TESTS = "conformance-tests"
@@ -65,9 +67,9 @@ def encoded(record: Record) -> str:
     return encode(record).decode()
 
 
-def publish(item: pytest.Item, record: Record) -> None:
+def publish(item: pytest.Item, record: Record, under: str = PROPERTY) -> None:
     """Hand a record to whoever counts and writes."""
-    item.user_properties.append((PROPERTY, encoded(of_run(item.config, record))))
+    item.user_properties.append((under, encoded(of_run(item.config, record))))
 
 
 def of_run(config: pytest.Config, record: Record) -> Record:

@@ -21,7 +21,7 @@ from conformance.implementations import registry
 from conformance.layouts import NAMES
 from conformance.plugin import options, recording
 from conformance.plugin.compiling import Compiling
-from conformance.plugin.recording import ABSENCES, BEGUN, PROPERTY, decoded, encoded, record_of
+from conformance.plugin.recording import ABSENCES, BEGUN, BESIDE, PROPERTY, decoded, encoded, record_of
 from conformance.plugin.summary import Summary
 from conformance.reporting.claims_report import Compared
 from conformance.reporting.tally import Tally
@@ -115,6 +115,8 @@ class Session:
                 # under xdist it is its own loop that stops
                 loop: Any = self.config.pluginmanager.get_plugin("dsession") or self.loop
                 loop.shouldstop = f"stopped after {self._patience / 60:g} minutes (--minutes)"
+        if beside := dict(report.user_properties).get(BESIDE):
+            self._take(decoded(str(beside)))
         record = self._of_one_source(record)
         self._write(record)
         self._count(record, report)

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from conformance.execution.case import Case
 from conformance.execution.verify import verify
+from conformance.execution.workers import printed
 from conformance.exit_codes import ExitCode
 from conformance.implementations.devices import missing
 from conformance.implementations.errors import printable
@@ -127,7 +128,7 @@ class Summary:
             workers.conclude(implementation, verdict)
             record = of_run(run.config, build.record(case, verdict))
             if record.status in ("fail", "error"):
-                record = replace(record, printed=tuple(workers.printed(implementation)))
+                record = replace(record, printed=printed(implementation))
             if record.status not in ("unsupported", "unavailable"):
                 take(record)
             return record

@@ -16,12 +16,14 @@ from itertools import product, tee
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from conformance.dtypes import ordinary
-from conformance.layouts import is_optional, layouts_of
+from conformance.layouts import arranged, is_optional, layouts_of
 from conformance.operators import FAMILIES, OPERATORS, GeometryError
 from conformance.operators.spatial import IMAGE, WINDOW, spans
 from conformance.problems import PROBLEMS
 from conformance.problems.parameters import SIMPLEST, Coverage, Parameters, cost, features, geometry, parameters
+from conformance.problems.storage_cases import suits
 from conformance.problems.table import DRAWN, Problem, Variant, applies, usual
+from conformance.storage import KINDS, PAGES, placement, written
 
 T = TypeVar("T")
 CANDIDATES = {2: 64, 1: 16, 3: 16}
@@ -32,6 +34,8 @@ NOVELTY = 6
 
 NEAR_EXTENT = 8
 """Positions of the window along an axis of a problem near another one, at most."""
+MOST_STORED = 1 << 20
+"""Elements of the memory that a view lies in."""
 MAX_NEAR = 50
 """Draws near a problem, of which none may be within the budget."""
 
@@ -72,15 +76,19 @@ class CostLimit(NamedTuple):
     elements: int
 
 
+ALIKE = ("", "", "", "none", "causal", "same")
+"""How all axes are padded, which one by one they hardly ever are: half of the time."""
 THIN = CostLimit(1 << 20, 1 << 16)
 """Of what a run draws: milliseconds."""
 
 
-def draw(family: str, choose: Choose, rank: int = 2) -> Parameters:
-    """The parameters of a problem, which may not exist. At most one axis is long; then the others are short."""
+def draw(family: str, choose: Choose, rank: int = 2, padded: Sequence[str] = ("",)) -> Parameters:
+    """The parameters of a problem, which may not exist. At most one axis is long; then the others are short. How it is
+    padded on every axis is one of `padded`, or drawn for each."""
     names = SIMPLEST[family, rank]
     dilation_of = "dil{}" if rank == 3 else "d{}"
     long = choose(["", "", "", "", *(name for name in "ncdhwktrs" if name in names)])
+    alike = choose(padded) if len(padded) > 1 else ""
 
     def size(name: str, usual: Sequence[int] = SMALL) -> int:
         if name == long:
@@ -93,6 +101,10 @@ def draw(family: str, choose: Choose, rank: int = 2) -> Parameters:
         extent = dilation * (taps - 1) + 1
         before = choose((0, 0, 0, 1, 2, taps // 2, extent - 1, extent))
         after = choose((before, before, before, 0, 1, 2, extent - 1))
+        if alike:
+            missing = max(0, extent - stride)
+            ways = {"none": (0, 0), "causal": (extent - 1, 0), "same": (missing // 2, missing - missing // 2)}
+            before, after = ways[alike]
         fits = max(1, extent - before - after)  # the window lies in the padded image exactly once
         image = size(letter) if letter == long else choose((size(letter), size(letter), extent, fits, extent + stride))
         return taps, stride, dilation, before, after, max(image, fits)
@@ -130,13 +142,14 @@ def drawn(
     near: Sequence[Parameters] = (),
     sizes: bool = True,
     rank: int = 2,
+    padded: Sequence[str] = ("",),
 ) -> Any:
     """A geometry of so many dimensions within a budget; with `near` one of these, of which a few parameters are drawn
     anew, or only such that are no sizes. Where none of these fits the budget, from nothing."""
     tries = 0
     while True:
         tries += 1
-        found = draw(family, choose, rank)
+        found = draw(family, choose, rank, padded)
         if near and tries <= MAX_NEAR:
             kept, names = choose(near), [name for name in found if sizes or name not in SIZES]
             found = kept | {name: found[name] for name in {choose(names) for _ in range(choose((1, 2, 3, 4)))}}
@@ -153,6 +166,20 @@ def distribution(family: str, dtype: str, choose: Choose) -> str:
     """One of the family's, those that reach every element twice as often."""
     known = [name for name in FAMILIES[family].distributions if applies(name, dtype)]
     return choose([*known, *(name for name in known if name in ("fixed", "integer"))])
+
+
+def storage(operator: str, problem: Any, layout: str, choose: Choose, *, pages: bool) -> str:
+    """How operands lie in memory: one or all of them each in some way, beside `pages` that may not be touched too."""
+    inputs = OPERATORS[operator].inputs(problem)
+
+    def kinds(name: str) -> list[str]:
+        able = (k for k in KINDS if suits(name, k, len(inputs[name].shape)) and (pages or k not in PAGES))
+        arrangement = arranged(inputs[name], layout, problem)
+        # rows that are far apart take gigabytes of an image of many rows
+        return [kind for kind in able if placement(kind, arrangement, 1).size <= MOST_STORED]
+
+    chosen = [*inputs] if choose((False, True)) else [choose([*inputs])]
+    return written({name: choose(known) for name in chosen if (known := kinds(name))})
 
 
 @cache

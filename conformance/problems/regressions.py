@@ -14,8 +14,9 @@ from conformance.dtypes import DECLARABLE
 from conformance.layouts import grouped_of, layouts_of
 from conformance.operators import FAMILIES, OPERATORS, GeometryError, parse, takes
 from conformance.problems.table import Variant, applies
+from conformance.storage import StorageError
 
-FORM = "operator | descriptor | dtype layout distribution | seed"
+FORM = "operator | descriptor | dtype layout distribution [storage] | seed"
 
 
 class TableError(ValueError):
@@ -62,6 +63,12 @@ def row(text: str) -> CaseSpec:
         raise TableError(f"{how!r}: must be a dtype, a layout and a distribution of {geometry.family}")
     if variant.dtype not in OPERATORS[operator].dtypes or not applies(variant.distribution, variant.dtype):
         raise TableError(f"{how!r}: there is no such distribution in {variant.dtype}")
+    try:
+        stored = variant.suits(operator, geometry)
+    except StorageError as error:
+        raise TableError(f"{how!r}: storage {error}") from None
+    if not (stored and applies(variant.distribution, variant.dtype, variant.storage)):
+        raise TableError(f"{how!r}: {operator} has no one right result of {descriptor!r} so, or no operand of the name")
     if not (seed.isascii() and seed.isdigit() and len(seed) <= 18):
         raise TableError(f"{seed!r}: the seed must be a whole number from 0 to 10^18 - 1")
     return CaseSpec(operator, geometry, variant, int(seed))

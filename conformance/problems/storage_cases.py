@@ -62,6 +62,14 @@ of these alone."""
 ONE_CHANNEL = {"conv": "edge.channel1", "conv_bn": "bn.channel1", "avg_pool": "pool.batch1-channel1"}
 """Problems whose strides do not tell the memory format, by family."""
 
+ONE_IMAGE = {
+    "conv": ("one-image.1x1", "one-image.3x3"),
+    "conv_bn": ("bn.one-image",),
+    "avg_pool": ("pool.tiles-4",),
+    "max_pool": ("maxpool.tiles-4",),
+}
+"""Dense and unpadded problems of one image, by family: all operands have every view there. A path that such problems
+take had none of them."""
 ONCE = {
     ("conv", 1): ("rank1.plain", "rank1.asymmetric", "rank1.depthwise", "rank1.pointwise-gaps"),
     ("conv", 3): ("rank3.plain", "rank3.asymmetric", "rank3.depthwise", "rank3.pointwise-gaps"),
@@ -105,6 +113,14 @@ def with_storage(problems: Iterable[Problem]) -> tuple[Problem, ...]:
                     ("fp32", "bf16"), layouts_of(2), ("crop", "transposed", "other-format", LOOSE_ONES)
                 ):
                     extra[name][Variant(dtype, layout, "fixed", f"{operator.data}:{kind}")] = None
+    for family, names in ONE_IMAGE.items():
+        for operator, name in product(FAMILIES[family].operators, names):
+            here = operator.inputs(known[name].geometry)
+            for (dtype, layout), kind in product((("fp32", "nchw"), ("bf16", "nhwc")), VIEWS):
+                fitting = (operand for operand, tensor in here.items() if fits(kind, len(tensor.shape)))
+                text = written(dict.fromkeys(fitting, kind))
+                exact = EXACT.get(family, "integer") if repeats(text) else "fixed"
+                extra[name][Variant(dtype, layout, exact, text)] = None
     for (family, rank), names in ONCE.items():
         for operator in FAMILIES[family].operators:
             for name, variant in _once(operator, [known[name] for name in names], rank):
@@ -163,7 +179,7 @@ def _once(operator: Operator, problems: list[Problem], rank: int) -> Iterator[tu
             storage = dict.fromkeys(here, PAGES[step - len(every)])
         else:
             kinds = ((o, every[(step + 5 * place) % len(every)]) for place, o in enumerate(here))
-            storage = {o: kind for o, kind in kinds if _suits(o, kind, len(here[o].shape))}
+            storage = {o: kind for o, kind in kinds if suits(o, kind, len(here[o].shape))}
         if storage:
             text = written(storage)
             exact, usual = EXACT.get(operator.family, "integer"), USUAL.get(operator.family, "fixed")
@@ -180,6 +196,6 @@ def _grouped(layouts: Iterable[str], rank: int) -> Iterator[Variant]:
             yield Variant(("fp32", "bf16")[place % 2], layout, "integer" if repeats(text) else "fixed", text)
 
 
-def _suits(operand: str, kind: str, dimensions: int) -> bool:
+def suits(operand: str, kind: str, dimensions: int) -> bool:
     """Whether an operand can have a kind, and anybody gives it that."""
     return fits(kind, dimensions) and (operand == "dy" or kind not in ALONE or not repeats(f"{operand}:{kind}"))

@@ -100,6 +100,24 @@ def test_memory_is_measured_where_there_is_a_bias():
         state.memory_is_given_back(subject(leaks, "n2 c6 h5 w5 k4 r1 s1"))
 
 
+def test_a_kernel_is_called_ten_thousand_times(monkeypatch: pytest.MonkeyPatch):
+    """One that counted its calls in 13 bits failed nowhere."""
+    monkeypatch.setattr(state, "SECONDS_OF_MANY", 60.0)
+    known: dict[Any, np.ndarray] = {}
+    calls = 0
+
+    def counts(x, w, bias, **parameters):
+        nonlocal calls
+        calls += 1
+        key = x.shape, w.shape, str(parameters), x.tobytes()
+        if key not in known:
+            known[key] = kernels.conv_forward(x, w, bias, **parameters)
+        return known[key] + (calls > 1 << 13)
+
+    with pytest.raises(BehaviourError, match="one of 10000 calls on the same inputs"):
+        state.calls_are_right_later(subject(counts, "n2 c3 h5 w5 k4 r1 s1"))
+
+
 def test_a_result_in_the_memory_of_an_input_is_said():
     """No other test failed where this was left out."""
     given = np.ones((1, 2, 3, 4), np.float32)

@@ -217,6 +217,19 @@ def test_a_file_may_have_colons_in_its_name(acme: Path, capsys):
     assert "no such file" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["check", "export"])
+def test_what_a_kernel_prints_and_raises_is_shown_and_not_obeyed(acme: Path, tmp_path: Path, capsys, command: str):
+    """Nothing was shown of what it had printed, and a terminal turned red."""
+    raising = "print('tile 7'); raise IndexError('\\x1b[31mred')\n    y = np.einsum"
+    acme.write_text(DECLARED.replace("y = np.einsum", raising))
+    more = ["-o", str(tmp_path / "case")] if command == "export" else []
+    main([command, str(acme), ONE_BY_ONE, *more])
+    shown = capsys.readouterr().out
+    assert "\nprinted: tile 7\n" in shown
+    assert "raised IndexError: \\x1b[31mred at " in shown
+    assert "\x1b" not in shown
+
+
 def test_a_wrong_kernel_fails_the_check_and_is_exported(acme: Path, tmp_path: Path, capsys):
     acme.write_text(DECLARED.replace("y = np.einsum", "y = 2 * np.einsum"))
     assert main(["check", str(acme), ONE_BY_ONE]) == 1

@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -29,6 +30,7 @@ from conformance.problems import LAYOUTS, PROBLEMS, Variant, at_level, typed
 from conformance.problems.drawn import THIN, candidates, drawn
 from conformance.problems.parameters import SIMPLEST, Coverage, cost, features, geometry, parameters
 from conformance.problems.regressions import CaseSpec, TableError, read, rows
+from conformance.storage import repeats
 from impls.numpy_direct.conv_requantized import conv_requantized
 from tests import kernels
 from tests.conftest import Project
@@ -195,6 +197,28 @@ def test_a_search_tells_failures_apart_and_shrinks_each_to_the_smallest():
     assert all(f.rows[-1].geometry.descriptor in f.command for f in first.findings)
 
 
+def causal(x, w, bias, *, stride, padding, dilation, groups):
+    """Wrong where a depthwise convolution is padded before the image only, as sequences are."""
+    y = right(x, w, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
+    all_before = all(sides == (d * (t - 1), 0) for sides, d, t in zip(padding, dilation, w.shape[2:], strict=True))
+    return y * 2 if groups == x.shape[1] > 1 and all_before and max(w.shape[2:]) > 1 else y
+
+
+def cropped(x, w, bias, *, stride, padding, dilation, groups):
+    """Wrong on views that are not padded."""
+    y = right(x, w, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
+    view = not np.any(padding) and not x.flags.c_contiguous
+    return y * 2 if view else y
+
+
+@pytest.mark.parametrize(("kernel", "told"), [(causal, " g"), (cropped, " x:")])
+def test_a_search_meets_what_is_padded_alike_on_every_axis_and_views(kernel: Any, told: str):
+    """In a minute it met neither: each axis was padded by itself, and operands were contiguous."""
+    search = searched(acme(kernel))
+    assert search.findings
+    assert all(told in str(finding.rows[-1]) for finding in search.findings)
+
+
 def test_a_search_of_a_right_kernel_finds_nothing_and_covers_pairs():
     search = searched(acme(right), 2)
     assert (search.findings, set(search.statuses)) == ([], {"pass"})
@@ -245,7 +269,7 @@ def test_kernels_of_8_bits_are_searched_in_what_they_declare(layout: str, smalle
 
 
 def test_what_no_kernel_can_do_is_not_drawn():
-    """A batch without images has no statistics."""
+    """A batch without images has no statistics; a sum of one subnormal number many times is not exact."""
     one = Implementation("acme")
     one.implements("conv_bn_forward")(lambda x, w, gamma, beta, running_mean, running_var, **_: x)
     none, two = (
@@ -254,6 +278,9 @@ def test_what_no_kernel_can_do_is_not_drawn():
     )
     search = Search(one, ("conv_bn_forward",), 0)
     assert [search._takes(row) for row in (none, two)] == [False, True]
+    search = Search(acme(right), ("conv_forward",), 0)
+    repeated = [row for number in range(4) for row in search.drawn(number) if repeats(row.variant.storage)]
+    assert {row.variant.distribution for row in repeated} == {"integer"}
 
 
 def test_a_row_is_its_text():
@@ -269,6 +296,8 @@ BAD = {
     "family": ("conv_forward | pool n1 c1 h1 w1 r1 s1 | fp32 nchw fixed | 0", "conv_forward does not take"),
     "variant": ("conv_forward | n1 c1 h1 w1 k1 r1 s1 | fp32 nchw scaled | 0", "a distribution of conv"),
     "wide": ("conv_forward | n1 c1 h1 w1 k1 r1 s1 | fp64 nchw wide | 0", "no such distribution in fp64"),
+    "storage": ("conv_forward | n1 c1 h1 w1 k1 r1 s1 | fp32 nchw fixed x:far | 0", "storage 'x:far': must be"),
+    "operand": ("conv_forward | n1 c1 h1 w1 k1 r1 s1 | fp32 nchw fixed dy:crop | 0", "no operand of the name"),
     "seed": ("conv_forward | n1 c1 h1 w1 k1 r1 s1 | fp32 nchw fixed | x", "'x': the seed must be a whole number"),
 }
 

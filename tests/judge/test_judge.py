@@ -56,6 +56,23 @@ VALUES = {
 }
 
 
+@pytest.mark.parametrize(
+    ("value", "exact", "words", "share"),
+    [
+        (1.25, 0.0, "1.25, must be zero", "more than 1e+12, limit 1"),
+        (np.nan, 2.0, "nan, expected 2.0", "not finite"),
+        (2.5, 2.0, "2.5, expected 2.0, error 0.5, limit 2.14e-06", "2.334e+05 exceeds limit 1"),
+    ],
+)
+def test_what_no_number_says_is_said_in_words(value: float, exact: float, words: str, share: str):
+    """It was 7.351e+43 of a bound of 1.73e-44."""
+    reference = np.array([1.0, exact]).reshape(2, 1, 1, 1)
+    actual = np.array([1.0, value]).reshape(2, 1, 1, 1)
+    said = judge(output(actual, reference, np.abs(reference)), "fixed", Contract()).explain().splitlines()
+    assert said[1] == f"worst y[1, 0, 0, 0] = {words}"
+    assert said[2].startswith(f"worst error / bound {share}; rms ")
+
+
 @pytest.mark.parametrize("distribution", ["integer", "impulse", "special"])
 @pytest.mark.parametrize(("value", "exact", "passes"), VALUES.values(), ids=VALUES)
 def test_equality(value: float, exact: float, passes: bool, distribution: str):

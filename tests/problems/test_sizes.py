@@ -11,7 +11,7 @@ import pytest
 from conformance.dtypes import DTYPES
 from conformance.layouts import is_optional, layouts_of
 from conformance.operators import OPERATORS, ORDINARY
-from conformance.problems import PROBLEMS, of_section
+from conformance.problems import PROBLEMS, at_level, of_section
 
 Sizes = dict[str, Callable[[Any], int]]
 
@@ -150,6 +150,65 @@ def test_every_size_is_one_where_the_others_are_not(family: str, sizes: Sizes, p
         if not any(size(g) == 1 and all(s(g) > 1 for s in free.values()) for g in rows):
             missing.append((name, path))
     assert missing == []
+
+
+def dw5s2(geometry: Any) -> bool:
+    return (geometry.window, geometry.stride) == ((5, 5), (2, 2)) and bool(PATHS[DEPTHWISE](geometry))
+
+
+def same_after(geometry: Any) -> bool:
+    """As TensorFlow pads images of an even size."""
+    known = geometry.stride, geometry.padding
+    return known == ((2, 2), ((0, 1), (0, 1))) and bool(PATHS[DEPTHWISE](geometry))
+
+
+def is_plain(geometry: Any) -> bool:
+    """One image, dense and unpadded."""
+    return geometry.n == 1 and getattr(geometry, "groups", 1) == 1 and not any(map(any, geometry.padding))
+
+
+def exceeds(name: str, size: int) -> Callable[[Any], bool]:
+    return lambda geometry: (IMAGE | FILTERS)[name](geometry) > size
+
+
+def divides(name: str, size: int) -> Callable[[Any], bool]:
+    return lambda geometry: (IMAGE | FILTERS)[name](geometry) % size == 0 < geometry.n
+
+
+FIRST, LAST = ("fp32", "nchw"), ("fp32", "nhwc")
+MET: dict[str, tuple[str, tuple[str, str], Callable[[Any], bool], bool]] = {
+    **{
+        f"{family}, more than 2^20": (family, FIRST, exceeds("output plane", 1 << 20), False)
+        for family in ("conv", "conv_bn", "conv_transpose", "avg_pool", "max_pool")
+    },
+    **{
+        f"{family}, {name} a multiple of {size}": (family, FIRST, divides(name, size), False)
+        for family, size in (("conv", 2048), ("conv_bn", 1024), ("avg_pool", 2048), ("max_pool", 2048))
+        for name in ("batch", "channels", "rows", "output rows")
+    },
+    "conv, filters a multiple of 2048": ("conv", FIRST, divides("filters", 2048), False),
+    "conv_bn, filters a multiple of 2048": ("conv_bn", FIRST, divides("filters", 2048), False),
+    **{f"{family}, window of 5": (family, LAST, dw5s2, False) for family in ("conv", "conv_bn", "conv_transpose")},
+    "conv, SAME": ("conv", LAST, same_after, False),
+    **{
+        f"{family}, views of one image": (family, FIRST, is_plain, True)
+        for family in ("conv", "conv_bn", "avg_pool", "max_pool")
+    },
+}
+"""Family, dtype and layout, which problem, and whether its operands are views: what known-bad kernels were wrong on."""
+
+
+@pytest.mark.parametrize(("family", "form", "which", "stored"), MET.values(), ids=MET)
+def test_standard_meets_what_kernels_were_wrong_on(
+    family: str, form: tuple[str, str], which: Callable[[Any], bool], stored: bool
+):
+    """The tables had some of it, where the ranking left it to level full."""
+    own = [p for p in PROBLEMS if p.geometry.family == family and p.geometry.rank == 2]
+    assert any(
+        which(problem.geometry) and (variant.dtype, variant.layout, bool(variant.storage)) == (*form, stored)
+        for problem, variants in at_level(own, "standard")
+        for variant in variants
+    )
 
 
 TILES = {*range(1, 34), 63, 64, 65, 127, 128, 129, 255, 256, 257}
