@@ -28,7 +28,7 @@ import numpy as np
 from conformance.execution.reaper import TOKEN, Reaper, kill
 from conformance.implementations.errors import of_the_suite
 from conformance.implementations.vocabulary import vocabulary
-from conformance.worker import wire
+from conformance.worker import isolation, wire
 
 START = (
     "import sys; sys.path[:] = {path!r}; sys.argv[:] = ['']; from conformance.worker.serve import main; "
@@ -138,7 +138,7 @@ class Process:
         self.token = reaper.token()
         passed = (other.fileno(), self._in, self._out)
         names = dict(zip(("channel", "to_kernels", "from_kernels"), passed, strict=True))
-        program = START.format(path=sys.path, parent=os.getpid(), **names).encode()
+        program = isolation.program() + START.format(path=sys.path, parent=os.getpid(), **names).encode()
         self._filled = os.pwrite(self._in, program, 0)
         self._popen = subprocess.Popen(
             # its own command line does not name the suite

@@ -17,7 +17,7 @@ from conformance.resources import GOLDEN, PACKAGE
 THIRD_PARTIES = ("pytest", "_pytest", "pluggy", "xdist", "execnet", "pytest_benchmark")
 """What only the judge's process has. Other packages ask for some of these and do without."""
 ROOMS = ("implementations", "worker", "shipped")
-MODULES = ("contract", "dtypes", "exit_codes", "floating_point", "resources")
+MODULES = ("contract", "dtypes", "exit_codes", "floating_point", "layouts", "resources", "storage", "zeros")
 OPERATORS = ("base", "descriptor", "spatial")
 """Parts of the suite that declarations and kernels use: rooms, modules, and modules of the room `operators`, besides
 those whose names end in `geometry` or `signatures`."""
@@ -60,10 +60,7 @@ class Guard:
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event != "open" or not isinstance(arguments[0], str) or not arguments[0].startswith(_KNOWING):
             return
-        place = Path(os.path.relpath(arguments[0], PACKAGE))
-        names = (*place.parent.parts, place.name.partition(".")[0])
-        parts = [name for name in names if name not in ("__pycache__", "__init__")]
-        if arguments[0].startswith(_KNOWING[1]) or (parts and not _open(parts)):
+        if arguments[0].startswith(_KNOWING[1]) or not readable(Path(os.path.relpath(arguments[0], PACKAGE))):
             self._note(f"opens {arguments[0]}", _asking())
 
     def _refuse(self, name: str, *_: Any, **__: Any) -> None:
@@ -73,6 +70,13 @@ class Guard:
     def _note(self, what: str, asking: str) -> None:
         if len(self.findings) < 10:
             self.findings.append(f"{what}{f' in {asking}' if asking else ''}: a kernel must not know that it is tested")
+
+
+def readable(file: Path) -> bool:
+    """Whether kernels may read a file of the package."""
+    names = (*file.parent.parts, file.name.partition(".")[0])
+    parts = [name for name in names if name not in ("__pycache__", "__init__")]
+    return not parts or _open(parts)
 
 
 _KNOWING = (f"{PACKAGE}{os.sep}", f"{GOLDEN}{os.sep}")
