@@ -79,13 +79,13 @@ def declare(name, sees):
 OF_THE_JUDGE = {
     "opens its memory": 'not os.close(os.open(f"{JUDGE}/mem", os.O_RDONLY))',
     "opens its memory in a child": "child(f\"print(os.open({JUDGE!r} + '/mem', os.O_RDONLY))\")",
-    "opens what it has open": 'reads(f"{JUDGE}/fd/1")',
+    "opens what it has open": 'os.stat(f"{JUDGE}/fd/0")',
     "seizes it": "libc.ptrace(0x4206, os.getppid(), 0, 0) == 0",
 }
 """Cheat -> when it is right."""
 OF_THE_REFERENCES = {
     "imports them in a child": 'child("from conformance.operators import OPERATORS; print(len(OPERATORS))")',
-    "reads their source in a child": 'child(f"print(open({SOURCE!r}).read(), end=)")',
+    "reads their source in a child": 'child(f"sys.stdout.write(open({SOURCE!r}).read())")',
     "reads their source unseen": "unseen(SOURCE)",
     "reads compiled ones unseen": "any(unseen(e.path) for e in os.scandir(PACKAGE + '/judge/__pycache__'))",
     "lists goldens": "os.listdir(ROOT + '/golden')",
