@@ -28,11 +28,11 @@ import numpy as np
 from conformance.execution.reaper import TOKEN, Reaper, kill
 from conformance.implementations.errors import of_the_suite
 from conformance.implementations.vocabulary import vocabulary
-from conformance.worker import isolation, wire
+from conformance.worker import guard, isolation, wire
 
 START = (
     "import sys; sys.path[:] = {path!r}; sys.argv[:] = ['']; from conformance.worker.serve import main; "
-    "main({channel}, {to_kernels}, {from_kernels}, {parent})"
+    "main({channel}, {to_kernels}, {from_kernels}, {findings}, {parent})"
 )
 LOOK = 0.05
 """Seconds between two looks at the memory of a process that has not answered."""
@@ -135,9 +135,10 @@ class Process:
         read, write = os.pipe()
         self._output, self._printed, self._asked = read, b"", 0
         os.set_blocking(read, False)
+        self._guard, found = guard.pipe()
         self.token = reaper.token()
-        passed = (other.fileno(), self._in, self._out)
-        names = dict(zip(("channel", "to_kernels", "from_kernels"), passed, strict=True))
+        passed = (other.fileno(), self._in, self._out, found)
+        names = dict(zip(("channel", "to_kernels", "from_kernels", "findings"), passed, strict=True))
         program = isolation.program() + START.format(path=sys.path, parent=os.getpid(), **names).encode()
         self._filled = os.pwrite(self._in, program, 0)
         self._popen = subprocess.Popen(
@@ -147,6 +148,7 @@ class Process:
             env=_environment() | dict(limits.environment) | {TOKEN: self.token},
         )  # fmt: skip
         os.close(write)
+        os.close(found)
         other.close()
         known = pickle.dumps(vocabulary())
         self._channel.sendall(len(known).to_bytes(wire.LENGTH, "little") + known)
@@ -239,6 +241,7 @@ class Process:
         self._filled = 0
         self.spoiled |= reply.spoiled
         self.compiled = reply.compiled
+        reply.findings = guard.findings(self._guard)
         return reply
 
     def tensor(self, described: wire.ArrayLocation) -> np.ndarray:
@@ -261,7 +264,7 @@ class Process:
             self._popen.wait(PATIENCE)
         self._drain()
         self._channel.close()
-        for descriptor in (self._in, self._out, self._output):
+        for descriptor in (self._in, self._out, self._output, self._guard):
             os.close(descriptor)
         kill(self.token)
 
