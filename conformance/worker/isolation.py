@@ -11,7 +11,7 @@ import os
 import struct
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 CLONE_NEWNS, CLONE_NEWUSER, MS_REC, MS_SLAVE, PR_SET_NO_NEW_PRIVS = 0x20000, 0x10000000, 0x4000, 0x80000, 38
@@ -46,16 +46,15 @@ def isolate(package: str, golden: str, files: Mapping[str, str | None]) -> None:
         with suppress(FileNotFoundError):  # compiled files come and go
             file = Path(package, name)
             copies.append((file, file.read_bytes() if text is None else text.encode(), file.stat().st_mtime_ns))
-    with suppress(OSError):
-        if (trying := os.fork()) == 0:  # what fails half-way would leave fewer rights than before
-            with suppress(BaseException):
-                _hide((package, golden), [])
-                os._exit(0)
-            os._exit(1)
-        if os.waitpid(trying, 0)[1] == 0:
-            _hide((package, golden), copies)
-    with suppress(OSError):
-        _restrict()
+    for step in (partial(_hide, (package, golden), copies), _restrict):
+        with suppress(OSError):
+            if (trying := os.fork()) == 0:  # what fails half-way, or ends who asks for it, must not do so here
+                with suppress(BaseException):
+                    step()
+                    os._exit(0)
+                os._exit(1)
+            if os.waitpid(trying, 0)[1] == 0:
+                step()
 
 
 def isolated() -> bool:
@@ -81,6 +80,7 @@ def _hide(folders: Sequence[str], copies: Sequence[tuple[Path, bytes, int]]) -> 
         Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
     _call("mount", None, b"/", None, MS_REC | MS_SLAVE, None)
     for folder in folders:
+        Path(folder).mkdir(parents=True, exist_ok=True)  # the second may lie in the first
         _call("mount", b"conformance", folder.encode(), b"tmpfs", 0, b"mode=755")
     for file, content, time in copies:
         file.parent.mkdir(parents=True, exist_ok=True)
