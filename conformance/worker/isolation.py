@@ -20,7 +20,6 @@ REFER, SIGNAL, PATH_BENEATH, VERSION = 1 << 13, 1 << 1, 1, 1
 """Landlock's: the right to move a file to another folder, signals to other processes, a kind of rule, a flag."""
 LOADS_DRIVER, DRIVER = Path("/usr/bin/nvidia-modprobe"), Path("/dev/nvidia-uvm")
 """CUDA starts the one with root's rights where the other is not there yet, which a restricted process cannot do."""
-
 INSTEAD = {"execution/check.py": "CheckResult = check = None", "execution/export.py": "export = None"}
 """Files of the package -> what a kernel's child finds there: a kernel's file may import it for a script of its own."""
 
@@ -43,7 +42,7 @@ def isolate(package: str, golden: str, files: Mapping[str, str | None]) -> None:
         return
     copies = list[tuple[Path, bytes, int]]()
     for name, text in files.items():
-        with suppress(FileNotFoundError):  # compiled files come and go
+        with suppress(OSError):  # compiled files come and go
             file = Path(package, name)
             copies.append((file, file.read_bytes() if text is None else text.encode(), file.stat().st_mtime_ns))
     for step in (partial(_hide, (package, golden), copies), _restrict):
@@ -81,7 +80,7 @@ def _hide(folders: Sequence[str], copies: Sequence[tuple[Path, bytes, int]]) -> 
     _call("mount", None, b"/", None, MS_REC | MS_SLAVE, None)
     for folder in folders:
         Path(folder).mkdir(parents=True, exist_ok=True)  # the second may lie in the first
-        _call("mount", b"conformance", folder.encode(), b"tmpfs", 0, b"mode=755")
+        _call("mount", b"none", folder.encode(), b"tmpfs", 0, b"mode=755")
     for file, content, time in copies:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content)

@@ -80,6 +80,7 @@ OF_THE_JUDGE = {
     "opens its memory": 'not os.close(os.open(f"{JUDGE}/mem", os.O_RDONLY))',
     "opens its memory in a child": "child(f\"print(os.open({JUDGE!r} + '/mem', os.O_RDONLY))\")",
     "opens what it has open": 'os.stat(f"{JUDGE}/fd/0")',
+    "signals to it": "libc.syscall(444, None, 0, 1) >= 6 and os.kill(os.getppid(), 0) is None",
     "seizes it": "libc.ptrace(0x4206, os.getppid(), 0, 0) == 0",
 }
 """Cheat -> when it is right."""
