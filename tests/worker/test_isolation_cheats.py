@@ -7,9 +7,13 @@ import os
 import subprocess
 import sys
 from functools import cache
+from pathlib import Path
 
 import pytest
 
+from conformance.execution.process import Limits
+from conformance.execution.workers import Workers
+from conformance.resources import PACKAGE
 from tests.conftest import Project
 
 pytest_plugins = ["pytester"]
@@ -92,7 +96,6 @@ OF_THE_REFERENCES = {
     "lists goldens": "os.listdir(ROOT + '/golden')",
     "unmounts what hides them": "libc.umount2(PACKAGE.encode(), 2) == 0 or unseen(SOURCE)",
     "looks past it through its judge": 'unseen(f"{JUDGE}/root{SOURCE}")',
-    "looks past it through its folder": "unseen(os.path.relpath(SOURCE))",
 }
 
 HARMLESS = {
@@ -137,6 +140,16 @@ def test_what_finds_its_judge_is_wrong_without_it(project: Project):
 
 def test_whoever_stays_at_home_is_free(project: Project):
     assert passing(project, HARMLESS) == sorted(HARMLESS)
+
+
+@needs_isolation
+def test_the_folder_that_a_run_is_started_in_is_hidden_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(PACKAGE)
+    file = tmp_path / "acme.py"
+    file.write_text("import os\nraise ValueError(f\"{os.stat('judge/limits.py').st_size} bytes\")")
+    with Workers(Limits()) as workers:
+        (reason,) = workers.load([file]).broken.values()
+    assert "ValueError: 0 bytes" in reason
 
 
 def test_a_process_that_is_not_isolated_says_so(project: Project, monkeypatch: pytest.MonkeyPatch):
