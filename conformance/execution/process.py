@@ -28,10 +28,11 @@ import numpy as np
 from conformance.execution.reaper import TOKEN, Reaper, kill
 from conformance.implementations.errors import of_the_suite
 from conformance.implementations.vocabulary import vocabulary
-from conformance.worker import guard, isolation, wire
+from conformance.worker import guard, wire
 
 START = (
-    "import sys; sys.path[:] = {path!r}; sys.argv[:] = ['']; from conformance.worker.serve import main; "
+    "import sys; sys.path[:] = {path!r}; sys.argv[:] = ['']; "
+    "from conformance.worker.isolation import isolate; isolate(); from conformance.worker.serve import main; "
     "main({channel}, {to_kernels}, {from_kernels}, {findings}, {parent})"
 )
 LOOK = 0.05
@@ -139,7 +140,7 @@ class Process:
         self.token = reaper.token()
         passed = (other.fileno(), self._in, self._out, found)
         names = dict(zip(("channel", "to_kernels", "from_kernels", "findings"), passed, strict=True))
-        program = isolation.program() + START.format(path=sys.path, parent=os.getpid(), **names).encode()
+        program = START.format(path=sys.path, parent=os.getpid(), **names).encode()
         self._filled = os.pwrite(self._in, program, 0)
         self._popen = subprocess.Popen(
             # its own command line does not name the suite

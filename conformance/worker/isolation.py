@@ -1,7 +1,7 @@
 """Hides the judge and the references from a kernel's process and its children, where Linux lets a user do that.
 
-`isolate` comes before anything else in the process, on the standard library alone: a thread that is there already would
-stay outside. The process then sees a copy of the suite without what knows right results, and no memory but its own.
+`isolate` comes before anything else in the process: a thread that is there already, as NumPy starts some, would stay
+outside. The process then sees a copy of the suite without what knows right results, and no memory but its own.
 """
 
 from __future__ import annotations
@@ -9,10 +9,13 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
+
+from conformance.resources import GOLDEN, PACKAGE
+from conformance.worker.guard import readable
 
 CLONE_NEWNS, CLONE_NEWUSER, MS_REC, MS_SLAVE, PR_SET_NO_NEW_PRIVS = 0x20000, 0x10000000, 0x4000, 0x80000, 38
 LANDLOCK_CREATE_RULESET, LANDLOCK_ADD_RULE, LANDLOCK_RESTRICT_SELF = 444, 445, 446
@@ -20,32 +23,25 @@ REFER, SIGNAL, PATH_BENEATH, VERSION = 1 << 13, 1 << 1, 1, 1
 """Landlock's: the right to move a file to another folder, signals to other processes, a kind of rule, a flag."""
 LOADS_DRIVER, DRIVER = Path("/usr/bin/nvidia-modprobe"), Path("/dev/nvidia-uvm")
 """CUDA starts the one with root's rights where the other is not there yet, which a restricted process cannot do."""
-INSTEAD = {"execution/check.py": "CheckResult = check = None", "execution/export.py": "export = None"}
-"""Files of the package -> what a kernel's child finds there: a kernel's file may import it for a script of its own."""
+INSTEAD = {"execution/check.py": b"CheckResult = check = None", "execution/export.py": b"export = None"}
+"""What a kernel's child finds in files of the package: a kernel's file may import it for a script of its own. Others
+that it may not read are empty."""
 
 
-@cache
-def program() -> bytes:
-    """What a kernel's process runs first."""
-    from conformance.resources import GOLDEN, PACKAGE
-    from conformance.worker.guard import readable
-
-    files = [file.relative_to(PACKAGE) for file in PACKAGE.rglob("*") if not file.is_relative_to(GOLDEN)]
-    seen = {str(file): None if readable(file) else "" for file in files if (PACKAGE / file).is_file()}
-    given = {name: text for name, text in seen.items() if text is None or name.endswith(".py")} | INSTEAD
-    return f"{Path(__file__).read_text()}\nisolate({str(PACKAGE)!r}, {str(GOLDEN)!r}, {given!r})\n".encode()
-
-
-def isolate(package: str, golden: str, files: Mapping[str, str | None]) -> None:
-    """Hide what can be hidden. `files` of the package: what is read there instead, None for themselves."""
+def isolate() -> None:
+    """Hide what can be hidden."""
     if not hasattr(os, "O_PATH") or (LOADS_DRIVER.exists() and not DRIVER.exists()):
         return
+    files = [Path(folder, name) for folder, _, names in os.walk(PACKAGE) for name in names]
     copies = list[tuple[Path, bytes, int]]()
-    for name, text in files.items():
+    for file in files:
+        within = file.relative_to(PACKAGE)
+        if file.is_relative_to(GOLDEN) or not (readable(within) or file.suffix == ".py"):
+            continue
         with suppress(OSError):  # compiled files come and go
-            file = Path(package, name)
-            copies.append((file, file.read_bytes() if text is None else text.encode(), file.stat().st_mtime_ns))
-    for step in (partial(_hide, (package, golden), copies), _restrict):
+            content = file.read_bytes() if readable(within) else INSTEAD.get(str(within), b"")
+            copies.append((file, content, file.stat().st_mtime_ns))
+    for step in (partial(_hide, (PACKAGE, GOLDEN), copies), _restrict):
         with suppress(OSError):
             if (trying := os.fork()) == 0:  # what fails half-way, or ends who asks for it, must not do so here
                 with suppress(BaseException):
@@ -58,15 +54,13 @@ def isolate(package: str, golden: str, files: Mapping[str, str | None]) -> None:
 
 def isolated() -> bool:
     """Whether this process sees neither its judge's memory nor a reference."""
-    from conformance.resources import PACKAGE
-
     with suppress(OSError):
         os.close(os.open(f"/proc/{os.getppid()}/mem", os.O_RDONLY))
         return False
     return not (PACKAGE / "judge/limits.py").stat().st_size
 
 
-def _hide(folders: Sequence[str], copies: Sequence[tuple[Path, bytes, int]]) -> None:
+def _hide(folders: Sequence[Path], copies: Sequence[tuple[Path, bytes, int]]) -> None:
     """Mount empty folders in the place of these, and write copies of files into them: contents and time.
 
     For that, users other than root need a namespace in which they have root's rights: over it, and nothing outside.
@@ -79,8 +73,8 @@ def _hide(folders: Sequence[str], copies: Sequence[tuple[Path, bytes, int]]) -> 
         Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
     _call("mount", None, b"/", None, MS_REC | MS_SLAVE, None)
     for folder in folders:
-        Path(folder).mkdir(parents=True, exist_ok=True)  # the second may lie in the first
-        _call("mount", b"none", folder.encode(), b"tmpfs", 0, b"mode=755")
+        folder.mkdir(parents=True, exist_ok=True)  # the second may lie in the first
+        _call("mount", b"none", bytes(folder), b"tmpfs", 0, b"mode=755")
     for file, content, time in copies:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content)

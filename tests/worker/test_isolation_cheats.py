@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from conformance.execution import process
 from conformance.execution.process import Limits
 from conformance.execution.workers import Workers
 from conformance.resources import PACKAGE
@@ -153,7 +154,7 @@ def test_the_folder_that_a_run_is_started_in_is_hidden_too(tmp_path: Path, monke
 
 
 def test_a_process_that_is_not_isolated_says_so(project: Project, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("conformance.worker.isolation.program", lambda: b"")
+    monkeypatch.setattr(process, "START", process.START.replace("isolate(); ", ""))
     project.kernel()
     (record,) = project.run().records
     assert record["versions"]["process"] == "not isolated"
