@@ -9,9 +9,8 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 from conformance.resources import GOLDEN, PACKAGE
@@ -32,24 +31,19 @@ def isolate() -> None:
     """Hide what can be hidden."""
     if not hasattr(os, "O_PATH") or (LOADS_DRIVER.exists() and not DRIVER.exists()):
         return
-    files = [Path(folder, name) for folder, _, names in os.walk(PACKAGE) for name in names]
-    copies = list[tuple[Path, bytes, int]]()
-    for file in files:
-        within = file.relative_to(PACKAGE)
-        if file.is_relative_to(GOLDEN) or not (readable(within) or file.suffix == ".py"):
-            continue
-        with suppress(OSError):  # compiled files come and go
-            content = file.read_bytes() if readable(within) else INSTEAD.get(str(within), b"")
-            copies.append((file, content, file.stat().st_mtime_ns))
-    for step in (partial(_hide, (PACKAGE, GOLDEN), copies), _restrict):
-        with suppress(OSError):
-            if (trying := os.fork()) == 0:  # what fails half-way, or ends who asks for it, must not do so here
-                with suppress(BaseException):
-                    step()
-                    os._exit(0)
-                os._exit(1)
-            if os.waitpid(trying, 0)[1] == 0:
-                step()
+    with suppress(OSError):
+        copies = _copies()
+        if _possible(_hide):
+            _hide()
+            for file, content, time in copies:
+                os.makedirs(os.path.dirname(file), exist_ok=True)  # noqa: PTH103, PTH120 - pathlib takes 20 ms in all
+                with open(file, "wb") as copy:  # noqa: PTH123
+                    copy.write(content)
+                os.utime(file, ns=(time, time))  # what is compiled from it stays valid
+            os.chdir(Path.cwd())  # it may lie in what was hidden
+    with suppress(OSError):
+        if _possible(_restrict):
+            _restrict()
 
 
 def isolated() -> bool:
@@ -60,8 +54,31 @@ def isolated() -> bool:
     return not (PACKAGE / "judge/limits.py").stat().st_size
 
 
-def _hide(folders: Sequence[Path], copies: Sequence[tuple[Path, bytes, int]]) -> None:
-    """Mount empty folders in the place of these, and write copies of files into them: contents and time.
+def _copies() -> list[tuple[str, bytes, int]]:
+    """Files of the package, their contents as far as kernels may read them, and when they were written."""
+    found = []
+    for file in (os.path.join(folder, name) for folder, _, names in os.walk(PACKAGE) for name in names):  # noqa: PTH118
+        within = os.path.relpath(file, PACKAGE)
+        known = readable(within) and not file.startswith(str(GOLDEN))
+        if known or within.endswith(".py"):
+            with suppress(OSError), open(file, "rb") as content:  # noqa: PTH123 - compiled files come and go
+                time = os.fstat(content.fileno()).st_mtime_ns
+                found.append((file, content.read() if known else INSTEAD.get(within, b""), time))
+    return found
+
+
+def _possible(step: Callable[[], None]) -> bool:
+    """Whether a child can do it: what fails half-way, or ends who asks for it, must not do so here."""
+    if (child := os.fork()) == 0:
+        with suppress(BaseException):
+            step()
+            os._exit(0)
+        os._exit(1)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def _hide() -> None:
+    """Mount empty folders over the package and the goldens.
 
     For that, users other than root need a namespace in which they have root's rights: over it, and nothing outside.
     """
@@ -72,15 +89,9 @@ def _hide(folders: Sequence[Path], copies: Sequence[tuple[Path, bytes, int]]) ->
         Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
         Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
     _call("mount", None, b"/", None, MS_REC | MS_SLAVE, None)
-    for folder in folders:
+    for folder in (PACKAGE, GOLDEN):
         folder.mkdir(parents=True, exist_ok=True)  # the second may lie in the first
         _call("mount", b"none", bytes(folder), b"tmpfs", 0, b"mode=755")
-    for file, content, time in copies:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(content)
-        os.utime(file, ns=(time, time))  # what is compiled from it stays valid
-    with suppress(OSError):
-        os.chdir(Path.cwd())  # it may lie in what was hidden
 
 
 def _restrict() -> None:
