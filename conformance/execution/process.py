@@ -29,11 +29,12 @@ import numpy as np
 from conformance.execution.reaper import Reaper, kill
 from conformance.implementations.errors import of_the_suite, printable
 from conformance.implementations.vocabulary import vocabulary
-from conformance.worker import wire
+from conformance.worker import guard, wire
 
 START = (
-    "import sys; sys.path[:] = {path!r}; sys.argv[:] = ['']; from conformance.worker.serve import main; "
-    "main({channel}, {to_kernels}, {from_kernels}, {parent})"
+    "import sys; sys.path[:] = {path!r}; sys.argv[:] = ['']; "
+    "from conformance.worker.isolation import isolate; isolate(); from conformance.worker.serve import main; "
+    "main({channel}, {to_kernels}, {from_kernels}, {findings}, {parent})"
 )
 SECONDS = 60.0
 """That a call may take where nobody says otherwise."""
@@ -140,8 +141,9 @@ class Process:
         read, write = os.pipe()
         self._output, self._printed, self._asked = read, b"", 0
         os.set_blocking(read, False)
-        passed = (other.fileno(), self._in, self._out)
-        names = dict(zip(("channel", "to_kernels", "from_kernels"), passed, strict=True))
+        self._guard, found = guard.pipe()
+        passed = (other.fileno(), self._in, self._out, found)
+        names = dict(zip(("channel", "to_kernels", "from_kernels", "findings"), passed, strict=True))
         program = START.format(path=sys.path, parent=os.getpid(), **names).encode()
         self._filled = os.pwrite(self._in, program, 0)
         self._popen = subprocess.Popen(
@@ -152,6 +154,7 @@ class Process:
         )  # fmt: skip
         self._mark = reaper.mark(self.number)
         os.close(write)
+        os.close(found)
         other.close()
         known = pickle.dumps(vocabulary())
         self._channel.sendall(len(known).to_bytes(wire.LENGTH, "little") + known)
@@ -246,6 +249,7 @@ class Process:
         self._filled = 0
         self.spoiled |= reply.spoiled
         self.compiled = reply.compiled
+        reply.findings = guard.findings(self._guard)
         return reply
 
     def tensor(self, described: wire.ArrayLocation) -> np.ndarray:
@@ -268,7 +272,7 @@ class Process:
             self._popen.wait(PATIENCE)
         self._drain()
         self._channel.close()
-        for descriptor in (self._in, self._out, self._output):
+        for descriptor in (self._in, self._out, self._output, self._guard):
             os.close(descriptor)
         kill(self._mark)
 

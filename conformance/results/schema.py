@@ -189,7 +189,7 @@ class Record(Struct, tag_field="kind", frozen=True, kw_only=True, omit_defaults=
     """What every record says, and what a reader may ask of any of them; a kind requires more.
 
     cases        how many it stands for: one, unless they could not be attempted
-    versions     of packages and of the machine, by name
+    versions     of packages and of the machine, by name; `process` is "not isolated" where a kernel can find its judge
     reason       why it did not pass; the first line says what, the others are the diagnosis
     causes       known mistakes that explain a failure, each as well as the others
     waiver       where the status is `waived`, and only there

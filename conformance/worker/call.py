@@ -16,6 +16,7 @@ from msgspec import Struct
 from conformance.implementations.bridges import ArrayBridge
 from conformance.implementations.bridges.tape import Footprint, Saved
 from conformance.implementations.errors import KernelFailure
+from conformance.worker.isolation import isolated
 from conformance.worker.wire import plain
 
 P = ParamSpec("P")
@@ -140,6 +141,7 @@ def asked(bridge: Any, method: str, *given: Any) -> bool:
 
 
 def described(bridge: ArrayBridge) -> dict[str, str]:
-    """What a bridge says of itself. Raises Unavailable."""
+    """What a bridge says of itself, and whether its process could find the judge. Raises Unavailable."""
     bridge.require()
-    return {plain(str(key)): plain(str(value)) for key, value in bridge.describe().items()}
+    place = {} if isolated() else {"process": "not isolated"}
+    return place | {plain(str(key)): plain(str(value)) for key, value in bridge.describe().items()}

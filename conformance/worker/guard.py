@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,7 +19,7 @@ from conformance.resources import GOLDEN, PACKAGE
 THIRD_PARTIES = ("pytest", "_pytest", "pluggy", "xdist", "execnet", "pytest_benchmark")
 """What only the judge's process has. Other packages ask for some of these and do without."""
 ROOMS = ("implementations", "worker", "shipped")
-MODULES = ("contract", "dtypes", "exit_codes", "floating_point", "resources")
+MODULES = ("contract", "dtypes", "exit_codes", "floating_point", "layouts", "resources", "storage", "zeros")
 OPERATORS = ("base", "descriptor", "spatial")
 """Parts of the suite that declarations and kernels use: rooms, modules, and modules of the room `operators`, besides
 those whose names end in `geometry` or `signatures`."""
@@ -28,13 +30,36 @@ OTHERS = {
 """Room -> its modules that call kernels; the others know right results."""
 
 
-class Guard:
-    """A finder that comes before all others, and an audit hook that sees which files are opened."""
+def pipe() -> tuple[int, int]:
+    """For findings: the judge's end and the guard's. Neither waits."""
+    ends = os.pipe()  # holds 2**16 bytes
+    for end in ends:
+        os.set_blocking(end, False)
+    return ends
 
-    def __init__(self) -> None:
-        self.findings: list[str] = []
+
+def findings(pipe: int) -> tuple[str, ...]:
+    """What a guard has found since the judge asked last."""
+    with suppress(BlockingIOError):
+        found = os.read(pipe, 1 << 16)
+        return tuple(found.decode("utf-8", "replace").splitlines()[:10]) or ("closes what its guard writes to",)
+    return ()
+
+
+class Guard:
+    """A finder that comes before all others, and an audit hook that sees which files are opened.
+
+    What they find goes into a pipe to the judge at once, from where no kernel takes it back.
+    """
+
+    __slots__ = ("_findings", "_forbidden", "own")
+
+    def __init__(self, findings: int) -> None:
+        self._findings = findings
         self.own: tuple[str, ...] = ()
         """Where the implementations lie."""
+        known = filter(None, map(find_spec, THIRD_PARTIES))
+        self._forbidden = tuple(f"{Path(one.origin).parent}{os.sep}" for one in known if one.origin) + (PARTS, GOLDENS)
 
     def install(self) -> None:
         """For the rest of the process."""
@@ -58,12 +83,10 @@ class Guard:
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event != "open" or not isinstance(arguments[0], str) or not arguments[0].startswith(_KNOWING):
+        if event != "open" or not isinstance(arguments[0], str) or not arguments[0].startswith(self._forbidden):
             return
-        place = Path(os.path.relpath(arguments[0], PACKAGE))
-        names = (*place.parent.parts, place.name.partition(".")[0])
-        parts = [name for name in names if name not in ("__pycache__", "__init__")]
-        if arguments[0].startswith(_KNOWING[1]) or (parts and not _open(parts)):
+        ours = arguments[0].startswith(PARTS) and not arguments[0].startswith(GOLDENS)
+        if not ours or not readable(os.path.relpath(arguments[0], PACKAGE)):
             self._note(f"opens {arguments[0]}", _asking())
 
     def _refuse(self, name: str, *_: Any, **__: Any) -> None:
@@ -71,11 +94,19 @@ class Guard:
         raise RuntimeError(f"conformance.{name} is not available to kernels")
 
     def _note(self, what: str, asking: str) -> None:
-        if len(self.findings) < 10:
-            self.findings.append(f"{what}{f' in {asking}' if asking else ''}: a kernel must not know that it is tested")
+        finding = f"{what}{f' in {asking}' if asking else ''}: a kernel must not know that it is tested\n"
+        with suppress(BlockingIOError):  # a full one says enough
+            os.write(self._findings, finding.encode("utf-8", "replace"))
 
 
-_KNOWING = (f"{PACKAGE}{os.sep}", f"{GOLDEN}{os.sep}")
+def readable(file: str) -> bool:
+    """Whether kernels may read a file of the package."""
+    *folders, name = file.split(os.sep)  # noqa: PTH206 - of hundreds of files at the start of a process
+    parts = [part for part in (*folders, name.partition(".")[0]) if part not in ("__pycache__", "__init__")]
+    return not parts or _open(parts)
+
+
+PARTS, GOLDENS = f"{PACKAGE}{os.sep}", f"{GOLDEN}{os.sep}"
 
 
 def _open(parts: Sequence[str]) -> bool:

@@ -220,7 +220,6 @@ class Server:
             with suppress(BaseException):
                 stream.flush()
         reply.question = self._question
-        reply.findings, self.guard.findings[:] = tuple(map(plain, self.guard.findings)), []
         with suppress(Exception):  # of a module that calls itself jax
             reply.compiled = self._compiling.compiled()
         encoded = self._encoder.encode(reply)
@@ -323,7 +322,7 @@ def _described(one: declared.Implementation) -> wire.ImplementationSpec:
     )
 
 
-def main(channel: int, to_kernels: int, from_kernels: int, parent: int) -> None:
+def main(channel: int, to_kernels: int, from_kernels: int, findings: int, parent: int) -> None:
     """Serve until the judge closes the channel."""
     _die_with(parent)
     with suppress(ValueError, OSError):
@@ -332,7 +331,7 @@ def main(channel: int, to_kernels: int, from_kernels: int, parent: int) -> None:
         Path("/proc/self/oom_score_adj").write_text("1000")  # if memory runs out, this process and not the judge ends
     signal.signal(signal.SIGINT, signal.default_int_handler)  # as in a terminal, also where a shell has ignored it
     faulthandler.enable(file=2)
-    guard = Guard()
+    guard = Guard(findings)
     guard.install()
     connection = socket.socket(fileno=channel)
     vocabulary.use(pickle.loads(_received(connection) or b""))

@@ -100,6 +100,13 @@ MISBEHAVIOURS: dict[str, Misbehaviour] = {
     "import-reference": broken("try: from conformance.operators import OPERATORS\nexcept ImportError: pass",
                                "imports conformance.operators.table in "),
     "import-judge": broken("try: import conformance.judge\nexcept ImportError: pass", "imports conformance.judge in "),
+    "import-pytest-past-guard": broken("del sys.meta_path[0]\nimport pytest", "pytest/__init__"),
+    "import-pytest-and-clear": broken("try: import pytest\nexcept ImportError:\n"
+                                      "    [one.clear() for one in gc.get_objects() if type(one) is list and\n"
+                                      "     'imports pytest' in str(one[:1])]", "imports pytest in "),
+    "import-pytest-and-hush": broken("os.dup2(os.open('/dev/null', 1), sys.meta_path[0]._findings)\n"
+                                     "try: import pytest\nexcept ImportError: pass", "closes what its guard"),
+    "import-pytest-in-child": broken("if os.fork() == 0: import pytest\nos.wait()", "imports pytest in "),
     # what looks for its judge
     "knows-pytest": Misbehaviour("fail", "y = y if 'pytest' in sys.modules or '_pytest' in sys.modules else y + 1"),
     "knows-stack": Misbehaviour("fail", "y = y if 'pytest_pyfunc_call' in str(traceback.extract_stack()) else y + 1"),

@@ -1,0 +1,160 @@
+"""Kernels that are right only where they find their judge or the references: each must fail, as it does for a user."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from conformance.execution import process
+from conformance.execution.process import Limits
+from conformance.execution.workers import Workers
+from conformance.resources import PACKAGE
+from tests.conftest import Project
+
+pytest_plugins = ["pytester"]
+
+HEAD = """
+import ctypes, mmap, multiprocessing, os, shutil, subprocess, sys, tempfile
+import conformance
+from conformance import Implementation
+from tests import kernels
+
+PACKAGE = os.path.dirname(conformance.__file__)
+ROOT = os.path.dirname(PACKAGE)
+SOURCE = PACKAGE + "/operators/conv/operators.py"
+JUDGE = f"/proc/{os.getppid()}"
+libc = ctypes.CDLL(None, use_errno=True)
+
+def child(program):
+    "What a process prints that has nothing of ours in its environment."
+    words = [sys.executable, "-I", "-c", f"import sys, os; sys.path.insert(0, {ROOT!r}); {program}"]
+    nothing = {name: text for name, text in os.environ.items() if name == "LD_LIBRARY_PATH"}
+    return subprocess.run(words, env=nothing, capture_output=True, text=True).stdout
+
+def unseen(path):
+    "A file's first bytes, by calls that Python does not audit."
+    content = ctypes.create_string_buffer(99)
+    return libc.read(libc.open(path.encode(), 0), content, 99) > 0
+
+def reads(path):
+    with open(path, "rb", 0) as file:
+        return bool(os.listdir(path) if os.path.isdir(path) else file.read(1))
+
+def moved():
+    with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
+        made = os.open(first, os.O_TMPFILE | os.O_RDWR)
+        os.link(f"/proc/self/fd/{made}", first + "/a", src_dir_fd=0)  # only then it follows the link
+        os.link(first + "/a", second + "/b")
+        os.rename(second + "/b", first + "/c")
+        shutil.move(first, second + "/d")
+        return sorted(os.listdir(second + "/d")) == ["a", "c"] and not os.mkdir(first)
+
+def spawned():
+    started = multiprocessing.get_context("spawn").Process(target=os.getpid)
+    started.start()
+    started.join()
+    return started.exitcode
+
+def shared():
+    memory = mmap.mmap(-1, 99)
+    if os.fork() == 0:
+        memory[0] = 7
+        os._exit(0)
+    os.wait()
+    return memory[0] == 7
+
+def declare(name, sees):
+    one = Implementation(name)
+    @one.implements("conv_forward")
+    def conv_forward(x, w, bias, *, stride, padding, dilation, groups):
+        y = kernels.conv_forward(x, w, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
+        try:
+            seen = sees()
+        except OSError:
+            seen = False
+        return y if seen else y + 1
+    return one
+"""
+OF_THE_JUDGE = {
+    "opens its memory": 'not os.close(os.open(f"{JUDGE}/mem", os.O_RDONLY))',
+    "opens its memory in a child": "child(f\"print(os.open({JUDGE!r} + '/mem', os.O_RDONLY))\")",
+    "opens what it has open": 'os.stat(f"{JUDGE}/fd/0")',
+    "signals to it": "libc.syscall(444, None, 0, 1) >= 6 and os.kill(os.getppid(), 0) is None",
+    "seizes it": "libc.ptrace(0x4206, os.getppid(), 0, 0) == 0",
+}
+"""Cheat -> when it is right."""
+OF_THE_REFERENCES = {
+    "imports them in a child": 'child("from conformance.operators import OPERATORS; print(len(OPERATORS))")',
+    "reads their source in a child": 'child(f"sys.stdout.write(open({SOURCE!r}).read())")',
+    "reads their source unseen": "unseen(SOURCE)",
+    "reads compiled ones unseen": "any(unseen(e.path) for e in os.scandir(PACKAGE + '/judge/__pycache__'))",
+    "lists goldens": "os.listdir(ROOT + '/golden')",
+    "unmounts what hides them": "libc.umount2(PACKAGE.encode(), 2) == 0 or unseen(SOURCE)",
+    "looks past it through its judge": 'unseen(f"{JUDGE}/root{SOURCE}")',
+}
+
+HARMLESS = {
+    "moves files": "moved()",
+    "imports the suite in a child": "child('from conformance import *; print(Implementation(str(1)))')",
+    "spawns": "spawned() == 0",
+    "ends its child": "subprocess.Popen(['sleep', '100']).kill() is None",
+    "looks into its child": 'reads(f\'/proc/{subprocess.Popen(["sleep", "9"]).pid}/maps\')',
+    "looks into itself": "os.close(os.open('/proc/self/mem', os.O_RDWR)) is None and reads('/proc/self/maps')",
+    "shares memory": "shared()",
+}
+"""What kernels, frameworks and compilers do, and what is true then."""
+
+
+@cache
+def allowed() -> bool:
+    """Whether this system lets this user hide things: asked of util-linux, and of Landlock's version."""
+    mounting = f"unshare {'-m' if os.geteuid() == 0 else '-Urm'} mount -t tmpfs none /mnt"
+    landlock = sys.platform == "linux" and ctypes.CDLL(None).syscall(444, None, 0, 1) >= 2
+    return landlock and subprocess.run(mounting.split(), check=False).returncode == 0
+
+
+needs_isolation = pytest.mark.skipif(not allowed(), reason="Landlock and namespaces of Linux, for users without rights")
+
+
+def passing(project: Project, kernels: dict[str, str]) -> list[str]:
+    """Which of several kernels that are right under a condition pass."""
+    lines = [
+        f"i{n} = declare({name.replace(' ', '-')!r}, lambda: {sees})" for n, (name, sees) in enumerate(kernels.items())
+    ]
+    project.write("impls/kernels.py", "\n".join([HEAD, *lines]))
+    outcome = project.run(subprocess=True)
+    assert len(outcome.records) == len(kernels)
+    assert allowed() == ("process" not in outcome.records[0]["versions"])
+    return sorted(r["implementation"].replace("-", " ") for r in outcome.records if r["status"] == "pass")
+
+
+@needs_isolation
+def test_what_finds_its_judge_is_wrong_without_it(project: Project):
+    assert passing(project, OF_THE_JUDGE | OF_THE_REFERENCES) == []
+
+
+def test_whoever_stays_at_home_is_free(project: Project):
+    assert passing(project, HARMLESS) == sorted(HARMLESS)
+
+
+@needs_isolation
+def test_the_folder_that_a_run_is_started_in_is_hidden_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(PACKAGE)
+    file = tmp_path / "acme.py"
+    file.write_text("import os\nraise ValueError(f\"{os.stat('judge/limits.py').st_size} bytes\")")
+    with Workers(Limits()) as workers:
+        (reason,) = workers.load([file]).broken.values()
+    assert "ValueError: 0 bytes" in reason
+
+
+def test_a_process_that_is_not_isolated_says_so(project: Project, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(process, "START", process.START.replace("isolate(); ", ""))
+    project.kernel()
+    (record,) = project.run().records
+    assert record["versions"]["process"] == "not isolated"
