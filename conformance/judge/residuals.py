@@ -80,8 +80,8 @@ class Residuals:
     magnitude_square: float = 0.0
     spread_product: float = 0.0
     """Sum of spread * |ref|."""
-    signal: float = 0.0
-    """Largest |ref| / bound: zeros are within the bounds where it is at most 1."""
+    hidden: int = 0
+    """How many results are not zero and within their bound of it."""
 
     def by_channel(self, channels: np.ndarray) -> tuple[float, float]:
         """Sums over channels of (sum of e)^2 and of (sum of e*ref)^2; `channels`: which one every element is of."""
@@ -185,8 +185,7 @@ def measure(
 
             bound = limits.bound(exact, scale)
             share = size / bound
-            signal = float(np.max(np.abs(exact) / bound))
-            found.signal = math.inf if math.isnan(signal) else max(found.signal, signal)
+            found.hidden += int(np.count_nonzero((np.abs(exact) <= bound) & (exact != 0)))
             share[~np.isfinite(values) | ~np.isfinite(exact) | ~np.isfinite(bound)] = math.inf
             overflowed = np.isinf(values) & (np.copysign(1, values) * exact > overflow)
             share[(values == exact) | (np.isnan(values) & np.isnan(exact)) | overflowed] = 0
