@@ -237,7 +237,7 @@ def _checks(
         allowed = output.allowed(contract)
         if distribution == "bits" and output.biased:
             allowed = replace(allowed, few_states=True)
-        statistics = found.statistics(allowed, output.channels)
+        statistics = found.statistics(allowed, output.channels, output.taps)
         values |= {"rms": statistics.rms, "gain z": statistics.gain_z, "offset z": statistics.offset_z}
         named["rms"] = statistics.rms_limit
     return [Check(name, values[name], limit) for name, limit in named.items()], statistics
