@@ -145,9 +145,15 @@ class Contract:
         """
         if dtype in WHOLE:
             return True
-        needed = self._integer_bits(dtype)
+        return self._adds(self._integer_bits(dtype), dtype)
+
+    def holds(self, bits: int, dtype: str) -> bool:
+        """Whether sums of products of the inputs that need no more than so many bits are exact, in every order."""
+        return not self.narrow and self._adds(bits, dtype)
+
+    def _adds(self, bits: int, dtype: str) -> bool:
         held = [self.accumulator(dtype), *([FORMATS[self.partials]] if self.splits > 1 else [])]
-        return self.algorithm == "direct" and all(format.precision >= needed for format in held)
+        return self.algorithm == "direct" and all(format.precision >= bits for format in held)
 
     @staticmethod
     def _integer_bits(dtype: str) -> int:

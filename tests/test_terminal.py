@@ -109,6 +109,11 @@ def test_the_commonest_reasons_are_shown_unless_all_are_asked_for():
     assert "unsupported: a: 1 x reason 1" in lines(refusals, listed=["unsupported"])
 
 
+def test_outputs_of_which_nothing_is_known_are_named():
+    found = lines([sample(unverified=["y"]), sample(unverified=["y"]), sample()], 120)
+    assert "not verified: acme: 2 x conv_forward y, whose limits exceed most of its results" in found
+
+
 def test_accuracy_is_shown_in_full():
     found = " ".join(" ".join(lines([measured(LONG)])).split())
     assert "fp32 123.5 100% 123.46 123.5 123.5 ? bf16 inputs, fp32 accumulation toward zero (conservative)" in found

@@ -72,6 +72,11 @@ class Verdict:
     """Whether the kernel raised it when it was called, although it had declared to support the case."""
 
     @property
+    def unverified(self) -> tuple[str, ...]:
+        """Outputs that pass because limits exceed most of their results, whatever they are."""
+        return tuple(one.output for one in self.judgements if one.passed and one.says_nothing)
+
+    @property
     def explanation(self) -> str:
         """The reason as it is shown: with that of the waiver, where there is one."""
         waiver = self.waiver

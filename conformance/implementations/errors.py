@@ -41,10 +41,6 @@ def described(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[:MAX_MESSAGE]}{more}"
 
 
-def printable(text: str) -> str:
-    """A line of somebody else's, which a terminal shows and does not obey."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-
 
 def of_the_suite(file: str | Path) -> bool:
     """Whether a file is no implementation's; those that ship with the suite lie inside the package."""

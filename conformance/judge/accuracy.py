@@ -60,7 +60,7 @@ def inferred(output: Output, found: Residuals, declared: Contract) -> tuple[Cont
             found = measure(output.actual, output.reference, s2, allowed, output.rest)
             bounded = found.worst_share <= 1
         if bounded:
-            statistics = found.statistics(allowed, output.channels)
+            statistics = found.statistics(allowed, output.channels, output.taps)
             balanced = allowed.one_sided or max(abs(statistics.gain_z), abs(statistics.offset_z)) <= allowed.z
             if statistics.rms <= statistics.rms_limit and balanced:
                 return contract, strictness < limits(declared, output.dtype, output.terms).relative

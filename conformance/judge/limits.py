@@ -75,18 +75,22 @@ filter's gradient; a channel's image, in pooling) negates all results of that ch
 odd, all their errors, and leaves other channels as they are. Sums of errors by channel thus have independent random
 signs, whatever happens inside of a channel, and z is taken over channels where it exceeds its limit over elements. A
 gain is even under this, but for `drift` its sums by channel have mean zero and are independent given the other operand.
-Where that is a few numbers, as with an image of two, all channels follow it: the mean over many of these is the other
-operand's, whose numbers are independent in turn, so that a gain is also taken over places, the sums of all channels.
+Where one or two products go into a rounding, the error follows each of its operands (below), the one that all channels
+share as well: the mean over many channels is the other operand's, whose numbers are independent in turn. The gain is
+then also taken over places, the sums of all channels. A number reaches as many places as a window has taps, all of them
+alike, so that z is divided by their root (shared errors). Of longer sums it is not: a wrong kernel of few places
+passed. A sum has no more products than either operand has numbers, however many its window has beside the image.
 
 Nor are they in any format where a bias has as many bits as the sums, as on the distribution of that name. Sums of a few
 products end in ties, which leave even numbers, so that the last bits of a sum are known more often than not, and those
 of the bias are the same for a whole channel: one rounding is up, or down, for most of its elements.
 
 *Few bits to round.* A product of two numbers of 16 bits is rounded to 16: with one product in a result, the error is a
-function of its two operands, and where one of these is little more than a power of two it follows the other. Nothing is
-said about gain and offset there. The sum of a few inputs, such as the gradient of a bias, has only a few bits more than
-the format. Of j bits all 2^j remainders are as probable, half a spacing among them, so that the mean square of the
-error is 1 + 2/4^j times that of a continuous one; the largest sums, which count most, have j = log2 sqrt(terms).
+function of its two operands, and where one of these is next to a power of two it follows the other. Nothing is said
+about gain and offset there, nor do they count such results among others: those whose s2 is their own size. The sum of a
+few inputs, such as the gradient of a bias, has only a few bits more than the format. Of j bits all 2^j remainders are
+as probable, half a spacing among them, so that the mean square of the error is 1 + 2/4^j times that of a continuous
+one; the largest sums, which count most, have j = log2 sqrt(terms).
 
 *Rounded constants.* One that every result is multiplied with adds up to u_acc*ref to its error: c*sum(ref^2) to
 sum(e*ref), c*sum(ref) to sum(e), and to the errors a multiple of ref that is taken off before their rms. Where elements
@@ -111,6 +115,8 @@ ALPHA = 1e-8
 RMS = 0.5
 """Root mean square error in units of u_out*rms(ref) + unit*rms(s2): sequential fp32 0.30, one output rounding 0.42."""
 
+FEW_PRODUCTS = 4
+"""Of which a sum has hardly more bits than a product."""
 TRANSFORM_ADDITIONS = 8
 """Roundings of an element's two-dimensional Winograd transforms: at most four additions on each axis."""
 
@@ -152,6 +158,8 @@ class OutputLimits:
     """What the mean of the roundings may add to a result, in units of spread."""
     few_states: bool = False
     """Whether roundings have so few different operands that only channels are independent."""
+    lone_products: bool = False
+    """Whether there are few states, and hardly a sum in them: roundings are of one product or few."""
     coarse: float = 1.0
     """Rms of the output's rounding, in multiples of that of a continuous error."""
     z: float = math.sqrt(2 * math.log(2 / ALPHA))
@@ -196,10 +204,11 @@ def limits(
     constants: Constants = NONE,
     fan_out: int = 1,
     adds_inputs: bool = False,
+    numbers: int = 0,
 ) -> OutputLimits:
     """Limits for an output of `count` elements of `dtype`, each the sum of `terms` products, or of inputs.
 
-    `fan_out` is the most elements that one rounding may reach.
+    `fan_out` is the most elements that one rounding may reach; `numbers`, how many the smaller operand has, if known.
     """
     accumulator = contract.accumulator(dtype)
     u = accumulator.unit_roundoff
@@ -233,6 +242,7 @@ def limits(
     partials = u_part * math.sqrt(splits)
     truncated = terms * smallest[accumulator.name] if contract.rounding == "zero" else 0.0
 
+    few_states = max(u, u_part) > FORMATS["fp32"].unit_roundoff
     single = terms == 1 and not adds_inputs and FORMATS[dtype].precision < FORMATS["fp32"].precision
     bits = max(1, int(math.log2(math.sqrt(terms))))
     inputs, sums = INPUT_FACTOR * u_in * growth, LAMBDA * (nearest + partials) + 2 * toward_zero
@@ -250,7 +260,8 @@ def limits(
         fan_out=fan_out,
         drift=roundings * growth * u**2 + splits * u_part**2,
         coarse=math.sqrt(1 + 2 / 4**bits) if adds_inputs else 1.0,
-        few_states=max(u, u_part) > FORMATS["fp32"].unit_roundoff,
+        few_states=few_states,
+        lone_products=few_states and min(terms, numbers or terms) <= max(FEW_PRODUCTS, 2 * splits),
         z=math.sqrt(fan_out * 2 * math.log(2 / ALPHA)),
     )
 

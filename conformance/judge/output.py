@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -33,6 +34,8 @@ class Output:
     propagated  contract -> bounds before the outputs' own rounding, by name, where the output is no plain sum
     reach       bound on s2 of what transforms compute of the inputs, whether an output needs it or not
     enclosed    contract, and whether sums are exact in every order -> the right values by name, where these are few
+    taps        elements of a window: the most places of a channel that one number of the other operand reaches
+    numbers     how many the smaller operand has; 0 where that is not known
     adds_inputs whether elements are sums of inputs, divided by a power of two at most, and not of products
     biased      whether all elements of a channel have one number added
     channels    which channel every element is of (what has a filter or an image of its own); broadcasts to the output
@@ -54,6 +57,8 @@ class Output:
     rest: np.ndarray | None = None
     reach: Callable[[], float] = lambda: 0.0
     channels: np.ndarray | None = None
+    taps: int = 1
+    numbers: int = 0
     adds_inputs: bool = False
     biased: bool = False
     enclosed: Callable[[Contract, bool], Mapping[str, Interval]] | None = None
@@ -62,9 +67,8 @@ class Output:
         """What a contract allows, whatever the values are."""
         if self.propagated is not None:
             return propagated_limits(contract, self.dtype)
-        return limits(
-            contract, self.dtype, self.terms, self.actual.size, self.constants, self.fan_out, self.adds_inputs
-        )
+        count, numbers = self.actual.size, self.numbers
+        return limits(contract, self.dtype, self.terms, count, self.constants, self.fan_out, self.adds_inputs, numbers)
 
     def limits(self, contract: Contract) -> tuple[OutputLimits, np.ndarray]:
         """What a contract allows, and the scale s2 of every element that it allows it in."""
@@ -119,6 +123,8 @@ def outputs_of(
             enclosed=enclosed,
             rest=rest.get(name),
             channels=_channels(tensor),
+            taps=math.prod(geometry.window),
+            numbers=min(inputs[factor].size for factor in (operator.data, operator.operand)),
             adds_inputs=(name == "dbias" or operator.factors == 1) and not errors.divisor & (errors.divisor - 1),
             biased="bias" in inputs,
             reach=lambda: float(

@@ -8,9 +8,12 @@ from functools import cached_property
 
 import numpy as np
 
+from conformance.dtypes import FORMATS
 from conformance.judge.limits import RMS, OutputLimits, half_ulp, spread
 
 _TINY = np.finfo(np.float64).tiny
+_ALONE = 2.0**-18
+"""How near s2 and the result are, relative to it, where it is one product: s2 is computed in float32."""
 BLOCK = 1 << 13
 """Elements per step: temporaries of 64 KiB stay in the cache, and malloc has them at hand, which takes larger ones from
 the system anew each time. Four times faster than steps of 2 MiB."""
@@ -29,7 +32,7 @@ class Statistics:
     gain_z     sum(e * ref) beyond the contract's own gain, normalised by its own root sum of squares
     offset_z   sum(e) beyond what the contract's own gain makes of the results, normalised likewise; both over elements
                or, if these do not let it pass and the contract leaves roundings few states, over channels; the
-               gain then also over the places of all channels
+               gain, of one or two products to a rounding, then also over the places of all channels
     """
 
     rms: float
@@ -43,11 +46,14 @@ class Groups:
     """Errors of elements with the same exact result, up to its sign, added up.
 
     count           how many errors of one size are as uncertain, taken together
+    total, product  sums of e and of e*ref
     square          sum over groups of (sum of e)^2
     product_square  sum over groups of (sum of e*ref)^2
     """
 
     count: float
+    total: float
+    product: float
     square: float
     product_square: float
 
@@ -58,7 +64,10 @@ class Residuals:
 
     actual: np.ndarray
     reference: np.ndarray
+    s2: np.ndarray
     rest: np.ndarray | None = None
+    coarse: bool = False
+    """Whether results, or the sums that they come from, are rounded to 16 bits."""
     mismatched: np.ndarray | None = None
     """Mask of the elements that exceed their bound, in one dimension; None where there are none."""
     worst: int = 0
@@ -80,16 +89,28 @@ class Residuals:
     magnitude_square: float = 0.0
     spread_product: float = 0.0
     """Sum of spread * |ref|."""
-    signal: float = 0.0
-    """Largest |ref| / bound: zeros are within the bounds where it is at most 1."""
+    hidden: int = 0
+    """How many results are not zero and within their bound of it."""
 
     def by_channel(self, channels: np.ndarray) -> tuple[float, float]:
         """Sums over channels of (sum of e)^2 and of (sum of e*ref)^2; `channels`: which one every element is of."""
         exact, channel = self.reference.reshape(-1), np.broadcast_to(channels, self.reference.shape).reshape(-1)
         with np.errstate(invalid="ignore", over="ignore"):
-            error = self.actual.reshape(-1).astype(np.float64) - exact
-            sums, products = np.bincount(channel, error), np.bincount(channel, error * exact)
+            sums, products = np.bincount(channel, self._errors), np.bincount(channel, self._errors * exact)
         return float(sums @ sums), float(products @ products)
+
+    @cached_property
+    def _errors(self) -> np.ndarray:
+        """In one dimension; where there are 16 bits, zero for results of one product (`conformance.judge.limits`)."""
+        size = np.abs(self.reference.astype(np.float64))
+        with np.errstate(invalid="ignore", over="ignore"):
+            errors = self.actual.astype(np.float64) - self.reference
+            if self.rest is not None:
+                errors -= self.rest
+            if self.coarse:
+                errors[np.abs(self.s2 - size) <= _ALONE * size] = 0
+        flat: np.ndarray = errors.reshape(-1)
+        return flat
 
     @cached_property
     def groups(self) -> Groups:
@@ -98,9 +119,7 @@ class Residuals:
         order = np.argsort(np.abs(exact))
         exact = exact[order]
         with np.errstate(invalid="ignore", over="ignore"):
-            error = self.actual.reshape(-1)[order].astype(np.float64) - exact
-            if self.rest is not None:
-                error -= self.rest.reshape(-1)[order]
+            error = self._errors[order]
             first = np.flatnonzero(np.append(True, np.diff(np.abs(exact)) != 0))
             sums, products = np.add.reduceat(error, first), np.add.reduceat(error * exact, first)
         members = np.diff(np.append(first, exact.size))[exact[first] != 0].astype(np.float64)
@@ -110,10 +129,11 @@ class Residuals:
         weights = members * sizes
         if (total := weights @ weights) > 0:
             count = min(count, NORMAL * weights.sum() ** 2 / total)
-        return Groups(max(1.0, float(count)), float(sums @ sums), float(products @ products))
+        squares = float(sums @ sums), float(products @ products)
+        return Groups(max(1.0, float(count)), float(sums.sum()), float(products.sum()), *squares)
 
-    def statistics(self, limits: OutputLimits, channels: np.ndarray | None = None) -> Statistics:
-        """The statistics of these errors under a contract; `channels`: see `by_channel`."""
+    def statistics(self, limits: OutputLimits, channels: np.ndarray | None = None, taps: int = 1) -> Statistics:
+        """The statistics of these errors under a contract; `channels`: see `by_channel`; `taps`: of a window."""
         square = self.square
         if limits.gain > 0 and self.reference_square > 0 and math.isfinite(self.product):
             gain = min(max(self.product / self.reference_square, -limits.gain), limits.gain)
@@ -132,18 +152,18 @@ class Residuals:
         allowed = limits.gain * self.reference_square + limits.drift * self.spread_product
         gain_z, own = z_score(self.product, allowed, self.product_square), allowed
         if not abs(gain_z) <= limits.z:
-            gain_z = z_score(self.product, allowed, self.groups.product_square)
+            gain_z = z_score(self.groups.product, allowed, self.groups.product_square)
         allowed = limits.gain * (abs(self.reference_total) if limits.shared_constants else self.reference_sizes)
         offset_z = z_score(self.total, allowed, self.square)
         if not abs(offset_z) <= limits.z:
-            offset_z = z_score(self.total, allowed, self.groups.square)
+            offset_z = z_score(self.groups.total, allowed, self.groups.square)
         if limits.few_states and channels is not None and not max(abs(gain_z), abs(offset_z)) <= limits.z:
             sums, products = self.by_channel(channels)
-            gain_z = min(gain_z, z_score(self.product, own, products), key=abs)
-            offset_z = min(offset_z, z_score(self.total, allowed, sums), key=abs)
-            if not abs(gain_z) <= limits.z:
+            gain_z = min(gain_z, z_score(self.groups.product, own, products), key=abs)
+            offset_z = min(offset_z, z_score(self.groups.total, allowed, sums), key=abs)
+            if limits.lone_products and not abs(gain_z) <= limits.z:
                 _, products = self.by_channel(_places(channels, self.reference.shape))
-                gain_z = min(gain_z, z_score(self.product, own, products), key=abs)
+                gain_z = min(gain_z, z_score(self.groups.product, own, taps * products), key=abs)
         return Statistics(rms, rms_limit, gain_z, offset_z)
 
 
@@ -172,7 +192,8 @@ def measure(
     NaN and infinities must be where and what they are in the reference, apart from results that round to infinity. A
     bound that is not finite where the reference is would let everything pass, and lets nothing.
     """
-    found = Residuals(actual, reference, rest)
+    coarse = limits.few_states or limits.format.precision < FORMATS["fp32"].precision
+    found = Residuals(actual, reference, s2, rest, coarse)
     flat = [array.reshape(-1) for array in (actual, reference, s2)]
     overflow = (2 - 2 * limits.format.unit_roundoff) * 2.0**limits.format.emax
     with np.errstate(invalid="ignore", over="ignore"):
@@ -185,8 +206,7 @@ def measure(
 
             bound = limits.bound(exact, scale)
             share = size / bound
-            signal = float(np.max(np.abs(exact) / bound))
-            found.signal = math.inf if math.isnan(signal) else max(found.signal, signal)
+            found.hidden += int(np.count_nonzero((np.abs(exact) <= bound) & (exact != 0)))
             share[~np.isfinite(values) | ~np.isfinite(exact) | ~np.isfinite(bound)] = math.inf
             overflowed = np.isinf(values) & (np.copysign(1, values) * exact > overflow)
             share[(values == exact) | (np.isnan(values) & np.isnan(exact)) | overflowed] = 0

@@ -108,8 +108,8 @@ class Arithmetic(Protocol):
         """Whether a variance is the mean of squares less the square of the mean."""
         ...
 
-    def product(self, exact: np.ndarray, s2: np.ndarray, terms: int) -> np.ndarray:
-        """The bound of sums of `terms` products."""
+    def product(self, exact: np.ndarray, s2: np.ndarray, terms: int, bits: int | None = None) -> np.ndarray:
+        """The bound of sums of `terms` products; `bits`: the most that any of these sums needs, where it is known."""
         ...
 
     def sum(self, elements: np.ndarray) -> np.ndarray:

@@ -48,6 +48,8 @@ class Tally:
         """Implementation -> reasons of cases that it declares to support and refuses when it is called."""
         self.weak: defaultdict[tuple[str, str], dict[str, None]] = defaultdict(dict)
         """(implementation, what its contract is weaker in than fp32) -> operators with dtypes."""
+        self.unverified: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        """Implementation -> outputs that are not verified, and why, in cases that others make pass."""
         self.not_implemented: defaultdict[str, Counter[str]] = defaultdict(Counter)
         """Implementation -> operators that it does not implement, and their cases."""
         self.accepted: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -75,6 +77,8 @@ class Tally:
             self.profiles[name, record.dtype].add(record)
         if weakness := weakness_of(record):
             self.weak[name, weakness][f"{record.operator} {record.dtype}"] = None
+        for output in record.unverified:
+            self.unverified[name][f"{record.operator} {output}, whose limits exceed most of its results"] += cases
         if record.work is not None:
             self.moved[name, record.operator].append((record, record.work))
         if isinstance(record, CheckRecord):

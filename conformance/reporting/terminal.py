@@ -79,8 +79,9 @@ def summary(tally: Tally, width: int, listed: Set[str]) -> Iterator[Line]:
         yield from _wrapped(_not_implemented(tally, name), width)
         for (_, weakness), places in sorted(item for item in tally.weak.items() if item[0][0] == name):
             yield from _wrapped(f"weaker contract: {name}: {weakness} ({', '.join(sorted(places))})", width)
-        for reason, count in tally.refused[name].most_common():
-            yield from _wrapped(f"refused at run time: {name}: {count:,} x {reason}", width)
+        for what, reasons in (("not verified", tally.unverified[name]), ("refused at run time", tally.refused[name])):
+            for reason, count in reasons.most_common():
+                yield from _wrapped(f"{what}: {name}: {count:,} x {reason}", width)
         for status, reasons in (("unsupported", tally.refusals[name]), ("waived", tally.waivers[name])):
             every = reasons.most_common()
             commonest = every if status in listed else every[:MAX_REASONS]

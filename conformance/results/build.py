@@ -116,6 +116,7 @@ def _attempt(case: Case, verdict: Verdict) -> dict[str, Any]:
             judgement.output: {check.name: (number(check.value), float(check.limit)) for check in judgement.checks}
             for judgement in verdict.judgements
         },
+        "unverified": verdict.unverified,
         "profile": {j.output: _profile(j) for j in verdict.judgements if j.profile},
         "work": _work(verdict.work, least, case.operator.flops(geometry), dtype) if verdict.work and least else None,
         "versions": versions()

@@ -199,6 +199,7 @@ class Record(Struct, tag_field="kind", frozen=True, kw_only=True, omit_defaults=
     storage      how operands lie in memory; empty where all are contiguous
     check        of a behaviour check, its name
     terms        contraction length, by output
+    unverified   outputs that pass because limits exceed most of their results: nothing is known of them
     printed      the last lines that the kernel has printed, where it did not pass
     refused      whether the kernel raised Unsupported when it was called, although it had declared to support the case
     """
@@ -231,6 +232,7 @@ class Record(Struct, tag_field="kind", frozen=True, kw_only=True, omit_defaults=
     contract: Contract | None = None
     terms: dict[str, Count] = {}
     checks: Checks = {}
+    unverified: tuple[str, ...] = ()
     profile: dict[str, Profile] = {}
     seconds: dict[str, Seconds] = {}
     work: Work | None = None

@@ -15,6 +15,7 @@ from conformance import Contract, Implementation, Unsupported, check, torch_arra
 from conformance.implementations import registry
 from conformance.operators import FAMILIES, OPERATORS, parse
 from conformance.resources import IMPLS
+from conformance.results import build
 from tests import kernels
 from tests.formats.test_floating_point import GLIBC, ROUNDING, switched
 
@@ -110,6 +111,17 @@ def test_filters_of_zeros_leave_the_reference_of_the_others_exact():
     problem = "bn n1 c17 h1 w5 k4 r2 s2 u3x2 p0:2x0"
     found = check("numpy-direct", problem, operator="conv_bn_backward", dtype="fp64", distribution="range")
     assert found.passed, found.reason
+
+
+def test_an_output_whose_limits_exceed_it_is_not_verified():
+    """Of two elements the normalised ones are 1 and -1, and nothing of dy is left for dx and dw but roundings."""
+    small = "bn n1 c3 d300 h1 w4 k1 t300 r1 s2 u2x4x2 p1:0x0:1x0:1 run0 eps9"
+    found = check(NUMPY, small, operator="conv_bn_backward", dtype="fp16")
+    assert found.passed
+    assert build.record(found.case, found.verdict).unverified == ("dx", "dw")
+    assert "dx is not verified: limits exceed most of its results" in found.explain()
+    nothing = check(NUMPY, f"{small} affine0", operator="conv_bn_backward", dtype="fp16")
+    assert nothing.status == "unsupported"
 
 
 def test_special_values_are_no_errors_where_they_belong():

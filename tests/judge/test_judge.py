@@ -321,6 +321,10 @@ WHAT_ZEROS_DO = {
     "equality shows them": (Contract(), "integer", np.ones(9), "fail"),
     "the bound allows them": (WEAK, "wide", np.ones(9), "allowed"),
     "the statistics show them": (WEAK, "fixed", np.full(9, 5.0), "fail"),
+    "the bound allows most": (WEAK, "wide", np.where(np.arange(9) < 5, 1.0, 1e6), "mostly"),
+    "the bound allows a few": (WEAK, "wide", np.where(np.arange(9) < 4, 1.0, 1e6), "fail"),
+    "of those that are not right anyway": (WEAK, "wide", np.where(np.arange(9) < 6, 0, [1.0, 1.0, 1e6] * 3), "mostly"),
+    "the statistics show most": (WEAK, "fixed", np.full(9, 5.0) + 1e3 * (np.arange(9) > 6), "fail"),
     "they are right": (WEAK, "fixed", np.zeros(9), "right"),
     "they are exactly right": (Contract(), "integer", np.zeros(9), "right"),
     "NaN shows them": (WEAK, "special", np.full(9, np.nan), "fail"),
@@ -348,21 +352,40 @@ def test_errors_of_16_bit_accumulators_are_counted_by_channel():
     assert failed(judge(every, "fixed", Contract(accumulate="bf16"))) == {"offset z"}
 
 
+def test_a_result_of_one_product_has_no_gain():
+    """Beside a border an image of two elements leaves one product, and all channels had the gain of its number."""
+    alone = (1 - 2.0**-8) * np.random.default_rng(1).integers(128, 256, 2001) * 2.0**-8
+    exact = np.stack([alone, np.random.default_rng(2).uniform(0.5, 1, 2001)])
+
+    def gained(exact: np.ndarray, change: float, dtype: str = "bf16") -> set[str]:
+        actual = (exact * (1 + change)).astype(STORAGE[dtype])
+        s2 = exact * np.array([[1], [0.8]])[: len(exact)]
+        return failed(judge(Output("y", "NK", dtype, 2, actual, exact, lambda: {"y": s2}), "fixed", Contract()))
+
+    assert gained(exact, 0) == set()
+    assert "gain z" in gained(exact[::-1], 0), "of several products it would be one"
+    assert "gain z" in gained(exact, 2.0**-9)
+    assert "gain z" in gained(exact[:1], 2.0**-22, "fp32"), "of 24 bits it is one of the kernel's"
+
+
 def test_a_gain_that_all_channels_have_from_one_operand_of_few_numbers_is_none():
     """Split-K partials of fp16 of an image of two elements had a gain of 7.1, of 6.2 allowed, over 70,001 channels."""
     weights = np.random.default_rng(1).uniform(-1, 1, (1, 70_001, 1, 1))
     own = np.array([2.0**-12, 2.0**-13, -(2.0**-14)])
     channels = np.arange(70_001)[:, None, None]
 
-    def gained(relative: np.ndarray) -> set[str]:
+    def gained(relative: np.ndarray, terms: int = 2, taps: int = 1) -> set[str]:
         exact = weights * np.linspace(0.5, 1, relative.size)
         actual = (exact * (1 + relative)).astype(np.float32)
         ones = np.ones(exact.shape)
-        one = Output("y", "NKPQ", "fp32", 9, actual, exact, lambda: {"y": ones}, channels=channels)
+        one = Output("y", "NKPQ", "fp32", terms, actual, exact, lambda: {"y": ones}, channels=channels, taps=taps)
         return failed(judge(one, "fixed", Contract(accumulate="fp16")))
 
+    hundred = np.full(100, 2.0**-12)
     assert gained(own) == set()
-    assert gained(np.full(100, 2.0**-12)) == {"gain z"}, "with a hundred numbers it is one"
+    assert gained(own, terms=9) == {"gain z"}, "of longer sums it is the kernel's"
+    assert gained(hundred) == {"gain z"}, "with a hundred numbers it is one"
+    assert gained(hundred, taps=9) == set(), "with eleven that a window sees nine times each it is none"
 
 
 @pytest.mark.parametrize("text", ["n1 c1 h16 w1000 k1 r3 s1 b1", "n1 c4 h16 w1000 k1 r3 s3 b1"])

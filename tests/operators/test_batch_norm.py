@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 from conformance.execution.verify import judged
 from conformance.inputs import Expectation, Recipe
-from conformance.judge import Contract, outputs_of
+from conformance.judge import Contract, outputs_of, passes
+from conformance.judge.output import Output
 from conformance.operators import NORMALISED, OPERATORS, Arrays, ConvBnGeometry, double_double, parse
+from conformance.operators.conv_bn.known_bad import KNOWN_BAD
 from conformance.operators.conv_bn.steps import Steps
 from tests.operators.definitions import convolved, gradients
 
@@ -143,15 +145,43 @@ def test_a_variance_far_below_the_mean_keeps_its_digits():
     assert found["mean"][0] == float(mean)
 
 
+LARGE_MEANS = ("bn n8 c4 w65 k6 s3", "bn n2 c4 h8 w9 k6 r3 s3", "bn n4 c3 d5 h6 w7 k4 t2 r3 s3")
+
+
+@pytest.mark.parametrize("text", LARGE_MEANS)
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("operator", ["conv_bn_forward", "conv_bn_backward"])
+def test_limits_beside_large_means_are_far_below_the_results(operator: str, dtype: str, text: str):
+    """Those of dw were thirty times dw, so that any gradient of the filters passed there."""
+    for seed in range(3):
+        found = expected(operator, text, dtype, "shifted", seed)
+        for output in outputs(found, found.reference):
+            allowed, scale = output.limits(Contract())
+            limit = allowed.bound(output.reference, scale)
+            assert np.square(limit).mean() <= np.square(output.reference).mean() / 100, output.name
+
+
+def test_a_sum_that_cancels_is_no_dgamma():
+    """Of an honest sum for the mean the error in dgamma was as large as that of sums that cancel."""
+    (cancels,) = (mutant for mutant in KNOWN_BAD if "dgamma as a difference" in mutant.name)
+    for seed in range(3):
+        found = expected("conv_bn_backward", LARGE_MEANS[0], "fp32", "shifted", seed)
+        for run, right in ((cancels.base, True), (cancels.run, False)):
+            made = run(found.recipe.operator, found.recipe.geometry, found.inputs, "fp32")
+            failed = [output.name for output in outputs(found, made) if not passes(output, "shifted", Contract())]
+            assert failed == ([] if right else ["dgamma"]), seed
+
+
+def outputs(found: Expectation, made: Arrays) -> list[Output]:
+    recipe = found.recipe
+    of = recipe.operator, recipe.geometry, recipe.dtype, found.inputs, made, found.reference
+    return outputs_of(*of, lambda: found.magnitude, found.rest)
+
+
 def test_bounds_whose_squares_leave_float32_are_numbers():
     """A limit that is no number failed every element: of a right kernel with bf16 sums, one output a channel."""
-    operator, geometry = OPERATORS["conv_bn_backward"], parse("bn n3 c1 w510 k2 s511 u5 p0:1 affine0 eps9 outside1")
-    expected = Expectation(Recipe(operator, geometry, "fp32", "fixed", 0))
-    outputs = outputs_of(
-        operator, geometry, "fp32", expected.inputs, expected.reference, expected.reference,
-        lambda: expected.magnitude, expected.rest,
-    )  # fmt: skip
-    for output in outputs:
+    found = expected("conv_bn_backward", "bn n3 c1 w510 k2 s511 u5 p0:1 affine0 eps9 outside1", seed=0)
+    for output in outputs(found, found.reference):
         _, bound = output.limits(Contract(accumulate="bf16"))
         assert np.isfinite(bound).all(), output.name
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from operator import attrgetter
 
 import numpy as np
 
 from conformance.contract import Contract
-from conformance.dtypes import BF16, FORMATS, FP16, FP32, TF32
+from conformance.dtypes import BF16, FORMATS, FP16, FP32, TF32, Format
 from conformance.operators import CONVOLUTIONS, Arrays, ConvGeometry, Operator
 from conformance.operators.conv import known_bad_formats
+from conformance.operators.known_kernels import sums
 from conformance.operators.known_kernels.arithmetic import EXACT, KernelArithmetic, scaled_in_fp32, to
 from conformance.operators.known_kernels.kernel import (
     DEFAULT,
@@ -28,8 +30,9 @@ from conformance.operators.known_kernels.kernel import (
 )
 from conformance.operators.known_kernels.lowering import lowered
 from conformance.operators.known_kernels.memory import masked_reads, without_nan
-from conformance.operators.known_kernels.rounding import bits, flushed, outward
+from conformance.operators.known_kernels.rounding import bits, flushed, outward, rounded
 from conformance.operators.known_kernels.structure import Paths, on_paths
+from conformance.operators.known_kernels.sums import Sum, direct
 from conformance.operators.spatial import is_padded
 
 
@@ -84,8 +87,19 @@ def _atomic(operator: Operator, geometry: ConvGeometry, inputs: Arrays, dtype: s
     return total
 
 
+def _cut_off(format: Format) -> Mutant:
+    """What it declares, but for the direction of a rounding: only the gain of all results shows it."""
+    declared = Sum(lanes=sums.always(4), kept=format)
+    cut = replace(declared, keeps=partial(rounded, way=np.trunc))
+    return Mutant(
+        f"4 declared partial sums cut off to {format.name}", "precision", partial(direct, cut),
+        Contract(splits=4, partials=format.name), dtypes=FP32_ONLY, base=partial(direct, declared),
+    )  # fmt: skip
+
+
 _PRECISION: tuple[Mutant, ...] = (
     *(Mutant(name, "precision", run, dtypes=dtypes, base=EXACT) for name, run, dtypes in _EMULATED),
+    *map(_cut_off, (BF16, FP16)),
     Mutant(
         "dw of the images added in the storage dtype", "precision", _atomic, DEFAULT, CONVOLUTIONS[2:], dtypes=SHORT,
         base=exact,

@@ -176,9 +176,15 @@ ROWS = (
     CampaignRow("n1 c24 d4 h4 w5 k8 t3 r3 s3 p1 b1", every=5),
     CampaignRow("n1 c64 d3 h3 w3 k8 t3 r3 s3 p1", ("conv_forward",), every=10),
     CampaignRow("n1 c2 d16 h16 w17 k4 t3 r3 s3 p1 b1", ("conv_backward_weight",), every=10),
+    CampaignRow("n1 c1 h1 w2 k501 r1 s2 p0x1", ("conv_forward",), 5, "split-k"),
+    CampaignRow("n1 c3 h1 w1 k101 r1 s60 p0x59", ("conv_forward",), 5, "split-k"),
+    CampaignRow("n1 c65 h3 w4 k1 r3 s3", ("conv_backward_data",), 5, "-"),
+    CampaignRow("n1 c101 h1 w60 k2 r1 s60", ("conv_backward_data",), 5, "split-k"),
+    CampaignRow("n3 c301 h1 w1 k1 r1 s1", ("conv_backward_weight",), 5, "-"),
 )
 """Contractions from 1 term to 4,608; the longer, the fewer outputs and the fewer seeds. One row has many outputs, since
-statistics see more of a systematic error then; and two more for accumulators of 16 bits, whose errors are related."""
+statistics see more of a systematic error then; and two more for accumulators of 16 bits, whose errors are related. In
+the last ones an operand is one to three numbers, which all errors follow."""
 MEDIUM = (
     "n2 c8 h9 w9 k16 r3 s3 p1 b1",
     "n1 c64 h6 w6 k16 r3 s3 p1",

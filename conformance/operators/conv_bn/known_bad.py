@@ -49,7 +49,7 @@ from conformance.operators.known_kernels.kernel import (
 from conformance.operators.known_kernels.rounding import bits, narrowed, rounded
 from conformance.operators.known_kernels.structure import Paths, on_paths
 from conformance.operators.known_kernels.sums import Sum
-from conformance.operators.spatial import as_image, is_padded
+from conformance.operators.spatial import as_image, by_channel, is_padded
 
 FORWARD, BACKWARD, INFERENCE = (f"conv_bn_{name}" for name in ("forward", "backward", "inference"))
 TRAINING, OUTWARD = (FORWARD, BACKWARD), (FORWARD, INFERENCE)
@@ -398,7 +398,15 @@ def _two_elements(operator: Operator, geometry: ConvBnGeometry, inputs: Arrays, 
     return replace(GOOD, inverse=without_epsilon)(operator, geometry, inputs, dtype)
 
 
+def _cancelling(operator: Operator, geometry: ConvBnGeometry, inputs: Arrays, dtype: str) -> Arrays:
+    """dgamma as the sum of dy*z less the mean times the sum of dy: where means are large, two that are much larger."""
+    outputs, c = GOOD(operator, geometry, inputs, dtype), GOOD.channels(geometry, inputs, dtype)
+    dy = GOOD.wide(by_channel(inputs["dy"]))
+    return outputs | {"dgamma": (in_turn(dy * c.z) - c.mean * in_turn(dy)) * c.inverse}
+
+
 _OTHERS = (
+    mutant("dgamma as a difference of two sums", _cancelling, (BACKWARD,), when=lambda g: g.affine),
     mutant("dgamma and dbeta added in the storage dtype", _by_image, (BACKWARD,), SHORT,
             lambda g: g.affine and g.n > 1),
     mutant("statistics that lost an update", _losing, TRAINING),

@@ -23,6 +23,7 @@ of inv = 1 / (s + eps), s = sqrt(sum d^2 / (M - 1)), makes pull = product * inv 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -188,11 +189,17 @@ def _moved(geometry: ConvBnGeometry, old: np.ndarray, new: np.ndarray) -> np.nda
 
 
 def intermediate(geometry: ConvBnGeometry, inputs: Given, dtype: Any) -> Arrays:
-    """z, s2 of z and d as [K, M]; mean and var as [K]. s2 is computed in `dtype`."""
+    """z, s2 of z and d as [K, M]; mean and var as [K]; `bits` that any sum in z needs. s2 is computed in `dtype`."""
     found = BatchStatistics.of(geometry, inputs, np.float64)
     s2 = by_channel(CONV.magnitude(geometry.conv, _pair(inputs), dtype)["y"].astype(np.float64))
     var = found.variance(geometry.freedom)
-    return {"z": found.z, "s2": s2, "d": found.d, "mean": found.mean, "var": var}
+    return {"z": found.z, "s2": s2, "d": found.d, "mean": found.mean, "var": var, "bits": _bits(geometry, inputs)}
+
+
+def _bits(geometry: ConvBnGeometry, inputs: Given) -> np.ndarray:
+    terms = geometry.filter.size // geometry.k
+    widths = (double_double.width(inputs[name].astype(np.float64)) for name in ("x", "w"))
+    return np.array(sum(widths) + math.ceil(math.log2(max(1, terms))))
 
 
 class ConvBnInference(ConvBn):

@@ -5,8 +5,9 @@ has its value). Bounds of independent errors add in squares under a sum; those o
 as they stand. u is the accumulator's unit roundoff, sums_M the bound of a sum of M terms in units of its spread,
 b = |gamma|.
 
-*Convolution.* z_ = inputs*s2 + sums*spread + tiny, as for a convolution alone (an underscore marks a bound); and half a
-spacing of the storage format where the contract says that z is rounded `between` the parts.
+*Convolution.* z_ = inputs*s2 + sums*spread + tiny, as for a convolution alone (an underscore marks a bound), or tiny
+alone where the accumulator holds all bits that any sum of these products needs; and half a spacing of the storage
+format where the contract says that z is rounded `between` the parts.
 
 *Sums.* Roundings of a sum are independent as long as what is added differs by more than the accumulator's spacing. Of
 the R elements of a channel that do not - a constant channel has no others - each may lose the same u of the partial
@@ -15,10 +16,12 @@ sum: u*R*(1 - R/2M)*|sum| is added, which is where sequential addition of a cons
 *Mean.* mean_ = average(z_) + sums_M(z)/M + u*|mean|. No credit is taken for z's errors averaging out: on constant
 channels they are one error.
 
-*Variance.* With d = z - mean, d_ = z_ + mean_ + u*|d|: var_ = average(2*|d|*d_ + d_^2) + 2*u*var +
-sums_M((|d| + d_)^2)/M. This is what two passes, or Welford's updates, keep to (Chan, Golub and LeVeque, The American
-Statistician 37, 1983); raw moments, where declared, about zero or about any element, have the same with |d| + reach for
-d, reach = max(|mean|, max|d|), and 2*reach*mean_ + mean_^2 + 2*u*reach^2 for the square of the mean.
+*Variance.* With d = z - mean, d_ = z_ + mean_ + u*|d|: var_ = average(2*|d|*(z_ + u*|d|) + d_^2) + 2*f*|d|_2*mean_/M
++ 2*u*var + sums_M((|d| + d_)^2)/M, f as below. One error of the mean meets sum d, which is zero, and remains in d_^2;
+Welford's updates and blocks have one for each element, independent of it. This is what two passes, or Welford's
+updates, keep to (Chan, Golub and LeVeque, The American Statistician 37, 1983); raw moments, where declared, about zero
+or about any element, add the same with |d| + reach for d and z_ for d_, reach = max(|mean|, max|d|), and
+2*reach*mean_ + mean_^2 + 2*u*reach^2 for the square of the mean.
 
 *Inverse deviation.* inv falls: inv_ = max(inv(var - var_) - inv, inv - inv(var + var_)) + 4*u*inv, no variance below
 zero. It is not linearised, since var_ may exceed var, where the first of the two ends at 1/sqrt(eps) and the second is
@@ -63,7 +66,8 @@ from conformance.operators.spatial import as_image, by_channel, column
 
 _DX, _DW = ConvBackwardData(), ConvBackwardWeight()
 CLUSTERS = 2.0
-"""For errors of z weighed by dy: windows with the same data share one, and their dy need not cancel."""
+"""For errors of z weighed by dy: windows with the same data share one, and their dy need not cancel. For those of
+running means weighed by d: the next one begins where the last one is."""
 LARGEST = 1e15
 """Of what is added up in float32: sums of products of two such numbers are within its range."""
 FOLDED = 4.0
@@ -98,7 +102,7 @@ def pull(geometry: ConvBnGeometry, var: np.ndarray, product: np.ndarray) -> np.n
 
 def _statistics(geometry: ConvBnGeometry, scales: Arrays, arithmetic: Arithmetic) -> _Bounds:
     d, mean, var, u = scales["d"], scales["mean"], scales["var"], arithmetic.u
-    z_bound = _of_z(geometry, scales, arithmetic)
+    z_bound = _of_z(geometry, scales, arithmetic, int(scales["bits"]))
     mean_bound = z_bound.mean(axis=1) + arithmetic.sum(_summed(scales, arithmetic)) / geometry.count + u * np.abs(mean)
     d_bound = z_bound + mean_bound[:, None] + u * np.abs(d)
     var_bound = _of_variance(geometry, scales, arithmetic, z_bound, mean_bound, d_bound)
@@ -114,8 +118,8 @@ def _furthest(falling: Callable[[np.ndarray], np.ndarray], var: np.ndarray, boun
     return np.maximum(most - exact, exact - least)
 
 
-def _of_z(geometry: ConvBnGeometry, scales: Arrays, arithmetic: Arithmetic) -> np.ndarray:
-    bound = arithmetic.product(scales["z"], scales["s2"], geometry.filter.size // geometry.k)
+def _of_z(geometry: ConvBnGeometry, scales: Arrays, arithmetic: Arithmetic, bits: int | None = None) -> np.ndarray:
+    bound = arithmetic.product(scales["z"], scales["s2"], geometry.filter.size // geometry.k, bits)
     return bound + arithmetic.between(np.abs(scales["z"]) + bound)
 
 
@@ -127,9 +131,15 @@ def _of_variance(
     mean_bound: np.ndarray,
     d_bound: np.ndarray,
 ) -> np.ndarray:
-    bound = _of_squares(geometry, scales["d"], d_bound, arithmetic) + 2 * arithmetic.u * scales["var"]
+    d, u = scales["d"], arithmetic.u
+    own = (2 * np.abs(d) * (z_bound + u * np.abs(d)) + d_bound**2).sum(axis=1)
+    moving = 2 * CLUSTERS * np.linalg.norm(d, axis=1) * mean_bound
+    summed = arithmetic.sum((np.abs(d) + d_bound) ** 2)
+    bound = (own + moving + summed) / geometry.freedom + 2 * u * scales["var"]
     if arithmetic.raw_moments:
-        bound = bound + _of_squares(geometry, _summed(scales, arithmetic), z_bound, arithmetic)
+        values = _summed(scales, arithmetic)
+        errors = (2 * values * z_bound + z_bound**2).sum(axis=1)
+        bound += (errors + arithmetic.sum((values + z_bound) ** 2)) / geometry.freedom
         reach = _reach(scales)
         bound += 2 * reach * mean_bound + mean_bound**2 + 2 * arithmetic.u * reach**2
     return bound
@@ -145,12 +155,6 @@ def _summed(scales: Arrays, arithmetic: Arithmetic) -> np.ndarray:
     if not arithmetic.raw_moments:
         return scales["z"]
     return np.abs(scales["d"]) + _reach(scales)[:, None]
-
-
-def _of_squares(geometry: ConvBnGeometry, values: np.ndarray, bound: np.ndarray, arithmetic: Arithmetic) -> np.ndarray:
-    """The bound of sum(values^2) over the degrees of freedom."""
-    errors = (2 * np.abs(values) * bound + bound**2).sum(axis=1)
-    return (errors + arithmetic.sum((np.abs(values) + bound) ** 2)) / geometry.freedom
 
 
 def _of_y(
@@ -280,7 +284,7 @@ def _of_pull(
 def _linear(operator: Operator, geometry: ConvBnGeometry, inputs: Arrays) -> np.ndarray:
     """A convolution's gradient at other tensors, in float32: it scales a bound, no more."""
     # squares of a bound far beyond any value leave float32, and became limits that are no number
-    wide = any(np.abs(array).max(initial=0) > LARGEST for array in inputs.values() if array is not None)
+    wide = any(float(np.abs(array).max(initial=0)) > LARGEST for array in inputs.values() if array is not None)
     dtype = np.float64 if wide else np.float32
     return next(iter(operator.reference(geometry.conv, inputs, dtype).values())).astype(np.float64)
 

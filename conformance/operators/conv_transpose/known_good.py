@@ -18,6 +18,8 @@ ROWS = (
     CampaignRow("convt n2 c16 h5 w5 k8 r3 s3 u2 p1 o1 b1", every=10),
     CampaignRow("convt n2 c8 w17 k6 s5 u3 p1 o2 b1", every=5),
     CampaignRow("convt n1 c4 d3 h4 w3 k6 t2 r3 s3 u2 p0x1x1 o1", every=10),
+    CampaignRow("convt n1 c1 h1 w1 k101 r1 s60", every=5, kernels="split-k"),
+    CampaignRow("convt n1 c2 h1 w1 k301 r1 s1", every=5, kernels="split-k"),
 )
 MEDIUM = (
     "convt n2 c16 h5 w5 k8 r3 s3 u2 p1 o1 b1",

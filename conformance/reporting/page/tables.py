@@ -154,10 +154,14 @@ class Digest:
 
     @cached_property
     def findings(self) -> list[Table]:
-        """Reasons with the cases that they explain, and invalid arguments that are accepted."""
-        accepted = [(n, c, why) for n, held in sorted(self.tally.accepted.items()) for why, c in sorted(held.items())]
+        """Reasons with the cases that they explain, outputs that are not verified, and invalid arguments."""
+        accepted, unverified = (
+            [(n, c, why) for n, held in sorted(found.items()) for why, c in sorted(held.items())]
+            for found in (self.tally.accepted, self.tally.unverified)
+        )
         kinds = {
             "Unsupported": self.reasons("unsupported"),
+            "Not verified": unverified,
             "Refused at run time": self.reasons("unsupported", refused=True),
             "Waived": self.reasons("waived"),
             "Unavailable": self.reasons("unavailable"),
