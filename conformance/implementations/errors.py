@@ -41,7 +41,6 @@ def described(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[:MAX_MESSAGE]}{more}"
 
 
-
 def of_the_suite(file: str | Path) -> bool:
     """Whether a file is no implementation's; those that ship with the suite lie inside the package."""
     return Path(file).is_relative_to(PACKAGE) and not Path(file).is_relative_to(IMPLS)
