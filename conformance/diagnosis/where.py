@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -200,7 +201,7 @@ def _kinds(geometry: Any) -> list[list[str]]:
     return [*kinds, [*IMAGE[geometry.rank]], [*WINDOW[geometry.rank]]]
 
 
-def _changed(one: Tried, change: Mapping[str, int]) -> Tried | None:
+def _changed(one: Tried, change: dict[str, int]) -> Tried | None:
     """A case with other parameters; None where they are the same, or there is no such problem."""
     own = parameters(one.geometry)
     try:
@@ -229,12 +230,23 @@ class _Search:
         fails: what is left it takes to fail, and what passed on the way lacks one thing (Zeller and Hildebrandt, IEEE
         TSE 28(2), 2002)."""
         failing = min((one for one in self.tried if one.failed), key=lambda one: one.size, default=None)
-        place = 0
-        while failing is not None and tries and place < len(plainer := [*self._plainer(failing)]):
-            failed = self._run(plainer[place]) if plainer[place] else None
+        if failing is None:
+            return
+        own = failing.geometry
+        goal, channels_first = SIMPLEST[own.family, own.rank], layouts_of(own.rank)[0]
+        steps: list[Callable[[Tried], Tried | None]] = [
+            lambda one: Tried(one.geometry, replace(one.variant, dtype="fp32"), failed=False),
+            lambda one: Tried(one.geometry, replace(one.variant, layout=channels_first), failed=False),
+        ]
+        for names in (*_kinds(own), *([name] for name in parameters(own))):
+            steps.append(partial(_changed, change={name: goal[name] for name in names}))
+        for step in steps:
+            plainer = step(failing)
+            if plainer is None or hides(plainer.geometry) or self._is_known(plainer) or not tries:
+                continue
+            failed = self._run(plainer)
             tries -= failed is not None
-            failing = Tried(plainer[place].geometry, plainer[place].variant, failed=True) if failed else failing
-            place += 1
+            failing = self.tried[-1] if failed else failing
 
     def contrast(self, tries: int) -> None:
         """Where no condition is left, run problems that lack most of what the failing cases have in common."""
@@ -255,11 +267,11 @@ class _Search:
             return
         mine, left = [*found[place].failing], found[place].conditions
         near = sorted((one for one in self.tried if one.traits in mine), key=lambda one: one.size)[:NEAR]
-        pool = [*chain.from_iterable(map(self._toggled, near)), *self._drawn(near)]
+        pool: list[Tried] = [*chain.from_iterable(map(self._toggled, near)), *self._drawn(near)]
         if not any(hides(one.geometry) for one in near):
             pool = [one for one in pool if not hides(one.geometry)]
         for turn in range(PATIENCE * tries):
-            fresh = [one for one in pool if (one.geometry.descriptor, one.variant) not in self._known]
+            fresh = [one for one in pool if not self._is_known(one)]
             # in turn: some conditions cannot be told apart, which would leave no problem to doubt the best one by
             telling = self._telling(left, fresh) if turn % 2 else None
             chosen = telling or self._doubting(left[0], mine, fresh, turn)
@@ -274,6 +286,9 @@ class _Search:
             left = conditions(mine, Passing(self._passing()))
             if not left or not tries:
                 return
+
+    def _is_known(self, one: Tried) -> bool:
+        return (one.geometry.descriptor, one.variant) in self._known
 
     def _run(self, chosen: Tried) -> bool | None:
         """Whether a case fails, which is known from now on; None where that cannot be said."""
@@ -290,26 +305,13 @@ class _Search:
         kinds, goal = _kinds(failing.geometry), SIMPLEST[failing.geometry.family, failing.geometry.rank]
         changes = [{name: goal[name] for name in names} for names in (*kinds, *([name] for name in own))]
         changes += [dict.fromkeys(names, own[names[0]]) for names in kinds if names]
-        for change in changes:
-            if made := _changed(failing, change):
+        for made in (_changed(failing, change) for change in changes):
+            if made is not None:
                 yield made
         for dtype in sorted({one.variant.dtype for one in self.tried} - {failing.variant.dtype}):
             yield Tried(failing.geometry, replace(failing.variant, dtype=dtype), failed=False)
         for layout in sorted({*layouts_of(failing.geometry.rank)} - {failing.variant.layout}):
             yield Tried(failing.geometry, replace(failing.variant, layout=layout), failed=False)
-
-    def _plainer(self, failing: Tried) -> Iterator[Tried | None]:
-        """As many for every case of a rank: with a kind of parameters at their simplest values, or one; None for what
-        is so already, or known."""
-        own = parameters(failing.geometry)
-        goal = SIMPLEST[failing.geometry.family, failing.geometry.rank]
-        formats = [{"dtype": "fp32"}, {"layout": layouts_of(failing.geometry.rank)[0]}]
-        made = [Tried(failing.geometry, replace(failing.variant, **change), failed=False) for change in formats]
-        names = [*_kinds(failing.geometry), *([name] for name in own)]
-        made += [_changed(failing, {name: goal[name] for name in some}) for some in names]
-        for one in made:
-            known = one is None or (one.geometry.descriptor, one.variant) in self._known or hides(one.geometry)
-            yield None if known else one
 
     def _drawn(self, near: Sequence[Tried]) -> Iterator[Tried]:
         """Problems near failing ones, in their formats and in others of the cases, and others from nothing."""

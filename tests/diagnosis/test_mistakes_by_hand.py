@@ -363,7 +363,8 @@ def _kept(values: np.ndarray, like: np.ndarray) -> np.ndarray:
 
 
 def _scale(inputs: Arrays, g: Any) -> np.ndarray:
-    return inputs["gamma"].astype(np.float64) / np.sqrt(inputs["running_var"].astype(np.float64) + g.eps)
+    deviation: np.ndarray = np.sqrt(inputs["running_var"].astype(np.float64) + g.eps)
+    return inputs["gamma"].astype(np.float64) / deviation
 
 
 def _filters(values: np.ndarray) -> np.ndarray:

@@ -86,7 +86,7 @@ def _tail(geometry: Any, variant: Variant) -> bool:
 
 
 def _has_rest(geometry: Any) -> bool:
-    return geometry.n * prod(geometry.output_size) % 16 != 0
+    return bool(geometry.n * prod(geometry.output_size) % 16)
 
 
 def test_where_all_that_passes_hides_a_mistake_others_are_run():

@@ -264,8 +264,9 @@ def _gathered(dilated: bool) -> Compute:
                 meets = (at >= 0) & (at // u < count) & (dilated | ((at + t * (d - 1)) % u == 0))
                 held.append(np.flatnonzero(meets))
                 read.append(at[meets] // u)
-            seen = dy[(..., *np.ix_(*read))]
-            dx[(..., *np.ix_(*held))] += np.einsum("gkc,ngk...->ngc...", w[..., *tap], seen)
+            elements: Index = (..., *np.ix_(*held))
+            windows: Index = (..., *np.ix_(*read))
+            dx[elements] += np.einsum("gkc,ngk...->ngc...", w[..., *tap], dy[windows])
         return {"dx": dx.reshape(g.x.shape)}
 
     return compute
