@@ -29,7 +29,7 @@ LITERAL = 7.0
 """Bits of a literal: one of about a hundred that hold of all failing cases."""
 FEW = ("window", "stride", "dilation", "padding", "groups")
 """How the names of sizes begin that have few values, for one of which a kernel may have a path of its own."""
-COUNTS = ("elements", "outputs", "taps")
+COUNTS = ("elements", "outputs", "taps", "N*")
 """The same of sizes that are counts of elements."""
 SMALL = 128
 """A size up to which a kernel may have a path of its own; that it fails up to a larger one is hardly half of a

@@ -363,8 +363,9 @@ def _kept(values: np.ndarray, like: np.ndarray) -> np.ndarray:
 
 
 def _scale(inputs: Arrays, g: Any) -> np.ndarray:
-    deviation: np.ndarray = np.sqrt(inputs["running_var"].astype(np.float64) + g.eps)
-    return inputs["gamma"].astype(np.float64) / deviation
+    variance = inputs["running_var"].astype(np.float64) + g.eps
+    scale: np.ndarray = inputs["gamma"].astype(np.float64) / np.sqrt(variance)
+    return scale
 
 
 def _filters(values: np.ndarray) -> np.ndarray:
