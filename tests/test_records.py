@@ -297,8 +297,10 @@ def test_a_folder_that_vanishes_during_the_run(project: Project):
 def limited(project: Project, size: int, *arguments: str) -> subprocess.CompletedProcess[str]:
     """A run in which no file can be larger than `size` bytes: a full disk, for everybody."""
     words = [sys.executable, "-m", "pytest", *arguments, f"--problem={TINY}", "--dtype=fp32", "--layout=nchw"]
+    # Python leaves the compiled files that it writes as short as they come out, and is the worse for it afterwards
     return subprocess.run(
         [*words, "--records=records.jsonl"], cwd=project.folder, capture_output=True, text=True, check=False,
+        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)),
     )  # fmt: skip
 

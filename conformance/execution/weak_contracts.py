@@ -29,7 +29,7 @@ from conformance.problems.table import usual
 
 LARGEST = 1 << 25, 1 << 18
 """FLOPs and elements of the largest problem that is tried."""
-MAX_TRIED = 24
+MAX_TRIED = 48
 FACTOR = 1.01
 ZEROS, SCALED, WITHOUT_TAP = "zeros", f"times {FACTOR}", "without one tap"
 

@@ -94,7 +94,7 @@ class Summary:
         where kernels run in this process, where they compile for each shape, of a run that was cut short, or where
         somebody has chosen what is run."""
         run, option = self._run, self._run.config.option
-        chosen = any(getattr(option, name, None) for name in ("problem", "keyword", "deselect", "lf"))
+        chosen = any(getattr(option, name, None) for name in ("problem", "keyword", "deselect", "lf", "benchmark_only"))
         if run.workers is None or self.incomplete or chosen or option.tbstyle == "no":
             return
         failed = group((record for record, _ in self._failed), self._evidence)
