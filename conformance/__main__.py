@@ -111,8 +111,9 @@ def main(words: Sequence[str] | None = None) -> int:
             status = ExitCode.UNUSABLE
             with suppress(OSError):
                 print(f"conformance: {error}", file=sys.stderr, flush=True)
-        # Python would complain once more when it closes stdout
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Python would complain once more when it closes what could not be written to, and end with 120
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     return status
 
 
