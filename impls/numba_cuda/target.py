@@ -10,7 +10,7 @@ import numpy as np
 from conformance.implementations.bridges.numba_cuda import numba_cuda, simulated
 
 if not hasattr(np, "row_stack"):  # NumPy 2.5 has none, and numba-cuda 0.30 asks for it where it compiles
-    np.row_stack = np.vstack  # type: ignore[attr-defined]
+    np.row_stack = np.vstack
 cuda = numba_cuda()
 types = import_module("numba.cuda.types")
 if not hasattr(types, "float32"):  # numba's own numba.cuda, where numba-cuda is not installed: good for simulating
