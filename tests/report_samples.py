@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from conformance.reporting import terminal
+from conformance.reporting.evidence import RunEvidence
+from conformance.reporting.kernel_verdicts import kernel_verdicts
 from conformance.reporting.tally import Tally
 from conformance.results import schema
 from conformance.results.reading import decode
@@ -177,5 +179,5 @@ def _varied(record: Record, lap: int, dice: random.Random) -> None:
 
 def shown(tally: Tally, width: int = 80, listed: Iterable[str] = ()) -> list[str]:
     """The summary's lines, without colors."""
-    lines = terminal.summary(tally, width, frozenset(listed))
+    lines = terminal.summary(tally, kernel_verdicts(tally, [], RunEvidence()), width, frozenset(listed))
     return ["".join(text for text, _ in line).rstrip() for line in lines]

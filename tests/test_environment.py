@@ -83,6 +83,6 @@ def test_references_are_computed_anew_now_and_then(project: Project, names: tupl
 def test_references_with_a_golden_are_counted(project: Project, selection: tuple[str, ...], counts: str):
     for name in ("acme", "same"):
         project.kernel(name)
-    outcome = project.run(*selection)
+    outcome = project.run(*selection, "--show=details")
     assert outcome.exit == 0
     assert f"references: {counts} (another seed or dtype, drawn, or level full)" in outcome.text

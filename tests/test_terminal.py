@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from conformance.reporting.evidence import RunEvidence
+from conformance.reporting.kernel_verdicts import kernel_verdicts, total
 from conformance.reporting.tally import Tally
-from conformance.reporting.terminal import row
 from conformance.results.schema import STATUSES
 from tests.report_samples import INFERRED, absent, as_read, broken, sample, shown
 
@@ -55,25 +56,20 @@ def test_lines_fit(name: str, width: int):
     assert all(operator in "\n".join(found) for operator in OPERATORS)
 
 
-def test_a_row_for_each_operator_and_one_for_all():
-    found = lines(crowded("a"))
-    assert found[0].split() == ["implementation", "operator", "pass", "fail", "error", "unsupported", "waived"]
-    assert [line.split() for line in found if line.startswith("a  ")] == [
-        *(["a", operator, *["1,234"] * 5] for operator in OPERATORS),
-        ["a", "all", "operators", *["9,872"] * 5],
+def test_a_line_for_each_kernel_counts_what_ran():
+    found = lines(crowded("a"), 200)
+    assert found[: len(OPERATORS)] == [
+        f"a {operator}: 2,468 of 4,936 fail, 1,234 waived (1,234 errors)" for operator in OPERATORS
     ]
-    assert f"{8 * 5 * 1234:,} cases: 9,872 pass, 9,872 fail" in " ".join(found)
 
 
-def test_one_operator_has_no_sum():
-    one = [found for found in crowded("a") if found["operator"] == "conv_forward"]
-    totals = [line.split()[0] for line in lines([*one, *crowded("b")]) if "all operators" in line]
-    assert totals == ["b"]
-
-
-def test_statuses_have_colors_where_there_are_any():
-    cells = dict(row("acme", "conv_forward", {"pass": 3, "fail": 2}, 80))
-    assert {text.strip(): color for text, color in cells.items() if color} == {"3": "green", "2": "red"}
+def test_what_did_not_run_is_in_no_count():
+    crash = record("a", "f", "error", 2, "crashed (SIGSEGV)")
+    after = record("a", "f", "error", 7, "not run, crashed 2 times")
+    absences = record("a", "f", "unsupported", 9, "no"), record("a", "g", "unsupported", 9, "no")
+    found = lines([crash, after, *absences, record("a", "f", "pass")])
+    assert found[0] == "a f: 2 of 3 fail, 7 not run (2 errors)"
+    assert not any(line.startswith("a g") for line in found)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +87,7 @@ def test_reasons_wrap_and_are_whole(start: str, entry: dict):
 def test_who_is_not_here_is_named_once_with_the_reason():
     absent = [record(name, operator, "unavailable", 5, "no driver") for name in "ab" for operator in OPERATORS]
     found = lines([*absent, record("c", "conv_forward", "unavailable", reason="no package")])
-    assert found == ["unavailable: a, b: no driver", "unavailable: c: no package", "81 cases: 81 unavailable"]
+    assert found == ["unavailable: a, b: no driver", "unavailable: c: no package"]
 
 
 def test_operators_that_are_not_implemented_stand_together():
@@ -115,9 +111,34 @@ def test_outputs_of_which_nothing_is_known_are_named():
 
 
 def test_accuracy_is_shown_in_full():
-    found = " ".join(" ".join(lines([measured(LONG)])).split())
+    found = " ".join(" ".join(lines([measured(LONG)], listed=["details"])).split())
     assert "fp32 123.5 100% 123.46 123.5 123.5 ? bf16 inputs, fp32 accumulation toward zero (conservative)" in found
 
 
 def test_nothing_is_said_of_nothing():
-    assert lines([])[-1] == "0 cases: none"
+    assert lines([]) == []
+
+
+def test_what_is_unsupported_is_one_line_where_something_ran():
+    reasons = ["dtype bf16 is not declared (declared: fp32)", "layout nhwc is not declared", "outside", "only 2-D"]
+    refusals = [record("a", "f", "unsupported", 9 - place, reason) for place, reason in enumerate(reasons)]
+    missing = [record("a", name, "unsupported", 7, f"{name} is not implemented") for name in ("g", "h")]
+    called = sample(implementation="a", operator="f", status="unsupported", reason="no\nlines", refused=True)
+    found = lines([record("a", "f", "pass"), *refusals, *missing, called], 160)
+    assert found == [
+        "a f: 1 of 1 pass",
+        "unsupported: g and 1 more operator, bf16, nhwc, 2 other reasons; --show unsupported",
+        "refused when called: a: 1 case; --show unsupported",
+    ]
+    several = lines([record(name, "f", status, 3, "no") for name in "ab" for status in ("pass", "unsupported")])
+    assert several[2:] == ["unsupported: 6 cases of 2 implementations; --show unsupported"]
+
+
+def test_the_last_line_of_several_kernels_says_how_many_fail():
+    tally = Tally()
+    for entry in (*(record(name, "f", "pass", 5) for name in "abc"), *(record(name, "f", "fail", 2) for name in "bc")):
+        tally.add(as_read(entry))
+    every = kernel_verdicts(tally, [], RunEvidence())
+    assert total(every) == "2 of 3 kernels fail (b f, c f): 4 of 19 fail"
+    assert total(every[:1]) == "a f: 5 of 5 pass"
+    assert total([every[0], every[0]]) == "2 kernels: 10 of 10 pass"

@@ -69,6 +69,8 @@ class Hooks:
         self.collection = Collection(self.session)
         self.environment = Environment(config, self.session.selection.operators)
         self.progress = Progress(config)
+        if run_command.is_running(config) and (reporter := config.pluginmanager.get_plugin("terminalreporter")):
+            run_command.end_with(reporter, self.session.summary.end)
 
     def pytest_report_header(self) -> list[str]:
         """What is asked for, which devices are here, and what is resumed."""

@@ -25,6 +25,7 @@ from conformance.operators import OPERATORS, GeometryError
 from conformance.problems import LAYOUTS, LEVELS, PROBLEMS, named
 from conformance.problems.regressions import TableError
 from conformance.problems.regressions import read as read_table
+from conformance.reporting.terminal import DETAILS
 from conformance.resources import CHECKOUT, IMPLS
 from conformance.results.schema import STATUSES
 from conformance.training.tables import DISTRIBUTION as TRAINING
@@ -68,7 +69,7 @@ def add(parser: Any) -> None:
     group.addoption("--in-process", action="store_true", help="run kernels in the judge's process, for debuggers")
     group.addoption("--first-failure", action="store_true", help="run no more of an implementation that has failed")
     group.addoption("--require", action="append", metavar="DEVICE", help="fail at once if the device is not here")
-    group.addoption("--show", action="append", metavar="STATUS", help="list the cases of a status, with reasons")
+    group.addoption("--show", action="append", metavar="STATUS", help=f"list the cases of a status, or {DETAILS}")
     group.addoption("--records", metavar="FILE", help="write one JSON line per verdict to a new file")
     group.addoption("--resume", action="store_true", help="run only what has no verdict in the file of records")
     group.addoption("--overwrite", action="store_true", help="replace the file of records, if there is one")
@@ -164,7 +165,7 @@ def _read(config: pytest.Config) -> Selection:
         dtypes = DTYPES
     layouts = tuple(config.getoption("--layout") or LAYOUTS)  # the plan knows what implementations declare
     distributions = chosen("--distribution", (*DISTRIBUTIONS, BEHAVIOUR, TRAINING))
-    require_known("--show", config.getoption("--show") or (), STATUSES)
+    require_known("--show", config.getoption("--show") or (), (*STATUSES, DETAILS))
     required = tuple(config.getoption("--require") or ())
     require_known("--require", required, DEVICES)
     for device in required:

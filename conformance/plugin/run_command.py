@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -98,3 +98,10 @@ def take_implementations(config: pytest.Config) -> None:
     config.option.impl = [*config.option.file_or_dir, *(config.option.impl or ())]
     timed = getattr(config.option, "benchmark_only", False)
     config.args = [str(FOLDERS["conformance.benchmarks" if timed else "conformance.suites"])]
+
+
+def end_with(reporter: Any, end: Callable[[Any], None]) -> None:
+    """Pytest's reporter writes `end` last. Its own line counts what did not run, and its words on an interrupt are of
+    its own files."""
+    reporter.summary_stats = lambda: end(reporter)
+    reporter._report_keyboardinterrupt = lambda: None

@@ -6,7 +6,7 @@ import os
 import textwrap
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
@@ -23,7 +23,8 @@ from conformance.implementations.devices import missing
 from conformance.implementations.errors import printable
 from conformance.implementations.implementation import NOT_IMPLEMENTED, Implementation, ImplementationError
 from conformance.operators import OPERATORS, takes
-from conformance.plugin import options
+from conformance.plugin import options, run_command
+from conformance.plugin.progress import duration
 from conformance.plugin.recording import CATEGORIES, of_run
 from conformance.problems import Problem, Variant
 from conformance.problems.table import DECIDING
@@ -31,6 +32,7 @@ from conformance.reporting import modules, report_command, terminal, training
 from conformance.reporting.evidence import RunEvidence, Verified
 from conformance.reporting.failures import differs
 from conformance.reporting.groups import Group, amount, described, group, located
+from conformance.reporting.kernel_verdicts import KernelVerdict, kernel_verdicts, total
 from conformance.reporting.page.model import ReportError
 from conformance.reporting.table import many
 from conformance.results import build
@@ -43,7 +45,7 @@ MAX_WHOLE, MAX_GROUPS = 3, 10
 """Groups of an implementation whose smallest case is shown with all that is known of it; groups that are shown."""
 MAX_SECONDS = 5.0
 """That problems are run for to decide where a group fails."""
-
+NOTHING = "NOTHING WAS VERIFIED"
 
 _TITLE = str.maketrans({"%": "%25", ":": "%3A", ",": "%2C"})
 
@@ -67,6 +69,8 @@ class Summary:
         """Of the problems that torch modules are made for."""
         self._counted: list[tuple[Record, int]] = []
         """Records, with the number of their cases that pytest counts no report of."""
+        self._verdicts: list[KernelVerdict] = []
+        """Of the kernels, when the run has ended."""
         self._reported = 0
         """Tests of the suites, and of those who use it."""
         self.incomplete = False
@@ -156,41 +160,73 @@ class Summary:
         reporter._set_main_color()  # which finds out what kinds there are: of absences no test has told it
 
     def _write(self, reporter: pytest.TerminalReporter) -> None:
-        run, width = self._run, reporter._tw.fullwidth - 1
+        run, width, quiet = self._run, reporter._tw.fullwidth - 1, reporter.verbosity < 0
         devices = options.devices_asked(run.config)
         if run.config.option.collectonly:
             return
-        if run.config.getoption("impl") and not run.asked:
-            reporter.write_line(
-                "no test here verifies anything: add --pyargs conformance.suites, or use conformance run"
-            )
         if not (run.asked or run.tally.cells or devices):
+            if run.config.getoption("impl") and not run_command.is_running(run.config):
+                reporter.write_line(
+                    "no test here verifies anything: add --pyargs conformance.suites, or use conformance run"
+                )
             return
+        groups = group((record for record, _ in self._failed), self._evidence)
+        self._verdicts = kernel_verdicts(run.tally, groups, self._evidence)
         if run.timing is not None and run.timing.run.times:
             reporter.section("speed of what was verified")
             for text in run.timing.lines(width):
                 reporter.write_line(text)
+        if reporter.verbosity >= -1:
+            if not quiet:
+                self._tables_of_their_own(reporter, width)
+            for status in sorted(self._listed - {terminal.DETAILS}):
+                self._list(reporter, status)
+            if not quiet:
+                reporter.section("conformance")
+                self._counts(reporter, groups, width, devices)
+            self._failures(reporter, groups)
+            if quiet and len(self._verdicts) > 1:
+                for verdict in self._verdicts:
+                    reporter.write_line(str(verdict), **{verdict.color: True})
+        if run.records is not None and (folder := run.config.getoption("--report")):
+            try:
+                for text in report_command.of_run(run.records.path, Path(folder)):
+                    if not quiet:
+                        reporter.write_line(text)
+            except ReportError as problem:
+                reporter.write_line(f"report: {problem}", red=True)
+                session = reporter._session
+                if session is not None and session.exitstatus not in (ExitCode.INTERRUPTED, ExitCode.INTERNAL):
+                    session.exitstatus = pytest.ExitCode.USAGE_ERROR
+        if self.unwritable:
+            reporter.write_line(f"ERROR: {self.unwritable}", red=True)
+
+    def _tables_of_their_own(self, reporter: pytest.TerminalReporter, width: int) -> None:
+        """Memory and training."""
         named = [(record.implementation, record) for record in self._tables]
         networks = training.table(named)
         for table in (*training.memory_tables(named), *([networks] if networks else [])):
             reporter.section(table.title)
             for text in (*table.lines(width), *textwrap.wrap(table.note, width)):
                 reporter.write_line(text)
-        for status in sorted(self._listed):
-            self._list(reporter, status)
-        reporter.section("conformance")
+
+    def _counts(
+        self, reporter: pytest.TerminalReporter, groups: Sequence[Group], width: int, devices: Sequence[str]
+    ) -> None:
+        """The verdicts, and what a user should know who trusts them."""
+        run = self._run
         if self.incomplete:  # the counts below look like those of a whole run
-            collected = reporter._session.testscollected if reporter._session is not None else 0
-            reporter.write_line(f"INCOMPLETE: {self._reported:,} of {collected:,} tests have a verdict", red=True)
+            reporter.write_line(self._incompletely(reporter), red=True)
         if self._own:
-            found = [*self._modules()]
+            found = [*self._modules(groups)]
             for text in (*(modules.lines(*found[0]) if len(found) == 1 else modules.table(found).lines(10**6)), ""):
                 reporter.write_line(text)
-        if run.tally.cells:
-            for line in terminal.summary(run.tally, width, self._listed):
-                for text, color in line:
-                    reporter.write(text, **({color: True} if color else {}))
-                reporter.write("\n")
+        # what the last line of the run says is not said twice, but for failures
+        once = len(self._verdicts) == 1 and not any(groups) and run_command.is_running(run.config)
+        for line in terminal.summary(run.tally, [] if once else self._verdicts, width, self._listed):
+            for text, color in line:
+                reporter.write(text, **({color: True} if color else {}))
+            reporter.write("\n")
         for text in run.compiling.lines(width):
             reporter.write_line(text)
         for device in devices:
@@ -205,38 +241,49 @@ class Summary:
                     reporter.write_line(text, yellow=True)
         for text in run.compared.lines(width):
             reporter.write_line(text)
-        if not run.tally.verified:
-            reporter.write_line("NOTHING WAS VERIFIED", red=True)
-        self._failures(reporter)
-        if run.records is not None and (folder := run.config.getoption("--report")):
-            try:
-                for text in report_command.of_run(run.records.path, Path(folder)):
-                    reporter.write_line(text)
-            except ReportError as problem:
-                reporter.write_line(f"report: {problem}", red=True)
-                session = reporter._session
-                if session is not None and session.exitstatus not in (ExitCode.INTERRUPTED, ExitCode.INTERNAL):
-                    session.exitstatus = pytest.ExitCode.USAGE_ERROR
-        if self.unwritable:
-            reporter.write_line(f"ERROR: {self.unwritable}", red=True)
+        if not (run.tally.verified or run_command.is_running(run.config)):
+            reporter.write_line(NOTHING, red=True)
 
-    def _modules(self) -> Iterator[tuple[str, ...]]:
+    def _incompletely(self, reporter: pytest.TerminalReporter) -> str:
+        collected = reporter._session.testscollected if reporter._session is not None else 0
+        return f"INCOMPLETE: {self._reported:,} of {collected:,} tests have a verdict"
+
+    def end(self, reporter: pytest.TerminalReporter) -> None:
+        """The last line of `conformance run`, in the place of pytest's, which counts what did not run."""
+        if self._run.config.option.collectonly:
+            return
+        verified = bool(self._run.tally.verified)
+        text = total(self._verdicts) if self._verdicts else ""
+        if self.incomplete:
+            text = f"INCOMPLETE: {text or 'ended before the first verdict'}"
+        elif not verified:
+            text = "; ".join(filter(None, (text, NOTHING)))
+        took = f"{text} ({duration(reporter._session_start.elapsed().seconds)})"
+        wrong = self.incomplete or not verified or any(one.failed for one in self._verdicts)
+        color = {"red" if wrong else "green": True}
+        if reporter.verbosity < 0 or len(took) > reporter._tw.fullwidth - 4:
+            reporter.write_line(took, **color)
+        else:
+            reporter.write_sep("=", took, **color)
+
+    def _modules(self, failed: Sequence[Group]) -> Iterator[tuple[str, ...]]:
         """Of each torch module a row."""
-        failed = group((record for record, _ in self._failed), self._evidence)
         for record in self._own:
             name = record.implementation
             cells = (found for (owner, _), found in self._run.tally.cells.items() if owner == name)
             mine = [one for one in failed if one.implementation == name]
             yield modules.row(record, sum(cells, Counter()), mine, lambda one: located(one, self._evidence))
 
-    def _failures(self, reporter: pytest.TerminalReporter) -> None:
-        """The smallest case of each cause, whole; of the others their number."""
-        if not self._failed:
+    def _failures(self, reporter: pytest.TerminalReporter, failed: Sequence[Group]) -> None:
+        """The smallest case of each cause, whole; of the others their number. What a file that cannot be used raised is
+        in its verdict."""
+        failed = [one for one in failed if any(one.operators)]
+        if not failed:
             return
         reports = {id(record): report for record, report in self._failed}
         style = self._run.config.getoption("tbstyle")
-        reporter.section("failures")
-        failed = group((record for record, _ in self._failed), self._evidence)
+        if reporter.verbosity >= 0:
+            reporter.section("failures")
         for name, found in groupby(failed, key=lambda one: one.implementation):
             groups = list(found)
             reporter.write_line(f"{name}: {amount(groups)}", bold=True)

@@ -8,8 +8,11 @@ from conformance.checks import CHECKS
 from conformance.contract import Contract, ContractError
 from conformance.implementations.implementation import NOT_IMPLEMENTED
 from conformance.reporting.accuracy import AccuracyProfile
+from conformance.reporting.failures import is_not_run
 from conformance.results.schema import VERIFIED, CaseRecord, CheckRecord, Record, Work
 
+RAN = ("pass", "fail", "error", "waived")
+"""Statuses of cases that ran. What is unsupported or unavailable is in no fraction."""
 JUDGED = ("pass", "fail")
 """Statuses of which a good run has one at least: what is waived is known to be wrong."""
 
@@ -56,6 +59,10 @@ class Tally:
         """Implementation -> invalid arguments that it accepts, and how often it was asked."""
         self.waivers: defaultdict[str, Counter[str]] = defaultdict(Counter)
         """Implementation -> waivers of its cases."""
+        self.dtypes: defaultdict[tuple[str, str], dict[str, None]] = defaultdict(dict)
+        """(implementation, operator) -> dtypes in which a case ran."""
+        self.not_run: Counter[tuple[str, str]] = Counter()
+        """(implementation, operator) -> errors that are none of their own: others had crashed."""
         self.references: set[str] = set()
         """Recipes that results were compared with."""
 
@@ -75,6 +82,9 @@ class Tally:
             self.references.add("|".join((record.generator, str(record.seed), *recipe)))
         if record.dtype:
             self.profiles[name, record.dtype].add(record)
+            if status in RAN:
+                self.dtypes[name, record.operator][record.dtype] = None
+        self.not_run[name, record.operator] += is_not_run(record) * cases
         if weakness := weakness_of(record):
             self.weak[name, weakness][f"{record.operator} {record.dtype}"] = None
         for output in record.unverified:

@@ -1,7 +1,8 @@
-"""What a run shows on the terminal: a row for each implementation and operator, and the summary at the end."""
+"""What a run shows on the terminal at its end, but for its failures."""
 
 from __future__ import annotations
 
+import re
 import statistics
 import textwrap
 from collections import Counter, defaultdict
@@ -9,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 
 from conformance.inputs import golden
 from conformance.reporting import accuracy, emulator_counts
+from conformance.reporting.kernel_verdicts import KernelVerdict
 from conformance.reporting.table import many
 from conformance.reporting.tally import Tally
 from conformance.results.schema import STATUSES
@@ -16,53 +18,52 @@ from conformance.results.schema import STATUSES
 LETTERS = {"pass": "", "fail": "F", "error": "E", "unsupported": "u", "waived": "w", "unavailable": "-"}
 LEGEND = "numbers pass; F fail, E error, u unsupported, w waived, - unavailable"
 ACCEPTS = "accepts invalid arguments"
-COLUMNS = {"pass": 8, "fail": 7, "error": 7, "unsupported": 12, "waived": 7}
-"""Statuses in a row, and their widths. What is unavailable has no row."""
-COLORS = {"pass": "green", "fail": "red", "error": "red", "unsupported": "cyan", "waived": "yellow"}
-OPERATOR = 21
-"""Width of the column."""
+DETAILS = "details"
+"""What `--show` names beside statuses: accuracy, how many references are known, where the time went."""
 MAX_REASONS = 3
 """Reasons of an implementation that are shown unless all are asked for."""
+_UNDECLARED = re.compile(r"(dtype|layout) (\S+) is not declared")
 
 Line = Sequence[tuple[str, str]]
 """Texts, each with its color, which may be empty."""
 
 
-def heading(width: int) -> Line:
-    """Above the rows."""
-    return ((names("implementation", "operator", width) + "".join(s.rjust(w) for s, w in COLUMNS.items()), ""),)
-
-
-def row(implementation: str, operator: str, counts: Mapping[str, int], width: int) -> Line:
-    """Cases by status."""
-    cells = [
-        (f"{counts.get(status, 0):{columns},}", COLORS[status] if counts.get(status) else "")
-        for status, columns in COLUMNS.items()
-    ]
-    return ((names(implementation, operator, width), ""), *cells)
-
-
-def names(implementation: str, operator: str, width: int) -> str:
-    """The first two columns of a row; as wide on every row of a run, whoever comes later."""
-    room = max(12, min(32, width - OPERATOR - sum(COLUMNS.values())))
-    return _shortened(implementation, room - 1).ljust(room) + operator.ljust(OPERATOR)
-
-
-def summary(tally: Tally, width: int, listed: Set[str]) -> Iterator[Line]:
-    """Lines of at most `width` columns: counts, accuracy, what was not done and why, the total.
-
-    Only the commonest reasons are shown, unless their status is `listed`.
-    """
+def summary(tally: Tally, verdicts: Sequence[KernelVerdict], width: int, listed: Set[str]) -> Iterator[Line]:
+    """Lines of at most `width` columns: the verdict on each kernel, then what a user should know who trusts it. Only
+    the commonest reasons of a status are shown, unless it is `listed`."""
+    for verdict in verdicts:
+        yield from _wrapped(str(verdict), width, color=verdict.color)
+    if DETAILS in listed:
+        yield from _details(tally, width)
+    for table in emulator_counts.tables(tally.moved):
+        yield from _wrapped(table.title.lower(), width)
+        yield from _columns([table.heads, *table.rows], width)
+        yield from (*_wrapped(table.note, width), ())
+    yield from _wrapped(_unsupported(tally, verdicts, listed), width)
     present = sorted({name for name, operator in tally.cells if operator} - tally.absent.keys())
-    yield from [heading(width)] if present else []
+    ran = {verdict.implementation for verdict in verdicts}
     for name in present:
-        own = {operator: counts for (owner, operator), counts in tally.cells.items() if owner == name}
-        rows = {operator: counts for operator, counts in own.items() if operator not in tally.not_implemented[name]}
-        for operator, counts in rows.items():
-            yield row(name, operator, counts, width)
-        if len(rows) != 1:
-            yield row(name, "all operators", sum(own.values(), Counter()), width)
-    yield from [()] if present else []
+        for (_, weakness), places in sorted(item for item in tally.weak.items() if item[0][0] == name):
+            yield from _wrapped(f"weaker contract: {name}: {weakness} ({', '.join(sorted(places))})", width)
+        for reason, count in tally.unverified[name].most_common():
+            yield from _wrapped(f"not verified: {name}: {count:,} x {reason}", width)
+        if "unsupported" in listed or name not in ran:  # where nothing ran, this is why
+            yield from _wrapped(_not_implemented(tally, name), width)
+            yield from _reasons("unsupported", name, tally.refusals[name] + tally.refused[name], width, listed)
+        elif refused := tally.refused[name].total():
+            yield from _wrapped(f"refused when called: {name}: {many(refused, 'case')}; --show unsupported", width)
+        yield from _reasons("waived", name, tally.waivers[name], width, listed)
+        if tally.accepted[name]:
+            yield from _wrapped(f"{name} {ACCEPTS}: {'; '.join(sorted(tally.accepted[name]))}", width)
+    absent: defaultdict[str, list[str]] = defaultdict(list)
+    for name, why in sorted(tally.absent.items()):
+        absent[why].append(name)
+    for why, who in absent.items():
+        yield from _wrapped(f"unavailable: {', '.join(who)}: {why}", width)
+
+
+def _details(tally: Tally, width: int) -> Iterator[Line]:
+    """Accuracy, references, seconds."""
     # of a wrong kernel it says nothing that its failures do not say
     right = {key: found for key, found in tally.profiles.items() if found.share <= 1}
     profiles = [(_shortened(name, width // 3), *rest) for name, *rest in accuracy.rows(right)]
@@ -71,35 +72,6 @@ def summary(tally: Tally, width: int, listed: Set[str]) -> Iterator[Line]:
             "accuracy profile (fixed distribution; error: the worst, as a share of what the contract allows)", width
         )
         yield from (*_columns([accuracy.HEADS, *profiles], width), ())
-    for table in emulator_counts.tables(tally.moved):
-        yield from _wrapped(table.title.lower(), width)
-        yield from _columns([table.heads, *table.rows], width)
-        yield from (*_wrapped(table.note, width), ())
-    for name in present:
-        yield from _wrapped(_not_implemented(tally, name), width)
-        for (_, weakness), places in sorted(item for item in tally.weak.items() if item[0][0] == name):
-            yield from _wrapped(f"weaker contract: {name}: {weakness} ({', '.join(sorted(places))})", width)
-        for what, reasons in (("not verified", tally.unverified[name]), ("refused at run time", tally.refused[name])):
-            for reason, count in reasons.most_common():
-                yield from _wrapped(f"{what}: {name}: {count:,} x {reason}", width)
-        for status, reasons in (("unsupported", tally.refusals[name]), ("waived", tally.waivers[name])):
-            every = reasons.most_common()
-            commonest = every if status in listed else every[:MAX_REASONS]
-            for reason, count in commonest:
-                yield from _wrapped(f"{status}: {name}: {count:,} x {reason}", width)
-            if left := sum(count for _, count in every[len(commonest) :]):
-                more = f"{left:,} for {many(len(every) - len(commonest), 'other reason')}: --show {status}"
-                yield from _wrapped(f"{status}: {name}: {more}", width)
-        if tally.accepted[name]:
-            yield from _wrapped(f"{name} {ACCEPTS}: {'; '.join(sorted(tally.accepted[name]))}", width)
-    absent: defaultdict[str, list[str]] = defaultdict(list)
-    for name, why in sorted(tally.absent.items()):
-        absent[why].append(name)
-    for why, who in absent.items():
-        yield from _wrapped(f"unavailable: {', '.join(who)}: {why}", width)
-    totals = tally.totals
-    counted_ = ", ".join(f"{totals[status]:,} {status}" for status in STATUSES if totals[status])
-    yield from _wrapped(f"{many(totals.total(), 'case')}: {counted_ or 'none'}", width)
     if tally.references:
         held = golden.held(tally.references)
         without = f"{len(tally.references) - held:,} have none (another seed or dtype, drawn, or level full)"
@@ -122,6 +94,28 @@ def counted(counts: Counter[str]) -> str:
     return " ".join(f"{counts[status]}{LETTERS[status]}" for status in STATUSES if counts[status])
 
 
+def _unsupported(tally: Tally, verdicts: Sequence[KernelVerdict], listed: Set[str]) -> str:
+    """What was not run of implementations that ran, in one line; empty where nothing is left out."""
+    names = {verdict.implementation for verdict in verdicts if verdict.operator}
+    cases = sum(counts["unsupported"] for (name, _), counts in tally.cells.items() if name in names)
+    if not cases or "unsupported" in listed:
+        return ""
+    if len(names) > 1:
+        return f"unsupported: {many(cases, 'case')} of {many(len(names), 'implementation')}; --show unsupported"
+    (name,) = names
+    found: defaultdict[str, list[str]] = defaultdict(list, operator=[*tally.not_implemented[name]])
+    for reason, _ in tally.refusals[name].most_common():
+        kind, what = known.groups() if (known := _UNDECLARED.match(reason)) else ("reason", reason)
+        found[kind].append(what)
+    parts = [
+        f"{some[0]}" + f" and {many(len(some) - 1, f'more {kind}')}" * (len(some) > 1)
+        for kind in ("operator", "dtype", "layout")
+        if (some := found[kind])
+    ]
+    parts += [f"{many(len(found['reason']), 'other reason')}"] if found["reason"] else []
+    return f"unsupported: {', '.join(parts)}; --show unsupported" if parts else ""
+
+
 def _not_implemented(tally: Tally, name: str) -> str:
     missing = tally.not_implemented[name]
     return (
@@ -129,6 +123,17 @@ def _not_implemented(tally: Tally, name: str) -> str:
         if missing
         else ""
     )
+
+
+def _reasons(status: str, name: str, reasons: Counter[str], width: int, listed: Set[str]) -> Iterator[Line]:
+    """Of an implementation's cases."""
+    every = reasons.most_common()
+    commonest = every if status in listed else every[:MAX_REASONS]
+    for reason, count in commonest:
+        yield from _wrapped(f"{status}: {name}: {count:,} x {reason}", width)
+    if left := sum(count for _, count in every[len(commonest) :]):
+        more = f"{left:,} for {many(len(every) - len(commonest), 'other reason')}: --show {status}"
+        yield from _wrapped(f"{status}: {name}: {more}", width)
 
 
 def _shortened(name: str, width: int) -> str:
@@ -146,7 +151,7 @@ def _columns(rows: Sequence[tuple[str, ...]], width: int) -> Iterator[Line]:
         yield from _wrapped(line, width, indent if indent < width - 16 else 6)
 
 
-def _wrapped(text: str, width: int, indent: int = 4) -> Iterator[Line]:
+def _wrapped(text: str, width: int, indent: int = 4, color: str = "") -> Iterator[Line]:
     # not at hyphens: a reason may hold a command, and options of one
     for line in textwrap.wrap(text, width, subsequent_indent=" " * indent, break_on_hyphens=False):
-        yield ((line, ""),)
+        yield ((line, color),)

@@ -1,0 +1,110 @@
+"""One line for each kernel: of the cases that ran, how many fail, what is wrong and where."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from conformance.diagnosis.where import Where
+from conformance.reporting.evidence import RunEvidence
+from conformance.reporting.failures import is_wrong
+from conformance.reporting.groups import Group
+from conformance.reporting.table import many
+from conformance.reporting.tally import RAN, Tally
+
+MAX_WHY = 120
+"""Characters of what is wrong, which a kernel may have written."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelVerdict:
+    """An operator of an implementation.
+
+    operator   empty of a file that cannot be used
+    dtypes     those in which a case ran
+    counts     status -> cases that ran
+    not_run    errors that were never run, because others had crashed
+    why        what is wrong, and where, of the failure of most cases; empty where nothing is
+    """
+
+    implementation: str
+    operator: str
+    dtypes: tuple[str, ...]
+    counts: Counter[str]
+    not_run: int = 0
+    why: str = ""
+
+    @property
+    def ran(self) -> int:
+        """Cases that ran."""
+        return self.counts.total() - self.not_run
+
+    @property
+    def failed(self) -> int:
+        """Of these, failures and errors."""
+        return self.counts["fail"] + self.counts["error"] - self.not_run
+
+    @property
+    def color(self) -> str:
+        """Of the line."""
+        return "red" if self.failed else "green" if self.counts["pass"] else "yellow"
+
+    def __str__(self) -> str:
+        """`acme conv_forward fp32, bf16: 12 of 131 fail: strides swapped, where stride differs by axis`."""
+        if not self.operator:
+            return f"{self.implementation}: {self.why}"
+        name = " ".join(filter(None, (self.implementation, self.operator, ", ".join(self.dtypes))))
+        return f"{name}: {_fraction(self.failed, self.ran, self.counts['waived'])}{self._notes}"
+
+    @property
+    def _notes(self) -> str:
+        errors = self.counts["error"] - self.not_run
+        known = f", {self.not_run:,} not run" * bool(self.not_run) + f" ({many(errors, 'error')})" * bool(errors)
+        return known + (f": {self.why}" if self.why else "")
+
+
+def kernel_verdicts(tally: Tally, groups: Sequence[Group], evidence: RunEvidence) -> list[KernelVerdict]:
+    """Of every kernel that ran, and every file that cannot be used, by name. `groups` are those of what fails."""
+    found = []
+    for (name, operator), cases in sorted(tally.cells.items(), key=lambda item: item[0][0]):
+        counts = Counter({status: cases[status] for status in RAN if cases[status]})
+        if counts:
+            failing = [
+                one for one in groups if name in (one.implementation, *one.also) and operator in (*one.operators, "")
+            ]
+            why = _why(failing[0], operator, evidence) if failing else ""
+            dtypes = tuple(tally.dtypes[name, operator])
+            found.append(KernelVerdict(name, operator, dtypes, counts, tally.not_run[name, operator], why))
+    return found
+
+
+def total(verdicts: Sequence[KernelVerdict]) -> str:
+    """A line for all: that of the only kernel, else how many fail."""
+    if len(verdicts) == 1:
+        return str(verdicts[0])
+    wrong = [one for one in verdicts if one.failed]
+    waived = sum(one.counts["waived"] for one in verdicts)
+    cases = _fraction(sum(one.failed for one in verdicts), sum(one.ran for one in verdicts), waived)
+    if not wrong:
+        return f"{len(verdicts):,} kernels: {cases}"
+    names = ", ".join(f"{one.implementation} {one.operator}".rstrip() for one in wrong[:2])
+    more = f" and {len(wrong) - 2:,} more" * (len(wrong) > 2)
+    return f"{len(wrong):,} of {len(verdicts):,} kernels fail ({names}{more}): {cases}"
+
+
+def _fraction(failed: int, ran: int, waived: int) -> str:
+    also = f", {waived:,} waived" * bool(waived)
+    if failed:
+        return f"{failed:,} of {ran:,} fail{also}"
+    return f"{ran - waived:,} of {ran:,} pass{also}"
+
+
+def _why(one: Group, operator: str, evidence: RunEvidence) -> str:
+    """`strides swapped, where stride differs by axis`; how the smallest case fails where neither is known."""
+    conditions: Sequence[Where] = one.where or evidence.of(one.records)
+    if one.where and is_wrong(one.smallest):  # the same mistake may show elsewhere in another operator
+        conditions = evidence.wrong(one.implementation, operator) or one.where
+    where = "; and ".join(f"where {found}" for found in conditions)
+    what = one.cause if where else one.text
+    return ", ".join(filter(None, (what if len(what) <= MAX_WHY else f"{what[:MAX_WHY]} ...", where)))
