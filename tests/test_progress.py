@@ -6,17 +6,25 @@ import fcntl
 import os
 import pty
 import re
+import select
 import struct
 import subprocess
 import sys
 import termios
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
+from conformance import Implementation
+from conformance.execution.case import Case
+from conformance.operators import OPERATORS
+from conformance.plugin import progress
 from conformance.plugin.progress import Progress, duration
+from conformance.problems import Variant, typed
 from tests.conftest import TINY, Project
+from tests.report_samples import as_read, failed, sample
 
 pytest_plugins = ["pytester"]
 
@@ -94,20 +102,58 @@ def test_beside_other_tests_all_have_letters(project: Project):
     assert "4 failed, 4 passed" in written
 
 
-def test_a_long_run_without_a_terminal_says_now_and_then_how_far_it_is(monkeypatch: pytest.MonkeyPatch):
-    now = 0.0
+@pytest.fixture
+def piped(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Progress, IO[str], list[str]]]:
+    """The progress of a run whose output is a pipe, what that pipe says, and what pytest's reporter writes."""
+    monkeypatch.setattr(progress, "SECOND", 0.02)
+    monkeypatch.setattr(progress, "SIGN", 0.05)
+    read, write = os.pipe()
     said: list[str] = []
-    monkeypatch.setattr("time.monotonic", lambda: now)
-    reporter = SimpleNamespace(isatty=lambda: False, write_line=said.append)
-    manager = SimpleNamespace(get_plugin=lambda _: reporter)
-    config: Any = SimpleNamespace(pluginmanager=manager, get_verbosity=lambda: 0, getoption={"capture": "fd"}.get)
-    shown = Progress(config)
-    for number in range(1000):
-        now += 1.0
-        shown.add(SimpleNamespace(status="fail" if number < 5 else "pass"), 1000)  # type: ignore[arg-type]
-    assert len(said) == 10
-    assert said[0] == "100/1,000, 5 failed"
-    assert said[-1] == "1,000/1,000, 5 failed"
+    written = SimpleNamespace(_file=SimpleNamespace(fileno=lambda: write), fullwidth=80)
+    nothing = lambda: None  # noqa: E731
+    reporter = SimpleNamespace(isatty=lambda: False, write_line=said.append, ensure_newline=nothing, _tw=written)
+    ends: list[Callable[[], None]] = []
+    config: Any = SimpleNamespace(
+        pluginmanager=SimpleNamespace(get_plugin=lambda _: reporter),
+        option=SimpleNamespace(collectonly=False),
+        get_verbosity=lambda: 0,
+        getoption=lambda name, default=None: "fd" if name == "capture" else default,
+        add_cleanup=ends.append,
+    )
+    with os.fdopen(read) as pipe:
+        yield Progress(config), pipe, said
+        for end in ends:
+            end()
+        os.close(write)
+
+
+def line(pipe: IO[str]) -> str:
+    """The next line, which is awaited, but not for ever."""
+    assert select.select([pipe], [], [], 20)[0], "nothing was said"
+    return pipe.readline()
+
+
+def test_while_one_case_takes_long_a_pipe_says_which(piped: tuple[Progress, IO[str], list[str]]):
+    shown, pipe, _ = piped
+    assert line(pipe) == "0 done, 0 s\n"  # the files are loaded, or workers collect
+    shown.expect(3)
+    variant = Variant("fp32", "nchw", "fixed")
+    case = Case(Implementation("acme"), OPERATORS["conv_forward"], typed("n16 c64 h572 w572 k64 r3 s3"), variant, 0)
+    shown.begin(case, "")
+    while (found := line(pipe)).startswith("0 done"):
+        pass
+    assert re.fullmatch(r"0/3, \d s(, now conv_forward n16 c64 h572 w572 k64 r3 s3)?\n", found)
+    assert line(pipe).endswith(", now conv_forward n16 c64 h572 w572 k64 r3 s3\n")
+
+
+def test_the_first_failure_is_shown_when_it_happens(piped: tuple[Progress, IO[str], list[str]]):
+    shown, _, said = piped
+    for entry in (sample(), failed(), failed(problem="other")):
+        shown.add(as_read(entry), 3)
+    first, again = said
+    assert first.startswith("FAIL acme conv_forward n2 c8 h9 w9 k16 r3 s3 p1 b1 (fp32 nchw fixed): y: 288 of 2,592 ")
+    assert again.startswith("reproduce: conformance check acme 'n2 c8 ")
+    assert shown.text() == "3/3, 2 failed"
 
 
 def test_durations_have_two_units():

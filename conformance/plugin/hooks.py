@@ -21,7 +21,7 @@ from conformance.plugin.collection import MARKERS, Collection
 from conformance.plugin.environment import Environment
 from conformance.plugin.fixtures import shown_from_the_kernel_on
 from conformance.plugin.progress import Progress, estimate
-from conformance.plugin.recording import ABSENCES, BEGUN, CATEGORIES, LETTERS, encoded, lost, record_of, tests_of
+from conformance.plugin.recording import ABSENCES, BEGUN, CATEGORIES, LETTERS, asked, encoded, lost, record_of, tests_of
 from conformance.plugin.session import SESSION, Session
 from conformance.results.benchmarks import digest_of
 
@@ -102,8 +102,8 @@ class Hooks:
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Tell every test how many there are, now that all are known: a controller learns it from their reports."""
         self.collection.finish(session)
-        if session.items and tests_of(session.items[0]):
-            self.progress.take_the_place_of_letters()
+        if session.items:
+            self.progress.expect(tests_of(session.items[0]) or 0)
 
     def pytest_runtestloop(self, session: pytest.Session) -> None:
         """How long it will take. Where pytest-xdist has workers, the process that writes collects nothing."""
@@ -119,6 +119,7 @@ class Hooks:
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """A worker says with what it begins: when it has crashed it is too late."""
         self.environment.before(item)
+        self.progress.begin(*asked(item))
         if self.session.is_worker and (record := lost(item)) is not None:
             item.user_properties.append((BEGUN, encoded(record)))
 
@@ -159,12 +160,14 @@ class Hooks:
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Iterator[None]:
         """The last check of the arithmetic, the exit status, and the end of the records."""
         self.environment.last_check()
+        self.progress.begin(None, "")
         if isinstance(sys.exc_info()[1], KeyboardInterrupt):  # a second one, before pytest has noted the first
             exitstatus = ExitCode.INTERRUPTED
         if self.session.is_worker:
             self.session.compiling.tell()
         elif not self.config.option.collectonly:
             self.session.end(session, exitstatus, self.environment.invalid)
+        self.progress.end()
         return (yield)
 
     @pytest.hookimpl(optionalhook=True)
@@ -186,6 +189,11 @@ class Hooks:
     def pytest_configure_node(self, node: Any) -> None:
         """What a worker is told: who must not go away before it, where compiled kernels are, what is resumed."""
         node.workerinput |= processes.told(node) | self.session.compiling.told(node) | self.session.told()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, node: Any, ids: list[str]) -> None:
+        """How many tests there are, before the first of them has ended."""
+        self.progress.expect(len(ids))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:

@@ -7,62 +7,139 @@ from __future__ import annotations
 
 import os
 import statistics
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from conformance.execution.case import Case
+from conformance.plugin import options
+from conformance.reporting.groups import described
 from conformance.reporting.table import many
+from conformance.reporting.terminal import harmless
 from conformance.results.reading import RecordError, verdicts
 from conformance.results.schema import Record
 
-PICTURE, SIGN, SIGNS = 0.1, 30.0, 10
-"""Seconds between two writings of the line, since more are not seen; without a terminal, seconds between two lines, and
-how many there are at most."""
+PICTURE, SECOND, SIGN = 0.1, 1.0, 10.0
+"""Seconds between two writings of the line at least, since more are not seen; between two while nothing ends; without a
+terminal, between two lines."""
 
 
 class Progress:
-    """One line, which is written over on a terminal; elsewhere few, of runs that take long. With `-v` pytest writes a
-    line for each test instead; with `-q` there is nothing."""
+    """One line, which is written over on a terminal; elsewhere a line now and then. With `-v` pytest writes a line for
+    each test instead; with `-q` there is nothing.
+
+    A thread writes it: one case may take minutes, in which no hook is called, and the first one comes when all workers
+    have collected.
+    """
 
     def __init__(self, config: pytest.Config) -> None:
         reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
         self._reporter = reporter
-        self._shown = reporter is not None and config.get_verbosity() == 0
+        self._shown = reporter is not None and config.get_verbosity() == 0 and not config.option.collectonly
         self._live = (
             self._shown
             and reporter.isatty()
             and not os.environ.get("CI")
             and config.getoption("capture") != "no"  # what kernels print would stand in the line
         )
-        self._done = self._failed = self._signs = 0
-        self._said = time.monotonic()
+        self._done = self._failed = 0
+        self._tests: int | None = None
+        self._case = ""
+        self._begun = self._said = time.monotonic()
+        self._lock, self._over = threading.Lock(), threading.Event()
+        # a kernel in this process may fork, and what is timed has signs of its own
+        alone = options.in_process(config) or getattr(config.option, "benchmark_only", False)
+        if self._shown and not alone and not hasattr(config, "workerinput"):
+            self._start(config)
 
-    def take_the_place_of_letters(self) -> None:
-        """No path of a file is written, which no letters would follow."""
-        if self._shown:
+    def _start(self, config: pytest.Config) -> None:
+        """With a descriptor of its own: while a test runs, standard output is what is captured of it."""
+        try:
+            descriptor = os.dup(self._reporter._tw._file.fileno())
+        except (OSError, ValueError):  # no file
+            return
+        thread = threading.Thread(target=self._watch, args=(descriptor,), daemon=True)
+
+        def stop() -> None:
+            self._over.set()
+            thread.join()
+            os.close(descriptor)
+
+        config.add_cleanup(stop)
+        thread.start()
+
+    def _watch(self, descriptor: int) -> None:
+        """Until the run is over, write where nothing was for a while."""
+        while not self._over.wait(SECOND / 4):
+            with self._lock:
+                now = time.monotonic()
+                # until it is known how many tests there are, a terminal has pytest's own line on it
+                if self._tests == 0 or (self._live and self._tests is None):
+                    continue
+                if now - self._said < (SECOND if self._live else SIGN):
+                    continue
+                self._said = now
+                text = f"{self.text()}, {duration(now - self._begun)}{self._case}"
+                if self._live:
+                    width = self._reporter._tw.fullwidth - 1
+                    text, self._reporter.currentfspath = f"\r{text[:width]:<{width}}", -2
+                with suppress(OSError):
+                    os.write(descriptor, text.encode(errors="backslashreplace") + b"\n" * (not self._live))
+
+    def begin(self, case: Any, check: str) -> None:
+        """Say what is being verified."""
+        self._case = ""
+        if isinstance(case, Case):
+            self._case = f", now {case.operator.name} {case.problem.geometry.descriptor} {check}".rstrip()
+
+    def expect(self, tests: int) -> None:
+        """So many tests; 0 where pytest shows how far the run is. No path of a file is written, which no letters would
+        follow."""
+        self._tests = tests
+        if self._shown and tests:
             self._reporter.showfspath = False
 
-    def add(self, record: Record, tests: int | None) -> None:
-        """Count a verdict; `tests` is how many there are, and 0 where pytest shows how far the run is."""
-        now = time.monotonic()
-        self._done += 1
-        self._failed += record.status in ("fail", "error")
-        if not tests or not self._shown:
-            return
-        if self._live and (now - self._said >= PICTURE or self._done == tests):
-            self._reporter.rewrite(self.text(tests), erase=True)
-            self._reporter.currentfspath = -2  # whoever writes a line begins a new one
-            self._said = now
-        elif not self._live and now - self._said >= SIGN and self._done * SIGNS // tests > self._signs:
-            self._signs = self._done * SIGNS // tests
-            self._reporter.write_line(self.text(tests))
-            self._said = now
+    def end(self) -> None:
+        """What follows is the summary."""
+        self._over.set()
 
-    def text(self, tests: int) -> str:
+    def add(self, record: Record, tests: int | None) -> None:
+        """Count a verdict, and show the first that fails; `tests` is how many there are, and 0 where pytest shows how
+        far the run is."""
+        with self._lock:
+            now = time.monotonic()
+            self._tests = tests
+            self._done += 1
+            wrong = record.status in ("fail", "error")
+            self._failed += wrong
+            if not tests or not self._shown:
+                return
+            if wrong and self._failed == 1:
+                self._reporter.ensure_newline()
+                for line in first_failure(record):
+                    self._reporter.write_line(line)
+            if self._live and (now - self._said >= PICTURE or self._done == tests):
+                self._reporter.rewrite(self.text(), erase=True)
+                self._reporter.currentfspath = -2  # whoever writes a line begins a new one
+                self._said = now
+
+    def text(self) -> str:
         """Tests done, and how many of them failed."""
-        return f"{self._done:,}/{tests:,}" + (f", {self._failed:,} failed" if self._failed else "")
+        of = f"/{self._tests:,}" if self._tests else " done"
+        return f"{self._done:,}{of}" + (f", {self._failed:,} failed" if self._failed else "")
+
+
+def first_failure(record: Record) -> Iterator[str]:
+    """In two lines, while the others run."""
+    case = " ".join(filter(None, (record.implementation, record.operator, described(record))))
+    yield harmless(f"{record.status.upper()} {case}: {record.headline}")
+    if record.command:
+        yield f"reproduce: {record.command}"
 
 
 def estimate(path: Path, tests: int) -> str:

@@ -20,7 +20,6 @@ from conformance.execution.verify import verify
 from conformance.execution.workers import printed
 from conformance.exit_codes import ExitCode
 from conformance.implementations.devices import missing
-from conformance.implementations.errors import printable
 from conformance.implementations.implementation import NOT_IMPLEMENTED, Implementation, ImplementationError
 from conformance.operators import OPERATORS, takes
 from conformance.plugin import options, run_command
@@ -35,6 +34,7 @@ from conformance.reporting.groups import Group, amount, described, group, locate
 from conformance.reporting.kernel_verdicts import KernelVerdict, kernel_verdicts, total
 from conformance.reporting.page.model import ReportError
 from conformance.reporting.table import many
+from conformance.reporting.terminal import harmless
 from conformance.results import build
 from conformance.results.schema import CheckRecord, Record, TrainingRecord
 
@@ -187,7 +187,7 @@ class Summary:
             self._failures(reporter, groups)
             if quiet and len(self._verdicts) > 1:
                 for verdict in self._verdicts:
-                    reporter.write_line(str(verdict), **{verdict.color: True})
+                    reporter.write_line(harmless(str(verdict)), **{verdict.color: True})
         if run.records is not None and (folder := run.config.getoption("--report")):
             try:
                 for text in report_command.of_run(run.records.path, Path(folder)):
@@ -258,7 +258,7 @@ class Summary:
             text = f"INCOMPLETE: {text or 'ended before the first verdict'}"
         elif not verified:
             text = "; ".join(filter(None, (text, NOTHING)))
-        took = f"{text} ({duration(reporter._session_start.elapsed().seconds)})"
+        took = f"{harmless(text)} ({duration(reporter._session_start.elapsed().seconds)})"
         wrong = self.incomplete or not verified or any(one.failed for one in self._verdicts)
         color = {"red" if wrong else "green": True}
         if reporter.verbosity < 0 or len(took) > reporter._tw.fullwidth - 4:
@@ -289,7 +289,7 @@ class Summary:
             reporter.write_line(f"{name}: {amount(groups)}", bold=True)
             for number, one in enumerate(groups[:MAX_GROUPS], start=1):
                 smallest = one.smallest
-                reporter.write_line(f"{number}. {_harmless(one.title)}: {one.counted}", red=True, bold=True)
+                reporter.write_line(f"{number}. {harmless(one.title)}: {one.counted}", red=True, bold=True)
                 if condition := located(one, self._evidence):
                     reporter.write_line(condition)
                 if case := described(smallest):
@@ -318,16 +318,10 @@ class Summary:
                 reporter.write_line(f"    {case}")
 
 
-def _harmless(text: str) -> str:
-    """A line that a kernel may have written, without what a terminal obeys and what begins a command of a runner."""
-    plain = printable(text)
-    return plain.replace("##[", "# #[").replace("::", ": :", 1) if plain.lstrip().startswith(("::", "##[")) else plain
-
-
 def _annotation(one: Group, condition: str) -> str:
     """A command of GitHub's runners, which makes its message an annotation of the change."""
     again = f"reproduce: {one.smallest.command}" if one.smallest.command else ""
-    message = "\n".join(filter(None, (f"{_harmless(one.title)}: {one.counted}", condition, again)))
+    message = "\n".join(filter(None, (f"{harmless(one.title)}: {one.counted}", condition, again)))
     for character, code in (("%", "%25"), ("\r", "%0D"), ("\n", "%0A")):
         message = message.replace(character, code)
     return f"::error title={one.implementation.translate(_TITLE)}::{message}"
@@ -341,4 +335,4 @@ def _show(reporter: pytest.TerminalReporter, record: Record, raised: Any, cause:
     for line in f"{record.status.upper()}: {record.explanation}".splitlines():
         # a small problem is often explained by several mistakes: the group's says more
         if not (cause and line.startswith("likely cause: ")):
-            reporter.write_line(_harmless(line))
+            reporter.write_line(harmless(line))

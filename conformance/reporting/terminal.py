@@ -8,6 +8,7 @@ import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 
+from conformance.implementations.errors import printable
 from conformance.inputs import golden
 from conformance.reporting import accuracy, emulator_counts
 from conformance.reporting.kernel_verdicts import KernelVerdict
@@ -154,4 +155,10 @@ def _columns(rows: Sequence[tuple[str, ...]], width: int) -> Iterator[Line]:
 def _wrapped(text: str, width: int, indent: int = 4, color: str = "") -> Iterator[Line]:
     # not at hyphens: a reason may hold a command, and options of one
     for line in textwrap.wrap(text, width, subsequent_indent=" " * indent, break_on_hyphens=False):
-        yield ((line, color),)
+        yield ((harmless(line), color),)
+
+
+def harmless(text: str) -> str:
+    """A line that a kernel may have written, without what a terminal obeys and what begins a command of a runner."""
+    plain = printable(text)
+    return plain.replace("##[", "# #[").replace("::", ": :", 1) if plain.lstrip().startswith(("::", "##[")) else plain
