@@ -119,7 +119,7 @@ class Progress:
             self._failed += wrong
             if not tests or not self._shown:
                 return
-            if wrong and self._failed == 1:
+            if wrong and self._failed == 1 and record.operator:  # a file that cannot be used comes last
                 self._reporter.ensure_newline()
                 for line in first_failure(record):
                     self._reporter.write_line(line)
