@@ -85,7 +85,10 @@ def test_without_arguments_it_asks_what_to_run(folder: Path):
 
 WORDS = {
     "name of a file": (("right",), 0, "acme conv_forward fp32: 1 of 1 pass"),
-    "wrong option": (("right.py", "--cov=x"), 4, "usage: conformance run "),
+    "wrong option": (("right.py", "--nonsense"), 4, "usage: conformance run "),
+    "option of a plugin": (("right.py", "--html=a"), 4, "not loaded; --report=DIR writes a page"),
+    "version": (("--version",), 0, "kernel-conformance "),
+    "test": (("right.py::test_conv_forward",), 4, "an implementation stands behind ::, not a test; choose with --op"),
     "all and one": (("right.py", "--all"), 4, "--all and right.py: give one of them"),
     "stepwise": (("acme.py", "--sw"), 1, "INCOMPLETE, Test failed, continuing from this test next run: acme "),
     "verbose": (("acme.py", "-v"), 1, f"\nconv_forward[acme-{TINY.replace(' ', '_')}-fp32-nchw-integer] FAIL "),

@@ -79,7 +79,7 @@ class Progress:
             with self._lock:
                 now = time.monotonic()
                 # until it is known how many tests there are, a terminal has pytest's own line on it
-                if self._tests == 0 or (self._live and self._tests is None):
+                if self._tests in (0, self._done) or (self._live and self._tests is None):
                     continue
                 if now - self._said < (SECOND if self._live else SIGN):
                     continue

@@ -15,6 +15,7 @@ from zlib import crc32
 import platformdirs
 import pytest
 
+from conformance import __version__
 from conformance.exit_codes import ExitCode, meanings
 from conformance.implementations import registry
 from conformance.plugin import options
@@ -42,6 +43,14 @@ ARGUMENTS = (
 )
 
 
+INSTEAD = {
+    "--html": "--report=DIR writes a page",
+    "--json-report": "--records=FILE writes a line of JSON for each verdict",
+    "--reruns": "a verdict does not change when it is asked for again, and calls are repeated by a check of their own",
+    "--count": "--seed=N draws other data",
+    "--cov": "measure the coverage of your own tests with pytest",
+}
+"""Options of well-known plugins, which the suite does not load -> what does the same here."""
 ALL = "all implementations that are here"
 
 
@@ -83,8 +92,13 @@ class _Expert(argparse.Action):
 def run(words: Sequence[str]) -> int:
     """Run pytest; positional arguments are implementations. Returns the exit status."""
     if not words:
-        print(f"conformance run: {_what_to_give()}", file=sys.stderr)
-        return ExitCode.UNUSABLE
+        return _refuse(_what_to_give())
+    if {"-V", "--version"} & {*words}:
+        print(f"kernel-conformance {__version__}, pytest {pytest.__version__}")
+        return ExitCode.GOOD
+    for option in (word.split("=")[0] for word in words if not any(word.startswith("-p") for word in words)):
+        if option in INSTEAD:
+            return _refuse(f"{option} is of a plugin of pytest that is not loaded; {INSTEAD[option]}")
     for variable in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTEST_DISABLE_PLUGIN_AUTOLOAD"):
         os.environ.pop(variable, None)  # meant for the tests of the project
     # a vendor's json.py in the current folder is not the standard library's, in workers neither
@@ -102,13 +116,18 @@ def run(words: Sequence[str]) -> int:
         return ExitCode.UNUSABLE
 
 
+def _refuse(why: str) -> int:
+    print(f"conformance run: {why}", file=sys.stderr)
+    return ExitCode.UNUSABLE
+
+
 def _what_to_give() -> str:
     """What would run without an argument, and what to give instead."""
     here = [path.stem for path in registry.discover(IMPLS)] + [point.name for point in registry.installed()]
     return (
         "give a file, a folder or a name, as in `conformance run acme.py`.\n"
         f"--all verifies everything that is here: {', '.join(here)};\n"
-        "each takes minutes, and seconds with --level smoke."
+        "each is up to 10,000 cases and takes minutes; with --level smoke it is up to 1,600."
     )
 
 
@@ -141,8 +160,10 @@ def take_implementations(config: pytest.Config) -> None:
 
 
 def _file(word: str) -> str:
-    """`acme.py` where `acme` is given and that file is here."""
+    """`acme.py` where `acme` is given and that file is here. Raises pytest.UsageError for the name of a test."""
     name, colons, one = word.partition("::")
+    if one.startswith("test_"):
+        raise pytest.UsageError(f"{word}: an implementation stands behind ::, not a test; choose with --operator or -k")
     here = not Path(name).exists() and Path(f"{name}.py").is_file()
     return f"{name}.py{colons}{one}" if here else word
 
