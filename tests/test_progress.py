@@ -21,6 +21,7 @@ from conformance import Implementation
 from conformance.execution.case import Case
 from conformance.operators import OPERATORS
 from conformance.plugin import progress
+from conformance.plugin.processes import TolerantStream
 from conformance.plugin.progress import Progress, duration
 from conformance.problems import Variant, typed
 from tests.conftest import TINY, Project
@@ -144,6 +145,18 @@ def test_while_one_case_takes_long_a_pipe_says_which(piped: tuple[Progress, IO[s
         pass
     assert re.fullmatch(r"0/3, \d s(, now conv_forward n16 c64 h572 w572 k64 r3 s3)?\n", found)
     assert line(pipe).endswith(", now conv_forward n16 c64 h572 w572 k64 r3 s3\n")
+
+
+def test_a_line_is_in_a_pipe_when_it_is_written():
+    """Python holds back 8 KB: a header came after half a minute, behind what a thread had written."""
+    read, write = os.pipe()
+    with os.fdopen(read), os.fdopen(write, "w") as stream:
+        tolerant = TolerantStream(stream)
+        tolerant.write("the first ")
+        assert select.select([read], [], [], 0)[0] == []
+        tolerant.write("failure\n")
+        assert select.select([read], [], [], 0)[0] == [read]
+        assert os.read(read, 99) == b"the first failure\n"
 
 
 def test_the_first_failure_is_shown_when_it_happens(piped: tuple[Progress, IO[str], list[str]]):

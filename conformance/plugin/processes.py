@@ -91,7 +91,7 @@ def _end_with(parent: int) -> None:
 
 class TolerantStream:
     """A stream whose output is dropped from when it cannot be written on: the run goes on, and its exit status is that
-    of the verdicts."""
+    of the verdicts. Whoever reads it sees each line when it is written, also in a pipe."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -101,7 +101,10 @@ class TolerantStream:
 
     def write(self, text: str) -> int:
         try:
-            return self._stream.write(text)
+            written = self._stream.write(text)
+            if text.endswith("\n"):
+                self._stream.flush()
+            return written
         except OSError:
             self._drop()
             return len(text)
