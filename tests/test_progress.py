@@ -89,7 +89,7 @@ def test_verbose_runs_have_a_line_for_each_test_and_quiet_ones_nothing(project: 
     assert verbose.count("PASS") == verbose.count("FAIL ") == 3
     assert not PICTURE.search(verbose + quiet)
     said = quiet.split("\r\n")
-    assert said[1] == "zeta: 1 kind of failure, 3 cases"
+    assert said[0] == "zeta: 1 kind of failure, 3 cases"
     assert verdicts(quiet) == VERDICTS
     assert said[-2].startswith("3 failed, 3 passed in ")
 

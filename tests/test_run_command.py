@@ -58,11 +58,11 @@ def test_the_verdict_is_the_last_line_and_counts_what_ran(folder: Path):
 
 
 def test_quiet_is_the_failures_and_the_verdict_and_quieter_one_line(folder: Path):
-    quiet = typed(folder, "acme.py", "-q")[1].strip().splitlines()
+    quiet = typed(folder, "acme.py", "-q")[1].splitlines()
     assert quiet[0] == "acme: 1 kind of failure, 1 case"
     assert quiet[-1].startswith(WRONG)
     assert not any("===" in line for line in quiet)
-    (line,) = typed(folder, "acme.py", "-qq")[1].strip().splitlines()
+    (line,) = typed(folder, "acme.py", "-qq")[1].splitlines()
     assert line.startswith(WRONG)
 
 

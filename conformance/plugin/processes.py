@@ -91,15 +91,20 @@ def _end_with(parent: int) -> None:
 
 class TolerantStream:
     """A stream whose output is dropped from when it cannot be written on: the run goes on, and its exit status is that
-    of the verdicts. Whoever reads it sees each line when it is written, also in a pipe."""
+    of the verdicts. Whoever reads it sees each line when it is written, also in a pipe; the first one is not empty, as
+    pytest's is that ends a line of letters."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
+        self._begun = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
+        self._begun |= text != "\n"
+        if not self._begun:
+            return len(text)
         try:
             written = self._stream.write(text)
             if text.endswith("\n"):
