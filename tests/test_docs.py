@@ -46,9 +46,9 @@ def test_readme_opens_with_the_users_kernel_and_its_failure():
     assert [text.index(part) for part in order] == sorted(text.index(part) for part in order)
 
 
-@pytest.mark.parametrize("path", [*sorted(ROOT.glob("docs/*.md")), ROOT / "CHANGELOG.md"], ids=lambda path: path.name)
-def test_pages_are_short(path: Path):
-    assert len(path.read_text().split()) <= PAGE_WORDS
+def test_pages_are_short():
+    pages = [*ROOT.glob("docs/*.md"), ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
+    assert {path.name for path in pages if len(path.read_text().split()) > PAGE_WORDS} == set()
 
 
 @EVERY
