@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from conformance import check
+from conformance import Contract, check
+from conformance.contract import ContractError
 from conformance.results.reading import verdicts
 from tests.conftest import ROOT
 from tests.documents import UNDECLARED, contract_examples
@@ -52,3 +53,9 @@ def test_an_example_fails_without_its_contract(tmp_path: Path, name: str):
     file.write_text(UNDECLARED.sub("", EXAMPLES[name]))
     problem, dtype, distribution = SHOWN_BY[name]
     assert check(file, problem, dtype=dtype, distribution=distribution, in_process=True).status == "fail"
+
+
+def test_the_page_quotes_what_is_said_of_a_misspelt_contract():
+    with pytest.raises(ContractError) as refused:
+        Contract(inputs="tf23")
+    assert f"`{refused.value}`" in (ROOT / "docs/contracts.md").read_text()

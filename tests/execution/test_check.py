@@ -382,7 +382,7 @@ def test_the_public_names_are_those_that_are_listed_and_each_has_a_documentation
 
 
 def test_the_help_of_check_begins_with_a_call_and_describes_every_parameter():
-    documentation = inspect.getdoc(conformance.check)
+    documentation = inspect.getdoc(conformance.check) or ""
     assert re.search(r"^    .*\bconformance\.check\(", documentation.split("- `kernel`")[0], re.MULTILINE)
     described = re.findall(r"^- ((?:`\w+`(?:, )?)+):", documentation, re.MULTILINE)
     assert re.findall(r"`(\w+)`", " ".join(described)) == list(inspect.signature(conformance.check).parameters)
