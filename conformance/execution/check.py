@@ -39,7 +39,7 @@ from conformance.problems.table import applies, determines
 from conformance.resources import IMPLS
 from conformance.storage import StorageError, parse, written
 
-MAX_SECONDS = 5.0
+MAX_SECONDS = 20.0
 """That problems are run for to find out where else a kernel fails."""
 
 
