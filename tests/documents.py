@@ -11,9 +11,11 @@ import re
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -138,7 +140,8 @@ def _failure_of(name: str, content: str) -> Iterator[str]:
         printed = subprocess.run(command, cwd=folder, env=found, capture_output=True, text=True).stdout
     failure = re.search(rf"^{name}: .*?^reproduce: .*?$", printed, re.DOTALL | re.MULTILINE)
     assert failure, printed
-    yield from ("```text", *failure[0].splitlines(), "```")
+    lines = (textwrap.wrap(line, 110, subsequent_indent="    ") for line in failure[0].splitlines())
+    yield from ("```text", *chain.from_iterable(lines), "```")
 
 
 BLOCKS: dict[str, tuple[str, Callable[[Sources], Iterable[str]]]] = {
