@@ -28,8 +28,8 @@ from conformance.resources import ENGINES, IMPLS
 from conformance.worker import memory, wire
 
 MAX_CRASHES, OF_A_HANG = 8, 3
-"""Cases in a row that end in a crash, after which an implementation's others are not run: with fewer, one that crashes on
-a path that the first problems take passes nothing, and nobody learns where it crashes. How many a hang counts for."""
+"""Cases in a row that end in a crash, after which an implementation's others are not run: with fewer, one that crashes
+on a path that the first problems take passes nothing, and nobody learns where. How many a hang counts for."""
 GROWTH = 1 << 29
 """Bytes that a process may grow by after its first case."""
 CASES_TO_LOOK = 50
