@@ -73,7 +73,8 @@ def tensor(array: Any, layout: str = "nchw") -> Tensor:
     strides = tuple(stride // dtype.itemsize for stride in found["strides"])
     if min(strides, default=0) < 0:
         raise Unsupported("arrays with negative strides")
-    extent = 1 + sum((size - 1) * stride for size, stride in zip(found["shape"], strides, strict=True))
+    empty = 0 in found["shape"]
+    extent = 0 if empty else 1 + sum((size - 1) * stride for size, stride in zip(found["shape"], strides, strict=True))
     flat = {"shape": (extent,), "strides": (dtype.itemsize,), "typestr": format_.memory.str}
     return Tensor(attach(found | flat, array), tuple(found["shape"]), strides, format_, dtype, array, layout)
 
@@ -93,7 +94,10 @@ def download(array: Any) -> np.ndarray:
 
 
 def launch(kernel: Any, blocks: int | tuple[int, ...], threads: int, *arguments: Any, shared: int = 0) -> None:
-    """Start a kernel on the default stream, with `shared` bytes of dynamic shared memory, tensors as their memory."""
+    """Start a kernel on the default stream, with `shared` bytes of dynamic shared memory, tensors as their memory. A
+    grid without blocks, which is that of a result without elements, starts nothing: devices refuse it."""
+    if 0 in (blocks if isinstance(blocks, tuple) else (blocks,)):
+        return
     given = [argument.memory if isinstance(argument, Tensor) else argument for argument in arguments]
     if not SIMULATED:
         kernel[blocks, threads, 0, shared](*given)

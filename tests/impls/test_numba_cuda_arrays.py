@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from types import SimpleNamespace
 
 import ml_dtypes
@@ -104,6 +105,25 @@ def test_contiguous_interfaces_may_leave_out_their_strides():
     described = {"shape": (3, 4, 2), "strides": None, "typestr": "<f8", "data": (0, False), "version": 3}
     found = bridge_module.interface(SimpleNamespace(__cuda_array_interface__=described))
     assert found["strides"] == (64, 16, 8)
+
+
+ON_A_DEVICE = """
+import sys
+from numba.cuda.cudadrv.devicearray import DeviceNDArray
+from conformance.implementations.bridges.numba_cuda import interface
+shape, strides = eval(sys.argv[1])
+print(interface(DeviceNDArray(shape, strides, "float16", gpu_data=object()))["strides"])
+"""
+
+
+@pytest.mark.skipif(find_spec("numba_cuda") is None, reason="numba-cuda is not installed")
+@pytest.mark.parametrize("strides", [(0, 2), (10, 0), (0, 0), (10, 2), (2, 8)])
+def test_a_broadcast_array_of_a_device_has_its_strides(strides):
+    """Its own interface says that it is contiguous, and kernels read beyond it."""
+    environment = os.environ | {bridge_module.VARIABLE: "0"}
+    command = [sys.executable, "-c", ON_A_DEVICE, str(((4, 5), strides))]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == str(strides), done.stderr
 
 
 class DriverError(Exception):

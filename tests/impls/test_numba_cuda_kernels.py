@@ -134,6 +134,33 @@ def test_what_a_thread_raises_names_the_block_and_the_thread():
 
 
 @only_simulated
+@pytest.mark.parametrize(
+    ("kernel", "operators"),
+    [(DIRECT, (*NAMES, "avg_pool_forward", "avg_pool_backward")), (TILED, NAMES), (IGEMM, NAMES)],
+)
+def test_nothing_is_launched_over_an_empty_grid(monkeypatch, kernel, operators):
+    """A device refuses it; the simulator, which does not, is made to."""
+    configured = import_module("numba.cuda.simulator.kernel").FakeCUDAKernel
+
+    def refused(self, configuration, get=configured.__getitem__):
+        grid = configuration[0]
+        assert 0 not in (grid if isinstance(grid, tuple) else (grid,)), f"a grid of {grid}"
+        return get(self, configuration)
+
+    monkeypatch.setattr(configured, "__getitem__", refused)
+    for operator in operators:
+        problem = "pool n0 c6 h7 w7 r2 s2" if "pool" in operator else "n0 c6 h8 w8 k10 r1 s1 u2 b1"
+        assert tried(implementations()[kernel], operator, problem).status == "pass", operator
+
+
+@only_simulated
+def test_memory_of_no_elements_has_no_extent():
+    """A device has none for it, and an extent below zero is an error of its own."""
+    memory = module("memory", implementations()[DIRECT])
+    assert memory.empty((0, 6, 8, 8), np.dtype(np.float32)).memory.shape == (0,)
+
+
+@only_simulated
 @pytest.mark.parametrize("shape", [(3, 4, 3, 3), (2, 4, 2, 3), (2, 4, 3, 2)], ids=["images", "rows", "columns"])
 def test_a_gradient_of_another_size_is_refused(shape: tuple[int, ...]):
     """A column too few would be read from the next row."""
