@@ -1,13 +1,11 @@
 """cuDNN through NVIDIA's nvidia-cudnn-frontend (its graph API in Python), on torch's CUDA tensors.
 
-A problem becomes a graph of conv_fprop, conv_dgrad or conv_wgrad for its sizes and strides, with the bias in it; the
-bias's gradient is a reduction. Of the engines that cuDNN's heuristics rank the first that builds is taken, but none with
-a numerical note in EXCLUDED: what is left adds products of inputs as given in fp32 (fp64). On fp32, engines with the
-note TENSOR_CORE compute in TF32; `cudnn-cuda-tf32` has them.
-
-Not taken: empty batches (sizes are positive); operands that do not begin at a multiple of 16 bytes, the alignment that
-the frontend declares (default_alignment); a bias or a filter with strides that cuDNN ignores (docs/findings); pooling,
-which the Python frontend does not have.
+A problem becomes a graph of conv_fprop, conv_dgrad or conv_wgrad for its sizes and strides, with the bias in it; its
+gradient is a reduction. Of the engines that cuDNN's heuristics rank the first that builds is taken, but none with notes
+in EXCLUDED: what is left adds products of inputs as given in fp32 (fp64). On fp32, engines with the note TENSOR_CORE
+compute in TF32; `cudnn-cuda-tf32` has them. Not taken: empty batches (sizes are positive); operands that begin at no
+multiple of 16 bytes, the alignment that the frontend declares (default_alignment); a bias or a filter with strides
+that cuDNN ignores (docs/findings); pooling, which the Python frontend does not have.
 """
 
 import threading
