@@ -73,8 +73,7 @@ def tensor(array: Any, layout: str = "nchw") -> Tensor:
     strides = tuple(stride // dtype.itemsize for stride in found["strides"])
     if min(strides, default=0) < 0:
         raise Unsupported("arrays with negative strides")
-    empty = 0 in found["shape"]
-    extent = 0 if empty else 1 + sum((size - 1) * stride for size, stride in zip(found["shape"], strides, strict=True))
+    extent = 1 + sum((size - 1) * stride for size, stride in zip(found["shape"], strides, strict=True))
     flat = {"shape": (extent,), "strides": (dtype.itemsize,), "typestr": format_.memory.str}
     return Tensor(attach(found | flat, array), tuple(found["shape"]), strides, format_, dtype, array, layout)
 
