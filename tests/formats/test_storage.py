@@ -177,13 +177,12 @@ def test_expanded_values_repeat_in_the_reference(kind: str):
 
 
 def test_waiver_of_a_storage_or_of_a_layout_excuses_nothing_else():
-    strided = {"storages": ("w:strided",)}
-    for storage, where, status in (
-        ("x:crop,w:strided", strided, "waived"), ("w:crop", strided, "fail"), ("w:offset-1", strided, "pass"),
-        ("w:crop", {"layouts": ("nchw",)}, "waived"), ("w:crop", {"layouts": ("nhwc",)}, "fail"),
+    for stored, storages, layouts, status in (
+        ("x:crop,w:strided", ("w:strided",), (), "waived"), ("w:crop", ("w:strided",), (), "fail"),
+        ("w:offset-1", ("w:strided",), (), "pass"), ("w:crop", (), ("nchw",), "waived"), ("w:crop", (), ("nhwc",), "fail"),
     ):  # fmt: skip
-        case = case_of(misreads_w, storage)
-        case.implementation.waive("conv_forward", reason="r", url="u", **where)
+        case = case_of(misreads_w, stored)
+        case.implementation.waive("conv_forward", reason="r", url="u", storages=storages, layouts=layouts)
         assert verify(case).status == status
 
 
