@@ -80,6 +80,19 @@ def exchanged(geometry):
     return any(a and b and i != j for i, a in enumerate(bare) for j, b in enumerate(small))
 
 
+def has_plan(geometry):
+    """cuDNN has no plan for grouped fp8 convolutions of few channels, with which XLA's compilation on CUDA ends."""
+    return geometry.groups == 1 or geometry.rank == 3 or min(geometry.c, geometry.k) // geometry.groups >= 16
+
+
+def gradient_has_plan(geometry):
+    """A data gradient is such a convolution where windows have one element."""
+    return max(geometry.window) > 1 or has_plan(geometry)
+
+
+PLANNED = {"conv_forward": has_plan, "conv_requantized": has_plan, "conv_backward_data": gradient_has_plan}
+
+
 def both(*conditions):
     return lambda geometry: all(condition(geometry) for condition in conditions)
 
@@ -106,12 +119,14 @@ def _register(name: str, device: str, platform: str, contract: Contract) -> Impl
         when, in_fp64 = CAPABLE.get(operator), CAPABLE_IN_FP64.get(operator)
         implementation.implements(operator, dtypes=EVERY_DTYPE[:3], layouts=LAYOUTS, when=when)(kernel)
         implementation.implements(operator, dtypes=EVERY_DTYPE[3:], layouts=LAYOUTS, when=in_fp64)(kernel)
-        if kernel in (conv_forward, conv_backward_data, conv_backward_weight):
-            implementation.implements(operator, dtypes=("fp8_e4m3", "fp8_e5m2"), layouts=LAYOUTS, when=when)(kernel)
-    implementation.implements("conv_forward", dtypes=("int8",), layouts=LAYOUTS)(conv_forward)
-    implementation.implements("conv_requantized", dtypes=("int8", "fp8_e4m3", "fp8_e5m2"), layouts=LAYOUTS)(
-        conv_requantized
-    )
+    for kernel in (conv_forward, conv_backward_data, conv_backward_weight, conv_requantized):
+        operator = kernel.__name__
+        when = CAPABLE.get(operator, lambda geometry: True)
+        planned = PLANNED.get(operator, when) if device == "cuda" else when
+        implementation.implements(operator, dtypes=("fp8_e5m2",), layouts=LAYOUTS, when=when)(kernel)
+        implementation.implements(operator, dtypes=("fp8_e4m3",), layouts=LAYOUTS, when=both(when, planned))(kernel)
+    for kernel in (conv_forward, conv_requantized):
+        implementation.implements(kernel.__name__, dtypes=("int8",), layouts=LAYOUTS)(kernel)
     # XLA's select_and_scatter has no dilated windows; on CUDA it adds in fp32 by atom.add.f32, which flushes subnormal
     # numbers (PTX ISA, atom)
     atomic = Contract(subnormals="flushed") if device == "cuda" else contract
