@@ -115,6 +115,11 @@ def _register(name: str, device: str, platform: str, contract: Contract) -> Impl
     implementation = Implementation(
         name, device=device, arrays=jax_arrays(platform), contract=contract, version=jax.__version__
     )
+    if device == "cuda":  # cuDNN's Winograd, as in torch_native/contracts.py
+        implementation.implements(
+            "conv_backward_weight", dtypes=("fp32",), layouts=("nchw",), contract=Contract(algorithm="winograd-f4"),
+            when=lambda p: p.groups == 1 and min(p.c, p.k) >= 64,
+        )(conv_backward_weight)  # fmt: skip
     for operator, kernel in KERNELS.items():
         when, in_fp64 = CAPABLE.get(operator), CAPABLE_IN_FP64.get(operator)
         implementation.implements(operator, dtypes=EVERY_DTYPE[:3], layouts=LAYOUTS, when=when)(kernel)
