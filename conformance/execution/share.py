@@ -21,7 +21,6 @@ from conformance.problems.parameters import cost
 from conformance.problems.ranking import PROGRAMS, SMOKE_CASES, Row
 from conformance.problems.table import applies
 
-
 SMALL = 1 << 16
 """Elements of a problem that is run on inputs which the rows have on none that a kernel takes."""
 
@@ -93,6 +92,8 @@ def share(
                 continue
             if (problem.name, variant) in substituted:
                 continue
+            if place < usual:  # whether this level has room for it or not, so that every level adds the same
+                run.add(variant.distribution)
             if variant in instead:
                 substituted.add((problem.name, variant))
             program = problem.name, variant.dtype, variant.layout
@@ -103,7 +104,6 @@ def share(
             )
             if not full or given.draws(problem, variant):
                 row.append(variant)
-                run.add(variant.distribution)
             if not full:
                 programs.add(program)
                 spent += 1
@@ -116,9 +116,9 @@ def share(
 def _further(
     declared: Declared, rows: Sequence[Row], pairs: Sequence[tuple[str, str]], run: set[str]
 ) -> Iterator[tuple[int, Variant]]:
-    """Distributions of the rows that are not `run`, each on the first small problem that a kernel takes in one of its
-    dtypes and layouts, which take turns."""
-    names = dict.fromkeys(v.distribution for _, variants in rows for v in variants if v.dtype in DTYPES)
+    """Distributions of the rows that are not among `run`, each on the first small problem that a kernel takes in one of
+    its dtypes and layouts, which take turns."""
+    names = sorted({v.distribution for _, variants in rows for v in variants if v.dtype in DTYPES})
     for turn, name in enumerate(name for name in names if name not in run):
         own = [Variant(dtype, layout, name) for dtype, layout in pairs if dtype in DTYPES and applies(name, dtype)]
         own = own[turn % len(own) :] + own[: turn % len(own)] if own else []
