@@ -11,7 +11,6 @@ from pathlib import Path
 from conformance.exit_codes import ExitCode
 from conformance.implementations.devices import Unavailable
 
-TITLE = "Kernel conformance"
 MAX_LISTED = 20
 """Defects of files that are named on the terminal."""
 
@@ -24,7 +23,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "file's counts",
     )  # fmt: skip
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="where to write the report")
-    parser.add_argument("--title", default=TITLE, help="headline of the report")
+    parser.add_argument("--title", default="", help="headline of the report (default: what was verified)")
     parser.set_defaults(run=_run)
 
 
@@ -39,7 +38,7 @@ def of_run(records: Path, folder: Path) -> list[str]:
     # what draws charts takes a second to load, which a run that makes no report need not wait for
     from conformance.reporting.page.render import build
 
-    page, digest = build([records], folder, TITLE)
+    page, digest = build([records], folder)
     return [*_listed(digest.results.errors), f"report: {page}"]
 
 
