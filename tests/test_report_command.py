@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -148,6 +149,13 @@ def test_a_run_ends_with_where_its_report_is(project: Project, workers: tuple[st
     assert f"report: {Path('told', 'index.html')}" in outcome.text
     assert {path.name for path in (project.folder / "told").iterdir()} == FILES
     assert "1 of 1 pass" in (project.folder / "told" / "summary.md").read_text()
+
+
+def test_a_failure_in_junit_says_how_to_reproduce_it(project: Project):
+    project.kernel(body="return y + 1")
+    outcome = project.run("--junitxml=junit.xml")
+    texts = [failure.text or "" for failure in ElementTree.parse(project.folder / "junit.xml").iter("failure")]
+    assert [text.splitlines()[-1] for text in texts] == [f"reproduce: {outcome.records[0]['command']}"]
 
 
 @pytest.mark.parametrize("body", ["return y", "return y + 1"], ids=["right", "wrong"])

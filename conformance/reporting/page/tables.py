@@ -247,15 +247,19 @@ class Digest:
     def facts(self) -> list[str]:
         """When the runs were, where, and of what."""
         periods, machines = self.results.periods, sorted({row[1] for row, _ in self.matrix})
-        found = {record.run_level for _, record in self.named} - {""}
-        levels = sorted(found, key=lambda name: (LEVELS.index(name) if name in LEVELS else len(LEVELS), name))
         seeds = sorted({record.seed for _, record in self.named if record.seed is not None})
         return [
             *([f"{periods[0]}" + f" (the first of {len(periods)} runs)" * (len(periods) > 1)] if periods else []),
             *([_named([one.label for one in machines], "machine")] if machines else []),
-            *([f"level {', '.join(levels)}"] if levels else []),
+            *([f"level {', '.join(self.levels)}"] if self.levels else []),
             *([f"seed {', '.join(map(str, seeds))}"] if seeds else []),
         ]
+
+    @property
+    def levels(self) -> list[str]:
+        """What runs were asked for, the lowest first."""
+        found = {record.run_level for _, record in self.named} - {""}
+        return sorted(found, key=lambda name: (LEVELS.index(name) if name in LEVELS else len(LEVELS), name))
 
 
 def _named(names: Sequence[str], noun: str) -> str:
