@@ -250,7 +250,7 @@ class Digest:
         seeds = sorted({record.seed for _, record in self.named if record.seed is not None})
         return [
             *([f"{periods[0]}" + f" (the first of {len(periods)} runs)" * (len(periods) > 1)] if periods else []),
-            *([_named([one.label for one in machines], "machine")] if machines else []),
+            *([_named([one.label for one in machines], "machine", "; ")] if machines else []),
             *([f"level {', '.join(self.levels)}"] if self.levels else []),
             *([f"seed {', '.join(map(str, seeds))}"] if seeds else []),
         ]
@@ -262,9 +262,9 @@ class Digest:
         return sorted(found, key=lambda name: (LEVELS.index(name) if name in LEVELS else len(LEVELS), name))
 
 
-def _named(names: Sequence[str], noun: str) -> str:
+def _named(names: Sequence[str], noun: str, between: str = ", ") -> str:
     """Few by name, of more the number."""
-    return ", ".join(names) if len(names) <= NAMED else many(len(names), noun)
+    return between.join(names) if len(names) <= NAMED else many(len(names), noun)
 
 
 def _reasons(title: str, rows: Sequence[tuple[str, int, str]]) -> Table:
