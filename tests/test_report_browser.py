@@ -261,13 +261,6 @@ def test_one_kernel_is_one_screen(browser: Any, tmp_path: Path):
     assert shown.is_hidden("#list-box")
 
 
-def test_a_line_of_a_failing_kernel_leads_to_its_failures(opened: Opener):
-    shown = opened(suffix="")
-    link = shown.page.locator(".verdict-list a", has_text="another conv_backward_data")
-    card = shown.page.locator(link.first.get_attribute("href"))
-    assert "conv_backward_data: " in card.locator("summary").text_content()
-
-
 def test_a_folded_section_that_is_jumped_to_opens(opened: Opener):
     shown = opened(suffix="")
     assert shown.page.is_hidden("#search")

@@ -139,6 +139,15 @@ def test_every_kernel_has_a_line_of_what_ran(tmp_path: Path, records: list[dict[
     assert {text: kind for kind, text in lines} == said
 
 
+def test_a_line_of_a_kernel_leads_to_its_failures(tmp_path: Path):
+    """Groups are those of most cases first, lines stand as the suite lists operators."""
+    two = [failed(problem=name, operator="conv_backward_data", reason="raised", causes=[]) for name in "ab"]
+    text = page(digest(tmp_path, [failed(), *two])).replace("<wbr>", "")
+    links = dict(re.findall(r'<a href="#(failure-\d)">acme (\w+) ', text))
+    headings = dict(re.findall(r'<details id="(failure-\d)".*?<b>(\w+): ', text, re.DOTALL))
+    assert links == headings == {"failure-0": "conv_backward_data", "failure-1": "conv_forward"}
+
+
 def test_many_kernels_that_pass_are_one_line(tmp_path: Path):
     records = [sample(implementation=f"acme-{n}") for n in range(9)]
     shown = re.sub(r"\s+", " ", page(digest(tmp_path, records)))
@@ -149,13 +158,15 @@ def test_what_is_unsupported_is_one_folded_section(tmp_path: Path):
     none = Parsed(page(digest(tmp_path, [sample()]), "t"))
     assert not {"findings", "unsupported"} & {a["id"] for a in none.of("section")}
     missing = [absent(operator=n, reason=f"{n} is not implemented") for n in ("avg_pool_forward", "max_pool_forward")]
-    records = [sample(), *missing, sample(dtype="fp16", status="unsupported", reason="no fp16")]
+    records = [sample(), sample(dtype="bf16"), *missing, sample(dtype="fp16", status="unsupported", reason="no fp16")]
     text = page(digest(tmp_path, records), "t")
     words = re.sub(r"\s+", " ", " ".join(Parsed(text).words))
     assert " acme does not implement avg_pool_forward, max_pool_forward 36 " in words
     assert " acme no fp16 1 " in words
+    assert "is not implemented" not in words
     assert re.search(r'<section id="unsupported"[^>]*>\s*<details><summary>', text)
-    assert "avg_pool_forward</th>" not in text.replace("<wbr>", "")  # a column of the matrix
+    columns = re.findall(r'<table class="matrix">.*?</thead>', text.replace("<wbr>", ""), re.DOTALL)
+    assert re.findall(r"(\w+)</th>", columns[0]) == ["implementation", "conv_forward"]
 
 
 def test_an_empty_run_has_a_page(tmp_path: Path):
