@@ -196,7 +196,7 @@ def test_failures_are_grouped_and_open_with_the_smallest_case(tmp_path: Path):
     assert words.count("likely cause: last row of y") == 1
     assert f" Smallest case: {small} (fp32 nchw fixed) " in words
     assert "All 31 cases in the list" in words
-    assert " conv_forward: raised ValueError: no at acme.py:3 1 case " in words
+    assert " conv_ forward: raised ValueError: no at acme.py:3 1 case " in words
 
 
 def test_a_group_of_failures_says_where_in_its_heading(tmp_path: Path):

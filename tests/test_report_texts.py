@@ -40,7 +40,7 @@ def test_the_summary_says_what_happened(tmp_path: Path):
     assert "    likely cause: last row of y (dy) left out" in text
     assert (
         "### acme: 1 likely cause, 1 other kind of failure, 2 cases\n\n"
-        "**last row of y (dy) left out, or padding of H one too small after**: 1 case of" in text
+        "**conv_forward: last row of y (dy) left out, or padding of H one too small after**: 1 case;" in text
     )
     assert "    reproduce: conformance check acme 'n2 c8 h9 w9 k16 r3 s3 p1 b1' --operator conv_forward" in text
     assert "| acme | known (<https://example.org/known>) | 1 |" in text

@@ -112,9 +112,9 @@ def _failures(digest: Digest) -> Iterator[tuple[str, str]]:
         if one is found[0]:
             head += f"### {escaped(digest.name(row))}: {amount(found)}\n\n"
         record = one.smallest
-        title = f"**{escaped(one.text)}**: {one.counted}"
-        title += f" of {escaped(', '.join(one.operators))}" if record.operator else ""
-        title += f"; {escaped(condition)}" if (condition := digest.where(row, one)) else ""
+        heading, seen = digest.heading(row, one)
+        title = f"**{escaped(heading)}**: {one.counted}"
+        title += f"; {escaped(seen)}" if seen else ""
         title += f"; smallest case: {escaped(described(record))}" if described(record) else ""
         explanation = relative(record.explanation)[:4000]
         again = record.command and f"reproduce: {relative(record.command)}"

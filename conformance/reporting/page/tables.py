@@ -140,9 +140,14 @@ class Digest:
         """Under which condition a group of a row fails, with what was seen of it; empty where nothing is known."""
         return located(one, self._evidence[row])
 
-    def condition(self, row: Row, one: Group) -> str:
-        """The condition alone."""
-        return "; and where ".join(map(str, one.where or self._evidence[row].of(one.records)))
+    def heading(self, row: Row, one: Group) -> tuple[str, str]:
+        """Of a group of a row: what fails, how and where; and what was seen of where, which is empty if that is not
+        known."""
+        operators = _named([*filter(None, one.operators)], "operator")
+        where = "; and where ".join(map(str, one.where or self._evidence[row].of(one.records)))
+        said = f"{one.text}, where {where}" if where else one.text
+        seen = self.where(row, one).replace(f"fails where {where}: ", "")
+        return f"{operators}: {said}" if operators else said, seen
 
     @cached_property
     def modules(self) -> Table | None:
