@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("jinja2", reason="no jinja2 (extra: report)")
 
 from conformance.reporting import reproduce
-from conformance.reporting.page import speeds, tables, verdict_list
+from conformance.reporting.page import markdown, speeds, tables, verdict_list
 from conformance.reporting.page.merge import load
 from conformance.reporting.page.render import page
 from conformance.reporting.page.tables import Digest
@@ -146,6 +146,15 @@ def test_a_line_of_a_kernel_leads_to_its_failures(tmp_path: Path):
     links = dict(re.findall(r'<a href="#(failure-\d)">acme (\w+) ', text))
     headings = dict(re.findall(r'<details id="(failure-\d)".*?<b>(\w+): ', text, re.DOTALL))
     assert links == headings == {"failure-0": "conv_backward_data", "failure-1": "conv_forward"}
+
+
+def test_an_implementation_of_which_nothing_ran_is_named(tmp_path: Path):
+    records = [sample(), absent(implementation="zeta"), absent(implementation="nki", status="unavailable")]
+    found = digest(tmp_path, [*records, broken()])
+    assert "Nothing ran of nki, zeta." in Parsed(page(found)).words
+    assert "\nNothing ran of nki, zeta.\n" in markdown.summary(found, "t")
+    assert found.title == "Conformance of acme, impls/b.py conv_forward"
+    assert found.facts[1] == "cpu, x86_64 Linux"
 
 
 def test_many_kernels_that_pass_are_one_line(tmp_path: Path):

@@ -63,6 +63,8 @@ def _sections(digest: Digest) -> Iterator[tuple[str, str]]:
     if digest.leads:
         yield "result", f"{escaped(digest.lead)}\n"
     yield from _verdicts(digest)
+    if digest.idle:
+        yield "idle", f"{escaped(digest.idle)}\n"
     if errors := digest.results.errors:
         lines = "".join(f"- {escaped(line)}\n" for line in errors[:SHOWN])
         yield "errors", f"**{many(len(errors), 'defect')} in the files**\n\n{lines}"

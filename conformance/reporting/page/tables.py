@@ -126,6 +126,12 @@ class Digest:
                 found.append(replace(one, implementation=self.name(row), dtypes=dtypes))
         return sorted(found, key=lambda one: (one.implementation, operator_place(one.operator)))
 
+    @property
+    def idle(self) -> str:
+        """Implementations of which nothing ran, in a sentence; empty where there are none."""
+        names = [self.name(row) for row in self.rows if not self.together(row)]
+        return f"Nothing ran of {_named(names, 'implementation')}." if names else ""
+
     def place(self, verdict: KernelVerdict) -> int:
         """Of the failures of a kernel, that of the first group among all groups."""
         every = [(self.name(row), one.operators) for row, found in self.groups for one in found]
@@ -235,13 +241,10 @@ class Digest:
     @property
     def title(self) -> str:
         """What was verified."""
-        names, operators = (
-            [*dict.fromkeys(getattr(one, field) for one in self.verdicts)] for field in ("implementation", "operator")
-        )
-        if not names:
-            return "Conformance of kernels"
-        which = operators[0] if len(operators) == 1 else f"({many(len(operators), 'operator')})"
-        return f"Conformance of {_named(names, 'implementation')} {which}".strip()
+        names = [*dict.fromkeys(one.implementation for one in self.verdicts)]
+        which = f" ({many(len(self.operators), 'operator')})" if self.operators else ""
+        which = f" {self.operators[0]}" if len(self.operators) == 1 else which
+        return f"Conformance of {_named(names, 'implementation')}{which}" if names else "Conformance of kernels"
 
     @property
     def long_title(self) -> str:
@@ -251,7 +254,7 @@ class Digest:
     @property
     def facts(self) -> list[str]:
         """When the runs were, where, and of what."""
-        periods, machines = self.results.periods, sorted({row[1] for row, _ in self.matrix})
+        periods, machines = self.results.periods, sorted({row[1] for row, operator in self.matrix if operator})
         seeds = sorted({record.seed for _, record in self.named if record.seed is not None})
         return [
             *([f"{periods[0]}" + f" (the first of {len(periods)} runs)" * (len(periods) > 1)] if periods else []),
