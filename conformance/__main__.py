@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 from conformance import __version__
-from conformance.exit_codes import ExitCode
+from conformance.exit_codes import ExitCode, meanings
 
 FAMILIES = {
     "run": "plugin.run_command:declare",
@@ -61,9 +61,7 @@ def _parser(names: Iterable[str]) -> Parser:
         description="Verify convolution, pooling and batch-norm kernels, and time them.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
-        epilog=EXAMPLE
-        + "\n".join(f"  {code:d}  {code.meaning}" for code in ExitCode)
-        + f"\n\nfor those who work on the suite itself:\n  {', '.join(MAINTAINERS)}",
+        epilog=EXAMPLE + meanings() + f"\n\nfor those who work on the suite itself:\n  {', '.join(MAINTAINERS)}",
     )
     parser.add_argument("--version", action="version", version=f"kernel-conformance {__version__}")
     families = parser.add_subparsers(metavar="COMMAND")

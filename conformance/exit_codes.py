@@ -26,3 +26,8 @@ class ExitCode(IntEnum):
         member._value_ = code
         member.meaning = meaning
         return member
+
+
+def meanings() -> str:
+    """A line each, for help."""
+    return "\n".join(f"  {code:d}  {code.meaning}" for code in ExitCode)

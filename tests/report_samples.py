@@ -179,5 +179,6 @@ def _varied(record: Record, lap: int, dice: random.Random) -> None:
 
 def shown(tally: Tally, width: int = 80, listed: Iterable[str] = ()) -> list[str]:
     """The summary's lines, without colors."""
-    lines = terminal.summary(tally, kernel_verdicts(tally, [], RunEvidence()), width, frozenset(listed))
-    return ["".join(text for text, _ in line).rstrip() for line in lines]
+    verdicts = kernel_verdicts(tally, [], RunEvidence())
+    lines = *terminal.verdict_lines(verdicts, width), *terminal.notes(tally, verdicts, width, frozenset(listed))
+    return [text.rstrip() for text, _ in lines]

@@ -140,6 +140,8 @@ def require_known(option: str, values: Sequence[str], choices: Iterable[str]) ->
     names = sorted(choices)
     for value in values:
         if value not in names:
-            near = difflib.get_close_matches(value, names, 1)
-            hint = f"; did you mean {near[0]}?" if near else "."
+            # two letters in another order first: difflib likes nhcw better for ncw
+            alike = [name for name in names if sorted(name) == sorted(value)]
+            near = alike[:3] or difflib.get_close_matches(value, names, 1)
+            hint = f"; did you mean {' or '.join(near)}?" if near else "."
             raise SelectionError(f"{option} {value}: unknown{hint} Choices: {', '.join(names)}")

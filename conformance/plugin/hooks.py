@@ -49,6 +49,9 @@ def pytest_cmdline_main(config: pytest.Config) -> Generator[None, int | None, in
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Register markers, check the command line, open the records."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if run_command.is_running(config) and reporter is not None:
+        run_command.end_otherwise(reporter, lambda: config.stash[SESSION].summary.end(reporter))
     for device in DEVICES:
         config.addinivalue_line("markers", f"{device}: cases of implementations on this device")
     for text in MARKERS.values():
@@ -69,8 +72,6 @@ class Hooks:
         self.collection = Collection(self.session)
         self.environment = Environment(config, self.session.selection.operators)
         self.progress = Progress(config)
-        if run_command.is_running(config) and (reporter := config.pluginmanager.get_plugin("terminalreporter")):
-            run_command.end_with(reporter, self.session.summary.end)
 
     def pytest_report_header(self) -> list[str]:
         """What is asked for, which devices are here, and what is resumed."""

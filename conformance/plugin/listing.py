@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from pathlib import Path
 
 from conformance.execution.case import absence_reason
 from conformance.execution.process import Limits
@@ -86,16 +87,25 @@ def declare(parser: argparse.ArgumentParser) -> None:
     """Show implementations, operators, problems, input distributions or devices."""
     parser.set_defaults(run=_run)
     parser.add_argument("kind", choices=KINDS)
-    parser.add_argument("paths", nargs="*", metavar="FILE|FOLDER", help="list implementations of these only")
+    parser.add_argument(
+        "words", nargs="*", metavar="WORD", help="only rows with all of these; files and folders of implementations"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
 
 
 def _run(arguments: argparse.Namespace) -> int:
     try:
-        rows = KINDS[arguments.kind](arguments.paths)
+        named = arguments.kind == "implementations"
+        files = [word for word in arguments.words if named and (Path(word).exists() or word.endswith(".py"))]
+        words = [word.lower() for word in arguments.words if word not in files]
+        rows = KINDS[arguments.kind](files)
     except SelectionError as error:
         print(f"list: {error}", file=sys.stderr)
         return ExitCode.UNUSABLE
+    rows = [row for row in rows if all(word in " ".join(row.values()).lower() for word in words)]
+    if not rows:
+        print(f"list: no {arguments.kind[:-1]} with {' and '.join(words)}" if words else "list: none", file=sys.stderr)
+        return ExitCode.UNUSABLE if words else ExitCode.GOOD
     if arguments.json:
         print(json.dumps(rows, indent=1))
         return ExitCode.GOOD

@@ -79,7 +79,7 @@ class Progress:
             with self._lock:
                 now = time.monotonic()
                 # until it is known how many tests there are, a terminal has pytest's own line on it
-                if self._tests == 0 or (self._live and self._tests is None):
+                if self._tests in (0, self._done) or (self._live and self._tests is None):
                     continue
                 if now - self._said < (SECOND if self._live else SIGN):
                     continue
@@ -119,7 +119,7 @@ class Progress:
             self._failed += wrong
             if not tests or not self._shown:
                 return
-            if wrong and self._failed == 1:
+            if wrong and self._failed == 1 and record.operator:  # a file that cannot be used comes last
                 self._reporter.ensure_newline()
                 for line in first_failure(record):
                     self._reporter.write_line(line)

@@ -200,6 +200,9 @@ class Session:
                 status = ExitCode.GOOD  # also where all of it was before this run, which had no test left
             elif self.asked or self.config.getoption("--impl"):
                 status = ExitCode.NOTHING
+        stepwise = self.config.getoption("stepwise", False) and session.shouldstop and self._patience is None
+        if stepwise and (totals["fail"] or totals["error"]):  # which pytest takes for an interrupt
+            status = ExitCode.BAD
         if status == ExitCode.GOOD and self.timing is not None:
             status = self.timing.status
         whole = exitstatus in (ExitCode.GOOD, ExitCode.BAD, ExitCode.NOTHING)

@@ -6,7 +6,7 @@ import os
 import textwrap
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
@@ -186,8 +186,7 @@ class Summary:
                 self._counts(reporter, groups, width, devices)
             self._failures(reporter, groups)
             if quiet and len(self._verdicts) > 1:
-                for verdict in self._verdicts:
-                    reporter.write_line(harmless(str(verdict)), **{verdict.color: True})
+                self._lines(reporter, terminal.verdict_lines(self._verdicts, 10**6))
         if run.records is not None and (folder := run.config.getoption("--report")):
             try:
                 for text in report_command.of_run(run.records.path, Path(folder)):
@@ -222,11 +221,10 @@ class Summary:
             for text in (*(modules.lines(*found[0]) if len(found) == 1 else modules.table(found).lines(10**6)), ""):
                 reporter.write_line(text)
         # what the last line of the run says is not said twice, but for failures
-        once = len(self._verdicts) == 1 and not any(groups) and run_command.is_running(run.config)
-        for line in terminal.summary(run.tally, [] if once else self._verdicts, width, self._listed):
-            for text, color in line:
-                reporter.write(text, **({color: True} if color else {}))
-            reporter.write("\n")
+        again = any(one.operator and one.failed for one in self._verdicts)
+        if len(self._verdicts) > 1 or again or not run_command.is_running(run.config):
+            self._lines(reporter, terminal.verdict_lines(self._verdicts, width))
+        self._lines(reporter, terminal.notes(run.tally, self._verdicts, width, self._listed))
         for text in run.compiling.lines(width):
             reporter.write_line(text)
         for device in devices:
@@ -244,6 +242,10 @@ class Summary:
         if not (run.tally.verified or run_command.is_running(run.config)):
             reporter.write_line(NOTHING, red=True)
 
+    def _lines(self, reporter: pytest.TerminalReporter, lines: Iterable[terminal.Line]) -> None:
+        for text, color in lines:
+            reporter.write_line(text, **({color: True} if color else {}))
+
     def _incompletely(self, reporter: pytest.TerminalReporter) -> str:
         collected = reporter._session.testscollected if reporter._session is not None else 0
         return f"INCOMPLETE: {self._reported:,} of {collected:,} tests have a verdict"
@@ -255,7 +257,8 @@ class Summary:
         verified = bool(self._run.tally.verified)
         text = total(self._verdicts) if self._verdicts else ""
         if self.incomplete:
-            text = f"INCOMPLETE: {text or 'ended before the first verdict'}"
+            stopped = getattr(reporter._session, "shouldstop", False) or getattr(reporter._session, "shouldfail", False)
+            text = f"INCOMPLETE, {str(stopped or 'interrupted').rstrip('.')}: {text or 'nothing was verified'}"
         elif not verified:
             text = "; ".join(filter(None, (text, NOTHING)))
         took = f"{harmless(text)} ({duration(reporter._session_start.elapsed().seconds)})"
@@ -277,7 +280,7 @@ class Summary:
     def _failures(self, reporter: pytest.TerminalReporter, failed: Sequence[Group]) -> None:
         """The smallest case of each cause, whole; of the others their number. What a file that cannot be used raised is
         in its verdict."""
-        failed = [one for one in failed if any(one.operators)]
+        failed = [one for one in failed if any(one.operators) or "\n" in one.smallest.explanation]
         if not failed:
             return
         reports = {id(record): report for record, report in self._failed}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 
 from conformance.layouts import LAYOUTS, NAMES
 from conformance.operators import FAMILIES, GeometryError
@@ -19,15 +20,19 @@ _DESCRIPTORS = {problem.name: problem.geometry.descriptor for problem in PROBLEM
 
 
 def named(text: str) -> Problem:
-    """The problem of a name in the tables, or of a descriptor; in every variant either way. Raises GeometryError."""
+    """The problem of a name in the tables, or of a descriptor; in every variant either way. Raises GeometryError, with
+    the names that hold the text, or are like it."""
     try:
         return typed(_DESCRIPTORS.get(text, text))
     except GeometryError:
-        if "." not in text or " " in text:
+        if " " in text or not re.search(r"[.]|[a-z]{3}", text, re.IGNORECASE):  # else it is meant as a name
             raise
-    near = difflib.get_close_matches(text, _DESCRIPTORS, 3)
-    hint = f"; did you mean {' or '.join(near)}?" if near else ""
-    raise GeometryError(f"no problem is called {text}{hint} (all: conformance list problems)")
+    holding = [name for name in _DESCRIPTORS if text.lower() in name.lower()]
+    near = holding or difflib.get_close_matches(text, _DESCRIPTORS, 3)
+    more = f" or one of {len(near) - 3:,} more" * (len(near) > 3)
+    hint = f"; did you mean {' or '.join(near[:3])}{more}?" if near else ""
+    words = f" {text}" if holding else ""
+    raise GeometryError(f"no problem is called {text}{hint} (all: conformance list problems{words})")
 
 
 __all__ = ["LAYOUTS", "LEVELS", "NAMES", "PROBLEMS", "Problem", "Variant", "at_level", "named", "of_section", "typed"]

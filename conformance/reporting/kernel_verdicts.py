@@ -109,4 +109,6 @@ def _why(one: Group, operator: str, evidence: RunEvidence) -> str:
         conditions = evidence.wrong(one.implementation, operator) or one.where
     where = "; and ".join(f"where {found}" for found in conditions)
     what = one.cause if where else one.text
-    return ", ".join(filter(None, (what if len(what) <= MAX_WHY else f"{what[:MAX_WHY]} ...", where)))
+    if operator and len(what) > MAX_WHY:
+        what = f"{what[:MAX_WHY]} ..."
+    return ", ".join(filter(None, (what, where)))

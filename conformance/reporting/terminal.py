@@ -25,21 +25,25 @@ MAX_REASONS = 3
 """Reasons of an implementation that are shown unless all are asked for."""
 _UNDECLARED = re.compile(r"(dtype|layout) (\S+) is not declared")
 
-Line = Sequence[tuple[str, str]]
-"""Texts, each with its color, which may be empty."""
+Line = tuple[str, str]
+"""A text and its color, which may be empty."""
 
 
-def summary(tally: Tally, verdicts: Sequence[KernelVerdict], width: int, listed: Set[str]) -> Iterator[Line]:
-    """Lines of at most `width` columns: the verdict on each kernel, then what a user should know who trusts it. Only
-    the commonest reasons of a status are shown, unless it is `listed`."""
+def verdict_lines(verdicts: Sequence[KernelVerdict], width: int) -> Iterator[Line]:
+    """On each kernel."""
     for verdict in verdicts:
         yield from _wrapped(str(verdict), width, color=verdict.color)
+
+
+def notes(tally: Tally, verdicts: Sequence[KernelVerdict], width: int, listed: Set[str]) -> Iterator[Line]:
+    """What a user should know who trusts the verdicts, in lines of at most `width` columns. Only the commonest reasons
+    of a status are shown, unless it is `listed`."""
     if DETAILS in listed:
         yield from _details(tally, width)
     for table in emulator_counts.tables(tally.moved):
         yield from _wrapped(table.title.lower(), width)
         yield from _columns([table.heads, *table.rows], width)
-        yield from (*_wrapped(table.note, width), ())
+        yield from (*_wrapped(table.note, width), ("", ""))
     yield from _wrapped(_unsupported(tally, verdicts, listed), width)
     present = sorted({name for name, operator in tally.cells if operator} - tally.absent.keys())
     ran = {verdict.implementation for verdict in verdicts}
@@ -72,7 +76,7 @@ def _details(tally: Tally, width: int) -> Iterator[Line]:
         yield from _wrapped(
             "accuracy profile (fixed distribution; error: the worst, as a share of what the contract allows)", width
         )
-        yield from (*_columns([accuracy.HEADS, *profiles], width), ())
+        yield from (*_columns([accuracy.HEADS, *profiles], width), ("", ""))
     if tally.references:
         held = golden.held(tally.references)
         without = f"{len(tally.references) - held:,} have none (another seed or dtype, drawn, or level full)"
@@ -155,7 +159,7 @@ def _columns(rows: Sequence[tuple[str, ...]], width: int) -> Iterator[Line]:
 def _wrapped(text: str, width: int, indent: int = 4, color: str = "") -> Iterator[Line]:
     # not at hyphens: a reason may hold a command, and options of one
     for line in textwrap.wrap(text, width, subsequent_indent=" " * indent, break_on_hyphens=False):
-        yield ((harmless(line), color),)
+        yield harmless(line), color
 
 
 def harmless(text: str) -> str:

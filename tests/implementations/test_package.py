@@ -179,6 +179,15 @@ def test_list(capsys: pytest.CaptureFixture[str], kind: str, name: str):
     assert [row["name"] for row in rows] == [line.split()[0] for line in lines]
 
 
+def test_a_list_is_of_what_has_all_words(capsys: pytest.CaptureFixture[str]):
+    assert main(["list", "problems", "ResNet50", "3x3"]) == 0
+    found = capsys.readouterr().out.splitlines()
+    assert found
+    assert all("resnet50" in line and "3x3" in line for line in found)
+    assert main(["list", "problems", "nowhere"]) == 4
+    assert "no problem with nowhere" in capsys.readouterr().err
+
+
 def test_wrong_command_line_and_interruption(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     for words in (["no-such-command"], ["list", "everything"], ["report"]):
         with pytest.raises(SystemExit) as end:

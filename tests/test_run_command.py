@@ -1,0 +1,114 @@
+"""`conformance run` as it is typed in an empty folder: what it prints, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from conformance.plugin import run_command
+from tests.conftest import ROOT, TINY
+from tests.kit import source
+
+ONE = (f"--problem={TINY}", "--dtype=fp32", "--layout=nchw", "--distribution=integer")
+WRONG = "acme conv_forward fp32: 1 of 1 fail: y: elements mismatched"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """With a kernel that is wrong, one that is right, and a file that cannot be loaded."""
+    for name, text in {
+        "acme": source("acme", "return y + 1"),
+        "right": source("acme", "return y"),
+        "broken": "raise OSError('libacme.so.1: cannot open')",
+        "interrupting": "def pytest_collection(): raise KeyboardInterrupt",
+    }.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    return tmp_path
+
+
+def typed(folder: Path, *words: str, one: bool = True) -> tuple[int, str]:
+    """Exit status and output."""
+    alone = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "CI", "GITHUB"))}
+    path = f"{ROOT}{os.pathsep}{folder}"
+    done = subprocess.run(
+        [sys.executable, "-m", "conformance", "run", *words, *(ONE if one else ())],
+        cwd=folder, env=alone | {"PYTHONPATH": path, "COLUMNS": "100", "XDG_CACHE_HOME": str(folder / "cache")},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_the_verdict_is_the_last_line_and_counts_what_ran(folder: Path):
+    status, text = typed(folder, "acme.py")
+    lines = text.splitlines()
+    assert status == 1
+    assert lines[lines.index("= conformance =".center(100, "=")) + 1].startswith(WRONG)
+    assert lines[-1].strip("= ").startswith(WRONG)
+    assert sum(line.startswith("FAIL acme conv_forward n1 c2 h4 ") for line in lines) == 1
+    status, text = typed(folder, "right.py", "--dtype=bf16")
+    assert (status, text.splitlines()[-1].strip("= ").partition(" (")[0]) == (0, "acme conv_forward fp32: 1 of 1 pass")
+    assert text.count("unsupported") == 2
+    assert ", bf16; --show unsupported\n" in text
+
+
+def test_quiet_is_the_failures_and_the_verdict_and_quieter_one_line(folder: Path):
+    quiet = typed(folder, "acme.py", "-q")[1].strip().splitlines()
+    assert quiet[0] == "acme: 1 kind of failure, 1 case"
+    assert quiet[-1].startswith(WRONG)
+    assert not any("===" in line for line in quiet)
+    (line,) = typed(folder, "acme.py", "-qq")[1].strip().splitlines()
+    assert line.startswith(WRONG)
+
+
+def test_a_file_that_cannot_be_used_is_told_in_one_line(folder: Path):
+    status, text = typed(folder, "broken.py", "-n", "2")
+    assert status == 1
+    assert text.count("libacme.so.1") == 1
+    assert "no test here verifies anything" not in text
+    last = text.splitlines()[-1].strip("= ")
+    assert last.startswith("broken.py: OSError: libacme.so.1: cannot open (broken.py, line 1); NOTHING WAS VERIFIED (")
+
+
+def test_without_arguments_it_asks_what_to_run(folder: Path):
+    status, text = typed(folder, one=False)
+    assert status == 4
+    assert "give a file, a folder or a name, as in `conformance run acme.py`" in text
+    assert "--all verifies everything that is here: " in text
+    assert "numpy_direct" in text
+
+
+WORDS = {
+    "name of a file": (("right",), 0, "acme conv_forward fp32: 1 of 1 pass"),
+    "wrong option": (("right.py", "--nonsense"), 4, "usage: conformance run "),
+    "option of a plugin": (("right.py", "--html=a"), 4, "not loaded; --report=DIR writes a page"),
+    "version": (("--version",), 0, "kernel-conformance "),
+    "test": (("right.py::test_conv_forward",), 4, "an implementation stands behind ::, not a test; choose with --op"),
+    "all and one": (("right.py", "--all"), 4, "--all and right.py: give one of them"),
+    "stepwise": (("acme.py", "--sw"), 1, "INCOMPLETE, Test failed, continuing from this test next run: acme "),
+    "verbose": (("acme.py", "-v"), 1, f"\nconv_forward[acme-{TINY.replace(' ', '_')}-fp32-nchw-integer] FAIL "),
+    "Ctrl-C": (("acme.py", "-p", "interrupting"), 2, "= INCOMPLETE, interrupted: nothing was verified ("),
+}
+
+
+@pytest.mark.parametrize(("words", "status", "said"), WORDS.values(), ids=WORDS)
+def test_what_is_typed(folder: Path, words: tuple[str, ...], status: int, said: str):
+    ended, text = typed(folder, *words)
+    assert (ended, said in text) == (status, True), text
+    assert "pytest.main()" not in text
+    assert "KeyboardInterrupt" not in text
+
+
+def test_with_benchmark_only_what_times_nothing_is_no_test():
+    timed = SimpleNamespace(get_closest_marker=lambda name: name == "benchmarks")
+    other = SimpleNamespace(get_closest_marker=lambda _: None)
+    for only, left in ((True, [timed]), (False, [other, timed])):
+        config: Any = SimpleNamespace(option=SimpleNamespace(benchmark_only=only))
+        items: list[Any] = [other, timed]
+        run_command.pytest_collection_modifyitems(config, items)
+        assert items == left
