@@ -190,7 +190,6 @@ class Digest:
         )
         kinds = {
             "Not verified": unverified,
-            "Refused at run time": self.reasons("unsupported", refused=True),
             "Waived": self.reasons("waived"),
             "Unavailable": self.reasons("unavailable"),
             ACCEPTS.capitalize(): accepted,
@@ -202,11 +201,14 @@ class Digest:
 
     @cached_property
     def unsupported(self) -> Table | None:
-        """What implementations do not take, first the operators that they do not have; None where there is nothing."""
+        """What implementations do not take: operators that they do not have, what they do not declare, and what they
+        refuse when they are called. None where there is nothing."""
         missing = self.tally.not_implemented
         absent = {NOT_IMPLEMENTED.format(operator) for held in missing.values() for operator in held}
         rows = [(n, held.total(), f"does not implement {', '.join(held)}") for n, held in missing.items() if held]
-        rows += [(n, count, why) for n, count, why in self.reasons("unsupported") if why not in absent]
+        rows += [row for row in self.reasons("unsupported") if row[2] not in absent]
+        refused = self.reasons("unsupported", refused=True)
+        rows += [(n, count, f"refused when called: {why}") for n, count, why in refused]
         return _reasons("Unsupported", rows) if rows else None
 
     @property
