@@ -1,7 +1,9 @@
 """Conformance suite for convolution and pooling kernels: the names a vendor imports.
 
-They are loaded when they are used: pytest imports this package at the start of every run of an environment in which it
-is installed, also of runs that have nothing to do with it.
+Implementation, Contract      connect a kernel, and declare its arithmetic
+Unsupported, Unavailable      raised by a kernel that does not do this, and where its device is missing
+check, CheckResult, export    one case: verify it, look at its arrays, write it to a folder
+torch_arrays(), ...           bridges: the arrays that a kernel takes
 """
 
 from __future__ import annotations
@@ -46,6 +48,8 @@ __all__ = [
     "torch_neuron_arrays",
 ]
 
+# Loaded when they are used: pytest imports this package at the start of every run of an environment in which it is
+# installed, also of runs that have nothing to do with it.
 _MODULES = {
     "CheckResult": "conformance.execution.check",
     "check": "conformance.execution.check",
@@ -62,3 +66,7 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_MODULES.get(name, "conformance.implementations.bridges")), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -11,9 +11,11 @@ import re
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -111,16 +113,35 @@ def _operators(_: Sources) -> Iterator[str]:
 def _failure(_: Sources) -> Iterator[str]:
     """What a run prints when the README's example swaps the strides."""
     example = (ROOT / "README.md").read_text().partition("```python\n")[2].partition("```")[0]
+    yield from _failure_of("acme", example.replace(":: stride[0], :: stride[1]", ":: stride[1], :: stride[0]"))
+
+
+def _undeclared(_: Sources) -> Iterator[str]:
+    """What a run prints of the TF32 kernel that does not say so."""
+    (example,) = (text for name, text in contract_examples() if name == "tf32")
+    yield from _failure_of("tf32", UNDECLARED.sub("", example))
+
+
+UNDECLARED = re.compile(r", contract=Contract\([^)]*\)")
+
+
+def contract_examples() -> list[tuple[str, str]]:
+    """Name and content of each file of docs/contracts.md."""
+    page = (ROOT / "docs/contracts.md").read_text()
+    return [(name, text) for text, name in re.findall(r"```python\n(# (\w+)\.py\n.*?)```", page, re.DOTALL)]
+
+
+def _failure_of(name: str, content: str) -> Iterator[str]:
+    """The failures that a run of a file prints, as a block."""
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "acme.py").write_text(
-            example.replace(":: stride[0], :: stride[1]", ":: stride[1], :: stride[0]")
-        )
-        command = [sys.executable, "-m", "conformance", "run", "acme.py"]
+        (Path(folder) / f"{name}.py").write_text(content)
+        command = [sys.executable, "-m", "conformance", "run", f"{name}.py"]
         found = os.environ | {"PYTHONPATH": str(ROOT)}
         printed = subprocess.run(command, cwd=folder, env=found, capture_output=True, text=True).stdout
-    failure = re.search(r"^acme: .*?^reproduce: .*?$", printed, re.DOTALL | re.MULTILINE)
+    failure = re.search(rf"^{name}: .*?^reproduce: .*?$", printed, re.DOTALL | re.MULTILINE)
     assert failure, printed
-    yield from ("```text", *failure[0].splitlines(), "```")
+    lines = (textwrap.wrap(line, 110, subsequent_indent="    ") for line in failure[0].splitlines())
+    yield from ("```text", *chain.from_iterable(lines), "```")
 
 
 BLOCKS: dict[str, tuple[str, Callable[[Sources], Iterable[str]]]] = {
@@ -130,7 +151,6 @@ BLOCKS: dict[str, tuple[str, Callable[[Sources], Iterable[str]]]] = {
         "records",
         lambda s: Table("", accuracy.HEADS, tuple(accuracy.rows(s.tally.profiles)), 2, accuracy.NOTE).markdown(),
     ),
-    "unsupported": ("records", lambda s: _listed(s.tally.refusals)),
     "accepted": ("records", lambda s: _listed(s.tally.accepted)),
     "waived": ("records", lambda s: _listed(s.tally.waivers)),
     "training": ("records", partial(_tables, lambda named: [training.table(named)])),
@@ -143,6 +163,7 @@ BLOCKS: dict[str, tuple[str, Callable[[Sources], Iterable[str]]]] = {
     "times": ("times", _times),
     "operators": ("", _operators),
     "failure": ("", _failure),
+    "undeclared": ("", _undeclared),
 }
 """Name of a block -> the source that it needs (none: the code itself), and its lines."""
 

@@ -277,7 +277,7 @@ def test_what_differs_from_call_to_call_comes_first_and_has_all_else_that_is_wro
 
 def test_what_was_not_run_because_of_crashes_belongs_to_these():
     crashed = as_read(sample(status="error", reason="crashed: its process was ended by SIGSEGV", checks={}))
-    left = as_read(sample(status="error", reason="not run, crashed 3 times", checks={}, problem="2"))
+    left = as_read(sample(status="error", reason="not run, crashed too often", checks={}, problem="2"))
     checked = behaviour(status="error", reason="crashed: its process was ended by SIGSEGV", problem="3")
     (only,) = group([left, crashed, checked])
     assert (only.smallest, only.cases, only.attributed) == (crashed, 3, 1)

@@ -151,14 +151,17 @@ def conditions(
     for literal in common(failing):
         kept.setdefault(passing.mask(literal), literal)
     literals = [(mask, literal) for mask, literal in kept.items() if mask != passing.everything]
-    found = {
-        condition: mask.bit_count() for mask, condition in _combined(literals, most) if mask.bit_count() <= allowed
-    }
+    found = {condition: mask.bit_count() for mask, condition in _combined(literals, most)}
 
-    def cost(condition: Condition) -> tuple[float, list[str]]:
-        return LITERAL * weight(condition) + _bits(len(failing), found[condition]), sorted(map(str, condition))
+    def cost(condition: Condition) -> float:
+        return LITERAL * weight(condition) + _bits(len(failing), found[condition])
 
-    return sorted(found, key=cost)
+    # where the best of all holds of too many, others hold of fewer by more literals, which do so by chance
+    if not found or found[min(found, key=cost)] > allowed:
+        return []
+    return sorted(
+        (one for one, passes in found.items() if passes <= allowed), key=lambda one: (cost(one), sorted(map(str, one)))
+    )
 
 
 def _bits(failing: int, passing: int) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -116,9 +116,16 @@ def of_geometry(geometry: Any) -> Traits:
 
 
 def _options(geometry: Any) -> set[str]:
-    """Each option of the family that is on or off, by what it is about."""
+    """Each option of the family that is on or off, by what it is about, and each number that is 0 unless given."""
     flags = (f for f in geometry.fields if isinstance(f.of(geometry), bool) or f.of(geometry) is None)
-    return {("" if f.of(geometry) else "no ") + _meaning(f) for f in flags}
+    found = {("" if f.of(geometry) else "no ") + _meaning(f) for f in flags}
+    return found | {f"{_meaning(f)} {'not 0' if f.of(geometry) else '0'}" for f in _own(geometry) if not f.default}
+
+
+def _own(geometry: Any) -> Iterator[Field]:
+    """The numbers that only this family has, none of which is about an axis."""
+    own = (f for f in geometry.fields if f.letter not in SHARED and f.axis is None)
+    return (f for f in own if type(f.of(geometry)) is int)
 
 
 def _meaning(field: Field) -> str:
@@ -175,12 +182,13 @@ def _sizes(geometry: Any) -> dict[str, int]:
     }
     found |= {"elements of the input": geometry.n * geometry.c * inputs}
     found |= {"elements of the output": geometry.n * outputs * found.get("K", geometry.c)}
+    if "K" in found:
+        found["N*K"] = geometry.n * found["K"]
     if "groups" in found:
         found["taps * channels of a group"] = taps * found["channels of a group"]
         found["taps * outputs of a group"] = taps * found["outputs of a group"]
         found["elements of the filters"] = taps * geometry.k * found["channels of a group"]
-    own = (f for f in geometry.fields if f.letter not in SHARED and f.axis is None and type(f.of(geometry)) is int)
-    found |= {f.meaning.split(" (")[0]: f.of(geometry) for f in own}
+    found |= {_meaning(f): f.of(geometry) for f in _own(geometry)}
     per_axis = axes(geometry)
     for name, axis in zip(AXES[geometry.rank], per_axis, strict=True):
         found |= {text.format(name): size(axis) for text, size in SIZE_ON_AXIS.items()}

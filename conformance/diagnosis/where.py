@@ -29,9 +29,9 @@ FEWEST = 3
 """Failing cases without which nothing is said."""
 SUPPORT = 2
 """Failing cases for each literal without which nothing is said: of four cases three literals hold by chance."""
-TRIES = 15
+TRIES = 30
 """Problems that are run for a kind of failure."""
-PATIENCE = 4
+PATIENCE = 3
 """Times as many that are tried where the kernel does not take some."""
 POOL = 250
 """Problems that are drawn to choose from."""
@@ -43,6 +43,8 @@ LOOKED_AT = 64
 """Conditions that a problem shall tell apart."""
 KINDS = ("p", "u", "d", "dil")
 """Parameters of several numbers: padding, strides, dilations."""
+SIZES = ("n", "c", "k", "d", "h", "w")
+"""Parameters that a kernel may divide into blocks."""
 TELLING = 0.1
 """Least share of the weight of these that a problem must part from the rest to be run for that."""
 
@@ -305,6 +307,8 @@ class _Search:
         kinds, goal = _kinds(failing.geometry), SIMPLEST[failing.geometry.family, failing.geometry.rank]
         changes = [{name: goal[name] for name in names} for names in (*kinds, *([name] for name in own))]
         changes += [dict.fromkeys(names, own[names[0]]) for names in kinds if names]
+        # whole blocks, which a tail that is lost needs to pass
+        changes += [{name: 1 << (own[name] - 1).bit_length()} for name in SIZES if own.get(name, 0) > 1]
         for made in (_changed(failing, change) for change in changes):
             if made is not None:
                 yield made
@@ -356,9 +360,7 @@ class _Search:
             return max(held, key=lambda one: len(shared - one.traits.features), default=None)
         limits = [literal for literal in condition if literal.least is not None and literal.most is None]
         if turn % 3 == 1 and limits:
-            between = [*self._between(limits[0], condition, fresh)]
-            middle = sum(one.traits.sizes[limits[0].name] for one in between) / max(1, len(between))
-            return min(between, key=lambda one: abs(one.traits.sizes[limits[0].name] - middle), default=None)
+            return self._between(limits[0], condition, fresh)
         again, place = divmod(turn // 3, len(condition))
         doubted = condition[place]
         rest = tuple(literal for literal in condition if literal is not doubted)
@@ -368,8 +370,22 @@ class _Search:
             return max(without, key=lambda one: min(one.geometry.output_size), default=None)
         return next(iter(without), None)
 
-    def _between(self, limit: Literal, condition: Condition, fresh: Iterable[Tried]) -> Iterator[Tried]:
+    def _between(self, limit: Literal, condition: Condition, fresh: Iterable[Tried]) -> Tried | None:
+        """A problem whose size lies between what passes and what fails, as near to the middle of the powers of two as
+        there is one: one that was drawn, or a failing one with a parameter made smaller."""
         rest, passes = tuple(one for one in condition if one is not limit), _below(limit, condition, self.tried)
-        for one in fresh:
-            if holds(rest, one.traits) and passes < one.traits.sizes.get(limit.name, 0) < (limit.least or 0):
-                yield one
+        least = limit.least or 1
+        middle = math.sqrt(max(1, passes) * least)
+
+        def size(one: Tried) -> int:
+            return one.traits.sizes.get(limit.name, 0)
+
+        failing = sorted((one for one in self.tried if one.failed and holds(condition, one.traits)), key=size)[:NEAR]
+        made = (
+            _changed(one, {name: max(1, round(value * middle / size(one)))})
+            for one in failing
+            for name, value in parameters(one.geometry).items()
+        )
+        scaled = (one for one in made if one is not None and not self._is_known(one) and not hides(one.geometry))
+        between = (one for one in chain(fresh, scaled) if holds(rest, one.traits) and passes < size(one) < least)
+        return min(between, key=lambda one: abs(math.log(size(one) / middle)), default=None)

@@ -170,10 +170,12 @@ class Process:
         return self._printed.decode("utf-8", "replace")
 
     def printed_since(self) -> list[str]:
-        """The last lines that it has printed since this was asked last."""
-        self._drain()
+        """The last lines that it has printed since this was asked last, without what Python says of a crash."""
+        if not self.ended:
+            self._drain()
         new, self._asked = self._printed[self._asked :], len(self._printed)
-        lines = [line for line in new.decode("utf-8", "replace").splitlines() if line.strip()][-LINES:]
+        text = new.decode("utf-8", "replace").partition("Fatal Python error")[0]
+        lines = [line for line in text.splitlines() if line.strip()][-LINES:]
         return [printable(line[:LINE]) for line in lines]
 
     @property

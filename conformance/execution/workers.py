@@ -27,8 +27,9 @@ from conformance.implementations.source_files import SourceFiles
 from conformance.resources import ENGINES, IMPLS
 from conformance.worker import memory, wire
 
-MAX_CRASHES = 3
-"""Cases in a row that end in a crash, after which an implementation's others are not run."""
+MAX_CRASHES, OF_A_HANG = 8, 3
+"""Cases in a row that end in a crash, after which an implementation's others are not run: with fewer, one that crashes
+on a path that the first problems take passes nothing, and nobody learns where. How many a hang counts for."""
 GROWTH = 1 << 29
 """Bytes that a process may grow by after its first case."""
 CASES_TO_LOOK = 50
@@ -176,7 +177,7 @@ class Workers:
     def process_for(self, source: Source) -> Process:
         """The process of a file, which may not have loaded it yet. Raises Crash."""
         if self._crashes[source.group, source.place] >= MAX_CRASHES:
-            raise Crash(f"not run, crashed {MAX_CRASHES} times")
+            raise Crash("not run, crashed too often")
         process = self._processes.pop(source.group, None)
         if process is not None and process.spoiled:
             process.end("was replaced: an error had left its device unusable")
@@ -227,14 +228,15 @@ class Workers:
         home, crashed = getattr(one.arrays, "home", None), verdict.crashed
         if isinstance(home, Source) and verdict.status != "unsupported":
             key = home.group, home.place
-            self._crashes[key] = self._crashes[key] + 1 if crashed else 0
+            weight = OF_A_HANG if verdict.reason.startswith("no answer") else 1
+            self._crashes[key] = self._crashes[key] + weight if crashed else 0
             if self._crashes[key] >= MAX_CRASHES and (spare := self._spares.pop(home.group, None)):
                 spare.end()
 
     def printed(self, group: str) -> list[str]:
         """The last lines that the process of a group of files has printed since this was asked last."""
         process = self._processes.get(group)
-        return [] if process is None or process.ended else process.printed_since()
+        return [] if process is None else process.printed_since()
 
     def limit_growth(self, one: declared.Implementation) -> None:
         """Make the process of an implementation small again, or replace it, where it has grown too much: between two

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 MAX_WHOLE, MAX_GROUPS = 3, 10
 """Groups of an implementation whose smallest case is shown with all that is known of it; groups that are shown."""
-MAX_SECONDS = 5.0
+MAX_SECONDS = 20.0
 """That problems are run for to decide where a group fails."""
 NOTHING = "NOTHING WAS VERIFIED"
 

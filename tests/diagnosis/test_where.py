@@ -103,6 +103,55 @@ def test_a_failing_case_is_made_plainer_one_parameter_after_the_other():
     assert found.smallest.geometry.descriptor == "n1 c3 w1 k3 s1 g3 b1"
 
 
+def test_sizes_are_run_between_what_passes_and_what_fails():
+    """The tables have few problems of many images by filters, which a grid may count."""
+
+    def defect(geometry, variant):
+        return geometry.n * geometry.k > 1000
+
+    (found,) = where(tried(defect, "smoke"), defect)
+    ((name, least, most),) = found.condition
+    assert (name, most) == ("N*K", None)
+    assert 1000 < (least or 0) < 1100
+
+
+def test_whole_blocks_are_run_beside_what_fails():
+    """Hardly a problem of the tables has as many pixels and is whole."""
+
+    def defect(geometry, variant):
+        pixels = geometry.n * prod(geometry.output_size)
+        return pixels > 256 and pixels % 256 != 0
+
+    given = [
+        one for one in tried(defect, "smoke") if one.failed or one.geometry.n * prod(one.geometry.output_size) < 256
+    ]
+    (found,) = where(given, defect)
+    assert str(found) == "N*P*Q > 256 and no multiple of 256"
+
+
+def test_a_zero_point_that_is_taken_wrongly_has_a_name():
+    given = [
+        parse(f"q n1 c2 h{h} w5 k3 r3 s3 p{p}{zero}")
+        for h in (5, 9, 14)
+        for p in (0, 1)
+        for zero in ("", " zx3", " zx-9")
+    ]
+    cases = [
+        Tried(g, Variant("int8", "nchw", "codes"), bool(g.padding[0][0] and g.descriptor.count("zx"))) for g in given
+    ]
+    (found,) = where(cases)
+    assert str(found) == "padding of H and zero point of x not 0"
+
+
+def test_what_holds_of_as_many_that_pass_is_no_condition_however_many_literals_it_has():
+    """Half of the cases with a stride fail whatever else they have: of three literals two held by chance."""
+
+    def by_chance(geometry, variant):
+        return max(geometry.stride) > 1 and zlib.crc32(geometry.descriptor.encode()) % 3 == 0
+
+    assert where(tried(by_chance)) == []
+
+
 def test_a_failure_of_two_causes_has_two_conditions():
     def two(geometry, variant):
         return geometry.dilation[-1] > 1 or (geometry.rank > 1 and geometry.stride[-2] > 1)

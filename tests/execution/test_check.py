@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import inspect
 import platform
+import re
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import conformance
 from conformance import Contract, Implementation, Unsupported, check, torch_arrays
 from conformance.implementations import registry
 from conformance.operators import FAMILIES, OPERATORS, parse
@@ -370,3 +373,16 @@ def test_a_failure_says_where_else_the_kernel_fails():
     assert found.where().startswith("fails where stride of some axis > 1: ")
     assert found.explain().endswith(found.where())
     assert check(strided, "n1 c3 h9 w7 k2 r3 s3", operator="conv_forward").where() == ""
+
+
+def test_the_public_names_are_those_that_are_listed_and_each_has_a_documentation():
+    names = [name for name in dir(conformance) if not name.startswith("_")]
+    assert names == sorted(conformance.__all__)
+    assert [name for name in names if not inspect.getdoc(getattr(conformance, name))] == []
+
+
+def test_the_help_of_check_begins_with_a_call_and_describes_every_parameter():
+    documentation = inspect.getdoc(conformance.check) or ""
+    assert re.search(r"^    .*\bconformance\.check\(", documentation.split("- `kernel`")[0], re.MULTILINE)
+    described = re.findall(r"^- ((?:`\w+`(?:, )?)+):", documentation, re.MULTILINE)
+    assert re.findall(r"`(\w+)`", " ".join(described)) == list(inspect.signature(conformance.check).parameters)

@@ -230,6 +230,15 @@ def test_what_a_kernel_prints_and_raises_is_shown_and_not_obeyed(acme: Path, tmp
     assert "\x1b" not in shown
 
 
+def test_what_a_right_kernel_prints_is_shown_too(acme: Path, capsys):
+    """Who looks into a kernel prints from it, and its case may pass."""
+    acme.write_text(DECLARED.replace("y = np.einsum", "print('tile 7')\n    y = np.einsum"))
+    assert main(["check", str(acme), ONE_BY_ONE]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("pass: ")
+    assert "\nprinted: tile 7\n" in shown
+
+
 def test_a_wrong_kernel_fails_the_check_and_is_exported(acme: Path, tmp_path: Path, capsys):
     acme.write_text(DECLARED.replace("y = np.einsum", "y = 2 * np.einsum"))
     assert main(["check", str(acme), ONE_BY_ONE]) == 1

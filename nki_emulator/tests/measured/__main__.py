@@ -1,4 +1,4 @@
-"""`python -m nki_emulator.tests.measured`: the model beside what others measured, written into docs/neuron-model.md."""
+"""`python -m nki_emulator.tests.measured`: the model beside what others measured, written into modelled-time.md."""
 
 from __future__ import annotations
 
