@@ -53,6 +53,12 @@ def test_what_a_script_comes_to(script: str, shows: str, word: str):
     assert findings.reproduced(found, Path(sys.executable)).word == word
 
 
+def test_a_defect_of_a_device_that_is_not_here_is_neither_fixed_nor_reproduced(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(findings, "missing", lambda device: "no driver")
+    found = findings.parsed("torch-it", page("pass").replace("torch 2.13.0", "torch 2.11.0, CUDA 13.0"))
+    assert findings.reproduced(found, Path(sys.executable)).word == "no device"
+
+
 def test_a_script_that_does_not_end(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(findings, "PATIENCE", 1.0)
     found = findings.parsed("torch-it", page("while True: pass"))

@@ -61,8 +61,8 @@ class Case:
 
     def waiver(self, distributions: Sequence[str]) -> Waiver | None:
         """The first waiver that covers the problem on one of these distributions."""
-        named = (self.operator.name, self.problem.geometry, self.variant.dtype)
-        found = (self.implementation.waiver(*named, one, self.variant.storage) for one in distributions)
+        named, variant = (self.operator.name, self.problem.geometry, self.variant.dtype), self.variant
+        found = (self.implementation.waiver(*named, one, variant.storage, variant.layout) for one in distributions)
         return next((waiver for waiver in found if waiver is not None), None)
 
     @property

@@ -4,9 +4,10 @@ used up."""
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import islice
 from typing import NamedTuple
 
 from conformance.dtypes import DTYPES, ordinary
@@ -16,8 +17,13 @@ from conformance.implementations.implementation import Implementation
 from conformance.layouts import is_optional, rank_of
 from conformance.operators import OPERATORS, takes
 from conformance.problems import PROBLEMS, Problem, Variant, at_level
+from conformance.problems.parameters import cost
 from conformance.problems.ranking import PROGRAMS, SMOKE_CASES, Row
 from conformance.problems.table import applies
+
+
+SMALL = 1 << 16
+"""Elements of a problem that is run on inputs which the rows have on none that a kernel takes."""
 
 
 class Budget(NamedTuple):
@@ -61,7 +67,9 @@ def share(
     `given` draws is run.
 
     A problem that the rows have in no dtype and layout of a kernel is run in one that it declares and that is `wanted`:
-    rows take dtypes and layouts in turn, and a kernel of one pair would miss most shapes. The rows of level standard
+    rows take dtypes and layouts in turn, and a kernel of one pair would miss most shapes. Inputs that they have on no
+    problem that the kernel takes are run on the first that it does: one for 1x1 windows alone would meet no subnormal
+    number, and one that flushes them would pass. The rows of level standard
     are asked by themselves: a kernel failed at standard and passed at full, where the table had the problem in its
     dtype with other inputs.
     """
@@ -70,7 +78,7 @@ def share(
     offered = [_offered(rows[:usual])] * usual + [_offered(rows)] * (len(rows) - usual)
     found: list[list[Variant]] = []
     spent, seen, programs = 0, set[tuple[str, str, str]](), set[tuple[str, str, str]]()
-    substituted = set[tuple[str, Variant]]()
+    substituted, run = set[tuple[str, Variant]](), set[str]()
     for place, (problem, variants) in enumerate(rows):
         row: list[Variant] = []
         found.append(row)
@@ -95,10 +103,35 @@ def share(
             )
             if not full or given.draws(problem, variant):
                 row.append(variant)
+                run.add(variant.distribution)
             if not full:
                 programs.add(program)
                 spent += 1
+    if given.programs is None and run:
+        for place, variant in _further(declared, rows[:usual], pairs, run):
+            found[place].append(variant)
     return found
+
+
+def _further(
+    declared: Declared, rows: Sequence[Row], pairs: Sequence[tuple[str, str]], run: set[str]
+) -> Iterator[tuple[int, Variant]]:
+    """Distributions of the rows that are not `run`, each on the first small problem that a kernel takes in one of its
+    dtypes and layouts, which take turns."""
+    names = dict.fromkeys(v.distribution for _, variants in rows for v in variants if v.dtype in DTYPES)
+    for turn, name in enumerate(name for name in names if name not in run):
+        own = [Variant(dtype, layout, name) for dtype, layout in pairs if dtype in DTYPES and applies(name, dtype)]
+        own = own[turn % len(own) :] + own[: turn % len(own)] if own else []
+        suited = (
+            (place, variant)
+            for place, (problem, _) in enumerate(rows)
+            if cost(problem.geometry)[1] <= SMALL
+            for variant in own
+            if rank_of(variant.layout) == problem.geometry.rank
+            and variant.suits(declared.operator, problem.geometry)
+            and declared.takes(problem, variant)
+        )
+        yield from islice(suited, 1)
 
 
 def _offered(rows: Iterable[Row]) -> dict[str, set[tuple[str, str]]]:

@@ -117,10 +117,12 @@ class Waiver:
     dtypes: tuple[str, ...]
     distributions: tuple[str, ...]
     storages: tuple[str, ...] = ()
+    layouts: tuple[str, ...] = ()
 
-    def covers(self, storage: str) -> bool:
-        """Whether operands lie in memory as it says; without `storages` it is for all."""
-        return not self.storages or any(part in storage.split(",") for part in self.storages)
+    def covers(self, storage: str, layout: str) -> bool:
+        """Whether operands lie in memory as it says; without `storages` or `layouts` it is for all."""
+        stored = not self.storages or any(part in storage.split(",") for part in self.storages)
+        return stored and (not self.layouts or layout in self.layouts)
 
 
 @dataclass(slots=True)
@@ -297,9 +299,10 @@ class Implementation:
         dtypes: Sequence[str] = DECLARABLE,
         distributions: Sequence[str] | None = None,
         storages: Sequence[str] = (),
+        layouts: Sequence[str] = (),
     ) -> None:
-        """Declare an expected failure, on all input distributions unless some are named, and with `storages` such as
-        `("w:crop", "gamma:expanded")` only where an operand lies in memory in one of these ways.
+        """Declare an expected failure, on all input distributions and layouts unless some are named, and with
+        `storages` such as `("w:crop", "gamma:expanded")` only where an operand lies in memory in one of these ways.
 
         A waived case that passes is a failure: the waiver is out of date. It excuses wrong results on `distributions`,
         in behaviour checks too; other failures of these only where `distributions` names `behaviour`.
@@ -309,6 +312,7 @@ class Implementation:
         _known("operator", [operator], vocabulary().operators)
         _known("dtypes", dtypes, DECLARABLE)
         _known("distributions", distributions, (*known, BEHAVIOUR))
+        _known("layouts", layouts, self._all_layouts())
         if not reason.strip() or not url.strip():
             raise ImplementationError("waive(...) needs a reason and a url where the failure is tracked")
         for text in storages:
@@ -316,7 +320,7 @@ class Implementation:
                 storage.parse(text)
             except storage.StorageError as error:
                 raise ImplementationError(f"storages: {error}") from None
-        found = tuple(dtypes), tuple(distributions), tuple(storages)
+        found = tuple(dtypes), tuple(distributions), tuple(storages), tuple(layouts)
         self.waivers.append(Waiver(operator, reason, url, when, *found))
 
     def require(self) -> None:
@@ -359,7 +363,9 @@ class Implementation:
             return False
         return True
 
-    def waiver(self, operator: str, geometry: Any, dtype: str, distribution: str, storage: str = "") -> Waiver | None:
+    def waiver(
+        self, operator: str, geometry: Any, dtype: str, distribution: str, storage: str, layout: str
+    ) -> Waiver | None:
         """The first waiver that covers a case."""
         for waiver in self.waivers:
             named = (operator, True, True) == (
@@ -367,7 +373,7 @@ class Implementation:
                 dtype in waiver.dtypes,
                 distribution in waiver.distributions,
             )
-            if named and waiver.covers(storage) and holds(waiver.when, geometry):
+            if named and waiver.covers(storage, layout) and holds(waiver.when, geometry):
                 return waiver
         return None
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conformance.exit_codes import ExitCode
+from conformance.implementations.devices import missing
 from conformance.resources import FINDINGS
 from conformance.survey.environments import Wanted, engines, python_of
 from conformance.survey.survey_file import SurveyError
@@ -44,7 +45,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a script ended: "reproduces", "fixed", "not installed", or "differs", with what it said last."""
+    """How a script ended: "reproduces", "fixed", "not installed", "no device", or "differs", with what it said last."""
 
     word: str
     said: str = ""
@@ -96,7 +97,9 @@ def parsed(name: str, text: str) -> Finding:
 
 
 def reproduced(finding: Finding, python: Path) -> Outcome:
-    """Run the script of a finding by itself."""
+    """Run the script of a finding by itself, if it was seen with CUDA where there is a device."""
+    if "CUDA" in finding.facts["seen in"] and (absence := missing("cuda")):
+        return Outcome("no device", absence)
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder, f"{finding.name}.py")  # a file, because compilers of Python read the source
         script.write_text(finding.script, encoding="utf-8")

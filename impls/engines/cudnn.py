@@ -1,12 +1,11 @@
 """cuDNN through NVIDIA's nvidia-cudnn-frontend (its graph API in Python), on torch's CUDA tensors.
 
-A problem becomes a graph of conv_fprop, conv_dgrad or conv_wgrad for its sizes and strides; a bias is added in the same
-graph, and its gradient is a reduction. cuDNN's heuristics rank engines, and the first that builds is taken, but none
-with a numerical note in EXCLUDED: what is left adds products of inputs as given in fp32 (fp64). On fp32, engines with
-the note TENSOR_CORE compute in TF32; `cudnn-cuda-tf32` has them.
-
-Not taken: empty batches (sizes are positive); operands that do not begin at a multiple of 16 bytes, the alignment that
-the frontend declares (graph_properties.h: default_alignment); pooling, which the Python frontend does not have.
+A problem becomes a graph of conv_fprop, conv_dgrad or conv_wgrad for its sizes and strides, with the bias in it; its
+gradient is a reduction. Of the engines that cuDNN's heuristics rank the first that builds is taken, but none with notes
+in EXCLUDED: what is left adds products of inputs as given in fp32 (fp64). On fp32, engines with the note TENSOR_CORE
+compute in TF32; `cudnn-cuda-tf32` has them. Not taken: empty batches (sizes are positive); operands that begin at no
+multiple of 16 bytes, the alignment that the frontend declares (default_alignment); a bias or a filter with strides
+that cuDNN ignores (docs/findings); pooling, which the Python frontend does not have.
 """
 
 import threading
@@ -77,6 +76,8 @@ def register(name, dtypes, contract, tensor_cores):
     def convolve(operation, a, b, sizes, layout, stride, padding, dilation, bias=()):
         order = torch.contiguous_format if layout == "nchw" else torch.channels_last
         result = torch.empty(sizes, dtype=a.dtype, device=a.device, memory_format=order)
+        if (bias and bias[0].stride(1) != 1) or (operation != "conv_wgrad" and b.stride(2) < b.stride(3)):
+            raise Unsupported("strides of a bias, or of a filter whose rows and columns have changed places")
         before, after = zip(*padding, strict=True)
         options = {"pre_padding": before, "post_padding": after, "stride": stride, "dilation": dilation}
         excluded = EXCLUDED if tensor_cores or a.dtype != torch.float32 else [*EXCLUDED, Note.TENSOR_CORE]
@@ -114,7 +115,6 @@ def register(name, dtypes, contract, tensor_cores):
 
 
 exact = register("cudnn-cuda", ("fp32", "fp64", "fp16", "bf16"), Contract(), tensor_cores=False)
-exact.variant("heuristics=b", prepare=lambda: MODES.insert(0, cudnn.heur_mode.B))
 exact.variant("heuristics=fallback", prepare=lambda: MODES.insert(0, cudnn.heur_mode.FALLBACK))
 exact.variant("deterministic", prepare=lambda: EXCLUDED.append(Note.NONDETERMINISTIC))
 tf32 = register("cudnn-cuda-tf32", ("fp32",), Contract(inputs="tf32"), tensor_cores=True)

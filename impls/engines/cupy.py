@@ -6,7 +6,7 @@ products, they are of fp32 or fp64, and results rounded once. CuPy has no batch 
 
 import cupy as cp
 
-from conformance import Implementation, Unavailable
+from conformance import Contract, Implementation, Unavailable
 from conformance.implementations.bridges.base import ArrayBridge
 from conformance.implementations.windows import windows
 
@@ -39,7 +39,6 @@ class CupyArrays(ArrayBridge):
 
 impl = Implementation("cupy-cuda", "cuda", CupyArrays(), version=cp.__version__, unsafe=("fork",))
 impl.variant("accelerators=none", environment={"CUPY_ACCELERATORS": ""})  # reductions without CUB
-DTYPES = ("fp32", "fp64", "fp16", "bf16")
 
 
 def wide(a):
@@ -70,7 +69,6 @@ def products(a, b, groups, split, axes, join):
     return cp.concatenate([cp.tensordot(*pair, axes) for pair in pairs], join)
 
 
-@impl.implements("conv_forward", dtypes=DTYPES)
 def conv_forward(x, w, bias, *, stride, padding, dilation, groups):
     a, b = (x, w) if bias is None else (wide(x), wide(w))
     taps = slide(a, (w.shape[2:], stride, padding, dilation, False))[1]
@@ -78,43 +76,45 @@ def conv_forward(x, w, bias, *, stride, padding, dilation, groups):
     return cp.ascontiguousarray(y if bias is None else y + wide(bias)[:, None, None], x.dtype)
 
 
-@impl.implements("conv_backward_data", dtypes=DTYPES)
 def conv_backward_data(dy, w, *, stride, padding, dilation, groups, input_size):
     parts = products(wide(dy), wide(w), groups, (1, 0), (1, 0), 3).transpose(0, 3, 1, 2, 4, 5)
     geometry = w.shape[2:], stride, padding, dilation, False
     return spread((*parts.shape[:2], *input_size), dy.dtype, geometry, lambda r, s: parts[..., r, s])
 
 
-@impl.implements("conv_backward_weight", dtypes=DTYPES)
 def conv_backward_weight(x, dy, *, stride, padding, dilation, groups, kernel_size, with_bias):
     dw = products(dy, slide(x, (kernel_size, stride, padding, dilation, False))[1], groups, (1, 1), [(0, 2, 3)] * 2, 0)
     return (dw, wide(dy).sum((0, 2, 3)).astype(dy.dtype)) if with_bias else dw
 
 
-@impl.implements("avg_pool_forward", dtypes=DTYPES)
 def avg_pool_forward(x, *, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override):
     geometry = kernel_size, stride, padding, (1, 1), ceil_mode
     count = divisor_override or slide(cp.ones(x.shape[2:]), geometry, count_include_pad)[1].sum((-2, -1))
     return (slide(wide(x), geometry)[1].sum((-2, -1)) / count).astype(x.dtype)
 
 
-@impl.implements("avg_pool_backward", dtypes=DTYPES)
 def avg_pool_backward(dy, *, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override, input_size):
     geometry = kernel_size, stride, padding, (1, 1), ceil_mode
     share = wide(dy) / (divisor_override or slide(cp.ones(input_size), geometry, count_include_pad)[1].sum((-2, -1)))
     return spread((*dy.shape[:2], *input_size), dy.dtype, geometry, lambda r, s: share)
 
 
-@impl.implements("max_pool_forward", dtypes=DTYPES)
 def max_pool_forward(x, *, kernel_size, stride, padding, dilation, ceil_mode):
     geometry = kernel_size, stride, padding, dilation, ceil_mode
     return slide(wide(x), geometry, -cp.inf, -cp.inf)[1].max((-2, -1)).astype(x.dtype)
 
 
-@impl.implements("max_pool_backward", dtypes=DTYPES)
 def max_pool_backward(dy, x, *, kernel_size, stride, padding, dilation, ceil_mode):
     geometry = kernel_size, stride, padding, dilation, ceil_mode
     taps, inside = slide(wide(x), geometry, -cp.inf, -cp.inf)[1], slide(cp.ones(x.shape[2:], bool), geometry)[1]
     found = ((taps == taps.max((-2, -1), keepdims=True)) | (taps != taps)) & inside
     first, da = found.reshape(*dy.shape, kernel_size[0] * kernel_size[1]).argmax(-1), wide(dy)
     return spread(x.shape, x.dtype, geometry, lambda r, s: cp.where(first == r * kernel_size[1] + s, da, 0))
+
+
+# CuPy compiles its kernels with -ftz=true (cupy/cuda/compiler.py); tensor cores cut bits off sums of 16-bit products
+for one in (conv_forward, conv_backward_data, avg_pool_forward, avg_pool_backward, max_pool_forward, max_pool_backward):
+    impl.implements(one.__name__, dtypes=("fp64", "fp16"))(one)
+    impl.implements(one.__name__, dtypes=("fp32", "bf16"), contract=Contract(subnormals="flushed"))(one)
+for dtypes, contract in ((("fp32", "fp64"), Contract()), (("fp16", "bf16"), Contract(rounding="zero"))):
+    impl.implements("conv_backward_weight", dtypes=dtypes, contract=contract)(conv_backward_weight)

@@ -80,6 +80,19 @@ def exchanged(geometry):
     return any(a and b and i != j for i, a in enumerate(bare) for j, b in enumerate(small))
 
 
+def has_plan(geometry):
+    """cuDNN has no plan for grouped fp8 convolutions of few channels, with which XLA's compilation on CUDA ends."""
+    return geometry.groups == 1 or geometry.rank == 3 or min(geometry.c, geometry.k) // geometry.groups >= 16
+
+
+def gradient_has_plan(geometry):
+    """A data gradient is such a convolution where windows have one element."""
+    return max(geometry.window) > 1 or has_plan(geometry)
+
+
+PLANNED = {"conv_forward": has_plan, "conv_requantized": has_plan, "conv_backward_data": gradient_has_plan}
+
+
 def both(*conditions):
     return lambda geometry: all(condition(geometry) for condition in conditions)
 
@@ -102,20 +115,30 @@ def _register(name: str, device: str, platform: str, contract: Contract) -> Impl
     implementation = Implementation(
         name, device=device, arrays=jax_arrays(platform), contract=contract, version=jax.__version__
     )
+    if device == "cuda":  # cuDNN's Winograd, as in torch_native/contracts.py
+        implementation.implements(
+            "conv_backward_weight", dtypes=("fp32",), layouts=("nchw",), contract=Contract(algorithm="winograd-f4"),
+            when=lambda p: p.groups == 1 and min(p.c, p.k) >= 64,
+        )(conv_backward_weight)  # fmt: skip
     for operator, kernel in KERNELS.items():
         when, in_fp64 = CAPABLE.get(operator), CAPABLE_IN_FP64.get(operator)
         implementation.implements(operator, dtypes=EVERY_DTYPE[:3], layouts=LAYOUTS, when=when)(kernel)
         implementation.implements(operator, dtypes=EVERY_DTYPE[3:], layouts=LAYOUTS, when=in_fp64)(kernel)
-        if kernel in (conv_forward, conv_backward_data, conv_backward_weight):
-            implementation.implements(operator, dtypes=("fp8_e4m3", "fp8_e5m2"), layouts=LAYOUTS, when=when)(kernel)
-    implementation.implements("conv_forward", dtypes=("int8",), layouts=LAYOUTS)(conv_forward)
-    implementation.implements("conv_requantized", dtypes=("int8", "fp8_e4m3", "fp8_e5m2"), layouts=LAYOUTS)(
-        conv_requantized
-    )
-    # XLA's select_and_scatter has no dilated windows
-    implementation.implements(
-        "max_pool_backward", dtypes=EVERY_DTYPE, layouts=LAYOUTS, when=lambda p: set(p.dilation) == {1}
-    )(max_pool_backward)
+    for kernel in (conv_forward, conv_backward_data, conv_backward_weight, conv_requantized):
+        operator = kernel.__name__
+        when = CAPABLE.get(operator, lambda geometry: True)
+        planned = PLANNED.get(operator, when) if device == "cuda" else when
+        implementation.implements(operator, dtypes=("fp8_e5m2",), layouts=LAYOUTS, when=when)(kernel)
+        implementation.implements(operator, dtypes=("fp8_e4m3",), layouts=LAYOUTS, when=both(when, planned))(kernel)
+    for kernel in (conv_forward, conv_requantized):
+        implementation.implements(kernel.__name__, dtypes=("int8",), layouts=LAYOUTS)(kernel)
+    # XLA's select_and_scatter has no dilated windows; on CUDA it adds in fp32 by atom.add.f32, which flushes subnormal
+    # numbers (PTX ISA, atom)
+    atomic = Contract(subnormals="flushed") if device == "cuda" else contract
+    for dtypes, summed in ((("fp32", "bf16"), atomic), (("fp16", "fp64"), contract)):
+        implementation.implements(
+            "max_pool_backward", dtypes=dtypes, layouts=LAYOUTS, when=lambda p: set(p.dilation) == {1}, contract=summed
+        )(max_pool_backward)
     for form, label, saves in FORMS:
         implementation.differentiates("conv_bn_forward", label=label, saves=saves)(form)
     for kernel in (conv_forward, avg_pool_forward, max_pool_forward, conv_transpose_forward):
@@ -176,9 +199,29 @@ for operator in ("conv_forward", "conv_backward_data"):
         dtypes=("fp64",),
         distributions=("nonfinite", "mixed"),
     )
-jax_cpu.waive(
-    "max_pool_backward",
-    reason="the gradient of a window with NaN goes to another element, because elements are compared by >=",
-    url="https://github.com/jax-ml/jax/blob/jax-v0.10.2/jax/_src/lax/windowed_reductions.py",
-    distributions=("nonfinite", "mixed"),
+for implementation in (jax_cpu, jax_cuda):
+    implementation.waive(
+        "max_pool_backward",
+        reason="the gradient of a window with NaN goes to another element, because elements are compared by >=",
+        url="https://github.com/jax-ml/jax/blob/jax-v0.10.2/jax/_src/lax/windowed_reductions.py",
+        distributions=("nonfinite", "mixed"),
+    )
+
+DILATION = (
+    "https://github.com/openxla/xla/blob/717d5469b851bd588e733b53ff8b675b01adf7a4"
+    "/xla/service/gpu/transforms/conv_padding_legalization.cc"
 )
+"""On CUDA XLA fills a dilated window with zeros, and cuDNN multiplies them."""
+for operator, ranks in (
+    ("conv_transpose_forward", (1, 3)),
+    ("conv_transpose_backward_data", (3,)),
+    ("conv_transpose_backward_weight", (3,)),
+):
+    jax_cuda.waive(
+        operator,
+        reason="an infinity becomes NaN, because XLA multiplies it with the zeros that it fills a dilated window with",
+        url=DILATION,
+        when=lambda p, ranks=ranks: p.rank in ranks and max(p.dilation) > 1,
+        dtypes=("fp32",),
+        distributions=("nonfinite",),
+    )

@@ -93,7 +93,10 @@ def download(array: Any) -> np.ndarray:
 
 
 def launch(kernel: Any, blocks: int | tuple[int, ...], threads: int, *arguments: Any, shared: int = 0) -> None:
-    """Start a kernel on the default stream, with `shared` bytes of dynamic shared memory, tensors as their memory."""
+    """Start a kernel on the default stream, with `shared` bytes of dynamic shared memory, tensors as their memory. A
+    grid without blocks, which is that of a result without elements, starts nothing: devices refuse it."""
+    if 0 in (blocks if isinstance(blocks, tuple) else (blocks,)):
+        return
     given = [argument.memory if isinstance(argument, Tensor) else argument for argument in arguments]
     if not SIMULATED:
         kernel[blocks, threads, 0, shared](*given)

@@ -8,7 +8,6 @@ finding.
 from __future__ import annotations
 
 import argparse
-import csv
 import os
 import re
 import shutil
@@ -19,7 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import islice, zip_longest
 from multiprocessing import get_context
@@ -40,23 +39,17 @@ INSTRUCTION = re.compile(r"^\s+(?:@!?%p\d+\s+)?([a-z][\w.]*)(?:\s[^;]*)?;", re.M
 LABEL = re.compile(r"^(\$L\w+):", re.M)
 BRANCH = re.compile(r"^\s+(?:@!?%p\d+\s+)?bra(?:\.uni)?\s+(\$L\w+);", re.M)
 FUSED = r"fma\.[\w.]*f(16|32|64)(x2)?$"
-FLOATING = r"(fma|add|sub|mul|div|neg|min|max|sqrt)\.[\w.]*f(16|32|64)(x2)?$"
 
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """What instructions there are, in all and in the loop in which most products are added up, where shared memory is
-    read."""
+    """What instructions there are in the loop in which most products are added up, and accesses to local memory in
+    all."""
 
-    instructions: int
-    floating: int
-    fused: int
     loop_instructions: int
     loop_fused: int
     shared_reads: int
     wide_shared_reads: int
-    global_accesses: int
-    wide_global_accesses: int
     local_accesses: int
 
     @property
@@ -100,15 +93,10 @@ def mix_of(ptx: str) -> Mix:
     """Counts the instructions of a module."""
     found, inner = Counter(INSTRUCTION.findall(ptx)), Counter(INSTRUCTION.findall(_inner_loop(ptx)))
     return Mix(
-        instructions=found.total(),
-        floating=_count(found, FLOATING),
-        fused=_count(found, FUSED),
         loop_instructions=inner.total(),
         loop_fused=_count(inner, FUSED),
         shared_reads=_count(inner, r"ld\.shared\."),
         wide_shared_reads=_count(inner, r"ld\.shared\.v[24]\."),
-        global_accesses=_count(found, r"(ld|st)\.global\."),
-        wide_global_accesses=_count(found, r"(ld|st)\.global\.v[24]\."),
         local_accesses=_count(found, r"(ld|st)\.local\."),
     )
 
@@ -238,24 +226,10 @@ def table(compiled: Sequence[CompiledKernel]) -> Iterator[str]:
         yield f"{one.kernel:{width}} {one.capability:>4} {numbers}"
 
 
-def write_csv(compiled: Iterable[CompiledKernel], path: Path) -> None:
-    """One row a kernel and capability; what is not known is empty."""
-    parts = {Mix: "mix", Resources: "resources"}
-    names = ["kernel", "capability", "finding", *(field.name for part in parts for field in fields(part))]
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, names)
-        writer.writeheader()
-        for one in compiled:
-            known = [asdict(part) for part in (one.mix, one.resources) if part]
-            row = {"kernel": one.kernel, "capability": one.capability, "finding": one.finding}
-            writer.writerow(row | {name: value for part in known for name, value in part.items()})
-
-
 def main(words: Sequence[str] | None = None) -> int:
     """Compile all kernels; 1 if one spills, needs local memory or fails."""
     parser = argparse.ArgumentParser("python -m impls.numba_cuda.ptx", description=main.__doc__, allow_abbrev=False)
     parser.add_argument("--cc", nargs="+", default=CAPABILITIES, metavar="X.Y", help="compute capabilities")
-    parser.add_argument("--csv", type=Path, metavar="FILE", help="write a row for each kernel")
     parser.add_argument("--kernel", default="", metavar="TEXT", help="only those with it in their name; prints a table")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="only every N-th kernel")
     arguments = parser.parse_args(words)
@@ -272,8 +246,6 @@ def main(words: Sequence[str] | None = None) -> int:
         print(f"no kernel has {arguments.kernel!r} in its name")
         return 1
     print(f"{time.perf_counter() - started:.0f} s on {JOBS} processes, {_assembled_by(compiled, ptxas)}")
-    if arguments.csv:
-        write_csv(compiled, arguments.csv)
     return 1 if findings(compiled) else 0
 
 

@@ -11,6 +11,7 @@ import torch
 from conformance import Contract, Implementation, torch_arrays
 
 from . import fused, grouped, variants
+from .contracts import EVERY_LAYOUT, HALVES, fields_on, overlapping, specials_on
 from .conv import conv_backward_data, conv_backward_weight, conv_forward, conv_forward_of_int8
 from .conv_bn import conv_bn_backward, conv_bn_forward, conv_bn_inference
 from .conv_requantized import conv_requantized
@@ -20,7 +21,7 @@ from .conv_transpose import (
     conv_transpose_forward,
 )
 from .max_pool import max_pool_backward, max_pool_forward
-from .pool import avg_pool_backward, avg_pool_forward, overlapping, overlapping_and_composed
+from .pool import avg_pool_backward, avg_pool_forward, padding_moves_windows
 
 KERNELS = (
     conv_forward,
@@ -30,50 +31,18 @@ KERNELS = (
     conv_bn_backward,
     conv_bn_inference,
     avg_pool_forward,
+    avg_pool_backward,
     max_pool_forward,
+    max_pool_backward,
     conv_transpose_forward,
     conv_transpose_backward_data,
     conv_transpose_backward_weight,
 )
+BY_NAME = {kernel.__name__: kernel for kernel in KERNELS}
 GROUPED = (grouped.conv_forward, grouped.conv_backward_data, grouped.conv_backward_weight)
-GRADIENTS = (
-    "conv_backward_data",
-    "conv_backward_weight",
-    "conv_bn_backward",
-    "conv_transpose_forward",
-    "conv_transpose_backward_weight",
-)
-"""And what is computed as one: a transposed convolution."""
-FORWARDS = ("conv_forward", "conv_transpose_backward_data")
-"""And the data gradient that is one."""
 AVERAGES = (avg_pool_forward, avg_pool_backward)
-PAIRS = ("conv_bn_forward", "conv_bn_backward", "conv_bn_inference")
 EVERY_DTYPE = ("fp32", "bf16", "fp16", "fp64")
-HALVES = ("bf16", "fp16")
 BOTH_LAYOUTS = ("nchw", "nhwc")
-EVERY_LAYOUT = (*BOTH_LAYOUTS, "ncw", "nwc", "ncdhw", "ndhwc")
-
-
-def _cpu_fields() -> dict[tuple[str, str], dict[str, str]]:
-    """Findings on the CPU. oneDNN's bf16 dot products flush subnormals; torch's own gradients, which run where oneDNN
-    does not support a 16-bit format on this processor, keep overlaps and partial sums in that format."""
-    fields = {(name, "bf16"): {"subnormals": "flushed"} for name in (*FORWARDS, *PAIRS)}
-    enabled = torch.backends.mkldnn.enabled
-    supported = {
-        "bf16": enabled and torch.ops.mkldnn._is_mkldnn_bf16_supported(),
-        "fp16": enabled and torch.ops.mkldnn._is_mkldnn_fp16_supported(),
-    }
-    for name, (dtype, by_onednn) in itertools.product(GRADIENTS, supported.items()):
-        accumulate = {"accumulate": "auto" if by_onednn else dtype}
-        fields[name, dtype] = accumulate | ({"subnormals": "flushed"} if dtype == "bf16" else {})
-    if rounded := variants.rounded_inputs():
-        fields |= {(name, "fp32"): rounded for name in (*GRADIENTS, *FORWARDS, *PAIRS)}
-    return fields
-
-
-def padded_beyond_stride(p) -> bool:
-    """Whether output padding is as large as the stride, which a larger dilation allows."""
-    return any(more >= u for more, u in zip(p.output_padding, p.stride, strict=True))
 
 
 def no_smaller_volume(p) -> bool:
@@ -85,44 +54,28 @@ def both(first, second):
     return lambda p: first(p) and second(p)
 
 
-def _cuda_fields() -> dict[tuple[str, str], dict[str, str]]:
-    rounded = variants.rounded_cuda_inputs()
-    return {(name, "fp32"): rounded for name in (*GRADIENTS, *FORWARDS, *PAIRS)} if rounded else {}
-
-
-def _register(device: str, fields: dict[tuple[str, str], dict[str, str]], pooled_in_storage) -> Implementation:
-    """`fields` are what contracts of an operator and dtype declare on this device, beyond what they do everywhere;
-    `pooled_in_storage(geometry)` is where shares of a pooled gradient are rounded before they are added."""
+def _register(device: str) -> Implementation:
     name = f"torch-{device}"
     implementation = Implementation(name, device=device, arrays=torch_arrays(device), version=torch.__version__)
+    fields = fields_on(device)
 
-    def offer(kernel, dtype, when=lambda p: True, layouts=EVERY_LAYOUT, **declared) -> None:
+    def offer(kernel, dtype, when=lambda p: True, layouts=EVERY_LAYOUT, special=None) -> None:
         if kernel in AVERAGES:
             when = both(when, no_smaller_volume)
-        flat = device == "cpu" and dtype in HALVES and kernel in AVERAGES  # the CPU's avg_pool3d takes no 16 bits
+        if device == "cpu" and dtype in HALVES and kernel in AVERAGES:  # the CPU's avg_pool3d takes no 16 bits
+            when = both(when, lambda p: p.rank < 3)
+        declared = fields.get((kernel.__name__, dtype), {}) | (special or {})
         implementation.implements(
-            kernel.__name__,
-            dtypes=(dtype,),
-            layouts=layouts,
-            when=(lambda p: p.rank < 3 and when(p)) if flat else when,
-            **declared,
+            kernel.__name__, dtypes=(dtype,), layouts=layouts, when=when, contract=Contract(**declared)
         )(kernel)
 
-    if device == "cpu":  # oneDNN's transposed convolution takes no output padding beyond the stride
-        for kernel, dtype in itertools.product((conv_transpose_forward, conv_transpose_backward_weight), HALVES):
-            own = fields.get((kernel.__name__, dtype), {}) | {"accumulate": dtype}
-            offer(kernel, dtype, when=padded_beyond_stride, contract=Contract(**own))
+    for one in specials_on(device):
+        offer(BY_NAME[one.operator], one.dtype, one.when, one.layouts, one.fields)
     for kernel, dtype in itertools.product(KERNELS, EVERY_DTYPE):
-        between = {"between": "storage"} if kernel.__name__ in PAIRS and dtype in HALVES else {}
-        offer(kernel, dtype, contract=Contract(**between, **fields.get((kernel.__name__, dtype), {})))
+        offer(kernel, dtype)
     if device == "cpu":
         for kernel, dtype in itertools.product(GROUPED, EVERY_DTYPE):
-            offer(kernel, dtype, layouts=grouped.LAYOUTS, contract=Contract(**fields.get((kernel.__name__, dtype), {})))
-    for kernel in (avg_pool_backward, max_pool_backward):
-        for dtype in HALVES:
-            offer(kernel, dtype, when=pooled_in_storage, contract=Contract(accumulate=dtype))
-        for dtype in EVERY_DTYPE:
-            offer(kernel, dtype)
+            offer(kernel, dtype, layouts=grouped.LAYOUTS)
     implementation.differentiates("conv_bn_forward", label="unfused", saves=2)(conv_bn_forward)
     for kernel in (conv_forward, avg_pool_forward, max_pool_forward, conv_transpose_forward):
         implementation.differentiates(kernel.__name__)(kernel)
@@ -138,9 +91,7 @@ def _register_fused(device: str) -> Implementation:
     return implementation
 
 
-# On the CPU torch adds up the shares of overlapping windows in the storage format.
-torch_cpu = _register("cpu", _cpu_fields(), overlapping)
-torch_cuda = _register("cuda", _cuda_fields(), overlapping_and_composed)
+torch_cpu, torch_cuda = _register("cpu"), _register("cuda")
 variants.declare(torch_cpu)
 variants.declare_cuda(torch_cuda)
 # torch has no convolution of fp8, of int32 none on CUDA and on the CPU none that is dilated.
@@ -179,4 +130,11 @@ torch_cpu.waive(
     url="https://github.com/pytorch/pytorch/blob/v2.9.0/aten/src/ATen/native/cpu/AvgPoolKernel.cpp",
     when=lambda p: (p.divisor_override or p.r * p.s) > 65504 and not overlapping(p),
     dtypes=("fp16",),
+)
+torch_cuda.waive(
+    "avg_pool_backward",
+    reason="torch's gradient in channels-last memory takes a pixel's place in the image for that in the padded image",
+    url="https://github.com/pytorch/pytorch/issues/188344",
+    when=padding_moves_windows,
+    layouts=("nhwc", "nwc"),
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import reduce, wraps
-from math import gcd
 
 import torch
 from torch.nn.functional import avg_pool2d, avg_pool3d, pad
@@ -44,15 +43,22 @@ class Axis:
         return self.before, (outputs - 1) * self.step + self.window - self.before - self.size
 
 
-def overlapping(geometry) -> bool:
-    """Whether windows share elements, as dilated ones can with any stride, so that gradients are added up."""
-    axes = zip(geometry.window, geometry.stride, geometry.dilation, strict=True)
-    return any(taps > stride // gcd(stride, dilation) for taps, stride, dilation in axes)
+def padding_moves_windows(geometry) -> bool:
+    """Whether torch pads itself, and some pixel is in other windows than the one at its number in the padded image."""
+    own = _own(geometry.padding, geometry.window)
+    if own is None:
+        return False
 
+    def windows(place, taps, step, outputs):
+        return max(0, (place - taps + step) // step), min(place // step + 1, outputs)
 
-def overlapping_and_composed(geometry) -> bool:
-    """Of those, where the shares are made here, because the padding is not torch's own."""
-    return overlapping(geometry) and _own(geometry.padding, geometry.window) is None
+    axes = zip(geometry.size, geometry.window, geometry.stride, own, geometry.output_size, strict=True)
+    return any(
+        windows(place, *axis) != windows(place + before, *axis)
+        for size, taps, step, before, outputs in axes
+        for axis in [(taps, step, outputs)]
+        for place in range(size)
+    )
 
 
 LEADING = {"kernel_size": 1, "stride": 1, "dilation": 1, "input_size": 1, "padding": (0, 0)}

@@ -176,10 +176,14 @@ def test_expanded_values_repeat_in_the_reference(kind: str):
     assert verdict_of(misreads_w, f"w:{kind}", "integer").status == "fail"
 
 
-def test_waiver_of_a_storage_excuses_nothing_else():
-    for storage, status in (("x:crop,w:strided", "waived"), ("w:crop", "fail"), ("w:offset-1", "pass")):
-        case = case_of(misreads_w, storage)
-        case.implementation.waive("conv_forward", reason="r", url="u", storages=("w:strided",))
+def test_waiver_of_a_storage_or_of_a_layout_excuses_nothing_else():
+    only = ("w:strided",)
+    for stored, storages, layouts, status in (
+        ("x:crop,w:strided", only, (), "waived"), ("w:crop", only, (), "fail"), ("w:offset-1", only, (), "pass"),
+        ("w:crop", (), ("nchw",), "waived"), ("w:crop", (), ("nhwc",), "fail"),
+    ):  # fmt: skip
+        case = case_of(misreads_w, stored)
+        case.implementation.waive("conv_forward", reason="r", url="u", storages=storages, layouts=layouts)
         assert verify(case).status == status
 
 

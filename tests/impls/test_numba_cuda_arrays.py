@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from types import SimpleNamespace
 
 import ml_dtypes
@@ -41,12 +42,9 @@ def test_without_a_device_it_simulates_whoever_imported_numba_before(before):
     assert reasons(None, before) == [bridge_module.SIMULATES, ""]
 
 
-def test_the_variable_decides():
+def test_the_variable_decides_or_who_imported_numba_cuda_before():
     assert reasons("1") == [bridge_module.SIMULATES, ""]
     assert reasons("0") == ["", bridge_module.DRIVES]
-
-
-def test_who_imported_numba_cuda_before_has_decided():
     assert reasons("0", "import numba.cuda")[1] == bridge_module.DRIVES
 
 
@@ -104,6 +102,19 @@ def test_contiguous_interfaces_may_leave_out_their_strides():
     described = {"shape": (3, 4, 2), "strides": None, "typestr": "<f8", "data": (0, False), "version": 3}
     found = bridge_module.interface(SimpleNamespace(__cuda_array_interface__=described))
     assert found["strides"] == (64, 16, 8)
+
+
+ON_A_DEVICE = """
+from numba.cuda.cudadrv.devicearray import DeviceNDArray
+from conformance.implementations.bridges.numba_cuda import interface
+for strides in (0, 2), (10, 0), (0, 0), (10, 2):
+    assert interface(DeviceNDArray((4, 5), strides, "float16", gpu_data=object()))["strides"] == strides, strides
+"""
+
+
+@pytest.mark.skipif(find_spec("numba_cuda") is None, reason="numba-cuda is not installed")
+def test_a_broadcast_array_of_a_device_has_its_strides():
+    subprocess.run([sys.executable, "-c", ON_A_DEVICE], env=os.environ | {bridge_module.VARIABLE: "0"}, check=True)
 
 
 class DriverError(Exception):

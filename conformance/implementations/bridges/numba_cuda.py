@@ -61,16 +61,19 @@ def simulated() -> bool:
 def interface(array: Any) -> dict[str, Any]:
     """The CUDA array interface of an array of any framework, with strides; raises TypeError for what has none.
 
-    Arrays of the simulator have NumPy's, whose addresses are the host's: what the simulator computes with.
+    Arrays of the simulator have NumPy's, whose addresses are the host's: what the simulator computes with. numba.cuda's
+    own say nothing of strides where an axis is broadcast (its `is_contiguous` leaves these axes out), as if they were
+    contiguous: theirs are read from the array.
     """
-    found = getattr(array, "__cuda_array_interface__", None)
-    if found is None and getattr(array, "__cuda_ndarray__", False):
+    found, own = getattr(array, "__cuda_array_interface__", None), getattr(array, "__cuda_ndarray__", False)
+    if found is None and own:
         found = array._ary.__array_interface__
     if found is None:
         raise refuse(array, "an array with __cuda_array_interface__")
     shape, dtype = tuple(found["shape"]), np.dtype(found["typestr"])
     contiguous = (int(np.prod(shape[axis + 1 :], dtype=int)) * dtype.itemsize for axis in range(len(shape)))
-    return {**found, "shape": shape, "strides": tuple(map(int, found.get("strides") or contiguous))}
+    strides = array.strides if own else found.get("strides") or contiguous
+    return {**found, "shape": shape, "strides": tuple(map(int, strides))}
 
 
 @dataclass(frozen=True, slots=True)
