@@ -118,4 +118,5 @@ def test_a_run_decides_by_problems_of_its_own(tmp_path: Path):
     fails, such, drawn = map(int, found.groups())
     assert such - fails <= 1, "an empty batch hides it"
     assert fails > drawn > 0
+    assert re.search(rf"^acme conv_forward fp32: \d+ of \d+ fail: .*where {condition} \(", run.stdout, re.MULTILINE)
     assert run.returncode == 1

@@ -148,7 +148,7 @@ def test_while_one_case_takes_long_a_pipe_says_which(piped: tuple[Progress, IO[s
 
 def test_the_first_failure_is_shown_when_it_happens(piped: tuple[Progress, IO[str], list[str]]):
     shown, _, said = piped
-    for entry in (sample(), failed(), failed(problem="other")):
+    for entry in (sample(), failed(), failed(reason="other")):
         shown.add(as_read(entry), 3)
     first, again = said
     assert first.startswith("FAIL acme conv_forward n2 c8 h9 w9 k16 r3 s3 p1 b1 (fp32 nchw fixed): y: 288 of 2,592 ")

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from conformance.reporting.evidence import RunEvidence
+from conformance.reporting.groups import group
 from conformance.reporting.kernel_verdicts import kernel_verdicts, total
 from conformance.reporting.tally import Tally
 from conformance.results.schema import STATUSES
-from tests.report_samples import INFERRED, absent, as_read, broken, sample, shown
+from tests.report_samples import INFERRED, absent, as_read, broken, failed, sample, shown
 
 OPERATORS = [f"conv_backward_data_{number}" for number in range(8)]
 LONG = "an-implementation-with-a-very-long-name@simulator"
@@ -132,6 +133,18 @@ def test_what_is_unsupported_is_one_line_where_something_ran():
     ]
     several = lines([record(name, "f", status, 3, "no") for name in "ab" for status in ("pass", "unsupported")])
     assert several[2:] == ["unsupported: 6 cases of 2 implementations; --show unsupported"]
+
+
+def test_a_kernel_says_what_is_wrong_with_it_and_not_with_another():
+    tally, records = Tally(), []
+    for operator, cause in (("conv_forward", "strides swapped"), ("conv_backward_data", "padding ignored")):
+        records.append(as_read(failed(operator=operator, causes=[cause])))
+        tally.add(records[-1])
+    every = kernel_verdicts(tally, group(records), RunEvidence(records))
+    assert [*map(str, every)] == [
+        "acme conv_forward fp32: 1 of 1 fail: strides swapped",
+        "acme conv_backward_data fp32: 1 of 1 fail: padding ignored",
+    ]
 
 
 def test_the_last_line_of_several_kernels_says_how_many_fail():

@@ -108,7 +108,7 @@ def _why(one: Group, operator: str, evidence: RunEvidence) -> str:
     if one.where and is_wrong(one.smallest):  # the same mistake may show elsewhere in another operator
         conditions = evidence.wrong(one.implementation, operator) or one.where
     where = "; and ".join(f"where {found}" for found in conditions)
-    what = one.cause if where else one.text
+    what = one.cause if where else one.text.partition("; if that is meant")[0]  # how it is declared stands below
     if operator and len(what) > MAX_WHY:
         what = f"{what[:MAX_WHY]} ..."
     return ", ".join(filter(None, (what, where)))
