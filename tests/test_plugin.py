@@ -478,7 +478,7 @@ def test_what_a_kernel_raises_is_no_command_of_a_terminal_or_a_runner(
         == [
             line
             for line in text.splitlines()
-            if line.startswith("::error title=acme::conv_forward: raised ValueError: no")
+            if line.startswith("::error file=impls/acme.py,title=acme::conv_forward: raised ValueError: no")
         ]
         != []
     )

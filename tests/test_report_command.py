@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -46,7 +47,7 @@ def test_lines_left_out_are_said_and_the_status_is_one(tmp_path: Path, capsys: p
     page = (tmp_path / "out" / "index.html").read_text()
     assert f"cut.jsonl, {last}: is cut off" in page
     assert "2 defects in the files" in page
-    assert ">2 verified cases of 1 implementation pass, but 2 defects in the files.<" in page
+    assert ">acme conv_forward fp32: 2 of 2 pass, but 2 defects in the files<" in page
 
 
 def test_what_was_changed_is_not_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -147,7 +148,14 @@ def test_a_run_ends_with_where_its_report_is(project: Project, workers: tuple[st
     assert outcome.text.count("report: ") == 1
     assert f"report: {Path('told', 'index.html')}" in outcome.text
     assert {path.name for path in (project.folder / "told").iterdir()} == FILES
-    assert "1 pass" in (project.folder / "told" / "summary.md").read_text().replace("**", "")
+    assert "1 of 1 pass" in (project.folder / "told" / "summary.md").read_text()
+
+
+def test_a_failure_in_junit_says_how_to_reproduce_it(project: Project):
+    project.kernel(body="return y + 1")
+    outcome = project.run("--junitxml=junit.xml")
+    texts = [failure.text or "" for failure in ElementTree.parse(project.folder / "junit.xml").iter("failure")]
+    assert [text.splitlines()[-1] for text in texts] == [f"reproduce: {outcome.records[0]['command']}"]
 
 
 @pytest.mark.parametrize("body", ["return y", "return y + 1"], ids=["right", "wrong"])

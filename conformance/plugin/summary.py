@@ -302,7 +302,8 @@ class Summary:
                 if smallest.command:
                     reporter.write_line(f"reproduce: {smallest.command}")
                 if os.environ.get("GITHUB_ACTIONS") == "true":
-                    reporter.write_line(_annotation(one, condition))
+                    path = self._run.plan.registry.paths.get(name, "")
+                    reporter.write_line(_annotation(one, condition, path))
             if left := groups[MAX_GROUPS:]:
                 reporter.write_line(f"and more: {amount(left)}")
         if len(self._failed) > 1 and not self._listed & {"fail", "error"}:
@@ -321,13 +322,17 @@ class Summary:
                 reporter.write_line(f"    {case}")
 
 
-def _annotation(one: Group, condition: str) -> str:
-    """A command of GitHub's runners, which makes its message an annotation of the change."""
+def _annotation(one: Group, condition: str, path: str) -> str:
+    """A command of GitHub's runners, which makes its message an annotation of the change, at the implementation's file
+    if it is one of the repository."""
+    place, root = Path(path).resolve(), Path(os.environ.get("GITHUB_WORKSPACE", "")).resolve()
+    known = place.is_file() and place.is_relative_to(root)
+    file = f"file={harmless(place.relative_to(root).as_posix()).translate(_TITLE)}," if known else ""
     again = f"reproduce: {one.smallest.command}" if one.smallest.command else ""
     message = "\n".join(filter(None, (f"{harmless(one.title)}: {one.counted}", condition, again)))
     for character, code in (("%", "%25"), ("\r", "%0D"), ("\n", "%0A")):
         message = message.replace(character, code)
-    return f"::error title={one.implementation.translate(_TITLE)}::{message}"
+    return f"::error {file}title={one.implementation.translate(_TITLE)}::{message}"
 
 
 def _show(reporter: pytest.TerminalReporter, record: Record, raised: Any, cause: str) -> None:

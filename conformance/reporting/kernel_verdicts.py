@@ -55,7 +55,7 @@ class KernelVerdict:
         if not self.operator:
             return f"{self.implementation}: {self.why}"
         name = " ".join(filter(None, (self.implementation, self.operator, ", ".join(self.dtypes))))
-        return f"{name}: {_fraction(self.failed, self.ran, self.counts['waived'])}{self._notes}"
+        return f"{name}: {fraction([self])}{self._notes}"
 
     @property
     def _notes(self) -> str:
@@ -84,8 +84,7 @@ def total(verdicts: Sequence[KernelVerdict]) -> str:
     if len(verdicts) == 1:
         return str(verdicts[0])
     wrong = [one for one in verdicts if one.failed]
-    waived = sum(one.counts["waived"] for one in verdicts)
-    cases = _fraction(sum(one.failed for one in verdicts), sum(one.ran for one in verdicts), waived)
+    cases = fraction(verdicts)
     if not wrong:
         return f"{len(verdicts):,} kernels: {cases}"
     names = ", ".join(f"{one.implementation} {one.operator}".rstrip() for one in wrong[:2])
@@ -93,7 +92,10 @@ def total(verdicts: Sequence[KernelVerdict]) -> str:
     return f"{len(wrong):,} of {len(verdicts):,} kernels fail ({names}{more}): {cases}"
 
 
-def _fraction(failed: int, ran: int, waived: int) -> str:
+def fraction(verdicts: Sequence[KernelVerdict]) -> str:
+    """How many of the cases that ran fail; if there are none, how many pass."""
+    failed, ran = sum(one.failed for one in verdicts), sum(one.ran for one in verdicts)
+    waived = sum(one.counts["waived"] for one in verdicts)
     also = f", {waived:,} waived" * bool(waived)
     if failed:
         return f"{failed:,} of {ran:,} fail{also}"

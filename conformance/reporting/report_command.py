@@ -1,4 +1,4 @@
-"""`conformance report`: a page and a summary from files of records."""
+"""`conformance report`: a page and a summary from files of records, or a badge."""
 
 from __future__ import annotations
 
@@ -11,20 +11,22 @@ from pathlib import Path
 from conformance.exit_codes import ExitCode
 from conformance.implementations.devices import Unavailable
 
-TITLE = "Kernel conformance"
 MAX_LISTED = 20
 """Defects of files that are named on the terminal."""
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """A page and a Markdown summary from records."""
+    """A page and a Markdown summary from records, or a badge."""
     parser.add_argument(
         "results", nargs="+", type=Path, metavar="RESULTS",
         help="what pytest --records=FILE or pytest --benchmark-json=FILE wrote; of two verdicts on one case the later "
         "file's counts",
     )  # fmt: skip
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="where to write the report")
-    parser.add_argument("--title", default=TITLE, help="headline of the report")
+    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="where to write the report")
+    parser.add_argument(
+        "--badge", type=Path, metavar="FILE.svg", help="write an image of one line: level, and how many cases pass"
+    )
+    parser.add_argument("--title", default="", help="headline of the report (default: what was verified)")
     parser.set_defaults(run=_run)
 
 
@@ -39,7 +41,7 @@ def of_run(records: Path, folder: Path) -> list[str]:
     # what draws charts takes a second to load, which a run that makes no report need not wait for
     from conformance.reporting.page.render import build
 
-    page, digest = build([records], folder, TITLE)
+    page, digest = build([records], folder)
     return [*_listed(digest.results.errors), f"report: {page}"]
 
 
@@ -57,17 +59,29 @@ def _run(arguments: argparse.Namespace) -> int:
     except Unavailable as absence:
         print(f"report: {absence}", file=sys.stderr)
         return ExitCode.UNUSABLE
+    from conformance.reporting.badge import badge
+    from conformance.reporting.page.merge import load
     from conformance.reporting.page.model import ReportError
-    from conformance.reporting.page.render import build
+    from conformance.reporting.page.render import PAGE, texts, write
+    from conformance.reporting.page.tables import Digest
 
+    folder, image = arguments.output, arguments.badge
     try:
-        page, digest = build(arguments.results, arguments.output, arguments.title)
+        if not (folder or image):
+            raise ReportError("nothing to write: give -o DIR for a page, or --badge FILE.svg")
+        digest = Digest(load(arguments.results))
+        if folder:
+            write(folder, texts(digest, arguments.title))
+        if image:
+            write(image.parent, {image.name: badge(digest)})
     except ReportError as problem:
         print(f"report: {problem}", file=sys.stderr)
         return ExitCode.UNUSABLE
     for line in _listed(digest.results.errors):
         print(line, file=sys.stderr)
-    print(page)
+    for path in (folder and folder / PAGE, image):
+        if path:
+            print(path)
     if digest.results.errors or digest.totals["fail"] or digest.totals["error"]:
         return ExitCode.BAD
     return ExitCode.GOOD if digest.tally.verified else ExitCode.NOTHING

@@ -22,7 +22,6 @@ from conformance.reporting.page.model import ReportError, Row
 from conformance.reporting.page.render import PAGE, texts, write
 from conformance.reporting.page.tables import Digest
 from conformance.reporting.table import Table
-from conformance.results.schema import VERIFIED
 from conformance.survey import survey_file
 from conformance.survey.changes import FAILING, SurveyedEnvironment, changes, differences, histories, parted
 from conformance.survey.survey_file import Survey, Surveyed, SurveyError
@@ -90,14 +89,13 @@ def _page(survey: Survey, environments: Sequence[SurveyedEnvironment]) -> str:
     usual.sort(key=lambda one: one.plain.total())
     owners = {row: one for one in usual if one.digest for row in one.digest.rows}
 
-    def address(row: Row, operator: str = "", dtype: str | None = None) -> str:
-        """The report of the environment where a row ran, opened at the verdicts of an operator and a dtype."""
+    def address(row: Row, operator: str = "") -> str:
+        """The report of the environment where a row ran, opened at the verdicts of an operator."""
         owner = owners.get(row)
         if owner is None or owner.digest is None:
             return ""
-        wanted = {"row": owner.digest.name(row), "operator": operator, "dtype": dtype}
-        given = {name: value for name, value in wanted.items() if value is not None}
-        return f"{owner.slug}/{PAGE}" + (f"#?{urlencode(given)}" if operator else "")
+        wanted = urlencode({"row": owner.digest.name(row), "operator": operator})
+        return f"{owner.slug}/{PAGE}" + (f"#?{wanted}" if operator else "")
 
     digest = Digest(merged([one.source for one in usual if one.source]))
     found = {
@@ -117,9 +115,8 @@ def lead(digest: Digest) -> list[tuple[str, str, list[str]]]:
     said: dict[str, list[str]] = {"fail": [], "pass": [], "unsupported": []}
     for row in digest.rows:
         tile = digest.together(row)
-        if tile is not None and not parted(row[0])[1]:
-            verified = any(tile.counts[status] for status in VERIFIED)
-            kind = "fail" if tile.status in FAILING else "pass" if verified else "unsupported"
+        if not parted(row[0])[1]:
+            kind = "unsupported" if tile is None else "fail" if tile.status in FAILING else "pass"
             said[kind].append(digest.name(row))
     words = ("Wrong results, or errors", "All that was verified is right", "Nothing was verified")
     return [(kind, text, names) for text, (kind, names) in zip(words, said.items(), strict=True) if names]

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from conformance.implementations.errors import printable
 from conformance.reporting import training
 from conformance.reporting.groups import amount, described
+from conformance.reporting.kernel_verdicts import total
 from conformance.reporting.page import speeds, tables
-from conformance.reporting.page.tables import Digest, Tile
+from conformance.reporting.page.tables import PASSING, Digest
 from conformance.reporting.table import Table, many
-from conformance.reporting.terminal import LEGEND, counted
-from conformance.results.schema import STATUSES
 
 LIMIT = 60_000
 """Bytes. A comment may have 65,536 characters."""
@@ -61,16 +59,18 @@ def escaped(text: str) -> str:
 
 
 def _sections(digest: Digest) -> Iterator[tuple[str, str]]:
-    counts = ", ".join(f"**{digest.totals[s]:,}** {s}" for s in STATUSES if digest.totals[s])
-    of = many(digest.cases, "case") + (f", level {escaped(', '.join(digest.levels))}" if digest.levels else "")
-    yield "counts", f"{escaped(digest.lead)}\n\n{of}: {counts or 'none'}.\n"
+    yield "facts", f"{escaped('; '.join(digest.facts))}\n"
+    if digest.leads:
+        yield "result", f"{escaped(digest.lead)}\n"
+    yield from _verdicts(digest)
+    if digest.idle:
+        yield "idle", f"{escaped(digest.idle)}\n"
     if errors := digest.results.errors:
         lines = "".join(f"- {escaped(line)}\n" for line in errors[:SHOWN])
         yield "errors", f"**{many(len(errors), 'defect')} in the files**\n\n{lines}"
     if digest.modules:
         yield _titled(digest.modules)
     yield from _failures(digest)
-    yield "matrix", f"## Matrix\n\n{_markdown(_matrix(digest))}\n{LEGEND}\n"
     found = speeds.speeds(digest)
     timed = speeds.speed_tables(digest, found)
     profile, trained = tables.profiles(digest), training.table(digest.named)
@@ -81,6 +81,21 @@ def _sections(digest: Digest) -> Iterator[tuple[str, str]]:
     yield from (_titled(t) for t in (*reversed(timed), trained) if t)
     yield from map(_titled, digest.findings)
     yield from map(_titled, training.memory_tables(digest.named))
+    if digest.unsupported:
+        yield "unsupported", _folded("Unsupported", _markdown(digest.unsupported))
+
+
+def _verdicts(digest: Digest) -> Iterator[tuple[str, str]]:
+    """A line for each kernel; many that pass are one line that opens."""
+    for bad in (True, False):
+        kernels = [one for one in digest.verdicts if bool(one.failed) == bad]
+        lines = "".join(f"- {escaped(str(one))}\n" for one in kernels)
+        if kernels:
+            yield "verdicts", lines if bad or len(kernels) <= PASSING else _folded(total(kernels), lines)
+
+
+def _folded(title: str, text: str) -> str:
+    return f"<details><summary>{escaped(title)}</summary>\n\n{text}\n</details>\n"
 
 
 def _titled(table: Table) -> tuple[str, str]:
@@ -99,9 +114,9 @@ def _failures(digest: Digest) -> Iterator[tuple[str, str]]:
         if one is found[0]:
             head += f"### {escaped(digest.name(row))}: {amount(found)}\n\n"
         record = one.smallest
-        title = f"**{escaped(one.text)}**: {one.counted}"
-        title += f" of {escaped(', '.join(one.operators))}" if record.operator else ""
-        title += f"; {escaped(condition)}" if (condition := digest.where(row, one)) else ""
+        heading, seen = digest.heading(row, one)
+        title = f"**{escaped(heading)}**: {one.counted}"
+        title += f"; {escaped(seen)}" if seen else ""
         title += f"; smallest case: {escaped(described(record))}" if described(record) else ""
         explanation = relative(record.explanation)[:4000]
         again = record.command and f"reproduce: {relative(record.command)}"
@@ -112,18 +127,3 @@ def _failures(digest: Digest) -> Iterator[tuple[str, str]]:
         head = ""
     if len(groups) > SHOWN:
         yield "failures", f"And {many(len(groups) - SHOWN, 'more group')}, see index.html.\n"
-
-
-def _matrix(digest: Digest) -> Table:
-    rows = []
-    for row in digest.rows:
-        tiles = (digest.matrix.get((row, operator), ()) for operator in digest.operators)
-        cells = (_cell(cell) for cell in tiles)
-        rows.append((digest.name(row), *cells))
-    return Table("", ("implementation", *digest.operators), tuple(rows))
-
-
-def _cell(tiles: Sequence[Tile]) -> str:
-    """Counts, and what contracts are weaker in than fp32."""
-    weak = sorted({tile.weak for tile in tiles} - {""})
-    return " ".join([counted(sum((t.counts for t in tiles), start=Counter())) or "-", *(f"({w})" for w in weak)])

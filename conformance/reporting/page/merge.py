@@ -20,6 +20,7 @@ from conformance.exit_codes import ExitCode
 from conformance.reporting.page.model import (
     Clocked,
     Machine,
+    Period,
     ReportedVerdict,
     ReportError,
     Results,
@@ -75,6 +76,7 @@ def merged(sources: Sequence[ResultsFile]) -> Results:
         tuple(sorted((*attempted.values(), *absent), key=_place)),
         tuple(sorted(clocked.values(), key=_time_place)),
         tuple(error for source in sources for error in source.errors),
+        tuple(sorted({period for source in sources for period in source.periods})),
     )
 
 
@@ -86,6 +88,12 @@ class ResultsFile:
     records: list[Record] = field(default_factory=list)
     times: list[Clocked] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
+    periods: list[Period] = field(default_factory=list)
+
+    def ran(self, began: str, ended: str = "") -> None:
+        """Note when a run was, if that can be read."""
+        if (period := Period.of(began, ended)) is not None:
+            self.periods.append(period)
 
     def take(self, place: str, read: Callable[[A], T], what: A) -> T | None:
         """What is read; where it is no record, that is noted. Raises SchemaError for another version's."""
@@ -133,6 +141,8 @@ def _fill(source: ResultsFile, content: bytes, shared: dict[Any, Any]) -> None:
                 source.errors.append(str(problem))
             if not run.fits:  # nobody knows what its kernels did
                 continue
+            if run.headers:
+                source.ran(run.headers[0].started, run.footer.ended if run.footer else "")
             for place, line in run.lines():
                 if (record := source.take(place, decode, line)) is not None:
                     source.records.append(_lean(record, shared))
@@ -165,6 +175,7 @@ def _read_benchmarks(source: ResultsFile, content: bytes) -> None:
     document = source.take(source.name, benchmarks.document, content)
     if document is None:
         return
+    source.ran(document.datetime)
     for place, benchmark in document.verified(source.name):
         found = source.take(place, _verdict, benchmark)
         if found is None:

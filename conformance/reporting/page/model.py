@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from conformance.dtypes import STORAGE
 from conformance.operators import OPERATORS
@@ -53,6 +54,31 @@ class Machine:
         """Everything that tells machines apart."""
         device = f"{self.device} ({self.name})" if self.name else self.device or "no device"
         return ", ".join(filter(None, (device, f"{self.architecture} {self.system}".strip())))
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Period:
+    """When a run began and ended; alike where the end is not known."""
+
+    began: datetime
+    ended: datetime
+
+    @classmethod
+    def of(cls, began: str, ended: str = "") -> Period | None:
+        """From what a file says; None where that is no time."""
+        try:
+            first, last = (datetime.fromisoformat(text).astimezone(UTC) for text in (began, ended or began))
+        except (ValueError, OverflowError):
+            return None
+        return cls(first, last)
+
+    def __str__(self) -> str:
+        """`26 November 2026, 11:02 UTC, 3 min`."""
+        text = f"{self.began.day} {self.began:%B %Y, %H:%M} UTC"
+        seconds = (self.ended - self.began).total_seconds()
+        if seconds <= 0:
+            return text
+        return f"{text}, {seconds:.0f} s" if seconds < 100 else f"{text}, {seconds / 60:.0f} min"
 
 
 Row = tuple[str, Machine]
@@ -163,6 +189,8 @@ class Results:
     clocked: tuple[Clocked, ...] = ()
     errors: tuple[str, ...] = ()
     """What is wrong with the files: file, line, why."""
+    periods: tuple[Period, ...] = ()
+    """When the runs were, the first one first."""
 
 
 def operator_place(name: str) -> tuple[int, str]:

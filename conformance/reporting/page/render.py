@@ -25,24 +25,22 @@ from conformance import __version__
 from conformance.implementations.errors import printable
 from conformance.reporting import emulator_counts, reproduce, training
 from conformance.reporting.groups import amount, described
+from conformance.reporting.kernel_verdicts import total
 from conformance.reporting.page import charts, markdown, speeds, tables
 from conformance.reporting.page.merge import load
 from conformance.reporting.page.model import ReportError
 from conformance.reporting.page.tables import Digest
 from conformance.reporting.page.verdict_list import packed
 from conformance.reporting.table import many
-from conformance.reporting.terminal import LETTERS
-from conformance.results.schema import STATUSES
 
 PAGE = "index.html"
 LEGEND = {
-    "pass": "within the declared contract",
-    "fail": "not within it",
-    "error": "raised, or its file is broken",
-    "unsupported": "declared as not supported, or not checked because results are wrong",
-    "waived": "fails as expected, with a reason",
-    "unavailable": "no such device or package",
+    "pass": "passes",
+    "fail": "fails, with the number of cases",
+    "error": "raises an error, with the number of cases",
+    "waived": "fails as expected (waived)",
 }
+"""Of the matrix."""
 GROUPS = 100
 """Groups of failures that are shown; all failures are in the list."""
 LINK = re.compile(r"""(https?://[^\s()<>"']*[^\s()<>"'.,;:!?])""")
@@ -50,17 +48,18 @@ LINK = re.compile(r"""(https?://[^\s()<>"']*[^\s()<>"'.,;:!?])""")
 TEMPLATES = files("conformance.reporting.page") / "templates"
 
 
-def build(paths: Sequence[Path], folder: Path, title: str) -> tuple[Path, Digest]:
-    """Write the report of some files; return its page, and what it shows. Raises ReportError."""
+def build(paths: Sequence[Path], folder: Path, title: str = "") -> tuple[Path, Digest]:
+    """Write the report of some files, by default under a title that says what was verified; return its page, and what
+    it shows. Raises ReportError."""
     digest = Digest(load(paths))
     write(folder, texts(digest, title))
     return folder / PAGE, digest
 
 
-def texts(digest: Digest, title: str) -> dict[str, str]:
+def texts(digest: Digest, title: str = "") -> dict[str, str]:
     """Name -> text of what a report consists of. The page comes last: it names the other."""
     title = printable(title.encode("utf-8", "replace").decode("utf-8"))
-    return {"summary.md": markdown.summary(digest, title), PAGE: page(digest, title)}
+    return {"summary.md": markdown.summary(digest, title or digest.title), PAGE: page(digest, title)}
 
 
 def write(folder: Path, files: Mapping[str, str | bytes]) -> None:
@@ -89,7 +88,7 @@ def write(folder: Path, files: Mapping[str, str | bytes]) -> None:
                 parent.rmdir()
 
 
-def page(digest: Digest, title: str, survey: Mapping[str, Any] | None = None) -> str:
+def page(digest: Digest, title: str = "", survey: Mapping[str, Any] | None = None) -> str:
     """The whole page as text: of a run, or of a `survey`, which has what only its page shows and the `link` to the
     pages of its engines, where their failures and verdicts are."""
     css, script = (Markup((TEMPLATES / name).read_text(encoding="utf-8")) for name in ("page.css", "page.js"))
@@ -98,6 +97,8 @@ def page(digest: Digest, title: str, survey: Mapping[str, Any] | None = None) ->
     policy = f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
     timed = speeds.speeds(digest)
     found = {
+        "title": title or digest.title,
+        "long_title": title or digest.long_title,
         "digest": digest,
         "profile": tables.profiles(digest),
         "speed_tables": speeds.speed_tables(digest, timed),
@@ -107,12 +108,13 @@ def page(digest: Digest, title: str, survey: Mapping[str, Any] | None = None) ->
         "memory": training.memory_tables(digest.named),
         "training": training.table(digest.named),
         "survey": survey,
+        "shows_matrix": not survey and sum(map(len, digest.matrix.values())) > 1,
         "data": "" if survey else packed(digest),
     }
     text = (
         template_environment()
         .get_template("page.html")
-        .render(title=title, version=__version__, css=css, script=script, policy=policy, **found)
+        .render(version=__version__, css=css, script=script, policy=policy, **found)
     )
     return printable(text)
 
@@ -128,11 +130,10 @@ def template_environment() -> jinja2.Environment:
         loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     found.filters |= {"links": links, "breakable": _breakable, "described": described, "amount": amount}
-    found.filters |= {"command": reproduce.command, "many": many}
+    found.filters |= {"command": reproduce.command, "many": many, "total": total}
     found.globals |= {
-        "STATUSES": STATUSES,
         "LEGEND": LEGEND,
-        "LETTERS": LETTERS,
+        "PASSING": tables.PASSING,
         "GROUPS": GROUPS,
         "WIDTH": charts.WIDTH,
     }

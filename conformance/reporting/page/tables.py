@@ -3,31 +3,36 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
+from conformance.implementations.implementation import NOT_IMPLEMENTED
 from conformance.problems import LEVELS
 from conformance.reporting import accuracy, modules
 from conformance.reporting.evidence import RunEvidence
 from conformance.reporting.groups import Group, group, located
+from conformance.reporting.kernel_verdicts import KernelVerdict, kernel_verdicts, total
 from conformance.reporting.page.model import Machine, Results, Row, dtype_place, operator_place
 from conformance.reporting.table import Table, many
-from conformance.reporting.tally import Tally, weakness_of
-from conformance.reporting.terminal import ACCEPTS, LETTERS
-from conformance.results.schema import STATUSES, VERIFIED, Record
+from conformance.reporting.tally import RAN, Tally
+from conformance.reporting.terminal import ACCEPTS
+from conformance.results.schema import VERIFIED, Record
 
-WORST_FIRST = ("fail", "error", "waived", "pass", "unsupported", "unavailable")
+WORST_FIRST = ("fail", "error", "waived", "pass")
 """A cell of the matrix is shown as the first of these that it holds."""
+NAMED = 3
+"""Implementations and machines that a title names."""
+PASSING = 8
+"""Kernels that pass and have a line each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A cell of the matrix: an implementation, an operator and a dtype (empty for cases that were not attempted)."""
+    """A cell of the matrix: what ran of an implementation and an operator, in a dtype or in all (empty)."""
 
     dtype: str
     counts: Counter[str]
-    weak: str = ""
-    """What contracts are weaker in than fp32."""
 
     @property
     def status(self) -> str:
@@ -35,19 +40,13 @@ class Tile:
         return next(status for status in WORST_FIRST if self.counts[status])
 
     @property
-    def cells(self) -> list[tuple[str, str]]:
-        """Its counts as in other documents, each with its status."""
-        return [(status, f"{self.counts[status]}{LETTERS[status]}") for status in STATUSES if self.counts[status]]
-
-    @property
     def failing(self) -> int:
         return self.counts["fail"] + self.counts["error"]
 
     def label(self, implementation: str, operator: str) -> str:
         """What it is and holds, in words."""
-        counts = ", ".join(f"{self.counts[status]:,} {status}" for status in STATUSES if self.counts[status])
-        weak = f"; contract: {self.weak}" if self.weak else ""
-        return f"{implementation}, {operator}, {self.dtype or 'not attempted'}: {counts}{weak}"
+        counts = ", ".join(f"{self.counts[status]:,} {status}" for status in RAN if self.counts[status])
+        return f"{implementation}, {operator}, {self.dtype or 'all dtypes'}: {counts}"
 
 
 class Digest:
@@ -68,9 +67,13 @@ class Digest:
             self.tally.add(record, name)
         self.totals = self.tally.totals
         """Cases by status."""
-        self.cases = self.totals.total()
         self.verified = sum(self.totals[status] for status in VERIFIED)
-        self.operators = sorted({v.record.operator for v in results.verdicts} - {""}, key=operator_place)
+        ran = {v.record.operator for v in results.verdicts if v.record.status in RAN}
+        self.operators = sorted(ran - {""}, key=operator_place)
+        """Those of which a case ran."""
+        self._records: defaultdict[Row, list[Record]] = defaultdict(list)
+        for verdict in results.verdicts:
+            self._records[verdict.row].append(verdict.record)
 
     def name(self, row: Row) -> str:
         """A row in one piece of text: with its device where the implementation ran on several machines, and with all
@@ -91,40 +94,66 @@ class Digest:
     def matrix(self) -> dict[tuple[Row, str], list[Tile]]:
         """(Row, operator) -> tiles by dtype."""
         counts: defaultdict[tuple[Row, str, str], Counter[str]] = defaultdict(Counter)
-        weak: defaultdict[tuple[Row, str, str], set[str]] = defaultdict(set)
-        for v in self.results.verdicts:
-            place = v.row, v.record.operator, v.record.dtype
-            counts[place][v.record.status] += v.record.cases
-            weak[place] |= {weakness_of(v.record)} - {""}
+        for v in (verdict for verdict in self.results.verdicts if verdict.record.status in RAN):
+            counts[v.row, v.record.operator, v.record.dtype][v.record.status] += v.record.cases
         found: defaultdict[tuple[Row, str], list[Tile]] = defaultdict(list)
         for (row, operator, dtype), held in sorted(counts.items(), key=lambda item: dtype_place(item[0][2])):
-            found[row, operator].append(Tile(dtype, held, "; ".join(sorted(weak[row, operator, dtype]))))
+            found[row, operator].append(Tile(dtype, held))
         return dict(found)
 
     def together(self, row: Row, operator: str = "") -> Tile | None:
-        """All dtypes of an operator in one tile, or all cases of a row; none where there are none."""
+        """All dtypes of an operator in one tile, or all that ran of a row; none where nothing did."""
         own = (tiles for (one, name), tiles in self.matrix.items() if one == row and operator in ("", name))
         counts = sum((tile.counts for tiles in own for tile in tiles), Counter())
-        return Tile("all dtypes", counts) if counts else None
+        return Tile("", counts) if counts else None
 
     @cached_property
     def groups(self) -> list[tuple[Row, list[Group]]]:
         """What failed on each row, grouped by cause."""
-        held: defaultdict[Row, list[Record]] = defaultdict(list)
-        for verdict in self.results.verdicts:
-            held[verdict.row].append(verdict.record)
-        return [(row, found) for row in sorted(held) if (found := group(held[row], self._evidence[row]))]
+        rows = sorted(self._records.items())
+        return [(row, found) for row, records in rows if (found := group(records, self._evidence[row]))]
+
+    @cached_property
+    def verdicts(self) -> list[KernelVerdict]:
+        """On every kernel of every row, as at the end of a run."""
+        failed, found = dict(self.groups), []
+        for row, records in sorted(self._records.items()):
+            tally = Tally()
+            for record in records:
+                tally.add(record)
+            for one in kernel_verdicts(tally, failed.get(row, ()), self._evidence[row]):
+                dtypes = tuple(sorted(one.dtypes, key=dtype_place))
+                found.append(replace(one, implementation=self.name(row), dtypes=dtypes))
+        return sorted(found, key=lambda one: (one.implementation, operator_place(one.operator)))
+
+    @property
+    def idle(self) -> str:
+        """Implementations of which nothing ran, in a sentence; empty where there are none."""
+        names = [self.name(row) for row in self.rows if not self.together(row)]
+        return f"Nothing ran of {_named(names, 'implementation')}." if names else ""
+
+    def place(self, verdict: KernelVerdict) -> int:
+        """Of the failures of a kernel, that of the first group among all groups."""
+        every = [(self.name(row), one.operators) for row, found in self.groups for one in found]
+        own = (n for n, (name, its) in enumerate(every) if name == verdict.implementation and verdict.operator in its)
+        return next(own, 0)
 
     @cached_property
     def _evidence(self) -> dict[Row, RunEvidence]:
-        found: defaultdict[Row, RunEvidence] = defaultdict(RunEvidence)
-        for verdict in self.results.verdicts:
-            found[verdict.row].add(verdict.record)
-        return found
+        return {row: RunEvidence(records) for row, records in self._records.items()}
 
     def where(self, row: Row, one: Group) -> str:
-        """Under which condition a group of a row fails; empty where nothing is known."""
+        """Under which condition a group of a row fails, with what was seen of it; empty where nothing is known."""
         return located(one, self._evidence[row])
+
+    def heading(self, row: Row, one: Group) -> tuple[str, str]:
+        """Of a group of a row: what fails, how and where; and what was seen of where, which is empty if that is not
+        known."""
+        operators = _named([*filter(None, one.operators)], "operator")
+        where = "; and where ".join(map(str, one.where or self._evidence[row].of(one.records)))
+        said = f"{one.text}, where {where}" if where else one.text
+        seen = self.where(row, one).replace(f"fails where {where}: ", "")
+        return f"{operators}: {said}" if operators else said, seen
 
     @cached_property
     def modules(self) -> Table | None:
@@ -160,18 +189,27 @@ class Digest:
             for found in (self.tally.accepted, self.tally.unverified)
         )
         kinds = {
-            "Unsupported": self.reasons("unsupported"),
             "Not verified": unverified,
-            "Refused at run time": self.reasons("unsupported", refused=True),
             "Waived": self.reasons("waived"),
             "Unavailable": self.reasons("unavailable"),
             ACCEPTS.capitalize(): accepted,
         }
-        return [
-            Table(title, ("implementation", "reason", "cases"), tuple((n, why, f"{c:,}") for n, c, why in rows), 2)
-            for title, rows in kinds.items()
-            if rows
-        ]
+        tables = [_reasons(title, rows) for title, rows in kinds.items() if rows]
+        weak = tuple((*key, ", ".join(sorted(places))) for key, places in sorted(self.tally.weak.items()))
+        heads = ("implementation", "weaker than fp32 in", "operators")
+        return [*([Table("Weaker contracts", heads, weak, 3)] if weak else []), *tables]
+
+    @cached_property
+    def unsupported(self) -> Table | None:
+        """What implementations do not take: operators that they do not have, what they do not declare, and what they
+        refuse when they are called. None where there is nothing."""
+        missing = self.tally.not_implemented
+        absent = {NOT_IMPLEMENTED.format(operator) for held in missing.values() for operator in held}
+        rows = [(n, held.total(), f"does not implement {', '.join(held)}") for n, held in missing.items() if held]
+        rows += [row for row in self.reasons("unsupported") if row[2] not in absent]
+        refused = self.reasons("unsupported", refused=True)
+        rows += [(n, count, f"refused when called: {why}") for n, count, why in refused]
+        return _reasons("Unsupported", rows) if rows else None
 
     @property
     def machines(self) -> Table:
@@ -190,34 +228,57 @@ class Digest:
 
     @property
     def lead(self) -> str:
-        """The run in one sentence."""
-        if not self.verified:
-            return "Nothing was verified."
-        bad = self.totals["fail"] + self.totals["error"]
-        of = many(len({name for name, _ in self.rows}), "implementation")
-        if bad:
-            fail = "fails or raises an error" if bad == 1 else "fail or raise an error"
-            return f"{bad:,} of {many(self.cases, 'case')} of {of} {fail}."
-        verified, waived = many(self.verified, "verified case"), self.totals["waived"]
-        if waived:
-            passed = self.verified - waived
-            fail = f"{waived:,} fail{'s' * (waived == 1)} as expected (waived)"
-            return f"{passed:,} of {verified} of {of} pass{'es' * (passed == 1)}, {fail}."
-        every = "" if self.verified == 1 or self.results.errors else "All "
-        whole = f", but {many(len(self.results.errors), 'defect')} in the files" if self.results.errors else ""
-        return f"{every}{verified} of {of} pass{'es' * (self.verified == 1)}{whole}."
+        """All verdicts in one line."""
+        said = total(self.verdicts) if self.verdicts else ""
+        nothing = "" if self.verified else "Nothing was verified."
+        errors = f"{many(len(self.results.errors), 'defect')} in the files" if self.results.errors else ""
+        return " ".join(filter(None, (nothing, ", but ".join(filter(None, (said, errors))))))
 
     @property
-    def generators(self) -> list[str]:
-        """Generators of data and seeds, e.g. "splitmix64-v1, seed 0"."""
-        found = {(record.generator, str(record.seed)) for _, record in self.named if record.seed is not None}
-        return [f"{name or 'sampled images'}, seed {seed}" for name, seed in sorted(found)]
+    def leads(self) -> bool:
+        """Whether the lead says more than the verdicts below it."""
+        failing = any(one.failed for one in self.verdicts)
+        return (failing and len(self.verdicts) > 1) or bool(self.results.errors) or not self.verified
+
+    @property
+    def title(self) -> str:
+        """What was verified."""
+        names = [*dict.fromkeys(one.implementation for one in self.verdicts)]
+        which = f" ({many(len(self.operators), 'operator')})" if self.operators else ""
+        which = f" {self.operators[0]}" if len(self.operators) == 1 else which
+        return f"Conformance of {_named(names, 'implementation')}{which}" if names else "Conformance of kernels"
+
+    @property
+    def long_title(self) -> str:
+        """What was verified, with which result, when and where."""
+        return " · ".join((self.lead, *self.facts[:2]))
+
+    @property
+    def facts(self) -> list[str]:
+        """When the runs were, where, and of what."""
+        periods, machines = self.results.periods, sorted({row[1] for row, operator in self.matrix if operator})
+        seeds = sorted({record.seed for _, record in self.named if record.seed is not None})
+        return [
+            *([f"{periods[0]}" + f" (the first of {len(periods)} runs)" * (len(periods) > 1)] if periods else []),
+            *([_named([one.label for one in machines], "machine", "; ")] if machines else []),
+            *([f"level {', '.join(self.levels)}"] if self.levels else []),
+            *([f"seed {', '.join(map(str, seeds))}"] if seeds else []),
+        ]
 
     @property
     def levels(self) -> list[str]:
         """What runs were asked for, the lowest first."""
         found = {record.run_level for _, record in self.named} - {""}
         return sorted(found, key=lambda name: (LEVELS.index(name) if name in LEVELS else len(LEVELS), name))
+
+
+def _named(names: Sequence[str], noun: str, between: str = ", ") -> str:
+    """Few by name, of more the number."""
+    return between.join(names) if len(names) <= NAMED else many(len(names), noun)
+
+
+def _reasons(title: str, rows: Sequence[tuple[str, int, str]]) -> Table:
+    return Table(title, ("implementation", "reason", "cases"), tuple((n, why, f"{c:,}") for n, c, why in rows), 2)
 
 
 def profiles(digest: Digest) -> Table | None:

@@ -73,6 +73,14 @@
     }
   }
 
+  /* A folded section that is jumped to opens. */
+  function reveal(id) {
+    const section = byId(id);
+    const folded = section?.querySelector(":scope > details");
+    if (folded) folded.open = true;
+    section?.scrollIntoView();
+  }
+
   async function unpacked(text) {
     const bytes = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
@@ -250,7 +258,7 @@
       this.statuses.clear();
       for (const [name, value] of Object.entries(wanted)) byId(`f-${name}`).value = value;
       this.show();
-      byId("verdicts").scrollIntoView();
+      reveal("verdicts");
       byId("verdicts-title").focus({ preventScroll: true });
     }
 
@@ -282,7 +290,7 @@
       }
       byId("search").value = known.get("search") || "";
       for (const status of (known.get("status") || "").split(",")) if (STATUSES.includes(status)) this.statuses.add(status);
-      byId("verdicts").scrollIntoView();
+      reveal("verdicts");
     }
 
     show() {
@@ -293,7 +301,7 @@
         chip.setAttribute("aria-pressed", String(this.statuses.has(status)));
       }
       const held = fitting.reduce((sum, verdict) => sum + verdict.cases, 0);
-      const verdictCount = `${fitting.length.toLocaleString("en")} of ${many(this.verdicts.verdicts.length, "verdict")}`;
+      const verdictCount = many(fitting.length, "verdict");
       byId("found").textContent = held === fitting.length ? verdictCount : `${verdictCount}, ${many(held, "case")}`;
       this.fitting = fitting;
       this.shown = 0;
@@ -322,6 +330,8 @@
 
   theme();
   copying();
+  for (const link of document.querySelectorAll("nav a")) link.addEventListener("click", () => reveal(link.hash.slice(1)));
+  reveal(location.hash.slice(1));
   const data = byId("data"); /* the page of a survey has no list: its tiles lead to the pages that have */
   if (data) unpacked(data.textContent)
     .then((text) => { new List(new Verdicts(text)); document.documentElement.dataset.ready = "yes"; })

@@ -1,0 +1,36 @@
+"""A badge for one's own kernel: an SVG of one line, with how many of the cases that ran pass."""
+
+from __future__ import annotations
+
+from html import escape
+
+from conformance.implementations.errors import printable
+from conformance.reporting.kernel_verdicts import fraction
+from conformance.reporting.page.tables import Digest
+
+LETTER, MARGIN = 6.6, 6
+"""Width of a letter, on average of the wider fonts, and what is left free beside a text."""
+LABEL = "conformance"
+RIGHT, WRONG, NOTHING = "#15693d", "#b3152a", "#59616b"
+
+
+def badge(digest: Digest) -> str:
+    """`conformance | standard: 131 of 131 pass`; all of the verdict, when and where is its title."""
+    if digest.verified:
+        wrong = any(one.failed for one in digest.verdicts) or digest.results.errors
+        text, color = fraction(digest.verdicts), WRONG if wrong else RIGHT
+    else:
+        text, color = "nothing verified", NOTHING
+    text = ": ".join(filter(None, (", ".join(digest.levels), text)))
+    left, right = (round(len(words) * LETTER) + 2 * MARGIN for words in (LABEL, text))
+    title, text = (escape(printable(words)) for words in (digest.long_title, text))
+    return f"""<svg xmlns="http://www.w3.org/2000/svg" width="{left + right}" height="20" role="img">
+<title>{title}</title>
+<rect width="{left + right}" height="20" rx="3" fill="#3b4148"/>
+<path d="M{left} 0h{right - 3}q3 0 3 3v14q0 3 -3 3H{left}z" fill="{color}"/>
+<g fill="#fff" font-family="Verdana, DejaVu Sans, sans-serif" font-size="11" text-anchor="middle">
+<text x="{left / 2}" y="14">{LABEL}</text>
+<text x="{left + right / 2}" y="14">{text}</text>
+</g>
+</svg>
+"""
