@@ -18,13 +18,12 @@ from conformance.problems.features import SAME_AXIS
 
 MOST = 3
 """Literals of a condition; two features of the same axis are two."""
-HIDDEN, MANY = 0.5, 20
-"""Passing cases that a condition may hold of, as a share of the failing ones; failing ones from which on it may be as
-many: padding that is ignored shows in no case whose padding no window with an output reaches, which most are."""
 ENOUGH = 5
 """Failing cases from which on a condition may hold of passing ones."""
 CONTRAST = 0.5
-"""The same as a share of all passing cases: what holds of most of them tells nothing."""
+"""Passing cases for each failing one without which two conditions are none: they fit almost anything."""
+GAIN = 8.0
+"""Bits that a condition must save of those that it takes to say which cases fail without one."""
 LITERAL = 7.0
 """Bits of a literal: one of about a hundred that hold of all failing cases."""
 FEW = ("window", "stride", "dilation", "padding", "groups")
@@ -139,14 +138,16 @@ def common(failing: Sequence[Traits]) -> list[Literal]:
 
 
 def conditions(
-    failing: Sequence[Traits], passing: Passing, most: float = MOST, hidden: float = HIDDEN
+    failing: Sequence[Traits], passing: Passing, most: float = MOST, hidden: float | None = None
 ) -> list[Condition]:
-    """What holds of all failing cases and of few passing ones, the best first: plain, and of few.
+    """What holds of all failing cases and of few passing ones, the best first: plain, and of few. How many that may be
+    the saving decides, unless a share of the failing ones is given: padding that is ignored shows in no case whose
+    padding no window with an output reaches, which most are.
 
     Of literals that say the same of all passing cases only the plainest is looked at.
     """
-    hidden = 2 * hidden if len(failing) >= MANY else hidden
-    allowed = int(min(hidden * len(failing), CONTRAST * len(passing.cases))) if len(failing) >= ENOUGH else 0
+    allowed = len(passing.cases) if hidden is None else int(hidden * len(failing))
+    allowed = allowed if len(failing) >= ENOUGH else 0
     kept: dict[int, Literal] = {}
     for literal in common(failing):
         kept.setdefault(passing.mask(literal), literal)
@@ -156,8 +157,11 @@ def conditions(
     def cost(condition: Condition) -> float:
         return LITERAL * weight(condition) + _bits(len(failing), found[condition])
 
+    if not found:
+        return []
     # where the best of all holds of too many, others hold of fewer by more literals, which do so by chance
-    if not found or found[min(found, key=cost)] > allowed:
+    best, gain = min(found, key=cost), GAIN if hidden is None else 0.0
+    if found[best] > allowed or cost(best) > _bits(len(failing), len(passing.cases)) - gain:
         return []
     return sorted(
         (one for one, passes in found.items() if passes <= allowed), key=lambda one: (cost(one), sorted(map(str, one)))
@@ -204,7 +208,7 @@ def clusters(failing: Sequence[Traits], passed: Sequence[Traits]) -> list[Cluste
     two = min(parted, key=lambda two: sum(weight(one.conditions[0]) for one in two), default=list[Cluster]())
     cases = [*failing, *passed]
     sure = all(_share(one.conditions[0], failing, cases) >= SURE for one in two)
-    return two if sure and len(passed) >= HIDDEN * len(failing) else []
+    return two if sure and len(passed) >= CONTRAST * len(failing) else []
 
 
 def _share(condition: Condition, failing: Sequence[Traits], cases: Sequence[Traits]) -> float:
