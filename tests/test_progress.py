@@ -120,6 +120,7 @@ def piped(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Progress, IO[str], 
         get_verbosity=lambda: 0,
         getoption=lambda name, default=None: "fd" if name == "capture" else default,
         add_cleanup=ends.append,
+        args=["conformance.suites"],
     )
     with os.fdopen(read) as pipe:
         yield Progress(config), pipe, said
@@ -145,6 +146,18 @@ def test_while_one_case_takes_long_a_pipe_says_which(piped: tuple[Progress, IO[s
         pass
     assert re.fullmatch(r"0/3, \d s(, now conv_forward n16 c64 h572 w572 k64 r3 s3)?\n", found)
     assert line(pipe).endswith(", now conv_forward n16 c64 h572 w572 k64 r3 s3\n")
+
+
+def test_tests_of_a_project_alone_have_no_line(project: Project):
+    """A run of 6,545 tests said 0/6,545 every ten seconds."""
+    project.write("signs.py", "from conformance.plugin import progress\nprogress.SIGN = 0.05\n")
+    project.write("own/test_own.py", "import time\ndef test_own():\n    time.sleep(1)\n")
+    written = project.pytester.runpytest_subprocess(
+        "-p", "conformance.plugin", "-p", "xdist", "-p", "signs", "-n", "1", "own"
+    ).stdout.str()
+    assert "1 passed" in written
+    assert "0 done" not in written
+    assert "0/1" not in written
 
 
 def test_a_line_is_in_a_pipe_when_it_is_written():

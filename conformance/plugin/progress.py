@@ -18,6 +18,7 @@ import pytest
 
 from conformance.execution.case import Case
 from conformance.plugin import options
+from conformance.plugin.entry import FOLDERS
 from conformance.reporting.groups import described
 from conformance.reporting.table import many
 from conformance.reporting.terminal import harmless
@@ -54,7 +55,7 @@ class Progress:
         self._lock, self._over = threading.Lock(), threading.Event()
         # a kernel in this process may fork, and what is timed has signs of its own
         alone = options.in_process(config) or getattr(config.option, "benchmark_only", False)
-        if self._shown and not alone and not hasattr(config, "workerinput"):
+        if self._shown and not alone and not hasattr(config, "workerinput") and _verifies(config):
             self._start(config)
 
     def _start(self, config: pytest.Config) -> None:
@@ -132,6 +133,15 @@ class Progress:
         """Tests done, and how many of them failed."""
         of = f"/{self._tests:,}" if self._tests else " done"
         return f"{self._done:,}{of}" + (f", {self._failed:,} failed" if self._failed else "")
+
+
+def _verifies(config: pytest.Config) -> bool:
+    """Whether kernels are verified, and not the tests of a project alone, of which none counts here."""
+    given = [word.split("::")[0] for word in config.args]
+    named = any(word == name or word.startswith(f"{name}.") for word in given for name in FOLDERS)
+    real = (Path(os.path.realpath(word)) for word in given)
+    within = any(path.is_relative_to(folder) for path in real for folder in FOLDERS.values())
+    return bool(named or within or config.getoption("impl"))
 
 
 def first_failure(record: Record) -> Iterator[str]:
