@@ -364,7 +364,7 @@ class Implementation:
         return True
 
     def waiver(
-        self, operator: str, geometry: Any, dtype: str, distribution: str, storage: str, layout: str
+        self, operator: str, geometry: Any, dtype: str, distribution: str, storage: str = "", layout: str = ""
     ) -> Waiver | None:
         """The first waiver that covers a case."""
         for waiver in self.waivers:

@@ -187,6 +187,8 @@ class Summary:
             self._failures(reporter, groups)
             if quiet and len(self._verdicts) > 1:
                 self._lines(reporter, terminal.verdict_lines(self._verdicts, 10**6))
+            if quiet and not run.tally.verified:  # why, which nothing else says
+                self._lines(reporter, terminal.notes(run.tally, self._verdicts, width, self._listed))
         if run.records is not None and (folder := run.config.getoption("--report")):
             try:
                 for text in report_command.of_run(run.records.path, Path(folder)):
