@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 Predicate = Callable[[Any], bool]
 """Takes a problem's geometry."""
+OUTSIDE = "outside the declared capability (when=...)"
+"""Why a problem is unsupported that a kernel's predicate leaves out."""
 NOT_IMPLEMENTED = "{} is not implemented"
 """Why an operator is unsupported on every problem."""
 BEHAVIOUR = "behaviour"
@@ -352,7 +354,7 @@ class Implementation:
         for kernel in kernels:
             if holds(kernel.when, geometry):
                 return kernel
-            reason = "outside the declared capability (when=...)"
+            reason = OUTSIDE
         raise Unsupported(reason)
 
     def supports(self, operator: str, geometry: Any, dtype: str, layout: str) -> bool:

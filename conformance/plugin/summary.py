@@ -282,7 +282,11 @@ class Summary:
     def _failures(self, reporter: pytest.TerminalReporter, failed: Sequence[Group]) -> None:
         """The smallest case of each cause, whole; of the others their number. What a file that cannot be used raised is
         in its verdict."""
-        failed = [one for one in failed if any(one.operators) or "\n" in one.smallest.explanation]
+        unusable = [one for one in failed if not (any(one.operators) or "\n" in one.smallest.explanation)]
+        if os.environ.get("GITHUB_ACTIONS") == "true":
+            for one in unusable:
+                reporter.write_line(_annotation(one, "", one.implementation))
+        failed = [one for one in failed if one not in unusable]
         if not failed:
             return
         reports = {id(record): report for record, report in self._failed}
@@ -334,7 +338,7 @@ def _annotation(one: Group, condition: str, path: str) -> str:
     message = "\n".join(filter(None, (f"{harmless(one.title)}: {one.counted}", condition, again)))
     for character, code in (("%", "%25"), ("\r", "%0D"), ("\n", "%0A")):
         message = message.replace(character, code)
-    return f"::error {file}title={one.implementation.translate(_TITLE)}::{message}"
+    return f"::error {file}title={Path(one.implementation).name.translate(_TITLE)}::{message}"
 
 
 def _show(reporter: pytest.TerminalReporter, record: Record, raised: Any, cause: str) -> None:

@@ -33,7 +33,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 def require() -> None:
     """Raises Unavailable, with how to get it, where the package that a report needs is not installed."""
     if find_spec("jinja2") is None:
-        raise Unavailable("needs jinja2: pip install 'kernel-conformance[report]'")
+        raise Unavailable("needs jinja2: pip install jinja2")
 
 
 def of_run(records: Path, folder: Path) -> list[str]:

@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 
 from conformance.implementations.errors import printable
+from conformance.implementations.implementation import OUTSIDE
 from conformance.inputs import golden
 from conformance.reporting import accuracy, emulator_counts
 from conformance.reporting.kernel_verdicts import KernelVerdict
@@ -131,8 +132,8 @@ def _not_implemented(tally: Tally, name: str) -> str:
 
 
 def _reasons(status: str, name: str, reasons: Counter[str], width: int, listed: Set[str]) -> Iterator[Line]:
-    """Of an implementation's cases."""
-    every = reasons.most_common()
+    """Of an implementation's cases: what its `when=` leaves out, then the commonest."""
+    every = sorted(reasons.most_common(), key=lambda item: OUTSIDE not in item[0])
     commonest = every if status in listed else every[:MAX_REASONS]
     for reason, count in commonest:
         yield from _wrapped(f"{status}: {name}: {count:,} x {reason}", width)
