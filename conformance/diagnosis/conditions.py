@@ -8,9 +8,11 @@ failing case, and all together of no passing one, or of few: a mistake does not 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from heapq import nsmallest
 from itertools import combinations
+from operator import itemgetter
 from typing import NamedTuple
 
 from conformance.diagnosis.traits import BEGIN_OF_TWO, GROUPED, Traits
@@ -24,18 +26,30 @@ CONTRAST = 0.5
 """Passing cases for each failing one without which two conditions are none: they fit almost anything."""
 GAIN = 8.0
 """Bits that a condition must save of those that it takes to say which cases fail without one."""
+EXCEPTION = 15.0
+"""The same of a failing case that is left out: which one it is, and what a condition must save."""
+ENOUGH_OTHERS = 10
+"""Failing cases for each one that may be left out."""
+SUSPECTED = 2
+"""Choices of cases to leave out that are tried."""
 LITERAL = 7.0
 """Bits of a literal: one of about a hundred that hold of all failing cases."""
-FEW = ("window", "stride", "dilation", "padding", "groups")
+FEW = ("window", "stride", "dilation", "groups")
 """How the names of sizes begin that have few values, for one of which a kernel may have a path of its own."""
-COUNTS = ("elements", "outputs", "taps", "N*")
+COUNTS = ("elements", "outputs of an image", "taps", "N*")
 """The same of sizes that are counts of elements."""
+UNLIMITED = ("padding", "dilation", "momentum")
+"""The same of sizes up to which no kernel has a path of its own: that failing cases have little of them is chance."""
 SMALL = 128
 """A size up to which a kernel may have a path of its own; that it fails up to a larger one is hardly half of a
 condition."""
 FEW_ELEMENTS = 16
+BEGIN_OF_RARE = (*BEGIN_OF_TWO, "padding before", "padding after")
+"""How the names of features begin that say more than others: padding is rarely wrong on one side."""
 SURE = 0.9
 """Cases of each of two conditions that must fail, as a share."""
+KEPT, MARGIN = 64, 30.0
+"""Conditions that are kept, the best ones, and the bits that these may take more than the best."""
 WIDENED = 400
 """Pairs of literals that a third is added to, those first that hold of the fewest passing cases."""
 
@@ -56,12 +70,14 @@ class Literal(NamedTuple):
         """How many things it says; of two that say the same of all cases, a feature is plainer than a size, and a size
         that is always the same plainer than a limit. A kernel fails from some size on rather than up to it."""
         if not self.is_size:
-            rare = self.name in GROUPED or self.name.startswith(BEGIN_OF_TWO)
+            if self.name.endswith(" odd"):
+                return 1.3  # a window of one tap is odd too
+            rare = self.name in GROUPED or self.name.startswith(BEGIN_OF_RARE) or "multiple of" in self.name
             return 2.0 if SAME_AXIS in self.name else 1.1 if rare else 1.0
         if self.least == self.most:
             return 1.2
         if self.most is None:
-            return 1.4
+            return 1.3 if self.least == 2 else 1.4  # more than one of something
         return 1.9 if self.most <= SMALL else 3.1
 
     def holds(self, traits: Traits) -> bool:
@@ -131,20 +147,25 @@ def common(failing: Sequence[Traits]) -> list[Literal]:
             least, most = min(values), max(values)
             # a few elements or more are hardly a path of a kernel: in fewer mistakes hide
             found += [Literal(name, least=least)] if least > FEW_ELEMENTS or not name.startswith(COUNTS) else []
-            found += [Literal(name, most=most)]
+            found += [Literal(name, most=most)] if not name.startswith(UNLIMITED) else []
             # a size that few cases have by chance is no path of a kernel
             found += [Literal(name, least, most)] if least == most and name.startswith(FEW) else []
     return sorted(found, key=lambda one: (one.weight, one.name, str(one)))
 
 
 def conditions(
-    failing: Sequence[Traits], passing: Passing, most: float = MOST, hidden: float | None = None
+    failing: Sequence[Traits],
+    passing: Passing,
+    most: float = MOST,
+    hidden: float | None = None,
+    gain: float | None = GAIN,
 ) -> list[Condition]:
     """What holds of all failing cases and of few passing ones, the best first: plain, and of few. How many that may be
     the saving decides, unless a share of the failing ones is given: padding that is ignored shows in no case whose
     padding no window with an output reaches, which most are.
 
-    Of literals that say the same of all passing cases only the plainest is looked at.
+    Of literals that say the same of all passing cases only the plainest is looked at. `gain` is what the best must
+    save, in bits; None where more cases will be seen.
     """
     allowed = len(passing.cases) if hidden is None else int(hidden * len(failing))
     allowed = allowed if len(failing) >= ENOUGH else 0
@@ -152,20 +173,60 @@ def conditions(
     for literal in common(failing):
         kept.setdefault(passing.mask(literal), literal)
     literals = [(mask, literal) for mask, literal in kept.items() if mask != passing.everything]
-    found = {condition: mask.bit_count() for mask, condition in _combined(literals, most)}
-
-    def cost(condition: Condition) -> float:
-        return LITERAL * weight(condition) + _bits(len(failing), found[condition])
-
-    if not found:
-        return []
+    bits = [_bits(len(failing), passes) for passes in range(len(passing.cases) + 1)]
+    found, least = list[tuple[float, int, Condition]](), math.inf
+    for mask, condition, says in _combined(literals, most):
+        cost = LITERAL * says + bits[passes := mask.bit_count()]
+        least = min(least, cost)
+        if cost <= least + MARGIN:
+            found.append((cost, passes, condition))
     # where the best of all holds of too many, others hold of fewer by more literals, which do so by chance
-    best, gain = min(found, key=cost), GAIN if hidden is None else 0.0
-    if found[best] > allowed or cost(best) > _bits(len(failing), len(passing.cases)) - gain:
+    if found and gain is not None:
+        passes = min(found, key=itemgetter(0))[1]
+        if passes > allowed or least > bits[-1] - (gain if hidden is None else 0):
+            return []
+    best = nsmallest(KEPT, (one for one in found if one[1] <= allowed), key=itemgetter(0))
+    return [one for *_, one in sorted(best, key=lambda one: (one[0], sorted(map(str, one[2]))))]
+
+
+def bits_of(condition: Condition, failing: Sequence[Traits], passing: Passing) -> float:
+    """The bits that it takes to say a condition, and which cases of it fail."""
+    passes = passing.everything
+    for literal in condition:
+        passes &= passing.mask(literal)
+    return LITERAL * weight(condition) + _bits(len(failing), passes.bit_count())
+
+
+def alike(failing: Sequence[Traits], passing: Passing, gain: float | None = GAIN) -> Cluster:
+    """The failing cases and their conditions; without one or two that have something else, where that takes fewer bits:
+    a kernel can have a second defect that few cases meet."""
+    best = Cluster([*failing], conditions(failing, passing, gain=gain))
+    least = bits_of(best.conditions[0], failing, passing) if best.conditions else math.inf
+    for strangers in _strangers(failing, passing) if least > LITERAL + EXCEPTION else ():
+        rest = [one for place, one in enumerate(failing) if place not in strangers]
+        found = conditions(rest, passing, gain=gain)
+        if found and (bits := bits_of(found[0], rest, passing) + EXCEPTION * len(strangers)) < least:
+            best, least = Cluster(rest, found), bits
+    return best
+
+
+def _strangers(failing: Sequence[Traits], passing: Passing) -> list[frozenset[int]]:
+    """Places of one or two failing cases without which all others have a literal that few passing cases have."""
+    few = min(2, len(failing) // ENOUGH_OTHERS)
+    if not few:
         return []
-    return sorted(
-        (one for one, passes in found.items() if passes <= allowed), key=lambda one: (cost(one), sorted(map(str, one)))
-    )
+    often = Counter(name for one in failing for name in one.features)
+    literals = [Literal(name) for name, times in often.items() if len(failing) - few <= times < len(failing)]
+    for name in failing[0].sizes:
+        values = sorted(one.sizes.get(name, 0) for one in failing)[: few + 1]
+        literals += [Literal(name, least) for least in {*values[1:]} - {values[0]}]
+    found: dict[frozenset[int], int] = {}
+    for literal in literals:
+        lacking = frozenset(place for place, one in enumerate(failing) if not literal.holds(one))
+        if len(lacking) <= few:
+            passes = passing.mask(literal).bit_count()
+            found[lacking] = min(passes, found.get(lacking, passes))
+    return sorted(found, key=lambda one: (found[one], sorted(one)))[:SUSPECTED]
 
 
 def _bits(failing: int, passing: int) -> float:
@@ -175,35 +236,36 @@ def _bits(failing: int, passing: int) -> float:
     return sum(count * math.log2(cases / count) for count in (failing, passing) if count)
 
 
-def _combined(literals: Sequence[tuple[int, Literal]], most: float) -> Iterator[tuple[int, Condition]]:
-    """One, two and three literals, each of which takes passing cases away, and the cases that are left."""
+def _combined(literals: Sequence[tuple[int, Literal]], most: float) -> Iterator[tuple[int, Condition, float]]:
+    """One, two and three literals, each of which takes passing cases away, the cases that are left, and the weight."""
     pairs = []
     weighed = [(mask, one, one.weight) for mask, one in literals if one.weight < most + 1]
-    for mask, one, _ in weighed:
-        yield mask, (one,)
+    for mask, one, its in weighed:
+        yield mask, (one,), its
     for (mask, one, its), (other_mask, other, others) in combinations(weighed, 2):
         both = mask & other_mask
         if its + others < most + 1 and both != mask and both != other_mask and one.name != other.name:
-            yield both, (one, other)
+            yield both, (one, other), its + others
             if both and its + others < most:
-                pairs.append((both, (one, other)))
+                pairs.append((both, (one, other), its + others))
     pairs.sort(key=lambda pair: pair[0].bit_count())
-    thirds = [(mask, one) for mask, one, weight in weighed if weight < 2]
-    for both, pair in pairs[:WIDENED]:
-        for mask, third in thirds:
+    thirds = [(mask, one, its) for mask, one, its in weighed if its < 2]
+    for both, pair, theirs in pairs[:WIDENED]:
+        for mask, third, its in thirds:
             if both & mask != both and third.name not in (pair[0].name, pair[1].name):
-                yield both & mask, (*pair, third)
+                yield both & mask, (*pair, third), theirs + its
 
 
-def clusters(failing: Sequence[Traits], passed: Sequence[Traits]) -> list[Cluster]:
+def clusters(failing: Sequence[Traits], passed: Sequence[Traits], gain: float | None = GAIN) -> list[Cluster]:
     """The failing cases with the conditions that tell them from the passing ones; in two parts where no condition holds
     of all. Empty where there is no such condition, or too little to contrast with: two conditions fit almost anything.
     """
     if not failing or not passed:
         return []
     passing = Passing(passed)
-    if found := conditions(failing, passing):
-        return [Cluster([*failing], found)]
+    one = alike(failing, passing, gain)
+    if one.conditions:
+        return [one]
     parted = [two for name in _telling(failing) if (two := _parted(name, failing, passing))]
     two = min(parted, key=lambda two: sum(weight(one.conditions[0]) for one in two), default=list[Cluster]())
     cases = [*failing, *passed]

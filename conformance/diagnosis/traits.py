@@ -25,8 +25,11 @@ MULTIPLES = (2, 4, 8, 16, 32, 64, 128, 256)
 BLOCKED = {
     "N": 4, "C": 32, "K": 32, "channels of a group": 32, "outputs of a group": 32, "taps * channels of a group": 32,
     "taps * outputs of a group": 32, "outputs of an image": 64, "N*P*Q": 256, "elements of the output": 256,
+    "outputs along H": 32, "outputs along W": 64,
 }  # fmt: skip
 """Sizes that it may divide so, and the largest of these blocks that are usual."""
+WHOLE = frozenset({"C", "K", "channels of a group", "outputs of a group"})
+"""Those for whose multiples a kernel may have a path: it loads several at a time."""
 
 GROUPED = frozenset({"16-bit", "channels first", "channels last"})
 """Features that stand for several formats: one format alone is said where only that was seen."""
@@ -36,6 +39,12 @@ def _overlap(a: Axis) -> bool:
     """Whether two windows read one element, by another tap each."""
     common = math.lcm(a.stride, a.dilation)
     return common // a.stride < a.outputs and common // a.dilation < a.window
+
+
+def _unread(a: Axis) -> bool:
+    """Whether an element of the image is in no window."""
+    read = {o * a.stride + r for o in range(a.outputs) for r in range(-a.before, a.span - a.before, a.dilation)}
+    return not read.issuperset(range(a.size))
 
 
 class Traits(NamedTuple):
@@ -53,6 +62,8 @@ PER_AXIS: dict[str, Callable[[Axis], bool]] = {
     "stride of {} 1": lambda a: a.stride == 1,
     "dilation of {} 1": lambda a: a.dilation == 1,
     "no padding of {}": lambda a: a.before == a.after == 0,
+    "padding before {}": lambda a: a.before > 0,
+    "padding after {}": lambda a: a.after > 0,
     "padding before {} >= window": lambda a: a.before >= a.span,
     "padding after {} >= window": lambda a: a.after >= a.span,
     "padding of {} >= window": lambda a: max(a.before, a.after) >= a.span,
@@ -62,6 +73,8 @@ PER_AXIS: dict[str, Callable[[Axis], bool]] = {
 """With the name of the axis in the place of {}."""
 OF_TWO: dict[str, Callable[[Axis], bool]] = {
     "windows overlap along {}": lambda a: _overlap(a),
+    "elements in no window along {}": lambda a: _unread(a),
+    "window of {} no multiple of the stride": lambda a: a.window % a.stride != 0,
     "image no multiple of the stride of {}": lambda a: a.size % a.stride != 0,
     "more padding before {} than after": lambda a: a.before > a.after,
     "more padding after {} than before": lambda a: a.after > a.before,
@@ -104,14 +117,20 @@ def of_geometry(geometry: Any) -> Traits:
     found |= _options(geometry)
     if min(geometry.window) == 1 < max(geometry.window):
         found.add("window 1 on some axis, not on every")
+    for side, padding in zip(("before", "after"), zip(*geometry.padding, strict=True), strict=True):
+        found |= {f"padding {side} differs by axis"} if len({*padding}) > 1 else set()
     found |= {f"{geometry.rank}-D", *(["one group"] if sizes.get("groups") == 1 else [])}
     if "K" in sizes:
         found.add("K = C" if sizes["K"] == sizes["C"] else "K and C differ")
     for name, most in BLOCKED.items():
         for block in MULTIPLES:
-            if name in sizes and block <= most and sizes[name] % block:
+            if name not in sizes or block > most:
+                continue
+            if sizes[name] % block:
                 found.add(f"{name} not a multiple of {block}")
                 found |= {f"{name} > {block} and no multiple of {block}"} if sizes[name] > block else set()
+            elif name in WHOLE:
+                found.add(f"{name} a multiple of {block}")
     return Traits(frozenset(found), sizes)
 
 
@@ -119,7 +138,20 @@ def _options(geometry: Any) -> set[str]:
     """Each option of the family that is on or off, by what it is about, and each number that is 0 unless given."""
     flags = (f for f in geometry.fields if isinstance(f.of(geometry), bool) or f.of(geometry) is None)
     found = {("" if f.of(geometry) else "no ") + _meaning(f) for f in flags}
-    return found | {f"{_meaning(f)} {'not 0' if f.of(geometry) else '0'}" for f in _own(geometry) if not f.default}
+    for field in _own(geometry):
+        usual = _quantity(field, int(field.default or 0))
+        found.add(usual if field.of(geometry) == (field.default or 0) else f"{_meaning(field)} not {usual.split()[-1]}")
+    return found
+
+
+def _quantity(field: Field, value: int) -> str:
+    """A number of a family with its name, such as "zero point of x 0", or "epsilon 1e-5", of which the exponent is
+    given."""
+    return f"{_meaning(field)} {f'1e-{value}' if _is_exponent(field) else value}"
+
+
+def _is_exponent(field: Field) -> bool:
+    return "10 to minus" in field.meaning
 
 
 def _own(geometry: Any) -> Iterator[Field]:
@@ -130,7 +162,7 @@ def _own(geometry: Any) -> Iterator[Field]:
 
 def _meaning(field: Field) -> str:
     """What is so where a field is true; the descriptor of some says the opposite, and their attribute what is meant."""
-    return field.attribute.replace("_", " ") if field.form is NEGATED_FLAG else field.meaning.split(" (")[0]
+    return field.attribute.replace("_", " ") if field.form is NEGATED_FLAG else re.split(r" \(|, ", field.meaning)[0]
 
 
 def _on_axes(geometry: Any) -> set[str]:
@@ -188,7 +220,7 @@ def _sizes(geometry: Any) -> dict[str, int]:
         found["taps * channels of a group"] = taps * found["channels of a group"]
         found["taps * outputs of a group"] = taps * found["outputs of a group"]
         found["elements of the filters"] = taps * geometry.k * found["channels of a group"]
-    found |= {_meaning(f): f.of(geometry) for f in _own(geometry)}
+    found |= {_meaning(f): f.of(geometry) for f in _own(geometry) if not _is_exponent(f)}
     per_axis = axes(geometry)
     for name, axis in zip(AXES[geometry.rank], per_axis, strict=True):
         found |= {text.format(name): size(axis) for text, size in SIZE_ON_AXIS.items()}

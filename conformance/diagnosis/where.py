@@ -15,7 +15,18 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from conformance.diagnosis.conditions import Condition, Literal, Passing, clusters, common, conditions, holds, weight
+from conformance.diagnosis.conditions import (
+    ENOUGH,
+    Condition,
+    Literal,
+    Passing,
+    alike,
+    clusters,
+    common,
+    conditions,
+    holds,
+    weight,
+)
 from conformance.diagnosis.traits import Traits, of_case, parameter
 from conformance.layouts import layouts_of
 from conformance.operators import GeometryError
@@ -39,12 +50,14 @@ NEAR = 5
 """The smallest failing cases, near which problems are drawn."""
 SHOWABLE = 30
 """Failing cases among which one is looked for that passes with one parameter changed."""
-LOOKED_AT = 64
-"""Conditions that a problem shall tell apart."""
 KINDS = ("p", "u", "d", "dil")
 """Parameters of several numbers: padding, strides, dilations."""
 SIZES = ("n", "c", "k", "d", "h", "w")
 """Parameters that a kernel may divide into blocks."""
+MULTIPLE = 4
+"""Times a size to see that it is not what a case fails by; a multiple of a block stays one."""
+BLOCK = 256
+"""Outputs along an axis that are whole blocks of every usual size."""
 TELLING = 0.1
 """Least share of the weight of these that a problem must part from the rest to be run for that."""
 
@@ -102,8 +115,8 @@ def said(found: Sequence[Where]) -> str:
     )
     drawn = sum(one.drawn for one in found)
     conditions += f" ({drawn} of them drawn)" if drawn else ""
-    alone = len(found) == 1 and not found[0].elsewhere
-    others = f", none of {found[0].others:,} others" if alone and found[0].others else ""
+    alone = len(found) == 1
+    others = f", {found[0].elsewhere or 'none'} of {found[0].others:,} others" if alone and found[0].others else ""
     nearest = f"; passes with {found[0].differs}" if found[0].differs else ""
     return f"fails where {conditions}{others}{nearest}"
 
@@ -197,10 +210,44 @@ def _below(literal: Literal, condition: Condition, tried: Iterable[Tried]) -> in
     return max((size for size in sizes if literal.least and size < literal.least), default=0)
 
 
+def _plainest(failing: Iterable[Tried]) -> list[Tried]:
+    """The smallest cases, and the smallest of each number of dimensions that is not among them: with one axis nothing
+    tells whether a mistake is one of that axis."""
+    ordered = sorted(failing, key=lambda one: one.size)
+    ranks = {one.geometry.rank: one for one in reversed(ordered)}
+    return list(dict.fromkeys([*ordered[:NEAR], *ranks.values()]))
+
+
 def _kinds(geometry: Any) -> list[list[str]]:
     """Parameters of several numbers, by their names."""
     kinds = [[name for name in parameters(geometry) if name.rstrip("0123456789") == kind != name] for kind in KINDS]
     return [*kinds, [*IMAGE[geometry.rank]], [*WINDOW[geometry.rank]]]
+
+
+def _axes_exchanged(geometry: Any) -> dict[str, int]:
+    """The last two axes in each other's place: a condition on one of them is none on the other."""
+    own, rank = parameters(geometry), geometry.rank
+    if rank == 1:
+        return own
+    pairs = [(names[rank - 2], names[rank - 1]) for names in (IMAGE[rank], WINDOW[rank])]
+    pairs += [(f"{kind}{rank - 2}", f"{kind}{rank - 1}") for kind in ("u", "dil", "d", "o")]
+    pairs += [(f"p{2 * rank - 4}", f"p{2 * rank - 2}"), (f"p{2 * rank - 3}", f"p{2 * rank - 1}")]
+    there = [pair for pair in pairs if pair[0] in own]
+    return {one: own[other] for one, other in there} | {other: own[one] for one, other in there}
+
+
+def _whole_blocks(geometry: Any) -> Iterator[dict[str, int]]:
+    """Sizes, and outputs along an axis, that are whole blocks, which a tail that is lost needs to pass."""
+    own = parameters(geometry)
+    yield from ({name: _power(own[name])} for name in SIZES if own.get(name, 0) > 1)
+    for name, outputs, stride in zip(IMAGE[geometry.rank], geometry.output_size, geometry.stride, strict=True):
+        for whole in (_power(outputs), BLOCK):
+            yield {name: max(1, own[name] + (whole - outputs) * stride)}
+
+
+def _power(size: int) -> int:
+    """The power of two that is not less."""
+    return 1 << max(0, size - 1).bit_length()
 
 
 def _changed(one: Tried, change: dict[str, int]) -> Tried | None:
@@ -221,8 +268,8 @@ class _Search:
         self._dice = random.Random(0)
 
     def clusters(self) -> list[Any]:
-        """Those of the cases so far."""
-        return clusters([one.traits for one in self.tried if one.failed], self._passing())
+        """Those of the cases so far, however little speaks for them yet."""
+        return clusters([one.traits for one in self.tried if one.failed], self._passing(), gain=None)
 
     def _passing(self) -> list[Traits]:
         return [one.traits for one in self.tried if not one.failed]
@@ -252,11 +299,11 @@ class _Search:
 
     def contrast(self, tries: int) -> None:
         """Where no condition is left, run problems that lack most of what the failing cases have in common."""
-        near = sorted((one for one in self.tried if one.failed), key=lambda one: one.size)[:NEAR]
+        near = _plainest(one for one in self.tried if one.failed)
         pool = [one for one in self._drawn(near) if not hides(one.geometry)] if near else []
         while pool and tries:
             failing = [one.traits for one in self.tried if one.failed]
-            if conditions(failing, Passing(self._passing())):
+            if conditions(failing, Passing(self._passing()), gain=None):
                 return
             shared = common(failing)
             pool.sort(key=lambda one: sum(literal.holds(one.traits) for literal in shared))
@@ -268,10 +315,11 @@ class _Search:
         if place >= len(found):
             return
         mine, left = [*found[place].failing], found[place].conditions
-        near = sorted((one for one in self.tried if one.traits in mine), key=lambda one: one.size)[:NEAR]
+        near = _plainest(one for one in self.tried if one.traits in mine)
         pool: list[Tried] = [*chain.from_iterable(map(self._toggled, near)), *self._drawn(near)]
         if not any(hides(one.geometry) for one in near):
             pool = [one for one in pool if not hides(one.geometry)]
+        more = 0
         for turn in range(PATIENCE * tries):
             fresh = [one for one in pool if not self._is_known(one)]
             # in turn: some conditions cannot be told apart, which would leave no problem to doubt the best one by
@@ -285,7 +333,14 @@ class _Search:
             tries -= 1
             if failed:
                 mine.append(chosen.traits)
-            left = conditions(mine, Passing(self._passing()))
+                more += 1
+                # one found between two sizes may be the plainest of few, and more like it are needed
+                pool += self._toggled(chosen) if more <= NEAR else ()
+            passing = Passing(self._passing())
+            if failed and not holds(left[0], chosen.traits):
+                mine, left = alike(mine, passing, gain=None)
+            else:
+                left = conditions(mine, passing, gain=None)
             if not left or not tries:
                 return
 
@@ -307,8 +362,15 @@ class _Search:
         kinds, goal = _kinds(failing.geometry), SIMPLEST[failing.geometry.family, failing.geometry.rank]
         changes = [{name: goal[name] for name in names} for names in (*kinds, *([name] for name in own))]
         changes += [dict.fromkeys(names, own[names[0]]) for names in kinds if names]
-        # whole blocks, which a tail that is lost needs to pass
-        changes += [{name: 1 << (own[name] - 1).bit_length()} for name in SIZES if own.get(name, 0) > 1]
+        # what is equal stays equal: a window that is the image, or the stride
+        equal = [[name for name in own if own[name] == value] for value in {*own.values()} if value > 1]
+        changes += [{name: own[name] + 1 for name in names} for names in (*equal, *([name] for name in own))]
+        changes += [{name: own[name] * MULTIPLE} for name in SIZES if name in own]
+        changes += [_axes_exchanged(failing.geometry), *_whole_blocks(failing.geometry)]
+        if "g" in own:  # as many channels in groups of one each, and channels or outputs alone
+            channels, outputs = own["c"] * own["g"], own["k"] * own["g"]
+            shares = ((1, 1, channels), (channels, 1, 1), (1, outputs, 1))
+            changes += [dict(zip("ckg", share, strict=True)) for share in shares]
         for made in (_changed(failing, change) for change in changes):
             if made is not None:
                 yield made
@@ -336,7 +398,7 @@ class _Search:
 
     def _telling(self, left: Sequence[Condition], fresh: Sequence[Tried]) -> Tried | None:
         """The problem that parts the conditions best, the plainer ones weighing more."""
-        weights = {condition: math.exp(-weight(condition)) for condition in left[:LOOKED_AT]}
+        weights = {condition: math.exp(-weight(condition)) for condition in left}
         total = sum(weights.values())
 
         def parted(one: Tried) -> float:
@@ -352,7 +414,7 @@ class _Search:
         """In turn: what should fail and differs from a failing case in one thing, or has little else that failing cases
         share; what has all of the condition but one literal, each literal in turn; a size in the middle between what
         passes and what fails."""
-        if turn % 3 == 0:
+        if turn % 3 == 0 or (turn % 3 == 2 and len(mine) < ENOUGH):
             held = [one for one in fresh if holds(condition, one.traits)]
             if turn % 2 == 0:  # those that differ in one thing come first
                 return next(iter(held), None)
