@@ -33,12 +33,14 @@ SHOWN = 3
 
 OF_DY = Mistake("size of the gradient taken from dy alone", "size", misread())
 """No other name is needed where this one explains a gradient: no element of it is wrong."""
-LEFT_ZERO, BIAS_AGAIN = (Mistake(name, "results", misread()) for name in (
-    "some results left zero, as if never written", "bias added more than once"
+LEFT_ZERO, NOT_ZERO, BIAS_AGAIN, DBIAS_AGAIN = (Mistake(name, "results", misread()) for name in (
+    "some results left zero, as if never written", "what must be zero is not, as if never written",
+    "bias added more than once", "dbias added more than once",
 ))  # fmt: skip
-"""What is read from the results themselves, wherever they are wrong: blocks that a grid does not reach, slices of a sum
-that each add a bias."""
-GENERAL = frozenset({LEFT_ZERO.name, BIAS_AGAIN.name})
+"""What is read from the results themselves, wherever they are wrong: blocks that a grid does not reach, elements of a
+gradient that no window reaches, slices of a sum that each add a bias."""
+FROM_RESULTS = (LEFT_ZERO, NOT_ZERO, BIAS_AGAIN, DBIAS_AGAIN)
+GENERAL = frozenset(one.name for one in FROM_RESULTS)
 """Said only where no other name is: many mistakes look like that on some problems."""
 UNEXPLAINED = 1.0
 """Residual of what only the shape of an output tells."""
@@ -219,12 +221,14 @@ def _rounded(operator: Operator, geometry: Any, inputs: Arrays, actual: Arrays, 
     """The mistakes that round once too often, where nearly all 16-bit results have the bits of one and many have not
     those of the exact ones, rounded once: what is added up in another order changes few."""
 
+    short = {name: array for name, array in actual.items() if array.dtype.itemsize == 2}
+
     def alike(values: Arrays) -> float:
-        same = sum(int(np.sum(array == values[name].astype(array.dtype))) for name, array in actual.items())
-        return same / sum(array.size for array in actual.values())
+        same = sum(int(np.sum(array == values[name].astype(array.dtype))) for name, array in short.items())
+        return same / sum(array.size for array in short.values())
 
     names = []
-    for mistake in _known(operator):
+    for mistake in _known(operator) if short else ():
         mistaken = mistake.outputs(operator, geometry, inputs) if mistake.kind == ROUNDING else None
         if mistaken is not None and alike(mistaken) >= ALIKE and alike(reference) < DIFFERENT:
             names.append(mistake.name)
@@ -235,6 +239,11 @@ def _read(actual: Arrays, reference: Arrays, inputs: Arrays) -> Iterator[tuple[M
     """What the results would be if they were wrong in one of these ways alone."""
     if any(array.any() for array in actual.values()):
         yield LEFT_ZERO, {name: np.where(actual[name] == 0, 0.0, array) for name, array in reference.items()}
+    yield NOT_ZERO, {name: np.where(array == 0, actual[name], array) for name, array in reference.items()}
+    if (dbias := reference.get("dbias")) is not None:
+        times = np.rint(np.nanmedian(actual["dbias"].astype(np.float64) / dbias))
+        if times >= 2:
+            yield DBIAS_AGAIN, reference | {"dbias": dbias * times}
     bias, y = inputs.get("bias"), reference.get("y")
     if bias is not None and y is not None:
         added = bias.astype(np.float64).reshape(-1, *[1] * (y.ndim - 2))
@@ -276,7 +285,9 @@ def _best(
         residuals, best, how = of_wrong, min(of_wrong.values(), default=math.inf), f"in {', '.join(wrong)} alone"
     if not best <= EXPLAINED:
         return None
-    order = dict.fromkeys(mistake.name for mistake in (OF_DY, *_known(operator), *further, LEFT_ZERO, BIAS_AGAIN))
+    order = dict.fromkeys(
+        mistake.name for mistake in (OF_DY, *_known(operator), *further, LEFT_ZERO, NOT_ZERO, BIAS_AGAIN, DBIAS_AGAIN)
+    )
     names = [name for name in order if residuals.get(name, math.inf) <= max(EQUAL, best * APART)]
     return Diagnosis(tuple(names), best, how)
 

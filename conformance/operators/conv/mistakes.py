@@ -117,6 +117,22 @@ def tails_of_sums(summed: Summed) -> tuple[Mistake, ...]:
     return tuple(Mistake(name.format(tile), "index", _tail_of_sum(summed, tile), tuple(summed)) for tile in TILES)
 
 
+def _in_blocks_of_images(block: int) -> Compute:
+    """A gradient of filters whose batch is divided among workers: what remains is in nobody's part."""
+
+    def compute(operator: Operator, g: ConvGeometry, inputs: Arrays, dtype: Any) -> Arrays:
+        kept = operator.reference(g, inputs | {"dy": within_tiles(inputs["dy"], (0,), block)}, dtype)
+        return operator.reference(g, inputs, dtype) | {"dw": kept["dw"]}
+
+    return compute
+
+
+BATCHES = tuple(
+    Mistake(f"images beyond blocks of {block} left out", "index", _in_blocks_of_images(block), (BACKWARD_WEIGHT,))
+    for block in (4, 8, 16)
+)
+
+
 def _in_turn(axis: int) -> Change:
     """Channels along an axis counted [inner, group] instead of [group, inner]."""
     return lambda array, g: array.take(np.arange(array.shape[axis]).reshape(-1, g.groups).T.reshape(-1), axis)
@@ -351,6 +367,7 @@ MISTAKES: tuple[Mistake, ...] = (
     *_INDEX,
     *TAILS,
     *tails_of_sums({FORWARD: ("w", 2), BACKWARD_DATA: ("w", 1), BACKWARD_WEIGHT: ("dy", 0)}),
+    *BATCHES,
     *GROUPS,
     *(Mistake(name, "bias", compute, where, lambda g: g.bias) for name, (compute, where) in BIAS.items()),
     *(Mistake(name, "gradients", compute, (where,)) for name, (compute, where) in _GRADIENTS.items()),

@@ -17,6 +17,7 @@ from conformance.operators.conv_bn.geometry import ConvBnGeometry
 from conformance.operators.conv_bn.normalisation_mistakes import (
     FOLDED,
     NORMALISATION,
+    STORED,
     affine,
     counting,
     last_not_added,
@@ -229,4 +230,4 @@ MISTAKES: tuple[Mistake, ...] = (
     *mistakes(_WHERE, _GRADIENTS_AFFINE, affine),
 )
 
-FURTHER: tuple[Mistake, ...] = (FOLDED, *OF_CONVOLUTION)
+FURTHER: tuple[Mistake, ...] = (FOLDED, STORED, *OF_CONVOLUTION)

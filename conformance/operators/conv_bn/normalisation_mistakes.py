@@ -403,6 +403,12 @@ FOLDED = Mistake(
     "filters rounded to their format after they took the scale", ROUNDING, _Wrong(Steps(y=_folded)), (INFERENCE,)
 )
 
+STORED = Mistake(
+    "z rounded to the tensors' format before batch norm",
+    ROUNDING,
+    _Wrong(Steps(convolution=lambda g, inputs: in_format_of(inputs["x"], convolved(g, inputs)))),
+)
+
 NORMALISATION: tuple[Mistake, ...] = (
     *mistakes(TRAINING, _STATISTICS),
     *mistakes(EVERY, _OTHER_CHANNELS),

@@ -161,8 +161,22 @@ _SUMS: dict[str, dict[str, Any]] = {
     },
 }
 
+
+def _corrected_by_first_group(operator: Operator, g: Geometry, inputs: Arrays, dtype: Any) -> Arrays:
+    """x is multiplied as it is, and what its zero point adds is taken off by the sums of the first group's filters."""
+    if g.groups == 1 or not g.x_zero_point:
+        raise InapplicableError
+    own = inputs["w"].astype(np.float64).reshape(g.k, -1).sum(1)
+    left = g.x_zero_point * (own - own[np.arange(g.k) % (g.k // g.groups)]).reshape(-1, *(1,) * g.rank)
+    return _made(WHOLE_NUMBERS, scaled=lambda g, sums, scale: (sums + left) * scale)(operator, g, inputs, dtype)
+
+
+_CORRECTED: dict[str, Compute] = {
+    "zero point of x taken off with the sums of the first group's filters": _corrected_by_first_group,
+}
+
 MISTAKES: tuple[Mistake, ...] = (
-    *(Mistake(name, "formats", compute) for name, compute in _EXCHANGED.items()),
+    *(Mistake(name, "formats", compute) for name, compute in (_EXCHANGED | _CORRECTED).items()),
     *(Mistake(name, "formats", _made(WHOLE_NUMBERS, image=image)) for name, image in _IMAGES.items()),
     *(Mistake(name, "formats", _made(WHOLE_NUMBERS, stored=store)) for name, store in _WHOLE.items()),
     *(Mistake(name, "formats", _made(FP8, stored=store)) for name, store in _IN_FP8.items()),
