@@ -303,16 +303,18 @@ def test_command_reproduces_one_case(project: Project, folder: str, arguments: t
 
 
 GIVEN = {
-    "a name and a file without its import": (("--impl=right", "--impl=lacking/lacks.py"), {"right", "lacks"}),
-    "a file that is found as well": (("--impl={folder}/impls/right.py", "--impl=acme"), {"right", "acme"}),
-    "a file twice and what it defines": (("--impl=impls/right.py",) * 2 + ("--impl=right",), {"right"}),
-    "a name without its import": (("--impl=absent",), {"absent"}),
-    "a file that is broken": (("--impl=acme", "--impl=broken/broken.py"), {"acme", "broken/broken.py"}),
+    "a name and a file without its import": (("--impl=right", "--impl=lacking/lacks.py"), {"right", "lacks"}, 5),
+    "a file that is found as well": (("--impl={folder}/impls/right.py", "--impl=acme"), {"right", "acme"}, 0),
+    "a file twice and what it defines": (("--impl=impls/right.py",) * 2 + ("--impl=right",), {"right"}, 0),
+    "a name without its import": (("--impl=absent",), {"absent"}, 5),
+    "a file that is broken": (("--impl=acme", "--impl=broken/broken.py"), {"acme", "broken/broken.py"}, 1),
 }
 
 
-@pytest.mark.parametrize(("arguments", "due"), GIVEN.values(), ids=GIVEN)
-def test_given_implementations_are_all_accounted_for(project: Project, arguments: tuple[str, ...], due: set[str]):
+@pytest.mark.parametrize(("arguments", "due", "status"), GIVEN.values(), ids=GIVEN)
+def test_given_implementations_are_all_accounted_for(
+    project: Project, arguments: tuple[str, ...], due: set[str], status: int
+):
     for name in ("acme", "right"):
         project.kernel(name)
     project.kernel("absent", head="import not_installed")
@@ -321,6 +323,7 @@ def test_given_implementations_are_all_accounted_for(project: Project, arguments
     project.write("impls/unasked.py", "1 / 0")
     outcome = project.run(*(argument.format(folder=project.folder) for argument in arguments))
     assert sorted(record["implementation"] for record in outcome.records) == sorted(due)
+    assert outcome.exit == status
 
 
 def test_fresh_seed_draws_other_data_for_the_same_verdicts(project: Project):

@@ -75,6 +75,29 @@ def test_a_file_that_cannot_be_used_is_told_in_one_line(folder: Path):
     assert last.startswith("broken.py: OSError: libacme.so.1: cannot open (broken.py, line 1); NOTHING WAS VERIFIED (")
 
 
+def test_a_file_of_which_nothing_was_verified_is_no_green_run(folder: Path):
+    """Beside one that is right: a package was missing on the runner, and the kernel was not verified for months."""
+    (folder / "lacks.py").write_text("import acme_lib\n")
+    (folder / "away.py").write_text(source("away", construct=", device='trn1'"))
+    (folder / "narrow.py").write_text(source("narrow", declares=", when=lambda p: p.groups > 7"))
+    for words, said in {
+        ("lacks.py",): "; NOTHING WAS VERIFIED of lacks.py: No module named 'acme_lib'",
+        ("lacks.py", "-n2", "-q"): "; NOTHING WAS VERIFIED of lacks.py: No module named 'acme_lib'",
+        ("away.py", "narrow"): "; NOTHING WAS VERIFIED of away.py: no ",
+    }.items():
+        status, text = typed(folder, "right.py", *words)
+        assert (status, said in text.splitlines()[-1]) == (5, True), text
+    assert "; NOTHING WAS VERIFIED of narrow.py (" in text
+    assert typed(folder, "acme.py", "lacks.py")[0] == 1
+    # nothing is said of what was left out on purpose, nor of a folder of which something was verified
+    assert typed(folder, "right.py", "away.py", "-m", "cpu")[0] == 0
+    assert typed(folder, "right.py", "narrow.py", "--sw")[0] == 0
+    (folder / "all").mkdir()
+    for name in ("right", "lacks"):
+        (folder / f"{name}.py").rename(folder / "all" / f"{name}.py")
+    assert typed(folder, "all")[0] == 0
+
+
 def test_without_arguments_it_asks_what_to_run(folder: Path):
     status, text = typed(folder, one=False)
     assert status == 4

@@ -14,7 +14,7 @@ from conformance.execution.case import Absence, Case, Claim, absence_reason
 from conformance.execution.implementation_names import base_of, load_named, vary, word
 from conformance.execution.process import SECONDS
 from conformance.execution.required import Demand, absent, required
-from conformance.execution.selection import BEHAVIOUR, Selection, SelectionError, require_known
+from conformance.execution.selection import BEHAVIOUR, Selection, SelectionError, require_known, split
 from conformance.execution.share import Ranked
 from conformance.execution.workers import Loader
 from conformance.implementations import registry
@@ -107,6 +107,14 @@ class Plan:
         wanted |= {path.stem for path in selection.paths}
         known.unavailable = {stem: why for stem, why in known.unavailable.items() if stem in wanted}
         known.broken = {path: why for path, why in known.broken.items() if Path(path) in selection.paths}
+
+    def given(self, text: str) -> set[str]:
+        """What `--impl` means by a text: implementations, and what a file goes by that lacks something here."""
+        names, paths = split([text])
+        if names:
+            files = {n: Path(path).stem for n, path in self.registry.paths.items()}
+            return {*names, *(n for n, stem in files.items() if stem in map(word, names))}
+        return {n for n, path in self.registry.paths.items() if Path(path) in paths} | {path.stem for path in paths}
 
     def program(self, one: Implementation) -> tuple[str, ...]:
         """The first words of a command that runs it again: with its file, unless the name is enough."""

@@ -179,6 +179,18 @@ class Session:
         crowded = self.workers is not None and (count > self.workers.most or bool(self.selection.variants))
         return ByProblem(self.config, log, {problem.name for problem in self.selection.problems}, crowded)
 
+    def idle(self) -> dict[str, str]:
+        """Files, folders and names that were given and of which nothing was verified -> what they lack here. Not what
+        other options leave out, nor, in a part of a run, what may be in another one."""
+        part = any(self.config.getoption(name, None) for name in ("lf", "stepwise", "group"))
+        found = {}
+        for text in self.config.getoption("--impl") or ():
+            names = self.plan.given(text) & {name for name, _ in self.tally.cells}
+            lacks = [self.tally.absent[name] for name in sorted(names & self.tally.absent.keys())]
+            if names and not self.tally.verified_of(names) and (lacks or not part):
+                found[text] = lacks[0] if lacks else ""
+        return found
+
     def make_error(self, test: str, report: pytest.TestReport) -> None:
         """Give pytest-xdist's report of a test that has killed its worker the record of that test."""
         report.when = "call"
@@ -197,7 +209,8 @@ class Session:
             if totals["fail"] or totals["error"] or any(not self.tally.verified_on(d) for d in self.selection.required):
                 status = ExitCode.BAD
             elif self.tally.verified:
-                status = ExitCode.GOOD  # also where all of it was before this run, which had no test left
+                # also where all of it was before this run, which had no test left
+                status = ExitCode.NOTHING if self.idle() else ExitCode.GOOD
             elif self.asked or self.config.getoption("--impl"):
                 status = ExitCode.NOTHING
         stepwise = self.config.getoption("stepwise", False) and session.shouldstop and self._patience is None

@@ -241,8 +241,14 @@ class Summary:
                     reporter.write_line(text, yellow=True)
         for text in run.compared.lines(width):
             reporter.write_line(text)
-        if not (run.tally.verified or run_command.is_running(run.config)):
-            reporter.write_line(NOTHING, red=True)
+        if not run_command.is_running(run.config):
+            self._lines(reporter, ((text, "red") for text in self._nothing()))
+
+    def _nothing(self) -> list[str]:
+        """That nothing was verified, or nothing of something that was given."""
+        if not self._run.tally.verified:
+            return [NOTHING]
+        return [f"{NOTHING} of {text}" + f": {why}" * bool(why) for text, why in self._run.idle().items()]
 
     def _lines(self, reporter: pytest.TerminalReporter, lines: Iterable[terminal.Line]) -> None:
         for text, color in lines:
@@ -256,15 +262,15 @@ class Summary:
         """The last line of `conformance run`, in the place of pytest's, which counts what did not run."""
         if self._run.config.option.collectonly:
             return
-        verified = bool(self._run.tally.verified)
+        nothing = self._nothing()
         text = total(self._verdicts) if self._verdicts else ""
         if self.incomplete:
             stopped = getattr(reporter._session, "shouldstop", False) or getattr(reporter._session, "shouldfail", False)
             text = f"INCOMPLETE, {str(stopped or 'interrupted').rstrip('.')}: {text or 'nothing was verified'}"
-        elif not verified:
-            text = "; ".join(filter(None, (text, NOTHING)))
+        elif nothing:
+            text = "; ".join(filter(None, (text, *nothing)))
         took = f"{harmless(text)} ({duration(reporter._session_start.elapsed().seconds)})"
-        wrong = self.incomplete or not verified or any(one.failed for one in self._verdicts)
+        wrong = self.incomplete or nothing or any(one.failed for one in self._verdicts)
         color = {"red" if wrong else "green": True}
         if reporter.verbosity < 0 or len(took) > reporter._tw.fullwidth - 4:
             reporter.write_line(took, **color)
