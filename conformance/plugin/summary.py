@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import textwrap
 import time
 from collections import Counter, defaultdict
@@ -27,7 +26,7 @@ from conformance.plugin.progress import duration
 from conformance.plugin.recording import CATEGORIES, of_run
 from conformance.problems import Problem, Variant
 from conformance.problems.table import DECIDING
-from conformance.reporting import modules, report_command, terminal, training
+from conformance.reporting import github, modules, report_command, terminal, training
 from conformance.reporting.evidence import RunEvidence, Verified
 from conformance.reporting.failures import differs
 from conformance.reporting.groups import Group, amount, described, group, located
@@ -46,8 +45,6 @@ MAX_WHOLE, MAX_GROUPS = 3, 10
 MAX_SECONDS = 20.0
 """That problems are run for to decide where a group fails."""
 NOTHING = "NOTHING WAS VERIFIED"
-
-_TITLE = str.maketrans({"%": "%25", ":": "%3A", ",": "%2C"})
 
 
 class Summary:
@@ -289,9 +286,8 @@ class Summary:
         """The smallest case of each cause, whole; of the others their number. What a file that cannot be used raised is
         in its verdict."""
         unusable = [one for one in failed if not (any(one.operators) or "\n" in one.smallest.explanation)]
-        if os.environ.get("GITHUB_ACTIONS") == "true":
-            for one in unusable:
-                reporter.write_line(_annotation(one, "", one.implementation))
+        for one in unusable:
+            self._annotate(reporter, one, "", one.implementation)
         failed = [one for one in failed if one not in unusable]
         if not failed:
             return
@@ -313,13 +309,19 @@ class Summary:
                     _show(reporter, smallest, getattr(reports[id(smallest)], "longrepr", None), one.cause)
                 if smallest.command:
                     reporter.write_line(f"reproduce: {smallest.command}")
-                if os.environ.get("GITHUB_ACTIONS") == "true":
-                    path = self._run.plan.registry.paths.get(name, "")
-                    reporter.write_line(_annotation(one, condition, path))
+                self._annotate(reporter, one, condition, self._run.plan.registry.paths.get(name, ""))
             if left := groups[MAX_GROUPS:]:
                 reporter.write_line(f"and more: {amount(left)}")
         if len(self._failed) > 1 and not self._listed & {"fail", "error"}:
             reporter.write_line("every failing case: --show fail --show error")
+
+    def _annotate(self, reporter: pytest.TerminalReporter, one: Group, condition: str, path: str) -> None:
+        """Show a group beside the change, where a runner can."""
+        if github.reads():
+            again = f"reproduce: {one.smallest.command}" if one.smallest.command else ""
+            message = "\n".join(filter(None, (f"{harmless(one.title)}: {one.counted}", condition, again)))
+            places = github.places(one, path, self._run.plan.registry.implementations.get(one.implementation))
+            reporter.write_line(github.annotation(Path(one.implementation).name, message, places))
 
     def _list(self, reporter: pytest.TerminalReporter, status: str) -> None:
         """Cases by implementation, operator and reason; operators that are not implemented are in the summary."""
@@ -332,19 +334,6 @@ class Summary:
             reporter.write_line(f"{title}: {many(sum(record.cases for record in records), 'case')}")
             for case in filter(None, map(described, records)):
                 reporter.write_line(f"    {case}")
-
-
-def _annotation(one: Group, condition: str, path: str) -> str:
-    """A command of GitHub's runners, which makes its message an annotation of the change, at the implementation's file
-    if it is one of the repository."""
-    place, root = Path(path).resolve(), Path(os.environ.get("GITHUB_WORKSPACE", "")).resolve()
-    known = place.is_file() and place.is_relative_to(root)
-    file = f"file={harmless(place.relative_to(root).as_posix()).translate(_TITLE)}," if known else ""
-    again = f"reproduce: {one.smallest.command}" if one.smallest.command else ""
-    message = "\n".join(filter(None, (f"{harmless(one.title)}: {one.counted}", condition, again)))
-    for character, code in (("%", "%25"), ("\r", "%0D"), ("\n", "%0A")):
-        message = message.replace(character, code)
-    return f"::error {file}title={Path(one.implementation).name.translate(_TITLE)}::{message}"
 
 
 def _show(reporter: pytest.TerminalReporter, record: Record, raised: Any, cause: str) -> None:

@@ -9,10 +9,12 @@ could cut it off: reading beyond its end would be a signal, not an error.
 from __future__ import annotations
 
 import errno
+import inspect
 import os
 import sys
 import tempfile
 from collections.abc import Iterator
+from types import CodeType
 from typing import Annotated, Any
 
 import ml_dtypes
@@ -50,11 +52,14 @@ class ArrayLocation(Struct, frozen=True, array_like=True):
 
 
 class FunctionSpec(Struct, frozen=True):
-    """A function that a file declares, by where it can be imported from; `module` is empty where it cannot."""
+    """A function that a file declares: where it can be imported from, which is empty where it cannot, and where it is
+    written, with 0 for a line that nobody knows."""
 
     module: str = ""
     qualname: str = ""
     file: str = ""
+    written: str = ""
+    line: int = 0
 
     def __call__(self, *_: Any, **__: Any) -> Any:
         raise RuntimeError("the function is in another process: see conformance.execution.remote.RemoteFunction")
@@ -158,15 +163,16 @@ def plain(text: str, length: int = MAX_TEXT) -> str:
 
 
 def importable(function: Any) -> FunctionSpec:
-    """The place that a function can be imported from, if it is found there."""
+    """The place that a function can be imported from, if it is found there, and the one where it is written."""
+    code: Any = getattr(inspect.unwrap(getattr(function, "func", function)), "__code__", None)
+    written = (plain(code.co_filename), code.co_firstlineno) if isinstance(code, CodeType) else ("", 0)
     module, qualname = str(getattr(function, "__module__", "")), str(getattr(function, "__qualname__", ""))
     found: Any = sys.modules.get(module)
     file = getattr(found, "__file__", None)
     for part in qualname.split("."):
         found = getattr(found, part, None)
-    return (
-        FunctionSpec() if found is not function or file is None else FunctionSpec(*map(plain, (module, qualname, file)))
-    )
+    place = ("", "", "") if found is not function or file is None else (module, qualname, file)
+    return FunctionSpec(*map(plain, place), *written)
 
 
 def memory_file() -> int:

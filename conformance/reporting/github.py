@@ -1,0 +1,92 @@
+"""What GitHub's runners read of a run: annotations of the change, each at a line, and the summary of the job."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+from conformance.execution.remote import declared_at
+from conformance.implementations.implementation import Implementation
+from conformance.reporting.groups import Group
+from conformance.reporting.page.markdown import summary
+from conformance.reporting.page.merge import ResultsFile, merged
+from conformance.reporting.page.tables import Digest
+from conformance.reporting.terminal import harmless
+from conformance.results.schema import Record
+
+Place = tuple[Path, int]
+"""A file and a line, which is 0 where nobody knows."""
+_MESSAGE = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})
+_PROPERTY = _MESSAGE | str.maketrans({":": "%3A", ",": "%2C"})
+_RAISED = re.compile(r" at ((?:(?! at )[^\n])+?):(\d{1,9})(?=:|$)", re.MULTILINE)
+"""Where a kernel has raised something, crashed or hung."""
+_LOADED = re.compile(r"\(([^()\n]+), line (\d{1,9})\)$")
+"""Where a file cannot be loaded, as seen from its folder."""
+_DEFINES = re.compile(r"\s*(?:async )?def |\s*class ")
+
+
+def reads() -> bool:
+    """Whether one of GitHub's runners reads what is printed."""
+    return os.environ.get("GITHUB_ACTIONS") == "true"
+
+
+def annotation(title: str, message: str, places: Iterable[Place]) -> str:
+    """A command of a runner, which makes a message an annotation of the change: at the first of the places that is in
+    the repository, if any is."""
+    here = Path.cwd()
+    found = (folder for folder in (here, *here.parents) if (folder / ".git").exists())
+    root = Path(os.environ.get("GITHUB_WORKSPACE") or next(found, here)).resolve()
+    inside = ((file.resolve(), line) for file, line in places if file.is_file())
+    place = ""
+    if first := next(((file, line) for file, line in inside if file.is_relative_to(root)), None):
+        file, line = first
+        place = f"file={harmless(file.relative_to(root).as_posix()).translate(_PROPERTY)},"
+        place += f"line={line}," if line > 0 else ""
+    return f"::error {place}title={title.translate(_PROPERTY)}::{message.translate(_MESSAGE)}"
+
+
+def places(one: Group, path: str, implementation: Implementation | None) -> Iterator[Place]:
+    """Where a failure of a group may be shown, the best first: where something was raised, and where the kernel or the
+    torch module is written. `path` is the file that was given."""
+    given, record = Path(path), one.smallest
+    for file, line in _RAISED.findall(record.reason):
+        yield Path(file), int(line)
+    if found := _LOADED.search(record.headline):
+        yield given.parent / found[1], int(found[2])
+    if implementation is not None and implementation.adapted:
+        classes = re.compile(rf"class (?:ModelNew|{re.escape(one.implementation)})\b")
+        yield given, next((n for n, text in _lines(given) if classes.match(text)), 0)
+    elif implementation is not None:
+        for kernel in implementation.kernels:
+            if kernel.operator == record.operator and record.dtype in kernel.dtypes and record.layout in kernel.layouts:
+                spec = declared_at(kernel.function)
+                yield Path(spec.written), _below_decorators(Path(spec.written), spec.line)
+    yield given, 0
+
+
+def append_summary(file: str, records: Sequence[Record], began: str, notes: Sequence[str]) -> None:
+    """Append what a report says in Markdown, below what is wrong with the run as a whole, to the file in which the
+    runner looks for the summary of the job. Raises OSError."""
+    source = ResultsFile("this run", [*records])
+    source.ran(began, datetime.now(UTC).isoformat())
+    digest = Digest(merged([source]))
+    with Path(file).open("a", encoding="utf-8") as whole:
+        whole.write(f"{summary(digest, digest.title, notes)}\n")
+
+
+def _below_decorators(file: Path, line: int) -> int:
+    """Where the definition is that begins there."""
+    texts = dict(_lines(file))
+    if not texts.get(line, "").lstrip().startswith("@"):
+        return line
+    return next((n for n, text in texts.items() if n > line and _DEFINES.match(text)), line)
+
+
+def _lines(file: Path) -> Iterator[tuple[int, str]]:
+    """Numbered from 1; none of a file that cannot be read."""
+    with suppress(OSError):
+        yield from enumerate(file.read_text("utf-8", "replace").splitlines(), start=1)
