@@ -32,13 +32,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def typed(folder: Path, *words: str, one: bool = True) -> tuple[int, str]:
+def typed(folder: Path, *words: str, one: bool = True, **environment: str) -> tuple[int, str]:
     """Exit status and output."""
     alone = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "CI", "GITHUB"))}
-    path = f"{ROOT}{os.pathsep}{folder}"
+    alone |= environment | {"COLUMNS": "100", "XDG_CACHE_HOME": str(folder / "cache")}
     done = subprocess.run(
         [sys.executable, "-m", "conformance", "run", *words, *(ONE if one else ())],
-        cwd=folder, env=alone | {"PYTHONPATH": path, "COLUMNS": "100", "XDG_CACHE_HOME": str(folder / "cache")},
+        cwd=folder, env=alone | {"PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"},
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     return done.returncode, done.stdout + done.stderr
@@ -135,3 +135,27 @@ def test_with_benchmark_only_what_times_nothing_is_no_test():
         items: list[Any] = [other, timed]
         run_command.pytest_collection_modifyitems(config, items)
         assert items == left
+
+
+def test_the_summary_of_a_job_on_github_has_what_a_report_says(folder: Path):
+    """Appended, because each step has one; with workers too, and without records or what a page needs."""
+    job = folder / "job.md"
+    job.write_text("# Before\n")
+    (folder / "lacks.py").write_text("import acme_lib\n")
+    given = ("acme.py", "lacks.py", "-n2", "-q")
+    status, text = typed(folder, *given, GITHUB_STEP_SUMMARY=str(job), GITHUB_ACTIONS="true")
+    before, title, said = job.read_text().split("\n", 2)
+    assert (status, before, title) == (1, "# Before", "# Conformance of acme conv_forward")
+    assert "\n**NOTHING WAS VERIFIED of lacks.py: No module named 'acme_lib'**\n" in said
+    assert "- acme conv_forward fp32: 1 of 1 fail: y: elements mismatched" in said
+    assert "    reproduce: conformance check acme.py" in said
+    assert "::error file=lacks.py,title=lacks.py::NOTHING WAS VERIFIED: No module named 'acme_lib'\n" in text
+    status, text = typed(folder, "right.py", "--report=page", GITHUB_STEP_SUMMARY=str(job))
+    again = job.read_text().removeprefix(f"{before}\n{title}\n{said}")
+    page = (folder / "page" / "summary.md").read_text()
+    assert status == 0
+    assert [line for line in again.splitlines() if " UTC" not in line] == [
+        line for line in page.splitlines() if " UTC" not in line
+    ]
+    status, text = typed(folder, "right.py", GITHUB_STEP_SUMMARY=str(folder))
+    assert (status, "GITHUB_STEP_SUMMARY: cannot be written (Is a directory)" in text) == (0, True)

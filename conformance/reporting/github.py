@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 
 from conformance.execution.remote import declared_at
@@ -16,6 +15,7 @@ from conformance.reporting.page.markdown import summary
 from conformance.reporting.page.merge import ResultsFile, merged
 from conformance.reporting.page.tables import Digest
 from conformance.reporting.terminal import harmless
+from conformance.results.build import now
 from conformance.results.schema import Record
 
 Place = tuple[Path, int]
@@ -68,14 +68,28 @@ def places(one: Group, path: str, implementation: Implementation | None) -> Iter
     yield given, 0
 
 
-def append_summary(file: str, records: Sequence[Record], began: str, notes: Sequence[str]) -> None:
-    """Append what a report says in Markdown, below what is wrong with the run as a whole, to the file in which the
-    runner looks for the summary of the job. Raises OSError."""
-    source = ResultsFile("this run", [*records])
-    source.ran(began, datetime.now(UTC).isoformat())
-    digest = Digest(merged([source]))
-    with Path(file).open("a", encoding="utf-8") as whole:
-        whole.write(f"{summary(digest, digest.title, notes)}\n")
+class JobSummary:
+    """What a report says in Markdown, for the file in which a runner looks for the summary of a job; nothing where it
+    does not."""
+
+    def __init__(self) -> None:
+        self._file = os.environ.get("GITHUB_STEP_SUMMARY", "")
+        self._began, self._records = now(), list[Record]()
+
+    def add(self, record: Record) -> None:
+        """One of the run."""
+        if self._file:
+            self._records.append(record)
+
+    def append(self, notes: Sequence[str]) -> None:
+        """At the end of the run, below `notes` on it as a whole. Raises OSError."""
+        if not self._file:
+            return
+        source = ResultsFile("this run", self._records)
+        source.ran(self._began, now())
+        digest = Digest(merged([source]))
+        with Path(self._file).open("a", encoding="utf-8") as file:  # each step of the job has one
+            file.write(summary(digest, digest.title, notes))
 
 
 def _below_decorators(file: Path, line: int) -> int:
