@@ -11,7 +11,7 @@ import pytest
 
 from conformance.__main__ import main
 from conformance.reporting import report_command
-from tests.conftest import TINY, Project, absence
+from tests.conftest import Project, absence
 from tests.report_samples import FOOTER, HEADER, Record, absent, failed, sample, sealed, written
 
 pytest_plugins = ["pytester"]
@@ -29,10 +29,9 @@ def test_a_report_of_two_files(tmp_path: Path, capsys: pytest.CaptureFixture[str
     first = written(tmp_path / "a.jsonl", [sample()])
     second = written(tmp_path / "b.jsonl", [failed(problem="b")])
     out = tmp_path / "deep" / "report"
-    assert main(["report", str(first), str(second), "-o", str(out), "--title", "Nightly"]) == 0
+    assert main(["report", str(first), str(second), "-o", str(out)]) == 0
     assert {path.name for path in out.iterdir()} == FILES
     assert capsys.readouterr().out == f"{out / 'index.html'}\n"
-    assert "<title>Nightly</title>" in (out / "index.html").read_text()
 
 
 def test_lines_left_out_are_said_and_the_status_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -166,14 +165,6 @@ def test_a_run_whose_report_cannot_be_written_ends_with_four(project: Project, b
     assert outcome.exit == 4
     assert "report: told: cannot be written (Is a directory)" in outcome.text
     assert len(outcome.records) == 1
-
-
-def test_records_beside_the_report_where_no_file_is_named(project: Project):
-    project.kernel()
-    selection = (f"--problem={TINY}", "--dtype=fp32", "--layout=nchw", "--distribution=integer")
-    result = project.pytester.runpytest_inprocess("--report=told", *selection)
-    assert result.ret == 0
-    assert (project.folder / "told" / "records.jsonl").read_text().startswith('{"kind":"header"')
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from conformance.layouts import NAMES
 from conformance.plugin import options, recording
 from conformance.plugin.compiling import Compiling
 from conformance.plugin.recording import ABSENCES, BEGUN, BESIDE, PROPERTY, decoded, encoded, record_of
-from conformance.plugin.summary import Summary
+from conformance.plugin.summary import NOTHING, Summary
 from conformance.reporting.claims_report import Compared
 from conformance.reporting.tally import Tally
 from conformance.results import build, claims_file
@@ -180,15 +180,15 @@ class Session:
         return ByProblem(self.config, log, {problem.name for problem in self.selection.problems}, crowded)
 
     def idle(self) -> dict[str, str]:
-        """Files, folders and names that were given and of which nothing was verified -> what they lack here. Not what
-        other options leave out, nor, in a part of a run, what may be in another one."""
+        """Files, folders and names that were given and of which nothing was verified -> that, with what is missing. Not
+        what other options leave out, nor, in a part of a run, what may be in another one."""
         part = any(self.config.getoption(name, None) for name in ("lf", "stepwise", "group"))
         found = {}
-        for text in self.config.getoption("--impl") or ():
+        for text in () if self.summary.incomplete else self.config.getoption("--impl") or ():
             names = self.plan.given(text) & {name for name, _ in self.tally.cells}
-            lacks = [self.tally.absent[name] for name in sorted(names & self.tally.absent.keys())]
+            lacks = [f": {why}" for name, why in self.tally.absent.items() if name in names][:1]
             if names and not self.tally.verified_of(names) and (lacks or not part):
-                found[text] = lacks[0] if lacks else ""
+                found[text] = "".join((f"{NOTHING} of {text}", *lacks))
         return found
 
     def make_error(self, test: str, report: pytest.TestReport) -> None:

@@ -70,7 +70,7 @@ class Summary:
         """Of the kernels, when the run has ended."""
         self._reported = 0
         """Tests of the suites, and of those who use it."""
-        self._job = github.JobSummary() if run_command.is_running(run.config) and not run.is_worker else None
+        self._job = github.JobSummary(wanted=run_command.is_running(run.config) and not run.is_worker)
         self.incomplete = False
         """Whether the run ended before all tests had."""
         self.unwritable = ""
@@ -79,8 +79,7 @@ class Summary:
     def add(self, record: Record, report: Any) -> None:
         """`report` is pytest's; None for a record of an earlier run."""
         self._reported += report is not None
-        if self._job is not None:
-            self._job.add(record)
+        self._job.add(record)
         if isinstance(record, (CheckRecord, TrainingRecord)):
             self._tables.append(record)
         if record.status in self._listed:
@@ -199,12 +198,10 @@ class Summary:
                 session = reporter._session
                 if session is not None and session.exitstatus not in (ExitCode.INTERRUPTED, ExitCode.INTERNAL):
                     session.exitstatus = pytest.ExitCode.USAGE_ERROR
-        if self._job is not None:
-            notes = [self._incompletely(reporter)] if self.incomplete else self._nothing() if run.tally.verified else []
-            try:
-                self._job.append(notes)
-            except OSError as error:
-                reporter.write_line(f"GITHUB_STEP_SUMMARY: cannot be written ({error.strerror})", red=True)
+        try:
+            self._job.append([self._incompletely(reporter)] if self.incomplete else [*run.idle().values()])
+        except OSError as error:
+            reporter.write_line(f"GITHUB_STEP_SUMMARY: cannot be written ({error.strerror})", red=True)
         if self.unwritable:
             reporter.write_line(f"ERROR: {self.unwritable}", red=True)
 
@@ -252,11 +249,7 @@ class Summary:
 
     def _nothing(self) -> list[str]:
         """That nothing was verified, or nothing of something that was given."""
-        if not self._run.tally.verified:
-            return [NOTHING]
-        if self.incomplete:
-            return []
-        return [f"{NOTHING} of {text}" + f": {why}" * bool(why) for text, why in self._run.idle().items()]
+        return [*self._run.idle().values()] if self._run.tally.verified else [NOTHING]
 
     def _lines(self, reporter: pytest.TerminalReporter, lines: Iterable[terminal.Line]) -> None:
         for text, color in lines:
@@ -299,9 +292,8 @@ class Summary:
         unusable = [one for one in failed if not (any(one.operators) or "\n" in one.smallest.explanation)]
         for one in unusable:
             self._annotate(reporter, one, "", one.implementation)
-        for text, why in self._run.idle().items() if github.reads() and not self.incomplete else ():
-            message = f"{NOTHING}: {why}" if why else NOTHING
-            reporter.write_line(github.annotation(text, message, [(Path(text.partition("::")[0]), 0)]))
+        for text, said in self._run.idle().items() if github.reads() else ():
+            reporter.write_line(github.annotation(text, said, [(Path(text.partition("::")[0]), 0)]))
         failed = [one for one in failed if one not in unusable]
         if not failed:
             return
@@ -332,10 +324,8 @@ class Summary:
     def _annotate(self, reporter: pytest.TerminalReporter, one: Group, condition: str, path: str) -> None:
         """Show a group beside the change, where a runner can."""
         if github.reads():
-            again = f"reproduce: {one.smallest.command}" if one.smallest.command else ""
-            message = "\n".join(filter(None, (f"{harmless(one.title)}: {one.counted}", condition, again)))
-            places = github.places(one, path, self._run.plan.registry.implementations.get(one.implementation))
-            reporter.write_line(github.annotation(Path(one.implementation).name, message, places))
+            implementation = self._run.plan.registry.implementations.get(one.implementation)
+            reporter.write_line(github.of_group(one, condition, path, implementation))
 
     def _list(self, reporter: pytest.TerminalReporter, status: str) -> None:
         """Cases by implementation, operator and reason; operators that are not implemented are in the summary."""

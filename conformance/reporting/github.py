@@ -49,9 +49,16 @@ def annotation(title: str, message: str, places: Iterable[Place]) -> str:
     return f"::error {place}title={title.translate(_PROPERTY)}::{message.translate(_MESSAGE)}"
 
 
-def places(one: Group, path: str, implementation: Implementation | None) -> Iterator[Place]:
-    """Where a failure of a group may be shown, the best first: where something was raised, and where the kernel or the
-    torch module is written. `path` is the file that was given."""
+def of_group(one: Group, condition: str, path: str, implementation: Implementation | None) -> str:
+    """The annotation of a group of failures; `path` is the file that was given."""
+    again = f"reproduce: {one.smallest.command}" if one.smallest.command else ""
+    message = "\n".join(filter(None, (f"{harmless(one.title)}: {one.counted}", condition, again)))
+    return annotation(Path(one.implementation).name, message, _places(one, path, implementation))
+
+
+def _places(one: Group, path: str, implementation: Implementation | None) -> Iterator[Place]:
+    """Where a failure may be shown, the best first: where something was raised, and where the kernel or the torch
+    module is written."""
     given, record = Path(path), one.smallest
     for file, line in _RAISED.findall(record.reason):
         yield Path(file), int(line)
@@ -72,8 +79,8 @@ class JobSummary:
     """What a report says in Markdown, for the file in which a runner looks for the summary of a job; nothing where it
     does not."""
 
-    def __init__(self) -> None:
-        self._file = os.environ.get("GITHUB_STEP_SUMMARY", "")
+    def __init__(self, *, wanted: bool) -> None:
+        self._file = os.environ.get("GITHUB_STEP_SUMMARY", "") if wanted else ""
         self._began, self._records = now(), list[Record]()
 
     def add(self, record: Record) -> None:

@@ -26,7 +26,6 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--badge", type=Path, metavar="FILE.svg", help="write an image of one line: level, and how many cases pass"
     )
-    parser.add_argument("--title", default="", help="headline of the report (default: what was verified)")
     parser.epilog = "Ends with 0 where it is written, whatever it says; with 1 where something is wrong with a file."
     parser.set_defaults(run=_run)
 
@@ -72,7 +71,7 @@ def _run(arguments: argparse.Namespace) -> int:
             raise ReportError("nothing to write: give -o DIR for a page, or --badge FILE.svg")
         digest = Digest(load(arguments.results))
         if folder:
-            write(folder, texts(digest, arguments.title))
+            write(folder, texts(digest))
         if image:
             write(image.parent, {image.name: badge(digest)})
     except ReportError as problem:

@@ -14,7 +14,6 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
-from types import CodeType
 from typing import Annotated, Any
 
 import ml_dtypes
@@ -52,8 +51,7 @@ class ArrayLocation(Struct, frozen=True, array_like=True):
 
 
 class FunctionSpec(Struct, frozen=True):
-    """A function that a file declares: where it can be imported from, which is empty where it cannot, and where it is
-    written, with 0 for a line that nobody knows."""
+    """A function that a file declares: where it can be imported from, and where it is written, as far as is known."""
 
     module: str = ""
     qualname: str = ""
@@ -165,14 +163,15 @@ def plain(text: str, length: int = MAX_TEXT) -> str:
 def importable(function: Any) -> FunctionSpec:
     """The place that a function can be imported from, if it is found there, and the one where it is written."""
     code: Any = getattr(inspect.unwrap(getattr(function, "func", function)), "__code__", None)
-    written = (plain(code.co_filename), code.co_firstlineno) if isinstance(code, CodeType) else ("", 0)
+    written, line = (code.co_filename, code.co_firstlineno) if inspect.iscode(code) else ("", 0)
     module, qualname = str(getattr(function, "__module__", "")), str(getattr(function, "__qualname__", ""))
     found: Any = sys.modules.get(module)
     file = getattr(found, "__file__", None)
     for part in qualname.split("."):
         found = getattr(found, part, None)
-    place = ("", "", "") if found is not function or file is None else (module, qualname, file)
-    return FunctionSpec(*map(plain, place), *written)
+    if found is not function or file is None:
+        return FunctionSpec(written=plain(written), line=line)
+    return FunctionSpec(plain(module), plain(qualname), plain(file), plain(written), line)
 
 
 def memory_file() -> int:
