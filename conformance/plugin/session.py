@@ -187,7 +187,7 @@ class Session:
         for text in () if self.summary.incomplete else self.config.getoption("--impl") or ():
             names = self.plan.given(text) & {name for name, _ in self.tally.cells}
             lacks = [f": {why}" for name, why in self.tally.absent.items() if name in names][:1]
-            if names and not self.tally.verified_of(names) and (lacks or not part):
+            if names and not self.tally.speaks_of(names) and (lacks or not part):
                 found[text] = "".join((f"{NOTHING} of {text}", *lacks))
         return found
 

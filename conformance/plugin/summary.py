@@ -249,7 +249,7 @@ class Summary:
 
     def _nothing(self) -> list[str]:
         """That nothing was verified, or nothing of something that was given."""
-        return [*self._run.idle().values()] if self._run.tally.verified else [NOTHING]
+        return [*self._run.idle().values()] or [NOTHING] * (not self._run.tally.verified)
 
     def _lines(self, reporter: pytest.TerminalReporter, lines: Iterable[terminal.Line]) -> None:
         for text, color in lines:

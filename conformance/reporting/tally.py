@@ -118,5 +118,7 @@ class Tally:
     def verified_on(self, device: str) -> int:
         return sum(cases for (_, its), cases in self._verified.items() if its == device)
 
-    def verified_of(self, names: Collection[str]) -> int:
-        return sum(cases for (name, _), cases in self._verified.items() if name in names)
+    def speaks_of(self, names: Collection[str]) -> bool:
+        """Whether something was verified of one of these, or an error says why not."""
+        judged = any(cases and name in names for (name, _), cases in self._verified.items())
+        return judged or any(counts["error"] and name in names for (name, _), counts in self.cells.items())
