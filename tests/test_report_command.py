@@ -64,6 +64,7 @@ def test_what_was_changed_is_not_reported(tmp_path: Path, capsys: pytest.Capture
         ([sample(), failed(problem="b")], {"exit_status": 1, "cases": {"pass": 1, "fail": 1}}, 0, ""),
         ([absent()], {"exit_status": 5}, 0, ""),
         ([sample()], {"exit_status": 1}, 1, "ended with 1: a failure, an error, or nothing verified on a device that"),
+        ([sample()], {"exit_status": 5, "cases": {"pass": 1}}, 1, "ended with 5: nothing was verified, or nothing of"),
         ([sample()], {"exit_status": 3}, 1, "a.jsonl: the run of 2026-05-04T03:02:01+00:00 ended with 3: an error"),
         ([sample()], {"exit_status": 99}, 1, "ended with 99"),
     ],
@@ -153,7 +154,9 @@ def test_a_run_ends_with_where_its_report_is(project: Project, workers: tuple[st
 def test_a_failure_in_junit_says_how_to_reproduce_it(project: Project):
     project.kernel(body="return y + 1")
     outcome = project.run("--junitxml=junit.xml")
-    texts = [failure.text or "" for failure in ElementTree.parse(project.folder / "junit.xml").iter("failure")]
+    junit = ElementTree.parse(project.folder / "junit.xml")
+    assert [*junit.iter("property")] == []  # records in each made it larger than theirs
+    texts = [failure.text or "" for failure in junit.iter("failure")]
     assert [text.splitlines()[-1] for text in texts] == [f"reproduce: {outcome.records[0]['command']}"]
 
 

@@ -105,6 +105,8 @@ class Session:
             if begun := told.get(BEGUN):
                 self._begun[report.nodeid] = str(begun)
             self.count_absences(told.get(ABSENCES, ()))
+        if report.when == "teardown":  # of which pytest makes JUnit, which would hold every record once more
+            report.user_properties = [pair for pair in report.user_properties if not pair[0].startswith(PROPERTY)]
 
     def count_report(self, record: Record, report: pytest.TestReport) -> None:
         """Count a verdict, write it, and end the run when its time is up."""
