@@ -1,5 +1,4 @@
-"""What a run tells GitHub's runners: at which line of the change a failure is shown, and the summary of the job; and
-what the documents tell a vendor to have run there."""
+"""What GitHub's runners are told: the line of the change that a failure is shown at, and what a vendor has them run."""
 
 from __future__ import annotations
 

@@ -88,8 +88,9 @@ def test_a_file_of_which_nothing_was_verified_is_no_green_run(folder: Path):
         status, text = typed(folder, "right.py", *words)
         assert (status, said in text.splitlines()[-1]) == (5, True), text
     assert "; NOTHING WAS VERIFIED of narrow.py (" in text
-    assert typed(folder, "acme.py", "lacks.py")[0] == 1
     assert typed(folder, "lacks.py", "-qq")[1].startswith("NOTHING WAS VERIFIED of lacks.py: No module")
+    (folder / "gone.py").write_text(f"import os\nos.remove(__file__)\n{source('gone')}")
+    assert "INTERNALERROR" not in typed(folder, "gone.py", "right.py")[1]
     # nothing is said of what was left out on purpose, nor of a folder of which something was verified
     assert typed(folder, "right.py", "away.py", "-m", "cpu")[0] == 0
     assert typed(folder, "right.py", "narrow.py", "--sw")[0] == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,7 @@ from conformance.execution.case import Absence, Case, Claim, absence_reason
 from conformance.execution.implementation_names import base_of, load_named, vary, word
 from conformance.execution.process import SECONDS
 from conformance.execution.required import Demand, absent, required
-from conformance.execution.selection import BEHAVIOUR, Selection, SelectionError, require_known, split
+from conformance.execution.selection import BEHAVIOUR, Selection, SelectionError, require_known
 from conformance.execution.share import Ranked
 from conformance.execution.workers import Loader
 from conformance.implementations import registry
@@ -108,9 +108,8 @@ class Plan:
         known.unavailable = {stem: why for stem, why in known.unavailable.items() if stem in wanted}
         known.broken = {path: why for path, why in known.broken.items() if Path(path) in selection.paths}
 
-    def given(self, text: str) -> set[str]:
-        """What `--impl` means by a text: implementations, and what a file goes by that lacks something here."""
-        names, paths = split([text])
+    def given(self, names: Collection[str], paths: Collection[Path]) -> set[str]:
+        """What names, or else paths, mean: implementations, and what a file goes by that lacks something here."""
         if names:
             files = {n: Path(path).stem for n, path in self.registry.paths.items()}
             return {*names, *(n for n, stem in files.items() if stem in map(word, names))}

@@ -14,7 +14,7 @@ import pytest
 from conformance.execution.case import Case, Claim
 from conformance.execution.implementation_names import base_of
 from conformance.execution.plan import Plan
-from conformance.execution.selection import Selection, SelectionError
+from conformance.execution.selection import Selection, SelectionError, split
 from conformance.execution.workers import Workers, group_of
 from conformance.exit_codes import ExitCode
 from conformance.implementations import registry
@@ -41,6 +41,8 @@ class Session:
         self.config = config
         self.is_worker = hasattr(config, "workerinput")
         self.selection = options.read(config)
+        self._given = {text: split([text]) for text in config.getoption("--impl") or ()}
+        """Names and paths of what was given, before a kernel can remove its file."""
         self.tally = Tally()
         self._patience, self._end = options.seconds(config), math.inf
         self.impls = options.folder(config, self.selection)
@@ -186,8 +188,8 @@ class Session:
         what other options leave out, nor, in a part of a run, what may be in another one."""
         part = any(self.config.getoption(name, None) for name in ("lf", "stepwise", "group"))
         found = {}
-        for text in () if self.summary.incomplete else self.config.getoption("--impl") or ():
-            names = self.plan.given(text) & {name for name, _ in self.tally.cells}
+        for text, given in () if self.summary.incomplete else self._given.items():
+            names = self.plan.given(*given) & {name for name, _ in self.tally.cells}
             lacks = [f": {why}" for name, why in self.tally.absent.items() if name in names][:1]
             if names and not self.tally.speaks_of(names) and (lacks or not part):
                 found[text] = "".join((f"{NOTHING} of {text}", *lacks))
