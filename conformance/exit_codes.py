@@ -16,7 +16,7 @@ class ExitCode(IntEnum):
         "an error inside the suite, arithmetic that no verdict can rest on, or a machine too busy to time anything",
     )
     UNUSABLE = 4, "wrong command line, input that cannot be used, or a device that --require names is not here"
-    NOTHING = 5, "nothing was verified, or all that was is waived"
+    NOTHING = 5, "nothing was verified, or nothing of a file or name that was given, or all that was is waived"
 
     meaning: str
 

@@ -108,7 +108,7 @@ def test_a_run_decides_by_problems_of_its_own(tmp_path: Path):
         cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT), "GITHUB_ACTIONS": "true"}, capture_output=True,
         text=True, check=False,
     )  # fmt: skip
-    (annotation,) = (text for text in run.stdout.splitlines() if text.startswith("::error file=acme.py,title=acme::"))
+    (annotation,) = (text for text in run.stdout.splitlines() if text.startswith("::error file=acme.py,line="))
     assert "%0Areproduce: conformance check acme.py '" in annotation
     (line,) = (text for text in run.stdout.splitlines() if text.startswith("fails where"))
     condition, counts = line.removeprefix("fails where ").split(": ", 1)

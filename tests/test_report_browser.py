@@ -59,7 +59,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
         absent(),
     ]
-    page, digest = build([written(folder / "run.jsonl", spread(seeds, 3000))], folder, "A report")
+    page, digest = build([written(folder / "run.jsonl", spread(seeds, 3000))], folder)
     assert digest.results.errors == ()
     return page
 
@@ -277,7 +277,7 @@ def timed(tmp_path_factory: pytest.TempPathFactory) -> str:
         (sample(implementation=name, timing=timing, roofline_share=0.5), seconds)
         for name, seconds in (("torch-cpu", 0.5), ("acme", 0.52))
     ]
-    page, _ = build([benchmarks(folder / "bench.json", held)], folder, "A report")
+    page, _ = build([benchmarks(folder / "bench.json", held)], folder)
     return page.as_uri()
 
 

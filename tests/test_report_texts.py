@@ -96,12 +96,12 @@ def test_the_summary_fits_a_comment(tmp_path: Path):
 def test_no_file_holds_what_it_may_not_whatever_names_are(tmp_path: Path):
     if lacking := absence(report_command.require):
         pytest.skip(lacking)
-    from conformance.reporting.page.render import build
+    from conformance.reporting.page.render import texts
 
     names = ("implementation", "operator", "problem", "reason", "command", "check")
     records = [sample(**dict.fromkeys(names, HOSTILE)), failed(**dict.fromkeys(names, HOSTILE))]
     records += [failed(implementation="\x08" * 3, problem="]]>&amp;"), sample(implementation="\uffff", dtype="\x00")]
-    page, digest = build([written(tmp_path / "run.jsonl", records)], tmp_path / "out", HOSTILE)
-    assert not digest.results.errors
-    for name in ("index.html", "summary.md"):
-        assert not re.search("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]", page.with_name(name).read_text("utf-8")), name
+    found = digest(tmp_path, records)
+    assert not found.results.errors
+    for name, text in texts(found, HOSTILE).items():
+        assert not re.search("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]", text), name

@@ -32,13 +32,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def typed(folder: Path, *words: str, one: bool = True) -> tuple[int, str]:
+def typed(folder: Path, *words: str, one: bool = True, **environment: str) -> tuple[int, str]:
     """Exit status and output."""
     alone = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "CI", "GITHUB"))}
-    path = f"{ROOT}{os.pathsep}{folder}"
+    alone |= environment | {"COLUMNS": "100", "XDG_CACHE_HOME": str(folder / "cache")}
     done = subprocess.run(
         [sys.executable, "-m", "conformance", "run", *words, *(ONE if one else ())],
-        cwd=folder, env=alone | {"PYTHONPATH": path, "COLUMNS": "100", "XDG_CACHE_HOME": str(folder / "cache")},
+        cwd=folder, env=alone | {"PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"},
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     return done.returncode, done.stdout + done.stderr
@@ -73,6 +73,31 @@ def test_a_file_that_cannot_be_used_is_told_in_one_line(folder: Path):
     assert "no test here verifies anything" not in text
     last = text.splitlines()[-1].strip("= ")
     assert last.startswith("broken.py: OSError: libacme.so.1: cannot open (broken.py, line 1); NOTHING WAS VERIFIED (")
+
+
+def test_a_file_of_which_nothing_was_verified_is_no_green_run(folder: Path):
+    """Beside one that is right: a package was missing on the runner, and the kernel was not verified for months."""
+    (folder / "lacks.py").write_text("import acme_lib\n")
+    (folder / "away.py").write_text(source("away", construct=", device='trn1'"))
+    (folder / "narrow.py").write_text(source("narrow", declares=", when=lambda p: p.groups > 7"))
+    for words, said in {
+        ("lacks.py",): "; NOTHING WAS VERIFIED of lacks.py: No module named 'acme_lib'",
+        ("lacks.py", "-n2", "-q"): "; NOTHING WAS VERIFIED of lacks.py: No module named 'acme_lib'",
+        ("away.py", "narrow"): "; NOTHING WAS VERIFIED of away.py: no ",
+    }.items():
+        status, text = typed(folder, "right.py", *words)
+        assert (status, said in text.splitlines()[-1]) == (5, True), text
+    assert "; NOTHING WAS VERIFIED of narrow.py (" in text
+    assert typed(folder, "lacks.py", "-qq")[1].startswith("NOTHING WAS VERIFIED of lacks.py: No module")
+    (folder / "gone.py").write_text(f"import os\nos.remove(__file__)\n{source('gone')}")
+    assert "INTERNALERROR" not in typed(folder, "gone.py", "right.py")[1]
+    # nothing is said of what was left out on purpose, nor of a folder of which something was verified
+    assert typed(folder, "right.py", "away.py", "-m", "cpu")[0] == 0
+    assert typed(folder, "right.py", "narrow.py", "--sw")[0] == 0
+    (folder / "all").mkdir()
+    for name in ("right", "lacks"):
+        (folder / f"{name}.py").rename(folder / "all" / f"{name}.py")
+    assert typed(folder, "all")[0] == 0
 
 
 def test_without_arguments_it_asks_what_to_run(folder: Path):
@@ -112,3 +137,29 @@ def test_with_benchmark_only_what_times_nothing_is_no_test():
         items: list[Any] = [other, timed]
         run_command.pytest_collection_modifyitems(config, items)
         assert items == left
+
+
+def test_the_summary_of_a_job_on_github_has_what_a_report_says(folder: Path):
+    """Appended, because each step has one; with workers too, and without records or what a page needs."""
+    job = folder / "job.md"
+    job.write_text("# Before\n")
+    (folder / "lacks.py").write_text("import acme_lib\n")
+    given = ("acme.py", "lacks.py", "-n2", "-q")
+    status, text = typed(folder, *given, GITHUB_STEP_SUMMARY=str(job), GITHUB_ACTIONS="true")
+    before, title, said = job.read_text().split("\n", 2)
+    assert (status, before, title) == (1, "# Before", "# Conformance of acme conv_forward")
+    assert "\n**NOTHING WAS VERIFIED of lacks.py: No module named 'acme_lib'**\n" in said
+    assert "- acme conv_forward fp32: 1 of 1 fail: y: elements mismatched" in said
+    assert "    reproduce: conformance check acme.py" in said
+    assert (
+        "::error file=lacks.py,title=lacks.py::NOTHING WAS VERIFIED of lacks.py: No module named 'acme_lib'\n" in text
+    )
+    status, text = typed(folder, "right.py", "--report=page", GITHUB_STEP_SUMMARY=str(job))
+    again = job.read_text().removeprefix(f"{before}\n{title}\n{said}")
+    page = (folder / "page" / "summary.md").read_text()
+    assert status == 0
+    assert [line for line in again.splitlines() if " UTC" not in line] == [
+        line for line in page.splitlines() if " UTC" not in line
+    ]
+    status, text = typed(folder, "right.py", GITHUB_STEP_SUMMARY=str(folder))
+    assert (status, "GITHUB_STEP_SUMMARY: cannot be written (Is a directory)" in text) == (0, True)

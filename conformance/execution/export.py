@@ -11,11 +11,10 @@ import numpy as np
 
 from conformance.dtypes import STORAGE
 from conformance.execution.check import CheckResult
-from conformance.execution.remote import RemoteFunction
+from conformance.execution.remote import declared_at
 from conformance.execution.selection import SelectionError
 from conformance.inputs.npz import encode
 from conformance.layouts import arranged
-from conformance.worker.wire import importable
 
 BRIDGES = {
     "numpy": (
@@ -194,7 +193,7 @@ def _import(function: Any, to: Path) -> str:
     The kernel is imported from where it is; the file or folder that connects it is copied beside the script, for
     whoever gets the folder on another machine.
     """
-    described = function.declared if isinstance(function, RemoteFunction) else importable(function)
+    described = declared_at(function)
     place, name, file = described.module, described.qualname, described.file
     if not file or place == "__main__":
         return 'sys.exit("replay.py: EDIT this line: kernel = import_module(MODULE).FUNCTION")\n'

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -107,6 +107,13 @@ class Plan:
         wanted |= {path.stem for path in selection.paths}
         known.unavailable = {stem: why for stem, why in known.unavailable.items() if stem in wanted}
         known.broken = {path: why for path, why in known.broken.items() if Path(path) in selection.paths}
+
+    def given(self, names: Collection[str], paths: Collection[Path]) -> set[str]:
+        """What names, or else paths, mean: implementations, and what a file goes by that lacks something here."""
+        if names:
+            files = {n: Path(path).stem for n, path in self.registry.paths.items()}
+            return {*names, *(n for n, stem in files.items() if stem in map(word, names))}
+        return {n for n, path in self.registry.paths.items() if Path(path) in paths} | {path.stem for path in paths}
 
     def program(self, one: Implementation) -> tuple[str, ...]:
         """The first words of a command that runs it again: with its file, unless the name is enough."""

@@ -235,6 +235,11 @@ class RemoteFunction(Elsewhere):
         return run(_process_of(given) or self.home.process(), call.started, self, given, parameters).value
 
 
+def declared_at(function: Any) -> wire.FunctionSpec:
+    """Where a function is, in another process or in this one."""
+    return function.declared if isinstance(function, RemoteFunction) else wire.importable(function)
+
+
 class Condition:
     """A `when=`. Its answers are kept: what is declared of a problem does not change, and one that has crashed or hung
     is not asked again."""

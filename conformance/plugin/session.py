@@ -14,7 +14,7 @@ import pytest
 from conformance.execution.case import Case, Claim
 from conformance.execution.implementation_names import base_of
 from conformance.execution.plan import Plan
-from conformance.execution.selection import Selection, SelectionError
+from conformance.execution.selection import Selection, SelectionError, split
 from conformance.execution.workers import Workers, group_of
 from conformance.exit_codes import ExitCode
 from conformance.implementations import registry
@@ -22,7 +22,7 @@ from conformance.layouts import NAMES
 from conformance.plugin import options, recording
 from conformance.plugin.compiling import Compiling
 from conformance.plugin.recording import ABSENCES, BEGUN, BESIDE, PROPERTY, decoded, encoded, record_of
-from conformance.plugin.summary import Summary
+from conformance.plugin.summary import NOTHING, Summary
 from conformance.reporting.claims_report import Compared
 from conformance.reporting.tally import Tally
 from conformance.results import build, claims_file
@@ -41,6 +41,8 @@ class Session:
         self.config = config
         self.is_worker = hasattr(config, "workerinput")
         self.selection = options.read(config)
+        self._given = {text: split([text]) for text in config.getoption("--impl") or ()}
+        """Names and paths of what was given, before a kernel can remove its file."""
         self.tally = Tally()
         self._patience, self._end = options.seconds(config), math.inf
         self.impls = options.folder(config, self.selection)
@@ -105,6 +107,8 @@ class Session:
             if begun := told.get(BEGUN):
                 self._begun[report.nodeid] = str(begun)
             self.count_absences(told.get(ABSENCES, ()))
+        if report.when == "teardown":  # of which pytest makes JUnit, which would hold every record once more
+            report.user_properties = [pair for pair in report.user_properties if not pair[0].startswith(PROPERTY)]
 
     def count_report(self, record: Record, report: pytest.TestReport) -> None:
         """Count a verdict, write it, and end the run when its time is up."""
@@ -179,6 +183,18 @@ class Session:
         crowded = self.workers is not None and (count > self.workers.most or bool(self.selection.variants))
         return ByProblem(self.config, log, {problem.name for problem in self.selection.problems}, crowded)
 
+    def idle(self) -> dict[str, str]:
+        """Files, folders and names that were given and of which nothing was verified -> that, with what is missing. Not
+        what other options leave out, nor, in a part of a run, what may be in another one."""
+        part = any(self.config.getoption(name, None) for name in ("lf", "stepwise", "group"))
+        found = {}
+        for text, given in () if self.summary.incomplete else self._given.items():
+            names = self.plan.given(*given) & {name for name, _ in self.tally.cells}
+            lacks = [f": {why}" for name, why in self.tally.absent.items() if name in names][:1]
+            if names and not self.tally.speaks_of(names) and (lacks or not part):
+                found[text] = "".join((f"{NOTHING} of {text}", *lacks))
+        return found
+
     def make_error(self, test: str, report: pytest.TestReport) -> None:
         """Give pytest-xdist's report of a test that has killed its worker the record of that test."""
         report.when = "call"
@@ -197,7 +213,8 @@ class Session:
             if totals["fail"] or totals["error"] or any(not self.tally.verified_on(d) for d in self.selection.required):
                 status = ExitCode.BAD
             elif self.tally.verified:
-                status = ExitCode.GOOD  # also where all of it was before this run, which had no test left
+                # also where all of it was before this run, which had no test left
+                status = ExitCode.NOTHING if self.idle() else ExitCode.GOOD
             elif self.asked or self.config.getoption("--impl"):
                 status = ExitCode.NOTHING
         stepwise = self.config.getoption("stepwise", False) and session.shouldstop and self._patience is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import textwrap
 import time
 from collections import Counter, defaultdict
@@ -27,7 +26,7 @@ from conformance.plugin.progress import duration
 from conformance.plugin.recording import CATEGORIES, of_run
 from conformance.problems import Problem, Variant
 from conformance.problems.table import DECIDING
-from conformance.reporting import modules, report_command, terminal, training
+from conformance.reporting import github, modules, report_command, terminal, training
 from conformance.reporting.evidence import RunEvidence, Verified
 from conformance.reporting.failures import differs
 from conformance.reporting.groups import Group, amount, described, group, located
@@ -46,8 +45,6 @@ MAX_WHOLE, MAX_GROUPS = 3, 10
 MAX_SECONDS = 20.0
 """That problems are run for to decide where a group fails."""
 NOTHING = "NOTHING WAS VERIFIED"
-
-_TITLE = str.maketrans({"%": "%25", ":": "%3A", ",": "%2C"})
 
 
 class Summary:
@@ -73,6 +70,7 @@ class Summary:
         """Of the kernels, when the run has ended."""
         self._reported = 0
         """Tests of the suites, and of those who use it."""
+        self._job = github.JobSummary(wanted=run_command.is_running(run.config) and not run.is_worker)
         self.incomplete = False
         """Whether the run ended before all tests had."""
         self.unwritable = ""
@@ -81,6 +79,7 @@ class Summary:
     def add(self, record: Record, report: Any) -> None:
         """`report` is pytest's; None for a record of an earlier run."""
         self._reported += report is not None
+        self._job.add(record)
         if isinstance(record, (CheckRecord, TrainingRecord)):
             self._tables.append(record)
         if record.status in self._listed:
@@ -199,6 +198,10 @@ class Summary:
                 session = reporter._session
                 if session is not None and session.exitstatus not in (ExitCode.INTERRUPTED, ExitCode.INTERNAL):
                     session.exitstatus = pytest.ExitCode.USAGE_ERROR
+        try:
+            self._job.append([self._incompletely(reporter)] if self.incomplete else [*run.idle().values()])
+        except OSError as error:
+            reporter.write_line(f"GITHUB_STEP_SUMMARY: cannot be written ({error.strerror})", red=True)
         if self.unwritable:
             reporter.write_line(f"ERROR: {self.unwritable}", red=True)
 
@@ -241,8 +244,12 @@ class Summary:
                     reporter.write_line(text, yellow=True)
         for text in run.compared.lines(width):
             reporter.write_line(text)
-        if not (run.tally.verified or run_command.is_running(run.config)):
-            reporter.write_line(NOTHING, red=True)
+        if not run_command.is_running(run.config):
+            self._lines(reporter, ((text, "red") for text in self._nothing()))
+
+    def _nothing(self) -> list[str]:
+        """That nothing was verified, or nothing of something that was given."""
+        return [*self._run.idle().values()] or [NOTHING] * (not self._run.tally.verified)
 
     def _lines(self, reporter: pytest.TerminalReporter, lines: Iterable[terminal.Line]) -> None:
         for text, color in lines:
@@ -256,15 +263,15 @@ class Summary:
         """The last line of `conformance run`, in the place of pytest's, which counts what did not run."""
         if self._run.config.option.collectonly:
             return
-        verified = bool(self._run.tally.verified)
+        nothing = self._nothing()
         text = total(self._verdicts) if self._verdicts else ""
         if self.incomplete:
             stopped = getattr(reporter._session, "shouldstop", False) or getattr(reporter._session, "shouldfail", False)
             text = f"INCOMPLETE, {str(stopped or 'interrupted').rstrip('.')}: {text or 'nothing was verified'}"
-        elif not verified:
-            text = "; ".join(filter(None, (text, NOTHING)))
+        elif nothing:
+            text = "; ".join(filter(None, (text, *nothing)))
         took = f"{harmless(text)} ({duration(reporter._session_start.elapsed().seconds)})"
-        wrong = self.incomplete or not verified or any(one.failed for one in self._verdicts)
+        wrong = self.incomplete or nothing or any(one.failed for one in self._verdicts)
         color = {"red" if wrong else "green": True}
         if reporter.verbosity < 0 or len(took) > reporter._tw.fullwidth - 4:
             reporter.write_line(took, **color)
@@ -283,9 +290,10 @@ class Summary:
         """The smallest case of each cause, whole; of the others their number. What a file that cannot be used raised is
         in its verdict."""
         unusable = [one for one in failed if not (any(one.operators) or "\n" in one.smallest.explanation)]
-        if os.environ.get("GITHUB_ACTIONS") == "true":
-            for one in unusable:
-                reporter.write_line(_annotation(one, "", one.implementation))
+        for one in unusable:
+            self._annotate(reporter, one, "", one.implementation)
+        for text, said in self._run.idle().items() if github.reads() else ():
+            reporter.write_line(github.annotation(text, said, [(Path(text.partition("::")[0]), 0)]))
         failed = [one for one in failed if one not in unusable]
         if not failed:
             return
@@ -307,13 +315,17 @@ class Summary:
                     _show(reporter, smallest, getattr(reports[id(smallest)], "longrepr", None), one.cause)
                 if smallest.command:
                     reporter.write_line(f"reproduce: {smallest.command}")
-                if os.environ.get("GITHUB_ACTIONS") == "true":
-                    path = self._run.plan.registry.paths.get(name, "")
-                    reporter.write_line(_annotation(one, condition, path))
+                self._annotate(reporter, one, condition, self._run.plan.registry.paths.get(name, ""))
             if left := groups[MAX_GROUPS:]:
                 reporter.write_line(f"and more: {amount(left)}")
         if len(self._failed) > 1 and not self._listed & {"fail", "error"}:
             reporter.write_line("every failing case: --show fail --show error")
+
+    def _annotate(self, reporter: pytest.TerminalReporter, one: Group, condition: str, path: str) -> None:
+        """Show a group beside the change, where a runner can."""
+        if github.reads():
+            implementation = self._run.plan.registry.implementations.get(one.implementation)
+            reporter.write_line(github.of_group(one, condition, path, implementation))
 
     def _list(self, reporter: pytest.TerminalReporter, status: str) -> None:
         """Cases by implementation, operator and reason; operators that are not implemented are in the summary."""
@@ -326,19 +338,6 @@ class Summary:
             reporter.write_line(f"{title}: {many(sum(record.cases for record in records), 'case')}")
             for case in filter(None, map(described, records)):
                 reporter.write_line(f"    {case}")
-
-
-def _annotation(one: Group, condition: str, path: str) -> str:
-    """A command of GitHub's runners, which makes its message an annotation of the change, at the implementation's file
-    if it is one of the repository."""
-    place, root = Path(path).resolve(), Path(os.environ.get("GITHUB_WORKSPACE", "")).resolve()
-    known = place.is_file() and place.is_relative_to(root)
-    file = f"file={harmless(place.relative_to(root).as_posix()).translate(_TITLE)}," if known else ""
-    again = f"reproduce: {one.smallest.command}" if one.smallest.command else ""
-    message = "\n".join(filter(None, (f"{harmless(one.title)}: {one.counted}", condition, again)))
-    for character, code in (("%", "%25"), ("\r", "%0D"), ("\n", "%0A")):
-        message = message.replace(character, code)
-    return f"::error {file}title={Path(one.implementation).name.translate(_TITLE)}::{message}"
 
 
 def _show(reporter: pytest.TerminalReporter, record: Record, raised: Any, cause: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Collection
 
 from conformance.checks import CHECKS
 from conformance.contract import Contract, ContractError
@@ -33,8 +34,8 @@ class Tally:
         """(implementation, operator) -> cases by status."""
         self.devices: defaultdict[str, Counter[str]] = defaultdict(Counter)
         """Device -> cases by status."""
-        self._verified: Counter[str] = Counter()
-        """Device -> cases that were judged."""
+        self._verified: Counter[tuple[str, str]] = Counter()
+        """(implementation, device) -> cases that were judged."""
         self.absent: dict[str, str] = {}
         """Implementation -> why it was unavailable."""
         self.profiles: defaultdict[tuple[str, str], AccuracyProfile] = defaultdict(AccuracyProfile)
@@ -72,7 +73,7 @@ class Tally:
         self.cells[name, record.operator][status] += cases
         self.devices[record.device][status] += cases
         if status in JUDGED and (record.check not in CHECKS or CHECKS[record.check].judges):
-            self._verified[record.device] += cases
+            self._verified[name, record.device] += cases
         if {"kernel", "total"} <= record.seconds.keys():
             self.seconds.update(record.seconds)
             others = (record.seconds.get(phase, 0.0) for phase in ("kernel", "reference", "diagnosis"))
@@ -115,4 +116,9 @@ class Tally:
         return self._verified.total()
 
     def verified_on(self, device: str) -> int:
-        return self._verified[device]
+        return sum(cases for (_, its), cases in self._verified.items() if its == device)
+
+    def speaks_of(self, names: Collection[str]) -> bool:
+        """Whether something was verified of one of these, or an error says why not."""
+        judged = any(cases and name in names for (name, _), cases in self._verified.items())
+        return judged or any(counts["error"] and name in names for (name, _), counts in self.cells.items())

@@ -9,6 +9,7 @@ could cut it off: reading beyond its end would be a signal, not an error.
 from __future__ import annotations
 
 import errno
+import inspect
 import os
 import sys
 import tempfile
@@ -50,11 +51,13 @@ class ArrayLocation(Struct, frozen=True, array_like=True):
 
 
 class FunctionSpec(Struct, frozen=True):
-    """A function that a file declares, by where it can be imported from; `module` is empty where it cannot."""
+    """A function that a file declares: where it can be imported from, and where it is written, as far as is known."""
 
     module: str = ""
     qualname: str = ""
     file: str = ""
+    written: str = ""
+    line: int = 0
 
     def __call__(self, *_: Any, **__: Any) -> Any:
         raise RuntimeError("the function is in another process: see conformance.execution.remote.RemoteFunction")
@@ -158,15 +161,17 @@ def plain(text: str, length: int = MAX_TEXT) -> str:
 
 
 def importable(function: Any) -> FunctionSpec:
-    """The place that a function can be imported from, if it is found there."""
+    """The place that a function can be imported from, if it is found there, and the one where it is written."""
+    code: Any = getattr(inspect.unwrap(getattr(function, "func", function)), "__code__", None)
+    written, line = (code.co_filename, code.co_firstlineno) if inspect.iscode(code) else ("", 0)
     module, qualname = str(getattr(function, "__module__", "")), str(getattr(function, "__qualname__", ""))
     found: Any = sys.modules.get(module)
     file = getattr(found, "__file__", None)
     for part in qualname.split("."):
         found = getattr(found, part, None)
-    return (
-        FunctionSpec() if found is not function or file is None else FunctionSpec(*map(plain, (module, qualname, file)))
-    )
+    if found is not function or file is None:
+        return FunctionSpec(written=plain(written), line=line)
+    return FunctionSpec(plain(module), plain(qualname), plain(file), plain(written), line)
 
 
 def memory_file() -> int:

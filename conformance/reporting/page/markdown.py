@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from conformance.implementations.errors import printable
@@ -26,10 +26,10 @@ _CALL = re.compile(r"(?<!\w)([@#])(?=\w)")
 """What would notify somebody, or refer to an issue; entities would not prevent it, an invisible space does."""
 
 
-def summary(digest: Digest, title: str) -> str:
-    """At most LIMIT bytes: sections that do not fit are left out and named."""
+def summary(digest: Digest, title: str, notes: Sequence[str] = ()) -> str:
+    """At most LIMIT bytes, the notes first: sections that do not fit are left out and named."""
     kept, size, left_out = [f"# {escaped(title)}\n"], len(title.encode()) + 200, []
-    for name, text in _sections(digest):
+    for name, text in (*(("notes", f"**{escaped(note)}**\n") for note in notes), *_sections(digest)):
         weight = len(text.encode()) + 1
         if size + weight > LIMIT:
             left_out.append(name)

@@ -156,7 +156,8 @@ def unexplained(footer: Footer) -> str:
     """An exit status that its cases do not explain, with what it means; empty for all others."""
     status, cases = footer.exit_status, footer.cases
     failed = status == ExitCode.BAD and (cases.get("fail") or cases.get("error"))
-    if failed or footer.interrupted or status in (ExitCode.GOOD, ExitCode.NOTHING):
+    nothing = status == ExitCode.NOTHING and not cases.get("pass")
+    if failed or nothing or footer.interrupted or status == ExitCode.GOOD:
         return ""
     return ": ".join([str(status), *(code.meaning for code in ExitCode if code == status)])
 

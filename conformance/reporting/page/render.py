@@ -48,11 +48,10 @@ LINK = re.compile(r"""(https?://[^\s()<>"']*[^\s()<>"'.,;:!?])""")
 TEMPLATES = files("conformance.reporting.page") / "templates"
 
 
-def build(paths: Sequence[Path], folder: Path, title: str = "") -> tuple[Path, Digest]:
-    """Write the report of some files, by default under a title that says what was verified; return its page, and what
-    it shows. Raises ReportError."""
+def build(paths: Sequence[Path], folder: Path) -> tuple[Path, Digest]:
+    """Write the report of some files; return its page, and what it shows. Raises ReportError."""
     digest = Digest(load(paths))
-    write(folder, texts(digest, title))
+    write(folder, texts(digest))
     return folder / PAGE, digest
 
 
