@@ -13,7 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from conformance.diagnosis.where import FEWEST, Tried, said, where
+from conformance.diagnosis.nearby import Tried
+from conformance.diagnosis.where import FEWEST, said, where
 from conformance.dtypes import DECLARABLE
 from conformance.execution.case import Case, absence_reason
 from conformance.execution.implementation_names import base_of, load_named, vary

@@ -8,7 +8,8 @@ from functools import lru_cache
 from typing import Any
 
 from conformance.diagnosis.conditions import holds
-from conformance.diagnosis.where import FEWEST, Runs, Tried, Where, where
+from conformance.diagnosis.nearby import Tried
+from conformance.diagnosis.where import FEWEST, Runs, Where, where
 from conformance.operators import GeometryError, parse
 from conformance.problems import Variant
 from conformance.problems.table import DECIDING

@@ -388,6 +388,56 @@ def test_one_rounding_too_many_is_told_by_the_bits(name: str, dtype: str):
     assert diagnose(recipe.operator, recipe.geometry, known.inputs, {"y": exact}) is None
 
 
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_a_convolution_stored_before_its_batch_norm_is_told_by_the_bits_of_y(dtype: str):
+    """Mean and variance, in fp32, have other bits than any other sum of the same numbers."""
+    known = Expectation(Recipe(OPERATORS["conv_bn_forward"], parse("bn n2 c8 h9 w7 k6 r3 s3 p1"), dtype, "fixed", SEED))
+    given, g = known.inputs, known.recipe.geometry
+    z = _kept(ConvForward().reference(g.conv, {"x": given["x"], "w": given["w"]})["y"], given["x"])
+    mean, var = z.mean((0, 2, 3)), z.var((0, 2, 3))
+    scale = (given["gamma"] / np.sqrt(var + g.eps))[:, None, None]
+    y = (z - mean[:, None, None]) * scale + given["beta"][:, None, None]
+    outputs = {"y": y.astype(given["x"].dtype), "mean": mean * (1 + 1e-7), "var": var * (1 + 1e-7)}
+    outputs |= {name: known.reference[name] for name in known.reference if name.startswith("running")}
+    outputs = {name: array if name == "y" else array.astype(np.float32) for name, array in outputs.items()}
+    found = diagnose(known.recipe.operator, g, known.inputs, outputs)
+    assert names(found) == ("z rounded to the tensors' format before batch norm",)
+
+
+def test_zero_points_by_the_sums_of_the_first_groups_filters():
+    recipe = Recipe(OPERATORS["conv_requantized"], parse("q n2 c6 h4 w4 k6 r3 s3 g3 zx5"), "int8", "scales", SEED)
+    known = Expectation(recipe)
+    x, w = (known.inputs[name].astype(np.float64) for name in "xw")
+    sums = ConvForward().reference(parse("n2 c6 h4 w4 k6 r3 s3 g3"), {"x": x, "w": w})["y"]
+    for k in range(6):
+        sums[:, k] -= 5 * w[k % 2].sum()
+    scaled = sums * known.inputs["scale"].astype(np.float64)[:, None, None] + recipe.geometry.y_zero_point
+    outputs = {"y": np.clip(np.rint(scaled), -128, 127).astype(np.int8)}
+    found = diagnose(recipe.operator, recipe.geometry, known.inputs, outputs)
+    assert names(found) == ("zero point of x taken off with the sums of the first group's filters",)
+
+
+def test_images_that_no_worker_has():
+    """Four workers have a quarter of the batch each, rounded down; dbias is made by another loop."""
+    known = case("conv_backward_weight", "n7 c3 h6 w5 k4 r2 s3 b1")
+    dy = known.inputs["dy"].copy()
+    dy[4:] = 0
+    outputs = known.reference | {"dw": known.holding(known.inputs | {"dy": dy}).reference["dw"]}
+    assert names(diagnosed(known, outputs)) == ("images beyond blocks of 4 left out",)
+
+
+def test_what_no_window_reaches_is_not_written():
+    known = case("conv_backward_data", "n2 c3 h9 w9 k4 r2 s2 u3")
+    dx = np.where(known.reference["dx"] == 0, 1.0, known.reference["dx"])
+    assert names(diagnosed(known, {"dx": dx})) == ("what must be zero is not, as if never written",)
+
+
+def test_a_gradient_of_the_bias_that_every_block_adds():
+    known = case("conv_backward_weight", "n2 c6 h7 w5 k4 r2 s3 b1")
+    outputs = known.reference | {"dbias": 3 * known.reference["dbias"]}
+    assert names(diagnosed(known, outputs)) == ("dbias added more than once",)
+
+
 def test_a_diagnosis_is_a_phrase():
     assert str(Diagnosis(("stride ignored",), 0.0)) == "likely cause: stride ignored (explains 100%)"
     many = Diagnosis(("a", "b", "c", "d", "e"), 0.012)

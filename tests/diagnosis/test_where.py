@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from conformance.diagnosis.conditions import holds
+from conformance.diagnosis.nearby import Tried
 from conformance.diagnosis.traits import of_case, parameter
-from conformance.diagnosis.where import TRIES, Tried, where
+from conformance.diagnosis.where import TRIES, said, where
 from conformance.operators import parse
 from conformance.problems import PROBLEMS, Variant, at_level
 from conformance.problems.drawn import THIN, drawn
@@ -127,6 +128,63 @@ def test_whole_blocks_are_run_beside_what_fails():
     ]
     (found,) = where(given, defect)
     assert str(found) == "N*P*Q > 256 and no multiple of 256"
+
+
+FROM_ONE_CASE: dict[str, Defect] = {
+    "bias and channels of a group > 32": lambda g, v: g.bias and g.c // g.groups > 32,
+    "pointwise and stride differs by axis and outputs along W >= 2": lambda g, v: (
+        {*g.window} == {1} and len({*g.stride}) > 1 and g.output_size[-1] > 1
+    ),
+    "fp32 and channels of a group a multiple of 4 and outputs of a group a multiple of 4": lambda g, v: (
+        v.dtype == "fp32" and g.c // g.groups % 4 == 0 and g.k // g.groups % 4 == 0
+    ),
+    "16-bit and no padding and window = image on every axis": lambda g, v: (
+        v.dtype == "bf16" and g.size == g.window and max(g.size) > 1 and not any(map(any, g.padding))
+    ),
+}
+"""Conditions of two or three things, and the defects: paths that few problems of the tables take."""
+
+
+@pytest.mark.parametrize("condition", FROM_ONE_CASE)
+def test_from_one_failing_case_others_are_made(condition):
+    """It passed by a change of any parameter, and what was run to contrast with it passed too: nothing was said."""
+    defect = FROM_ONE_CASE[condition]
+    every = tried(defect, "standard")
+    first = min((one for one in every if one.failed), key=lambda one: one.size)
+    (found,) = where([first, *(one for one in every if not one.failed)][:60], defect)
+    geometries = [drawn("conv", random.Random(seed).choice, THIN, rank=seed % 3 + 1) for seed in range(300)]
+    held = [(g, Variant(("fp32", "bf16")[place % 2], "nchw", "fixed")) for place, g in enumerate(geometries)]
+    assert found.fails > 8
+    assert sum(holds(found.condition, of_case(*one)) != defect(*one) for one in held) <= 3
+
+
+def test_which_axis_it_is_is_decided_by_a_problem_with_its_axes_exchanged():
+    """All that failed had padding of W, most of them with one axis."""
+    defects: dict[str, Defect] = {
+        "padding before some axis": lambda g, v: any(before for before, _ in g.padding),
+        "padding before H": lambda g, v: g.rank > 1 and g.padding[-2][0] > 0,
+    }
+    for condition, defect in defects.items():
+        given = [one for one in tried(defect, "smoke") if one.geometry.rank < 3]
+        few = [one for one in given if not one.failed or one.geometry.rank == 1 or one.geometry.padding[-1][0]]
+        assert [str(one) for one in where(few, defect)] == [condition]
+
+
+def test_a_second_defect_that_few_cases_meet_hides_no_condition():
+    """One kernel failed where windows overlap, and on an image of 70,001 rows; "window > 1" was said of both."""
+
+    cases = tried(lambda g, v: g.groups > 1)
+    other = next(one for one in cases if not one.failed and one.geometry.n)
+    (found,) = where([*(one for one in cases if one is not other), Tried(other.geometry, other.variant, failed=True)])
+    assert (str(found), found.elsewhere) == ("groups > 1", 1)
+    assert f", 1 of {found.others} others" in said([found])
+
+
+def test_that_failing_cases_have_little_padding_is_no_condition():
+    """Of "the last row is left out" was said "where padding after H <= 1"."""
+    defect: Defect = lambda g, v: g.rank > 1 and max(sum(sides) for sides in g.padding) < 2  # noqa: E731
+    found = where(tried(defect, "smoke"), defect)
+    assert not any(one.most is not None and one.name.startswith("padding") for w in found for one in w.condition)
 
 
 def test_a_zero_point_that_is_taken_wrongly_has_a_name():
