@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from operator import gt
 from typing import Any
 
 from conformance.diagnosis.traits import Traits, of_case
@@ -15,6 +16,7 @@ from conformance.layouts import layouts_of
 from conformance.operators import GeometryError
 from conformance.operators.spatial import IMAGE, WINDOW
 from conformance.problems import Variant
+from conformance.problems.drawn import THIN
 from conformance.problems.features import Axis, axes
 from conformance.problems.parameters import SIMPLEST, cost, geometry, parameters
 
@@ -104,12 +106,17 @@ def _power(size: int) -> int:
 
 
 def changed(one: Tried, change: dict[str, int]) -> Tried | None:
-    """A case with other parameters; None where they are the same, or there is no such problem."""
+    """A case with other parameters; None where they are the same, or there is no such problem, or it is large: 256 rows
+    of a long image took three minutes."""
     own = parameters(one.geometry)
     try:
-        return Tried(geometry(one.geometry.family, own | change), one.variant, False) if own | change != own else None
+        made = geometry(one.geometry.family, own | change) if own | change != own else None
     except GeometryError:
         return None
+    allowed = (max(thin, its + its // 4) for thin, its in zip(THIN, cost(one.geometry), strict=True))
+    if made is None or any(map(gt, cost(made), allowed)):
+        return None
+    return Tried(made, one.variant, failed=False)
 
 
 def toggled(failing: Tried, dtypes: Iterable[str]) -> Iterator[Tried]:

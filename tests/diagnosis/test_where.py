@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from conformance.diagnosis.conditions import holds
-from conformance.diagnosis.nearby import Tried
+from conformance.diagnosis.nearby import Tried, toggled
 from conformance.diagnosis.traits import of_case, parameter
 from conformance.diagnosis.where import TRIES, said, where
 from conformance.operators import parse
 from conformance.problems import PROBLEMS, Variant, at_level
 from conformance.problems.drawn import THIN, drawn
-from conformance.problems.parameters import parameters
+from conformance.problems.parameters import cost, parameters
 
 Defect = Callable[[Any, Variant], bool]
 """Whether a kernel with the defect fails on a problem in a variant."""
@@ -156,6 +156,14 @@ def test_from_one_failing_case_others_are_made(condition):
     held = [(g, Variant(("fp32", "bf16")[place % 2], "nchw", "fixed")) for place, g in enumerate(geometries)]
     assert found.fails > 8
     assert sum(holds(found.condition, of_case(*one)) != defect(*one) for one in held) <= 3
+
+
+def test_no_problem_near_a_long_one_is_large():
+    """Of a row of 140,009 elements one with 256 rows was made, which took three minutes."""
+    long = Tried(parse("bn n1 c1 d1 h1 w140009 k1 t1 r1 s1"), Variant("fp32", "ncdhw", "fixed"), failed=True)
+    near = [one.geometry.descriptor for one in toggled(long, ["fp32"])]
+    assert "bn n1 c1 d1 h1 w140010 k1 t1 r1 s1" in near
+    assert max(cost(parse(one))[1] for one in near) < 1.3 * cost(long.geometry)[1]
 
 
 def test_which_axis_it_is_is_decided_by_a_problem_with_its_axes_exchanged():
