@@ -311,7 +311,7 @@ def test_causes_and_other_kinds_of_failure_are_counted_apart():
     several = group([small, wrong(descriptor=SMALL, distribution="special"), raised("E: no at acme.py:1")])
     assert amount(several) == "1 likely cause, 1 other kind of failure, 3 cases"
     assert [(one.counted, one.title, described(one.smallest)) for one in several] == [
-        ("2 cases (1 explained)", f"{CAUSES[0]}, or {CAUSES[1]}", f"{SMALL} (fp32 nchw fixed)"),
+        ("2 cases", f"{CAUSES[0]}, or {CAUSES[1]}", f"{SMALL} (fp32 nchw fixed)"),
         ("1 case", "conv_forward: raised E: no at acme.py:1", f"{LARGE} (fp32 nchw fixed)"),
     ]
     assert amount(group([as_read(broken())])) == "1 kind of failure, 1 case"

@@ -65,6 +65,8 @@ class Summary:
         self._failed: list[tuple[Record, Any]] = []
         """With pytest's report."""
         self._evidence = RunEvidence()
+        self._deciding: Counter[str] = Counter()
+        """Implementation -> cases that were run to find out where it fails."""
         self._own: list[Record] = []
         """Of the problems that torch modules are made for."""
         self._counted: list[tuple[Record, int]] = []
@@ -90,6 +92,7 @@ class Summary:
         if modules.is_own(record):
             self._own.append(record)
         self._evidence.add(record)
+        self._deciding[record.implementation] += record.problem.startswith(DECIDING)
         if uncounted := record.cases - (report is not None):
             self._counted.append((record, uncounted))
 
@@ -295,7 +298,8 @@ class Summary:
             reporter.section("failures")
         for name, found in groupby(failed, key=lambda one: one.implementation):
             groups = list(found)
-            reporter.write_line(f"{name}: {amount(groups)}", bold=True)
+            more = f"; {many(self._deciding[name], 'more problem')} run to find out where" * bool(self._deciding[name])
+            reporter.write_line(f"{name}: {amount(groups)}{more}", bold=True)
             for number, one in enumerate(groups[:MAX_GROUPS], start=1):
                 smallest = one.smallest
                 reporter.write_line(f"{number}. {harmless(one.title)}: {one.counted}", red=True, bold=True)

@@ -107,9 +107,8 @@ class Group:
 
     @property
     def counted(self) -> str:
-        """Its cases, how many of them it is of by itself, if not of all, and who else has them."""
-        more = f" ({self.cases - self.attributed:,} explained)" if self.cause and self.attributed else ""
-        return f"{many(self.cases, 'case')}{more}" + (f", also of {', '.join(self.also)}" if self.also else "")
+        """Its cases, and who else has them."""
+        return many(self.cases, "case") + (f", also of {', '.join(self.also)}" if self.also else "")
 
     @property
     def smallest(self) -> Record:
