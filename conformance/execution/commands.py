@@ -15,6 +15,7 @@ from conformance.execution.verify import METHODS
 from conformance.exit_codes import ExitCode
 from conformance.implementations.errors import printable
 from conformance.inputs import DISTRIBUTIONS
+from conformance.judge.judgement import brief
 
 EXIT = {"pass": 0, "waived": 5, "fail": 1, "error": 1, "unsupported": 5, "unavailable": 5}
 
@@ -80,7 +81,7 @@ def _check(arguments: argparse.Namespace) -> int:
     except ValueError as error:
         print(f"error: {printable(str(error))}", file=sys.stderr)
         return ExitCode.UNUSABLE
-    _show(result.explain(where=False))  # where else it fails is found by more calls, which may hang
+    _show(brief(result.explain(where=False)))  # where else it fails is found by more calls, which may hang
     if condition := result.where():
         print(condition)
     return EXIT[result.status]

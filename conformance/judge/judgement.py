@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,6 +19,7 @@ EQUALITY_DISTRIBUTIONS = frozenset(
     ("integer", "impulse", "special", "nonfinite", "range", "subnormal", "mixed", "large", "small", "close", "codes")
 ) | {"ties"}  # of requantized results
 STATISTICS_DISTRIBUTIONS = frozenset({"fixed", "bits"})
+NO_PRECISION = "inferred precision: unknown"
 MEANT = 1e12
 """The largest share of a limit that says anything as a number."""
 
@@ -100,11 +102,27 @@ class Judgement:
             lines.append(f"{self.output} is not verified: limits exceed most of its results, so that zeros would pass")
         if self.profile and not self.passed:
             # a gain of 1 + 1e-5 is no arithmetic, and was taken for one
-            inferred = f"{self.inferred.arithmetic}, if the errors are rounding" if self.inferred else "unknown"
-            lines.append(f"inferred precision: {inferred}")
+            known = self.inferred
+            lines.append(
+                f"inferred precision: {known.arithmetic}, if the errors are rounding" if known else NO_PRECISION
+            )
         if self.where:
             lines.append(f"error locations: {self.where}")
         return "\n".join(lines)
+
+
+def brief(explanation: str) -> str:
+    """An explanation without numbers that say no more than its other lines: a count that stands there already, and the
+    statistics of elements that are further off than any precision."""
+    blocks = re.split(r"^(?=\w+: [\d,]+ of [\d,]+ elements mismatched)", explanation, flags=re.MULTILINE)
+    kept = []
+    for block in blocks:
+        far = NO_PRECISION in block and not re.match(r"\w+: 0 of ", block)
+        dropped = (
+            rf"^(?:{NO_PRECISION}|mismatched elements [\d.e+]+ exceeds limit 0{'|worst error / bound .*' * far})\n?"
+        )
+        kept.append(re.sub(dropped, "", block, flags=re.MULTILINE))
+    return "".join(kept).rstrip("\n")
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,11 +145,10 @@ def _verifies(config: pytest.Config) -> bool:
 
 
 def first_failure(record: Record) -> Iterator[str]:
-    """In two lines, while the others run."""
-    case = " ".join(filter(None, (record.implementation, record.operator, described(record))))
-    yield harmless(f"{record.status.upper()} {case}: {record.headline}")
-    if record.command:
-        yield f"reproduce: {record.command}"
+    """In two lines, while the others run: the problem once, which is as large as they come, and no contract."""
+    what = record.headline.partition(" (contract: ")[0]
+    yield harmless(f"{record.status.upper()} {record.implementation} {record.operator}: {what}")
+    yield f"reproduce: {record.command}" if record.command else f"case: {described(record)}"
 
 
 def estimate(path: Path, tests: int) -> str:

@@ -21,6 +21,7 @@ from conformance.execution.workers import printed
 from conformance.exit_codes import ExitCode
 from conformance.implementations.devices import missing
 from conformance.implementations.implementation import NOT_IMPLEMENTED, Implementation, ImplementationError
+from conformance.judge.judgement import brief
 from conformance.operators import OPERATORS, takes
 from conformance.plugin import options, run_command
 from conformance.plugin.progress import duration
@@ -308,7 +309,8 @@ class Summary:
                 if case := described(smallest):
                     reporter.write_line(f"smallest case: {case}")
                 if number <= MAX_WHOLE and style != "no":
-                    _show(reporter, smallest, getattr(reports[id(smallest)], "longrepr", None), one.cause)
+                    text = smallest.explanation if terminal.DETAILS in self._listed else brief(smallest.explanation)
+                    _show(reporter, smallest, text, getattr(reports[id(smallest)], "longrepr", None), one.cause)
                 if smallest.command:
                     reporter.write_line(f"reproduce: {smallest.command}")
                 if os.environ.get("GITHUB_ACTIONS") == "true":
@@ -345,12 +347,12 @@ def _annotation(one: Group, condition: str, path: str) -> str:
     return f"::error {file}title={Path(one.implementation).name.translate(_TITLE)}::{message}"
 
 
-def _show(reporter: pytest.TerminalReporter, record: Record, raised: Any, cause: str) -> None:
+def _show(reporter: pytest.TerminalReporter, record: Record, text: str, raised: Any, cause: str) -> None:
     """What the kernel raised, without the line on the worker that had it; else the reason."""
     if record.status == "error" and hasattr(raised, "toterminal") and "\nreproduce: " not in str(raised):
         raised.toterminal(reporter._tw)
         return
-    for line in f"{record.status.upper()}: {record.explanation}".splitlines():
+    for line in f"{record.status.upper()}: {text}".splitlines():
         # a small problem is often explained by several mistakes: the group's says more
         if not (cause and line.startswith("likely cause: ")):
             reporter.write_line(harmless(line))

@@ -235,7 +235,15 @@ FILES = {
     "operator": (RIGHT + "a.implements('conv')", "operator: 'conv' is not one of conv_forward, "),
     "keyword": (
         RIGHT + "@a.implements('conv_forward')\ndef f(x, w, bias, *, strides): pass",
-        "keyword parameters of f: 'strides' is not one of stride, padding",
+        "f has a keyword parameter 'strides'; the suite passes (x, w, bias, *, stride, padding, dilation, groups, lay",
+    ),
+    "missing": (
+        RIGHT + "@a.implements('conv_forward')\ndef f(x, w, bias, strides, padding): pass",
+        "f cannot be called, missing a required argument: 'strides'; the suite passes (x, w, bias, *, stride, padding",
+    ),
+    "too-few": (
+        RIGHT + "@a.implements('conv_forward')\ndef f(x, w, *, stride): pass",
+        "f cannot be called, too many positional arguments; the suite passes (x, w, bias, *, stride, padding, ",
     ),
     "field": (RIGHT + "Contract(accumulator='fp32')", "unexpected keyword argument 'accumulator'"),
     "value": (RIGHT + "Contract(inputs='fp8')", "Contract(inputs='fp8'): must be one of exact, "),
@@ -289,9 +297,10 @@ RESULTS = {
     "infinite": ("return y * 0 + float('inf')", "fail", "y: 32 of 32 elements mismatched"),
     "two": ("return y, y", "fail", "returned 2 results; expected 1 (y)"),
     "none-at-all": ("return ()", "fail", "returned 0 results; expected 1 (y)"),
-    "None": ("return None", "fail", "returned builtins.NoneType; expected numpy.ndarray"),
-    "list": ("return y.tolist()", "fail", "returned builtins.list; expected numpy.ndarray"),
-    "dict": ("return {'y': y}", "fail", "returned builtins.dict; expected numpy.ndarray"),
+    "None": ("return None", "fail", "returned None; expected numpy.ndarray"),
+    "list": ("return y.tolist()", "fail", "returned list; expected numpy.ndarray"),
+    "list-of-channels": ("return y[0].tolist()", "fail", "returned list; expected numpy.ndarray"),
+    "dict": ("return {'y': y}", "fail", "returned dict; expected numpy.ndarray"),
     "foreign": (
         "import array; return array.array('f', y.ravel())",
         "fail",
@@ -320,8 +329,11 @@ def test_results(project: Project):
 
 
 FAULTS = {
-    "too-few": ("", "def f(x, w, *, stride): pass", "raised TypeError: f() takes 2 positional arguments but 3 "),
-    "too-many": ("", "def f(x, w, bias, out): pass", "f() missing 1 required positional argument: 'out'"),
+    "decorated": (
+        "",
+        "def f(*given):\n    return g(*given)\n\nf.__wrapped__ = g = lambda x, w: x",  # the signature is not f's own
+        "raised TypeError: <lambda>() takes 2 positional arguments but 3 ",
+    ),
     "deep": ("", "def f(x, w, bias):\n    np.reshape(x, 5)", "cannot reshape array of size 32 into shape (5,) at "),
     "when": (", when=lambda p: p.group == 1", FORWARD, "when=... raised AttributeError: 'ConvGeometry' object has no"),
 }
