@@ -51,7 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register markers, check the command line, open the records."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if run_command.is_running(config) and reporter is not None:
-        run_command.end_otherwise(reporter, lambda: config.stash[SESSION].summary.end(reporter))
+        run_command.begin_and_end_otherwise(reporter, lambda: config.stash[SESSION].summary.end(reporter))
     for device in DEVICES:
         config.addinivalue_line("markers", f"{device}: cases of implementations on this device")
     for text in MARKERS.values():

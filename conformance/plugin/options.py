@@ -73,7 +73,7 @@ def add(parser: Any) -> None:
         "--show",
         action="append",
         metavar="STATUS",
-        help=f"list the cases of a status, or {DETAILS}: accuracy, statistics",
+        help=f"list the cases of a status, or {DETAILS}",
     )
     group.addoption("--records", metavar="FILE", help="write one JSON line per verdict to a new file")
     group.addoption("--resume", action="store_true", help="run only what has no verdict in the file of records")

@@ -108,6 +108,8 @@ class Progress:
     def end(self) -> None:
         """What follows is the summary."""
         self._over.set()
+        if self._reporter is not None:
+            self._reporter.currentfspath = None  # pytest ends the line, and would do so again in its summary
 
     def add(self, record: Record, tests: int | None) -> None:
         """Count a verdict, and show the first that fails; `tests` is how many there are, and 0 where pytest shows how

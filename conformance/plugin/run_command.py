@@ -173,9 +173,22 @@ def _short(test: str) -> str:
     return (test.partition("::")[2] or test).removeprefix("test_")
 
 
-def end_otherwise(reporter: Any, end: Callable[[], None]) -> None:
-    """Pytest's line at the end counts what did not run, its words on an interrupt are of its own files, and its names
-    of tests begin with where the suite is installed."""
+def begin_and_end_otherwise(reporter: Any, end: Callable[[], None]) -> None:
+    """Pytest's first lines count tests of which some are none, its line at the end what did not run; its words on an
+    interrupt are of its own files, and its names of tests begin with where the suite is installed."""
+    collecting, separate = reporter.report_collect, reporter.write_sep
+
+    def collected(final: bool = False) -> None:
+        if not final:
+            collecting()
+        elif reporter.isatty():
+            reporter.rewrite("", erase=True)
+            reporter.rewrite("")
+
+    reporter.report_collect = collected
+    reporter.write_sep = lambda sign, title=None, **told: (
+        separate(sign, title, **told) if title != "test session starts" else None
+    )
     reporter.summary_stats = end
     reporter._locationline = lambda test, *_: f"{_short(str(test))} "
     reporter._report_keyboardinterrupt = lambda: None if reporter._session else reporter.write_line("interrupted")

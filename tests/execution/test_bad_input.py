@@ -300,6 +300,7 @@ RESULTS = {
     "None": ("return None", "fail", "returned None; expected numpy.ndarray"),
     "list": ("return y.tolist()", "fail", "returned list; expected numpy.ndarray"),
     "list-of-channels": ("return y[0].tolist()", "fail", "returned list; expected numpy.ndarray"),
+    "empty-list": ("return []", "fail", "returned list; expected numpy.ndarray"),
     "dict": ("return {'y': y}", "fail", "returned dict; expected numpy.ndarray"),
     "foreign": (
         "import array; return array.array('f', y.ravel())",
