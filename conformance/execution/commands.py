@@ -11,11 +11,11 @@ from conformance.execution.check import CheckResult, check
 from conformance.execution.export import export
 from conformance.execution.process import SECONDS
 from conformance.execution.selection import seed_number
+from conformance.execution.status import brief
 from conformance.execution.verify import METHODS
 from conformance.exit_codes import ExitCode
 from conformance.implementations.errors import printable
 from conformance.inputs import DISTRIBUTIONS
-from conformance.judge.judgement import brief
 
 EXIT = {"pass": 0, "waived": 5, "fail": 1, "error": 1, "unsupported": 5, "unavailable": 5}
 
@@ -52,8 +52,11 @@ def _declare(parser: argparse.ArgumentParser) -> None:
 
 def _verdict(arguments: argparse.Namespace) -> CheckResult:
     problems = [text for text in (arguments.text, arguments.problem) if text is not None]
+    if " " in arguments.kernel and not Path(arguments.kernel).exists():
+        raise ValueError(f"{arguments.kernel!r}: give the file first, and then the problem")
     if len(problems) != 1:
-        raise ValueError("PROBLEM: give one, such as 'n1 c8 h9 w9 k4 r3 s3 p1'")
+        every = f"or verify on all: conformance run {arguments.kernel}"
+        raise ValueError(f"PROBLEM: give one, such as 'n1 c8 h9 w9 k4 r3 s3 p1', {every}")
     named = arguments.impl and arguments.impl != arguments.kernel
     return check(
         f"{arguments.kernel}::{arguments.impl}" if named else arguments.kernel,

@@ -165,9 +165,6 @@ class Implementation:
             raise ImplementationError(f"device={self.device!r}: must be one of {', '.join(DEVICES)}")
         if not hasattr(self.arrays, "from_host"):
             raise ImplementationError(f"arrays={self.arrays!r}: must be a bridge, such as torch_arrays('cuda')")
-        if hasattr(self.arrays, "unavailable"):  # which nobody would ask any more
-            renamed = "unavailable() of a bridge is now require(), which raises conformance.Unavailable"
-            raise ImplementationError(f"arrays={self.arrays!r}: {renamed}")
         if not isinstance(self.contract, Contract):
             raise ImplementationError(f"contract={self.contract!r}: must be a Contract(...)")
         _known("unsafe", self.unsafe, ("threads", "fork"))
@@ -194,6 +191,8 @@ class Implementation:
         (`*, stride, padding`). Stack the decorator to declare another contract for some of the dtypes. A mapping of
         `layouts` names orders of axes of one's own: `{"mine": "chwn"}`, with groups `{"ours": "ghwcn"}`.
         """
+        if callable(operator):
+            raise ImplementationError('implements needs the operator: @acme.implements("conv_forward")')
         _known("operator", [operator], vocabulary().operators)
         _known("dtypes", dtypes, DECLARABLE)
         _known(f"dtypes of {operator}", dtypes, vocabulary().operators[operator][3])

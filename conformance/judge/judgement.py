@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,7 +18,6 @@ EQUALITY_DISTRIBUTIONS = frozenset(
     ("integer", "impulse", "special", "nonfinite", "range", "subnormal", "mixed", "large", "small", "close", "codes")
 ) | {"ties"}  # of requantized results
 STATISTICS_DISTRIBUTIONS = frozenset({"fixed", "bits"})
-NO_PRECISION = "inferred precision: unknown"
 MEANT = 1e12
 """The largest share of a limit that says anything as a number."""
 
@@ -107,19 +105,6 @@ class Judgement:
         if self.where:
             lines.append(f"error locations: {self.where}")
         return "\n".join(lines)
-
-
-def brief(explanation: str) -> str:
-    """An explanation without numbers that say no more than its other lines: a count that stands there already, and the
-    statistics of elements that are further off than any precision."""
-    blocks = re.split(r"^(?=\w+: [\d,]+ of [\d,]+ elements mismatched)", explanation, flags=re.MULTILINE)
-    kept = []
-    for block in blocks:
-        dropped = [NO_PRECISION, "mismatched elements .* exceeds limit 0"]
-        if NO_PRECISION in block and not re.match(r"\w+: 0 of ", block):
-            dropped.append("worst error / bound .*")
-        kept.append(re.sub(rf"^(?:{'|'.join(dropped)})(?:\n|\Z)", "", block, flags=re.MULTILINE))
-    return "".join(kept).rstrip("\n")
 
 
 @dataclass(frozen=True, slots=True)

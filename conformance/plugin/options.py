@@ -79,7 +79,6 @@ def add(parser: Any) -> None:
     group.addoption("--resume", action="store_true", help="run only what has no verdict in the file of records")
     group.addoption("--overwrite", action="store_true", help="replace the file of records, if there is one")
     group.addoption("--report", metavar="DIR", help="write a page and a summary in Markdown there")
-    group.addoption("--pace", metavar="FILE", help="say how long it will take, by the records of an earlier run")
     group.addoption("--order", type=int, metavar="N", help="time in the order of an earlier run (default: random)")
     group.addoption("--visits", type=_visits, metavar="N", help="times that each kernel is come back to (default: 7)")
 

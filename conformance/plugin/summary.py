@@ -16,12 +16,12 @@ import pytest
 from msgspec.structs import replace
 
 from conformance.execution.case import Case
+from conformance.execution.status import brief
 from conformance.execution.verify import verify
 from conformance.execution.workers import printed
 from conformance.exit_codes import ExitCode
 from conformance.implementations.devices import missing
 from conformance.implementations.implementation import NOT_IMPLEMENTED, Implementation, ImplementationError
-from conformance.judge.judgement import brief
 from conformance.operators import OPERATORS, takes
 from conformance.plugin import options, run_command
 from conformance.plugin.progress import duration
@@ -266,7 +266,8 @@ class Summary:
             stopped = getattr(reporter._session, "shouldstop", False) or getattr(reporter._session, "shouldfail", False)
             text = f"INCOMPLETE, {str(stopped or 'interrupted').rstrip('.')}: {text or 'nothing was verified'}"
         elif not verified:
-            text = "; ".join(filter(None, (text, NOTHING)))
+            why = "-k, -m or --deselect leaves no test" if reporter.stats.get("deselected") else ""
+            text = "; ".join(filter(None, (text, why, NOTHING)))
         took = f"{harmless(text)} ({duration(reporter._session_start.elapsed().seconds)})"
         wrong = self.incomplete or not verified or any(one.failed for one in self._verdicts)
         color = {"red" if wrong else "green": True}

@@ -61,8 +61,8 @@ class Taped(Struct, frozen=True):
 
 def is_several(result: Any) -> bool:
     """Whether these are several results. An array that was made a list is one, of the wrong type."""
-    nested = type(result) is list and (not result or any(isinstance(one, (list, int, float)) for one in result))
-    return isinstance(result, (tuple, list)) and not nested
+    array = type(result) is list and {*map(type, result)} <= {list, int, float}
+    return isinstance(result, (tuple, list)) and not array
 
 
 def started(function: Callable[..., Any], given: Sequence[Any], parameters: Mapping[str, Any]) -> Result:

@@ -218,11 +218,6 @@ FILES = {
         "from conformance import *\nImplementation('acme', arrays=numpy_arrays)",
         "arrays=<function numpy_arrays",
     ),
-    "old-bridge": (
-        "from conformance import *\nclass Old(type(numpy_arrays())):\n    def unavailable(self): return ''\n"
-        "Implementation('acme', arrays=Old())",
-        "unavailable() of a bridge is now require(), which raises conformance.Unavailable",
-    ),
     "contract": (
         "from conformance import *\nImplementation('acme', contract='fp32')",
         "contract='fp32': must be a Contract",
@@ -232,6 +227,7 @@ FILES = {
         "dtypes: 'float32' is not one of fp32, bf16",
     ),
     "layout": (RIGHT + "a.implements('conv_forward', layouts=('NCHW',))", "layouts: 'NCHW' is not one of nchw, nhwc"),
+    "no-operator": (RIGHT + "@a.implements\ndef f(x, w, bias): pass", "needs the operator: @acme.implements("),
     "operator": (RIGHT + "a.implements('conv')", "operator: 'conv' is not one of conv_forward, "),
     "keyword": (
         RIGHT + "@a.implements('conv_forward')\ndef f(x, w, bias, *, strides): pass",
