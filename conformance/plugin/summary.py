@@ -300,18 +300,20 @@ class Summary:
             reporter.section("failures")
         for name, found in groupby(failed, key=lambda one: one.implementation):
             groups = list(found)
+            conditions = [located(one, self._evidence) for one in groups[:MAX_GROUPS]]
             more = f"; {many(self._deciding[name], 'more problem')} run to find out where" * bool(self._deciding[name])
+            more += ", in vain" * bool(more and not any(conditions))
             reporter.write_line(f"{name}: {amount(groups)}{more}", bold=True)
-            for number, one in enumerate(groups[:MAX_GROUPS], start=1):
+            for number, (one, condition) in enumerate(zip(groups, conditions, strict=False), start=1):
                 smallest = one.smallest
                 reporter.write_line(f"{number}. {harmless(one.title)}: {one.counted}", red=True, bold=True)
-                if condition := located(one, self._evidence):
+                if condition:
                     reporter.write_line(condition)
                 if case := described(smallest):
                     reporter.write_line(f"smallest case: {case}")
                 if number <= MAX_WHOLE and style != "no":
-                    text = smallest.explanation if terminal.DETAILS in self._listed else brief(smallest.explanation)
-                    _show(reporter, smallest, text, getattr(reports[id(smallest)], "longrepr", None), one.cause)
+                    raised = getattr(reports[id(smallest)], "longrepr", None)
+                    _show(reporter, one, raised, terminal.DETAILS in self._listed)
                 if smallest.command:
                     reporter.write_line(f"reproduce: {smallest.command}")
                 if os.environ.get("GITHUB_ACTIONS") == "true":
@@ -348,12 +350,15 @@ def _annotation(one: Group, condition: str, path: str) -> str:
     return f"::error {file}title={Path(one.implementation).name.translate(_TITLE)}::{message}"
 
 
-def _show(reporter: pytest.TerminalReporter, record: Record, text: str, raised: Any, cause: str) -> None:
-    """What the kernel raised, without the line on the worker that had it; else the reason."""
+def _show(reporter: pytest.TerminalReporter, one: Group, raised: Any, details: bool) -> None:
+    """What the kernel raised, without the line on the worker that had it; else the reason, without what the group's
+    heading says of all cases: a small problem is often explained by several mistakes or precisions."""
+    record = one.smallest
     if record.status == "error" and hasattr(raised, "toterminal") and "\nreproduce: " not in str(raised):
         raised.toterminal(reporter._tw)
         return
+    text = record.explanation if details else brief(record.explanation)
+    hidden = {"likely cause": bool(one.cause), "inferred precision": not details}
     for line in f"{record.status.upper()}: {text}".splitlines():
-        # a small problem is often explained by several mistakes: the group's says more
-        if not (cause and line.startswith("likely cause: ")):
+        if not hidden.get(line.partition(": ")[0]):
             reporter.write_line(harmless(line))
