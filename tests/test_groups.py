@@ -362,6 +362,9 @@ def test_another_dtype_is_one_kind_of_failure_where_no_value_is_left_to_compare(
     assert shown(group([*records, empty])) == [("right values in another dtype", 4, 1)]
     other = wrong(**results | {"reason": "y has dtype int32; expected fp32"}, descriptor="n0 c2 h5 w5 k2 r3 s3")
     assert len(group([*records, other])) == 2
+    shape = {"reason": "y has shape (1, 2, 5, 5); expected (1, 2, 3, 3) (nchw)", "checks": {}}
+    shapes = [wrong("A", **shape, problem=str(n)) for n in range(3)]
+    assert len(group([*shapes, wrong(**shape, descriptor="n1 c2 h5 w5 k2 r3 s3 g2")])) == 2
 
 
 def test_long_messages_take_no_time():

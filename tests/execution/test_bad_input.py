@@ -326,10 +326,10 @@ def test_results(project: Project):
 
 
 FAULTS = {
-    "decorated": (
+    "decorated": (  # the signature is not its own
         "",
-        "def f(*given):\n    return g(*given)\n\nf.__wrapped__ = g = lambda x, w: x",  # the signature is not f's own
-        "raised TypeError: <lambda>() takes 2 positional arguments but 3 ",
+        "@__import__('functools').wraps(lambda x, w: x)\ndef f(*given): np.reshape(given[0], 5)",
+        "cannot reshape array of size 32 into shape (5,) at ",
     ),
     "deep": ("", "def f(x, w, bias):\n    np.reshape(x, 5)", "cannot reshape array of size 32 into shape (5,) at "),
     "when": (", when=lambda p: p.group == 1", FORWARD, "when=... raised AttributeError: 'ConvGeometry' object has no"),
