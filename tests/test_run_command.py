@@ -141,6 +141,7 @@ def test_what_is_no_command_line_is_told_what_to_type(
     words: str, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, folder: Path
 ):
     monkeypatch.chdir(folder)
+    status: Any
     try:
         status = main(shlex.split(words))
     except SystemExit as end:

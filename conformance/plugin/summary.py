@@ -307,10 +307,9 @@ class Summary:
             for number, (one, condition) in enumerate(zip(groups, conditions, strict=False), start=1):
                 smallest = one.smallest
                 reporter.write_line(f"{number}. {harmless(one.title)}: {one.counted}", red=True, bold=True)
-                if condition:
-                    reporter.write_line(condition)
-                if case := described(smallest):
-                    reporter.write_line(f"smallest case: {case}")
+                case = described(smallest)
+                for line in filter(None, (condition, f"smallest case: {case}" * bool(case))):
+                    reporter.write_line(line)
                 if number <= MAX_WHOLE and style != "no":
                     raised = getattr(reports[id(smallest)], "longrepr", None)
                     _show(reporter, one, raised, terminal.DETAILS in self._listed)
