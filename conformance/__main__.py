@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
+import re
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NoReturn
 
 from conformance import __version__
@@ -74,6 +78,16 @@ def _parser(names: Iterable[str]) -> Parser:
     return parser
 
 
+def _meant(words: Sequence[str]) -> str:
+    """What to type, where the first word is no command."""
+    near = difflib.get_close_matches(words[0], FAMILIES, 1)
+    if near and not Path(words[0]).exists():
+        return f"did you mean {near[0]}?"
+    verb = "check" if re.match(r"(\w+ )?n\d", " ".join(words[1:])) else "run"
+    meant = shlex.join(["conformance", verb, *words])
+    return f"to verify a file or an implementation: {meant} (commands: conformance --help)"
+
+
 def main(words: Sequence[str] | None = None) -> int:
     """Run a command line; return its exit status, one of `conformance.exit_codes`."""
     for descriptor in range(3):  # closed by whoever started us: the next file would be taken for it
@@ -87,6 +101,11 @@ def main(words: Sequence[str] | None = None) -> int:
         elif hasattr(stream := getattr(sys, name), "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # a name that the locale cannot show is no reason to fail
     words = sys.argv[1:] if words is None else list(words)
+    if words[:1] == ["help"]:
+        words = [*words[1:], "--help"]
+    if words and words[0] not in FAMILIES and not words[0].startswith("-"):
+        print(f"conformance: error: {words[0]} is no command; {_meant(words)}", file=sys.stderr)
+        return ExitCode.UNUSABLE
     try:
         if words[:1] == ["run"] and not {"-h", "--help", "--help-expert"} & {*words}:
             from conformance.plugin import run_command
@@ -94,7 +113,12 @@ def main(words: Sequence[str] | None = None) -> int:
             return run_command.run(words[1:])
         named = [word for word in words[:1] if word in FAMILIES]
         parser = _parser(named if named or words[:1] == ["--version"] else FAMILIES)
-        arguments = parser.parse_args(words)
+        arguments, left = parser.parse_known_args(words)
+        if "text" in arguments and not any(word.startswith("-") for word in left):
+            # a problem without quotes, or behind an option
+            arguments.text = " ".join(filter(None, [arguments.text, *left])) or None
+        elif left:
+            parser.error(f"unrecognized arguments: {' '.join(left)} (options: conformance {words[0]} --help)")
         if not hasattr(arguments, "run"):
             parser.print_help()
             return ExitCode.GOOD

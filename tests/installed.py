@@ -25,7 +25,7 @@ RUNS = {
     f"conformance run 'wröng kernel.py' {ONE}": (1, "1 fail"),
     "conformance run numpy-direct --level smoke --operator max_pool_forward": (0, "pass"),
     f"conformance run {UNUSABLE}": (4, "--level is given twice"),
-    "conformance run nowhere.py": (4, "--impl nowhere.py: no such file"),
+    "conformance run nowhere.py": (4, "nowhere.py: no such file"),
     "conformance list implementations": (0, "numpy-direct"),
     "conformance golden export golden --operator nothing": (4, "invalid choice"),
     "pytest unrelated": (0, "1 passed"),

@@ -70,19 +70,3 @@ def test_references_are_computed_anew_now_and_then(project: Project, names: tupl
     assert "(seen in suite/test_suite.py::test_conv_forward[third-" in outcome.text
     assert "Invalid: 2 verdicts since the last good check" in outcome.text
     assert outcome.records == [], "what is invalid is taken out"
-
-
-@pytest.mark.parametrize(
-    ("selection", "counts"),
-    {
-        (): "0 equal to their goldens; 1 have none",
-        ("--problem=edge.plain", "--distribution=fixed"): "1 equal to their goldens; 0 have none",
-        ("--problem=edge.plain", "--seed=5"): "0 equal to their goldens; 1 have none",
-    }.items(),
-)
-def test_references_with_a_golden_are_counted(project: Project, selection: tuple[str, ...], counts: str):
-    for name in ("acme", "same"):
-        project.kernel(name)
-    outcome = project.run(*selection, "--show=details")
-    assert outcome.exit == 0
-    assert f"references: {counts} (another seed or dtype, drawn, or level full)" in outcome.text

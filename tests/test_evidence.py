@@ -42,7 +42,8 @@ def line(records: list[schema.Record]) -> str:
 
 def test_the_condition_is_said_with_its_counts():
     records = run(lambda text, dtype: "u2" in text and dtype == "bf16")
-    assert line(records).startswith("fails where bf16 and stride of H > 1: 12 of 12 such cases, none of 60 others")
+    counts = "12 of 12 comparable cases with it, none of 60 without"
+    assert line(records).startswith(f"fails where bf16 and stride of H > 1: {counts}")
 
 
 def test_what_differs_in_one_parameter_and_passes_is_named():
@@ -98,25 +99,43 @@ def test_problems_are_run_unless_an_earlier_run_has_done_so(name: str, asked: bo
     assert bool(called) == asked
 
 
+def smoke(folder: Path, body: str) -> subprocess.CompletedProcess[str]:
+    """A run of a kernel."""
+    (folder / "acme.py").write_text(source(body=body))
+    asked = "--operator conv_forward --layout nchw --distribution fixed --level smoke -p no:cacheprovider -n2"
+    return subprocess.run(
+        [sys.executable, "-m", "conformance", "run", "acme.py", *asked.split()],
+        cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT), "GITHUB_ACTIONS": "true"}, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+
+
+def test_where_a_kernel_fails_everywhere_problems_are_run_in_vain(tmp_path: Path):
+    """The precision of the smallest case is not said beside that of all."""
+    text = smoke(tmp_path, "return y * y.dtype.type(1.001)").stdout
+    assert re.search(r"\nacme: 1 kind of failure, \d+ cases; \d+ more problems run to find out where, in vain\n", text)
+    assert ", errors as large as with " in text
+    assert "gain z" in text
+    assert "inferred precision" not in text
+
+
 def test_a_run_decides_by_problems_of_its_own(tmp_path: Path):
     """Few cases of smoke fail; with the problems that are drawn for it the condition is the kernel's. The process that
     writes the summary is none of those that ran the cases."""
-    (tmp_path / "acme.py").write_text(source(body="return y * 2 if groups > 1 and max(stride) > 1 else y"))
-    asked = "--operator conv_forward --layout nchw --distribution fixed --level smoke -p no:cacheprovider -n2"
-    run = subprocess.run(
-        [sys.executable, "-m", "conformance", "run", "acme.py", *asked.split()],
-        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT), "GITHUB_ACTIONS": "true"}, capture_output=True,
-        text=True, check=False,
-    )  # fmt: skip
+    run = smoke(tmp_path, "return y * 2 if groups > 1 and max(stride) > 1 else y")
     (annotation,) = (text for text in run.stdout.splitlines() if text.startswith("::error file=acme.py,line="))
     assert "%0Areproduce: conformance check acme.py '" in annotation
     (line,) = (text for text in run.stdout.splitlines() if text.startswith("fails where"))
     condition, counts = line.removeprefix("fails where ").split(": ", 1)
     assert sorted(condition.split(" and ")) == ["groups > 1", "stride of some axis > 1"]
-    found = re.match(r"(\d+) of (\d+) such cases \((\d+) of them drawn\), none of", counts)
+    found = re.match(r"(\d+) of (\d+) comparable cases with it, none of (\d+) without", counts)
     assert found, line
-    fails, such, drawn = map(int, found.groups())
+    fails, such, _ = map(int, found.groups())
     assert such - fails <= 1, "an empty batch hides it"
-    assert fails > drawn > 0
+    said = re.search(r"^acme: .*, (\d+) cases; (\d+) more problems run to find out where$", run.stdout, re.MULTILINE)
+    assert said, run.stdout
+    cases, decided = map(int, said.groups())
+    assert fails <= cases
+    assert decided > 0
     assert re.search(rf"^acme conv_forward fp32: \d+ of \d+ fail: .*where {condition} \(", run.stdout, re.MULTILINE)
     assert run.returncode == 1

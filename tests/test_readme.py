@@ -43,6 +43,19 @@ def test_example_of_readme_passes(tmp_path: Path):
     assert "error" not in counts
 
 
+@pytest.mark.parametrize("swapped", [False, True])
+def test_the_case_that_readme_looks_at_is_the_one_that_it_shows_failing(tmp_path: Path, swapped: bool):
+    """Its problem had a stride of 1, on which the kernel that swaps its strides passes."""
+    kernel, look, *_ = EXAMPLE.findall((ROOT / "README.md").read_text())
+    wrong = kernel.replace(":: stride[0], :: stride[1]", ":: stride[1], :: stride[0]")
+    (tmp_path / "acme.py").write_text(wrong if swapped else kernel)
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    run = subprocess.run([sys.executable, "-c", look], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.startswith("fail: " if swapped else "pass: ")
+    assert ("likely cause: strides swapped" in run.stdout) == swapped
+
+
 def test_vendor_guide_has_the_example_of_readme():
     first, second = (EXAMPLE.findall((ROOT / name).read_text())[0] for name in ("README.md", "docs/vendor-guide.md"))
     assert first == second

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -11,12 +12,13 @@ from typing import Any
 
 import pytest
 
+from conformance.__main__ import main
 from conformance.plugin import run_command
 from tests.conftest import ROOT, TINY
 from tests.kit import source
 
 ONE = (f"--problem={TINY}", "--dtype=fp32", "--layout=nchw", "--distribution=integer")
-WRONG = "acme conv_forward fp32: 1 of 1 fail: y: elements mismatched"
+WRONG = "acme conv_forward fp32: 1 of 1 fail: y: every element mismatched"
 
 
 @pytest.fixture
@@ -50,7 +52,10 @@ def test_the_verdict_is_the_last_line_and_counts_what_ran(folder: Path):
     assert status == 1
     assert lines[lines.index("= conformance =".center(100, "=")) + 1].startswith(WRONG)
     assert lines[-1].strip("= ").startswith(WRONG)
-    assert sum(line.startswith("FAIL acme conv_forward n1 c2 h4 ") for line in lines) == 1
+    assert lines[0].startswith("kernel-conformance ")
+    assert "collected" not in text
+    assert "mismatched elements " not in text, "the number of wrong elements is said once"
+    assert sum(line.startswith("FAIL acme conv_forward: y: ") for line in lines) == 1
     status, text = typed(folder, "right.py", "--dtype=bf16")
     assert (status, text.splitlines()[-1].strip("= ").partition(" (")[0]) == (0, "acme conv_forward fp32: 1 of 1 pass")
     assert text.count("unsupported") == 2
@@ -116,7 +121,19 @@ WORDS = {
     "test": (("right.py::test_conv_forward",), 4, "an implementation stands behind ::, not a test; choose with --op"),
     "all and one": (("right.py", "--all"), 4, "--all and right.py: give one of them"),
     "stepwise": (("acme.py", "--sw"), 1, "INCOMPLETE, Test failed, continuing from this test next run: acme "),
+    "details": (("acme.py", "--show=details"), 1, "\nmismatched elements 32 exceeds limit 0\n"),
     "verbose": (("acme.py", "-v"), 1, f"\nconv_forward[acme-{TINY.replace(' ', '_')}-fp32-nchw-integer] FAIL "),
+    "problem": (("right.py", "n1 c2 h5 w5 k2 r3 s3"), 4, "a problem is given with --problem, in quotes: --problem "),
+    "problem without quotes": (("right.py", "c2"), 4, "ERROR: c2: a problem is given with --problem, in quotes: "),
+    "name of a problem": (("right.py", "edge.plain"), 4, "a problem is given with --problem"),
+    "operator": (("right.py", "conv_forward"), 4, "conv_forward is an operator: give --operator conv_forward"),
+    "another case": (("RIGHT.py",), 4, "ERROR: RIGHT.py: no such file; did you mean right.py?"),
+    "one dash": (("right.py", "-operator", "conv_forward"), 4, "of several letters has two dashes: --operator"),
+    "no such test": (
+        ("right.py", "-k", "nothing"),
+        5,
+        "= -k, -m or --deselect leaves no test; NOTHING WAS ",
+    ),
     "Ctrl-C": (("acme.py", "-p", "interrupting"), 2, "= INCOMPLETE, interrupted: nothing was verified ("),
 }
 
@@ -127,6 +144,46 @@ def test_what_is_typed(folder: Path, words: tuple[str, ...], status: int, said: 
     assert (ended, said in text) == (status, True), text
     assert "pytest.main()" not in text
     assert "KeyboardInterrupt" not in text
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("acme.py", "acme.py is no command; to verify a file or an implementation: conformance run acme.py ("),
+        ("acme.py 'n1 c2 h5 w5'", "conformance check acme.py 'n1 c2 h5 w5' ("),
+        ("acme.py n1 c2", "conformance check acme.py n1 c2 ("),
+        ("torch-cpu --level smoke", "conformance run torch-cpu --level smoke ("),
+        ("runn acme.py", "runn is no command; did you mean run?"),
+        ("help check", "usage: conformance check "),
+        ("help", "usage: conformance "),
+        ("check acme.py --nonsense", "unrecognized arguments: --nonsense (options: conformance check --help)"),
+        ("list operators --nonsense", "unrecognized arguments: --nonsense (options: conformance list --help)"),
+        ("check acme.py", "give one, such as 'n1 c8 h9 w9 k4 r3 s3 p1', or verify on all: conformance run acme.py"),
+        ("check 'n1 c2 h5 w5' acme.py", "'n1 c2 h5 w5': give the file first, and then the problem"),
+    ],
+)
+def test_what_is_no_command_line_is_told_what_to_type(
+    words: str, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, folder: Path
+):
+    monkeypatch.chdir(folder)
+    status: Any
+    try:
+        status = main(shlex.split(words))
+    except SystemExit as end:
+        status = end.code
+    text = "".join(capsys.readouterr())
+    assert said in text
+    assert status == (0 if words.startswith("help") else 4)
+
+
+@pytest.mark.parametrize("words", ["n1 c2 h4 w4 k2 r3 s3", "'n1 c2 h4 w4 k2 r3 s3'"])
+def test_a_problem_may_come_without_quotes_and_behind_an_option(
+    words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, folder: Path
+):
+    monkeypatch.chdir(folder)
+    for line in (f"check right.py --dtype fp32 {words}", f"check right.py {words} --dtype fp32"):
+        assert main(shlex.split(line)) == 0
+        assert "pass: conv_forward of acme on 'n1 c2 h4 w4 k2 r3 s3', fp32 " in capsys.readouterr().out
 
 
 def test_with_benchmark_only_what_times_nothing_is_no_test():

@@ -34,12 +34,11 @@ BLOCK = 256
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tried:
-    """A case that was judged. `drawn` is one that was run to find the condition."""
+    """A case that was judged."""
 
     geometry: Any
     variant: Variant
     failed: bool
-    drawn: bool = False
     traits: Traits = field(init=False)
 
     def __post_init__(self) -> None:

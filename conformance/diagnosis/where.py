@@ -56,7 +56,6 @@ class Where:
 
     such       cases that have all of it, of which `fails` fail: a mistake does not show in all of them
     others     cases that have not, of which `elsewhere` fail: they have another condition
-    drawn      of `such`, cases that were run to find it
     smallest   the smallest case of it that fails
     nearest    a case that passes and differs from that in one parameter, which `differs` names
     """
@@ -66,7 +65,6 @@ class Where:
     fails: int
     others: int
     elsewhere: int
-    drawn: int
     smallest: Tried
     nearest: Tried | None = None
     differs: str = ""
@@ -79,13 +77,11 @@ def said(found: Sequence[Where]) -> str:
     """In one line; empty where nothing is known."""
     if not found:
         return ""
-    conditions = "; and where ".join(
-        f"{one}: {one.fails:,} of {one.such:,} such case{'s' * (one.such != 1)}" for one in found
-    )
-    drawn = sum(one.drawn for one in found)
-    conditions += f" ({drawn} of them drawn)" if drawn else ""
-    alone = len(found) == 1
-    others = f", {found[0].elsewhere or 'none'} of {found[0].others:,} others" if alone and found[0].others else ""
+    # comparable: on other inputs the mistake may not show, so that these are fewer than the cases that fail
+    conditions = "; and where ".join(f"{one}: {one.fails:,} of {one.such:,} comparable cases with it" for one in found)
+    others = ""
+    if len(found) == 1 and found[0].others:
+        others = f", {found[0].elsewhere or 'none'} of {found[0].others:,} without"
     nearest = f"; passes with {found[0].differs}" if found[0].differs else ""
     return f"fails where {conditions}{others}{nearest}"
 
@@ -127,7 +123,6 @@ def _seen(condition: Condition, tried: Sequence[Tried]) -> Where:
         fails=len(failing),
         others=len(tried) - len(mine),
         elsewhere=sum(one.failed for one in tried) - len(failing),
-        drawn=sum(one.drawn for one in mine),
         smallest=smallest,
         nearest=passing,
         differs=differs,
@@ -258,7 +253,7 @@ class _Search:
         self._known.add((chosen.geometry.descriptor, chosen.variant))
         failed = self._runs(chosen.geometry, chosen.variant)
         if failed is not None:
-            self.tried.append(Tried(chosen.geometry, chosen.variant, failed, drawn=True))
+            self.tried.append(Tried(chosen.geometry, chosen.variant, failed))
         return failed
 
     def _toggled(self, failing: Tried) -> Iterator[Tried]:

@@ -11,6 +11,7 @@ from conformance.execution.check import CheckResult, check
 from conformance.execution.export import export
 from conformance.execution.process import SECONDS
 from conformance.execution.selection import seed_number
+from conformance.execution.status import brief
 from conformance.execution.verify import METHODS
 from conformance.exit_codes import ExitCode
 from conformance.implementations.errors import printable
@@ -51,8 +52,11 @@ def _declare(parser: argparse.ArgumentParser) -> None:
 
 def _verdict(arguments: argparse.Namespace) -> CheckResult:
     problems = [text for text in (arguments.text, arguments.problem) if text is not None]
+    if " " in arguments.kernel and not Path(arguments.kernel).exists():
+        raise ValueError(f"{arguments.kernel!r}: give the file first, and then the problem")
     if len(problems) != 1:
-        raise ValueError("PROBLEM: give one, such as 'n1 c8 h9 w9 k4 r3 s3 p1'")
+        every = f"or verify on all: conformance run {arguments.kernel}"
+        raise ValueError(f"PROBLEM: give one, such as 'n1 c8 h9 w9 k4 r3 s3 p1', {every}")
     named = arguments.impl and arguments.impl != arguments.kernel
     return check(
         f"{arguments.kernel}::{arguments.impl}" if named else arguments.kernel,
@@ -80,7 +84,7 @@ def _check(arguments: argparse.Namespace) -> int:
     except ValueError as error:
         print(f"error: {printable(str(error))}", file=sys.stderr)
         return ExitCode.UNUSABLE
-    _show(result.explain(where=False))  # where else it fails is found by more calls, which may hang
+    _show(brief(result.explain(where=False)))  # where else it fails is found by more calls, which may hang
     if condition := result.where():
         print(condition)
     return EXIT[result.status]

@@ -21,7 +21,7 @@ from conformance.implementations.errors import KernelFailure
 from conformance.implementations.implementation import AutogradVariant, Kernel, Unsupported
 from conformance.layouts import arranged, arrangement
 from conformance.operators.base import Arrays, Operator, Tensor
-from conformance.worker.call import Audited, audited, fetched, perform
+from conformance.worker.call import Audited, audited, fetched, is_several, perform
 from conformance.worker.measuring import Timed, timed
 
 first_called: dict[int, tuple[Kernel | AutogradVariant, float]] = {}
@@ -157,7 +157,7 @@ class Invocation:
     def split(self, result: Any) -> tuple[Any, ...]:
         """What was returned, one for each output. Raises MalformedError for another number of results."""
         names = self.tensors
-        results = tuple(result) if isinstance(result, (tuple, list)) else (result,)
+        results = tuple(result) if is_several(result) else (result,)
         if len(results) != len(names):
             raise MalformedError(f"returned {len(results)} results; expected {len(names)} ({', '.join(names)})")
         return results

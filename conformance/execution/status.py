@@ -6,6 +6,7 @@ Verification, behaviour checks, timing and training all conclude here. Nothing t
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +20,11 @@ from conformance.implementations.errors import blame
 from conformance.implementations.implementation import ImplementationError, Unsupported, Waiver
 from conformance.inputs.golden import GoldenError
 from conformance.judge import Contract, Judgement
+
+_SAID = re.compile(
+    r"(?m)^(.*\w: [1-9][\d,]* of .* elements mismatched.*\n(?:worst \w+\[.*\n)?)"
+    r"(?:mismatched elements .*|worst error / bound .*\ninferred precision: unknown)(?:\n|\Z)"
+)
 
 
 class MissingReferenceError(Exception):
@@ -90,6 +96,11 @@ class Verdict:
             yield
         finally:
             self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
+
+
+def brief(explanation: str) -> str:
+    """Without a count that stands there already, and statistics of elements further off than any precision."""
+    return _SAID.sub(r"\1", explanation).rstrip("\n")
 
 
 def conclude(

@@ -165,9 +165,6 @@ class Implementation:
             raise ImplementationError(f"device={self.device!r}: must be one of {', '.join(DEVICES)}")
         if not hasattr(self.arrays, "from_host"):
             raise ImplementationError(f"arrays={self.arrays!r}: must be a bridge, such as torch_arrays('cuda')")
-        if hasattr(self.arrays, "unavailable"):  # which nobody would ask any more
-            renamed = "unavailable() of a bridge is now require(), which raises conformance.Unavailable"
-            raise ImplementationError(f"arrays={self.arrays!r}: {renamed}")
         if not isinstance(self.contract, Contract):
             raise ImplementationError(f"contract={self.contract!r}: must be a Contract(...)")
         _known("unsafe", self.unsafe, ("threads", "fork"))
@@ -194,6 +191,8 @@ class Implementation:
         (`*, stride, padding`). Stack the decorator to declare another contract for some of the dtypes. A mapping of
         `layouts` names orders of axes of one's own: `{"mine": "chwn"}`, with groups `{"ours": "ghwcn"}`.
         """
+        if callable(operator):
+            raise ImplementationError('implements needs the operator: @acme.implements("conv_forward")')
         _known("operator", [operator], vocabulary().operators)
         _known("dtypes", dtypes, DECLARABLE)
         _known(f"dtypes of {operator}", dtypes, vocabulary().operators[operator][3])
@@ -405,13 +404,21 @@ def _known(field_name: str, values: Sequence[str], choices: Any) -> None:
 
 def _keywords(function: Callable[..., Any], operator: str) -> tuple[str, ...]:
     """The parameters to pass by keyword: those after the operator's arguments, for which few people write the `*`."""
-    parameters = list(inspect.signature(function).parameters.values())
+    signature = inspect.signature(function)
+    parameters = list(signature.parameters.values())
     arguments, keywords, capabilities, _ = vocabulary().operators[operator]
     known = (*keywords, *capabilities)
+    passed = f"the suite passes ({', '.join((*arguments, '*', *known))}), of the keywords those that are named"
     asked = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
     beyond = [p.name for p in parameters[len(arguments) :] if p.kind is p.POSITIONAL_OR_KEYWORD and p.name in known]
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return (*keywords, *(name for name in capabilities if name in (*asked, *beyond)))
     name = getattr(function, "__name__", type(function).__name__)  # a functools.partial has none
-    _known(f"keyword parameters of {name}", asked, known)
+    for word in {*asked} - {*known}:
+        raise ImplementationError(f"{name} has a keyword parameter {word!r}; {passed}")
+    if not hasattr(function, "__wrapped__"):  # else the signature is that of what a decorator calls
+        try:
+            signature.bind(*arguments, **dict.fromkeys((*asked, *beyond)))
+        except TypeError as problem:
+            raise ImplementationError(f"{name} cannot be called, {problem}; {passed}") from None
     return (*asked, *beyond)

@@ -147,7 +147,7 @@ def register(registry: Registry, place: str, files: SourceFiles, values: Iterabl
     """Take in the implementations among some values, which `files` define. Raises ValueError where there are none."""
     found = {id(value): value for value in values if isinstance(value, Implementation)}
     if not found:
-        raise ValueError("defines no conformance.Implementation at module level")
+        raise ValueError("defines no conformance.Implementation at module level, as acme = Implementation('acme')")
     for implementation in found.values():
         other = registry.paths.get(implementation.name)
         if other is not None:

@@ -13,7 +13,7 @@ from conformance.inputs.manifest import MANIFEST, REMEDY, SEED, GoldenError, dif
 from conformance.operators import OPERATORS
 from conformance.problems import PROBLEMS, Problem, Variant, at_level
 
-__all__ = ["SEED", "GoldenError", "check", "check_known", "held"]
+__all__ = ["SEED", "GoldenError", "check", "check_known"]
 
 _pinned = cache(read)
 
@@ -31,12 +31,6 @@ def required(recipe: Recipe) -> bool:
     """Whether it must have a golden."""
     rows = _tables().get(recipe.geometry.descriptor, [])
     return recipe.key in {one.key for one in recipes.from_rows(rows, SEED, [recipe.operator.name])}
-
-
-def held(keys: Collection[str]) -> int:
-    """How many of these recipes have a golden."""
-    known = [key for key in keys if key.split("|")[1] == str(SEED)]  # without any, nobody has read the manifest
-    return sum(key in _pinned().entries for key in known)
 
 
 def check(expected: Expectation) -> None:

@@ -20,7 +20,7 @@ from conformance.plugin import entry, options, processes, run_command
 from conformance.plugin.collection import MARKERS, Collection
 from conformance.plugin.environment import Environment
 from conformance.plugin.fixtures import shown_from_the_kernel_on
-from conformance.plugin.progress import Progress, estimate
+from conformance.plugin.progress import Progress
 from conformance.plugin.recording import ABSENCES, BEGUN, CATEGORIES, LETTERS, asked, encoded, lost, record_of, tests_of
 from conformance.plugin.session import SESSION, Session
 from conformance.results.benchmarks import digest_of
@@ -51,7 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register markers, check the command line, open the records."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if run_command.is_running(config) and reporter is not None:
-        run_command.end_otherwise(reporter, lambda: config.stash[SESSION].summary.end(reporter))
+        run_command.begin_and_end_otherwise(reporter, lambda: config.stash[SESSION].summary.end(reporter))
     for device in DEVICES:
         config.addinivalue_line("markers", f"{device}: cases of implementations on this device")
     for text in MARKERS.values():
@@ -105,13 +105,6 @@ class Hooks:
         self.collection.finish(session)
         if session.items:
             self.progress.expect(tests_of(session.items[0]) or 0)
-
-    def pytest_runtestloop(self, session: pytest.Session) -> None:
-        """How long it will take. Where pytest-xdist has workers, the process that writes collects nothing."""
-        reporter = self.config.pluginmanager.get_plugin("terminalreporter")
-        file = self.config.getoption("--pace")
-        if file is not None and reporter is not None and not self.config.option.collectonly and session.items:
-            reporter.write_line(estimate(self.config.invocation_params.dir / file, len(session.items)))
 
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
         """With --first-failure, pass over what is left of an implementation that has failed."""

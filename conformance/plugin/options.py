@@ -69,12 +69,16 @@ def add(parser: Any) -> None:
     group.addoption("--in-process", action="store_true", help="run kernels in the judge's process, for debuggers")
     group.addoption("--first-failure", action="store_true", help="run no more of an implementation that has failed")
     group.addoption("--require", action="append", metavar="DEVICE", help="fail at once if the device is not here")
-    group.addoption("--show", action="append", metavar="STATUS", help=f"list the cases of a status, or {DETAILS}")
+    group.addoption(
+        "--show",
+        action="append",
+        metavar="STATUS",
+        help=f"list the cases of a status, or {DETAILS}",
+    )
     group.addoption("--records", metavar="FILE", help="write one JSON line per verdict to a new file")
     group.addoption("--resume", action="store_true", help="run only what has no verdict in the file of records")
     group.addoption("--overwrite", action="store_true", help="replace the file of records, if there is one")
     group.addoption("--report", metavar="DIR", help="write a page and a summary in Markdown there")
-    group.addoption("--pace", metavar="FILE", help="say how long it will take, by the records of an earlier run")
     group.addoption("--order", type=int, metavar="N", help="time in the order of an earlier run (default: random)")
     group.addoption("--visits", type=_visits, metavar="N", help="times that each kernel is come back to (default: 7)")
 

@@ -1,4 +1,4 @@
-"""How long a run will take, said before its first test where another run has shown it, and then how far it is.
+"""How far a run is.
 
 No time that is left: problems grow and checks come last, so that the pace until then was wrong by more than a factor of
 two at 51 of 114 places of six runs, and a hundredfold in one."""
@@ -6,7 +6,6 @@ two at 51 of 114 places of six runs, and a hundredfold in one."""
 from __future__ import annotations
 
 import os
-import statistics
 import threading
 import time
 from collections.abc import Iterator
@@ -20,9 +19,7 @@ from conformance.execution.case import Case
 from conformance.plugin import options
 from conformance.plugin.entry import FOLDERS
 from conformance.reporting.groups import described
-from conformance.reporting.table import many
 from conformance.reporting.terminal import harmless
-from conformance.results.reading import RecordError, verdicts
 from conformance.results.schema import Record
 
 PICTURE, SECOND, SIGN = 0.1, 1.0, 10.0
@@ -108,6 +105,8 @@ class Progress:
     def end(self) -> None:
         """What follows is the summary."""
         self._over.set()
+        if self._reporter is not None:
+            self._reporter.currentfspath = None  # pytest ends the line, and would do so again in its summary
 
     def add(self, record: Record, tests: int | None) -> None:
         """Count a verdict, and show the first that fails; `tests` is how many there are, and 0 where pytest shows how
@@ -145,26 +144,10 @@ def _verifies(config: pytest.Config) -> bool:
 
 
 def first_failure(record: Record) -> Iterator[str]:
-    """In two lines, while the others run."""
-    case = " ".join(filter(None, (record.implementation, record.operator, described(record))))
-    yield harmless(f"{record.status.upper()} {case}: {record.headline}")
-    if record.command:
-        yield f"reproduce: {record.command}"
-
-
-def estimate(path: Path, tests: int) -> str:
-    """How long tests will take at the mean of the cases that an earlier run's records hold. Raises pytest.UsageError
-    where the file cannot be read."""
-    try:
-        found = [record for _, record in verdicts(path)]
-    except RecordError as error:
-        raise pytest.UsageError(f"--pace {error}") from None
-    seconds = [record.seconds["total"] for record in found if "total" in record.seconds]
-    if not seconds:
-        return f"estimate: none, because {path.name} has no case that ran"
-    mean = statistics.fmean(seconds)
-    pace = f"{mean:.2g} s each, as the {many(len(seconds), 'case')} of {path.name} took on average"
-    return f"estimate: {many(tests, 'test')}, {pace}: {duration(mean * tests)}"
+    """In two lines, while the others run: the problem once, which is as large as they come, and no contract."""
+    what = record.headline.partition(" (contract: ")[0]
+    yield harmless(f"{record.status.upper()} {record.implementation} {record.operator}: {what}")
+    yield f"reproduce: {record.command}" if record.command else f"case: {described(record)}"
 
 
 def duration(seconds: float) -> str:

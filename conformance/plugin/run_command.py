@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
@@ -18,8 +20,10 @@ import pytest
 from conformance import __version__
 from conformance.exit_codes import ExitCode, meanings
 from conformance.implementations import registry
+from conformance.operators import OPERATORS
 from conformance.plugin import options
 from conformance.plugin.entry import FOLDERS
+from conformance.problems import PROBLEMS
 from conformance.resources import IMPLS, PACKAGE
 
 
@@ -52,6 +56,8 @@ INSTEAD = {
 }
 """Options of well-known plugins, which the suite does not load -> what does the same here."""
 ALL = "all implementations that are here"
+FIELD = re.compile(r"(n|c|d|h|w|k|t|r|s|u|p|g|b|dil)\d\S*")
+"""Of a problem that was given without quotes."""
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -99,6 +105,9 @@ def run(words: Sequence[str]) -> int:
     for option in (word.split("=")[0] for word in words if not any(word.startswith("-p") for word in words)):
         if option in INSTEAD:
             return _refuse(f"{option} is of a plugin of pytest that is not loaded; {INSTEAD[option]}")
+    for word in words:
+        if f"-{word}".split("=")[0] in options.EVERYDAY:
+            return _refuse(f"{word}: an option of several letters has two dashes: -{word}")
     for variable in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTEST_DISABLE_PLUGIN_AUTOLOAD"):
         os.environ.pop(variable, None)  # meant for the tests of the project
     # a vendor's json.py in the current folder is not the standard library's, in workers neither
@@ -154,18 +163,31 @@ def take_implementations(config: pytest.Config) -> None:
     """Take positional arguments for implementations; collect the suites, or what is timed with --benchmark-only."""
     if config.option.all and config.option.file_or_dir:
         raise pytest.UsageError(f"--all and {config.option.file_or_dir[0]}: give one of them")
-    config.option.impl = [*map(_file, config.option.file_or_dir), *(config.option.impl or ())]
+    given = config.option.file_or_dir
+    config.option.impl = [*(_file(word, config.option.problem) for word in given), *(config.option.impl or ())]
     timed = getattr(config.option, "benchmark_only", False)
     config.args = [str(FOLDERS["conformance.benchmarks" if timed else "conformance.suites"])]
 
 
-def _file(word: str) -> str:
-    """`acme.py` where `acme` is given and that file is here. Raises pytest.UsageError for the name of a test."""
-    name, colons, one = word.partition("::")
+def _file(word: str, problems: Sequence[str] | None) -> str:
+    """`acme.py` where `acme` is given and that file is here. Raises pytest.UsageError for what is no implementation:
+    the name of a test, a problem, an operator, a file that is not here."""
+    name, _, one = word.partition("::")
     if one.startswith("test_"):
         raise pytest.UsageError(f"{word}: an implementation stands behind ::, not a test; choose with --operator or -k")
-    here = not Path(name).exists() and Path(f"{name}.py").is_file()
-    return f"{name}.py{colons}{one}" if here else word
+    if Path(name).exists():
+        return word
+    if Path(f"{name}.py").is_file():
+        return f"{name}.py{word.removeprefix(name)}"
+    if " " in word or (problems and FIELD.fullmatch(word)) or any(word == problem.name for problem in PROBLEMS):
+        raise pytest.UsageError(f"{word}: a problem is given with --problem, in quotes: --problem 'n1 c8 h9 w9 k4'")
+    if word in OPERATORS:
+        raise pytest.UsageError(f"{word} is an operator: give --operator {word}")
+    if name.endswith(".py"):
+        here = {path.name.lower(): path.name for path in Path().glob("*.py")}
+        near = difflib.get_close_matches(name.lower(), here, 1)
+        raise pytest.UsageError(f"{name}: no such file" + (f"; did you mean {here[near[0]]}?" if near else ""))
+    return word
 
 
 def _short(test: str) -> str:
@@ -173,9 +195,12 @@ def _short(test: str) -> str:
     return (test.partition("::")[2] or test).removeprefix("test_")
 
 
-def end_otherwise(reporter: Any, end: Callable[[], None]) -> None:
-    """Pytest's line at the end counts what did not run, its words on an interrupt are of its own files, and its names
-    of tests begin with where the suite is installed."""
+def begin_and_end_otherwise(reporter: Any, end: Callable[[], None]) -> None:
+    """Pytest's first lines count tests of which some are none, its line at the end what did not run; its words on an
+    interrupt are of its own files, and its names of tests begin with where the suite is installed."""
+    separate = reporter.write_sep
+    reporter.write_sep = lambda sign, text=None, **how: text == "test session starts" or separate(sign, text, **how)
+    reporter.report_collect = lambda final=False: reporter.isatty() and reporter._tw.write("\r\x1b[K")
     reporter.summary_stats = end
     reporter._locationline = lambda test, *_: f"{_short(str(test))} "
     reporter._report_keyboardinterrupt = lambda: None if reporter._session else reporter.write_line("interrupted")

@@ -15,6 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from conformance.execution.case import Case
+from conformance.execution.status import brief
 from conformance.execution.verify import verify
 from conformance.execution.workers import printed
 from conformance.exit_codes import ExitCode
@@ -62,6 +63,8 @@ class Summary:
         self._failed: list[tuple[Record, Any]] = []
         """With pytest's report."""
         self._evidence = RunEvidence()
+        self._deciding: Counter[str] = Counter()
+        """Implementation -> cases that were run to find out where it fails."""
         self._own: list[Record] = []
         """Of the problems that torch modules are made for."""
         self._counted: list[tuple[Record, int]] = []
@@ -89,6 +92,7 @@ class Summary:
         if modules.is_own(record):
             self._own.append(record)
         self._evidence.add(record)
+        self._deciding[record.implementation] += record.problem.startswith(DECIDING)
         if uncounted := record.cases - (report is not None):
             self._counted.append((record, uncounted))
 
@@ -269,7 +273,8 @@ class Summary:
             stopped = getattr(reporter._session, "shouldstop", False) or getattr(reporter._session, "shouldfail", False)
             text = f"INCOMPLETE, {str(stopped or 'interrupted').rstrip('.')}: {text or 'nothing was verified'}"
         elif nothing:
-            text = "; ".join(filter(None, (text, *nothing)))
+            why = "-k, -m or --deselect leaves no test" if reporter.stats.get("deselected") else ""
+            text = "; ".join(filter(None, (text, why, *nothing)))
         took = f"{harmless(text)} ({duration(reporter._session_start.elapsed().seconds)})"
         wrong = self.incomplete or nothing or any(one.failed for one in self._verdicts)
         color = {"red" if wrong else "green": True}
@@ -303,16 +308,19 @@ class Summary:
             reporter.section("failures")
         for name, found in groupby(failed, key=lambda one: one.implementation):
             groups = list(found)
-            reporter.write_line(f"{name}: {amount(groups)}", bold=True)
-            for number, one in enumerate(groups[:MAX_GROUPS], start=1):
+            conditions = [located(one, self._evidence) for one in groups[:MAX_GROUPS]]
+            more = f"; {many(self._deciding[name], 'more problem')} run to find out where" * bool(self._deciding[name])
+            more += ", in vain" * bool(more and not any(conditions))
+            reporter.write_line(f"{name}: {amount(groups)}{more}", bold=True)
+            for number, (one, condition) in enumerate(zip(groups, conditions, strict=False), start=1):
                 smallest = one.smallest
                 reporter.write_line(f"{number}. {harmless(one.title)}: {one.counted}", red=True, bold=True)
-                if condition := located(one, self._evidence):
-                    reporter.write_line(condition)
-                if case := described(smallest):
-                    reporter.write_line(f"smallest case: {case}")
+                case = described(smallest)
+                for line in filter(None, (condition, f"smallest case: {case}" * bool(case))):
+                    reporter.write_line(line)
                 if number <= MAX_WHOLE and style != "no":
-                    _show(reporter, smallest, getattr(reports[id(smallest)], "longrepr", None), one.cause)
+                    raised = getattr(reports[id(smallest)], "longrepr", None)
+                    _show(reporter, one, raised, terminal.DETAILS in self._listed)
                 if smallest.command:
                     reporter.write_line(f"reproduce: {smallest.command}")
                 self._annotate(reporter, one, condition, self._run.plan.registry.paths.get(name, ""))
@@ -340,12 +348,15 @@ class Summary:
                 reporter.write_line(f"    {case}")
 
 
-def _show(reporter: pytest.TerminalReporter, record: Record, raised: Any, cause: str) -> None:
-    """What the kernel raised, without the line on the worker that had it; else the reason."""
+def _show(reporter: pytest.TerminalReporter, one: Group, raised: Any, details: bool) -> None:
+    """What the kernel raised, without the line on the worker that had it; else the reason, without what the group's
+    heading says of all cases: a small problem is often explained by several mistakes or precisions."""
+    record = one.smallest
     if record.status == "error" and hasattr(raised, "toterminal") and "\nreproduce: " not in str(raised):
         raised.toterminal(reporter._tw)
         return
-    for line in f"{record.status.upper()}: {record.explanation}".splitlines():
-        # a small problem is often explained by several mistakes: the group's says more
-        if not (cause and line.startswith("likely cause: ")):
+    text = record.explanation if details else brief(record.explanation)
+    hidden = {"likely cause": bool(one.cause), "inferred precision": not details}
+    for line in f"{record.status.upper()}: {text}".splitlines():
+        if not hidden.get(line.partition(": ")[0]):
             reporter.write_line(harmless(line))

@@ -93,16 +93,16 @@ class RunEvidence:
 
 
 @lru_cache(maxsize=1 << 14)
-def _known(descriptor: str, variant: Variant, failed: bool, drawn: bool) -> Tried | None:
+def _known(descriptor: str, variant: Variant, failed: bool) -> Tried | None:
     try:
-        return Tried(parse(descriptor), variant, failed, drawn)
+        return Tried(parse(descriptor), variant, failed)
     except GeometryError:
         return None  # a problem of another version of the suite
 
 
 def _tried(record: Record) -> Tried | None:
     variant = Variant(record.dtype, record.layout, record.distribution, record.storage)
-    return _known(record.descriptor, variant, record.status != "pass", _is_drawn(record))
+    return _known(record.descriptor, variant, record.status != "pass")
 
 
 def _is_drawn(record: Record) -> bool:

@@ -17,7 +17,7 @@ from conformance.storage import parse as parse_storage
 ORDINARY = frozenset({"integer", "fixed"})
 """Distributions in which every element has about the same part in a result."""
 _EDGES = re.compile(r"\b(\w+) (?:= \d+ \((first|last)\)|(at both edges))")
-_MISMATCH = re.compile(r"\w+ has (?:shape|dtype) |wrong result \(|results are wrong on plain inputs")
+_MISMATCH = re.compile(r"\w+ has (?:shape|dtype) |returned |wrong result \(|results are wrong on plain inputs")
 """How the reason begins where results are wrong and no check of theirs is recorded."""
 _RAISED = re.compile(r"raised (.*?)(?: at ((?:(?! at )[^\n])+):(\d+))?\Z", re.DOTALL)
 _NUMBERS = re.compile(r"(?:0x[0-9a-f]+|\d[\d.,]*(?:e[-+]?\d+)?)(?:[\s,x:*-]+\d[\d.,]*)*", re.IGNORECASE)
@@ -32,7 +32,7 @@ DIFFERENT: Signature = ("differs", "from call to call")
 
 
 def is_wrong(record: Record) -> bool:
-    """Whether results were compared and are wrong."""
+    """Whether results are wrong, or are none that could be compared."""
     return record.status == "fail" and bool(exceeded(record) or _MISMATCH.match(record.reason))
 
 
@@ -48,6 +48,10 @@ def is_crash(record: Record) -> bool:
 def is_not_run(record: Record) -> bool:
     """Whether a case was left out because others had crashed."""
     return record.reason.startswith(_NOT_RUN)
+
+
+def is_of_another_dtype(record: Record) -> bool:
+    return " has dtype " in record.headline and not record.checks
 
 
 def by_storage(record: Record) -> bool:
@@ -69,9 +73,14 @@ def exceeded(record: Record) -> list[tuple[str, str]]:
     ]
 
 
+def locations(record: Record) -> list[str]:
+    """Where the wrong elements of each output are."""
+    return re.findall(r"^error locations: (.*)", record.reason, re.MULTILINE)
+
+
 def edges(record: Record) -> Iterator[str]:
     """First, last or both along an axis."""
-    for line in re.findall(r"^error locations: (.*)", record.reason, re.MULTILINE):
+    for line in locations(record):
         for axis, edge, both in _EDGES.findall(line):
             yield f"{axis} = {edge}" if edge else f"{axis} {both}"
 

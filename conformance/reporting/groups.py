@@ -15,6 +15,7 @@ A failure that has no group by itself is attributed to one only where that hardl
 - a behaviour check that ends in a wrong result, to the group of the same problem, else to the largest of the operator:
   a kernel that is wrong on plain inputs cannot pass it;
 - what was not run because of crashes, to these;
+- results of another dtype, to the mistake that explains others of that dtype: of an empty batch none is explained;
 - whatever else is wrong on an operator whose results differ from call to call, to that.
 
 What was raised is never attributed, nor are wrong elements that were compared with the known mistakes in vain.
@@ -46,7 +47,9 @@ from conformance.reporting.failures import (
     is_affordable,
     is_crash,
     is_not_run,
+    is_of_another_dtype,
     is_wrong,
+    locations,
     raised,
     signature,
     size,
@@ -112,9 +115,8 @@ class Group:
 
     @property
     def counted(self) -> str:
-        """Its cases, how many of them it is of by itself, if not of all, and who else has them."""
-        more = f" ({self.cases - self.attributed:,} explained)" if self.cause and self.attributed else ""
-        return f"{many(self.cases, 'case')}{more}" + (f", also of {', '.join(self.also)}" if self.also else "")
+        """Its cases, and who else has them."""
+        return many(self.cases, "case") + (f", also of {', '.join(self.also)}" if self.also else "")
 
     @property
     def smallest(self) -> Record:
@@ -200,6 +202,8 @@ class _Sorting:
         self._explained: defaultdict[tuple[str, str], Counter[Signature]] = defaultdict(Counter)
         self._wrong: defaultdict[tuple[str, str], Counter[Signature]] = defaultdict(Counter)
         """Operator and problem -> groups of wrong results there, and how often; of every problem under an empty one."""
+        self._dtypes: dict[tuple[str, str], Signature] = {}
+        """Operator and what is said of results of another dtype -> the group of the mistake that explains some."""
 
     def put(self, record: Record, key: Signature, attributed: bool = False) -> None:
         (self._attributed if attributed else self._held)[key].append(record)
@@ -228,6 +232,8 @@ class _Sorting:
                 if operator in known.values() or not known:  # the same mistake in another operator has one of its own
                     known[where] = operator
             self.put(record, key, attributed=names is not None and explaining is None)
+            if explaining and is_of_another_dtype(record):
+                self._dtypes[operator, record.headline] = key
             for places in (self._wrong, *([self._explained] if explaining else [])):
                 places[operator, record.descriptor][key] += 1
                 places[operator, ""][key] += 1
@@ -239,8 +245,9 @@ class _Sorting:
         found = places.get((record.operator, record.descriptor))
         if not found and (record.check or not is_affordable(record)):
             found = places.get((record.operator, ""))
-        key = found.most_common(1)[0][0] if found else signature(record)
-        self.put(record, key, attributed=bool(found))
+        known = found.most_common(1)[0][0] if found else self._dtypes.get((record.operator, record.headline))
+        key = known or signature(record)
+        self.put(record, key, attributed=known is not None)
         if not record.check:
             self._wrong[record.operator, record.descriptor][key] += 1
             self._wrong[record.operator, ""][key] += 1
@@ -392,20 +399,32 @@ def _text(records: list[Record]) -> str:
     beyond = [(record, output, check) for record in records for output, check in exceeded(record)]
     if not beyond:
         return first.headline
-    outputs = ", ".join(dict.fromkeys(output for _, output, _ in beyond))
-    why = _precision(records)
+    wrong = dict.fromkeys(output for _, output, _ in beyond)
+    outputs = ", ".join(wrong) + " alone" * any(record.checks.keys() - wrong for record in records)
     checks = dict.fromkeys(check for _, _, check in beyond)
     if STATISTICS.issuperset(checks):
-        if len(checks) == 1:
-            why = ALIKE.get(next(iter(checks)), why)
-        return f"{outputs}: {', '.join(checks)} too large, {why}"
-    where = ", ".join(_common([edge for record in records for edge in set(edges(record))], len(records)))
-    return f"{outputs}: elements mismatched{' at ' * bool(where)}{where}, {why}"
+        only = ALIKE.get(next(iter(checks)), "") if len(checks) == 1 else ""
+        said = f"{outputs}: {', '.join(checks)} too large"
+        return ", ".join(filter(None, (said, only or _precision(records))))
+    return ", ".join(filter(None, (f"{outputs}: {_elements(records)}", _precision(records))))
+
+
+def _elements(records: Sequence[Record]) -> str:
+    """What the wrong elements of nearly all cases have in common."""
+    found = [line for record in records for line in locations(record)]
+    places = ", ".join(_common([edge for record in records for edge in set(edges(record))], len(records)))
+
+    def nearly_all(words: str) -> bool:
+        return bool(found) and sum(words in line for line in found) >= COMMON * len(found)
+
+    if nearly_all("every element"):
+        return "every element is NaN" if nearly_all("all of them are NaN") else "every element mismatched"
+    return f"elements {'are NaN' if nearly_all('are NaN') else 'mismatched'}{' at ' * bool(places)}{places}"
 
 
 def _precision(records: list[Record]) -> str:
     """The strictest known contract whose bound every failing case keeps of which errors are known in units of the data,
-    and how it is declared. Other mistakes make errors of the same size: a wrong factor does.
+    and how it is declared; empty where there is none. Other mistakes make errors of the same size: a wrong factor does.
 
     By the bound alone: where one operand has few numbers the rms says nothing.
     """
@@ -421,8 +440,8 @@ def _precision(records: list[Record]) -> str:
 
     known = next(filter(keeps, KNOWN), None)
     if not known_bits or known is None:
-        return "cause unknown"
-    return f"cause unknown, errors as large as with {known.arithmetic}; if that is meant, declare {known.declaration}"
+        return ""
+    return f"errors as large as with {known.arithmetic}; if that is meant, declare {known.declaration}"
 
 
 def _common(texts: list[str], count: int) -> list[str]:

@@ -10,7 +10,7 @@ from conformance.contract import Contract, ContractError
 from conformance.implementations.implementation import NOT_IMPLEMENTED
 from conformance.reporting.accuracy import AccuracyProfile
 from conformance.reporting.failures import is_not_run
-from conformance.results.schema import VERIFIED, CaseRecord, CheckRecord, Record, Work
+from conformance.results.schema import CheckRecord, Record, Work
 
 RAN = ("pass", "fail", "error", "waived")
 """Statuses of cases that ran. What is unsupported or unavailable is in no fraction."""
@@ -64,8 +64,6 @@ class Tally:
         """(implementation, operator) -> dtypes in which a case ran."""
         self.not_run: Counter[tuple[str, str]] = Counter()
         """(implementation, operator) -> errors that are none of their own: others had crashed."""
-        self.references: set[str] = set()
-        """Recipes that results were compared with."""
 
     def add(self, record: Record, name: str = "") -> None:
         """Count one record, for its implementation unless another name is given."""
@@ -78,9 +76,6 @@ class Tally:
             self.seconds.update(record.seconds)
             others = (record.seconds.get(phase, 0.0) for phase in ("kernel", "reference", "diagnosis"))
             self.own.append(record.seconds["total"] - sum(others))
-        if isinstance(record, CaseRecord) and status in VERIFIED:
-            recipe = (record.operator, record.descriptor, record.dtype, record.distribution)
-            self.references.add("|".join((record.generator, str(record.seed), *recipe)))
         if record.dtype:
             self.profiles[name, record.dtype].add(record)
             if status in RAN:

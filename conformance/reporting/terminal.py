@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 
 from conformance.implementations.errors import printable
 from conformance.implementations.implementation import OUTSIDE
-from conformance.inputs import golden
 from conformance.reporting import accuracy, emulator_counts
 from conformance.reporting.kernel_verdicts import KernelVerdict
 from conformance.reporting.table import many
@@ -78,10 +77,6 @@ def _details(tally: Tally, width: int) -> Iterator[Line]:
             "accuracy profile (fixed distribution; error: the worst, as a share of what the contract allows)", width
         )
         yield from (*_columns([accuracy.HEADS, *profiles], width), ("", ""))
-    if tally.references:
-        held = golden.held(tally.references)
-        without = f"{len(tally.references) - held:,} have none (another seed or dtype, drawn, or level full)"
-        yield from _wrapped(f"references: {held:,} equal to their goldens; {without}", width)
     if tally.own:
         kernels, references = tally.seconds["kernel"], tally.seconds["reference"]
         own_time = f"{statistics.median(tally.own) * 1e3:.2f} ms a verdict (median) for the rest"

@@ -59,6 +59,12 @@ class Taped(Struct, frozen=True):
     pull: Result
 
 
+def is_several(result: Any) -> bool:
+    """Whether these are several results. An array that was made a list is one, of the wrong type."""
+    array = type(result) is list and {*map(type, result)} <= {list, int, float}
+    return isinstance(result, (tuple, list)) and not array
+
+
 def started(function: Callable[..., Any], given: Sequence[Any], parameters: Mapping[str, Any]) -> Result:
     """A call, whether the device has finished or not."""
     return Result(function(*given, **parameters))

@@ -27,7 +27,7 @@ from conformance.implementations.bridges import ArrayBridge
 from conformance.implementations.devices import Unavailable
 from conformance.implementations.errors import KernelFailure, blame, kernel_frames
 from conformance.worker import call, ceilings, measuring, memory, repeating, wire
-from conformance.worker.call import Result
+from conformance.worker.call import Result, is_several
 from conformance.worker.guard import Guard
 from conformance.worker.wire import plain
 
@@ -160,7 +160,7 @@ class Server:
 
     def _kept(self, result: Any) -> wire.Returned:
         """Give a result, or several, numbers: negative ones, as the judge's are positive."""
-        several = isinstance(result, (tuple, list))
+        several = is_several(result)
         items = tuple(result) if several else (result,)
         numbers = tuple(range(self._number, self._number - min(len(items), wire.MAX_RESULTS), -1))
         self._number -= len(numbers)

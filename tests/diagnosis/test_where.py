@@ -185,7 +185,7 @@ def test_a_second_defect_that_few_cases_meet_hides_no_condition():
     other = next(one for one in cases if not one.failed and one.geometry.n)
     (found,) = where([*(one for one in cases if one is not other), Tried(other.geometry, other.variant, failed=True)])
     assert (str(found), found.elsewhere) == ("groups > 1", 1)
-    assert f", 1 of {found.others} others" in said([found])
+    assert f", 1 of {found.others} without" in said([found])
 
 
 def test_that_failing_cases_have_little_padding_is_no_condition():

@@ -218,11 +218,6 @@ FILES = {
         "from conformance import *\nImplementation('acme', arrays=numpy_arrays)",
         "arrays=<function numpy_arrays",
     ),
-    "old-bridge": (
-        "from conformance import *\nclass Old(type(numpy_arrays())):\n    def unavailable(self): return ''\n"
-        "Implementation('acme', arrays=Old())",
-        "unavailable() of a bridge is now require(), which raises conformance.Unavailable",
-    ),
     "contract": (
         "from conformance import *\nImplementation('acme', contract='fp32')",
         "contract='fp32': must be a Contract",
@@ -232,10 +227,19 @@ FILES = {
         "dtypes: 'float32' is not one of fp32, bf16",
     ),
     "layout": (RIGHT + "a.implements('conv_forward', layouts=('NCHW',))", "layouts: 'NCHW' is not one of nchw, nhwc"),
+    "no-operator": (RIGHT + "@a.implements\ndef f(x, w, bias): pass", "needs the operator: @acme.implements("),
     "operator": (RIGHT + "a.implements('conv')", "operator: 'conv' is not one of conv_forward, "),
     "keyword": (
         RIGHT + "@a.implements('conv_forward')\ndef f(x, w, bias, *, strides): pass",
-        "keyword parameters of f: 'strides' is not one of stride, padding",
+        "f has a keyword parameter 'strides'; the suite passes (x, w, bias, *, stride, padding, dilation, groups, lay",
+    ),
+    "missing": (
+        RIGHT + "@a.implements('conv_forward')\ndef f(x, w, bias, strides, padding): pass",
+        "f cannot be called, missing a required argument: 'strides'; the suite passes (x, w, bias, *, stride, padding",
+    ),
+    "too-few": (
+        RIGHT + "@a.implements('conv_forward')\ndef f(x, w, *, stride): pass",
+        "f cannot be called, too many positional arguments; the suite passes (x, w, bias, *, stride, padding, ",
     ),
     "field": (RIGHT + "Contract(accumulator='fp32')", "unexpected keyword argument 'accumulator'"),
     "value": (RIGHT + "Contract(inputs='fp8')", "Contract(inputs='fp8'): must be one of exact, "),
@@ -289,9 +293,11 @@ RESULTS = {
     "infinite": ("return y * 0 + float('inf')", "fail", "y: 32 of 32 elements mismatched"),
     "two": ("return y, y", "fail", "returned 2 results; expected 1 (y)"),
     "none-at-all": ("return ()", "fail", "returned 0 results; expected 1 (y)"),
-    "None": ("return None", "fail", "returned builtins.NoneType; expected numpy.ndarray"),
-    "list": ("return y.tolist()", "fail", "returned builtins.list; expected numpy.ndarray"),
-    "dict": ("return {'y': y}", "fail", "returned builtins.dict; expected numpy.ndarray"),
+    "None": ("return None", "fail", "returned None; expected numpy.ndarray"),
+    "list": ("return y.tolist()", "fail", "returned list; expected numpy.ndarray"),
+    "list-of-channels": ("return y[0].tolist()", "fail", "returned list; expected numpy.ndarray"),
+    "empty-list": ("return []", "fail", "returned list; expected numpy.ndarray"),
+    "dict": ("return {'y': y}", "fail", "returned dict; expected numpy.ndarray"),
     "foreign": (
         "import array; return array.array('f', y.ravel())",
         "fail",
@@ -320,8 +326,11 @@ def test_results(project: Project):
 
 
 FAULTS = {
-    "too-few": ("", "def f(x, w, *, stride): pass", "raised TypeError: f() takes 2 positional arguments but 3 "),
-    "too-many": ("", "def f(x, w, bias, out): pass", "f() missing 1 required positional argument: 'out'"),
+    "decorated": (  # the signature is not its own
+        "",
+        "@__import__('functools').wraps(lambda x, w: x)\ndef f(*given): np.reshape(given[0], 5)",
+        "cannot reshape array of size 32 into shape (5,) at ",
+    ),
     "deep": ("", "def f(x, w, bias):\n    np.reshape(x, 5)", "cannot reshape array of size 32 into shape (5,) at "),
     "when": (", when=lambda p: p.group == 1", FORWARD, "when=... raised AttributeError: 'ConvGeometry' object has no"),
 }

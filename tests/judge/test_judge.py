@@ -13,6 +13,7 @@ import pytest
 
 from conformance.calibration.known_kernels import judgements
 from conformance.dtypes import DTYPES, STORAGE
+from conformance.execution.status import brief
 from conformance.inputs import Expectation, Recipe
 from conformance.judge import Check, Contract, ContractError, Judgement, Output, Worst, judge
 from conformance.judge.accuracy import ladder
@@ -456,6 +457,35 @@ def test_location_is_told_in_a_phrase(phrase: str):
 def test_errors_everywhere_and_nowhere_in_particular_are_spread():
     n, k, p, q = np.indices((2, 5, 6, 8))
     assert locate((n + k + p + q) % 2 == 0, "NKPQ") == "spread over every axis (50.0% of the elements)"
+
+
+@pytest.mark.parametrize(
+    ("scale", "said"),
+    [(1000, {"every element", "worst y["}), (1 + 1e-3, {"every element", "worst y[", "gain z", "inferred precision"})],
+)
+def test_in_brief_only_errors_that_an_arithmetic_could_have_are_told_in_statistics(scale: float, said: set[str]):
+    reference = np.linspace(-2, 3, 512).reshape(1, 1, 8, 64)
+    found = judge(output(reference * scale, reference, reference**2), "fixed", Contract()).explain()
+    words = ("every element", "worst y[", "gain z", "inferred precision")
+    assert {word for word in words if word in brief(f"{found}\nlikely cause: A")} == said
+    assert brief(f"{found}\nlikely cause: A").endswith("every element\nlikely cause: A")
+
+
+def test_in_brief_statistics_stay_where_no_element_is_wrong():
+    numbers = "worst error / bound 0.4 OK (limit 1); gain z 9 exceeds limit 6"
+    head = "y: 0 of 9 elements mismatched (c)"
+    assert numbers in brief(f"{head}\n{numbers}\ninferred precision: unknown")
+    other = "x: 3 of 9 elements mismatched (c)"
+    both = "\n".join(f"{line}\n{numbers}\ninferred precision: unknown" for line in (head, other))
+    assert brief(both).count(numbers) == 1
+    assert brief(both).endswith(f"unknown\n{other}")
+
+
+def test_in_brief_elements_are_counted_once():
+    reference = np.ones((1, 1, 2, 2))
+    found = judge(output(reference + 1, reference, reference), "integer", Contract()).explain()
+    assert "elements 4" in found
+    assert "elements 4" not in brief(found)
 
 
 def test_location_in_a_vector():

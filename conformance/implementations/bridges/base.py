@@ -107,7 +107,8 @@ class ArrayBridge(Protocol):
 def refuse(array: Any, expected: str) -> TypeError:
     """The error of a result that is not an array of the framework."""
     kind = type(array)
-    return TypeError(f"returned {kind.__module__}.{kind.__qualname__}; expected {expected}")
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return TypeError(f"returned {'None' if array is None else name}; expected {expected}")
 
 
 def extent(address: int, shape: Sequence[int], strides: Sequence[int], itemsize: int) -> range:
