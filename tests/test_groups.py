@@ -74,6 +74,17 @@ def test_of_many_mistakes_that_explain_as_much_what_most_are_about_is_said():
     assert one.cause == "divisor taken wrongly (divisor of the first window, or divisor of the last window, or 2 more)"
 
 
+def test_a_mistake_is_not_named_where_it_does_not_exist_in_other_cases():
+    """A staged line was too short for a long window; "dilation ignored" explained small cases, which had dilation."""
+    every = {"reason": "y: 9 of 9 elements mismatched (must equal the exact result)\nerror locations: every element"}
+    names = "dilation ignored", "results all zero"
+    small = [wrong(*names, descriptor=f"n1 c{n} w1 k1 s3 p260 d260", **every) for n in range(1, 9)]
+    long = [wrong(descriptor=f"n1 c8 w300 k16 s{s} g8") for s in (300, 277)]
+    assert [one.cause for one in group(small)] == ["dilation ignored, or results all zero"]
+    assert [one.cause for one in group([*small, *long])] == [""]
+    assert [one.cause for one in group([*small, long[0]])] != [""], "one case may have another defect"
+
+
 def test_what_is_read_from_results_is_said_only_where_no_mistake_explains_nearly_all():
     (general, *_) = sorted(GENERAL)
     mostly = [*(wrong("A", general, problem=str(n)) for n in range(8)), wrong(general, problem="8")]

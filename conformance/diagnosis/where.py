@@ -38,6 +38,8 @@ FEWEST = 3
 """Failing cases without which nothing is said."""
 SUPPORT = 2
 """Failing cases for each literal without which nothing is said: of four cases three literals hold by chance."""
+SHOWN = 0.3
+"""Share of its cases that must fail: of a path that is taken where Q = K, "stride of W 1: 14 of 53" was said."""
 TRIES = 30
 """Problems that are run for a kind of failure."""
 PATIENCE = 3
@@ -108,7 +110,8 @@ def where(cases: Iterable[Tried], runs: Runs | None = None, tries: int = TRIES) 
         tried = search.tried
     found = clusters([one.traits for one in tried if one.failed], [one.traits for one in tried if not one.failed])
     seen = [_seen(cluster.conditions[0], tried) for cluster in found]
-    return seen if all(one.fails >= SUPPORT * weight(one.condition) for one in seen) else []
+    enough = (one.fails >= max(SUPPORT * weight(one.condition), SHOWN * one.such) for one in seen)
+    return seen if all(enough) else []
 
 
 def _seen(condition: Condition, tried: Sequence[Tried]) -> Where:

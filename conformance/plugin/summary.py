@@ -356,7 +356,7 @@ def _show(reporter: pytest.TerminalReporter, one: Group, raised: Any, details: b
         raised.toterminal(reporter._tw)
         return
     text = record.explanation if details else brief(record.explanation)
-    hidden = {"likely cause": bool(one.cause), "inferred precision": not details}
+    hidden = {"likely cause": not details, "inferred precision": not details}
     for line in f"{record.status.upper()}: {text}".splitlines():
         if not hidden.get(line.partition(": ")[0]):
             reporter.write_line(harmless(line))

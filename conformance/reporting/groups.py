@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 
 from conformance.contract import Contract
@@ -35,6 +35,7 @@ from conformance.diagnosis.where import FEWEST, Where, said
 from conformance.dtypes import FORMATS
 from conformance.judge.accuracy import KNOWN
 from conformance.judge.limits import limits
+from conformance.operators import GeometryError, parse
 from conformance.reporting.evidence import RunEvidence
 from conformance.reporting.failures import (
     DIFFERENT,
@@ -269,30 +270,55 @@ def _named(records: Sequence[Record]) -> list[tuple[str, ...]]:
     """The mistakes that explain nearly all results that any explains, and most of those that were compared with them;
     those that explain as much together, two that do so each in a part. None where what explains most explains less, or
     more than two explain as much that have nothing in common."""
-    compared = [one for one in records if is_affordable(one)]
-    compared = [one for one in compared if one.distribution in ORDINARY] or compared
-    explained = [one for one in compared if one.causes]
-    if len(explained) < MOST * len(compared) and not _alone(explained, compared):
+    ordinary = [one for one in records if one.distribution in ORDINARY] or [*records]
+    compared = [one for one in ordinary if is_affordable(one)] or [one for one in records if is_affordable(one)]
+    names = {name for one in compared for name in one.causes}
+    # one case may have another defect
+    absent = frozenset(name for name in names if sum(_is_absent(name, one) for one in ordinary) > 1)
+    explained = [one for one in compared if not absent.issuperset(one.causes)]
+    if len(explained) < MOST * len(compared) and not _alone(explained, compared, absent):
         return []
-    return _naming(explained, general=False) or _naming(explained, general=True)
+    return _naming(explained, absent | GENERAL) or _naming(explained, absent | names - GENERAL)
 
 
-def _alone(explained: Sequence[Record], compared: Sequence[Record]) -> bool:
+def _is_absent(name: str, record: Record) -> bool:
+    """Whether a mistake cannot be what is wrong with results: nothing is ignored where all dilations are 1, and of
+    results that are all zero more than half are wrong."""
+    if name == "results all zero":
+        found = [*map(_count, re.findall(r": ([\d,]+) of ([\d,]+) elements mismatched", record.reason))]
+        return bool(found) and all(2 * wrong < of for wrong, of in found)
+    parts = re.split(", | and ", name.removesuffix(" ignored")) if name.endswith(" ignored") else []
+    kinds = {part.split(" of ")[0] for part in parts}
+    if not kinds or not kinds <= {"stride", "dilation"}:
+        return False
+    try:
+        geometry = parse(record.descriptor)
+    except GeometryError:
+        return False  # a problem of another version of the suite
+    return all(max(getattr(geometry, kind)) == 1 for kind in kinds)
+
+
+def _count(numbers: tuple[str, str]) -> tuple[int, int]:
+    wrong, of = (int(number.replace(",", "")) for number in numbers)
+    return wrong, of
+
+
+def _alone(explained: Sequence[Record], compared: Sequence[Record], absent: frozenset[str]) -> bool:
     """Whether one mistake explains all that any does, by more than shapes, and these are enough."""
-    names = Counter(name for one in explained for name in one.causes if name not in GENERAL)
+    names = Counter(name for one in explained for name in one.causes if name not in GENERAL | absent)
     every = [name for name, times in names.items() if times == len(explained) and "in the shape of" not in name]
     return len(every) == 1 and len(explained) >= max(OFTEN, ALONE * len(compared))
 
 
-def _naming(records: Sequence[Record], general: bool) -> list[tuple[str, ...]]:
-    """The same of results that are all explained, by mistakes or by what is read from results."""
+def _naming(records: Sequence[Record], without: Set[str]) -> list[tuple[str, ...]]:
+    """The same of results that are all explained, by other mistakes than some."""
     found: list[tuple[str, ...]] = []
     left = [*records]
     while len(records) - len(left) < COMMON * len(records):
         explained: defaultdict[str, list[int]] = defaultdict(list)
         for place, one in enumerate(left):
             for name in one.causes:
-                if (name in GENERAL) == general:
+                if name not in without:
                     explained[name].append(place)
         best = max(explained.values(), key=len, default=[])
         if len(found) == NAMED or len(best) < (FEWEST if found else 1):
