@@ -210,8 +210,9 @@ class _Search:
             if conditions(failing, Passing(self._passing()), gain=None):
                 return
             shared = common(failing)
+            pool = [one for one in pool if not self._is_known(one)]
             pool.sort(key=lambda one: sum(literal.holds(one.traits) for literal in shared))
-            tries -= self._run(pool.pop(0)) is not None
+            tries -= bool(pool) and self._run(pool.pop(0)) is not None
 
     def decide(self, place: int, tries: int) -> None:
         """Run so many problems for one of the clusters."""

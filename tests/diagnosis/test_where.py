@@ -158,6 +158,21 @@ def test_from_one_failing_case_others_are_made(condition):
     assert sum(holds(found.condition, of_case(*one)) != defect(*one) for one in held) <= 3
 
 
+def test_no_problem_is_run_twice():
+    """Records of one run had two verdicts on a case, and `conformance verify` refused them."""
+    for rank in (1, 2, 3):
+        asked = []
+
+        def runs(geometry, variant, asked=asked):
+            asked.append((geometry.descriptor, variant))
+            return True
+
+        given = [one for one in tried(lambda g, v: True, "smoke") if one.geometry.rank == rank]
+        where(given[:4], runs)
+        assert len(asked) > 20
+        assert len({*asked}) == len(asked)
+
+
 def test_no_problem_near_a_long_one_is_large():
     """Of a row of 140,009 elements one with 256 rows was made, which took three minutes."""
     long = Tried(parse("bn n1 c1 d1 h1 w140009 k1 t1 r1 s1"), Variant("fp32", "ncdhw", "fixed"), failed=True)
