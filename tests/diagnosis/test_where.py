@@ -163,11 +163,13 @@ def test_no_problem_is_run_twice():
     asked = []
 
     def runs(geometry, variant):
+        if geometry.window != (3,) or variant.dtype != "fp32":
+            return None  # the kernel does not take it
         asked.append((geometry.descriptor, variant))
         return True
 
-    failing = [Tried(parse(f"n1 c{c} h3 w9 k4 r3 s3"), Variant("fp32", "nchw", "fixed"), failed=True) for c in (2, 5)]
-    where(failing, runs)
+    given = tried(lambda g, v: True)
+    where([one for one in given if one.geometry.window == (3,) and one.variant.dtype == "fp32"], runs)
     assert len(asked) > 20
     assert len({*asked}) == len(asked)
 
