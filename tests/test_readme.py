@@ -46,7 +46,10 @@ def test_example_of_readme_passes(tmp_path: Path):
 @pytest.mark.parametrize("swapped", [False, True])
 def test_the_case_that_readme_looks_at_is_the_one_that_it_shows_failing(tmp_path: Path, swapped: bool):
     """Its problem had a stride of 1, on which the kernel that swaps its strides passes."""
-    kernel, look, *_ = EXAMPLE.findall((ROOT / "README.md").read_text())
+    readme = (ROOT / "README.md").read_text()
+    kernel, look, *_ = EXAMPLE.findall(readme)
+    (shown,) = re.findall(r"^reproduce: conformance check acme.py '(.*)'", readme, re.MULTILINE)
+    assert f'"{shown}"' in look
     wrong = kernel.replace(":: stride[0], :: stride[1]", ":: stride[1], :: stride[0]")
     (tmp_path / "acme.py").write_text(wrong if swapped else kernel)
     env = os.environ | {"PYTHONPATH": str(ROOT)}

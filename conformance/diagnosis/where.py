@@ -84,7 +84,7 @@ def said(found: Sequence[Where]) -> str:
     others = ""
     if len(found) == 1 and found[0].others:
         others = f", {found[0].elsewhere or 'none'} of {found[0].others:,} without"
-    nearest = f"; passes with {found[0].differs}" if found[0].differs else ""
+    nearest = f"; one of them passes with {found[0].differs}" if found[0].differs else ""
     return f"fails where {conditions}{others}{nearest}"
 
 

@@ -100,7 +100,11 @@ class Judgement:
             lines.append(f"{self.output} is not verified: limits exceed most of its results, so that zeros would pass")
         if self.profile and not self.passed:
             # a gain of 1 + 1e-5 is no arithmetic, and was taken for one
-            inferred = f"{self.inferred.arithmetic}, if the errors are rounding" if self.inferred else "unknown"
+            inferred = "unknown"
+            if self.inferred:
+                inferred = (
+                    f"{self.inferred.arithmetic}, if the errors are rounding; declared by {self.inferred.declaration}"
+                )
             lines.append(f"inferred precision: {inferred}")
         if self.where:
             lines.append(f"error locations: {self.where}")

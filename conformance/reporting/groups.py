@@ -28,6 +28,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from conformance.contract import Contract
 from conformance.diagnosis.diagnose import GENERAL
@@ -219,6 +220,8 @@ class _Sorting:
         mistake of theirs."""
         left = []
         every = _named(records)
+        if where and sum(map(len, every)) == NAMED:  # what two mistakes explain in parts has one condition: one of them
+            every = [tuple(chain.from_iterable(every))]
         for record in records:
             explaining = next((names for names in every if explains(names, record)), None)
             names = explaining or (every[0] if every and where else None)

@@ -59,7 +59,9 @@ def notes(tally: Tally, verdicts: Sequence[KernelVerdict], width: int, listed: S
             yield from _wrapped(f"refused when called: {name}: {many(refused, 'case')}; --show unsupported", width)
         yield from _reasons("waived", name, tally.waivers[name], width, listed)
         if tally.accepted[name]:
-            yield from _wrapped(f"{name} {ACCEPTS}: {'; '.join(sorted(tally.accepted[name]))}", width)
+            yield from _wrapped(
+                f"{name} {ACCEPTS}, which is no failure: {'; '.join(sorted(tally.accepted[name]))}", width
+            )
     absent: defaultdict[str, list[str]] = defaultdict(list)
     for name, why in sorted(tally.absent.items()):
         absent[why].append(name)
