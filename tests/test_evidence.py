@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from conformance.execution.workers import MAX_CRASHES
 from conformance.reporting.evidence import RunEvidence
 from conformance.reporting.groups import group, located
 from conformance.results import schema
@@ -126,6 +127,15 @@ def test_where_a_kernel_fails_everywhere_problems_are_run_in_vain(tmp_path: Path
     assert ", errors as large as with " in text
     assert "gain z" in text
     assert "inferred precision" not in text
+
+
+def test_of_a_kernel_that_has_crashed_too_often_no_more_is_run(tmp_path: Path):
+    """ "24 of 24 fail, 321 not run" stood above "242 more problems run"."""
+    run = smoke(tmp_path, "__import__('os').kill(__import__('os').getpid(), 11)")
+    assert "not run (" in run.stdout
+    more = re.search(r"(\d+) more problems run", run.stdout)
+    assert more
+    assert int(more[1]) <= MAX_CRASHES  # this process has not seen its crashes before
 
 
 def test_a_run_decides_by_problems_of_its_own(tmp_path: Path):

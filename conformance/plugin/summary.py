@@ -29,7 +29,7 @@ from conformance.problems import Problem, Variant
 from conformance.problems.table import DECIDING
 from conformance.reporting import github, modules, report_command, terminal, training
 from conformance.reporting.evidence import RunEvidence, Verified
-from conformance.reporting.failures import differs
+from conformance.reporting.failures import differs, is_not_run
 from conformance.reporting.groups import Group, amount, described, group, located
 from conformance.reporting.kernel_verdicts import KernelVerdict, kernel_verdicts, total
 from conformance.reporting.page.model import ReportError
@@ -136,6 +136,8 @@ class Summary:
             record = of_run(run.config, build.record(case, verdict))
             if record.status in ("fail", "error"):
                 record = replace(record, printed=printed(implementation))
+            if is_not_run(record):
+                return None
             if record.status not in ("unsupported", "unavailable"):
                 take(record)
             return record
