@@ -152,7 +152,7 @@ class Digest:
         operators = _named([*filter(None, one.operators)], "operator")
         where = "; and where ".join(map(str, one.where or self._evidence[row].of(one.records)))
         said = f"{one.text}, where {where}" if where else one.text
-        seen = self.where(row, one).replace(f"fails where {where}: ", "")
+        seen = self.where(row, one).replace(f"fails where {where}: ", "fails in ")
         return f"{operators}: {said}" if operators else said, seen
 
     @cached_property
