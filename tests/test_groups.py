@@ -104,6 +104,14 @@ def test_of_mistakes_that_explain_as_much_the_first_of_the_library_is_named():
     assert shown(group([wrong("Z", "A"), wrong("Z", "A", problem="2")])) == [("Z, or A", 2, 0)]
 
 
+def test_what_a_predicate_raises_is_one_group():
+    """A misspelt attribute was 14 kinds of failure, one for each behaviour check."""
+    reason = "when=... raised AttributeError: 'ConvGeometry' object has no attribute 'kernel'"
+    cases = [as_read(sample(status="error", reason=reason, checks={}, problem=str(n))) for n in range(2)]
+    checks = [behaviour(check, reason, status="error") for check in ("calls_repeat", "invalid_arguments")]
+    assert shown(group([*cases, *checks])) == [(f"conv_forward: {reason}", 4, 0)]
+
+
 def test_the_order_of_records_changes_nothing():
     records = [wrong(*"ABC"[n % 3 :], descriptor=f"n1 c{n + 1} h5 w5 k2 r1 s1") for n in range(9)]
     records += [wrong(distribution="special", descriptor="n1 c3 h5 w5 k2 r1 s1"), wrong(descriptor=LARGE)]

@@ -391,7 +391,11 @@ def holds(when: Predicate | None, geometry: Any) -> bool:
     except ImplementationError:  # which another process has raised
         raise
     except Exception as problem:
-        raise ImplementationError(f"when=... raised {described(problem)}") from problem
+        has = ""
+        if isinstance(problem, AttributeError) and problem.obj is geometry:
+            names = (f.letter if f.attribute in ("", "size", "window") else f.attribute for f in geometry.fields)
+            has = f"; a problem of this operator has {', '.join(names)}"
+        raise ImplementationError(f"when=... raised {described(problem)}{has}") from problem
 
 
 def _known(field_name: str, values: Sequence[str], choices: Any) -> None:

@@ -108,6 +108,8 @@ def signature(record: Record) -> Signature:
     if found := raised(record):
         message, *place = found
         return "raised", without_numbers(message), *place
+    if record.reason.startswith("when="):
+        return "declared", without_numbers(record.headline)  # the same in each check
     if record.check:
         return "check", record.check
     if exceeded(record):
