@@ -22,8 +22,6 @@ from . import toolchain
 
 HERE = Path(__file__).parent
 CANARY = "canary"
-MODELLED = "CONFORMANCE_MODELLED"
-"""Of the environment: model the time of every kernel that the emulator executes."""
 TRAINIUM_OF = {toolchain.TARGETS[kind]: kind for kind in TRAINIUM}
 """Generation of the NeuronCore -> marker."""
 
@@ -168,14 +166,10 @@ class Emulator(Tier):
 
     @contextmanager
     def metered(self) -> Iterator[dict[str, int]]:
-        """Bytes through the DMA, instructions in all and of the Tensor Engine, and peaks in bytes a partition; with
-        CONFORMANCE_MODELLED=1 also what `conformance.results.build` makes a modelled time of."""
+        """Bytes through the DMA, instructions in all and of the Tensor Engine, and peaks in bytes a partition."""
         counts: dict[str, int] = {}
-        asked = os.environ.get(MODELLED, "") not in ("", "0")
-        with nki_emulator.counting() as counters, nki_emulator.modelling() if asked else nullcontext() as modelled:
+        with nki_emulator.counting() as counters:
             yield counts
-        if modelled is not None and modelled.engines:
-            counts |= _of_model(modelled)
         counts |= {
             "dma_bytes": counters.dma_bytes_in + counters.dma_bytes_out,
             "instructions": counters.instructions.total(),
@@ -194,13 +188,3 @@ class Emulator(Tier):
         """No toolchain; the hash of its source says which emulator it was."""
         facts = {"tier": "emulator", "device": f"emulator, {self.target}", "nki": "none", "target": self.target}
         return facts | {"emulator": nki_emulator.source_hash()}
-
-
-def _of_model(found: nki_emulator.Modelled) -> dict[str, int]:
-    """Nanoseconds, and what the device does at its peak in a microsecond."""
-    times = {"lower": found.lower_us, "scheduled": found.scheduled_us, "upper": found.upper_us}
-    times |= {f"engine {name}": load.us for name, load in found.engines.items()}
-    peaks = {dtype: round(1e12 / found.roofline_us(dtype, 10**12, 0)) for dtype in ("fp32", "bf16", "fp16")}
-    counts = {name: round(us * 1e3) for name, us in times.items()} | peaks
-    counts |= {"run": found.shortest_run, "bytes": round(1e12 / found.roofline_us("fp32", 0, 10**12))}
-    return {f"modelled {name}": count for name, count in counts.items()}
