@@ -32,8 +32,6 @@ class Tier:
     untimed = "it executes the kernel on another device"
     install = ""
     target: str
-    wide = False
-    """Whether bfloat16 tensors are kept in fp32."""
 
     @property
     def stands_for(self) -> tuple[str, ...]:
@@ -75,14 +73,14 @@ class Tier:
         """Raises Unavailable where what it needs is not here, or computes wrong results."""
         self.require_right()
 
-    def require_right(self, **expected: Any) -> None:
+    def require_right(self) -> None:
         """Raises Unavailable where the canary kernel cannot be loaded, or its results are wrong."""
         try:
             canary = self.load(CANARY)
         except Exception as problem:  # a toolchain may refuse a file with anything
             reason = f"the canary kernel cannot be loaded ({type(problem).__name__}: {problem})"
             raise Unavailable(reason) from None
-        toolchain.require_right(canary, generation=self.target, **expected)
+        toolchain.require_right(canary, self.target)
 
 
 @dataclass(frozen=True)
@@ -117,22 +115,13 @@ class Device(Tier):
 
 @dataclass(frozen=True)
 class Simulator(Tier):
-    """nki.simulate for one generation of the NeuronCore, on the CPU.
-
-    `precise` rounds to bfloat16 as the device does; without it bfloat16 tensors are kept in fp32 throughout, which
-    tells a kernel's logic from its rounding.
-    """
+    """nki.simulate for one generation of the NeuronCore, on the CPU, which rounds to bfloat16 as the device does."""
 
     target: str
-    precise: bool = True
-
-    @property
-    def wide(self) -> bool:  # type: ignore[override]
-        return not self.precise
 
     @property
     def _settings(self) -> dict[str, str]:
-        return {toolchain.TARGET: self.target, toolchain.PRECISE: str(int(self.precise))}
+        return {toolchain.TARGET: self.target, toolchain.PRECISE: "1"}
 
     def open(self, path: Path) -> ModuleType:
         with toolchain.environment(**self._settings):
@@ -148,7 +137,7 @@ class Simulator(Tier):
         if platform.system() != "Linux" or platform.machine() != "x86_64":
             raise Unavailable("the nki package is for Linux on x86_64 only")
         toolchain.require(SIMULATOR)
-        self.require_right(precise=self.precise)
+        self.require_right()
 
     def describe(self) -> dict[str, str]:
         facts = {"tier": "simulator", "device": f"nki.simulate, {self.target}", "nki": release("nki")}
