@@ -279,9 +279,9 @@ def test_bad_files_are_named_with_their_defect(defect: str, pair, capsys):
 
 
 def test_benchmarks_of_something_else_are_passed_over(pair):
-    """As the comparison with torch's timer writes them: the file of `tox -e bench` was refused for it."""
+    """As a project's own tests write them: the file of `tox -e bench` was refused for it."""
     before, after, document = pair
-    other = {"name": "agreement", "extra_info": {"suite_over_torch": [1.0]}, "stats": {"data": [1.0]}}
+    other = {"name": "other", "extra_info": {"note": [1.0]}, "stats": {"data": [1.0]}}
     write(after, document | {"benchmarks": [other, *document["benchmarks"]]})
     status, found = seen(before, after)
     assert (status, found.changed, found.new) == (0, False, ())

@@ -206,7 +206,7 @@ def test_the_summary_of_a_job_on_github_has_what_a_report_says(folder: Path):
     before, title, said = job.read_text().split("\n", 2)
     assert (status, before, title) == (1, "# Before", "# Conformance of acme conv_forward")
     assert "\n**NOTHING WAS VERIFIED of lacks.py: No module named 'acme_lib'**\n" in said
-    assert "- acme conv_forward fp32: 1 of 1 fail: y: elements mismatched" in said
+    assert "- acme conv_forward fp32: 1 of 1 fail: y: every element mismatched" in said
     assert "    reproduce: conformance check acme.py" in said
     assert (
         "::error file=lacks.py,title=lacks.py::NOTHING WAS VERIFIED of lacks.py: No module named 'acme_lib'\n" in text

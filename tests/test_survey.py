@@ -48,8 +48,7 @@ def environment(
     folder: Path, name: str, *, cases: dict | None = None, status: int = 0, lines: int = 2, variants: str = ""
 ) -> Path:
     """An environment that is there, and need not be made."""
-    engine, _, version = name.partition("==")
-    wanted = Wanted(engine, version)
+    wanted = Wanted(name)
     python = environments.python_of(folder / "environments", wanted)
     python.parent.mkdir(parents=True)
     counts = {"pass": 3} if cases is None else cases
@@ -92,13 +91,6 @@ def test_variants_run_after_it_at_smoke_level(folder: Path):
     assert [one.records for one in survey_file.read(folder).environments] == [
         "records/ncnn.jsonl", "records/ncnn-variants.jsonl",
     ]  # fmt: skip
-
-
-def test_versions_have_environments_of_their_own(folder: Path):
-    environment(folder, "ncnn==1.0.2024", variants="[fp16]")
-    assert survey(folder, "--versions", "ncnn==1.0.2024") == 0
-    (found,) = survey_file.read(folder).environments  # without variants: the question is what has changed
-    assert (found.name, found.engine, found.version) == ("ncnn==1.0.2024", "ncnn", "1.0.2024")
 
 
 def test_a_run_that_breaks_off_is_a_result_and_the_others_run(folder: Path):
@@ -157,9 +149,6 @@ def test_nothing_verified(folder: Path):
     ("words", "message"),
     [
         (("ncn",), "survey ncn: unknown; did you mean ncnn?"),
-        (("--versions", "torch"), "--versions torch: must be an engine and versions, such as torch==2.6,2.9"),
-        (("--versions", "torch==2.6,"), "must be an engine and versions"),
-        (("--versions", "torch==two!"), "torch==two!"),
         (("ncnn", "--seed", "-1"), "--seed -1: must be a whole number"),
         (("--no-run", "--site", "site"), "survey.json: cannot be read"),
     ],
@@ -173,22 +162,6 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureF
     (tmp_path / "file").write_text("")
     assert survey(tmp_path / "file", "ncnn") == 4
     assert "--folder" in capsys.readouterr().err
-
-
-def test_another_version_replaces_the_engine_alone():
-    usual, older = requirements(Wanted("onnxruntime")), requirements(Wanted("onnxruntime", "1.20"))
-    assert [one.partition(">")[0] for one in usual] == ["onnxruntime", "onnx"]
-    assert older == ["onnxruntime==1.20.*", usual[1]]
-    assert requirements(Wanted("torch", "2.6.0")) == ["torch==2.6.0"]
-
-
-def test_constraints_of_another_version_leave_the_engine_free(tmp_path: Path):
-    made = Environments(tmp_path, None)
-    usual, other = (made._constraints(wanted, requirements(wanted)) for wanted in (Wanted("jax"), Wanted("jax", "0.9")))
-    assert "jax==" in usual
-    assert "jaxlib==" in usual
-    assert "jax" not in other
-    assert "numpy==" in other
 
 
 def test_every_engine_has_an_extra_a_tox_environment_and_its_name():

@@ -30,7 +30,6 @@ from conformance.results.schema import (
     Facts,
     Header,
     Inferred,
-    Modelled,
     Profile,
     WaiverRecord,
     Work,
@@ -118,38 +117,13 @@ def _attempt(case: Case, verdict: Verdict) -> dict[str, Any]:
         },
         "unverified": verdict.unverified,
         "profile": {j.output: _profile(j) for j in verdict.judgements if j.profile},
-        "work": _work(verdict.work, least, case.operator.flops(geometry), dtype) if verdict.work and least else None,
+        "work": msgspec.convert(verdict.work | {"least_bytes": least}, Work) if verdict.work and least else None,
         "versions": versions()
         | ({"implementation": here.version} if here.version else {})
         | ({} if verdict.status == "unavailable" else {str(k): str(v) for k, v in here.arrays.describe().items()}),
         "command": case.command,
         **verdict_fields(verdict),
     }
-
-
-MODELLED = "modelled "
-"""Of a meter's counts, those of a model of the device: nanoseconds `lower`, `scheduled`, `upper` and `engine NAME`,
-bytes of the `run`, and a microsecond's `bytes` and `DTYPE` operations at the device's peak."""
-
-
-def _work(counts: dict[str, int], least: int, flops: int, dtype: str) -> Work:
-    """What a meter counted, and where it modelled times these with the roofline."""
-    found = msgspec.convert(
-        {name: n for name, n in counts.items() if not name.startswith(MODELLED)} | {"least_bytes": least}, Work
-    )
-    model = {name.removeprefix(MODELLED): n for name, n in counts.items() if name.startswith(MODELLED)}
-    engines = {name.removeprefix("engine "): n for name, n in model.items() if name.startswith("engine ")}
-    if not engines:
-        return found
-    modelled = Modelled(
-        lower=model["lower"] / 1e3,
-        scheduled=model["scheduled"] / 1e3,
-        upper=model["upper"] / 1e3,
-        roofline=max(flops / model[dtype], least / model["bytes"]),
-        limit=max(engines, key=lambda name: engines[name]),
-        shortest_run=model["run"],
-    )
-    return msgspec.structs.replace(found, modelled=modelled)
 
 
 def _profile(judgement: Judgement) -> Profile:

@@ -94,23 +94,6 @@ class Profile(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return {name: value for name, value in found.items() if value is not None}
 
 
-class Modelled(Struct, frozen=True, kw_only=True):
-    """What one call would take on the device by a model of it, in microseconds; nobody measured it.
-
-    lower, scheduled, upper   all engines at once, with waiting, one after another
-    roofline                  the least time of its operations and of every tensor moved once
-    limit                     the busiest engine
-    shortest_run              bytes of the shortest contiguous run that a DMA moves in the device's memory
-    """
-
-    lower: Seconds
-    scheduled: Seconds
-    upper: Seconds
-    roofline: Annotated[float, Meta(gt=0, lt=1e12)]
-    limit: Text
-    shortest_run: Count
-
-
 class Work(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one call moved and issued, as an emulator counts it; `least_bytes` is every tensor moved once."""
 
@@ -120,7 +103,6 @@ class Work(Struct, frozen=True, kw_only=True, omit_defaults=True):
     matmuls: Count = 0
     sbuf_peak: Count = 0
     psum_peak: Count = 0
-    modelled: Modelled | None = None
 
 
 class SavedForBackward(Struct, frozen=True, kw_only=True):

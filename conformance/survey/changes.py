@@ -1,20 +1,15 @@
-"""The environments of a survey, and what differs between them: variants from their base, and a version from the one
-before it."""
+"""The environments of a survey, and what differs between variants and their base."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
-from typing import NamedTuple
 
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
 
 from conformance.reporting.page.merge import CASE, ResultsFile, merged
-from conformance.reporting.page.model import dtype_place, operator_place
 from conformance.reporting.page.tables import Digest
 from conformance.reporting.table import many
 from conformance.results.schema import VERIFIED, Attempt, Record
@@ -22,7 +17,6 @@ from conformance.survey.survey_file import Surveyed
 
 FAILING = ("fail", "error")
 """Statuses that say that an engine is wrong."""
-ABSENT = ("unsupported", "unavailable")
 Key = tuple[object, ...]
 
 
@@ -52,11 +46,11 @@ class SurveyedEnvironment:
 
     @property
     def version(self) -> str:
-        """Of the engine's package as it was installed, or as it was asked for."""
+        """Of the engine's package as it was installed."""
         engine = canonicalize_name(self.surveyed.engine)
         packages = {canonicalize_name(name): version for name, version in self.surveyed.packages.items()}
         named = [version for name, version in packages.items() if name.startswith(engine)]  # opencv-python-headless
-        return packages.get(engine) or next(iter([*named, *packages.values()]), self.surveyed.version)
+        return packages.get(engine) or next(iter([*named, *packages.values()]), "")
 
     @cached_property
     def plain(self) -> Counter[str]:
@@ -116,11 +110,11 @@ class Difference:
 
 
 def differences(environments: Iterable[SurveyedEnvironment]) -> Iterator[Difference]:
-    """Of each variant of the usual version from its base: that of its own environment, if there is one, else that of
+    """Of each variant from its base: that of its own environment, if there is one, else that of
     most cases."""
     held: defaultdict[Key, list[Record]] = defaultdict(list)
     for environment in environments:
-        if environment.digest is not None and not environment.surveyed.version:
+        if environment.digest is not None:
             for verdict in environment.digest.results.verdicts:
                 record = verdict.record
                 held[environment.slug, environment.surveyed.engine, record.implementation, record.device].append(record)
@@ -143,69 +137,3 @@ def _difference(name: str, before: Iterable[Record], after: Iterable[Record]) ->
     differing = sum((one.checks, one.profile) != (other.checks, other.profile) for one, other in measured)
     broken = sum(one.status == "pass" and other.status in FAILING for one, other in both)
     return Difference(name, len(measured), differing, broken)
-
-
-class Change(NamedTuple):
-    """What cases whose status is another one from a version on have in common. `kind` is "broken since", "fixed in",
-    ..., and the version that from which on."""
-
-    kind: str
-    version: str
-    implementation: str
-    operator: str
-    dtype: str
-
-    @property
-    def place(self) -> tuple[object, ...]:
-        """Sort key: first what passed and does not pass any more."""
-        return not self.kind.startswith("broken"), operator_place(self.operator), dtype_place(self.dtype)
-
-
-def histories(environments: Sequence[SurveyedEnvironment]) -> dict[str, list[SurveyedEnvironment]]:
-    """Engines of which several versions were asked for -> an environment of each, that of most cases, the oldest
-    version first."""
-    found: defaultdict[str, dict[str, SurveyedEnvironment]] = defaultdict(dict)
-    for environment in sorted(environments, key=lambda one: one.plain.total()):
-        found[environment.surveyed.engine][environment.surveyed.version] = environment
-    return {engine: ordered([*held.values()]) for engine, held in sorted(found.items()) if len(held) > 1}
-
-
-def ordered(environments: Sequence[SurveyedEnvironment]) -> list[SurveyedEnvironment]:
-    """In order of versions; of their texts where one is no version."""
-    try:
-        return sorted(environments, key=lambda environment: Version(environment.version))
-    except InvalidVersion:
-        return sorted(environments, key=lambda environment: environment.version)
-
-
-def changes(history: Sequence[SurveyedEnvironment]) -> dict[Change, list[Record]]:
-    """The records of cases whose status changes between versions, as they were where they failed, or else in the newer
-    version, the shortest descriptor first: it is the example. A case that a version lacks is compared with the version
-    before that."""
-    seen: defaultdict[Key, list[tuple[SurveyedEnvironment, Record]]] = defaultdict(list)
-    for environment in history:
-        if environment.digest is not None:
-            for record in (verdict.record for verdict in environment.digest.results.verdicts):
-                for key in cases([record]):
-                    seen[record.implementation, record.device, *key].append((environment, record))
-    groups: defaultdict[Change, list[Record]] = defaultdict(list)
-    for known in seen.values():
-        for (_, was), (new, now) in pairwise(known):
-            if was.status != now.status:
-                change = Change(kind(was.status, now.status), new.version, now.implementation, now.operator, now.dtype)
-                groups[change].append(now if now.status in FAILING or was.status not in FAILING else was)
-    return {
-        change: sorted(groups[change], key=lambda record: (len(record.descriptor), record.descriptor))
-        for change in sorted(groups, key=lambda change: (change.place, change))
-    }
-
-
-def kind(before: str, after: str) -> str:
-    """What a change of status is called, before the version."""
-    if after in FAILING:
-        return "broken since" if before == "pass" else "fails since" if before in ABSENT else f"{before} to {after} in"
-    if before in FAILING and after == "pass":
-        return "fixed in"
-    if after in ABSENT:
-        return f"{after} since"
-    return "supported since" if before in ABSENT else f"{before} to {after} in"

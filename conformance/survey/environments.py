@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib.metadata import requires
 from pathlib import Path
 
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from conformance.execution.implementation_names import PREFIX
@@ -30,22 +30,16 @@ STAMP = "conformance.json"
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """An engine, in the version that its extra names or in another one, such as "2.9"."""
+    """An engine."""
 
     engine: str
-    version: str = ""
     variants: bool = False
     """Whether all of its variants run, at smoke level: most are a switch, which a few cases show."""
 
     @property
     def name(self) -> str:
         """Of the run."""
-        return f"{self.environment}-variants" if self.variants else self.environment
-
-    @property
-    def environment(self) -> str:
-        """Its folder."""
-        return f"{self.engine}=={self.version}" if self.version else self.engine
+        return f"{self.engine}-variants" if self.variants else self.engine
 
     @property
     def extra(self) -> str:
@@ -74,12 +68,6 @@ def requirements(wanted: Wanted) -> list[str]:
     found = [one for one in found if one.marker is None or one.marker.evaluate()]
     if not found:
         raise SurveyError(f"{wanted.engine}: {DISTRIBUTION} has no extra {wanted.extra!r}; add one to pyproject.toml")
-    if wanted.version:
-        pattern = wanted.version if wanted.version.count(".") > 1 else f"{wanted.version}.*"
-        try:
-            found[0] = Requirement(f"{found[0].name}=={pattern}")
-        except InvalidRequirement as error:
-            raise SurveyError(f"--versions {wanted.name}: {error}") from None
     return [str(one) for one in found]
 
 
@@ -95,7 +83,7 @@ def _extra(name: str) -> list[str]:
 def python_of(folder: Path, wanted: Wanted) -> Path:
     """The interpreter of an environment in a folder of them."""
     scripts = "Scripts" if sys.platform == "win32" else "bin"
-    return (folder / wanted.environment / scripts / f"python{sysconfig.get_config_var('EXE') or ''}").absolute()
+    return (folder / wanted.engine / scripts / f"python{sysconfig.get_config_var('EXE') or ''}").absolute()
 
 
 class Environments:
@@ -113,7 +101,7 @@ class Environments:
         """Make an environment, unless it is there; name -> version of the engine's packages. Raises SurveyError with
         what pip said last."""
         asked = requirements(wanted)
-        stamp = self.folder / wanted.environment / STAMP
+        stamp = self.folder / wanted.engine / STAMP
         recipe = {"suite": str(self._suite), "requirements": asked, "python": sys.version}
         if not stamp.is_file() or json.loads(stamp.read_text()) != recipe:
             self._make(wanted, asked)
@@ -129,26 +117,16 @@ class Environments:
         return any(row["variants"] for row in rows)
 
     def _make(self, wanted: Wanted, asked: Sequence[str]) -> None:
-        folder = self.folder / wanted.environment
+        folder = self.folder / wanted.engine
         try:
             venv.create(folder, clear=True, with_pip=True)
         except (OSError, subprocess.CalledProcessError) as error:
             raise SurveyError(f"{folder}: no environment can be made ({error})") from None
-        constraints = folder / "constraints.txt"
-        constraints.write_text(self._constraints(wanted, asked))
+        constraints = (CHECKOUT or Path()) / "constraints.txt"  # the tested versions
+        bound = ["-c", str(constraints)] if constraints.is_file() else []
         # a checkout is installed so that what is changed there is what is verified
         suite = ["-e", str(self._suite)] if self._suite.is_dir() else [str(self._suite)]
-        self._run(wanted, ["pip", "install", "--quiet", "-c", str(constraints), *suite, *asked])
-
-    def _constraints(self, wanted: Wanted, asked: Sequence[str]) -> str:
-        """The tested versions; of another version of an engine, all that are not the engine's."""
-        file = (CHECKOUT or Path()) / "constraints.txt"
-        if not file.is_file():
-            return ""
-        lines = [line for line in file.read_text().splitlines() if line.strip() and not line.startswith("#")]
-        own: set[str] = {canonicalize_name(Requirement(one).name) for one in asked} if wanted.version else set()
-        own |= {f"{name}lib" for name in own}  # jax comes with a jaxlib of its version
-        return "\n".join(line for line in lines if canonicalize_name(Requirement(line).name) not in own)
+        self._run(wanted, ["pip", "install", "--quiet", *bound, *suite, *asked])
 
     def _run(self, wanted: Wanted, words: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
         done = subprocess.run(

@@ -1,7 +1,7 @@
 """A survey as a site: the report of each environment, and the page of all engines, which leads to these. It needs
 neither a server nor a network.
 
-    index.html      all engines in their usual version, their variants, and what changed between versions
+    index.html      all engines, and their variants
     ENVIRONMENT/    its report, see `conformance.reporting.page.render`
     records/        what it was made of
 """
@@ -15,7 +15,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from urllib.parse import urlencode
 
-from conformance.reporting.groups import described
 from conformance.reporting.page import render
 from conformance.reporting.page.merge import ResultsFile, merged, read
 from conformance.reporting.page.model import ReportError, Row
@@ -23,15 +22,13 @@ from conformance.reporting.page.render import PAGE, texts, write
 from conformance.reporting.page.tables import Digest
 from conformance.reporting.table import Table
 from conformance.survey import survey_file
-from conformance.survey.changes import FAILING, SurveyedEnvironment, changes, differences, histories, parted
+from conformance.survey.changes import FAILING, SurveyedEnvironment, differences, parted
 from conformance.survey.survey_file import Survey, Surveyed, SurveyError
 
 TITLE = "Conformance of convolution, pooling and batch normalisation"
 RECORDS = "records"
 ODD = re.compile(r"[^A-Za-z0-9._=+-]+")
 """What no folder of the site has in its name: it would have to be escaped in links."""
-STATUSES = ("pass", "fail", "error", "waived", "unsupported")
-"""Columns of the table of versions."""
 
 
 def build(folder: Path, out: Path) -> tuple[Path, tuple[str, ...]]:
@@ -83,9 +80,9 @@ def _slug(name: str, taken: set[str]) -> str:
 
 
 def _page(survey: Survey, environments: Sequence[SurveyedEnvironment]) -> str:
-    """The page of all engines in their usual version. Where several environments have a case, that of most cases
+    """The page of all engines. Where several environments have a case, that of most cases
     stands: a variant's environment has few of its base."""
-    usual = [one for one in environments if one.digest and not one.surveyed.version]
+    usual = [one for one in environments if one.digest]
     usual.sort(key=lambda one: one.plain.total())
     owners = {row: one for one in usual if one.digest for row in one.digest.rows}
 
@@ -105,7 +102,6 @@ def _page(survey: Survey, environments: Sequence[SurveyedEnvironment]) -> str:
         "lead": lead(digest),
         "environments": environments,
         "variants": _variants(environments),
-        "versions": [table for pair in histories(environments).items() for table in _history(*pair)],
     }
     return render.page(digest, TITLE, found)
 
@@ -124,29 +120,11 @@ def lead(digest: Digest) -> list[tuple[str, str, list[str]]]:
 
 def again(survey: Survey) -> str:
     """The command that makes the survey again."""
-    engines = dict.fromkeys(one.engine for one in survey.environments if not one.version)
-    others = (["--versions", f"{one.engine}=={one.version}"] for one in survey.environments if one.version)
-    words = ["conformance", "survey", *engines, *(word for pair in others for word in pair)]
+    engines = dict.fromkeys(one.engine for one in survey.environments)
+    words = ["conformance", "survey", *engines]
     return shlex.join([*words, "--level", survey.level, "--seed", str(survey.seed)])
 
 
 def _variants(environments: Iterable[SurveyedEnvironment]) -> Table | None:
     rows = tuple((one.name, one.words, f"{one.broken:,}") for one in differences(environments))
     return Table("Variants", ("variant", "beside its base", "fail only here"), rows, 2) if rows else None
-
-
-def _history(engine: str, history: Sequence[SurveyedEnvironment]) -> list[Table]:
-    """How many cases of each version passed and failed, and what changed between them."""
-    rows = tuple((one.version, *(f"{one.plain[status]:,}" for status in STATUSES)) for one in history)
-    found = changes(history)
-    changed = tuple(
-        (f"{one.kind} {one.version}", f"{one.implementation} {one.operator} {one.dtype}", described(records[0]),
-         records[0].headline, f"{len(records):,}")
-        for one, records in found.items()
-    )  # fmt: skip
-    heads = ("change", "where", "smallest case", "reason", "cases")
-    note = "" if found else "No case changes its status."
-    return [
-        Table(f"Versions of {engine}", ("version", *STATUSES), rows, note=note),
-        *([Table(f"Changes between versions of {engine}", heads, changed, 4)] if found else []),
-    ]

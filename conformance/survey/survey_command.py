@@ -30,9 +30,6 @@ def declare(parser: argparse.ArgumentParser) -> None:
         f"Engines: {', '.join(engines())}. Environments are kept in the folder, and made anew where an extra changes."
     )
     parser.add_argument("engines", nargs="*", metavar="ENGINE", help="these only (default: all)")
-    parser.add_argument(
-        "--versions", action="append", default=[], metavar="ENGINE==V,V", help="also these versions: torch==2.6,2.9"
-    )
     parser.add_argument("--level", choices=LEVELS, default="standard", help="how much to run")
     parser.add_argument("--seed", default="0", metavar="N", help="of the data")
     parser.add_argument("-n", default="1", metavar="N", dest="processes", help="processes for each run, as of pytest")
@@ -90,7 +87,7 @@ class Asked:
 def _surveyed(arguments: argparse.Namespace) -> ExitCode:
     """Run what is asked for, one engine after the other; what the folder holds of others stays."""
     folder: Path = arguments.folder
-    every = wanted(arguments.engines, arguments.versions)
+    every = wanted(arguments.engines)
     environments = Environments(folder / "environments", arguments.suite)
     try:
         asked = Asked(folder, arguments.level, seed_number(arguments.seed), arguments.processes, arguments.minutes)
@@ -128,27 +125,21 @@ def _surveyed(arguments: argparse.Namespace) -> ExitCode:
         print("; ".join(filter(None, (told, result.reason, seconds))), flush=True)
         verified += sum(counts.get(status, 0) for status in VERIFIED)
         complete &= not result.reason or result.reason.startswith(SAMPLE)
-        if header is not None and not one.version and not one.variants and environments.variants(one):
+        if header is not None and not one.variants and environments.variants(one):
             todo.appendleft(replace(one, variants=True))
     if not verified:
         return ExitCode.NOTHING
     return ExitCode.GOOD if complete else ExitCode.BAD
 
 
-def wanted(names: Sequence[str], versions: Sequence[str]) -> list[Wanted]:
-    """Engines by name, and others of their versions from texts such as "torch==2.6,2.9". Raises SurveyError."""
+def wanted(names: Sequence[str]) -> list[Wanted]:
+    """Engines by name, or all. Raises SurveyError."""
     known = engines()
-    found = [Wanted(name) for name in names or ([] if versions else known)]
-    for text in versions:
-        name, equals, numbers = text.partition("==")
-        if not equals or not all(part.strip() for part in numbers.split(",")):
-            raise SurveyError(f"--versions {text}: must be an engine and versions, such as torch==2.6,2.9")
-        found += [Wanted(name, part.strip()) for part in numbers.split(",")]
     try:
-        require_known("survey", [one.engine for one in found], known)
+        require_known("survey", names, known)
     except SelectionError as error:
         raise SurveyError(str(error)) from None
-    return list(dict.fromkeys(found))
+    return [Wanted(name) for name in dict.fromkeys(names or known)]
 
 
 def surveyed(one: Wanted, environments: Environments, asked: Asked) -> tuple[Surveyed, Header | None, Footer | None]:
@@ -158,9 +149,7 @@ def surveyed(one: Wanted, environments: Environments, asked: Asked) -> tuple[Sur
         packages = environments.made(one)
     except SurveyError as error:
         spent = time.monotonic() - begun
-        return Surveyed(
-            name=one.name, engine=one.engine, version=one.version, reason=str(error), install_s=spent
-        ), *NONE
+        return Surveyed(name=one.name, engine=one.engine, reason=str(error), install_s=spent), *NONE
     installed = time.monotonic()
     file = Path("records", f"{one.name}.jsonl")
     (asked.folder / file).unlink(missing_ok=True)  # an earlier run's
@@ -180,7 +169,6 @@ def surveyed(one: Wanted, environments: Environments, asked: Asked) -> tuple[Sur
     result = Surveyed(
         name=one.name,
         engine=one.engine,
-        version=one.version,
         packages=packages,
         records=file.as_posix() if header is not None else "",
         reason=reason,

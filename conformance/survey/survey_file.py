@@ -21,9 +21,8 @@ class SurveyError(Exception):
 class Surveyed(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One engine in one environment.
 
-    name          of the environment, such as "onnxruntime" or "torch==2.9"; names its file of records
+    name          of the environment, such as "onnxruntime" or "torch-variants"; names its file of records
     engine        the engine, such as "onnxruntime" or "torch": a file or folder of implementations
-    version       where an older or newer version was asked for, as it was asked for; empty where it is the usual one
     packages      what was installed for the engine, by name, with versions
     records       file of records, relative to the folder; empty where there is none
     reason        why there are no records, or why they are not complete: what pip or the run said last
@@ -33,7 +32,6 @@ class Surveyed(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     name: Text
     engine: Text
-    version: str = ""
     packages: dict[str, str] = {}
     records: str = ""
     reason: str = ""

@@ -10,7 +10,7 @@ import nki.language as nl
 
 @nki.jit
 def tripled(x):
-    """3 * x in fp32, where x[P, F] passes a bfloat16 tile: without its rounding in high-precision simulation."""
+    """3 * x in fp32, where x[P, F] passes a bfloat16 tile."""
     out = nl.ndarray(x.shape, dtype=nl.float32, buffer=nl.shared_hbm)
     given = nl.ndarray(x.shape, dtype=nl.float32, buffer=nl.sbuf)
     nisa.dma_copy(dst=given, src=x)

@@ -6,17 +6,16 @@ would take, by the vendor's formulas. The numbers are modelled, never measured.
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 
 from conformance.dtypes import STORAGE
 from conformance.execution.invocation import Invocation
-from conformance.exit_codes import ExitCode
 from conformance.implementations import registry
 from conformance.implementations.implementation import Implementation, Kernel, Unsupported
 from conformance.operators import OPERATORS, Operator
@@ -29,7 +28,7 @@ DIRECTIONS = {
     "backward-weight": "conv_backward_weight",
 }
 DTYPES = ("fp32", "bf16")
-DEFAULT = ("nki@emu", "nki@emu-gen3")
+IMPLEMENTATIONS = ("nki@emu", "nki@emu-gen3")
 DOCUMENT = Path(__file__).parents[2] / "nki_emulator" / "docs" / "modelled-time.md"
 BEGIN, END = "<!-- neuron-model: begin -->\n", "<!-- neuron-model: end -->"
 SHORT = 512
@@ -54,59 +53,11 @@ class LayerTime:
     refused: str = ""
 
 
-class NotModelled(ValueError):
-    """What was asked for cannot be modelled; the message says why and what to do."""
-
-
-def main(words: Sequence[str] | None = None) -> int:
-    """Model the time of layers on a Neuron device from the emulator's counts, and write the table into the document."""
-    parser = argparse.ArgumentParser("python -m impls.nki.modelled_layers", description=main.__doc__)
-    parser.add_argument("--impl", nargs="+", default=DEFAULT, metavar="NAME", help=f"default: {' '.join(DEFAULT)}")
-    parser.add_argument("--layers", nargs="+", default=[""], metavar="TEXT", help="only those with one of these in it")
-    parser.add_argument("--direction", nargs="+", choices=(*DIRECTIONS,), default=(*DIRECTIONS,), help="default: all")
-    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=DTYPES, help="default: fp32 bf16")
-    parser.add_argument("--into", type=Path, default=DOCUMENT, metavar="FILE", help=f"default: {DOCUMENT.name}")
-    arguments = parser.parse_args(words)
-    layers = [layer for layer in LAYERS if any(text in layer.name for text in arguments.layers)]
-    try:
-        document = arguments.into.read_text(encoding="utf-8")
-        if BEGIN not in document or END not in document:
-            raise NotModelled(
-                f"{arguments.into}: has no lines {BEGIN.strip()} and {END}; add them where the table goes"
-            )
-        implementations = [_named(name) for name in arguments.impl]
-        rows = []
-        for row in modelled(implementations, layers, arguments.direction, arguments.dtypes):
-            rows.append(row)
-            print(_told(row), flush=True)
-        table = "\n".join(markdown(rows))
-        start, rest = document.split(BEGIN, 1)
-        arguments.into.write_text(f"{start}{BEGIN}\n{table}\n\n{END}{rest.split(END, 1)[1]}", encoding="utf-8")
-    except (OSError, NotModelled) as problem:
-        print(f"modelled_layers: {problem}", file=sys.stderr)
-        return ExitCode.UNUSABLE
-    return ExitCode.BAD if any(row.refused for row in rows) else ExitCode.GOOD
-
-
-def _named(name: str) -> Implementation:
-    found = registry.load([Path(__file__).parent]).implementations.get(name)
-    if found is None or not hasattr(found.arrays, "modelled"):
-        raise NotModelled(f"--impl {name}: no implementation of impls/nki that models time; {' and '.join(DEFAULT)} do")
-    return found
-
-
-def modelled(
-    implementations: Iterable[Implementation],
-    layers: Sequence[Problem],
-    directions: Sequence[str],
-    dtypes: Sequence[str],
-) -> Iterator[LayerTime]:
-    """A row for each implementation, dtype, layer and direction."""
-    for implementation in implementations:
-        for dtype in dtypes:
-            for layer in layers:
-                for direction in directions:
-                    yield _row(implementation, dtype, layer, direction)
+def modelled(layers: Sequence[Problem] = LAYERS) -> Iterator[LayerTime]:
+    """A row for each generation of the chip, dtype, layer and direction."""
+    found = registry.load([Path(__file__).parent]).implementations
+    for name, dtype, layer, direction in product(IMPLEMENTATIONS, DTYPES, layers, DIRECTIONS):
+        yield _row(found[name], dtype, layer, direction)
 
 
 def _row(implementation: Implementation, dtype: str, layer: Problem, direction: str) -> LayerTime:
@@ -174,4 +125,12 @@ def _cells(row: LayerTime) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    rows = []
+    for row in modelled():
+        rows.append(row)
+        print(_told(row), flush=True)
+    document = DOCUMENT.read_text(encoding="utf-8")
+    start, rest = document.split(BEGIN, 1)
+    table = "\n".join(markdown(rows))
+    DOCUMENT.write_text(f"{start}{BEGIN}\n{table}\n\n{END}{rest.split(END, 1)[1]}", encoding="utf-8")
+    sys.exit(any(row.refused for row in rows))

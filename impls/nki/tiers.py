@@ -22,8 +22,6 @@ from . import toolchain
 
 HERE = Path(__file__).parent
 CANARY = "canary"
-MODELLED = "CONFORMANCE_MODELLED"
-"""Of the environment: model the time of every kernel that the emulator executes."""
 TRAINIUM_OF = {toolchain.TARGETS[kind]: kind for kind in TRAINIUM}
 """Generation of the NeuronCore -> marker."""
 
@@ -34,8 +32,6 @@ class Tier:
     untimed = "it executes the kernel on another device"
     install = ""
     target: str
-    wide = False
-    """Whether bfloat16 tensors are kept in fp32."""
 
     @property
     def stands_for(self) -> tuple[str, ...]:
@@ -77,14 +73,14 @@ class Tier:
         """Raises Unavailable where what it needs is not here, or computes wrong results."""
         self.require_right()
 
-    def require_right(self, **expected: Any) -> None:
+    def require_right(self) -> None:
         """Raises Unavailable where the canary kernel cannot be loaded, or its results are wrong."""
         try:
             canary = self.load(CANARY)
         except Exception as problem:  # a toolchain may refuse a file with anything
             reason = f"the canary kernel cannot be loaded ({type(problem).__name__}: {problem})"
             raise Unavailable(reason) from None
-        toolchain.require_right(canary, generation=self.target, **expected)
+        toolchain.require_right(canary, self.target)
 
 
 @dataclass(frozen=True)
@@ -119,22 +115,13 @@ class Device(Tier):
 
 @dataclass(frozen=True)
 class Simulator(Tier):
-    """nki.simulate for one generation of the NeuronCore, on the CPU.
-
-    `precise` rounds to bfloat16 as the device does; without it bfloat16 tensors are kept in fp32 throughout, which
-    tells a kernel's logic from its rounding.
-    """
+    """nki.simulate for one generation of the NeuronCore, on the CPU, which rounds to bfloat16 as the device does."""
 
     target: str
-    precise: bool = True
-
-    @property
-    def wide(self) -> bool:  # type: ignore[override]
-        return not self.precise
 
     @property
     def _settings(self) -> dict[str, str]:
-        return {toolchain.TARGET: self.target, toolchain.PRECISE: str(int(self.precise))}
+        return {toolchain.TARGET: self.target, toolchain.PRECISE: "1"}
 
     def open(self, path: Path) -> ModuleType:
         with toolchain.environment(**self._settings):
@@ -150,7 +137,7 @@ class Simulator(Tier):
         if platform.system() != "Linux" or platform.machine() != "x86_64":
             raise Unavailable("the nki package is for Linux on x86_64 only")
         toolchain.require(SIMULATOR)
-        self.require_right(precise=self.precise)
+        self.require_right()
 
     def describe(self) -> dict[str, str]:
         facts = {"tier": "simulator", "device": f"nki.simulate, {self.target}", "nki": release("nki")}
@@ -168,14 +155,10 @@ class Emulator(Tier):
 
     @contextmanager
     def metered(self) -> Iterator[dict[str, int]]:
-        """Bytes through the DMA, instructions in all and of the Tensor Engine, and peaks in bytes a partition; with
-        CONFORMANCE_MODELLED=1 also what `conformance.results.build` makes a modelled time of."""
+        """Bytes through the DMA, instructions in all and of the Tensor Engine, and peaks in bytes a partition."""
         counts: dict[str, int] = {}
-        asked = os.environ.get(MODELLED, "") not in ("", "0")
-        with nki_emulator.counting() as counters, nki_emulator.modelling() if asked else nullcontext() as modelled:
+        with nki_emulator.counting() as counters:
             yield counts
-        if modelled is not None and modelled.engines:
-            counts |= _of_model(modelled)
         counts |= {
             "dma_bytes": counters.dma_bytes_in + counters.dma_bytes_out,
             "instructions": counters.instructions.total(),
@@ -194,13 +177,3 @@ class Emulator(Tier):
         """No toolchain; the hash of its source says which emulator it was."""
         facts = {"tier": "emulator", "device": f"emulator, {self.target}", "nki": "none", "target": self.target}
         return facts | {"emulator": nki_emulator.source_hash()}
-
-
-def _of_model(found: nki_emulator.Modelled) -> dict[str, int]:
-    """Nanoseconds, and what the device does at its peak in a microsecond."""
-    times = {"lower": found.lower_us, "scheduled": found.scheduled_us, "upper": found.upper_us}
-    times |= {f"engine {name}": load.us for name, load in found.engines.items()}
-    peaks = {dtype: round(1e12 / found.roofline_us(dtype, 10**12, 0)) for dtype in ("fp32", "bf16", "fp16")}
-    counts = {name: round(us * 1e3) for name, us in times.items()} | peaks
-    counts |= {"run": found.shortest_run, "bytes": round(1e12 / found.roofline_us("fp32", 0, 10**12))}
-    return {f"modelled {name}": count for name, count in counts.items()}

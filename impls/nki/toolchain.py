@@ -90,15 +90,14 @@ def kernels(path: Path) -> list[str]:
     return [name for name, decorator in decorators if ast.unparse(decorator) == "nki.jit"]
 
 
-def require_right(canary: ModuleType, *, generation: str = "", precise: bool = True) -> None:
+def require_right(canary: ModuleType, generation: str) -> None:
     """Raises Unavailable where a toolchain computes wrong results.
 
-    `generation` is that of the NeuronCore which it must compute for; where it is empty, it is not asked. `precise` is
-    whether bfloat16 tiles round.
+    `generation` is that of the NeuronCore which it must compute for.
     """
     try:
         tripled = canary.tripled(SAMPLE.copy())
-        made_for = canary.generation(SAMPLE.copy()) if generation else None
+        made_for = canary.generation(SAMPLE.copy())
     except Exception as problem:  # whatever a toolchain raises is its answer
         first_line = str(problem).partition("\n")[0]
         raise Unavailable(f"the canary kernel failed ({type(problem).__name__}: {first_line})") from None
@@ -106,12 +105,11 @@ def require_right(canary: ModuleType, *, generation: str = "", precise: bool = T
         raise Unavailable(f"the canary kernel returned {type(tripled).__name__}, not an array of shape {SAMPLE.shape}")
     if not tripled.any():
         raise Unavailable("the canary kernel returned zeros: this toolchain does not compute")
-    rounded, kept = 3 * SAMPLE.astype(ml_dtypes.bfloat16).astype(np.float32), 3 * SAMPLE
-    if np.array_equal(tripled, kept if precise else rounded):
-        raise Unavailable(f"bfloat16 tiles {'do not round' if precise else 'round'} (see {PRECISE})")
-    if not np.array_equal(tripled, rounded if precise else kept):
+    if np.array_equal(tripled, 3 * SAMPLE):
+        raise Unavailable(f"bfloat16 tiles do not round (see {PRECISE})")
+    if not np.array_equal(tripled, 3 * SAMPLE.astype(ml_dtypes.bfloat16).astype(np.float32)):
         raise Unavailable("the canary kernel returned wrong values")
-    if generation and int(np.asarray(made_for).flat[0]) != GENERATIONS[generation]:
+    if int(np.asarray(made_for).flat[0]) != GENERATIONS[generation]:
         names = {number: name for name, number in GENERATIONS.items()}
         what = names.get(int(np.asarray(made_for).flat[0]), "an unknown NeuronCore")
         raise Unavailable(f"the toolchain works for {what}: start the process with {TARGET}={generation}")

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -35,27 +34,8 @@ process, whatever it is for."""
 DECLARED: dict[tuple[str, str], str] = {}
 """(kernel, compute capability) -> why it may keep an array in local memory, or spill."""
 
-INSTRUCTION = re.compile(r"^\s+(?:@!?%p\d+\s+)?([a-z][\w.]*)(?:\s[^;]*)?;", re.M)
-LABEL = re.compile(r"^(\$L\w+):", re.M)
-BRANCH = re.compile(r"^\s+(?:@!?%p\d+\s+)?bra(?:\.uni)?\s+(\$L\w+);", re.M)
-FUSED = r"fma\.[\w.]*f(16|32|64)(x2)?$"
-
-
-@dataclass(frozen=True, slots=True)
-class Mix:
-    """What instructions there are in the loop in which most products are added up, and accesses to local memory in
-    all."""
-
-    loop_instructions: int
-    loop_fused: int
-    shared_reads: int
-    wide_shared_reads: int
-    local_accesses: int
-
-    @property
-    def loop_share(self) -> float:
-        """Fused multiply-adds among the instructions of that loop."""
-        return self.loop_fused / max(1, self.loop_instructions)
+LOCAL = re.compile(r"^\s+(?:@!?%p\d+\s+)?(?:ld|st)\.local\.", re.M)
+"""An access to local memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,44 +55,18 @@ class CompiledKernel:
     kernel: str
     capability: str
     problem: str = ""
-    mix: Mix | None = None
+    local_accesses: int = 0
     resources: Resources | None = None
 
     @property
     def finding(self) -> str:
         """What is wrong with it."""
         found = [self.problem] if self.problem else []
-        if self.mix and (self.mix.local_accesses or (self.resources and self.resources.stack)):
-            found.append(f"keeps an array in local memory ({self.mix.local_accesses} accesses)")
+        if self.local_accesses or (self.resources and self.resources.stack):
+            found.append(f"keeps an array in local memory ({self.local_accesses} accesses)")
         if self.resources and self.resources.spills:
             found.append(f"spills {self.resources.spills} bytes")
         return "; ".join(found)
-
-
-def mix_of(ptx: str) -> Mix:
-    """Counts the instructions of a module."""
-    found, inner = Counter(INSTRUCTION.findall(ptx)), Counter(INSTRUCTION.findall(_inner_loop(ptx)))
-    return Mix(
-        loop_instructions=inner.total(),
-        loop_fused=_count(inner, FUSED),
-        shared_reads=_count(inner, r"ld\.shared\."),
-        wide_shared_reads=_count(inner, r"ld\.shared\.v[24]\."),
-        local_accesses=_count(found, r"(ld|st)\.local\."),
-    )
-
-
-def _count(found: Counter[str], pattern: str) -> int:
-    return sum(number for name, number in found.items() if re.match(pattern, name))
-
-
-def _inner_loop(ptx: str) -> str:
-    """Of the loops that contain no other, the one with most multiply-adds; a branch back makes a loop."""
-    labels = {match[1]: match.start() for match in LABEL.finditer(ptx)}
-    ends = ((labels[match[1]], match.end()) for match in BRANCH.finditer(ptx) if match[1] in labels)
-    loops = {(start, end) for start, end in ends if start < end}
-    inner = [(a, b) for a, b in loops if not any(a <= start and end <= b for start, end in loops - {(a, b)})]
-    bodies = [ptx[start:end] for start, end in sorted(inner)]
-    return max(bodies, key=lambda body: _count(Counter(INSTRUCTION.findall(body)), FUSED), default="")
 
 
 def resources_of(report: str) -> Resources:
@@ -181,7 +135,7 @@ def compile_share(task: Task) -> list[CompiledKernel]:
         try:
             ptx, _ = cuda.compile_ptx(one.function, one.signature, cc=(major, minor))
             resources = assembled(ptx, task.capability, task.ptxas) if task.ptxas else None
-            compiled.append(CompiledKernel(one.name, task.capability, mix=mix_of(ptx), resources=resources))
+            compiled.append(CompiledKernel(one.name, task.capability, "", len(LOCAL.findall(ptx)), resources))
         except Exception as problem:
             compiled.append(CompiledKernel(one.name, task.capability, f"{type(problem).__name__}: {problem}"))
     return compiled
@@ -216,13 +170,10 @@ def lines(compiled: Sequence[CompiledKernel]) -> Iterator[str]:
 def table(compiled: Sequence[CompiledKernel]) -> Iterator[str]:
     """A line for each kernel."""
     width = max((len(one.kernel) for one in compiled), default=0)
-    yield f"{'kernel':{width}}   cc registers  shared spills   loop  FMA  share  shared reads (wide)"
+    yield f"{'kernel':{width}}   cc registers  shared spills"
     for one in compiled:
-        used, mix = one.resources, one.mix
+        used = one.resources
         numbers = f"{used.registers:9} {used.shared:7} {used.spills:6}" if used else f"{'-':>9} {'-':>7} {'-':>6}"
-        if mix:
-            numbers += f" {mix.loop_instructions:6} {mix.loop_fused:4}  {mix.loop_share:5.0%}"
-            numbers += f"  {mix.shared_reads:6} ({mix.wide_shared_reads})"
         yield f"{one.kernel:{width}} {one.capability:>4} {numbers}"
 
 

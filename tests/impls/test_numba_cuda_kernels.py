@@ -192,32 +192,6 @@ def test_what_the_assembler_says_is_read(ptx):
         ptx.resources_of("something else")
 
 
-PTX = """
-.visible .entry many()
-{
-	ld.shared.f32 	%f1, [%rd1];
-$L__BB0_1:
-	ld.local.f32 	%f2, [%rd2];
-$L__BB0_2:
-	ld.shared.v2.f32 	{%f7, %f8}, [%rd4];
-	ld.shared.f32 	%f9, [%rd4+8];
-	fma.rn.f32 	%f1, %f7, %f8, %f1;
-	@%p1 bra 	$L__BB0_2;
-	@!%p2 bra 	$L__BB0_1;
-$L__BB0_3:
-	add.f64 	%fd1, %fd1, %fd2;
-	@%p3 bra 	$L__BB0_3;
-	ret;
-}
-"""
-
-
-def test_instructions_are_counted_in_the_loop_of_products(ptx):
-    assert ptx.mix_of(PTX) == ptx.Mix(
-        loop_instructions=4, loop_fused=1, shared_reads=2, wide_shared_reads=1, local_accesses=1
-    )
-
-
 def _spilling(values: int) -> str:
     """PTX of a kernel that has so many values at a barrier."""
     names = [f"%f{i}" for i in range(values)]
@@ -235,7 +209,7 @@ def test_a_planted_spill_is_found(ptx):
     for options, spills in ((), False), (("-maxrregcount=32",), True):
         resources = ptx.assembled(source, "8.0", ptxas, *options)
         assert resources is not None
-        one = ptx.CompiledKernel("many", "8.0", mix=ptx.mix_of(source), resources=resources)
+        one = ptx.CompiledKernel("many", "8.0", resources=resources)
         assert bool(resources.spills) == ("spills" in one.finding) == bool(ptx.findings([one])) == spills
 
 
@@ -244,13 +218,16 @@ def test_what_the_assembler_refuses_is_its_own_words(ptx, tmp_path):
     for path, words in (old, "Unsupported .version 9.5; current version is '9.0'"), (strict, "Unknown symbol 'x'"):
         path.write_text(f'#!/bin/sh\necho "fatal : {words}" >&2\nexit 255\n')
         path.chmod(0o755)
-    assert ptx.assembled(PTX, "9.0", str(old)) is None
+    assert ptx.assembled("", "9.0", str(old)) is None
     with pytest.raises(ValueError, match="strict: fatal : Unknown symbol"):
-        ptx.assembled(PTX, "9.0", str(strict))
+        ptx.assembled("", "9.0", str(strict))
+
+
+LOCAL = "ld.shared.f32 %f1, [%rd1];\n\t@%p1 ld.local.f32 %f2, [%rd2];\n\tadd.f64 %fd1, %fd1, %fd2;\n"
 
 
 def test_a_finding_fails_the_command_unless_it_is_declared(ptx, monkeypatch, capsys):
-    local = ptx.CompiledKernel("many", "9.0", mix=ptx.mix_of(PTX))
+    local = ptx.CompiledKernel("many", "9.0", local_accesses=len(ptx.LOCAL.findall(LOCAL)))
     broken = ptx.CompiledKernel("many", "9.0", "TypeError: no")
     monkeypatch.setattr(ptx, "find_spec", lambda name: name)
     monkeypatch.setattr(ptx, "run", lambda *_: [[local]])

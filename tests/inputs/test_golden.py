@@ -9,8 +9,10 @@ import os
 import re
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -370,3 +372,11 @@ def test_a_file_of_many_members_is_refused_unread():
     """Two took 46 s."""
     with pytest.raises(ValueError, match="it has 17 members"):
         npz.decode(npz.encode({str(place): np.ones(1) for place in range(npz.MEMBERS + 1)}))
+
+
+def test_a_member_that_unpacks_to_a_thousand_times_its_length_is_refused_unread():
+    bomb = BytesIO()
+    with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("x.npy", b"\x93NUMPY\x01\x00" + bytes(1 << 24))
+    with pytest.raises(ValueError, match="its members are compressed"):
+        npz.decode(bomb.getvalue())

@@ -21,8 +21,6 @@ FOLDER = Path(__file__).parents[3] / "impls" / "nki"
 TIERS = {
     "nki@sim": ("simulator", "gen2", "1"),
     "nki@sim-gen3": ("simulator", "gen3", "1"),
-    "nki@sim-wide": ("simulator", "gen2", "0"),
-    "nki@sim-gen3-wide": ("simulator", "gen3", "0"),
     "nki@emu": ("emulator", "gen2", ""),
     "nki@emu-gen3": ("emulator", "gen3", ""),
 }

@@ -12,7 +12,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -68,8 +67,6 @@ def with_options(x):
 SIMULATED = {
     "nki@sim": ("gen2", "1"),
     "nki@sim-gen3": ("gen3", "1"),
-    "nki@sim-wide": ("gen2", "0"),
-    "nki@sim-gen3-wide": ("gen3", "0"),
 }
 TARGET, PRECISE = "NEURON_PLATFORM_TARGET_OVERRIDE", "NKI_PRECISE_FP"
 
@@ -218,14 +215,6 @@ def test_a_toolchain_with_a_fault_is_unavailable(
     assert words in absence(found["nki"].arrays.require)
 
 
-def test_high_precision_simulation_that_rounds_is_unavailable(
-    found: dict[str, Implementation], monkeypatch: pytest.MonkeyPatch
-):
-    Toolchain(rounds=True).install(monkeypatch)
-    assert absence(found["nki@sim-wide"].arrays.require) == "bfloat16 tiles round (see NKI_PRECISE_FP)"
-    assert absence(found["nki@sim"].arrays.require) == ""
-
-
 @pytest.mark.parametrize(("name", "value"), [("machine", "arm64"), ("system", "Darwin")])
 def test_a_machine_that_has_no_wheel_says_so(
     found: dict[str, Implementation], monkeypatch: pytest.MonkeyPatch, name: str, value: str
@@ -299,8 +288,8 @@ def test_variables_are_restored_after_an_error(found: dict[str, Implementation],
     monkeypatch.setenv(PRECISE, "before")
     Toolchain(spoil=spoil).install(monkeypatch)
     with pytest.raises(MemoryError):
-        tier(found["nki@sim-gen3-wide"]).load("twice").doubled(np.array([[1]], np.float32))
-    assert seen == [("gen3", "0")]
+        tier(found["nki@sim-gen3"]).load("twice").doubled(np.array([[1]], np.float32))
+    assert seen == [("gen3", "1")]
     assert (os.environ.get(TARGET), os.environ[PRECISE]) == (None, "before")
 
 
@@ -316,20 +305,6 @@ def test_only_kernels_are_launched(found: dict[str, Implementation], monkeypatch
 
 def test_kernels_are_found_by_their_decorator(found: dict[str, Implementation], folder: Path):
     assert part(found, "toolchain").kernels(folder / "kernels" / "twice.py") == ["doubled", "with_options"]
-
-
-def test_high_precision_results_are_rounded_once(found: dict[str, Implementation], monkeypatch: pytest.MonkeyPatch):
-    Toolchain().install(monkeypatch)
-    wide, precise = found["nki@sim-wide"], found["nki@sim"]
-    (kernel,) = (kernel for kernel in wide.kernels if kernel.operator == "conv_forward")
-    x = np.array([[1, 2.5]], ml_dtypes.bfloat16)
-    geometry = dict.fromkeys(("stride", "padding", "dilation", "groups"))
-    assert tier(wide).load("twice").doubled(x).dtype == np.float32
-    assert kernel.function(x, None, None, **geometry).dtype == ml_dtypes.bfloat16
-    assert kernel.keywords == ("stride", "padding", "dilation", "groups")
-    assert {kernel.dtypes for kernel in wide.kernels} == {("bf16",)}
-    assert [kernel.operator for kernel in wide.kernels] == ["conv_forward", "avg_pool_forward"]
-    assert {kernel.dtypes for kernel in precise.kernels} == {("fp32", "bf16", "fp16")}
 
 
 def test_what_is_too_large_for_the_cpu_is_declared_by_the_device_alone(found: dict[str, Implementation]):
