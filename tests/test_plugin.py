@@ -452,6 +452,14 @@ def test_of_an_implementation_that_has_failed_nothing_more_is_run(project: Proje
     assert outcome.statuses["pass"] == 2
 
 
+@pytest.mark.parametrize("text", ["101", "-3", "50%", "5@yesterday", "5@2026-13-40", "5@"])
+def test_a_slice_is_a_percentage_and_a_day(project: Project, text: str):
+    outcome = project.run(f"--slice={text}")
+    assert outcome.exit == 4
+    assert f"--slice {text}" in outcome.text
+    assert ": must be a percentage such as 5, or 5@2026-11-25 for that of another day" in outcome.text
+
+
 def test_a_name_is_looked_for_in_files_that_are_called_alike_before_others(project: Project):
     project.kernel("acme")
     loaded = project.folder / "loaded"

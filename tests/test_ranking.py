@@ -71,7 +71,7 @@ TABLE = [*ROWS, (ROWS[0][0], (BF16,))]
 
 
 def shares(one: Implementation, given: Budget, listed: int = len(TABLE)) -> Any:
-    rows = Rows(TABLE, listed, len(TABLE))
+    rows = Rows(TABLE, listed, len(TABLE), len(TABLE))
     found = share.share(Declared(one, "conv_forward"), rows, given)
     return [[f"{v.dtype} {v.layout}" for v in row] for row in found]
 
@@ -101,8 +101,8 @@ def test_problems_of_8_bits_are_run_in_no_other_dtype():
     eight = (ROWS[0][0], (Variant("fp8_e4m3", "nchw", "fixed"),))
     sixteen = (ROWS[0][0], (Variant("fp16", "nchw", "fixed"),))
     declared = Declared(kernel(), "conv_forward")
-    assert share.share(declared, Rows([eight], 0, 1), Budget()) == [[]]
-    assert share.share(declared, Rows([sixteen], 0, 1), Budget()) == [[FP32]]
+    assert share.share(declared, Rows([eight], 0, 1, 1), Budget()) == [[]]
+    assert share.share(declared, Rows([sixteen], 0, 1, 1), Budget()) == [[FP32]]
 
 
 def pointwise(geometry: Any) -> bool:
@@ -137,14 +137,14 @@ def test_what_a_level_runs_of_a_kernel_the_next_one_runs_too(
     assert len({*full}) == len(full)
 
 
-def ranked_at(level: str, operator: str) -> Ranked:
+def ranked_at(level: str, operator: str, extra: tuple[float, str] = (0, "")) -> Ranked:
     every = (operator,), DTYPES, LAYOUTS, tuple(DISTRIBUTIONS)
-    return Ranked(Selection((), (), level, PROBLEMS, *every, 0, "auto"))
+    return Ranked(Selection((), (), level, PROBLEMS, *every, 0, "auto", extra=extra))
 
 
-def run(one: Implementation, operator: str, level: str) -> list[Any]:
+def run(one: Implementation, operator: str, level: str, extra: tuple[float, str] = (0, "")) -> list[Any]:
     """Names and variants that a level has for a kernel, and can be run."""
-    listed = ranked_at(level, operator)
+    listed = ranked_at(level, operator, extra)
     declared = listed.declared(one, operator)
     rows = zip(listed.rows(operator).rows, listed.share(declared), strict=True)
     every = [(problem, variant) for (problem, _), variants in rows for variant in variants]
@@ -167,6 +167,19 @@ def test_what_is_required_of_one_is_the_same_whoever_else_is_there():
 
 def compared(one: Case | Absence) -> Any:
     return one if isinstance(one, Absence) else (one.id, one.place)
+
+
+@pytest.mark.parametrize("level", ["smoke", "standard"])
+def test_a_slice_is_of_what_the_level_leaves_out(level: str):
+    one = kernel(("fp32",))
+    whole, plain = run(one, "conv_forward", "full"), run(one, "conv_forward", level)
+    some, other = (run(one, "conv_forward", level, (20, day)) for day in ("2026-11-25", "2026-11-26"))
+    assert some[: len(plain)] == other[: len(plain)] == plain
+    assert {*some} != {*other}
+    for found in (some, other):
+        assert {*found} <= {*whole}
+        assert 0.1 < (len(found) - len(plain)) / (len(whole) - len(plain)) < 0.3
+    assert {*run(one, "conv_forward", level, (100, "2026-11-25"))} == {*whole}
 
 
 def test_whoever_takes_little_of_a_level_goes_on_behind_it():

@@ -6,6 +6,7 @@ import ast
 import re
 import sys
 from collections.abc import Collection, Iterable
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ def add(parser: Any) -> None:
     group.addoption("--variants", action="store_true", help="also every declared variant of the implementations")
     group.addoption("--level", default="standard", metavar="|".join(LEVELS), help="how much to run")
     group.addoption("--programs", metavar="N", help="only the first N programs of each operator")
+    group.addoption("--slice", metavar="PERCENT", help="also so much of what the level leaves out, drawn by the date")
     group.addoption(
         "--problem",
         action="append",
@@ -103,6 +105,20 @@ def _programs(text: str | None) -> int | None:
     return int(text)
 
 
+def _slice(text: str | None) -> tuple[float, str]:
+    """A percentage, and the day that it is drawn from."""
+    if text is None:
+        return 0, ""
+    percent, _, day = text.partition("@")
+    try:
+        if not re.fullmatch(r"\d{1,3}(\.\d{1,2})?", percent, re.ASCII) or float(percent) > 100:
+            raise ValueError
+        return float(percent), str(date.fromisoformat(day))
+    except ValueError:
+        why = "must be a percentage such as 5, or 5@2026-11-25 for that of another day"
+        raise SelectionError(f"--slice {text}: {why}") from None
+
+
 def _read(config: pytest.Config) -> Selection:
     def chosen(option: str, choices: Iterable[str]) -> tuple[str, ...]:
         given = config.getoption(option)
@@ -115,6 +131,8 @@ def _read(config: pytest.Config) -> Selection:
     for option in ONCE:
         if sum(str(word).split("=")[0] == option for word in config.invocation_params.args) > 1:
             raise SelectionError(f"{option} is given twice; it takes one value")
+    if (given := config.getoption("--slice")) is not None and "@" not in given:
+        config.option.slice = f"{given}@{datetime.now(UTC).date()}"  # what the records say, and a resumed run repeats
     names, paths = split(config.getoption("--impl") or ())
     level, method, seed = (config.getoption(option) for option in ("--level", "--method", "--seed"))
     require_known("--level", [level], LEVELS)
@@ -173,6 +191,7 @@ def _read(config: pytest.Config) -> Selection:
         storages=tuple(storages),
         regressions=tuple(regressions),
         programs=_programs(config.getoption("--programs")),
+        extra=_slice(config.getoption("--slice")),
         variants=config.getoption("--variants"),
         required=required,
         devices=devices_selected(config),

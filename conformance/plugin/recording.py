@@ -44,7 +44,7 @@ RESUMED = "conformance-resumed"
 SELECTING = {
     **{
         f"--{name}": name
-        for name in ("impl", "problem", "operator", "dtype", "layout", "distribution", "storage", "programs")
+        for name in ("impl", "problem", "operator", "dtype", "layout", "distribution", "storage", "programs", "slice")
     },
     **{
         "-k": "keyword",
