@@ -392,7 +392,7 @@ def holds(when: Predicate | None, geometry: Any) -> bool:
         raise
     except Exception as problem:
         has = ""
-        if isinstance(problem, AttributeError) and problem.obj is geometry:
+        if isinstance(problem, AttributeError) and id(problem.obj) == id(geometry):
             names = (f.letter if f.attribute in ("", "size", "window") else f.attribute for f in geometry.fields)
             has = f"; a problem of this operator has {', '.join(names)}"
         raise ImplementationError(f"when=... raised {described(problem)}{has}") from problem
