@@ -73,7 +73,7 @@ class Literal(NamedTuple):
             if self.name.endswith(" odd"):
                 return 1.3  # a window of one tap is odd too
             rare = self.name in GROUPED or self.name.startswith(BEGIN_OF_RARE) or "multiple of" in self.name
-            return 2.0 if SAME_AXIS in self.name else 1.1 if rare else 1.0
+            return 2.05 if SAME_AXIS in self.name else 1.1 if rare else 1.0
         if self.least == self.most:
             return 1.2
         if self.most is None:

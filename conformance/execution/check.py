@@ -371,7 +371,7 @@ def _load(kernel: Path | str, operator: str | None, loader: Loader) -> tuple[Imp
             return Implementation(text), known.unavailable[text]
         return known.implementations[text], ""
 
-    path = Path(text)
+    path = Path(text).absolute()  # a kernel's process is where this one was when it began
     if not path.exists():
         raise SelectionError(f"kernel {text}: no such file")
     if isinstance(loader, Workers):

@@ -52,7 +52,7 @@ def _declare(parser: argparse.ArgumentParser) -> None:
 
 def _verdict(arguments: argparse.Namespace) -> CheckResult:
     problems = [text for text in (arguments.text, arguments.problem) if text is not None]
-    if " " in arguments.kernel and not Path(arguments.kernel).exists():
+    if " " in arguments.kernel and ".py" not in arguments.kernel and not Path(arguments.kernel).exists():
         raise ValueError(f"{arguments.kernel!r}: give the file first, and then the problem")
     if len(problems) != 1:
         every = f"or verify on all: conformance run {arguments.kernel}"
