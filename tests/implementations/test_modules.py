@@ -392,7 +392,7 @@ WRONG: dict[str, tuple[str, Sequence[str], str]] = {
     "avg_pool2d_count_include_pad": ("yes", ["no count include pad", "padding"], ""),
     # on half of the shifted inputs its errors are within what one sum that cancels may leave: no condition is sure
     "batch_norm2d_raw_moments": ("yes", [], ": elements mismatched"),
-    "conv1d_dilation_ignored": ("yes", ["dilation of W > 1", "window of W > 1"], "dilation ignored"),
+    "conv1d_dilation_ignored": ("yes", ["dilation of an axis > 1", "window of the same axis > 1"], "dilation ignored"),
     "conv2d_depthwise_tf32": ("no", ["everywhere"], "torch.backends.cuda.matmul.allow_tf32 from False to True"),
     "conv2d_packed_once": ("no, after a change of its weights", ["everywhere"], KEEPS),
     "conv2d_pointwise_aborts": ("yes", ["K not a multiple of 8"], "SIGABRT"),
