@@ -398,7 +398,7 @@ WRONG: dict[str, tuple[str, Sequence[str], str]] = {
     "conv2d_pointwise_aborts": ("yes", ["K not a multiple of 8"], "SIGABRT"),
     "conv2d_stride_of_rows": ("yes", ["stride of H > 1"], "stride of H ignored"),
     "conv3d_bf16_inside": ("no", ["everywhere"], "bf16 inputs"),
-    "conv_transposed_1d_output_padding": ("yes", ["output padding of W", "padding of W"], "left "),
+    "conv_transposed_1d_output_padding": ("yes", ["output padding of W", "padding of W"], "output padding ignored"),
     "conv_transposed_2d_stores": ("yes", ["windows overlap along"], "overwritten instead of accumulated"),
     "max_pool2d_zero_padding": ("no", ["padding of H"], "padding is zero instead of minus infinity"),
 }
