@@ -2,10 +2,7 @@
 
 One mistake fails on hundreds of problems. Wrong results of an operator are one group where one condition tells all of
 them from what passes (`conformance.reporting.evidence`), two where it takes two; without a condition they are grouped
-by what explains them, and then by how they show, with sizes and values left out of the comparison.
-
-A known mistake is named where it explains nearly all results of a group that were compared with it: what explains a
-few small problems does so by chance. Of more than two that explain as much, what they have in common is said.
+by what explains them (`naming.py`), and then by how they show, with sizes and values left out of the comparison.
 
 A failure that has no group by itself is attributed to one only where that hardly hides another mistake:
 
@@ -24,23 +21,19 @@ What was raised is never attributed, nor are wrong elements that were compared w
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
 from conformance.contract import Contract
-from conformance.diagnosis.diagnose import GENERAL
-from conformance.diagnosis.where import FEWEST, Where, said
+from conformance.diagnosis.where import Where, said
 from conformance.dtypes import FORMATS
 from conformance.judge.accuracy import KNOWN
 from conformance.judge.limits import limits
-from conformance.operators import GeometryError, parse
 from conformance.reporting.evidence import RunEvidence
 from conformance.reporting.failures import (
     DIFFERENT,
-    ORDINARY,
     Signature,
     by_storage,
     differs,
@@ -55,8 +48,8 @@ from conformance.reporting.failures import (
     raised,
     signature,
     size,
-    without_numbers,
 )
+from conformance.reporting.naming import NAMED, explains, in_words, named
 from conformance.reporting.table import many
 from conformance.results.schema import Record
 
@@ -67,18 +60,8 @@ ALIKE = {
     "offset z": "as by a constant or rounding in one direction",
 }
 """What errors are like that no check but this one sees."""
-COMMON, MOST = 0.8, 0.6
-"""Share of a group's explained cases that a mistake must explain, or of its cases that must have an error location, to
-be named; share of the cases that were compared that any mistake must explain: errors can be too small for one."""
-ALONE, OFTEN = 0.35, 10
-"""The same share, and cases, where one mistake alone explains all that any explains: with a momentum of 1% little is
-seen of what is wrong in a running variance."""
-NAMED = 2
-"""Mistakes that explain as much and are named; mistakes that explain a part each."""
-TOPICS = ("output padding", "padding", "stride", "dilation", "divisor", "filter", "bias", "statistics")
-"""What mistakes are about of which too many explain as much to be named."""
-ABOUT = 0.6
-"""Share of such mistakes that are about it."""
+COMMON = 0.8
+"""Share of its cases that must have what a group is said to have, and of the cases of two groups that are one."""
 MAX_TEXT = 200
 """Characters of what a kernel raised."""
 
@@ -212,14 +195,14 @@ class _Sorting:
 
     def explain(self, record: Record, names: tuple[str, ...]) -> None:
         """Put a case to those that these mistakes explain."""
-        self._causes[names] = _said(names)
+        self._causes[names] = in_words(names)
         self.put(record, names)
 
     def part(self, operator: str, where: Where | None, records: list[Record]) -> list[Record]:
         """Put wrong results of an operator that have one condition, or none; those that are left over belong to no
         mistake of theirs."""
         left = []
-        every = _named(records)
+        every = named(records)
         if where and sum(map(len, every)) == NAMED:  # what two mistakes explain in parts has one condition: one of them
             every = [tuple(chain.from_iterable(every))]
         for record in records:
@@ -230,7 +213,7 @@ class _Sorting:
                 left.append(record)
                 continue
             if names:
-                self._causes[names] = _said(names)
+                self._causes[names] = in_words(names)
             if where:
                 known = self._conditions.setdefault(key, {})
                 if operator in known.values() or not known:  # the same mistake in another operator has one of its own
@@ -267,104 +250,6 @@ class _Sorting:
             )
             for key, held in self._held.items()
         ]
-
-
-def _named(records: Sequence[Record]) -> list[tuple[str, ...]]:
-    """The mistakes that explain nearly all results that any explains, and most of those that were compared with them;
-    those that explain as much together, two that do so each in a part. None where what explains most explains less, or
-    more than two explain as much that have nothing in common."""
-    ordinary = [one for one in records if one.distribution in ORDINARY] or [*records]
-    compared = [one for one in ordinary if is_affordable(one)] or [one for one in records if is_affordable(one)]
-    names = {name for one in compared for name in one.causes}
-    # one case may have another defect
-    absent = frozenset(name for name in names if sum(_is_absent(name, one) for one in ordinary) > 1)
-    explained = [one for one in compared if not absent.issuperset(one.causes)]
-    if len(explained) < MOST * len(compared) and not _alone(explained, compared, absent):
-        return []
-    return _naming(explained, absent | GENERAL) or _naming(explained, absent | names - GENERAL)
-
-
-def _is_absent(name: str, record: Record) -> bool:
-    """Whether a mistake cannot be what is wrong with results: nothing is ignored where all dilations are 1, and of
-    results that are all zero more than half are wrong."""
-    if name == "results all zero":
-        found = [*map(_count, re.findall(r": ([\d,]+) of ([\d,]+) elements mismatched", record.reason))]
-        return bool(found) and all(2 * wrong < of for wrong, of in found)
-    parts = re.split(", | and ", name.removesuffix(" ignored")) if name.endswith(" ignored") else []
-    kinds = {part.split(" of ")[0] for part in parts}
-    if not kinds or not kinds <= {"stride", "dilation"}:
-        return False
-    try:
-        geometry = parse(record.descriptor)
-    except GeometryError:
-        return False  # a problem of another version of the suite
-    return all(max(getattr(geometry, kind)) == 1 for kind in kinds)
-
-
-def _count(numbers: tuple[str, str]) -> tuple[int, int]:
-    wrong, of = (int(number.replace(",", "")) for number in numbers)
-    return wrong, of
-
-
-def _alone(explained: Sequence[Record], compared: Sequence[Record], absent: frozenset[str]) -> bool:
-    """Whether one mistake explains all that any does, by more than shapes, and these are enough."""
-    names = Counter(name for one in explained for name in one.causes if name not in GENERAL | absent)
-    every = [name for name, times in names.items() if times == len(explained) and "in the shape of" not in name]
-    return len(every) == 1 and len(explained) >= max(OFTEN, ALONE * len(compared))
-
-
-def _naming(records: Sequence[Record], without: Set[str]) -> list[tuple[str, ...]]:
-    """The same of results that are all explained, by other mistakes than some."""
-    found: list[tuple[str, ...]] = []
-    left = [*records]
-    while len(records) - len(left) < COMMON * len(records):
-        explained: defaultdict[str, list[int]] = defaultdict(list)
-        for place, one in enumerate(left):
-            for name in one.causes:
-                if name not in without:
-                    explained[name].append(place)
-        best = max(explained.values(), key=len, default=[])
-        if len(found) == NAMED or len(best) < (FEWEST if found else 1):
-            return []
-        names = _plainest([name for name, places in explained.items() if places == best])
-        if len(names) > NAMED:
-            alike = {_generally(name) for name in names}
-            if len(alike) > 1 and not _topic(names):
-                return []
-            names = names if len(alike) > 1 else tuple(alike)
-        found.append(names)
-        left = [one for one in left if not explains(names, one)]
-    return found
-
-
-def _plainest(names: Sequence[str]) -> tuple[str, ...]:
-    """Without those that say more things ignored than another one: padding and dilation where there is no dilation."""
-    ignored = {name: {*re.split(", | and ", name.removesuffix(" ignored"))} for name in names if " ignored" in name}
-    return tuple(name for name in names if not any(less < ignored.get(name, set()) for less in ignored.values()))
-
-
-def _topic(names: Sequence[str]) -> str:
-    """What most of several mistakes are about."""
-    return next((t for t in TOPICS if sum(t in name for name in names) >= ABOUT * len(names)), "")
-
-
-def _said(names: Sequence[str]) -> str:
-    """Up to two mistakes by name, of more what they are about."""
-    if len(names) <= NAMED:
-        return ", or ".join(names)
-    topic = _topic(names)
-    first = sorted(names, key=lambda name: topic not in name)[:NAMED]
-    return f"{topic} taken wrongly ({', or '.join(first)}, or {len(names) - NAMED} more)"
-
-
-def _generally(name: str) -> str:
-    """What mistakes of several sizes have in common."""
-    return without_numbers(name).replace(" of #", "")
-
-
-def explains(names: tuple[str, ...], record: Record) -> bool:
-    """Whether one of these mistakes, or one of those that they are common to, explains a case."""
-    return any(name in names or _generally(name) in names for name in record.causes)
 
 
 def _group(held: list[Record], attributed: list[Record], cause: str, where: tuple[Where, ...]) -> Group:

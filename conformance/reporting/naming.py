@@ -1,0 +1,128 @@
+"""Which known mistakes name a group of failures, from the mistakes that explain each of its cases.
+
+A mistake is named where it explains nearly all results that were compared with it: what explains a few small problems
+does so by chance. Of more than two that explain as much, what they have in common is said.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Sequence, Set
+
+from conformance.diagnosis.diagnose import GENERAL
+from conformance.diagnosis.where import FEWEST
+from conformance.operators import GeometryError, parse
+from conformance.reporting.failures import ORDINARY, is_affordable, without_numbers
+from conformance.results.schema import Record
+
+COMMON, MOST = 0.8, 0.6
+"""Share of the explained cases that a mistake must explain to be named; share of the cases that were compared that any
+mistake must explain: errors can be too small for one."""
+ALONE, OFTEN = 0.35, 10
+"""The same share, and cases, where one mistake alone explains all that any explains: with a momentum of 1% little is
+seen of what is wrong in a running variance."""
+NAMED = 2
+"""Mistakes that explain as much and are named; mistakes that explain a part each."""
+TOPICS = ("output padding", "padding", "stride", "dilation", "divisor", "filter", "bias", "statistics")
+"""What mistakes are about of which too many explain as much to be named."""
+ABOUT = 0.6
+"""Share of such mistakes that are about it."""
+
+
+def named(records: Sequence[Record]) -> list[tuple[str, ...]]:
+    """The mistakes that explain nearly all results that any explains, and most of those that were compared with them;
+    those that explain as much together, two that do so each in a part. None where what explains most explains less, or
+    more than two explain as much that have nothing in common."""
+    ordinary = [one for one in records if one.distribution in ORDINARY] or [*records]
+    compared = [one for one in ordinary if is_affordable(one)] or [one for one in records if is_affordable(one)]
+    names = {name for one in compared for name in one.causes}
+    # one case may have another defect
+    absent = frozenset(name for name in names if sum(_is_absent(name, one) for one in ordinary) > 1)
+    explained = [one for one in compared if not absent.issuperset(one.causes)]
+    if len(explained) < MOST * len(compared) and not _alone(explained, compared, absent):
+        return []
+    return _naming(explained, absent | GENERAL) or _naming(explained, absent | names - GENERAL)
+
+
+def _is_absent(name: str, record: Record) -> bool:
+    """Whether a mistake cannot be what is wrong with results: nothing is ignored where all dilations are 1, and of
+    results that are all zero more than half are wrong."""
+    if name == "results all zero":
+        counts = re.findall(r": ([\d,]+) of ([\d,]+) elements mismatched", record.reason)
+        found = [[int(number.replace(",", "")) for number in pair] for pair in counts]
+        return bool(found) and all(2 * wrong < of for wrong, of in found)
+    kinds = {part.split(" of ")[0] for part in _ignored(name)}
+    if not kinds or not kinds <= {"stride", "dilation"}:
+        return False
+    try:
+        geometry = parse(record.descriptor)
+    except GeometryError:
+        return False  # a problem of another version of the suite
+    return all(max(getattr(geometry, kind)) == 1 for kind in kinds)
+
+
+def _ignored(name: str) -> set[str]:
+    """What a mistake ignores, such as padding and dilation; empty where it is another one."""
+    return {*re.split(", | and ", name.removesuffix(" ignored"))} if name.endswith(" ignored") else set()
+
+
+def _alone(explained: Sequence[Record], compared: Sequence[Record], absent: frozenset[str]) -> bool:
+    """Whether one mistake explains all that any does, by more than shapes, and these are enough."""
+    names = Counter(name for one in explained for name in one.causes if name not in GENERAL | absent)
+    every = [name for name, times in names.items() if times == len(explained) and "in the shape of" not in name]
+    return len(every) == 1 and len(explained) >= max(OFTEN, ALONE * len(compared))
+
+
+def _naming(records: Sequence[Record], without: Set[str]) -> list[tuple[str, ...]]:
+    """The same of results that are all explained, by other mistakes than some."""
+    found: list[tuple[str, ...]] = []
+    left = [*records]
+    while len(records) - len(left) < COMMON * len(records):
+        explained: defaultdict[str, list[int]] = defaultdict(list)
+        for place, one in enumerate(left):
+            for name in one.causes:
+                if name not in without:
+                    explained[name].append(place)
+        best = max(explained.values(), key=len, default=[])
+        if len(found) == NAMED or len(best) < (FEWEST if found else 1):
+            return []
+        names = _plainest([name for name, places in explained.items() if places == best])
+        if len(names) > NAMED:
+            alike = {_generally(name) for name in names}
+            if len(alike) > 1 and not _topic(names):
+                return []
+            names = names if len(alike) > 1 else tuple(alike)
+        found.append(names)
+        left = [one for one in left if not explains(names, one)]
+    return found
+
+
+def _plainest(names: Sequence[str]) -> tuple[str, ...]:
+    """Without those that say more things ignored than another one: padding and dilation where there is no dilation."""
+    ignored = [what for name in names if (what := _ignored(name))]
+    return tuple(name for name in names if not any(less < _ignored(name) for less in ignored))
+
+
+def _topic(names: Sequence[str]) -> str:
+    """What most of several mistakes are about."""
+    return next((t for t in TOPICS if sum(t in name for name in names) >= ABOUT * len(names)), "")
+
+
+def in_words(names: Sequence[str]) -> str:
+    """Up to two mistakes by name, of more what they are about."""
+    if len(names) <= NAMED:
+        return ", or ".join(names)
+    topic = _topic(names)
+    first = sorted(names, key=lambda name: topic not in name)[:NAMED]
+    return f"{topic} taken wrongly ({', or '.join(first)}, or {len(names) - NAMED} more)"
+
+
+def _generally(name: str) -> str:
+    """What mistakes of several sizes have in common."""
+    return without_numbers(name).replace(" of #", "")
+
+
+def explains(names: tuple[str, ...], record: Record) -> bool:
+    """Whether one of these mistakes, or one of those that they are common to, explains a case."""
+    return any(name in names or _generally(name) in names for name in record.causes)
