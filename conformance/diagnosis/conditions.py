@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import nsmallest
 from itertools import combinations
 from operator import itemgetter
 from typing import NamedTuple
 
-from conformance.diagnosis.traits import BEGIN_OF_TWO, GROUPED, Traits
+from conformance.diagnosis.traits import BEGIN_OF_TWO, GROUPED, WIDER, Traits
 from conformance.problems.features import SAME_AXIS
 
 MOST = 3
@@ -38,7 +38,7 @@ FEW = ("window", "stride", "dilation", "groups")
 """How the names of sizes begin that have few values, for one of which a kernel may have a path of its own."""
 COUNTS = ("elements", "outputs of an image", "taps", "N*")
 """The same of sizes that are counts of elements."""
-UNLIMITED = ("padding", "dilation", "momentum")
+UNLIMITED = ("padding", "dilation", "momentum", WIDER)
 """The same of sizes up to which no kernel has a path of its own: that failing cases have little of them is chance."""
 SMALL = 128
 """A size up to which a kernel may have a path of its own; that it fails up to a larger one is hardly half of a
@@ -77,7 +77,7 @@ class Literal(NamedTuple):
         if self.least == self.most:
             return 1.2
         if self.most is None:
-            return 1.3 if self.least == 2 else 1.4  # more than one of something
+            return 1.3 if self.least == 2 else 1.5 if self.name == WIDER else 1.4  # more than one of something
         return 1.9 if self.most <= SMALL else 3.1
 
     def holds(self, traits: Traits) -> bool:
@@ -106,19 +106,32 @@ Condition = tuple[Literal, ...]
 class Passing:
     """Cases that pass, as the bits of numbers: which of them a literal holds of."""
 
-    def __init__(self, cases: Sequence[Traits]) -> None:
-        self.cases = cases
-        self.everything = (1 << len(cases)) - 1
-        self._masks: defaultdict[Literal, int] = defaultdict(int)
-        for place, traits in enumerate(cases):
-            for name in traits.features:
-                self._masks[Literal(name)] |= 1 << place
+    def __init__(self, cases: Iterable[Traits] = ()) -> None:
+        self.cases: list[Traits] = []
+        self._features: defaultdict[str, int] = defaultdict(int)
+        self._sizes: dict[Literal, int] = {}
+        for traits in cases:
+            self.add(traits)
+
+    @property
+    def everything(self) -> int:
+        return (1 << len(self.cases)) - 1
+
+    def add(self, traits: Traits) -> None:
+        bit = 1 << len(self.cases)
+        self.cases.append(traits)
+        for name in traits.features:
+            self._features[name] |= bit
+        for literal in self._sizes:
+            self._sizes[literal] |= bit if literal.holds(traits) else 0
 
     def mask(self, literal: Literal) -> int:
         """The cases that a literal holds of."""
-        if literal.is_size and literal not in self._masks:
-            self._masks[literal] = sum(1 << n for n, traits in enumerate(self.cases) if literal.holds(traits))
-        return self._masks.get(literal, 0)
+        if not literal.is_size:
+            return self._features.get(literal.name, 0)
+        if literal not in self._sizes:
+            self._sizes[literal] = sum(1 << place for place, traits in enumerate(self.cases) if literal.holds(traits))
+        return self._sizes[literal]
 
 
 class Cluster(NamedTuple):
@@ -256,21 +269,20 @@ def _combined(literals: Sequence[tuple[int, Literal]], most: float) -> Iterator[
                 yield both & mask, (*pair, third), theirs + its
 
 
-def clusters(failing: Sequence[Traits], passed: Sequence[Traits], gain: float | None = GAIN) -> list[Cluster]:
+def clusters(failing: Sequence[Traits], passing: Passing, gain: float | None = GAIN) -> list[Cluster]:
     """The failing cases with the conditions that tell them from the passing ones; in two parts where no condition holds
     of all. Empty where there is no such condition, or too little to contrast with: two conditions fit almost anything.
     """
-    if not failing or not passed:
+    if not failing or not passing.cases:
         return []
-    passing = Passing(passed)
     one = alike(failing, passing, gain)
     if one.conditions:
         return [one]
     parted = [two for name in _telling(failing) if (two := _parted(name, failing, passing))]
     two = min(parted, key=lambda two: sum(weight(one.conditions[0]) for one in two), default=list[Cluster]())
-    cases = [*failing, *passed]
+    cases = [*failing, *passing.cases]
     sure = all(_share(one.conditions[0], failing, cases) >= SURE for one in two)
-    return two if sure and len(passed) >= CONTRAST * len(failing) else []
+    return two if sure and len(passing.cases) >= CONTRAST * len(failing) else []
 
 
 def _share(condition: Condition, failing: Sequence[Traits], cases: Sequence[Traits]) -> float:

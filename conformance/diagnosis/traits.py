@@ -31,6 +31,8 @@ BLOCKED = {
 WHOLE = frozenset({"C", "K", "channels of a group", "outputs of a group"})
 """Those for whose multiples a kernel may have a path: it loads several at a time."""
 
+WIDER = "larger of C and K"
+"""A kernel may have a path for many channels on either side."""
 GROUPED = frozenset({"16-bit", "channels first", "channels last"})
 """Features that stand for several formats: one format alone is said where only that was seen."""
 
@@ -216,6 +218,7 @@ def _sizes(geometry: Any) -> dict[str, int]:
     found |= {"elements of the output": geometry.n * outputs * found.get("K", geometry.c)}
     if "K" in found:
         found["N*K"] = geometry.n * found["K"]
+        found[WIDER] = max(geometry.c, found["K"])
     if "groups" in found:
         found["taps * channels of a group"] = taps * found["channels of a group"]
         found["taps * outputs of a group"] = taps * found["outputs of a group"]

@@ -108,7 +108,8 @@ def where(cases: Iterable[Tried], runs: Runs | None = None, tries: int = TRIES) 
         for place in range(parts):
             search.decide(place, tries // parts)
         tried = search.tried
-    found = clusters([one.traits for one in tried if one.failed], [one.traits for one in tried if not one.failed])
+    passing = Passing(one.traits for one in tried if not one.failed)
+    found = clusters([one.traits for one in tried if one.failed], passing)
     seen = [_seen(cluster.conditions[0], tried) for cluster in found]
     enough = (one.fails >= max(SUPPORT * weight(one.condition), SHOWN * one.such) for one in seen)
     return seen if all(enough) else []
@@ -168,15 +169,13 @@ class _Search:
 
     def __init__(self, tried: Iterable[Tried], runs: Runs) -> None:
         self.tried, self._runs = [*tried], runs
+        self._passing = Passing(one.traits for one in self.tried if not one.failed)
         self._known = {(one.geometry.descriptor, one.variant) for one in self.tried}
         self._dice = random.Random(0)
 
     def clusters(self) -> list[Any]:
         """Those of the cases so far, however little speaks for them yet."""
-        return clusters([one.traits for one in self.tried if one.failed], self._passing(), gain=None)
-
-    def _passing(self) -> list[Traits]:
-        return [one.traits for one in self.tried if not one.failed]
+        return clusters([one.traits for one in self.tried if one.failed], self._passing, gain=None)
 
     def reduce(self, tries: int) -> None:
         """Make one parameter after the other of the smallest failing case plain and keep it so where the case still
@@ -207,7 +206,7 @@ class _Search:
         pool = [one for one in self._drawn(near) if not hides(one.geometry)] if near else []
         while pool and tries:
             failing = [one.traits for one in self.tried if one.failed]
-            if conditions(failing, Passing(self._passing()), gain=None):
+            if conditions(failing, self._passing, gain=None):
                 return
             shared = common(failing)
             pool = [one for one in pool if not self._is_known(one)]
@@ -241,11 +240,10 @@ class _Search:
                 more += 1
                 # one found between two sizes may be the plainest of few, and more like it are needed
                 pool += self._toggled(chosen) if more <= NEAR else ()
-            passing = Passing(self._passing())
             if failed and not holds(left[0], chosen.traits):
-                mine, left = alike(mine, passing, gain=None)
+                mine, left = alike(mine, self._passing, gain=None)
             else:
-                left = conditions(mine, passing, gain=None)
+                left = conditions(mine, self._passing, gain=None)
             if not left or not tries:
                 return
 
@@ -258,6 +256,8 @@ class _Search:
         failed = self._runs(chosen.geometry, chosen.variant)
         if failed is not None:
             self.tried.append(Tried(chosen.geometry, chosen.variant, failed))
+        if failed is False:
+            self._passing.add(chosen.traits)
         return failed
 
     def _toggled(self, failing: Tried) -> Iterator[Tried]:
@@ -310,7 +310,8 @@ class _Search:
         again, place = divmod(turn // 3, len(condition))
         doubted = condition[place]
         rest = tuple(literal for literal in condition if literal is not doubted)
-        without = [one for one in fresh if holds(rest, one.traits) and not doubted.holds(one.traits)]
+        possible = fresh if doubted.most is None else [*self._larger(doubted, condition), *fresh]
+        without = [one for one in possible if holds(rest, one.traits) and not doubted.holds(one.traits)]
         # it may pass because the mistake hides there: hardly where there are several outputs along every axis
         if again % 2:
             return max(without, key=lambda one: min(one.geometry.output_size), default=None)
@@ -327,11 +328,22 @@ class _Search:
             return one.traits.sizes.get(limit.name, 0)
 
         failing = sorted((one for one in self.tried if one.failed and holds(condition, one.traits)), key=size)[:NEAR]
-        made = (
-            changed(one, {name: max(1, round(value * middle / size(one)))})
-            for one in failing
-            for name, value in parameters(one.geometry).items()
-        )
-        scaled = (one for one in made if one is not None and not self._is_known(one) and not hides(one.geometry))
+        scaled = self._scaled(failing, lambda one: middle / size(one))
         between = (one for one in chain(fresh, scaled) if holds(rest, one.traits) and passes < size(one) < least)
         return min(between, key=lambda one: abs(math.log(size(one) / middle)), default=None)
+
+    def _larger(self, limit: Literal, condition: Condition) -> Iterator[Tried]:
+        """Failing problems with a parameter made so large that a size is beyond its upper limit: large problems of the
+        tables have few outputs, where mistakes hide."""
+        most = limit.most or 1
+        failing = [one for one in self.tried if one.failed and holds(condition, one.traits)]
+        failing.sort(key=lambda one: one.traits.sizes[limit.name], reverse=True)
+        return self._scaled(failing[:NEAR], lambda one: (most + 1) / max(1, one.traits.sizes[limit.name]))
+
+    def _scaled(self, failing: Iterable[Tried], factor: Callable[[Tried], float]) -> Iterator[Tried]:
+        """Each with one parameter so many times as large."""
+        for one in failing:
+            for name, value in parameters(one.geometry).items():
+                made = changed(one, {name: max(1, math.ceil(value * factor(one)))})
+                if made is not None and not self._is_known(made) and not hides(made.geometry):
+                    yield made
