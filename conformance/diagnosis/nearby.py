@@ -28,6 +28,8 @@ SIZES = ("n", "c", "k", "d", "h", "w")
 """Parameters that a kernel may divide into blocks."""
 MULTIPLE = 4
 """Times a size to see that it is not what a case fails by; a multiple of a block stays one."""
+PARTS = (12, 24, 48)
+"""Sizes that are whole blocks of a half, and none of the next one."""
 BLOCK = 256
 """Outputs along an axis that are whole blocks of every usual size."""
 
@@ -93,7 +95,9 @@ def _axes_exchanged(geometry: Any) -> dict[str, int]:
 def _whole_blocks(geometry: Any) -> Iterator[dict[str, int]]:
     """Sizes, and outputs along an axis, that are whole blocks, which a tail that is lost needs to pass."""
     own = parameters(geometry)
-    yield from ({name: _power(own[name])} for name in SIZES if own.get(name, 0) > 1)
+    for name in SIZES:
+        if own.get(name, 0) > 1:
+            yield from ({name: size} for size in (_power(own[name]), *PARTS))
     for name, outputs, stride in zip(IMAGE[geometry.rank], geometry.output_size, geometry.stride, strict=True):
         for whole in (_power(outputs), BLOCK):
             yield {name: max(1, own[name] + (whole - outputs) * stride)}
@@ -120,7 +124,11 @@ def changed(one: Tried, change: dict[str, int]) -> Tried | None:
 
 def toggled(failing: Tried, dtypes: Iterable[str]) -> Iterator[Tried]:
     """The problem with one parameter at its simplest value or one more, or those of a kind, such as all strides, or
-    these as the first of them is; with whole blocks; the case in another dtype or layout."""
+    these as the first of them is; with whole blocks. First of all the case in another dtype or layout."""
+    for dtype in sorted({*dtypes} - {failing.variant.dtype}):
+        yield Tried(failing.geometry, replace(failing.variant, dtype=dtype), failed=False)
+    for layout in sorted({*layouts_of(failing.geometry.rank)} - {failing.variant.layout}):
+        yield Tried(failing.geometry, replace(failing.variant, layout=layout), failed=False)
     own = parameters(failing.geometry)
     kinds, goal = kinds_of(failing.geometry), SIMPLEST[failing.geometry.family, failing.geometry.rank]
     changes = [{name: goal[name] for name in names} for names in (*kinds, *([name] for name in own))]
@@ -137,7 +145,3 @@ def toggled(failing: Tried, dtypes: Iterable[str]) -> Iterator[Tried]:
     for made in (changed(failing, change) for change in changes):
         if made is not None:
             yield made
-    for dtype in sorted({*dtypes} - {failing.variant.dtype}):
-        yield Tried(failing.geometry, replace(failing.variant, dtype=dtype), failed=False)
-    for layout in sorted({*layouts_of(failing.geometry.rank)} - {failing.variant.layout}):
-        yield Tried(failing.geometry, replace(failing.variant, layout=layout), failed=False)

@@ -49,6 +49,17 @@ def _unread(a: Axis) -> bool:
     return not read.issuperset(range(a.size))
 
 
+def _end(a: Axis) -> int:
+    """Elements of the image up to the end of the last window, those of the padding behind it too."""
+    return (a.outputs - 1) * a.stride + a.span - a.before
+
+
+def _is_inside(a: Axis) -> bool:
+    """Whether a window meets no padding: of kernels with a path for these it is the usual one."""
+    first = -(-a.before // a.stride)
+    return first < a.outputs and first * a.stride - a.before + a.span <= a.size
+
+
 class Traits(NamedTuple):
     """Of a case: the features that it has, and its sizes."""
 
@@ -71,15 +82,20 @@ PER_AXIS: dict[str, Callable[[Axis], bool]] = {
     "padding of {} >= window": lambda a: max(a.before, a.after) >= a.span,
     "same padding of {} on both sides": lambda a: a.before == a.after > 0,
     "stride of {} < window": lambda a: a.stride < a.window,
+    "window of {} no power of two": lambda a: a.window.bit_count() > 1,
 }
 """With the name of the axis in the place of {}."""
 OF_TWO: dict[str, Callable[[Axis], bool]] = {
     "windows overlap along {}": lambda a: _overlap(a),
     "elements in no window along {}": lambda a: _unread(a),
+    "windows reach beyond the image along {}": lambda a: a.before > 0 or _end(a) > a.size,
+    "windows reach beyond the end along {}": lambda a: _end(a) > a.size,
+    "one more window would begin in the image along {}": lambda a: a.outputs * a.stride - a.before < a.size,
     "window of {} no multiple of the stride": lambda a: a.window % a.stride != 0,
     "image no multiple of the stride of {}": lambda a: a.size % a.stride != 0,
     "more padding before {} than after": lambda a: a.before > a.after,
     "more padding after {} than before": lambda a: a.after > a.before,
+    "stride of {} = dilation": lambda a: a.stride == a.dilation > 1,
     "stride and dilation of {} differ": lambda a: a.stride != a.dilation,
     "padding before {} no multiple of the dilation": lambda a: a.before % a.dilation != 0,
     "more or fewer outputs than image along {}": lambda a: a.outputs != a.size,
@@ -117,6 +133,8 @@ def of_geometry(geometry: Any) -> Traits:
     sizes = _sizes(geometry)
     found = {text for text, holds in WHOLE_PROBLEM.items() if holds(geometry)} | _on_axes(geometry)
     found |= _options(geometry)
+    if all(map(_is_inside, axes(geometry))):
+        found.add("a window wholly inside the image")
     if min(geometry.window) == 1 < max(geometry.window):
         found.add("window 1 on some axis, not on every")
     for side, padding in zip(("before", "after"), zip(*geometry.padding, strict=True), strict=True):

@@ -241,11 +241,12 @@ class _Search:
                 # one found between two sizes may be the plainest of few, and more like it are needed
                 pool += self._toggled(chosen) if more <= NEAR else ()
             if failed and not holds(left[0], chosen.traits):
-                mine, left = alike(mine, self._passing, gain=None)
+                mine, now = alike(mine, self._passing, gain=None)
             else:
-                left = conditions(mine, self._passing, gain=None)
-            if not left or not tries:
+                now = conditions(mine, self._passing, gain=None)
+            if not tries or not now and len(mine) >= ENOUGH:
                 return
+            left = now or left  # of few cases none holds where a mistake hides in one
 
     def _is_known(self, one: Tried) -> bool:
         return (one.geometry.descriptor, one.variant) in self._known

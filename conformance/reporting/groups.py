@@ -203,8 +203,9 @@ class _Sorting:
         mistake of theirs."""
         left = []
         every = named(records)
-        if where and sum(map(len, every)) == NAMED:  # what two mistakes explain in parts has one condition: one of them
-            every = [tuple(chain.from_iterable(every))]
+        if where and len(every) > 1:  # what several mistakes explain in parts has one condition: one of them
+            together = tuple(chain.from_iterable(every))
+            every = [together] if len(together) <= NAMED else every[:1]
         for record in records:
             explaining = next((names for names in every if explains(names, record)), None)
             names = explaining or (every[0] if every and where else None)
