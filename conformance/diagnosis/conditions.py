@@ -40,8 +40,8 @@ COUNTS = ("elements", "outputs of an image", "taps", "N*")
 """The same of sizes that are counts of elements."""
 UNLIMITED = ("padding", "dilation", "momentum", WIDER)
 """The same of sizes up to which no kernel has a path of its own: that failing cases have little of them is chance."""
-SMALL = 128
-"""A size up to which a kernel may have a path of its own; that it fails up to a larger one is hardly half of a
+SMALL, SMALL_WINDOW = 128, 16
+"""Sizes up to which a kernel may have a path of its own; that it fails up to a larger one is hardly half of a
 condition."""
 FEW_ELEMENTS = 16
 BEGIN_OF_RARE = (*BEGIN_OF_TWO, "padding before", "padding after")
@@ -78,7 +78,8 @@ class Literal(NamedTuple):
             return 1.2
         if self.most is None:
             return 1.3 if self.least == 2 else 1.5 if self.name == WIDER else 1.4  # more than one of something
-        return 1.9 if self.most <= SMALL else 3.1
+        small = SMALL_WINDOW if "window" in self.name else SMALL
+        return 1.9 if self.most <= small else 3.1
 
     def holds(self, traits: Traits) -> bool:
         """Whether it is so in a case; a size that the case does not have is within no limits."""

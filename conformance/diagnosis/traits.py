@@ -80,8 +80,10 @@ PER_AXIS: dict[str, Callable[[Axis], bool]] = {
     "padding before {} >= window": lambda a: a.before >= a.span,
     "padding after {} >= window": lambda a: a.after >= a.span,
     "padding of {} >= window": lambda a: max(a.before, a.after) >= a.span,
+    "padding of {} on one side alone": lambda a: min(a.before, a.after) == 0 < max(a.before, a.after),
     "same padding of {} on both sides": lambda a: a.before == a.after > 0,
     "stride of {} < window": lambda a: a.stride < a.window,
+    "window of {} = padded image": lambda a: a.span == a.size + a.before + a.after,
     "window of {} no power of two": lambda a: a.window.bit_count() > 1,
 }
 """With the name of the axis in the place of {}."""

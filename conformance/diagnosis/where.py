@@ -244,7 +244,7 @@ class _Search:
                 mine, now = alike(mine, self._passing, gain=None)
             else:
                 now = conditions(mine, self._passing, gain=None)
-            if not tries or not now and len(mine) >= ENOUGH:
+            if not tries or (not now and len(mine) >= ENOUGH):
                 return
             left = now or left  # of few cases none holds where a mistake hides in one
 
