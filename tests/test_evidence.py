@@ -50,6 +50,26 @@ def test_two_mistakes_that_explain_a_part_each_of_one_condition_are_one_group():
     assert (one.cause, one.attributed) == ("A, or B", 0)
 
 
+def test_of_what_three_mistakes_explain_in_parts_the_first_names_the_condition():
+    """A halo without the dilation was told as dilation ignored, and where that is one column as that: of one defect."""
+    records = run(lambda text, dtype: "u2" in text)
+    failing = [one for one in records if one.status == "fail"]
+    for place, record in enumerate(failing):
+        causes = ("C",) if place % 4 == 3 else ("A", "B")
+        records[records.index(record)] = msgspec.structs.replace(record, causes=causes)
+    (one,) = group(records, RunEvidence(records))
+    assert (one.cause, one.cases) == ("A, or B", len(failing))
+
+
+def test_problems_that_were_run_to_decide_choose_no_other_evidence():
+    """They fail without the storage in which alone those of the tables did: of thirteen failures one was left."""
+    stored = run(lambda text, dtype: "u2" in text and dtype == "bf16", storage="w:strided")
+    before = line(stored)
+    drawn = as_read(failed(descriptor="n1 c4 h6 w6 k8 r3 s3 p1 u2", dtype="bf16", problem="drawn.where.one"))
+    assert before == line([*stored, drawn]).replace("13 of 13", "12 of 12")
+    assert "bf16 and stride of H > 1: 12 of 12" in before
+
+
 def test_the_condition_is_said_with_its_counts():
     records = run(lambda text, dtype: "u2" in text and dtype == "bf16")
     counts = "12 of 12 comparable cases with it, none of 60 without"

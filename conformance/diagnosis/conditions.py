@@ -15,7 +15,7 @@ from itertools import combinations
 from operator import itemgetter
 from typing import NamedTuple
 
-from conformance.diagnosis.traits import BEGIN_OF_TWO, GROUPED, WIDER, Traits
+from conformance.diagnosis.traits import GROUPED, NAMES_OF_TWO, WIDER, Traits
 from conformance.problems.features import SAME_AXIS
 
 MOST = 3
@@ -44,7 +44,7 @@ SMALL, SMALL_WINDOW = 128, 16
 """Sizes up to which a kernel may have a path of its own; that it fails up to a larger one is hardly half of a
 condition."""
 FEW_ELEMENTS = 16
-BEGIN_OF_RARE = (*BEGIN_OF_TWO, "padding before", "padding after")
+ONE_SIDE = ("padding before", "padding after")
 """How the names of features begin that say more than others: padding is rarely wrong on one side."""
 SURE = 0.9
 """Cases of each of two conditions that must fail, as a share."""
@@ -72,7 +72,12 @@ class Literal(NamedTuple):
         if not self.is_size:
             if self.name.endswith(" odd"):
                 return 1.3  # a window of one tap is odd too
-            rare = self.name in GROUPED or self.name.startswith(BEGIN_OF_RARE) or "multiple of" in self.name
+            rare = (
+                self.name in GROUPED
+                or self.name in NAMES_OF_TWO
+                or self.name.startswith(ONE_SIDE)
+                or "multiple of" in self.name
+            )
             return 2.05 if SAME_AXIS in self.name else 1.1 if rare else 1.0
         if self.least == self.most:
             return 1.2

@@ -97,13 +97,16 @@ OF_TWO: dict[str, Callable[[Axis], bool]] = {
     "image no multiple of the stride of {}": lambda a: a.size % a.stride != 0,
     "more padding before {} than after": lambda a: a.before > a.after,
     "more padding after {} than before": lambda a: a.after > a.before,
+    "stride and window of {} differ": lambda a: a.stride != a.window,
+    "output padding of {} >= stride": lambda a: a.left_over >= a.stride,
     "stride of {} = dilation": lambda a: a.stride == a.dilation > 1,
     "stride and dilation of {} differ": lambda a: a.stride != a.dilation,
     "padding before {} no multiple of the dilation": lambda a: a.before % a.dilation != 0,
     "more or fewer outputs than image along {}": lambda a: a.outputs != a.size,
 }
 """What is about two parameters of an axis already, and is not paired with a third."""
-BEGIN_OF_TWO = tuple(text.partition("{}")[0] for text in OF_TWO)
+SOME, EVERY, BUT_LAST = "some axis", "every axis", "an axis but the last"
+NAMES_OF_TWO = frozenset(text.format(name) for text in OF_TWO for name in (*AXES[3], SOME, EVERY, BUT_LAST))
 SIZE_ON_AXIS: dict[str, Callable[[Axis], int]] = {
     "window of {}": lambda a: a.window,
     "stride of {}": lambda a: a.stride,
@@ -194,9 +197,9 @@ def _on_axes(geometry: Any) -> set[str]:
     if geometry.family == "conv_transpose":  # what no window reaches has a name there
         per_axis = [{"output padding of {}" if text == LEFT_OVER else text for text in held} for held in per_axis]
     found = {text.format(name) for name, held in zip(names, per_axis, strict=True) for text in held}
-    found |= {text.format("some axis") for text in set.union(*per_axis)}
-    found |= {text.format("every axis") for text in set.intersection(*per_axis)}
-    found |= {text.format("an axis but the last") for text in set[str]().union(*per_axis[:-1])}
+    found |= {text.format(SOME) for text in set.union(*per_axis)}
+    found |= {text.format(EVERY) for text in set.intersection(*per_axis)}
+    found |= {text.format(BUT_LAST) for text in set[str]().union(*per_axis[:-1])}
     for held in per_axis:
         found |= {f"{one.format('an axis')}, {other.format(SAME_AXIS)}" for one, other in pairs(held - OF_TWO.keys())}
     return found

@@ -305,7 +305,8 @@ class _Search:
                 return next(iter(held), None)
             shared = frozenset.intersection(*(one.features for one in mine))
             return max(held, key=lambda one: len(shared - one.traits.features), default=None)
-        limits = [literal for literal in condition if literal.least is not None and literal.most is None]
+        # a zero point may be negative, between whose powers nothing lies
+        limits = [literal for literal in condition if (literal.least or 0) > 1 and literal.most is None]
         if turn % 3 == 1 and limits:
             return self._between(limits[0], condition, fresh)
         again, place = divmod(turn // 3, len(condition))

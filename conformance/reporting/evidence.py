@@ -112,10 +112,11 @@ def _is_drawn(record: Record) -> bool:
 def _comparable(failing: Sequence[Record], passed: Sequence[Record]) -> Iterator[Tried]:
     """The cases of which one says something about the other: a mistake that shows on ordinary inputs can be hidden by
     others, and what fails on special inputs alone passes on ordinary ones."""
-    found = {one.distribution for one in failing}
+    given = [one for one in failing if not _is_drawn(one)] or failing  # others were run because they are like these
+    found = {one.distribution for one in given}
     ordinary = found & ORDINARY
     distributions = {"fixed"} if "fixed" in ordinary else ordinary or found | {"fixed"}
-    stored = all(one.storage for one in failing)
+    stored = all(one.storage for one in given)
     for record in (*failing, *passed):
         if record.distribution in distributions and (stored or not record.storage):
             one = _tried(record)

@@ -253,6 +253,18 @@ def test_a_zero_point_that_is_taken_wrongly_has_a_name():
     assert str(found) == "padding of H and zero point of x not 0"
 
 
+def test_sizes_that_may_be_negative_end_no_search():
+    """Of a zero point of -3 or more a case between powers was looked for, which ended the run in a traceback."""
+
+    def defect(geometry, variant):
+        return geometry.y_zero_point >= -3
+
+    zeros = (-9, -8, -7, -5, -3, -2, -1, 1, 2, 7)
+    given = [parse(f"q n1 c2 h{h} w5 k3 r3 s3 zy{zero}") for h in range(5, 12) for zero in zeros]
+    cases = [Tried(g, Variant("int8", "nchw", "codes"), defect(g, None)) for g in given]
+    assert [str(one) for one in where(cases, defect)] == ["zero point of y >= -3"]
+
+
 def test_of_what_shows_in_a_third_of_its_cases_no_more_is_said():
     """What else these have they have by chance: two more literals were said, so as to leave out what passes."""
 
