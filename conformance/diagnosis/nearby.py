@@ -131,7 +131,8 @@ def toggled(failing: Tried, dtypes: Iterable[str]) -> Iterator[Tried]:
         yield Tried(failing.geometry, replace(failing.variant, layout=layout), failed=False)
     own = parameters(failing.geometry)
     kinds, goal = kinds_of(failing.geometry), SIMPLEST[failing.geometry.family, failing.geometry.rank]
-    changes = [{name: goal[name] for name in names} for names in (*kinds, *([name] for name in own))]
+    sides = [[f"p{2 * axis}", f"p{2 * axis + 1}"] for axis in range(failing.geometry.rank)]
+    changes = [{name: goal[name] for name in names} for names in (*kinds, *sides, *([name] for name in own))]
     changes += [dict.fromkeys(names, own[names[0]]) for names in kinds if names]
     # what is equal stays equal: a window that is the image, or the stride
     equal = [[name for name in own if own[name] == value] for value in {*own.values()} if value > 1]

@@ -17,10 +17,12 @@ from typing import Any
 
 from conformance.diagnosis.conditions import (
     ENOUGH,
+    LITERAL,
     Condition,
     Literal,
     Passing,
     alike,
+    bits_of,
     clusters,
     common,
     conditions,
@@ -227,7 +229,7 @@ class _Search:
         for turn in range(PATIENCE * tries):
             fresh = [one for one in pool if not self._is_known(one)]
             # in turn: some conditions cannot be told apart, which would leave no problem to doubt the best one by
-            telling = self._telling(left, fresh) if turn % 2 else None
+            telling = self._telling(left, mine, fresh) if turn % 2 else None
             chosen = telling or self._doubting(left[0], mine, fresh, turn)
             if chosen is None:
                 continue
@@ -281,9 +283,10 @@ class _Search:
                 variant = choose(formats[made.rank])
             yield Tried(made, variant, failed=False)
 
-    def _telling(self, left: Sequence[Condition], fresh: Sequence[Tried]) -> Tried | None:
-        """The problem that parts the conditions best, the plainer ones weighing more."""
-        weights = {condition: math.exp(-weight(condition)) for condition in left}
+    def _telling(self, left: Sequence[Condition], mine: Sequence[Traits], fresh: Sequence[Tried]) -> Tried | None:
+        """The problem that parts the conditions best, those weighing more that say what fails in fewer bits."""
+        bits = {condition: bits_of(condition, mine, self._passing) for condition in left}
+        weights = {condition: math.exp((bits[left[0]] - its) / LITERAL) for condition, its in bits.items()}
         total = sum(weights.values())
 
         def parted(one: Tried) -> float:
