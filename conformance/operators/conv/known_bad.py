@@ -228,6 +228,10 @@ _PATHS: Paths = {
     "pointwise": (lambda g: max(g.window) == 1, (*_NO_DILATION, *_OTHERS, *_GROUPS)),
     # a kernel may be declared for these alone, and then no grouped problem looks at it
     "ungrouped pointwise": (lambda g: max(g.window) == g.groups == 1, (*_NO_DILATION, *_OTHERS)),
+    "pointwise, padded after alone": (
+        lambda g: max(g.window) == 1 and is_padded(g.padding) and not any(before for before, _ in g.padding),
+        ("padding repeats the edge instead of zero",),
+    ),
     "one-axis window": (lambda g: min(g.window) == 1 < max(g.window), _ALL),
     "even window": (lambda g: any(taps % 2 == 0 for taps in g.window), _ALL),
     "large window": (lambda g: max(g.window) >= 5, _ALL),
