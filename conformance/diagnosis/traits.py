@@ -83,7 +83,6 @@ PER_AXIS: dict[str, Callable[[Axis], bool]] = {
     "padding of {} on one side alone": lambda a: min(a.before, a.after) == 0 < max(a.before, a.after),
     "same padding of {} on both sides": lambda a: a.before == a.after > 0,
     "stride of {} < window": lambda a: a.stride < a.window,
-    "window of {} = padded image": lambda a: a.span == a.size + a.before + a.after,
     "window of {} no power of two": lambda a: a.window.bit_count() > 1,
 }
 """With the name of the axis in the place of {}."""
@@ -97,7 +96,10 @@ OF_TWO: dict[str, Callable[[Axis], bool]] = {
     "image no multiple of the stride of {}": lambda a: a.size % a.stride != 0,
     "more padding before {} than after": lambda a: a.before > a.after,
     "more padding after {} than before": lambda a: a.after > a.before,
+    "stride and window of {} equal": lambda a: a.stride == a.window,
     "stride and window of {} differ": lambda a: a.stride != a.window,
+    "window of {} = padded image": lambda a: a.span == a.size + a.before + a.after,
+    "window and image of {} equal": lambda a: a.window == a.size,
     "output padding of {} >= stride": lambda a: a.left_over >= a.stride,
     "stride of {} = dilation": lambda a: a.stride == a.dilation > 1,
     "stride and dilation of {} differ": lambda a: a.stride != a.dilation,

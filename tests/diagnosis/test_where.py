@@ -30,6 +30,7 @@ DEFECTS: dict[str, Defect] = {
     "N >= 2": lambda g, v: g.n > 1,
     "K > 8 and no multiple of 8": lambda g, v: g.k > 8 and g.k % 8 != 0,
     "larger of C and K >= 64": lambda g, v: max(g.c, g.k) >= 64,
+    "stride and window of every axis equal": lambda g, v: g.stride == g.window,
     "padding of an axis, window of the same axis even": lambda g, v: any(
         window % 2 == 0 and max(sides) for window, sides in zip(g.window, g.padding, strict=True)
     ),
