@@ -392,13 +392,18 @@ WRONG: dict[str, tuple[str, Sequence[str], str]] = {
     "avg_pool2d_count_include_pad": ("yes", ["no count include pad", "padding"], ""),
     # on half of the shifted inputs its errors are within what one sum that cancels may leave: no condition is sure
     "batch_norm2d_raw_moments": ("yes", [], ": elements mismatched"),
-    "conv1d_dilation_ignored": ("yes", ["dilation of an axis > 1", "window of the same axis > 1"], "dilation ignored"),
+    "conv1d_dilation_ignored": ("yes", ["dilation of W > 1", "window of W > 1"], "dilation ignored"),
     "conv2d_depthwise_tf32": ("no", ["everywhere"], "torch.backends.cuda.matmul.allow_tf32 from False to True"),
     "conv2d_packed_once": ("no, after a change of its weights", ["everywhere"], KEEPS),
     "conv2d_pointwise_aborts": ("yes", ["K not a multiple of 8"], "SIGABRT"),
     "conv2d_stride_of_rows": ("yes", ["stride of H > 1"], "stride of H ignored"),
     "conv3d_bf16_inside": ("no", ["everywhere"], "bf16 inputs"),
-    "conv_transposed_1d_output_padding": ("yes", ["output padding of W", "padding of W"], "output padding ignored"),
+    # its output padding is one column of zeros: both names are true, and on one problem the other one alone explains it
+    "conv_transposed_1d_output_padding": (
+        "yes",
+        ["output padding of W", "padding of W"],
+        "last column of y (dy) left out",
+    ),
     "conv_transposed_2d_stores": ("yes", ["windows overlap along"], "overwritten instead of accumulated"),
     "max_pool2d_zero_padding": ("no", ["padding of H"], "padding is zero instead of minus infinity"),
 }
