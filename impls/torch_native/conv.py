@@ -5,17 +5,31 @@ from __future__ import annotations
 import torch
 from torch.nn.functional import conv1d, conv2d, conv3d, pad
 
+from conformance import Unsupported
+
 from .layout import empty, nchw, restored, split
 
 CONV = {1: conv1d, 2: conv2d, 3: conv3d}
+AMX = torch.cpu._is_amx_tile_supported()
 
 
 def conv_forward(x, w, bias, *, stride, padding, dilation, groups, layout):
     own, border = split(padding)
     x, w = nchw(x, layout), nchw(w, layout)
+    if AMX and x.device.type == "cpu":
+        _refuse_what_amx_breaks(x, w, stride[-1], sum(padding[-1]), dilation[-1], groups)
     if border is not None:
         x = pad(x, border)
     return restored(CONV[len(stride)](x, w, bias, stride, own, dilation, groups), layout)
+
+
+def _refuse_what_amx_breaks(x, w, stride, padding, dilation, groups):
+    """What oneDNN computes by AMX from memory that was never written, or does not end: no verdict is twice the same."""
+    room, window = x.shape[-1] + padding - dilation * (w.shape[-1] - 1) - 1, w.shape[-1]
+    if x.dtype == torch.bfloat16 and x.ndim == 5 and room < stride > 1 < window and w.shape[0] > groups:
+        raise Unsupported("oneDNN's AMX convolution of bf16 reads beyond its buffer: one column of output and a stride")
+    if x.dtype == torch.float16 and x.ndim == 3 and groups > 1 and window > 128:
+        raise Unsupported("oneDNN's AMX convolution of fp16 does not end")
 
 
 def conv_forward_of_int8(x, w, bias, **parameters):
