@@ -22,8 +22,8 @@ MOST = 3
 """Literals of a condition; two features of the same axis are two."""
 ENOUGH = 5
 """Failing cases from which on a condition may hold of passing ones."""
-CONTRAST = 0.5
-"""Passing cases for each failing one without which two conditions are none: they fit almost anything."""
+HELD = 0.75
+"""Share of the passing cases that a condition may hold of: of what holds of nearly every case nothing is told."""
 GAIN = 8.0
 """Bits that a condition must save of those that it takes to say which cases fail without one."""
 EXCEPTION = 15.0
@@ -48,6 +48,10 @@ ONE_SIDE = ("padding before", "padding after")
 """How the names of features begin that say more than others: padding is rarely wrong on one side."""
 SURE = 0.9
 """Cases of each of two conditions that must fail, as a share."""
+PLAIN = 40.0
+"""Bits of a condition below which two are not looked for: they take as many literals each."""
+PARTED = 16
+"""Features by which failing cases are parted in two, to look for two conditions."""
 KEPT, MARGIN = 64, 30.0
 """Conditions that are kept, the best ones, and the bits that these may take more than the best."""
 WIDENED = 400
@@ -186,7 +190,8 @@ def conditions(
     Of literals that say the same of all passing cases only the plainest is looked at. `gain` is what the best must
     save, in bits; None where more cases will be seen.
     """
-    allowed = len(passing.cases) if hidden is None else int(hidden * len(failing))
+    held = int((HELD if gain is not None else 1) * len(passing.cases))
+    allowed = held if hidden is None else round(hidden * len(failing))
     allowed = allowed if len(failing) >= ENOUGH else 0
     kept: dict[int, Literal] = {}
     for literal in common(failing):
@@ -282,13 +287,16 @@ def clusters(failing: Sequence[Traits], passing: Passing, gain: float | None = G
     if not failing or not passing.cases:
         return []
     one = alike(failing, passing, gain)
-    if one.conditions:
+    bits = bits_of(one.conditions[0], one.failing, passing) if one.conditions else math.inf
+    if bits < PLAIN:
         return [one]
-    parted = [two for name in _telling(failing) if (two := _parted(name, failing, passing))]
-    two = min(parted, key=lambda two: sum(weight(one.conditions[0]) for one in two), default=list[Cluster]())
-    cases = [*failing, *passing.cases]
-    sure = all(_share(one.conditions[0], failing, cases) >= SURE for one in two)
-    return two if sure and len(passing.cases) >= CONTRAST * len(failing) else []
+    parted = [two for name in _telling(failing, passing) if (two := _parted(name, failing, passing))]
+    costs = [sum(bits_of(part.conditions[0], part.failing, passing) for part in two) for two in parted]
+    cost, two = min(zip(costs, parted, strict=True), key=itemgetter(0), default=(math.inf, list[Cluster]()))
+    without = _bits(len(failing), len(passing.cases))
+    if cost + EXCEPTION < min(bits, without):
+        return two
+    return [one] if one.conditions else []
 
 
 def _share(condition: Condition, failing: Sequence[Traits], cases: Sequence[Traits]) -> float:
@@ -296,13 +304,19 @@ def _share(condition: Condition, failing: Sequence[Traits], cases: Sequence[Trai
     return sum(holds(condition, one) for one in failing) / sum(holds(condition, one) for one in cases)
 
 
-def _telling(failing: Sequence[Traits]) -> list[str]:
-    """Features that some failing cases have and others have not, one of those that part them alike; two of the same
-    axis are too many to try."""
-    each = [one.features for one in failing]
-    names = sorted(frozenset.union(*each) - frozenset.intersection(*each))
-    parts = {tuple(name in one for one in each): name for name in reversed(names) if SAME_AXIS not in name}
-    return sorted(parts.values())
+def _telling(failing: Sequence[Traits], passing: Passing) -> list[str]:
+    """Features that some failing cases have and others have not, one of those that part them alike: those that tell
+    most of which cases fail; two of the same axis are too many to try."""
+    often = Counter(name for one in failing for name in one.features if SAME_AXIS not in name)
+
+    def left(name: str) -> float:
+        """Bits that it takes to say which cases fail if it is known which have the feature."""
+        fails, passes = often[name], passing.mask(Literal(name)).bit_count()
+        return _bits(fails, passes) + _bits(len(failing) - fails, len(passing.cases) - passes)
+
+    names = sorted((name for name, times in often.items() if times < len(failing)), key=lambda name: (left(name), name))
+    parts = {tuple(name in one.features for one in failing): name for name in reversed(names)}
+    return sorted(parts.values(), key=names.index)[:PARTED]
 
 
 def _parted(name: str, failing: Sequence[Traits], passing: Passing) -> list[Cluster]:
@@ -314,4 +328,6 @@ def _parted(name: str, failing: Sequence[Traits], passing: Passing) -> list[Clus
     others = [one for one in failing if not holds(first[0], one)]
     if len(others) < 2 or not (second := conditions(others, passing, MOST - 1, 1 - SURE)):
         return []
-    return [Cluster(mine, first), Cluster(others, second)]
+    cases = [*failing, *passing.cases]
+    sure = all(_share(found[0], failing, cases) >= SURE for found in (first, second))
+    return [Cluster(mine, first), Cluster(others, second)] if sure else []

@@ -291,6 +291,26 @@ def test_a_failure_of_two_causes_has_two_conditions():
     assert {str(one) for one in where(tried(two))} == {"dilation of W > 1", "stride of H > 1"}
 
 
+def test_two_conditions_are_better_than_one_that_holds_of_nearly_every_case():
+    """Of a kernel that ignores padding and dilation "where N not a multiple of 4: 175 of 272" was said."""
+
+    def ignored(geometry, variant):
+        dilated = any(d > 1 < window for d, window in zip(geometry.dilation, geometry.window, strict=True))
+        return dilated or any(map(max, geometry.padding))
+
+    expected = {"padding of some axis", "dilation of an axis > 1, window of the same axis > 1"}
+    assert {str(one) for one in where(tried(ignored), ignored)} == expected
+
+
+def test_of_what_holds_of_nearly_every_case_nothing_is_said():
+    """Of three causes "where channels of a group not a multiple of 32 and outputs ... of 16: 297 of 407"."""
+
+    def three(geometry, variant):
+        return max(geometry.stride) > 1 or geometry.n > 1 or geometry.groups > 1
+
+    assert where(tried(three)) == []
+
+
 def test_a_mistake_that_is_hidden_in_some_cases_is_told():
     """Every seventh case of the condition passes, as where the elements concerned are zero."""
 
