@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from functools import reduce
 from heapq import nsmallest
 from itertools import combinations
-from operator import itemgetter
+from operator import and_, itemgetter
 from typing import NamedTuple
 
 from conformance.diagnosis.traits import GROUPED, NAMES_OF_TWO, WIDER, Traits
@@ -143,6 +144,10 @@ class Passing:
             self._sizes[literal] = sum(1 << place for place, traits in enumerate(self.cases) if literal.holds(traits))
         return self._sizes[literal]
 
+    def having(self, condition: Condition) -> int:
+        """The cases that have all of a condition."""
+        return reduce(and_, map(self.mask, condition), self.everything)
+
 
 class Cluster(NamedTuple):
     """Failing cases that one condition may tell, and the conditions that do, the best first."""
@@ -215,10 +220,7 @@ def conditions(
 
 def bits_of(condition: Condition, failing: Sequence[Traits], passing: Passing) -> float:
     """The bits that it takes to say a condition, and which cases of it fail."""
-    passes = passing.everything
-    for literal in condition:
-        passes &= passing.mask(literal)
-    return LITERAL * weight(condition) + _bits(len(failing), passes.bit_count())
+    return LITERAL * weight(condition) + _bits(len(failing), passing.having(condition).bit_count())
 
 
 def alike(failing: Sequence[Traits], passing: Passing, gain: float | None = GAIN) -> Cluster:
@@ -291,12 +293,22 @@ def clusters(failing: Sequence[Traits], passing: Passing, gain: float | None = G
     if bits < PLAIN:
         return [one]
     parted = [two for name in _telling(failing, passing) if (two := _parted(name, failing, passing))]
-    costs = [sum(bits_of(part.conditions[0], part.failing, passing) for part in two) for two in parted]
+    costs = [_bits_of_two(*(part.conditions[0] for part in two), failing, passing) for two in parted]
     cost, two = min(zip(costs, parted, strict=True), key=itemgetter(0), default=(math.inf, list[Cluster]()))
     without = _bits(len(failing), len(passing.cases))
     if cost + EXCEPTION < min(bits, without):
         return two
     return [one] if one.conditions else []
+
+
+def _bits_of_two(first: Condition, second: Condition, failing: Sequence[Traits], passing: Passing) -> float:
+    """The bits that it takes to say two conditions, and which cases of the first fail and which others of the second.
+    Each failing case has one of them."""
+    fails = sum(holds(first, one) for one in failing)
+    passes = passing.having(first)
+    others = passing.having(second) & ~passes
+    parts = _bits(fails, passes.bit_count()) + _bits(len(failing) - fails, others.bit_count())
+    return LITERAL * (weight(first) + weight(second)) + parts
 
 
 def _share(condition: Condition, failing: Sequence[Traits], cases: Sequence[Traits]) -> float:

@@ -52,9 +52,15 @@ class Tried:
         return len(self.geometry.descriptor), cost(self.geometry)[1]
 
 
+def is_empty(geometry: Any) -> bool:
+    """Whether there are no results that could be wrong."""
+    return bool(geometry.n == 0)
+
+
 def hides(geometry: Any) -> bool:
-    """Whether a problem hides every mistake in results: of an empty batch, or where no window meets the image."""
-    return geometry.n == 0 or not all(map(_meets, axes(geometry)))
+    """Whether a problem hides nearly every mistake in results: of an empty batch, or where no window meets the
+    image."""
+    return is_empty(geometry) or not all(map(_meets, axes(geometry)))
 
 
 def _meets(axis: Axis) -> bool:

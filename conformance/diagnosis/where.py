@@ -29,7 +29,7 @@ from conformance.diagnosis.conditions import (
     holds,
     weight,
 )
-from conformance.diagnosis.nearby import NEAR, Tried, changed, hides, kinds_of, plainest, toggled
+from conformance.diagnosis.nearby import NEAR, Tried, changed, hides, is_empty, kinds_of, plainest, toggled
 from conformance.diagnosis.traits import Traits, parameter
 from conformance.layouts import layouts_of
 from conformance.problems import Variant
@@ -100,8 +100,9 @@ def where(cases: Iterable[Tried], runs: Runs | None = None, tries: int = TRIES) 
     `cases` are those that failed in one way and those that passed, of one kernel; `runs` runs another problem.
     """
     tried = [*cases]
-    if not any(one.failed and hides(one.geometry) for one in tried):
-        tried = [one for one in tried if not hides(one.geometry)]
+    for hidden in (is_empty, hides):
+        if not any(one.failed and hidden(one.geometry) for one in tried):
+            tried = [one for one in tried if not hidden(one.geometry)]
     if runs is not None:
         search = _Search(tried, runs)
         search.reduce(tries)
