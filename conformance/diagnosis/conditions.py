@@ -47,8 +47,9 @@ condition."""
 FEW_ELEMENTS = 16
 ONE_SIDE = ("padding before", "padding after")
 """How the names of features begin that say more than others: padding is rarely wrong on one side."""
-SURE = 0.9
-"""Cases of each of two conditions that must fail, as a share."""
+SURE, HIDDEN = 0.9, 0.2
+"""Cases of each of two conditions that must fail, as a share; cases that pass for each of those that fail by it
+alone."""
 PLAIN = 40.0
 """Bits of a condition below which two are not looked for: they take as many literals each."""
 PARTED = 16
@@ -293,7 +294,7 @@ def clusters(failing: Sequence[Traits], passing: Passing, gain: float | None = G
     if bits < PLAIN:
         return [one]
     parted = [two for name in _telling(failing, passing) if (two := _parted(name, failing, passing))]
-    costs = [_bits_of_two(*(part.conditions[0] for part in two), failing, passing) for two in parted]
+    costs = [_bits_of_two(first.conditions[0], second.conditions[0], failing, passing) for first, second in parted]
     cost, two = min(zip(costs, parted, strict=True), key=itemgetter(0), default=(math.inf, list[Cluster]()))
     without = _bits(len(failing), len(passing.cases))
     if cost + EXCEPTION < min(bits, without):
@@ -309,11 +310,6 @@ def _bits_of_two(first: Condition, second: Condition, failing: Sequence[Traits],
     others = passing.having(second) & ~passes
     parts = _bits(fails, passes.bit_count()) + _bits(len(failing) - fails, others.bit_count())
     return LITERAL * (weight(first) + weight(second)) + parts
-
-
-def _share(condition: Condition, failing: Sequence[Traits], cases: Sequence[Traits]) -> float:
-    """Of the cases that have a condition, how many fail."""
-    return sum(holds(condition, one) for one in failing) / sum(holds(condition, one) for one in cases)
 
 
 def _telling(failing: Sequence[Traits], passing: Passing) -> list[str]:
@@ -335,11 +331,19 @@ def _parted(name: str, failing: Sequence[Traits], passing: Passing) -> list[Clus
     """One condition for those that have a feature, and one for all that this does not hold of; two cases at least are
     evidence for each."""
     mine = [one for one in failing if name in one.features]
-    if len(mine) < 2 or not (first := conditions(mine, passing, MOST - 1, 1 - SURE)):
+    if len(mine) < 2 or not (first := _sure(mine, failing, passing)):
         return []
     others = [one for one in failing if not holds(first[0], one)]
-    if len(others) < 2 or not (second := conditions(others, passing, MOST - 1, 1 - SURE)):
+    if len(others) < 2 or not (second := _sure(others, failing, passing)):
         return []
-    cases = [*failing, *passing.cases]
-    sure = all(_share(found[0], failing, cases) >= SURE for found in (first, second))
-    return [Cluster(mine, first), Cluster(others, second)] if sure else []
+    return [Cluster(mine, first), Cluster(others, second)]
+
+
+def _sure(some: Sequence[Traits], failing: Sequence[Traits], passing: Passing) -> list[Condition]:
+    """Conditions of some failing cases, of whose other cases nearly all fail too."""
+
+    def share(condition: Condition) -> float:
+        fails = sum(holds(condition, one) for one in failing)
+        return fails / (fails + passing.having(condition).bit_count())
+
+    return [one for one in conditions(some, passing, MOST - 1, HIDDEN) if share(one) >= SURE]
