@@ -19,6 +19,8 @@ _CHOICES = {
     "ties": ("even", "away", "up"),
     "overflow": ("saturates", "nonfinite"),
 }
+NONFINITE = ("special", "nonfinite", "mixed")
+"""Distributions with NaN or infinities among the inputs."""
 
 WINOGRAD = {
     "winograd-f2": (
@@ -166,7 +168,7 @@ class Contract:
         if dtype in WHOLE:
             return ""
         dtype = sums_of(dtype)
-        if distribution in ("special", "nonfinite", "mixed") and self.algorithm != "direct":
+        if distribution in NONFINITE and self.algorithm != "direct":
             return f"{self.algorithm} spreads NaN and Inf over its whole tile (declared)"
         if distribution == "subnormal" and self.subnormals == "flushed":
             return "subnormal numbers are flushed (declared)"

@@ -27,12 +27,10 @@ HELD = 0.75
 """Share of the passing cases that a condition may hold of: of what holds of nearly every case nothing is told."""
 GAIN = 8.0
 """Bits that a condition must save of those that it takes to say which cases fail without one."""
-EXCEPTION = 15.0
-"""The same of a failing case that is left out: which one it is, and what a condition must save."""
+SECOND = EXCEPTION = 15.0
+"""The same of a second condition, and of a failing case that is left out: which one it is, and what that must save."""
 ENOUGH_OTHERS = 10
 """Failing cases for each one that may be left out."""
-SUSPECTED = 2
-"""Choices of cases to leave out that are tried."""
 LITERAL = 7.0
 """Bits of a literal: one of about a hundred that hold of all failing cases."""
 FEW = ("window", "stride", "dilation", "groups")
@@ -224,38 +222,6 @@ def bits_of(condition: Condition, failing: Sequence[Traits], passing: Passing) -
     return LITERAL * weight(condition) + _bits(len(failing), passing.having(condition).bit_count())
 
 
-def alike(failing: Sequence[Traits], passing: Passing, gain: float | None = GAIN) -> Cluster:
-    """The failing cases and their conditions; without one or two that have something else, where that takes fewer bits:
-    a kernel can have a second defect that few cases meet."""
-    best = Cluster([*failing], conditions(failing, passing, gain=gain))
-    least = bits_of(best.conditions[0], failing, passing) if best.conditions else math.inf
-    for strangers in _strangers(failing, passing) if least > LITERAL + EXCEPTION else ():
-        rest = [one for place, one in enumerate(failing) if place not in strangers]
-        found = conditions(rest, passing, gain=gain)
-        if found and (bits := bits_of(found[0], rest, passing) + EXCEPTION * len(strangers)) < least:
-            best, least = Cluster(rest, found), bits
-    return best
-
-
-def _strangers(failing: Sequence[Traits], passing: Passing) -> list[frozenset[int]]:
-    """Places of one or two failing cases without which all others have a literal that few passing cases have."""
-    few = min(2, len(failing) // ENOUGH_OTHERS)
-    if not few:
-        return []
-    often = Counter(name for one in failing for name in one.features)
-    literals = [Literal(name) for name, times in often.items() if len(failing) - few <= times < len(failing)]
-    for name in failing[0].sizes:
-        values = sorted(one.sizes.get(name, 0) for one in failing)[: few + 1]
-        literals += [Literal(name, least) for least in {*values[1:]} - {values[0]}]
-    found: dict[frozenset[int], int] = {}
-    for literal in literals:
-        lacking = frozenset(place for place, one in enumerate(failing) if not literal.holds(one))
-        if len(lacking) <= few:
-            passes = passing.mask(literal).bit_count()
-            found[lacking] = min(passes, found.get(lacking, passes))
-    return sorted(found, key=lambda one: (found[one], sorted(one)))[:SUSPECTED]
-
-
 def _bits(failing: int, passing: int) -> float:
     """What it takes to say which of the cases of a condition fail, if it does not say so by itself: the shortest
     description is the best (Rissanen, Automatica 14(5), 1978)."""
@@ -284,32 +250,32 @@ def _combined(literals: Sequence[tuple[int, Literal]], most: float) -> Iterator[
 
 
 def clusters(failing: Sequence[Traits], passing: Passing, gain: float | None = GAIN) -> list[Cluster]:
-    """The failing cases with the conditions that tell them from the passing ones; in two parts where no condition holds
-    of all. Empty where there is no such condition, or too little to contrast with: two conditions fit almost anything.
-    """
+    """The failing cases with the conditions that tell them from the passing ones; in two parts, or without one or two
+    that have something else, where that takes fewer bits. Empty where there is no such condition."""
     if not failing or not passing.cases:
         return []
-    one = alike(failing, passing, gain)
-    bits = bits_of(one.conditions[0], one.failing, passing) if one.conditions else math.inf
+    one = conditions(failing, passing, gain=gain)
+    bits = bits_of(one[0], failing, passing) if one else math.inf
     if bits < PLAIN:
-        return [one]
-    parted = [two for name in _telling(failing, passing) if (two := _parted(name, failing, passing))]
-    costs = [_bits_of_two(first.conditions[0], second.conditions[0], failing, passing) for first, second in parted]
-    cost, two = min(zip(costs, parted, strict=True), key=itemgetter(0), default=(math.inf, list[Cluster]()))
-    without = _bits(len(failing), len(passing.cases))
-    if cost + EXCEPTION < min(bits, without):
-        return two
-    return [one] if one.conditions else []
+        return [Cluster([*failing], one)]
+    parted = [parts for name in _telling(failing, passing) if (parts := _parted(name, failing, passing))]
+    costs = [_bits_of_parts([part.conditions[0] for part in parts], failing, passing) for parts in parted]
+    cost, parts = min(zip(costs, parted, strict=True), key=itemgetter(0), default=(math.inf, list[Cluster]()))
+    if cost < min(bits, _bits(len(failing), len(passing.cases))):
+        return parts
+    return [Cluster([*failing], one)] if one else []
 
 
-def _bits_of_two(first: Condition, second: Condition, failing: Sequence[Traits], passing: Passing) -> float:
-    """The bits that it takes to say two conditions, and which cases of the first fail and which others of the second.
-    Each failing case has one of them."""
-    fails = sum(holds(first, one) for one in failing)
-    passes = passing.having(first)
-    others = passing.having(second) & ~passes
-    parts = _bits(fails, passes.bit_count()) + _bits(len(failing) - fails, others.bit_count())
-    return LITERAL * (weight(first) + weight(second)) + parts
+def _bits_of_parts(parts: Sequence[Condition], failing: Sequence[Traits], passing: Passing) -> float:
+    """The bits that it takes to say one or two conditions, which cases of the first fail, which others of the second,
+    and the failing cases that have none."""
+    bits, left, told = SECOND * (len(parts) - 1), [*failing], 0
+    for condition in parts:
+        others = [one for one in left if not holds(condition, one)]
+        passes = passing.having(condition) & ~told
+        bits += LITERAL * weight(condition) + _bits(len(left) - len(others), passes.bit_count())
+        left, told = others, told | passes
+    return bits + EXCEPTION * len(left)
 
 
 def _telling(failing: Sequence[Traits], passing: Passing) -> list[str]:
@@ -329,14 +295,16 @@ def _telling(failing: Sequence[Traits], passing: Passing) -> list[str]:
 
 def _parted(name: str, failing: Sequence[Traits], passing: Passing) -> list[Cluster]:
     """One condition for those that have a feature, and one for all that this does not hold of; two cases at least are
-    evidence for each."""
+    evidence for each. One or two of many are left out: a kernel can have a second defect that few cases meet."""
     mine = [one for one in failing if name in one.features]
     if len(mine) < 2 or not (first := _sure(mine, failing, passing)):
         return []
     others = [one for one in failing if not holds(first[0], one)]
-    if len(others) < 2 or not (second := _sure(others, failing, passing)):
-        return []
-    return [Cluster(mine, first), Cluster(others, second)]
+    second = _sure(others, failing, passing) if len(others) > 1 else []
+    if second:
+        return [Cluster(mine, first), Cluster(others, second)]
+    few = len(others) <= min(2, len(failing) // ENOUGH_OTHERS)
+    return [Cluster([one for one in failing if holds(first[0], one)], first)] if few else []
 
 
 def _sure(some: Sequence[Traits], failing: Sequence[Traits], passing: Passing) -> list[Condition]:

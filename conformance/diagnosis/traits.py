@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from conformance.contract import NONFINITE
 from conformance.layouts import letters
 from conformance.operators.descriptor import NEGATED_FLAG, Field
 from conformance.operators.spatial import IMAGE, WINDOW
@@ -128,6 +129,8 @@ def of_case(geometry: Any, variant: Variant) -> Traits:
     found = {*known.features, *of_variant(variant)}
     if variant.dtype in ("fp16", "bf16"):
         found.add("16-bit")
+    if variant.distribution in NONFINITE:
+        found.add("inputs with NaN or infinities")
     found.add("channels last" if letters(variant.layout).endswith("c") else "channels first")
     if not variant.storage:
         found.add("contiguous operands")

@@ -18,10 +18,10 @@ from typing import Any
 from conformance.diagnosis.conditions import (
     ENOUGH,
     LITERAL,
+    Cluster,
     Condition,
     Literal,
     Passing,
-    alike,
     bits_of,
     clusters,
     common,
@@ -243,8 +243,9 @@ class _Search:
                 more += 1
                 # one found between two sizes may be the plainest of few, and more like it are needed
                 pool += self._toggled(chosen) if more <= NEAR else ()
-            if failed and not holds(left[0], chosen.traits):
-                mine, now = alike(mine, self._passing, gain=None)
+            if failed and not holds(left[0], chosen.traits):  # it may have something else
+                parts = clusters(mine, self._passing, gain=None)
+                mine, now = max(parts, key=lambda part: len(part.failing), default=Cluster(mine, []))
             else:
                 now = conditions(mine, self._passing, gain=None)
             if not tries or (not now and len(mine) >= ENOUGH):

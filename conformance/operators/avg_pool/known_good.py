@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from conformance.contract import Contract
+from conformance.contract import NONFINITE, Contract
 from conformance.dtypes import BF16, FP16, FP32, STORAGE, TF32
 from conformance.operators import OPERATORS, POOLINGS, Arrays, Operator, PoolGeometry
 from conformance.operators.avg_pool.gathering import Gathered, gathered
-from conformance.operators.conv.known_good import NONFINITE
 from conformance.operators.known_kernels import sums
 from conformance.operators.known_kernels.kernel import DEFAULT, FP32_ONLY, CampaignRow, KnownGood
 from conformance.operators.known_kernels.rounding import stored

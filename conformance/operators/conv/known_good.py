@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.contract import Contract
+from conformance.contract import NONFINITE, Contract
 from conformance.dtypes import BF16, FP16, FP32, STORAGE, TF32
 from conformance.operators import CONVOLUTIONS, ConvGeometry
 from conformance.operators.conv.transforms import fft, fft_with_steps, three_by_three, unit_steps, winograd
@@ -26,7 +26,6 @@ from conformance.operators.known_kernels.kernel import (
 from conformance.operators.known_kernels.rounding import overflowing
 from conformance.operators.known_kernels.sums import Sum, Total, direct
 
-NONFINITE = ("special", "nonfinite", "mixed")
 SPREADS_NAN = dict.fromkeys(
     NONFINITE, "a transform spreads NaN and Inf over its whole tile, beyond the receptive field"
 )
