@@ -317,8 +317,7 @@ class _Search:
         again, place = divmod(turn // 3, len(condition))
         doubted = condition[place]
         rest = tuple(literal for literal in condition if literal is not doubted)
-        possible = fresh if doubted.most is None else [*self._larger(doubted, condition), *fresh]
-        without = [one for one in possible if holds(rest, one.traits) and not doubted.holds(one.traits)]
+        without = [one for one in fresh if holds(rest, one.traits) and not doubted.holds(one.traits)]
         # it may pass because the mistake hides there: hardly where there are several outputs along every axis
         if again % 2:
             return max(without, key=lambda one: min(one.geometry.output_size), default=None)
@@ -335,22 +334,11 @@ class _Search:
             return one.traits.sizes.get(limit.name, 0)
 
         failing = sorted((one for one in self.tried if one.failed and holds(condition, one.traits)), key=size)[:NEAR]
-        scaled = self._scaled(failing, lambda one: middle / size(one))
+        made = (
+            changed(one, {name: max(1, math.ceil(value * middle / size(one)))})
+            for one in failing
+            for name, value in parameters(one.geometry).items()
+        )
+        scaled = (one for one in made if one is not None and not self._is_known(one) and not hides(one.geometry))
         between = (one for one in chain(fresh, scaled) if holds(rest, one.traits) and passes < size(one) < least)
         return min(between, key=lambda one: abs(math.log(size(one) / middle)), default=None)
-
-    def _larger(self, limit: Literal, condition: Condition) -> Iterator[Tried]:
-        """Failing problems with a parameter made so large that a size is beyond its upper limit: large problems of the
-        tables have few outputs, where mistakes hide."""
-        most = limit.most or 1
-        failing = [one for one in self.tried if one.failed and holds(condition, one.traits)]
-        failing.sort(key=lambda one: one.traits.sizes[limit.name], reverse=True)
-        return self._scaled(failing[:NEAR], lambda one: (most + 1) / max(1, one.traits.sizes[limit.name]))
-
-    def _scaled(self, failing: Iterable[Tried], factor: Callable[[Tried], float]) -> Iterator[Tried]:
-        """Each with one parameter so many times as large."""
-        for one in failing:
-            for name, value in parameters(one.geometry).items():
-                made = changed(one, {name: max(1, math.ceil(value * factor(one)))})
-                if made is not None and not self._is_known(made) and not hides(made.geometry):
-                    yield made
