@@ -352,6 +352,8 @@ def locate(mask: np.ndarray, axes: str) -> str:
             phrases.append(f"{letter} at both edges")
         elif (steps == 1).all():
             phrases.append(f"{letter} {first}..{last} of 0..{extent - 1}")
+        elif len(hit) == 2:
+            phrases.append(f"{letter} = {first} and {last}")
         elif (steps == steps[0]).all():
             ordinal = {2: "2nd", 3: "3rd"}.get(int(steps[0]), f"{steps[0]}th")
             phrases.append(f"every {ordinal} {letter} from {first} to {last}")

@@ -73,7 +73,7 @@ def kernel_verdicts(tally: Tally, groups: Sequence[Group], evidence: RunEvidence
             failing = [
                 one for one in groups if name in (one.implementation, *one.also) and operator in (*one.operators, "")
             ]
-            why = _why(failing[0], operator, evidence) if failing else ""
+            why = _why(failing, operator, evidence) if failing else ""
             dtypes = tuple(tally.dtypes[name, operator])
             found.append(KernelVerdict(name, operator, dtypes, counts, tally.not_run[name, operator], why))
     return found
@@ -102,8 +102,10 @@ def fraction(verdicts: Sequence[KernelVerdict]) -> str:
     return f"{ran - waived:,} of {ran:,} pass{also}"
 
 
-def _why(one: Group, operator: str, evidence: RunEvidence) -> str:
-    """`strides swapped, where stride differs by axis`; how the smallest case fails where neither is known."""
+def _why(failing: Sequence[Group], operator: str, evidence: RunEvidence) -> str:
+    """`strides swapped, where stride differs by axis`, and how many other kinds there are; how the smallest case fails
+    where neither is known."""
+    one = failing[0]
     conditions: Sequence[Where] = one.where or evidence.of(one.records)
     if one.where and is_wrong(one.smallest):  # the same mistake may show elsewhere in another operator
         conditions = evidence.wrong(one.implementation, operator) or one.where
@@ -111,4 +113,6 @@ def _why(one: Group, operator: str, evidence: RunEvidence) -> str:
     what = one.cause if where else one.text.partition("; if that is meant")[0]  # how it is declared stands below
     if operator and len(what) > MAX_WHY:
         what = f"{what[:MAX_WHY]} ..."
-    return ", ".join(filter(None, (what, where)))
+    others = len(failing) - max(1, len(conditions))
+    more = f"and {others} other kind{'s' * (others > 1)} of failure" if others > 0 else ""
+    return ", ".join(filter(None, (what, where, more)))

@@ -440,7 +440,7 @@ MASKS: dict[str, Any] = {
     "k = 2": np.s_[:, 2],
     "n = 1 (last), k = 0 (first), p = 3, q = 4": np.s_[1, 0, 3, 4],
     "every 2nd q from 1 to 7": np.s_[..., 1::2],
-    "every 3rd p from 0 to 3": np.s_[:, :, ::3],
+    "p = 0 and 3": np.s_[:, :, ::3],
     "q at both edges": np.s_[..., [0, -1]],
     "q 2..7 of 0..7": np.s_[..., 2:],
     "3 of 8 q": np.s_[..., [0, 1, 5]],
