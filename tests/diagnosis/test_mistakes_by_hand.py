@@ -243,6 +243,14 @@ def test_no_hypothesis_takes_more_than_the_problem_is_worth():
     assert everywhere.outputs(operator, geometry, inputs) is None
 
 
+def test_divisors_without_a_common_multiple_end_no_diagnosis():
+    """Of a wrong gradient "Python int too large to convert to C long" was raised instead."""
+    operator, geometry = OPERATORS["avg_pool_backward"], parse("pool n2 c6 w255 s255 u4 p254:0 ceil1")
+    inputs = {"dy": np.ones(operator.inputs(geometry)["dy"].shape)}
+    outputs = {"dx": 2 * operator.reference(geometry, inputs)["dx"].astype(np.float32)}
+    assert names(diagnose(operator, geometry, inputs, outputs)) == ("results twice as large",)
+
+
 @pytest.mark.parametrize("garbage", [np.nan, 0.5, np.inf])
 def test_garbage_has_no_diagnosis(garbage: float):
     known = case("conv_forward", PLAIN)

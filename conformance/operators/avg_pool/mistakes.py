@@ -32,6 +32,8 @@ from conformance.operators.pooling import scattered, window_sums
 from conformance.operators.pooling_mistakes import POOL_FURTHER, POOL_WINDOWS, POSITIONS, Kept, packed, reached
 from conformance.operators.spatial import Extents, padded, taps
 
+EXACT = 1 << 53
+"""Whole numbers that float64 has."""
 FORWARD, BACKWARD = "avg_pool_forward", "avg_pool_backward"
 
 Counts = Callable[[PoolGeometry], np.ndarray]
@@ -54,6 +56,8 @@ def apart(sees: Sees = lambda geometry: geometry, counts: Counts = _divisors, **
         if operator.name == FORWARD:
             return {"y": sums(operator, g, inputs, dtype)["y"] / divisors}
         multiple = math.lcm(*np.unique(divisors).tolist())
+        if multiple > EXACT:  # a problem's own divisors have a smaller one
+            raise InapplicableError
         dy = inputs["dy"].astype(dtype) * (multiple // divisors)
         return {"dx": sums(operator, g, {"dy": dy}, dtype)["dx"] / multiple}
 
