@@ -32,8 +32,6 @@ from conformance.operators.pooling import scattered, window_sums
 from conformance.operators.pooling_mistakes import POOL_FURTHER, POOL_WINDOWS, POSITIONS, Kept, packed, reached
 from conformance.operators.spatial import Extents, padded, taps
 
-EXACT = 1 << 53
-"""Whole numbers that float64 has."""
 FORWARD, BACKWARD = "avg_pool_forward", "avg_pool_backward"
 
 Counts = Callable[[PoolGeometry], np.ndarray]
@@ -56,7 +54,7 @@ def apart(sees: Sees = lambda geometry: geometry, counts: Counts = _divisors, **
         if operator.name == FORWARD:
             return {"y": sums(operator, g, inputs, dtype)["y"] / divisors}
         multiple = math.lcm(*np.unique(divisors).tolist())
-        if multiple > EXACT:  # a problem's own divisors have a smaller one
+        if multiple > 1 << 53:  # no exact float64; of a problem's own divisors it is smaller
             raise InapplicableError
         dy = inputs["dy"].astype(dtype) * (multiple // divisors)
         return {"dx": sums(operator, g, {"dy": dy}, dtype)["dx"] / multiple}
