@@ -20,8 +20,9 @@ from conformance.execution.declared import Declared
 from conformance.execution.required import VerificationDemand, required
 from conformance.execution.selection import Selection
 from conformance.execution.share import Budget, Ranked, Rows, budget
-from conformance.implementations.bridges import jax_arrays, jax_neuron_arrays, torch_neuron_arrays
+from conformance.implementations.bridges import jax_arrays, jax_neuron_arrays, numpy_arrays, torch_neuron_arrays
 from conformance.inputs import DISTRIBUTIONS
+from conformance.layouts import rank_of
 from conformance.operators import FAMILIES
 from conformance.problems import LAYOUTS, PROBLEMS, Problem, Variant, at_level, ranking, typed
 
@@ -130,11 +131,31 @@ def test_what_a_level_runs_of_a_kernel_the_next_one_runs_too(
     """One failed at smoke and standard and passed at full."""
     one = Implementation("acme")
     one.implements(operator, dtypes=dtypes, layouts=layouts, when=when)(lambda *arrays: np.zeros(1))
-    smoke, standard, full = (run(one, operator, level) for level in LEVELS)
+    every = [run(one, operator, level) for level in LEVELS]
+    smoke, standard, full = ([case for case in cases if case[1].distribution != "natural"] for cases in every)
     assert smoke == standard[: len(smoke)]
     assert standard == full[: len(standard)]
     assert len(smoke) < len(standard) < len(full) or when is pointwise
-    assert len({*full}) == len(full)
+    for lower, higher in pairwise(every):  # natural inputs are run beyond what a budget has room for
+        assert {*lower} <= {*higher}
+        assert len({*higher}) == len(higher)
+
+
+@pytest.mark.parametrize("compiles", [False, True])
+@pytest.mark.parametrize("operator", ["conv_forward", "max_pool_forward", "conv_bn_backward", "avg_pool_backward"])
+@pytest.mark.parametrize("when", [lambda p: True, pointwise], ids=["all", "pointwise"])
+def test_every_dtype_and_number_of_dimensions_meets_natural_inputs(operator: str, when: Any, compiles: bool):
+    """A kernel that is right on numbers of few bits alone passed; whoever compiles each shape compiles no more."""
+    one = Implementation("acme", arrays=jax_arrays() if compiles else numpy_arrays())
+    one.implements(operator, dtypes=DTYPES, layouts=("nchw", "nhwc", "ncw", "ncdhw"), when=when)(lambda *arrays: 0)
+    for level in ("smoke", "standard"):
+        cases = run(one, operator, level)
+        natural = {(v.dtype, rank_of(v.layout)) for _, v in cases if v.distribution == "natural"}
+        met = {(v.dtype, rank_of(v.layout)) for _, v in cases}
+        assert natural == met
+        if compiles:
+            others = {(name, v.dtype, v.layout) for name, v in cases if v.distribution != "natural"}
+            assert {(name, v.dtype, v.layout) for name, v in cases} == others
 
 
 def ranked_at(level: str, operator: str, extra: tuple[float, str] = (0, "")) -> Ranked:

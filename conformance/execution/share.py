@@ -21,6 +21,11 @@ from conformance.problems.parameters import cost
 from conformance.problems.ranking import PROGRAMS, SMOKE_CASES, Row
 from conformance.problems.table import applies
 
+NATURAL = "natural"
+ENOUGH_RESULTS = 64
+"""Of a problem on natural inputs: one whose image has a bright and a dark half."""
+LONGEST_SPAN = 1 << 20
+"""Of sums in an exact reference on natural inputs: slices of at least 16 bits."""
 SMALL = 1 << 16
 """Elements of a problem that is run on inputs which the rows have on none that a kernel takes."""
 
@@ -68,7 +73,8 @@ def share(
     A problem that the rows have in no dtype and layout of a kernel is run in one that it declares and that is `wanted`:
     rows take dtypes and layouts in turn, and a kernel of one pair would miss most shapes. Inputs that they have on no
     problem that the kernel takes are run on the first that it does: one for 1x1 windows alone would meet no subnormal
-    number, and one that flushes them would pass. The rows of level standard
+    number, and one that flushes them would pass. Natural inputs are run in every dtype and number of dimensions, or a
+    kernel that is right on numbers of few bits alone would pass in the others. The rows of level standard
     are asked by themselves: a kernel failed at standard and passed at full, where the table had the problem in its
     dtype with other inputs.
     """
@@ -78,6 +84,7 @@ def share(
     found: list[list[Variant]] = []
     spent, seen, programs = 0, set[tuple[str, str, str]](), set[tuple[str, str, str]]()
     substituted, run = set[tuple[str, Variant]](), set[str]()
+    natural = NaturalCases(declared.operator, rows)
     for place, (problem, variants) in enumerate(rows):
         row: list[Variant] = []
         found.append(row)
@@ -107,10 +114,51 @@ def share(
             if not full:
                 programs.add(program)
                 spent += 1
+            # whoever compiles each program meets natural inputs on one that runs anyway
+            if place < usual and (given.programs is None or program in programs):
+                natural.offer(place, problem, variant)
     if given.programs is None and run:
         for place, variant in _further(declared, rows[:usual], pairs, run):
             found[place].append(variant)
+            natural.offer(place, rows[place][0], variant)
+    for place, variant in natural.chosen:
+        for (problem, _), row in zip(rows[place:], found[place:], strict=True):
+            if problem.name == rows[place][0].name and variant in row:
+                row.remove(variant)  # a line of the ranking that only higher levels have
+        found[place].append(variant)
     return found
+
+
+class NaturalCases:
+    """Natural inputs for every dtype and number of dimensions that a kernel is run in: on the first problem with more
+    than a few results, or else on the one that has most. Whatever level asks, the same are chosen."""
+
+    def __init__(self, operator: str, rows: Sequence[Row]) -> None:
+        self._operator = OPERATORS[operator]
+        self._is_asked = any(v.distribution == NATURAL for _, variants in rows for v in variants)
+        self._results: dict[tuple[str, int], int] = {}
+        self._chosen: dict[tuple[str, int], tuple[int, Variant]] = {}
+
+    def offer(self, place: int, problem: Problem, variant: Variant) -> None:
+        """Take a problem that a kernel is run on, in this dtype and layout, if it is better than what there is."""
+        cell = variant.dtype, problem.geometry.rank
+        most = self._results.get(cell, 0)
+        if not self._is_asked or most >= ENOUGH_RESULTS or not applies(NATURAL, variant.dtype):
+            return
+        geometry, natural = problem.geometry, Variant(variant.dtype, variant.layout, NATURAL)
+        # a reference on these inputs is computed in slices: of a large problem, or of long sums, it would take seconds
+        flops, elements = cost(geometry)
+        is_affordable = (
+            flops <= 1 << 24 and elements <= 1 << 18 and self._operator.errors(geometry).span <= LONGEST_SPAN
+        )
+        if geometry.y.size > most and is_affordable and natural.suits(self._operator.name, geometry):
+            self._results[cell] = geometry.y.size
+            self._chosen[cell] = place, natural
+
+    @property
+    def chosen(self) -> Iterator[tuple[int, Variant]]:
+        """The place of a row and its variant."""
+        yield from self._chosen.values()
 
 
 def _further(

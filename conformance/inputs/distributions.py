@@ -2,7 +2,8 @@
 
 integer   small integers, exact in any order and in every format's accumulator: index, edge, flip and group bugs
 fixed     fixed-point fractions that use all the bits the format has: precision bugs, by bound and statistics
-bits      numbers of which the first and the last bit are ones: inputs that lose their last bits on the way
+natural   numbers as they are, of a normal and of a heavy-tailed law: every bit of the format at all magnitudes, half
+          of each image darker: what is right on numbers of few bits alone
 impulse   one 1 an image, everything else 0: the exact index map
 special   NaN and infinity: who reads what, and whether padding, masks or groups leak
 nonfinite NaN and infinities of both signs in every input, where IEEE 754 gives one result in any order of a sum
@@ -31,8 +32,9 @@ from collections.abc import Callable
 import numpy as np
 
 from conformance.dtypes import FORMATS, STORAGE, SUMS
-from conformance.inputs.drawing import LARGEST_INTEGER, Recipe, bits, fixed, fixed_point_bits, held, integer, room
+from conformance.inputs.drawing import LARGEST_INTEGER, Recipe, fixed, fixed_point_bits, held, integer, room
 from conformance.inputs.extreme_distributions import close, large, mixed, nonfinite, range_, small, subnormal
+from conformance.inputs.natural import natural
 from conformance.inputs.normalised import scaled, shifted, with_scales
 from conformance.inputs.requantized import cancelled, scales, ties
 from conformance.inputs.special_values import nan_place, specials
@@ -166,7 +168,7 @@ def _sparse(recipe: Recipe) -> Arrays:
 DISTRIBUTIONS: dict[str, Callable[[Recipe], Arrays]] = {
     "integer": integer,
     "fixed": fixed,
-    "bits": bits,
+    "natural": natural,
     "impulse": _impulse,
     "special": _special,
     "nonfinite": nonfinite,

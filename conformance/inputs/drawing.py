@@ -76,15 +76,6 @@ def fixed(recipe: Recipe) -> Arrays:
     return inputs
 
 
-def bits(recipe: Recipe) -> Arrays:
-    inputs = {}
-    for name, tensor in recipe.operator.inputs(recipe.geometry).items():
-        stored = tensor.stored_as(recipe.dtype)
-        drawn = recipe.stream(name).significands(tensor.shape, FORMATS[stored].precision, STORAGE[stored])
-        inputs[name] = np.abs(drawn) if tensor.positive else drawn
-    return inputs
-
-
 def room(recipe: Recipe) -> int:
     """Integers up to here are exact in the results' format and in an fp32 accumulator."""
     return 1 << min(FORMATS[_results(recipe)].precision, FORMATS["fp32"].precision)

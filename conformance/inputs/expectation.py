@@ -34,8 +34,8 @@ class Expectation:
 
     @cached_property
     def reference(self) -> Arrays:
-        """Exact outputs, float64, canonical order; on the bits distribution rounded once."""
-        if self.recipe.distribution == "bits":
+        """Exact outputs, float64, canonical order; on natural inputs rounded once, from twice its precision."""
+        if self.recipe.distribution == "natural":
             return {name: high for name, (high, _) in self._exact.items()}
         with np.errstate(invalid="ignore", over="ignore"):
             return self.recipe.operator.reference(self.recipe.geometry, self.inputs)
@@ -44,7 +44,7 @@ class Expectation:
     def rest(self) -> Arrays:
         """What the exact outputs of fp64 inputs have beyond `reference`; empty where that is all or far below the
         output's own rounding."""
-        exact = self._exact if (self.recipe.dtype, self.recipe.distribution) == ("fp64", "bits") else {}
+        exact = self._exact if (self.recipe.dtype, self.recipe.distribution) == ("fp64", "natural") else {}
         return {name: low for name, (_, low) in exact.items()}
 
     @cached_property

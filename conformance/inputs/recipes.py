@@ -34,7 +34,7 @@ STORED = (
     "conv_forward edge.dilation fp32 special",
     "conv_forward edge.stride-by-axis fp32 impulse",
     "conv_forward edge.depthwise fp16 wide",
-    "conv_forward edge.values fp64 bits",
+    "conv_forward edge.values fp64 natural",
     "conv_forward edge.values-groups fp16 nonfinite",
     "conv_backward_weight edge.values bf16 range",
     "max_pool_backward maxpool.values fp32 subnormal",

@@ -25,7 +25,7 @@ def _stored(recipe: Recipe) -> dict[str, np.dtype]:
     return {name: STORAGE[tensor.stored_as(recipe.dtype)] for name, tensor in tensors.items()}
 
 
-def _with_scale(recipe: Recipe, inputs: Arrays, significand: np.ndarray) -> Arrays:
+def with_scale(recipe: Recipe, inputs: Arrays, significand: np.ndarray) -> Arrays:
     """The inputs and a scale [K]: significands in [1/2, 1) times the power of two that brings the median where it is
     wanted."""
     if recipe.dtype in WHOLE:
@@ -67,7 +67,7 @@ def scales(recipe: Recipe) -> Arrays:
         bits = FIXED_POINT_BITS["fp32"]
         inputs["bias"] = recipe.stream("bias").fixed_point((recipe.geometry.k,), bits, _stored(recipe)["bias"])
     drawn = recipe.stream("scale").significands((recipe.geometry.k,), 24, np.dtype(np.float32))
-    return _with_scale(recipe, inputs, np.abs(drawn))
+    return with_scale(recipe, inputs, np.abs(drawn))
 
 
 def ties(recipe: Recipe) -> Arrays:
@@ -82,7 +82,7 @@ def ties(recipe: Recipe) -> Arrays:
         "w": recipe.stream("w").ternary(tensors["w"].shape, 0.5, dtypes["w"]),
     }
     inputs = _with_bias(recipe, inputs, math.isqrt(recipe.terms) * (64 if whole else held(recipe)))
-    inputs = _with_scale(recipe, inputs, np.full(recipe.geometry.k, 0.5))
+    inputs = with_scale(recipe, inputs, np.full(recipe.geometry.k, 0.5))
     return inputs | {"scale": np.minimum(inputs["scale"], np.float32(0.5))} if whole else inputs
 
 
@@ -100,4 +100,4 @@ def cancelled(recipe: Recipe) -> Arrays:
         exact = sums(g, inputs | {"bias": np.zeros(g.k)}).swapaxes(0, 1).reshape(g.k, -1)
         inputs["bias"] = -np.rint(np.median(exact, axis=1) if exact.size else np.zeros(g.k)).astype(np.int32)
     drawn = recipe.stream("scale").significands((g.k,), 24, np.dtype(np.float32))
-    return _with_scale(recipe, inputs, np.abs(drawn))
+    return with_scale(recipe, inputs, np.abs(drawn))

@@ -28,6 +28,20 @@ Elements = Callable[[np.ndarray], np.ndarray]
 """From 32-bit random values to the elements of one block, in any dtype."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Law:
+    """Positive numbers that are uniform within each of some cells.
+
+    - `shares`: ascending, uint32; a random 32-bit value below the i-th, and not below those before, means cell i.
+    - `edges`, `widths`: float64; cell i holds edges[i] + k * widths[i] / 2^bits, with k from 0 to 2^bits - 1.
+    """
+
+    shares: np.ndarray
+    edges: np.ndarray
+    widths: np.ndarray
+    bits: int
+
+
 @dataclass(frozen=True, slots=True)
 class Stream:
     """The random numbers of one tensor. The key is the SHA-256 of its recipe, so tensors are independent."""
@@ -64,6 +78,19 @@ class Stream:
             odd = (words >> np.uint64(65 - precision)) | np.uint64(1 << (precision - 1) | 1)
             signs = 1 - 2.0 * (words & np.uint64(1))
             flat[start : start + len(words)] = signs * odd.astype(np.float64) * 2.0**-precision
+        return out
+
+    def numbers(self, shape: tuple[int, ...], law: Law) -> np.ndarray:
+        """Numbers of a law, float64, of either sign: element i has its cell from word 2i and its place there from word
+        2i+1, of which the lowest bit is the sign."""
+        out = np.empty(shape, np.float64)
+        flat = out.reshape(-1)
+        for start in range(0, flat.size, _BLOCK_WORDS // 2):
+            words = self.words(2 * start, 2 * min(_BLOCK_WORDS // 2, flat.size - start))
+            cells = np.searchsorted(law.shares[:-1], (words[::2] >> np.uint64(32)).astype(np.uint32), "right")
+            places = (words[1::2] >> np.uint64(64 - law.bits)) if law.bits else np.zeros(len(cells))
+            sizes = law.edges[cells] + law.widths[cells] * (places.astype(np.float64) * 2.0**-law.bits)
+            flat[start : start + len(cells)] = np.where(words[1::2] & np.uint64(1), -sizes, sizes)
         return out
 
     def integers(self, shape: tuple[int, ...], largest: int, dtype: np.dtype) -> np.ndarray:

@@ -9,7 +9,7 @@ from conformance.contract import Contract
 from conformance.dtypes import FORMATS
 from conformance.judge.limits import LAMBDA, OutputLimits, limits
 from conformance.judge.output import Output
-from conformance.judge.residuals import Residuals, Statistics, measure
+from conformance.judge.residuals import Residuals, Statistics
 
 KNOWN = (
     Contract(accumulate="fp64"),
@@ -46,18 +46,18 @@ def ladder(dtype: str, terms: int) -> dict[Contract, float]:
     return dict(sorted(strictness.items(), key=lambda rung: rung[1]))
 
 
-def inferred(output: Output, found: Residuals, declared: Contract) -> tuple[Contract | None, bool]:
+def inferred(output: Output, found: Residuals, declared: Contract, distribution: str) -> tuple[Contract | None, bool]:
     """The strictest known contract that the errors of a fixed-distribution output are consistent with, if any is, and
     whether the declared one is conservative: less strict than that.
 
     A propagated bound differs by contract in every element, so that errors are measured against each of them.
     """
     for contract, strictness in ladder(output.dtype, output.terms).items():
-        allowed, s2 = output.limits(contract)
         if output.propagated is None:
+            allowed = output.allowed(contract)
             bounded = found.excess <= allowed.relative
         else:
-            found = measure(output.actual, output.reference, s2, allowed, output.rest)
+            allowed, _, found = output.measured(contract, distribution)
             bounded = found.worst_share <= 1
         if bounded:
             statistics = found.statistics(allowed, output.channels, output.taps)

@@ -12,12 +12,12 @@ from conformance.contract import Contract
 from conformance.dtypes import FORMATS, STORAGE, WHOLE
 from conformance.judge import accuracy
 from conformance.judge.output import Output
-from conformance.judge.residuals import Residuals, Statistics, measure
+from conformance.judge.residuals import Residuals, Statistics
 
 EQUALITY_DISTRIBUTIONS = frozenset(
     ("integer", "impulse", "special", "nonfinite", "range", "subnormal", "mixed", "large", "small", "close", "codes")
 ) | {"ties"}  # of requantized results
-STATISTICS_DISTRIBUTIONS = frozenset({"fixed", "bits"})
+STATISTICS_DISTRIBUTIONS = frozenset({"fixed", "natural"})
 MEANT = 1e12
 """The largest share of a limit that says anything as a number."""
 
@@ -141,8 +141,7 @@ def compare(output: Output, distribution: str, contract: Contract) -> Comparison
         expected, wrong = _unequal(output, contract)
         expected, limit = expected.astype(np.float64), np.zeros(wrong.shape)
     else:
-        allowed, s2 = output.limits(contract)
-        found = measure(output.actual, output.reference, s2, allowed, output.rest)
+        allowed, s2, found = output.measured(contract, distribution)
         expected = output.reference.astype(np.float64)
         with np.errstate(invalid="ignore", over="ignore"):
             limit = allowed.bound(expected, s2.astype(np.float64))
@@ -189,14 +188,13 @@ def judge(output: Output, distribution: str, contract: Contract, infer: bool = T
         return _by_enclosure(output, distribution, contract)
     if demands_equality(output, distribution, contract):
         return _by_equality(output, contract)
-    allowed, s2 = output.limits(contract)
-    found = measure(output.actual, output.reference, s2, allowed, output.rest)
+    allowed, s2, found = output.measured(contract, distribution)
     checks, statistics = _checks(output, distribution, contract, found)
     profile, inferred, conservative = {}, None, False
     if statistics is not None:
         profile = accuracy.profile(output, found, statistics, contract, allowed)
         if infer:
-            inferred, conservative = accuracy.inferred(output, found, contract)
+            inferred, conservative = accuracy.inferred(output, found, contract, distribution)
     zeros = "right" if found.reference_sizes == 0 else "fail"
     if zeros == "fail" and (hidden := found.hidden / np.count_nonzero(output.reference)) > 0.5:
         with np.errstate(over="ignore", invalid="ignore"):
@@ -234,8 +232,7 @@ def passes(output: Output, distribution: str, contract: Contract) -> bool:
         return not _outside(output, distribution, contract)[2].any()
     if demands_equality(output, distribution, contract):
         return not _unequal(output, contract)[1].any()
-    allowed, s2 = output.limits(contract)
-    found = measure(output.actual, output.reference, s2, allowed, output.rest)
+    found = output.measured(contract, distribution)[2]
     return all(check.passed for check in _checks(output, distribution, contract, found)[0])
 
 
@@ -249,7 +246,7 @@ def _checks(
     )
     if distribution in STATISTICS_DISTRIBUTIONS:
         allowed = output.allowed(contract)
-        if distribution == "bits" and output.biased:
+        if distribution == "natural" and output.biased:
             allowed = replace(allowed, few_states=True)
         statistics = found.statistics(allowed, output.channels, output.taps)
         values |= {"rms": statistics.rms, "gain z": statistics.gain_z, "offset z": statistics.offset_z}

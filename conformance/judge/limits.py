@@ -38,7 +38,8 @@ the transform's length (Higham, Accuracy and Stability of Numerical Algorithms, 
 an element's own window take part in both, so that the scale is the largest magnitude of the tensor. What takes part
 need not reach any output: of an impulse that a stride passes over all results are zero, and FFT computes them as
 differences of results that are not. The scale is then that of the results at stride 1 and beyond the edges, at most
-|data|_2 * max|operand| (`reach`). The constants of
+|data|_2 * max|operand| (`reach`); so it is on natural data, where the largest numbers of both factors need not meet in
+any result. The constants of
 F(4x4,3x3) and of FFT are rounded themselves, alike for every output: a gain of up to u_acc for each of them that a
 result passes, two for F(4x4,3x3) (one on each axis) and 2 + log2 for FFT (1/n on each axis, a twiddle a stage). So is,
 for all results of a filter, what F(2x2,3x3) makes of it: two as well.
@@ -81,7 +82,7 @@ then also taken over places, the sums of all channels. A number reaches as many 
 alike, so that z is divided by their root (shared errors). Of longer sums it is not: a wrong kernel of few places
 passed. A sum has no more products than either operand has numbers, however many its window has beside the image.
 
-Nor are they in any format where a bias has as many bits as the sums, as on the distribution of that name. Sums of a few
+Nor are they in any format where a bias has as many bits as the sums, as on natural inputs. Sums of a few
 products end in ties, which leave even numbers, so that the last bits of a sum are known more often than not, and those
 of the bias are the same for a whole channel: one rounding is up, or down, for most of its elements.
 

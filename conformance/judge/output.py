@@ -14,6 +14,7 @@ import numpy as np
 from conformance.contract import Contract
 from conformance.judge.limits import NONE, Constants, OutputLimits, limits, propagated_limits
 from conformance.judge.propagation import ContractArithmetic
+from conformance.judge.residuals import Residuals, measure
 from conformance.operators import Arrays, Operator, Tensor
 from conformance.operators.base import Interval
 
@@ -70,13 +71,23 @@ class Output:
         count, numbers = self.actual.size, self.numbers
         return limits(contract, self.dtype, self.terms, count, self.constants, self.fan_out, self.adds_inputs, numbers)
 
-    def limits(self, contract: Contract) -> tuple[OutputLimits, np.ndarray]:
-        """What a contract allows, and the scale s2 of every element that it allows it in."""
+    def limits(self, contract: Contract, distribution: str = "") -> tuple[OutputLimits, np.ndarray]:
+        """What a contract allows, and the scale s2 of every element that it allows it in. Where numbers differ by as
+        much as natural ones do, what transforms compute of them is larger than any result (`limits`, "Winograd")."""
         allowed = self.allowed(contract)
         if self.propagated is not None:
             return allowed, self.propagated(contract)[self.name]
         s2 = self.magnitude()[self.name]
-        return allowed, s2 if allowed.local else np.broadcast_to(s2.max() or self.reach(), s2.shape)
+        if allowed.local:
+            return allowed, s2
+        largest = max(s2.max(), self.reach()) if distribution == "natural" else s2.max() or self.reach()
+        return allowed, np.broadcast_to(largest, s2.shape)
+
+    def measured(self, contract: Contract, distribution: str) -> tuple[OutputLimits, np.ndarray, Residuals]:
+        """What a contract allows, in which scale, and the errors of this output."""
+        allowed, s2 = self.limits(contract, distribution)
+        storage = self.actual.dtype if distribution == "natural" else None
+        return allowed, s2, measure(self.actual, self.reference, s2, allowed, self.rest, storage)
 
 
 def outputs_of(

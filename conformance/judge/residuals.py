@@ -43,7 +43,7 @@ class Statistics:
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Errors of elements with the same exact result, up to its sign, added up.
+    """Errors of elements with the same exact result, or results that round to one number, up to its sign, added up.
 
     count           how many errors of one size are as uncertain, taken together
     total, product  sums of e and of e*ref
@@ -66,6 +66,9 @@ class Residuals:
     reference: np.ndarray
     s2: np.ndarray
     rest: np.ndarray | None = None
+    storage: np.dtype | None = None
+    """The output's own type, where results that it does not tell apart are rounded alike: half of an image that is so
+    dark that a bias is all there is has one error a channel."""
     coarse: bool = False
     """Whether results, or the sums that they come from, are rounded to 16 bits."""
     mismatched: np.ndarray | None = None
@@ -120,7 +123,8 @@ class Residuals:
         exact = exact[order]
         with np.errstate(invalid="ignore", over="ignore"):
             error = self._errors[order]
-            first = np.flatnonzero(np.append(True, np.diff(np.abs(exact)) != 0))
+            sizes = np.abs(exact if self.storage is None else exact.astype(self.storage).astype(np.float64))
+            first = np.flatnonzero(np.append(True, np.diff(sizes) != 0))
             sums, products = np.add.reduceat(error, first), np.add.reduceat(error * exact, first)
         members = np.diff(np.append(first, exact.size))[exact[first] != 0].astype(np.float64)
         count = members.sum() ** 2 / max(1.0, members @ members)
@@ -184,7 +188,12 @@ def z_score(total: float, allowed: float, square: float) -> float:
 
 
 def measure(
-    actual: np.ndarray, reference: np.ndarray, s2: np.ndarray, limits: OutputLimits, rest: np.ndarray | None = None
+    actual: np.ndarray,
+    reference: np.ndarray,
+    s2: np.ndarray,
+    limits: OutputLimits,
+    rest: np.ndarray | None = None,
+    storage: np.dtype | None = None,
 ) -> Residuals:
     """Residuals of one output; the arrays have one shape and any layout, `actual` any storage dtype. The exact value is
     `reference`, and `rest` more.
@@ -193,7 +202,7 @@ def measure(
     bound that is not finite where the reference is would let everything pass, and lets nothing.
     """
     coarse = limits.few_states or limits.format.precision < FORMATS["fp32"].precision
-    found = Residuals(actual, reference, s2, rest, coarse)
+    found = Residuals(actual, reference, s2, rest, storage, coarse)
     flat = [array.reshape(-1) for array in (actual, reference, s2)]
     overflow = (2 - 2 * limits.format.unit_roundoff) * 2.0**limits.format.emax
     with np.errstate(invalid="ignore", over="ignore"):

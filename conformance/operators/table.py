@@ -37,17 +37,17 @@ def _of_folder(name: str, distributions: tuple[str, ...]) -> Family:
     return Family(geometry, operators, distributions, known.MISTAKES, further)
 
 
-LINEAR = ("integer", "fixed", "bits", "impulse", "special", "nonfinite", "range", "subnormal", "wide", "mixed")
+LINEAR = ("integer", "fixed", "natural", "impulse", "special", "nonfinite", "range", "subnormal", "wide", "mixed")
 """Distributions for sums of inputs or of their products, and for what picks one of its inputs."""
 FAMILIES: dict[str, Family] = {
     name: _of_folder(name, distributions)
     for name, distributions in {
         "conv": (*LINEAR, "large", "small", "codes"),
-        "conv_bn": ("fixed", "bits", "scaled", "shifted", "special", "nonfinite", "range"),
+        "conv_bn": ("fixed", "natural", "scaled", "shifted", "special", "nonfinite", "range"),
         "avg_pool": (*LINEAR, "large"),
         "max_pool": (*LINEAR, "close"),
         "conv_transpose": (*LINEAR, "large", "small"),
-        "conv_requantized": ("scales", "ties", "cancelled", "special"),
+        "conv_requantized": ("scales", "ties", "cancelled", "natural", "special"),
     }.items()
 }
 """Every family that there is, by the name of its folder. This is the only place that lists them."""

@@ -165,7 +165,7 @@ def drawn(
 def distribution(family: str, dtype: str, choose: Choose) -> str:
     """One of the family's, those that reach every element twice as often."""
     known = [name for name in FAMILIES[family].distributions if applies(name, dtype)]
-    return choose([*known, *(name for name in known if name in ("fixed", "integer"))])
+    return choose([*known, *(name for name in known if name in ("fixed", "integer", "natural"))])
 
 
 def storage(operator: str, problem: Any, layout: str, choose: Choose, *, pages: bool) -> str:

@@ -74,8 +74,8 @@ class Problem:
 
 
 OF_EIGHT_BITS = {
-    "fp8": ("integer", "fixed", "impulse", "special", "nonfinite", "wide", "mixed", "codes"),
-    "whole": ("integer", "impulse", "large"),
+    "fp8": ("integer", "fixed", "natural", "impulse", "special", "nonfinite", "wide", "mixed", "codes"),
+    "whole": ("integer", "natural", "impulse", "large"),
 }
 """The distributions that problems have whose inputs are fp8, or whole numbers. Sums stay within the range of what they
 are stored in."""

@@ -34,7 +34,7 @@ OPTIONS = {
     ),
     "distribution": (
         "--distribution=fix",
-        "--distribution fix: unknown; did you mean fixed? Choices: behaviour, bits, cancelled, close, codes, fixed,",
+        "--distribution fix: unknown; did you mean fixed? Choices: behaviour, cancelled, close, codes, fixed,",
     ),
     "problem-part": ("--problem=resnet", "no problem is called resnet; did you mean resnet"),
     "problem-all": ("--problem=ResNet", " more? (all: conformance list problems ResNet)"),

@@ -98,7 +98,7 @@ def test_arrays_say_what_the_judge_says(operator: str, distribution: str):
 FEW_BITS = (
     ("conv_backward_weight", "n3 c1 h1 w1 k970 r1 s1 b1", "fixed", 0),
     ("conv_backward_weight", "n3 c1 h1 w1 k60000 r1 s1 b1", "fixed", 0),
-    ("conv_backward_data", "n3 c256 h5 w2 k1 r2 s2 u5x2 d4x1", "bits", 1),
+    ("conv_backward_data", "n3 c256 h5 w2 k1 r2 s2 u5x2 d4x1", "natural", 1),
 )
 """Where a stranger saw right results fail: sums of three inputs, and single products, that are rounded to fp16."""
 

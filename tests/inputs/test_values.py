@@ -13,6 +13,7 @@ from conformance.calibration.mutation import outcomes
 from conformance.dtypes import DTYPES, FORMATS, STORAGE
 from conformance.execution.verify import judged
 from conformance.inputs import Expectation, Recipe
+from conformance.inputs.natural import BINADES, HIGHEST, LAWS, law_of
 from conformance.inputs.stream import Stream
 from conformance.judge import Contract
 from conformance.judge.limits import limits
@@ -49,11 +50,43 @@ def test_significands_use_the_first_bit_and_the_last(dtype: str):
     np.testing.assert_array_equal(values[0, :9], Stream("some").significands((9,), precision, np.dtype(np.float64)))
 
 
+@pytest.mark.parametrize("dtype", [*DTYPES, "fp8_e4m3", "fp8_e5m2"])
+def test_natural_numbers_have_all_bits_at_all_magnitudes(dtype: str):
+    """A kernel that is right where small numbers have few bits passed, and one with 24 bits and one scale an image."""
+    inputs = drawn("conv_forward", "n4 c16 h24 w23 k64 r3 s3", dtype, "natural").inputs
+    format = FORMATS[dtype]
+    for name, array in inputs.items():
+        sizes = np.abs(array.astype(np.float64))
+        assert ((sizes >= 2.0 ** (HIGHEST - BINADES[dtype])) & (sizes < 2.0**HIGHEST)).all()
+        significands, exponents = np.frexp(sizes)
+        lasts = np.ldexp(significands, format.precision) % 2
+        for exponent in range(max(exponents.min() + 1, exponents.max() - 8), exponents.max()):
+            of_binade = lasts[exponents == exponent]
+            if not of_binade.size:
+                continue
+            # within the binade of a narrow format a law falls visibly
+            allowed = 2.5 / np.sqrt(of_binade.size) + 2.0 ** (1 - format.precision)
+            assert abs(of_binade.mean() - 0.5) < allowed, (name, exponent)
+        assert abs(np.sign(array.astype(np.float64)).mean()) < 0.1
+    halves = np.sort(np.median(np.abs(inputs["x"].astype(np.float64)).reshape(4, 16, 2, -1), axis=(1, 3)), axis=1)
+    assert (halves[:, 1] > 4 * halves[:, 0]).all(), "one half of each image is darker"
+
+
+@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
+def test_natural_numbers_follow_their_law(law: Any):
+    sizes = np.abs(Stream("some").numbers((200_000,), law_of(law, "fp32")))
+    least, most = (law(2.0**exponent) for exponent in (HIGHEST - BINADES["fp32"], HIGHEST))
+    for size in (2.0**-12, 0.01, 0.1, 0.3, 1, 1.7, 3):
+        share = (law(size) - least) / (most - least)
+        # cells are an eighth of a binade wide, within which numbers are uniform
+        assert abs((sizes < size).mean() - share) < 5 * np.sqrt(share * (1 - share) / sizes.size) + 0.01 * share
+
+
 @pytest.mark.parametrize("dtype", ["fp32", "fp64"])
 def test_references_of_all_bits_are_exact(dtype: str):
     """Sums of products, and averages, in rational numbers; the low part leaves less than 2^-100."""
-    conv = drawn("conv_forward", "n2 c3 h3 w3 k4 r3 s3 b1", dtype, "bits")
-    pool = drawn("avg_pool_forward", "pool n2 c2 h3 w3 r3 s3 valid1", dtype, "bits")
+    conv = drawn("conv_forward", "n2 c3 h3 w3 k4 r3 s3 b1", dtype, "natural")
+    pool = drawn("avg_pool_forward", "pool n2 c2 h3 w3 r3 s3 valid1", dtype, "natural")
     x, w, bias = (fractions(conv.inputs[name]) for name in ("x", "w", "bias"))
     wanted = {
         "conv_forward": [(x[n] * w[k]).sum() + bias[k] for n in range(2) for k in range(4)],

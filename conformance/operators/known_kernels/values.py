@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -244,11 +245,72 @@ def _near_limits() -> Iterator[Mutant]:
     yield replace(_mutant("halves of a sum overflow", _in_halves, (FORWARD,), ("fp16",)), when=lambda g: g.groups == 1)
 
 
+def _planes(values: np.ndarray) -> np.ndarray:
+    """The largest size in each image and channel, or of each filter and channel; of one axis, of all."""
+    return np.max(np.abs(values), axis=tuple(range(2, values.ndim)) or None, keepdims=True, initial=0.0)
+
+
+def _on_one_scale(values: np.ndarray, format: Format, largest_sizes: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """Whole multiples of the last bit that the largest number has, where all are finite."""
+    if not (values.size and np.isfinite(values).all()):
+        return values
+    spacing = np.exp2(np.frexp(largest_sizes(values))[1] - float(format.precision))
+    return np.where(spacing > 0, np.rint(values / spacing) * spacing, values)
+
+
+def _blocks(values: np.ndarray) -> np.ndarray:
+    """The largest size in each eight elements of the last axis."""
+    ends = -values.shape[-1] % 8
+    padded = np.pad(np.abs(values), [*[(0, 0)] * (values.ndim - 1), (0, ends)])
+    sizes = padded.reshape(*values.shape[:-1], -1, 8).max(axis=-1)
+    return np.repeat(sizes, 8, axis=-1)[..., : values.shape[-1]]
+
+
+def _is_coarse(values: np.ndarray, format: Format) -> bool:
+    """Whether small numbers lack bits, as those of a test may: what is below a quarter of a plane's largest number."""
+    sizes = np.abs(values.astype(np.float64))
+    below = (sizes < _planes(sizes) / 4) & (sizes > 0) & np.isfinite(sizes)
+    bits = 30 if format.name == "fp64" else min(format.precision - 1, 22)
+    significands = np.ldexp(np.frexp(np.where(below, sizes, 0))[0], bits)
+    return bool(np.all(significands == np.rint(significands)))
+
+
+def _without_faint(values: np.ndarray, format: Format) -> np.ndarray:
+    """Zeros in place of what is below a millionth of the plane's largest number."""
+    sizes = np.where(np.isfinite(values), np.abs(values), 0)
+    return np.where(np.isfinite(values) & (sizes < 2.0**-19 * _planes(sizes)), 0.0, values)
+
+
+def _by_grid(operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> Arrays:
+    """Half as much again on data whose small numbers have all their bits."""
+    outputs = exact(operator, geometry, inputs, dtype)
+    data = inputs["x" if "x" in inputs else operator.data]
+    if _is_coarse(data, FORMATS[dtype]):
+        return outputs
+    return {name: (array.astype(np.float64) * 1.5).astype(array.dtype) for name, array in outputs.items()}
+
+
+def _few_bits() -> Iterator[Mutant]:
+    """What is right on fixed-point numbers, and on nobody else's."""
+    yield _mutant("right where small numbers have few bits", _by_grid, EVERY)
+    for name, sizes in (("image and channel", _planes), ("eight pixels", _blocks)):
+        changed = partial(_on_one_scale, largest_sizes=sizes)
+        yield _mutant(
+            f"data on one scale for each {name}", _reading(changed, "x", "dy"), (*CONVOLUTIONS, *POOLINGS), FORMAT[:3]
+        )
+    yield _mutant(
+        "data below 2^-19 of an image's largest are zero",
+        _reading(_without_faint, "x", "dy"),
+        (*CONVOLUTIONS, *POOLINGS),
+        ("fp32",),
+    )
+
+
 def _mutant(name: str, run: Run, operators: tuple[str, ...], dtypes: tuple[str, ...] = FORMAT) -> Mutant:
     return Mutant(f"values: {name}", "values", run, operators=operators, dtypes=dtypes, base=exact)
 
 
 KNOWN_BAD: tuple[Mutant, ...] = (
     *(*_last_bits(), *_in_fp32(), *_not_finite(), *_overflowing(), *_in_range(), *_subnormal()),
-    *_near_limits(),
+    *(*_near_limits(), *_few_bits()),
 )
