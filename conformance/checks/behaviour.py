@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -103,7 +104,10 @@ def repeated(samples: list[Sample], calls: int, seconds: float, what: str) -> bo
     invocation = samples[0].invocation
     turns = [(sample.inputs(), sample.invocation.parameters()) for sample in samples]
     bridge = invocation.bridge
-    found = perform(bridge, repeating.repeated, bridge, invocation.kernel.function, turns, calls, seconds)
+    with ExitStack() as refusing:
+        for sample in samples:
+            refusing.enter_context(sample.refusing_all())
+        found = perform(bridge, repeating.repeated, bridge, invocation.kernel.function, turns, calls, seconds)
     for sample, one in zip(samples, found, strict=True):
         sample.require_right(sample.invocation.split(one.first.value), f"first call, {what.format(one.calls)}")
         if one.other is not None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from conformance.execution import verify
 from conformance.execution.case import Case
 from conformance.execution.invocation import Invocation
 from conformance.execution.process import Crash
+from conformance.execution.refusals import require_refusal_of_all
 from conformance.execution.status import BehaviourError as BehaviourError  # where checks look for it
 from conformance.execution.status import KernelFailure, Verdict, conclude
 from conformance.execution.workers import begin_anew
@@ -87,15 +88,27 @@ class Sample:
         return replace(self, expected=self.expected.holding(inputs))
 
     def call(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        """The results, finished."""
-        return self.invocation.call(inputs)
+        """The results, finished. Raises KernelFailure where the call is refused and others on the problem are not."""
+        with self.refusing_all():
+            return self.invocation.call(inputs)
 
     def audited(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """The same. Raises BehaviourError where the call has written to its inputs, or returns their memory."""
-        results, found = self.invocation.audited(inputs)
+        with self.refusing_all():
+            results, found = self.invocation.audited(inputs)
         if found.changed:
             raise BehaviourError("\n".join(found.changed))
         return results
+
+    @contextmanager
+    def refusing_all(self) -> Iterator[None]:
+        """What is refused here must be refused with any values: a kernel that refuses after its hundredth call was
+        counted as one that does not support the check."""
+        try:
+            yield
+        except Unsupported as refusal:
+            require_refusal_of_all(self.invocation, self.expected, self.contract, refusal)
+            raise
 
     def hosts(self, results: Sequence[Any]) -> list[np.ndarray]:
         """Copies of results as they are now."""
