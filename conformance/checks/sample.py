@@ -271,7 +271,7 @@ def _require_right_alone(case: Case, wrong: WrongResultError, verdict: Verdict) 
     key = (id(case.implementation), operator.name, geometry, variant, recipe.seed)
     if key not in _alone:
         _alone[key] = case.implementation, None
-        if _is_wrong_again(sample) and begin_anew(case.implementation):
+        if _is_wrong_again(sample) and begin_anew(case.implementation.arrays):
             found = verify.verify(alone)
             if found.status == "fail":
                 _alone[key] = case.implementation, found

@@ -16,7 +16,7 @@ from conformance.contract import Contract
 from conformance.execution.invocation import Invocation
 from conformance.execution.process import Crash
 from conformance.execution.remote import Exited
-from conformance.execution.workers import another_process
+from conformance.execution.workers import another_process, begin_anew
 from conformance.implementations.errors import KernelFailure
 from conformance.implementations.implementation import AutogradVariant, Kernel, Unsupported
 from conformance.inputs import Expectation, Recipe
@@ -26,9 +26,9 @@ from conformance.problems.table import SPARSE, applies
 SEEDS = 3
 """More seeds of the plain distribution: what is wrong with a kernel, and noticed by it, few values may not show."""
 
-_refused: dict[tuple[Any, ...], tuple[Kernel | AutogradVariant, str]] = {}
-"""What was refused, but for its values -> its kernel (so that no other one gets its id), and why that is a failure;
-empty if it is none."""
+_refused: dict[tuple[Any, ...], tuple[Kernel | AutogradVariant, tuple[str, str] | None]] = {}
+"""What was refused, but for its values -> its kernel (so that no other one gets its id), and what contradicts that, if
+something does: in words, and with which values."""
 _computed: dict[int, tuple[Kernel | AutogradVariant, Invocation, Recipe]] = {}
 """A kernel by its id, itself, and the first call that it has computed."""
 
@@ -46,31 +46,30 @@ def require_refusal_of_all(
     kernel, operator = invocation.kernel, invocation.operator.name
     key = (id(kernel), operator, invocation.geometry, invocation.dtype, invocation.layout, invocation.storage)
     if key not in _refused:
-        _refused[key] = kernel, ""
-        try:
-            with another_process(invocation.bridge):
-                _require_other_values_refused(invocation, expected, contract)
-        except KernelFailure as contradiction:
-            _refused[key] = kernel, str(contradiction)
-    if contradictory := _refused[key][1]:
-        raise KernelFailure(f"{contradictory}: {refusal}")
+        with another_process(invocation.bridge):
+            _refused[key] = kernel, _contradiction(invocation, expected, contract)
+    _, contradiction = _refused[key]
+    if contradiction is not None:
+        what, computed = contradiction
+        raise KernelFailure(f"{what}: {refusal}\ncomputed: {computed}")
 
 
-def _require_other_values_refused(invocation: Invocation, expected: Expectation, contract: Contract) -> None:
-    """Raises KernelFailure for values that are computed, and for an earlier call that is computed before these are
-    asked for, and refused afterwards. The refused values are last, because a kernel may remember them."""
-    control = _computed.get(id(invocation.kernel))
-    if control is not None:
-        _, earlier, recipe = control
-        known = Expectation(recipe).inputs
-        control = control if _computes(earlier, known) else None
+def _contradiction(invocation: Invocation, expected: Expectation, contract: Contract) -> tuple[str, str] | None:
+    """What says that a refusal is none of all values. The refused values are asked for last, because a kernel may
+    remember them; and what was computed before is asked for first and last, because a kernel may refuse everything once
+    it has refused something."""
+    _, earlier, recipe = _computed.get(id(invocation.kernel), (None, None, None))
+    known = Expectation(recipe).inputs if recipe is not None else {}
+    if earlier is not None and not _computes(earlier, known):
+        earlier = earlier if begin_anew(invocation.bridge) and _computes(earlier, known) else None
     for words, inputs in _other_values(expected, contract):
         if _computes(invocation, inputs):
             if _computes(invocation, expected.inputs):
-                raise KernelFailure("refuses this call, and computes the same one another time")
-            raise KernelFailure(f"refuses these values, and computes {words}")
-    if control is not None and not _computes(earlier, known):
-        raise KernelFailure(f"refuses {earlier.geometry.descriptor!r} after this call, and had computed it before")
+                return "refuses a call, and computes the same one another time", words
+            return "refuses these values, and computes others of the problem", words
+    if earlier is not None and not _computes(earlier, known):
+        return "refuses from this call on what it computed before it", repr(earlier.geometry.descriptor)
+    return None
 
 
 def _other_values(expected: Expectation, contract: Contract) -> Iterator[tuple[str, Arrays]]:
@@ -78,15 +77,15 @@ def _other_values(expected: Expectation, contract: Contract) -> Iterator[tuple[s
     seeds, and zeros, which hide most of what may be wrong with a kernel."""
     recipe = expected.recipe
     if recipe.distribution == SPARSE:  # gigabytes, of which others touch each byte
-        yield "those of another seed", Expectation(replace(recipe, seed=recipe.seed + 1)).inputs
+        yield "another seed", Expectation(replace(recipe, seed=recipe.seed + 1)).inputs
         return
     plain, *_ = names = FAMILIES[recipe.operator.family].distributions
     for name in names:
         held = applies(name, recipe.dtype) and not contract.exempts(name, recipe.dtype)
         if held and name != recipe.distribution:
-            yield f"those of distribution {name}", Expectation(replace(recipe, distribution=name)).inputs
+            yield f"distribution {name}", Expectation(replace(recipe, distribution=name)).inputs
     for seed in range(recipe.seed + 1, recipe.seed + 1 + SEEDS):
-        yield f"those of seed {seed}", Expectation(replace(recipe, distribution=plain, seed=seed)).inputs
+        yield f"distribution {plain}, seed {seed}", Expectation(replace(recipe, distribution=plain, seed=seed)).inputs
     yield "zeros", {name: np.zeros_like(array) for name, array in expected.inputs.items()}
 
 

@@ -210,7 +210,7 @@ class Workers:
     @contextmanager
     def other_process(self, source: Source) -> Iterator[None]:
         """A file's calls go meanwhile to a second process, in which no case runs; to its own where there can be none,
-        as of a device that one process has for itself. Kept for the next time, unless something is raised."""
+        as of a device that one process has for itself. Kept for the next time."""
         group = source.group
         for other in [*self._others]:
             if other != group:
@@ -228,10 +228,9 @@ class Workers:
             return
         try:
             yield
-            self._others[group] = self._processes.pop(group)
         finally:
-            if raised := self._processes.pop(group, None):
-                raised.end()
+            if other_process := self._processes.pop(group, None):
+                self._others[group] = other_process
             if own is not None:
                 self._processes[group] = own
 
@@ -365,10 +364,10 @@ class Workers:
                 found.broken[source.title] = described(error)
 
 
-def begin_anew(one: declared.Implementation) -> bool:
-    """End the process of an implementation, so that the next call is the first in another one; False where it has none
-    of its own."""
-    home = getattr(one.arrays, "home", None)
+def begin_anew(bridge: ArrayBridge) -> bool:
+    """End the process of a bridge's kernels, so that the next call is the first in another one; False where they have
+    none of their own."""
+    home = getattr(bridge, "home", None)
     if not isinstance(home, Source):
         return False
     home.workers.end(home.group)
@@ -377,8 +376,8 @@ def begin_anew(one: declared.Implementation) -> bool:
 
 @contextmanager
 def another_process(bridge: ArrayBridge) -> Iterator[None]:
-    """The calls of a bridge's kernels go meanwhile to a process in which no case has run, kept for the next time unless
-    something is raised; where they have no process of their own, to this one."""
+    """The calls of a bridge's kernels go meanwhile to a process in which no case has run, kept for the next time; where
+    they have no process of their own, to this one."""
     home = getattr(bridge, "home", None)
     with home.workers.other_process(home) if isinstance(home, Source) else nullcontext():
         yield
