@@ -13,6 +13,7 @@ from conformance.execution.process import Limits
 from conformance.execution.status import Verdict
 from conformance.execution.verify import verify
 from conformance.execution.workers import Workers
+from tests.conftest import Project
 from tests.kit import case_of
 
 pytest_plugins = ["pytester"]
@@ -153,6 +154,33 @@ def test_a_refusal_in_the_middle_of_a_check_fails(workers: Workers, tmp_path: Pa
     one = loaded(workers, tmp_path, BY_VALUE["refuses after twenty calls"])
     verdict = check_behaviour(case_of(one, PLAIN, distribution="behaviour"), CHECKS["calls_repeat"].check)
     assert (verdict.status, "computes the same one another time" in verdict.reason) == ("fail", True)
+
+
+UNSEEN = """
+import os
+from pathlib import Path
+FIRST = Path({marker!r})
+FIRST.touch()
+with FIRST.open("a") as file:
+    file.write("x")
+OTHER = FIRST.stat().st_size > 1
+"""
+
+
+@pytest.mark.parametrize("refused", ["integer", "nonfinite"], ids=["first", "last"])
+def test_what_the_run_has_seen_is_not_refused(refused: str, project: Project):
+    """A kernel that knows in which process it is asked; the order of its cases says nothing."""
+    finite = "np.isfinite(y).all()" if refused == "integer" else "not np.isfinite(y).all()"
+    body = f"if OTHER or {finite}: raise Unsupported('this alignment')\n    return y"
+    project.kernel(body=body, head="import numpy as np\n" + UNSEEN.format(marker=str(project.folder / "first")))
+    outcome = project.run(
+        "--problem", PLAIN, "--distribution=integer", "--distribution=nonfinite", "--operator=conv_forward"
+    )
+    assert (outcome.exit, outcome.statuses["fail"], outcome.statuses["error"]) == (1, 1, 0)
+    (reason,) = (record["reason"] for record in outcome.records if record["status"] == "fail")
+    other = {"integer": "nonfinite", "nonfinite": "integer"}[refused]
+    assert reason.endswith(f"refused: distribution {refused}; computed: distribution {other}")
+    assert "computes others of the problem" in outcome.text
 
 
 def test_where_there_can_be_no_second_process_the_first_is_asked(workers: Workers, tmp_path: Path):
