@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -103,7 +104,10 @@ def repeated(samples: list[Sample], calls: int, seconds: float, what: str) -> bo
     invocation = samples[0].invocation
     turns = [(sample.inputs(), sample.invocation.parameters()) for sample in samples]
     bridge = invocation.bridge
-    found = perform(bridge, repeating.repeated, bridge, invocation.kernel.function, turns, calls, seconds)
+    with ExitStack() as refusing:
+        for sample in samples:
+            refusing.enter_context(sample.refusing_all())
+        found = perform(bridge, repeating.repeated, bridge, invocation.kernel.function, turns, calls, seconds)
     for sample, one in zip(samples, found, strict=True):
         sample.require_right(sample.invocation.split(one.first.value), f"first call, {what.format(one.calls)}")
         if one.other is not None:
@@ -159,8 +163,12 @@ def floating_point_mode_is_unchanged(subject: Subject) -> None:
 
 
 def invalid_arguments(subject: Subject) -> Facts:
-    """Which invalid arguments a kernel accepts: it returns a result instead of an error that says why."""
+    """Which invalid arguments a kernel accepts: it returns a result instead of an error that says why.
+
+    What raises on valid ones, too, refuses nothing.
+    """
     sample, operator, geometry = subject.sample(), subject.case.operator, subject.case.problem.geometry
+    sample.require_right(sample.call(sample.inputs()), "valid arguments")
     valid = Request(sample.expected.inputs, operator.parameters(geometry))
     accepted = []
     for what, spoil in operator.invalid.items():
@@ -190,7 +198,7 @@ def worked_example_is_exact(subject: Subject) -> None:
         raise Unsupported(f"no public text works out a case of {subject.case.operator.name}")
     case = replace(subject.case, problem=typed(example.descriptor))
     inputs = {name: array.astype(STORAGE[case.variant.dtype]) for name, array in example.inputs.items()}
-    sample = Subject(case, case.kernel).sample().holding(inputs)
+    sample = subject.on(case).sample().holding(inputs)
     sample.require_right(sample.call(sample.inputs()), example.what)
 
 

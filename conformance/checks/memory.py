@@ -115,6 +115,8 @@ def _meter(subject: Subject, name: str) -> Callable[..., Any]:
 def training_holds_what_autograd_shows(subject: Subject) -> Facts:
     """One training step of the tutorial's network: after forward, nothing lives that the graph does not account for."""
     train, geometry = _meter(subject, "footprint"), subject.case.problem.geometry
+    few = replace(subject.case.problem, geometry=replace(geometry, n=2))
+    sample = subject.on(replace(subject.case, problem=few)).sample()
     rows, hidden = [], []
     for variant in _variants(subject):
         parameters = replace(subject.case.invocation(), kernel=variant).parameters()
@@ -123,6 +125,8 @@ def training_holds_what_autograd_shows(subject: Subject) -> Facts:
         rows.append(TrainingStep(variant=variant.label, batch=geometry.n, **sizes))
         if step.hidden > step.scratch:
             hidden.append(f"{variant.label}: {step.hidden:,} B live after forward that the graph does not show")
+        results = replace(sample.invocation, kernel=variant).call(sample.inputs())
+        sample.require_right(results, f"autograd variant {variant.label}, two images")
     if hidden:
         raise BehaviourError("\n".join(hidden))
     return Facts(training_steps=tuple(rows))

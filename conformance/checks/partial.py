@@ -137,7 +137,7 @@ def _without_images(subject: Subject) -> Subject | None:
     variant = case.variant
     taken = takes(case.operator.name, geometry)
     taken = taken and case.implementation.supports(case.operator.name, geometry, variant.dtype, variant.layout)
-    return Subject(case, case.kernel) if taken else None
+    return subject.on(case) if taken else None
 
 
 def gradients_at(subject: Subject, forward: Sample) -> list[Sample]:
@@ -149,7 +149,7 @@ def gradients_at(subject: Subject, forward: Sample) -> list[Sample]:
             kernel = case.kernel
         except Unsupported:
             kernel = subject.kernel
-        sample = Subject(case, kernel).sample()
+        sample = replace(subject, case=case, kernel=kernel).sample()
         dy = (found or [sample])[0].expected.inputs["dy"]
         shared = {**sample.expected.inputs, **forward.expected.inputs, "dy": dy}
         found.append(sample.holding({name: shared[name] for name in sample.expected.inputs}))
@@ -234,7 +234,7 @@ def results_are_added_to_arrays(subject: Subject) -> None:
     none computes as ever."""
     _require(subject, "into")
     plain = subject.sample()
-    accumulating = Subject(replace(subject.case, operator=Accumulating(subject.case.operator)), subject.kernel)
+    accumulating = replace(subject, case=replace(subject.case, operator=Accumulating(subject.case.operator)))
     samples = [accumulating.sample(), accumulating.sample(1), accumulating.sample(distribution="fixed")]
     for number, sample in enumerate(samples, 1):
         results = _added(sample)

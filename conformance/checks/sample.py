@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from conformance.execution import verify
 from conformance.execution.case import Case
 from conformance.execution.invocation import Invocation
 from conformance.execution.process import Crash
+from conformance.execution.refusals import require_refusal_of_all
 from conformance.execution.status import BehaviourError as BehaviourError  # where checks look for it
 from conformance.execution.status import KernelFailure, Verdict, conclude
 from conformance.execution.workers import begin_anew
@@ -36,6 +37,8 @@ from conformance.results.schema import Facts
 
 WRONG, NOT_CHECKED = "results are wrong on plain inputs", "not checked, results are wrong"
 """How the reason of the check that reports wrong results begins, and the reason of the others."""
+NOTHING_JUDGED = "nothing was judged: all calls of the check are refused, waived or outside the declared capability"
+"""Why a check that raises nothing is unsupported all the same."""
 
 
 class NotChecked(Unsupported):
@@ -58,6 +61,8 @@ class Sample:
     expected: Expectation
     contract: Contract
     method: str = "auto"
+    judged: list[str] = field(default_factory=list)
+    """The subject's."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -83,15 +88,27 @@ class Sample:
         return replace(self, expected=self.expected.holding(inputs))
 
     def call(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        """The results, finished."""
-        return self.invocation.call(inputs)
+        """The results, finished. Raises KernelFailure where the call is refused and others on the problem are not."""
+        with self.refusing_all():
+            return self.invocation.call(inputs)
 
     def audited(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """The same. Raises BehaviourError where the call has written to its inputs, or returns their memory."""
-        results, found = self.invocation.audited(inputs)
+        with self.refusing_all():
+            results, found = self.invocation.audited(inputs)
         if found.changed:
             raise BehaviourError("\n".join(found.changed))
         return results
+
+    @contextmanager
+    def refusing_all(self) -> Iterator[None]:
+        """What is refused here must be refused with any values: a kernel that refuses after its hundredth call was
+        counted as one that does not support the check."""
+        try:
+            yield
+        except Unsupported as refusal:
+            require_refusal_of_all(self.invocation, self.expected, self.contract, refusal)
+            raise
 
     def hosts(self, results: Sequence[Any]) -> list[np.ndarray]:
         """Copies of results as they are now."""
@@ -101,6 +118,7 @@ class Sample:
         """Judge results as `verify` does; `when` says in a failure which ones they were. Raises WrongResultError."""
         if failed := self.failed(results):
             raise WrongResultError("\n".join([f"wrong result ({when})", *failed]), self)
+        self.judged.append(when)
 
     def failed(self, results: Sequence[Any]) -> list[str]:
         """What is wrong with them, by output."""
@@ -115,6 +133,9 @@ class Subject:
 
     case: Case
     kernel: Kernel
+    judged: list[str] = field(default_factory=list)
+    """Which results were judged and are right, of this subject and of those made from it: without any a check is no
+    pass. A kernel that always raises, with everything waived, had passed the checks that leave waived cases out."""
 
     @property
     def bridge(self) -> ArrayBridge:
@@ -141,7 +162,12 @@ class Subject:
         check_golden(expected)
         geometry = case.problem.geometry
         invocation = Invocation(self.kernel, self.bridge, case.operator, geometry, variant.dtype, variant.layout)
-        return Sample(invocation, expected, self.kernel.contract.on(geometry, case.variant.dtype), case.method)
+        contract = self.kernel.contract.on(geometry, case.variant.dtype)
+        return Sample(invocation, expected, contract, case.method, self.judged)
+
+    def on(self, case: Case) -> Subject:
+        """The same check on another case. Raises Unsupported where there is no kernel for it."""
+        return replace(self, case=case, kernel=case.kernel)
 
     def overwrite(self, arrays: Sequence[Any], hosts: Sequence[np.ndarray | None]) -> bool:
         """Change arrays in place; False where the framework's arrays never change."""
@@ -177,10 +203,12 @@ def check_behaviour(case: Case, check: Check, *, of_right_kernels: bool = False)
         if of_right_kernels:
             _require_right_on_plain_inputs(case, plain, kernel, check)
         try:
-            verdict.facts = check(Subject(case, kernel))
+            verdict.facts = check(subject := Subject(case, kernel))
         except WrongResultError as wrong:
             _require_right_alone(case, wrong, verdict)
             raise
+        if not subject.judged:
+            raise Unsupported(NOTHING_JUDGED)
         case.implementation.require_same_source()
 
     return conclude(attempt, waiver)
@@ -243,7 +271,7 @@ def _require_right_alone(case: Case, wrong: WrongResultError, verdict: Verdict) 
     key = (id(case.implementation), operator.name, geometry, variant, recipe.seed)
     if key not in _alone:
         _alone[key] = case.implementation, None
-        if _is_wrong_again(sample) and begin_anew(case.implementation):
+        if _is_wrong_again(sample) and begin_anew(case.implementation.arrays):
             found = verify.verify(alone)
             if found.status == "fail":
                 _alone[key] = case.implementation, found

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from conformance.checks.behaviour import CALLS, LATER, SECONDS, repeated
-from conformance.checks.sample import BehaviourError, Check, Sample, Subject
+from conformance.checks.sample import NOTHING_JUDGED, BehaviourError, Check, Sample, Subject
 from conformance.dtypes import STORAGE
 from conformance.execution.case import Case
 from conformance.execution.declared import usual_paths
@@ -103,6 +103,7 @@ def _spliced(head: np.ndarray, tail: np.ndarray) -> np.ndarray:
 def other_parameters_are_told_apart(subject: Subject) -> None:
     """A call with the same shapes of inputs, in the same memory, and one parameter changed is right, and so is the next
     one with the first parameter again. A cache whose key lacks the parameter mistakes one for the other."""
+    pairs = 0
     for what, case_of_first, case_of_other in _pairs(subject):
         first, other = (
             one.sample(distribution="fixed") for one in (case_of_first, case_of_other)
@@ -121,9 +122,12 @@ def other_parameters_are_told_apart(subject: Subject) -> None:
                     given[place] = memory[place]
             with suppress(Unsupported):
                 sample.require_right(sample.call(given), f"{order} a call on the same shapes with {what}")
+                pairs += sample is other
         if subject.takes_threads and first.invocation.kernel is other.invocation.kernel:
             with suppress(Unsupported):
                 repeated([first, other] * 2, PAIRED, SECONDS_PAIRED, f"calls at once with {what}")
+    if not pairs:
+        raise Unsupported(NOTHING_JUDGED)
 
 
 EQUAL_SHAPES = {
@@ -159,7 +163,7 @@ def _pairs(subject: Subject) -> Iterator[tuple[str, Subject, Subject]]:
     places += usual_paths(bridge, operator.name)
 
     def at(problem: Problem, variant: Variant) -> Subject | None:
-        return _subject(replace(case, problem=problem, variant=variant))
+        return _subject(subject, replace(case, problem=problem, variant=variant))
 
     for problem, variant in places:
         base = at(problem, variant)
@@ -188,11 +192,11 @@ def _other_variants(variant: Variant, variants: Sequence[Variant]) -> Iterator[t
     yield from ((name, other) for name, other in (("dtype", dtype), ("layout", layout)) if other)
 
 
-def _subject(case: Case) -> Subject | None:
-    """What a check of another case works with; None where the implementation does not take it, or it is waived."""
+def _subject(subject: Subject, case: Case) -> Subject | None:
+    """The subject on another case; None where the implementation does not take it, or it is waived."""
     try:
         excused = case.waiver((*FAMILIES[case.operator.family].distributions, BEHAVIOUR))
-        return None if excused else Subject(case, case.kernel)
+        return None if excused else subject.on(case)
     except Unsupported:
         return None
 
@@ -251,7 +255,7 @@ def calls_are_right_later(subject: Subject) -> None:
     _, start = first_called.setdefault(id(subject.kernel), (subject.kernel, now))
     held = []
     for problem, variant in usual_paths(case.implementation, case.operator.name):
-        if (one := _subject(replace(case, problem=problem, variant=variant))) is None:
+        if (one := _subject(subject, replace(case, problem=problem, variant=variant))) is None:
             continue
         sample = one.sample()
         inputs = sample.inputs()
@@ -302,7 +306,7 @@ def _with_bias(subject: Subject) -> Subject:
     if not optional or geometry.bias:
         return subject
     problem = replace(case.problem, geometry=replace(geometry, bias=True))
-    return _subject(replace(case, problem=problem)) or subject
+    return _subject(subject, replace(case, problem=problem)) or subject
 
 
 def memory_is_given_back(subject: Subject) -> None:
@@ -314,6 +318,7 @@ def memory_is_given_back(subject: Subject) -> None:
         raise Unsupported("not measurable: a call on a new shape compiles a program, which stays in memory")
     subject = _with_bias(subject)
     sample, geometry = subject.sample(), subject.case.problem.geometry
+    sample.require_right(sample.call(sample.inputs()), "single call")  # what computes nothing leaves nothing behind
     invocation, operator = sample.invocation, subject.case.operator
     each = max(tensor.size for tensor in operator.inputs(geometry).values()) // geometry.n
     left: list[tuple[int, int, int]] = []

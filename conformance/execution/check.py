@@ -46,7 +46,11 @@ MAX_SECONDS = 20.0
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class CheckResult:
-    """What `check` found. Arrays are copies in canonical order (images: NCHW), whatever the kernel's layout."""
+    """What `check` found. Arrays are copies in canonical order (images: NCHW), whatever the kernel's layout.
+
+    It is as true as `passed`, so that `assert check(...)` fails where the kernel does. Where nothing was verified
+    (`unsupported`, `waived`, `unavailable`) to ask for its truth raises ValueError; ask for `passed` or `status`.
+    """
 
     case: Case
     verdict: Verdict
@@ -111,6 +115,11 @@ class CheckResult:
     @property
     def mismatched(self) -> Any:
         return self._first("mismatched")
+
+    def __bool__(self) -> bool:
+        if self.status in ("unsupported", "waived", "unavailable"):
+            raise ValueError(f"{self}: nothing was verified, ask for `passed` or `status` ({self.reason})")
+        return self.passed
 
     def _first(self, field: str) -> Any:
         return next((getattr(output, field) for output in self.outputs.values()), None)

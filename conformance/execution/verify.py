@@ -4,9 +4,8 @@ guards the call, before it and after it."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from conformance.execution import storage_causes
 from conformance.execution.case import Case
 from conformance.execution.invocation import Invocation, Laid, MismatchedError, fill_freed_memory
 from conformance.execution.nondeterminism import AnotherCallError, NondeterminismError, differing_calls
+from conformance.execution.refusals import note_computed, require_refusal_of_all
 from conformance.execution.status import (
     BehaviourError,
     InsufficientMemoryError,
@@ -36,8 +36,8 @@ from conformance.inputs.probing import Probes, possible, worthwhile
 from conformance.judge import Judgement, judge, outputs_of
 from conformance.judge.judgement import judge_sparse
 from conformance.judge.probes import Evidence, judge_by_probes
-from conformance.operators import FAMILIES, Arrays
-from conformance.problems.table import DRAWN, applies
+from conformance.operators import Arrays
+from conformance.problems.table import DRAWN
 from conformance.storage import repeats, with_repeats
 
 SPARSE = "sparse"
@@ -122,9 +122,10 @@ def _attempt(case: Case, verdict: Verdict, tensors: Tensors, stored: str) -> Non
         try:
             results, found = invocation.audited(native)
         except Unsupported as refusal:
-            _require_refusal_of_all(call, refusal)
+            require_refusal_of_all(invocation, expected, call.contract, refusal)
             verdict.refused = True
             raise
+    note_computed(invocation, expected.recipe)
     verdict.work, call.changed = found.work, found.changed
     tensors.outputs = _fetched(call, results)
     with verdict.timed("judge"):
@@ -329,30 +330,3 @@ AFTER_THE_CALL: tuple[Callable[[VerifiedCall], None], ...] = (
     require_adequate_contract,
     require_more_than_zeros,
 )
-
-
-_refused: dict[tuple[Any, ...], tuple[Kernel, str]] = {}
-"""Case but for its distribution -> its kernel (so that no other one gets its id), and a distribution that it computes;
-empty if there is none."""
-
-
-def _require_refusal_of_all(call: VerifiedCall, refusal: Unsupported) -> None:
-    """Raises KernelFailure where a kernel that refuses the case computes the same problem with other values."""
-    case, kernel = call.case, call.kernel
-    key = (id(kernel), case.operator.name, case.problem.geometry, replace(case.variant, distribution=""), case.seed)
-    if key not in _refused:
-        _refused[key] = kernel, next(_computed(call), "")
-    if computed := _refused[key][1]:
-        raise KernelFailure(f"refuses these values, and computes those of distribution {computed}: {refusal}")
-
-
-def _computed(call: VerifiedCall) -> Iterator[str]:
-    """The distributions that the kernel does not refuse on a problem, of those that it is held to."""
-    case, variant, contract = call.case, call.case.variant, call.contract
-    for name in FAMILIES[case.operator.family].distributions:
-        if name == variant.distribution or not applies(name, variant.dtype) or contract.exempts(name, variant.dtype):
-            continue
-        with suppress(Unsupported):
-            native, _ = call.invocation.laid_out(Expectation(replace(case.recipe, distribution=name)).inputs)
-            call.invocation.call(native)
-            yield name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,6 +20,7 @@ from conformance.execution.reaper import Reaper
 from conformance.execution.status import KernelFailure, Verdict
 from conformance.implementations import implementation as declared
 from conformance.implementations import registry
+from conformance.implementations.bridges.base import ArrayBridge
 from conformance.implementations.devices import Unavailable
 from conformance.implementations.errors import described
 from conformance.implementations.registry import Registry, installed, place_of
@@ -132,6 +133,8 @@ class Workers:
         self._ahead, self._empty = ahead, list[Process]()
         self._spares: dict[str, Process] = {}
         """Group -> a process that loads what crashed there."""
+        self._others: dict[str, Process] = {}
+        """Group -> a second process, of one group at most: see `other_process`."""
         self._processes: dict[str, Process] = {}
         """Group -> its process, the one that was used last at the end."""
         self._begun: list[Process] = []
@@ -204,6 +207,33 @@ class Workers:
         finally:
             process.end()
 
+    @contextmanager
+    def other_process(self, source: Source) -> Iterator[None]:
+        """A file's calls go meanwhile to a second process, in which no case runs; to its own where there can be none,
+        as of a device that one process has for itself. Kept for the next time."""
+        group = source.group
+        for other in [*self._others]:
+            if other != group:
+                self._others.pop(other).end()
+        own = self._processes.pop(group, None)
+        if group in self._others:
+            self._processes[group] = self._others.pop(group)
+        try:
+            source.process()
+        except (Crash, remote.Exited, Exception):
+            self.end(group)
+            if own is not None:
+                self._processes[group] = own
+            yield
+            return
+        try:
+            yield
+        finally:
+            if other_process := self._processes.pop(group, None):
+                self._others[group] = other_process
+            if own is not None:
+                self._processes[group] = own
+
     def keep_all(self) -> None:
         """Every file keeps its process, where implementations take turns."""
         self.most = max(self.most, len(self._groups))
@@ -214,12 +244,12 @@ class Workers:
 
     def restart(self) -> None:
         """End all processes: files are loaded anew when they are needed."""
-        for group in (*self._processes, *self._spares):
+        for group in (*self._processes, *self._spares, *self._others):
             self.end(group)
 
     def end(self, group: str) -> None:
         """End the processes of a group of files, which are loaded anew when they are needed."""
-        for processes in (self._processes, self._spares):
+        for processes in (self._processes, self._spares, self._others):
             if process := processes.pop(group, None):
                 process.end()
 
@@ -265,9 +295,9 @@ class Workers:
 
     def close(self) -> None:
         """End all processes."""
-        for process in [*self._processes.values(), *self._spares.values(), *self._empty]:
+        for process in [*self._processes.values(), *self._spares.values(), *self._others.values(), *self._empty]:
             process.end()
-        self._processes, self._spares, self._empty = {}, {}, []
+        self._processes, self._spares, self._others, self._empty = {}, {}, {}, []
         if self._reaper is not None:
             self._reaper.close()
             self._reaper = None
@@ -334,14 +364,23 @@ class Workers:
                 found.broken[source.title] = described(error)
 
 
-def begin_anew(one: declared.Implementation) -> bool:
-    """End the process of an implementation, so that the next call is the first in another one; False where it has none
-    of its own."""
-    home = getattr(one.arrays, "home", None)
+def begin_anew(bridge: ArrayBridge) -> bool:
+    """End the process of a bridge's kernels, so that the next call is the first in another one; False where they have
+    none of their own."""
+    home = getattr(bridge, "home", None)
     if not isinstance(home, Source):
         return False
     home.workers.end(home.group)
     return True
+
+
+@contextmanager
+def another_process(bridge: ArrayBridge) -> Iterator[None]:
+    """The calls of a bridge's kernels go meanwhile to a process in which no case has run, kept for the next time; where
+    they have no process of their own, to this one."""
+    home = getattr(bridge, "home", None)
+    with home.workers.other_process(home) if isinstance(home, Source) else nullcontext():
+        yield
 
 
 def printed(one: declared.Implementation) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from conformance import layouts as memory
@@ -202,20 +203,39 @@ class Implementation:
             raise ImplementationError(f"contract={contract!r}: must be a Contract(...)")
 
         def register(function: Callable[..., Any]) -> Callable[..., Any]:
-            self.kernels.append(
-                Kernel(
-                    function=function,
-                    operator=operator,
-                    dtypes=tuple(dtypes),
-                    layouts=tuple(layouts),
-                    when=when,
-                    contract=contract or self.contract,
-                    keywords=_keywords(function, operator),
-                )
+            kernel = Kernel(
+                function=function,
+                operator=operator,
+                dtypes=tuple(dtypes),
+                layouts=tuple(layouts),
+                when=when,
+                contract=contract or self.contract,
+                keywords=_keywords(function, operator),
             )
+            self._require_reachable(kernel)
+            self.kernels.append(kernel)
             return function
 
         return register
+
+    def _require_reachable(self, kernel: Kernel) -> None:
+        """Raises ImplementationError where the kernels before it take every dtype and layout that it is declared for,
+        on all of its problems: `find` returns the first one, and this one was ignored in silence."""
+        before = [other for other in self.kernels if other.operator == kernel.operator]
+        before = [other for other in before if other.when is None or other.when is kernel.when]
+        left = {*product(kernel.dtypes, kernel.layouts)}
+        taking = list[Kernel]()
+        for other in before:
+            if taken := left & {*product(other.dtypes, other.layouts)}:
+                left -= taken
+                taking.append(other)
+        if taking and not left:
+            first, take = ", ".join(_place(other.function) for other in taking), "take" + "s" * (len(taking) == 1)
+            raise ImplementationError(
+                f"{kernel.operator}: {_place(kernel.function)} is never called: {first} {take} all that it is declared "
+                "for; remove one, give it other dtypes, layouts or when=, or declare the one for fewer cases first "
+                "(of stacked decorators the lowest)"
+            )
 
     def _all_layouts(self) -> tuple[str, ...]:
         return (*vocabulary().layouts, *self.layouts)
@@ -396,6 +416,13 @@ def holds(when: Predicate | None, geometry: Any) -> bool:
             names = (f.letter if f.attribute in ("", "size", "window") else f.attribute for f in geometry.fields)
             has = f"; a problem of this operator has {', '.join(names)}"
         raise ImplementationError(f"when=... raised {described(problem)}{has}") from problem
+
+
+def _place(function: Callable[..., Any]) -> str:
+    """The name of a function with its file and line, where it has them."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    name = getattr(function, "__name__", type(function).__name__)  # a functools.partial has none
+    return name if code is None else f"{name} ({code.co_filename}:{code.co_firstlineno})"
 
 
 def _known(field_name: str, values: Sequence[str], choices: Any) -> None:

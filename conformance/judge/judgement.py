@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -131,6 +131,9 @@ class Comparison:
     actual: Any
     error: Any
     mismatched: Any
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError("one output is no verdict, which statistics and other outputs decide too: ask its CheckResult")
 
 
 def compare(output: Output, distribution: str, contract: Contract) -> Comparison:

@@ -26,7 +26,7 @@ from conformance.plugin.summary import NOTHING, Summary
 from conformance.reporting.claims_report import Compared
 from conformance.reporting.tally import Tally
 from conformance.results import build, claims_file
-from conformance.results.schema import Record
+from conformance.results.schema import CaseRecord, Record
 from conformance.results.writing import RecordsError
 
 if TYPE_CHECKING:
@@ -63,6 +63,9 @@ class Session:
         self.recorded = recording.recorded(config, self.records)
         self._sources: dict[str, str] = {}
         """Implementation -> the source that its first pass names."""
+        self._first: dict[tuple[str, ...], CaseRecord] = {}
+        """Problem, dtype, layout and storage of an implementation -> its first case that passed, or was refused when
+        the kernel was called."""
         self._begun: dict[str, str] = {}
         """Test that a worker has begun with -> its record, should that be the worker's end."""
         self._failed: set[str] = set()
@@ -76,7 +79,7 @@ class Session:
         if self.records is not None and (earlier := self.records.earlier.records):
             recording.require_same_sources(self.records, self.plan)
             for record in earlier:
-                self._count(record, None)
+                self._count(self._refused_or_not(record), None)
 
     @property
     def plan(self) -> Plan:
@@ -121,7 +124,7 @@ class Session:
                 loop.shouldstop = f"stopped after {self._patience / 60:g} minutes (--minutes)"
         if beside := dict(report.user_properties).get(BESIDE):
             self._take(decoded(str(beside)))
-        record = self._of_one_source(record)
+        record = self._refused_or_not(self._of_one_source(record))
         self._write(record)
         self._count(record, report)
 
@@ -132,6 +135,22 @@ class Session:
             return record
         why = "its source was changed during the run: other records of the run are of another one; run again"
         return msgspec.structs.replace(record, status="error", reason=why)
+
+    def _refused_or_not(self, record: Record) -> Record:
+        """The record; a failure where it says that the kernel computes a problem, and an earlier one that it refuses
+        other values of it, or the reverse: whichever worker, or part of a resumed run, has made them."""
+        if not isinstance(record, CaseRecord) or not (record.refused or record.status == "pass"):
+            return record
+        where = record.descriptor, record.dtype, record.layout, record.storage
+        first = self._first.setdefault((record.implementation, record.operator, *where), record)
+        if first.refused == record.refused or record.status not in ("pass", "unsupported"):
+            return record
+        refused, computed = (record, first) if record.refused else (first, record)
+        why = (
+            f"refuses these values, and computes others of the problem: {refused.reason}\n"
+            f"refused: distribution {refused.distribution}; computed: distribution {computed.distribution}"
+        )
+        return msgspec.structs.replace(record, status="fail", refused=False, reason=why)
 
     def count_absences(self, lines: Sequence[str]) -> None:
         """Count and write what is not here and is no test."""

@@ -8,9 +8,10 @@ from collections.abc import Collection
 from conformance.checks import CHECKS
 from conformance.contract import Contract, ContractError
 from conformance.implementations.implementation import NOT_IMPLEMENTED
+from conformance.operators import OPERATORS, GeometryError, parse
 from conformance.reporting.accuracy import AccuracyProfile
 from conformance.reporting.failures import is_not_run
-from conformance.results.schema import CheckRecord, Record, Work
+from conformance.results.schema import CaseRecord, CheckRecord, Record, Work
 
 RAN = ("pass", "fail", "error", "waived")
 """Statuses of cases that ran. What is unsupported or unavailable is in no fraction."""
@@ -24,6 +25,20 @@ def weakness_of(record: Record) -> str:
         return Contract(**record.contract or {}).weakness  # type: ignore[arg-type]
     except (ContractError, TypeError):
         return ""
+
+
+def compares(record: Record) -> bool:
+    """Whether a pass or a failure says something of results: an empty batch has none to compare, and some checks only
+    report."""
+    if record.check in CHECKS:
+        return CHECKS[record.check].judges
+    if record.status == "fail" or not isinstance(record, CaseRecord):
+        return True
+    try:
+        outputs = OPERATORS[record.operator].outputs(parse(record.descriptor))
+    except (KeyError, GeometryError):  # of another version of the suite
+        return True
+    return any(tensor.size for tensor in outputs.values())
 
 
 class Tally:
@@ -70,7 +85,7 @@ class Tally:
         name, status, cases = name or record.implementation, record.status, record.cases
         self.cells[name, record.operator][status] += cases
         self.devices[record.device][status] += cases
-        if status in JUDGED and (record.check not in CHECKS or CHECKS[record.check].judges):
+        if status in JUDGED and compares(record):
             self._verified[name, record.device] += cases
         if {"kernel", "total"} <= record.seconds.keys():
             self.seconds.update(record.seconds)

@@ -213,6 +213,35 @@ def test_an_expected_failure_is_waived_and_does_not_pass():
     assert "https://acme.example/1" in result.explain()
 
 
+def test_a_verdict_is_as_true_as_the_kernel_is_right():
+    """`assert conformance.check(...)` passed whatever the kernel did: an object is true."""
+    assert check(kernels.conv_forward, CONV, operator="conv_forward")
+    assert not check(swapped, CONV, operator="conv_forward")
+    assert not check(lambda x, w, bias: 1 / 0, CONV, operator="conv_forward")
+
+
+def test_what_verified_nothing_is_neither_true_nor_false():
+    def refuses(x, w, bias):
+        raise Unsupported("no dilation")
+
+    waived = Implementation("waived")
+    waived.implements("conv_forward")(swapped)
+    waived.waive("conv_forward", reason="swapped", url="https://acme.example/1")
+    absent = Implementation("absent", device="trn1")
+    absent.implements("conv_forward")(kernels.conv_forward)
+    for kernel, reason in ((refuses, "no dilation"), (waived, "swapped"), (absent, "")):
+        result = check(kernel, CONV, operator="conv_forward")
+        with pytest.raises(ValueError, match=f"(?s)^{result.status}: .*nothing was verified.*`passed`.*{reason}"):
+            bool(result)
+
+
+def test_an_output_alone_is_no_verdict():
+    """Statistics of whole tensors fail where no element mismatches."""
+    (output,) = check(kernels.conv_forward, CONV, operator="conv_forward").outputs.values()
+    with pytest.raises(TypeError, match="one output is no verdict"):
+        bool(output)
+
+
 def test_what_is_missing_makes_it_unavailable(tmp_path: Path):
     absent = Implementation("absent", device="trn1")
     absent.implements("conv_forward")(kernels.conv_forward)

@@ -269,3 +269,58 @@ def test_a_file_named_like_the_package_that_it_lacks_is_unavailable(tmp_path: Pa
     file = tmp_path / "absent_engine.py"
     file.write_text("import absent_engine\nfrom conformance import Implementation\nacme = Implementation('acme')\n")
     assert load([file]).unavailable == {"absent_engine": "No module named 'absent_engine'"}
+
+
+TWICE = """
+from conformance import Contract, Implementation
+acme = Implementation("acme")
+threes = lambda p: p.r == 3
+
+@acme.implements("conv_forward"{first})
+def fast(x, w, bias): ...
+
+@acme.implements("conv_forward"{second})
+def general(x, w, bias): ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("", ""),
+        (", dtypes=('fp32', 'bf16')", ", dtypes=('bf16',)"),
+        ("", ", when=threes"),
+        (", when=threes", ", when=threes"),
+        (", layouts=('nhwc', 'nchw')", ""),
+    ],
+)
+def test_a_function_that_is_never_called_is_an_error_of_the_file(tmp_path: Path, first: str, second: str):
+    """The second of two for one operator was ignored in silence, and the first one verified in its place."""
+    path = write(tmp_path / "acme.py", TWICE.format(first=first, second=second))
+    registry = load([path])
+    assert registry.implementations == {}
+    reason = registry.broken[str(path)]
+    assert f"conv_forward: general ({path}:9) is never called: fast ({path}:6) takes all" in reason
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (", dtypes=('fp32',)", ", dtypes=('fp32', 'bf16')"),
+        (", when=threes", ""),
+        (", when=threes", ", when=lambda p: p.r == 1"),
+        (", layouts=('nhwc',)", ", layouts=('nchw',)"),
+        (", dtypes=('bf16',), contract=Contract(accumulate='bf16')", ""),
+    ],
+)
+def test_several_functions_of_an_operator_share_its_problems(tmp_path: Path, first: str, second: str):
+    path = write(tmp_path / "acme.py", TWICE.format(first=first, second=second))
+    assert [kernel.function.__name__ for kernel in only(path).kernels] == ["fast", "general"]
+
+
+def test_two_functions_may_leave_nothing_to_a_third(tmp_path: Path):
+    third = "acme.implements('conv_forward', dtypes=('fp32', 'bf16'))(max)"
+    text = TWICE.format(first=", dtypes=('fp32',)", second=", dtypes=('bf16',)") + third
+    path = write(tmp_path / "acme.py", text.replace("(max)", "(lambda x, w, bias: ...)"))
+    reason = load([path]).broken[str(path)]
+    assert f"<lambda> ({path}:11) is never called: fast ({path}:6), general ({path}:9) take all" in reason

@@ -1,0 +1,101 @@
+"""Refusals when a kernel is called: of a problem, a dtype, a layout or a storage it may refuse all values or none.
+
+A kernel that is asked again may refuse by what it remembers, so another process of it is asked, in which no case has
+run. That one is kept for the next refusal: to begin it can take ten seconds where frameworks are to be loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from conformance.contract import Contract
+from conformance.execution.invocation import Invocation
+from conformance.execution.process import Crash
+from conformance.execution.remote import Exited
+from conformance.execution.workers import another_process, begin_anew
+from conformance.implementations.errors import KernelFailure
+from conformance.implementations.implementation import AutogradVariant, Kernel, Unsupported
+from conformance.inputs import Expectation, Recipe
+from conformance.operators import FAMILIES, Arrays
+from conformance.problems.table import SPARSE, applies
+
+SEEDS = 3
+"""More seeds of the plain distribution: what is wrong with a kernel, and noticed by it, few values may not show."""
+
+_refused: dict[tuple[Any, ...], tuple[Kernel | AutogradVariant, tuple[str, str] | None]] = {}
+"""What was refused, but for its values -> its kernel (so that no other one gets its id), and what contradicts that, if
+something does: in words, and with which values."""
+_computed: dict[int, tuple[Kernel | AutogradVariant, Invocation, Recipe]] = {}
+"""A kernel by its id, itself, and the first call that it has computed."""
+
+
+def note_computed(invocation: Invocation, recipe: Recipe) -> None:
+    """Keep the first call that a kernel has computed."""
+    _computed.setdefault(id(invocation.kernel), (invocation.kernel, invocation, recipe))
+
+
+def require_refusal_of_all(
+    invocation: Invocation, expected: Expectation, contract: Contract, refusal: Unsupported
+) -> None:
+    """Raises KernelFailure where a kernel that has refused a call computes the same problem with other values, or the
+    same call another time."""
+    kernel, operator = invocation.kernel, invocation.operator.name
+    key = (id(kernel), operator, invocation.geometry, invocation.dtype, invocation.layout, invocation.storage)
+    if key not in _refused:
+        with another_process(invocation.bridge):
+            _refused[key] = kernel, _contradiction(invocation, expected, contract)
+    _, contradiction = _refused[key]
+    if contradiction is not None:
+        what, computed = contradiction
+        raise KernelFailure(f"{what}: {refusal}\ncomputed: {computed}")
+
+
+def _contradiction(invocation: Invocation, expected: Expectation, contract: Contract) -> tuple[str, str] | None:
+    """What says that a refusal is none of all values. The refused values are asked for last, because a kernel may
+    remember them; and what was computed before is asked for first and last, because a kernel may refuse everything once
+    it has refused something."""
+    _, earlier, recipe = _computed.get(id(invocation.kernel), (None, None, None))
+    known = Expectation(recipe).inputs if recipe is not None else {}
+    if earlier is not None and not _computes(earlier, known):
+        earlier = earlier if begin_anew(invocation.bridge) and _computes(earlier, known) else None
+    for words, inputs in _other_values(expected, contract):
+        if _computes(invocation, inputs):
+            if _computes(invocation, expected.inputs):
+                return "refuses a call, and computes the same one another time", words
+            return "refuses these values, and computes others of the problem", words
+    if earlier is not None and not _computes(earlier, known):
+        return "refuses from this call on what it computed before it", repr(earlier.geometry.descriptor)
+    return None
+
+
+def _other_values(expected: Expectation, contract: Contract) -> Iterator[tuple[str, Arrays]]:
+    """Values for the same problem, in words and as inputs: of the distributions that the kernel is held to, of other
+    seeds, and zeros, which hide most of what may be wrong with a kernel."""
+    recipe = expected.recipe
+    if recipe.distribution == SPARSE:  # gigabytes, of which others touch each byte
+        yield "another seed", Expectation(replace(recipe, seed=recipe.seed + 1)).inputs
+        return
+    plain, *_ = names = FAMILIES[recipe.operator.family].distributions
+    for name in names:
+        held = applies(name, recipe.dtype) and not contract.exempts(name, recipe.dtype)
+        if held and name != recipe.distribution:
+            yield f"distribution {name}", Expectation(replace(recipe, distribution=name)).inputs
+    for seed in range(recipe.seed + 1, recipe.seed + 1 + SEEDS):
+        yield f"distribution {plain}, seed {seed}", Expectation(replace(recipe, distribution=plain, seed=seed)).inputs
+    yield "zeros", {name: np.zeros_like(array) for name, array in expected.inputs.items()}
+
+
+def _computes(invocation: Invocation, inputs: Arrays) -> bool:
+    """Whether a call gives results. What it raises besides is reported where such a case itself is run."""
+    try:
+        native, _ = invocation.laid_out(inputs)
+        invocation.call(native)
+    except KernelFailure:  # results of another number, say
+        return True
+    except (Crash, Exited, Exception):
+        return False
+    return True
