@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from itertools import combinations
 from pathlib import Path
 
 import msgspec
@@ -15,13 +16,22 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from conformance import check  # noqa: E402
+from conformance.execution.case import Case  # noqa: E402
 from conformance.execution.check import CheckResult  # noqa: E402
-from conformance.execution.selection import SelectionError, split  # noqa: E402
+from conformance.execution.declared import Declared  # noqa: E402
+from conformance.execution.required import VerificationDemand  # noqa: E402
+from conformance.execution.selection import Selection, SelectionError, split  # noqa: E402
+from conformance.execution.share import Ranked  # noqa: E402
+from conformance.execution.verify import verify  # noqa: E402
 from conformance.implementations.implementation import Implementation  # noqa: E402
 from conformance.implementations.modules import KEEPS, kernels  # noqa: E402
 from conformance.implementations.registry import load  # noqa: E402
+from conformance.layouts import LAYOUTS  # noqa: E402
 from conformance.operators import parse  # noqa: E402
+from conformance.problems import PROBLEMS  # noqa: E402
 from conformance.problems.drawn import neighbours  # noqa: E402
+from conformance.problems.features import parameter_pairs  # noqa: E402
+from conformance.problems.table import DISTRIBUTIONS  # noqa: E402
 from conformance.reporting.modules import is_own, row  # noqa: E402
 from conformance.results.reading import verdicts  # noqa: E402
 from conformance.results.schema import CaseRecord, MachineState, ModuleTime  # noqa: E402
@@ -318,6 +328,59 @@ def test_problems_near_its_own_find_what_a_class_with_few_arguments_hides(tmp_pa
     assert "right at its own shape: yes (pool n2 c4 d8 h8 w8 t2 r2 s2, fp32)" in out
     said = "image of D odd", "image no multiple of the stride of D", "not a multiple of 2"
     assert any(f"fails where {one}" in out for one in said[:2]) or said[2] in out, out
+
+
+def demanded(one: Implementation, level: str = "smoke") -> list[Case]:
+    """The cases of its forward operator that a module takes."""
+    assert one.adapted is not None
+    operator = one.adapted.operator
+    asked = Selection((), (), level, PROBLEMS, (operator,), ("fp32",), tuple(LAYOUTS), DISTRIBUTIONS, 0, "auto")
+    required = VerificationDemand(Ranked(asked), operator).cases(one, frozenset())
+    declared = Declared(one, operator)
+    return [case for case in required if isinstance(case, Case) and declared.takes(case.problem, case.variant)]
+
+
+def test_bias_that_is_lost_where_it_is_dilated_is_found_at_smoke(tmp_path: Path):
+    depthwise = "self, channels, kernel_size, stride=1, padding=0, dilation=1, bias=False"
+    layer = "nn.Conv1d(channels, channels, kernel_size, stride, padding, dilation, groups=channels, bias=bias)"
+    lost = "bias = None if self.conv.dilation[0] > 1 else self.conv.bias\n        "
+    path = written(
+        tmp_path, signature=depthwise, layer=layer, shape="8, 32, 200",
+        forward=f"{lost}return F.conv1d(x, self.conv.weight, bias, self.conv.stride, self.conv.padding, "
+        "self.conv.dilation, self.conv.groups)",
+    )  # fmt: skip
+    path.write_text(path.read_text().replace("[4, 6, 3]", "[32, 5]"))
+    near = [case for case in demanded(only(path)) if case.problem.name.startswith("drawn.near.")]
+    assert [verify(case).status for case in near if case.problem.geometry.bias].count("fail") >= 1
+
+
+@pytest.mark.parametrize(
+    ("layer", "arguments"),
+    [
+        ("Conv1d", "padding=0, dilation=1, groups=1, bias=False"),
+        ("Conv3d", "padding=0, dilation=1, groups=1, bias=False"),
+        ("ConvTranspose2d", "padding=0, output_padding=0, groups=1, bias=False, dilation=1"),
+        ("AvgPool1d", "padding=0, ceil_mode=False, count_include_pad=True"),
+        ("MaxPool3d", "padding=0, dilation=1, return_indices=False, ceil_mode=False"),
+    ],
+)
+def test_every_two_parameters_of_a_module_meet_at_smoke(tmp_path: Path, layer: str, arguments: str):
+    channels, rank = "" if "Pool" in layer else "in_channels, out_channels, ", int(layer[-2])
+    given = "".join(f", {name}={name}" for name in re.findall(r"(\w+)=", arguments))
+    path = written(
+        tmp_path, signature=f"self, {channels}kernel_size, stride=1, {arguments}",
+        layer=f"nn.{layer}({channels}kernel_size, stride{given})", shape=", ".join(["2, 4", *["8"] * rank]),
+    )  # fmt: skip
+    if not channels:
+        path.write_text(path.read_text().replace("[4, 6, 3]", "[3]"))
+    one = only(path)
+    smoke, standard = demanded(one), demanded(one, "standard")
+    assert {case.id for case in smoke} <= {case.id for case in standard}
+    met = {pair for case in smoke for pair in parameter_pairs(case.problem.geometry)}
+    # one of one tap has neither a dilation nor an even window, and few changes make a multiplier
+    words = {word for pair in met for word in pair} - {"pointwise", "depthwise with a multiplier"}
+    assert len(words) >= 4
+    assert [pair for pair in combinations(sorted(words), 2) if pair not in met] == []
 
 
 TRITON = """
