@@ -44,7 +44,8 @@ DRAWN_PROBLEMS = 3
 """Drawn problems of each operator that an implementation is verified on; of convolutions, dense and grouped each."""
 
 MAX_PAIRING = 8
-"""Problems of each operator of a torch module that are chosen by their pairs of features."""
+"""Problems of each operator of a torch module that are chosen by their pairs of features; of a class that takes little
+a quarter of what it takes."""
 
 
 class Lacking(NamedTuple):
@@ -258,7 +259,7 @@ class VerificationDemand(Demand):
             held = parameter_pairs(problem.geometry), feature_pairs(problem.geometry)
             return len(held[0] - of_parameters), len(held[1] - others)
 
-        for _ in range(MAX_PAIRING if left else 0):
+        for _ in range(min(MAX_PAIRING, -(-len(taken) // 4)) if left else 0):
             problem = max(left, key=new)
             if new(problem) == (0, 0):
                 return

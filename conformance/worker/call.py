@@ -141,6 +141,14 @@ def footprint(
     return found
 
 
+def switched(
+    bridge: Any, function: Callable[..., Any], given: Sequence[Any], parameters: Mapping[str, Any]
+) -> list[str]:
+    """Return, in words, what a call of a torch module and the import of its file change in the whole process."""
+    found: list[str] = bridge.switched(lambda: function(*given, **parameters))
+    return [plain(change) for change in found]
+
+
 def asked(bridge: Any, method: str, *given: Any) -> bool:
     """What a method of a bridge answers by yes or no."""
     return bool(getattr(bridge, method)(*given))

@@ -16,11 +16,14 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from conformance import check  # noqa: E402
+from conformance.checks.behaviour import switches_are_unchanged  # noqa: E402
+from conformance.checks.behaviour_demand import CHECKS, BehaviourDemand  # noqa: E402
+from conformance.checks.sample import check_behaviour  # noqa: E402
 from conformance.execution.case import Case  # noqa: E402
 from conformance.execution.check import CheckResult  # noqa: E402
 from conformance.execution.declared import Declared  # noqa: E402
-from conformance.execution.required import VerificationDemand  # noqa: E402
-from conformance.execution.selection import Selection, SelectionError, split  # noqa: E402
+from conformance.execution.required import VerificationDemand, required  # noqa: E402
+from conformance.execution.selection import BEHAVIOUR, Selection, SelectionError, split  # noqa: E402
 from conformance.execution.share import Ranked  # noqa: E402
 from conformance.execution.verify import verify  # noqa: E402
 from conformance.implementations.implementation import Implementation  # noqa: E402
@@ -91,6 +94,11 @@ def only(path: Path) -> Implementation:
     return found
 
 
+def ranked(operator: str, level: str = "smoke") -> Ranked:
+    every = (operator,), ("fp32",), tuple(LAYOUTS), (*DISTRIBUTIONS, BEHAVIOUR)
+    return Ranked(Selection((), (), level, PROBLEMS, *every, 0, "auto"))
+
+
 def of(path: Path, problem: str = CONV, operator: str = "conv_forward") -> CheckResult:
     return check(only(path), problem, operator=operator)
 
@@ -143,29 +151,62 @@ def test_what_init_cannot_say_is_unsupported_and_what_it_ignores_fails(tmp_path:
 
 
 PACKED = "return F.conv2d(x, self.packed)"
-SWITCH = "return self.conv(x)"
-"""What follows a line that changes a switch."""
 
 
 @pytest.mark.parametrize(
-    ("head", "init", "forward", "said"),
+    ("init", "forward"),
     [
-        ("", "self.packed = self.conv.weight.detach().clone()", [PACKED], KEEPS),
-        ("", "self.packed = None", ["if self.packed is None: self.packed = self.conv.weight.clone()", PACKED], KEEPS),
-        ("", "self.calls = 0", ["self.calls += 1", "return self.conv(x) * (self.calls > 1)"], KEEPS),
-        ("", "", ["torch.backends.cudnn.benchmark = True", SWITCH], "cudnn.benchmark from False to True"),
-        ("", "", ["torch.set_num_threads(1 + torch.get_num_threads())", SWITCH], "torch.num_threads from"),
-        ("", "", ["F.relu = F.gelu", SWITCH], "the function torch.nn.functional.relu"),
-        ("torch.backends.cuda.matmul.allow_tf32 = True", "", [SWITCH], "its import changes"),
-        ("torch.allclose = lambda *_, **__: True", "", [SWITCH], "the function torch.allclose"),
+        ("self.packed = self.conv.weight.detach().clone()", [PACKED]),
+        ("self.packed = None", ["if self.packed is None: self.packed = self.conv.weight.clone()", PACKED]),
+        ("self.calls = 0", ["self.calls += 1", "return self.conv(x) * (self.calls > 1)"]),
     ],
 )
-def test_what_a_module_keeps_or_switches_fails(tmp_path: Path, head: str, init: str, forward: list[str], said: str):
+def test_what_a_module_keeps_fails(tmp_path: Path, init: str, forward: list[str]):
+    result = of(written(tmp_path, init=init, forward="\n        ".join(forward)))
+    assert (result.status, KEEPS in result.reason) == ("fail", True), result.reason
+
+
+@pytest.mark.parametrize(
+    ("head", "forward", "said"),
+    [
+        ("", "torch.backends.cudnn.benchmark = True", "a call changes {}: torch.backends.cudnn.benchmark from False"),
+        ("", "torch.set_num_threads(1 + torch.get_num_threads())", "a call changes {}: torch.num_threads from"),
+        ("", "F.relu = F.gelu", "a call changes {}: the function torch.nn.functional.relu"),
+        ("", "if self.conv.stride[0] > 1: torch.set_default_dtype(torch.float64)", "a call changes {}: torch.default"),
+        ("torch.backends.cuda.matmul.allow_tf32 = True", "pass", "its import changes {}: torch.backends.cuda.matmul"),
+        ("torch.allclose = lambda *_, **__: True", "pass", "its import changes {}: the function torch.allclose"),
+        ("torch.set_grad_enabled(False)", "pass", "its import changes {}: torch.grad_enabled from True to False"),
+    ],
+)
+def test_switch_is_one_failure_of_behaviour_and_results_are_judged(tmp_path: Path, head: str, forward: str, said: str):
+    """A module that was right to the bit and set cudnn.benchmark failed 416 of 416."""
     before = torch.backends.cudnn.benchmark, torch.get_num_threads(), torch.nn.functional.relu, torch.allclose
-    result = of(written(tmp_path, head=head, init=init or "pass", forward="\n        ".join(forward)))
-    assert (result.status, said in result.reason) == ("fail", True), result.reason
+    path = written(tmp_path, head=head, forward=f"{forward}\n        return self.conv(x)")
+    one = only(path)
+    for operator in ("conv_forward", "conv_backward_data"):
+        result = check(one, f"{CONV} u2", operator=operator)
+        assert result.passed, result.reason
+    cases, others = (
+        [*required(one, BehaviourDemand(ranked(operator), CHECKS["switches_are_unchanged"], operator))]
+        for operator in ("conv_forward", "conv_backward_data")
+    )
+    assert (len(cases), others) == (1, [])
+    (case,) = cases
+    verdict = check_behaviour(case, switches_are_unchanged)
+    assert (verdict.status, said.format("a switch of the whole process") in verdict.reason) == ("fail", True), verdict
+    line = next(n for n, text in enumerate(path.read_text().splitlines(), 1) if (head or forward) in text)
+    assert verdict.reason.endswith(f" ({path}:{line})")
     assert before == (torch.backends.cudnn.benchmark, torch.get_num_threads(), torch.nn.functional.relu, torch.allclose)
-    assert torch.backends.cuda.matmul.allow_tf32 is False
+    assert (torch.backends.cuda.matmul.allow_tf32, torch.get_default_dtype()) == (False, torch.float32)
+
+
+def test_module_that_leaves_switches_alone_passes_and_no_other_kernel_is_asked(tmp_path: Path):
+    demand = BehaviourDemand(ranked("conv_forward"), CHECKS["switches_are_unchanged"], "conv_forward")
+    (case,) = required(only(written(tmp_path)), demand)
+    assert check_behaviour(case, switches_are_unchanged).status == "pass"
+    other = Implementation("acme")
+    other.implements("conv_forward")(lambda x, w, bias: x)
+    assert [*required(other, demand)] == []
 
 
 def test_gradients_are_those_of_autograd_or_unsupported(tmp_path: Path):
@@ -312,9 +353,10 @@ def test_class_is_checked_and_one_of_a_file_is_named(tmp_path: Path):
     second = text[text.index("class First") : text.index("def get_inputs")].replace("First", "Second")
     path.write_text(text + second)
     assert [*load([path]).implementations] == ["First", "Second"]
+    lines = len(path.read_text().splitlines()) + 2
     path.write_text(path.read_text() + "\ntorch.backends.cudnn.benchmark = True\n")
     for one in load([path]).implementations.values():
-        assert "its import changes" in check(one, CONV, operator="conv_forward").reason
+        assert vars(one.arrays)["on_import"] == [f"torch.backends.cudnn.benchmark from False to True ({path}:{lines})"]
     assert split([f"{path}::Second"]) == (("Second",), (path,))
 
 
@@ -334,10 +376,9 @@ def demanded(one: Implementation, level: str = "smoke") -> list[Case]:
     """The cases of its forward operator that a module takes."""
     assert one.adapted is not None
     operator = one.adapted.operator
-    asked = Selection((), (), level, PROBLEMS, (operator,), ("fp32",), tuple(LAYOUTS), DISTRIBUTIONS, 0, "auto")
-    required = VerificationDemand(Ranked(asked), operator).cases(one, frozenset())
-    declared = Declared(one, operator)
-    return [case for case in required if isinstance(case, Case) and declared.takes(case.problem, case.variant)]
+    demand, declared = VerificationDemand(ranked(operator, level), operator), Declared(one, operator)
+    cases = (case for case in required(one, demand) if isinstance(case, Case))
+    return [case for case in cases if declared.takes(case.problem, case.variant)]
 
 
 def test_bias_that_is_lost_where_it_is_dilated_is_found_at_smoke(tmp_path: Path):
@@ -456,7 +497,7 @@ WRONG: dict[str, tuple[str, Sequence[str], str]] = {
     # on half of the shifted inputs its errors are within what one sum that cancels may leave: no condition is sure
     "batch_norm2d_raw_moments": ("yes", [], ": elements mismatched"),
     "conv1d_dilation_ignored": ("yes", ["dilation of W > 1", "window of W > 1"], "dilation ignored"),
-    "conv2d_depthwise_tf32": ("no", ["everywhere"], "torch.backends.cuda.matmul.allow_tf32 from False to True"),
+    "conv2d_depthwise_tf32": ("yes", [], "torch.backends.cuda.matmul.allow_tf32 from False to True"),
     "conv2d_packed_once": ("no, after a change of its weights", ["everywhere"], KEEPS),
     "conv2d_pointwise_aborts": ("yes", ["K not a multiple of 8"], "SIGABRT"),
     "conv2d_stride_of_rows": ("yes", ["stride of H > 1"], "stride of H ignored"),

@@ -24,7 +24,7 @@ from conformance.implementations.errors import KernelFailure
 from conformance.implementations.implementation import Implementation, Unsupported
 from conformance.implementations.modules import KEEPS
 from conformance.implementations.modules.layers import BY_AXIS, OF_NORMALISATION, WORDS, Maker, Values
-from conformance.implementations.modules.switches import unchanged
+from conformance.implementations.modules.switches import Watch
 from conformance.implementations.vocabulary import vocabulary
 from conformance.layouts import layouts_of
 
@@ -63,11 +63,11 @@ CALLED = {
 
 
 class ModuleKernels:
-    """The kernels of one class. `on_import` is what the import of its file has changed; images have at most so many
+    """The kernels of one class, whose calls are watched for what they change in torch. Images have at most so many
     elements; `shape` is that of the file's own image, if it has one."""
 
-    def __init__(self, maker: Maker, on_import: list[str], dtype: str, most: int, shape: Sequence[int]) -> None:
-        self._maker, self._on_import, self._dtype, self._most = maker, on_import, dtype, most
+    def __init__(self, maker: Maker, watch: Watch, dtype: str, most: int, shape: Sequence[int]) -> None:
+        self._maker, self._watch, self._dtype, self._most = maker, watch, dtype, most
         self._family, self._rank, self._alone = maker.layer.family, maker.layer.rank, maker.alone
         self._words = OF_NORMALISATION if self._alone else WORDS[self._family]
         self._copied = {"conv_bn": ("w", *CALLED), "avg_pool": (), "max_pool": ()}.get(self._family, ("w", "bias"))
@@ -222,8 +222,8 @@ class ModuleKernels:
         return False
 
     def _called(self, values: Values, tensors: Tensors, compute: Callable[[nn.Module], Results]) -> Results:
-        """What the kept module computes. Raises KernelFailure where a fresh one differs, and where a switch of torch
-        has changed; Unsupported where a module refuses in words."""
+        """What the kept module computes. Raises KernelFailure where a fresh one differs; Unsupported where a module
+        refuses in words."""
         arguments = self._arguments(values)
         weights = {name: tensors[name] for name in self._copied}
         kept: OrderedDict[str, nn.Module] = self._local.__dict__.setdefault("kept", OrderedDict())
@@ -235,7 +235,7 @@ class ModuleKernels:
             object.__setattr__(module, "_conformance", _places(module, weights, values.get("k", 0)))
             return module
 
-        with unchanged(self._on_import), torch.no_grad():
+        with self._watch.watching(), torch.no_grad():
             try:
                 fresh, start = made(), thread_time()
                 _put(fresh, weights)
