@@ -19,14 +19,14 @@ from conformance import check  # noqa: E402
 from conformance.checks.behaviour import switches_are_unchanged  # noqa: E402
 from conformance.checks.behaviour_demand import CHECKS, BehaviourDemand  # noqa: E402
 from conformance.checks.sample import check_behaviour  # noqa: E402
-from conformance.execution.case import Case  # noqa: E402
+from conformance.execution.case import Absence, Case  # noqa: E402
 from conformance.execution.check import CheckResult  # noqa: E402
 from conformance.execution.declared import Declared  # noqa: E402
 from conformance.execution.required import VerificationDemand, required  # noqa: E402
 from conformance.execution.selection import BEHAVIOUR, Selection, SelectionError, split  # noqa: E402
 from conformance.execution.share import Ranked  # noqa: E402
 from conformance.execution.verify import verify  # noqa: E402
-from conformance.implementations.implementation import Implementation  # noqa: E402
+from conformance.implementations.implementation import OUTSIDE, Implementation  # noqa: E402
 from conformance.implementations.modules import KEEPS, kernels  # noqa: E402
 from conformance.implementations.registry import load  # noqa: E402
 from conformance.layouts import LAYOUTS  # noqa: E402
@@ -148,6 +148,50 @@ def test_what_init_cannot_say_is_unsupported_and_what_it_ignores_fails(tmp_path:
     assert (result.status, "stride" in " ".join(result.diagnosis or ())) == ("fail", True)
     refused = of(written(tmp_path, init="assert stride == 1, 'only stride 1'"), strided)
     assert (refused.status, "only stride 1" in refused.reason) == ("unsupported", True)
+
+
+SCALED = """
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, y):
+        return y.clone()
+    @staticmethod
+    def backward(ctx, dy):
+        raise KeyError('here')
+"""
+
+
+@pytest.mark.parametrize(
+    ("head", "forward", "operator"),
+    [
+        ("", "raise KeyError('here')", "conv_forward"),
+        (SCALED, "return Scaled.apply(self.conv(x))", "conv_backward_data"),
+    ],
+)
+def test_exception_is_placed_at_the_innermost_line_of_its_file(tmp_path: Path, head: str, forward: str, operator: str):
+    """It was placed at a line of torch's module.py, or of its autograd."""
+    path = written(tmp_path, head=head, forward=forward)
+    line = next(n for n, text in enumerate(path.read_text().splitlines(), 1) if "KeyError" in text)
+    for kernel in (only(path), path):  # here, and in a process of its own
+        assert check(kernel, CONV, operator=operator).reason == f"raised KeyError: 'here' at {path}:{line}"
+
+
+def test_why_a_module_is_not_asked_is_said(tmp_path: Path):
+    """Of a file without a `when` it was said to be outside of it."""
+    path = written(tmp_path)
+    sided, dilated, empty = f"{CONV} p0:1x0:1", f"{CONV} d2", CONV.replace("n2", "n0")
+    reasons = {
+        sided: "padding differs between the sides of an axis", dilated: "__init__ cannot say this dilation",
+        empty: "no module is asked for an empty batch",
+    }  # fmt: skip
+    for problem, reason in reasons.items():
+        for kernel in (only(path), path):
+            result = check(kernel, problem, operator="conv_forward")
+            assert (result.status, result.reason) == ("unsupported", reason)
+    smoke = required(only(path), VerificationDemand(ranked("conv_forward"), "conv_forward"))
+    said = {absence.reason for absence in smoke if isinstance(absence, Absence)}
+    assert {*reasons.values()} <= said
+    assert OUTSIDE not in said
 
 
 PACKED = "return F.conv2d(x, self.packed)"

@@ -75,6 +75,8 @@ class ModuleKernels:
             self._copied = tuple(name for name in CALLED if name != "bias")
         self._local = threading.local()
         self._shape, self._slow = shape, set[str]()
+        self._refusals: dict[Any, Unsupported | None] = {}
+        """Problem -> why no module is asked for it, if that is so."""
         self._graphs: bool | None = None
         """Whether results have one on some problem; asked where one has none."""
 
@@ -87,18 +89,35 @@ class ModuleKernels:
             one.implements(operator, dtypes=dtypes, layouts=layouts_of(self._rank)[:1], when=self.expresses)(kernel)
 
     def expresses(self, geometry: Any) -> bool:
-        """Whether `__init__` can say what a problem is. No module is asked for an empty batch."""
-        if not 0 < geometry.x.size <= self._most or getattr(geometry, "eps_outside", False):
-            return False
-        try:
-            arguments = self._arguments({word: getattr(geometry, word) for word in self._words})
-            if "pool" not in self._family:
-                return True
-            with torch.device("meta"):  # torch asks for more than that every window holds an element
-                y = self._maker.reference(**arguments)(torch.empty(geometry.x.shape))
-        except (Unsupported, RuntimeError):
-            return False
-        return bool(tuple(y.shape) == geometry.y.shape)
+        """Whether `__init__` can say what a problem is: True, or it raises Unsupported with what it cannot say. The
+        operators of a class ask for the same, each for hundreds of problems."""
+        if geometry not in self._refusals:
+            try:
+                self._refusals[geometry] = None
+                self._require(geometry)
+            except Unsupported as refusal:
+                self._refusals[geometry] = refusal.with_traceback(None)
+        if (known := self._refusals[geometry]) is not None:
+            raise known
+        return True
+
+    def _require(self, geometry: Any) -> None:
+        """Raises Unsupported where no module is asked for a problem."""
+        if not geometry.x.size:
+            raise Unsupported("no module is asked for an empty batch")
+        if geometry.x.size > self._most:
+            raise Unsupported(f"an image of more than {self._most:,} elements takes Triton's interpreter too long")
+        if getattr(geometry, "eps_outside", False):
+            raise Unsupported("__init__ cannot say that eps is outside the root")
+        arguments = self._arguments({word: getattr(geometry, word) for word in self._words})
+        if "pool" in self._family:
+            try:
+                with torch.device("meta"):  # torch asks for more than that every window holds an element
+                    y = self._maker.reference(**arguments)(torch.empty(geometry.x.shape))
+            except RuntimeError as error:
+                raise Unsupported(f"the reference refuses: {error}") from None
+            if tuple(y.shape) != geometry.y.shape:
+                raise Unsupported("the reference has a result of another shape")
 
     def _arguments(self, values: Values) -> dict[str, Any]:
         """Of the reference. Raises Unsupported."""
