@@ -78,7 +78,7 @@ class RequiredCheck:
     """A check and what it is made on: a few small problems of each operator, or problems and dtypes of its own.
 
     of_right_kernels  whether it says nothing about a kernel that is wrong on plain inputs, and is not made there
-    judges            whether it can fail: a run in which only others pass has verified nothing
+    judges            whether it is about results and can fail: a run in which only others pass has verified nothing
     of_modules        whether it is made on torch modules alone, once each
     paths             on how many of a kernel's paths at most, see `conformance.execution.declared`; 0 as many as
                       the level asks for. None: on the first few problems that it takes
@@ -182,7 +182,7 @@ _CHECKS = (
     RequiredCheck(
         worked_example_is_exact, tuple(name for name, operator in OPERATORS.items() if operator.worked_example)
     ),
-    RequiredCheck(switches_are_unchanged, of_modules=True, paths=1),
+    RequiredCheck(switches_are_unchanged, judges=False, of_modules=True, paths=1),
     RequiredCheck(invalid_arguments, of_right_kernels=True, judges=False),
     RequiredCheck(backward_keeps_what_is_declared, ("conv_bn_forward",), MEMORY_PAIRS, ("fp32", "bf16")),
     RequiredCheck(training_holds_what_autograd_shows, ("conv_bn_forward",), MEMORY_STEPS, ("fp32",)),

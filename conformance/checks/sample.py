@@ -83,8 +83,11 @@ class Sample:
         return replace(self, expected=self.expected.holding(inputs))
 
     def call(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        """The results, finished."""
-        return self.invocation.call(inputs)
+        """The results, finished. Raises Unsupported where the file has kernels and launches none."""
+        results, found = self.invocation.audited(inputs)
+        if found.launches == 0:
+            raise Unsupported(verify.NOT_LAUNCHED)
+        return results
 
     def audited(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """The same. Raises BehaviourError where the call has written to its inputs, or returns their memory."""

@@ -25,7 +25,7 @@ from conformance.execution.declared import Declared  # noqa: E402
 from conformance.execution.required import VerificationDemand, required  # noqa: E402
 from conformance.execution.selection import BEHAVIOUR, Selection, SelectionError, split  # noqa: E402
 from conformance.execution.share import Ranked  # noqa: E402
-from conformance.execution.verify import verify  # noqa: E402
+from conformance.execution.verify import NOT_LAUNCHED, verify  # noqa: E402
 from conformance.implementations.implementation import OUTSIDE, Implementation  # noqa: E402
 from conformance.implementations.modules import KEEPS, kernels  # noqa: E402
 from conformance.implementations.registry import load  # noqa: E402
@@ -525,6 +525,52 @@ def test_triton_kernel_runs_in_its_interpreter_where_there_is_no_cuda(tmp_path: 
         assert not one.supports("conv_forward", parse("n1 c3 h200 w200 k3 r3 s3 g3"), "fp32", "nchw")
     path.write_text(TRITON.replace("16, 16)", "16, 16, dtype=torch.bfloat16)"))
     assert "Triton's interpreter has no bf16" in only(path).adapted.unmapped  # type: ignore[union-attr]
+
+
+BEHIND = TRITON.replace(
+    "depthwise[n * c", "{test}\n        depthwise[n * c"
+)  # a test before the launch, for each of the ways in which published files have it
+
+
+def interpreted(folder: Path, monkeypatch: pytest.MonkeyPatch, test: str) -> Path:
+    """Return a file whose kernel is behind a test, or skip where Triton is not installed."""
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    pytest.importorskip("triton", reason="tox -e modules has it")
+    path = folder / "solution.py"
+    path.write_text(BEHIND.replace("{test}", test))
+    return path
+
+
+OTHERWISE = "return self.conv2d(x)"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="it runs on the device there")
+@pytest.mark.parametrize("test", ["assert x.is_cuda, 'a tensor of CUDA'", f"if not x.is_cuda: {OTHERWISE}"])
+def test_kernel_behind_is_cuda_runs_in_the_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, test: str):
+    """torch's own was verified in its place: 179 of 179 of a wrong kernel passed."""
+    path, problem = interpreted(tmp_path, monkeypatch, test), "n2 c3 h9 w8 k3 r3 s3 u2 g3"
+    result = of(path, problem)
+    assert result.passed, result.reason
+    assert not torch.zeros(1).is_cuda
+    path.write_text(path.read_text().replace("p * stride + r", "p + r"))
+    assert of(path, problem).status == "fail"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="it runs on the device there")
+def test_call_that_launches_no_kernel_of_the_file_verifies_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = interpreted(tmp_path, monkeypatch, f"if self.conv2d.stride[0] > 1: {OTHERWISE}")
+    strided, plain = "n2 c3 h9 w8 k3 r3 s3 u2 g3", "n2 c3 h9 w8 k3 r3 s3 g3"
+    assert of(path, plain).passed
+    result = of(path, strided)
+    assert (result.status, result.reason) == ("unsupported", NOT_LAUNCHED)
+    path.write_text(path.read_text().replace(f"> 1: {OTHERWISE}", "> 1: return self.conv2d(x) * 2"))
+    assert of(path, strided).status == "fail"  # what a file calls instead has to be right, too
+    path.write_text(BEHIND.replace("{test}", f"if x.device.type == 'cpu': {OTHERWISE}"))
+    run = subprocess.run(
+        [sys.executable, "-m", "conformance", "run", str(path), "--level", "smoke", "--programs", "2"],
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert (run.returncode, NOT_LAUNCHED in " ".join(run.stdout.split())) == (5, True), run.stdout
 
 
 FORWARD = [f"{name}_forward" for name in ("conv", "conv_transpose", "conv_bn", "avg_pool", "max_pool")]

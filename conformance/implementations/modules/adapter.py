@@ -15,7 +15,7 @@ from torch import nn
 from conformance.implementations.bridges.torch import TorchArrays
 from conformance.implementations.errors import described
 from conformance.implementations.implementation import Adapted, Implementation, Unsupported
-from conformance.implementations.modules import layers
+from conformance.implementations.modules import interpreter, layers
 from conformance.implementations.modules.kernels import ModuleKernels
 from conformance.implementations.modules.switches import Switches, Watch
 from conformance.operators.avg_pool.geometry import PoolGeometry
@@ -44,6 +44,13 @@ class ModuleArrays(TorchArrays):
     """The switches of torch that the import of the file has changed, in words."""
     watch: Watch
     """What calls have changed."""
+    counts_launches: bool
+    """Whether the file has kernels for Triton's interpreter."""
+
+    @property
+    def launches(self) -> int | None:
+        """How many of them have been launched; None where there are none."""
+        return interpreter.launched() if self.counts_launches else None
 
     def switched(self, call: Callable[[], Any]) -> list[str]:
         """Return, in words, what a call and the import of the file change in the whole process."""
@@ -98,12 +105,13 @@ class Adapter:
             one.adapted = Adapted(unmapped="Triton's interpreter has no bf16: a verdict on it needs CUDA")
             return one
         watch = Watch(self._before, str(defined.get("__file__", "")))
-        vars(one.arrays).update(on_import=self._on_import, watch=watch)
+        counts = self._interpreted and interpreter.has_kernels(defined)
+        vars(one.arrays).update(on_import=self._on_import, watch=watch, counts_launches=counts)
         if geometry is not None:
             vars(one.arrays)["own"] = partial(_made, maker, own, defined, one.arrays, geometry.n)
         problem = "" if geometry is None else geometry.descriptor
         one.adapted = Adapted(problem, batch, unknown, f"{maker.layer.family}_forward", dtype)
-        most = MAX_INTERPRETED if self._interpreted else 1 << 62
+        most = MAX_INTERPRETED if self._interpreted else None
         ModuleKernels(maker, watch, dtype, most, shape).offer(one)
         return one
 

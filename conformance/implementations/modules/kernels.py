@@ -13,7 +13,7 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from time import thread_time
 from typing import Any
 
@@ -23,6 +23,7 @@ from torch import nn
 from conformance.implementations.errors import KernelFailure
 from conformance.implementations.implementation import Implementation, Unsupported
 from conformance.implementations.modules import KEEPS
+from conformance.implementations.modules.interpreter import as_on_cuda
 from conformance.implementations.modules.layers import BY_AXIS, OF_NORMALISATION, WORDS, Maker, Values
 from conformance.implementations.modules.switches import Watch
 from conformance.implementations.vocabulary import vocabulary
@@ -63,11 +64,13 @@ CALLED = {
 
 
 class ModuleKernels:
-    """The kernels of one class, whose calls are watched for what they change in torch. Images have at most so many
-    elements; `shape` is that of the file's own image, if it has one."""
+    """The kernels of one class, whose calls are watched for what they change in torch. `most` is how many elements an
+    image may have in Triton's interpreter, where that runs them; `shape` is that of the file's own image, if it has
+    one."""
 
-    def __init__(self, maker: Maker, watch: Watch, dtype: str, most: int, shape: Sequence[int]) -> None:
-        self._maker, self._watch, self._dtype, self._most = maker, watch, dtype, most
+    def __init__(self, maker: Maker, watch: Watch, dtype: str, most: int | None, shape: Sequence[int]) -> None:
+        self._maker, self._watch, self._dtype = maker, watch, dtype
+        self._most, self._device = most or 1 << 62, nullcontext if most is None else as_on_cuda
         self._family, self._rank, self._alone = maker.layer.family, maker.layer.rank, maker.alone
         self._words = OF_NORMALISATION if self._alone else WORDS[self._family]
         self._copied = {"conv_bn": ("w", *CALLED), "avg_pool": (), "max_pool": ()}.get(self._family, ("w", "bias"))
@@ -235,7 +238,7 @@ class ModuleKernels:
         return self._graphs
 
     def _has_graph(self, values: Values, x: torch.Tensor) -> bool:
-        with suppress(Exception), torch.enable_grad():  # a problem that it cannot take has none
+        with suppress(Exception), self._device(), torch.enable_grad():  # a problem that it cannot take has none
             module = self._maker.make(self._maker.express(values)).to(x.device, x.dtype)
             return bool(module.requires_grad_(False)(x.requires_grad_()).requires_grad)
         return False
@@ -254,7 +257,7 @@ class ModuleKernels:
             object.__setattr__(module, "_conformance", _places(module, weights, values.get("k", 0)))
             return module
 
-        with self._watch.watching(), torch.no_grad():
+        with self._watch.watching(), self._device(), torch.no_grad():
             try:
                 fresh, start = made(), thread_time()
                 _put(fresh, weights)
