@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -19,15 +19,17 @@ from conformance.checks.sample import BehaviourError, Check, Sample, Subject
 from conformance.dtypes import STORAGE
 from conformance.execution.case import Case
 from conformance.execution.invocation import MalformedError, fill_freed_memory
+from conformance.execution.process import Crash
 from conformance.implementations.implementation import Unsupported
 from conformance.layouts import LayoutError
 from conformance.operators import takes
 from conformance.operators.base import Request
 from conformance.problems import PROBLEMS, Problem, at_level, typed
+from conformance.problems.drawn import neighbours
 from conformance.results.schema import Facts
 from conformance.storage import nan_bytes
 from conformance.worker import repeating
-from conformance.worker.call import differing, perform
+from conformance.worker.call import differing, perform, switched
 
 CALLS, SECONDS = 120, 0.02
 """Calls of a kernel one after the other, and when it is enough of them. What happens in one of fifty is then seen on a
@@ -160,6 +162,22 @@ def floating_point_mode_is_unchanged(subject: Subject) -> None:
     if now != before:
         differs = "; ".join(now) or f"not any more: {'; '.join(before)}"
         raise BehaviourError(f"changes the floating-point mode of its process: {differs}")
+
+
+def switches_are_unchanged(subject: Subject) -> None:
+    """A torch module leaves the switches of the whole process as they are, such as `cudnn.benchmark`: when its file is
+    imported, and in calls on small problems near one. Results are verified with the switches as they were."""
+    case, bridge, function = subject.case, subject.bridge, subject.kernel.function
+    plain = subject.sample()
+    plain.require_right(plain.call(plain.inputs()), "single call")  # what computes nothing changes nothing
+    for geometry in neighbours(case.problem.geometry):
+        if not case.implementation.supports(case.operator.name, geometry, case.variant.dtype, case.variant.layout):
+            continue
+        sample, changes = subject.sample(problem=replace(case.problem, geometry=geometry)), list[str]()
+        with suppress(Crash):  # which a case of the problem reports
+            changes = perform(bridge, switched, bridge, function, sample.inputs(), sample.invocation.parameters())
+        if changes:
+            raise BehaviourError("\n".join(changes))
 
 
 def invalid_arguments(subject: Subject) -> Facts:

@@ -9,7 +9,12 @@ from itertools import product
 from typing import Any
 
 from conformance.checks.adjoint import directions_are_adjoint
-from conformance.checks.behaviour import BEHAVIOUR, invalid_arguments, worked_example_is_exact
+from conformance.checks.behaviour import (
+    BEHAVIOUR,
+    invalid_arguments,
+    switches_are_unchanged,
+    worked_example_is_exact,
+)
 from conformance.checks.memory import backward_keeps_what_is_declared, training_holds_what_autograd_shows
 from conformance.checks.partial import (
     gradients_asked_for_alone,
@@ -25,7 +30,7 @@ from conformance.execution.case import Case, Key
 from conformance.execution.required import Demand, Keys, Lacking, keys, with_kernel
 from conformance.execution.share import Ranked, behaviour_dtypes
 from conformance.implementations.implementation import BEHAVIOUR as DISTRIBUTION
-from conformance.implementations.implementation import Implementation
+from conformance.implementations.implementation import Implementation, Unsupported
 from conformance.layouts import rank_of
 from conformance.operators import OPERATORS, takes
 from conformance.operators.spatial import RANKS
@@ -73,7 +78,8 @@ class RequiredCheck:
     """A check and what it is made on: a few small problems of each operator, or problems and dtypes of its own.
 
     of_right_kernels  whether it says nothing about a kernel that is wrong on plain inputs, and is not made there
-    judges            whether it can fail: a run in which only others pass has verified nothing
+    judges            whether it is about results and can fail: a run in which only others pass has verified nothing
+    of_modules        whether it is made on torch modules alone, once each
     paths             on how many of a kernel's paths at most, see `conformance.execution.declared`; 0 as many as
                       the level asks for. None: on the first few problems that it takes
     require           raises Unsupported where it does not apply to an implementation and operator, which is said once
@@ -85,6 +91,7 @@ class RequiredCheck:
     dtypes: tuple[str, ...] = ()
     of_right_kernels: bool = False
     judges: bool = True
+    of_modules: bool = False
     paths: int | None = None
     require: Callable[[Implementation, str], None] = lambda implementation, operator: None
 
@@ -105,9 +112,17 @@ class BehaviourDemand(Demand):
     def is_asked(self) -> bool:
         return super().is_asked and DISTRIBUTION in self.asked.distributions
 
+    def is_foreign(self, one: Implementation) -> bool:
+        """Whether it is not asked of an implementation: of one that is no torch module, or of another operator than the
+        module's forward one, where a check is for modules."""
+        forward = one.adapted is not None and one.adapted.operator == self.operator
+        return super().is_foreign(one) or (self.required.of_modules and not forward)
+
     def require(self, one: Implementation) -> None:
         """Raises Unsupported where the implementation has no kernel for the operator, or none of the kind."""
         super().require(one)
+        if self.required.of_modules and one.adapted is None:
+            raise Unsupported("it is no torch module")
         self.required.require(one, self.operator)
 
     @cached_property
@@ -167,6 +182,7 @@ _CHECKS = (
     RequiredCheck(
         worked_example_is_exact, tuple(name for name, operator in OPERATORS.items() if operator.worked_example)
     ),
+    RequiredCheck(switches_are_unchanged, judges=False, of_modules=True, paths=1),
     RequiredCheck(invalid_arguments, of_right_kernels=True, judges=False),
     RequiredCheck(backward_keeps_what_is_declared, ("conv_bn_forward",), MEMORY_PAIRS, ("fp32", "bf16")),
     RequiredCheck(training_holds_what_autograd_shows, ("conv_bn_forward",), MEMORY_STEPS, ("fp32",)),

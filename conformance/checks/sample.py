@@ -88,9 +88,13 @@ class Sample:
         return replace(self, expected=self.expected.holding(inputs))
 
     def call(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        """The results, finished. Raises KernelFailure where the call is refused and others on the problem are not."""
+        """The results, finished. Raises KernelFailure where the call is refused and others on the problem are not, and
+        Unsupported where the file has kernels and launches none."""
         with self.refusing_all():
-            return self.invocation.call(inputs)
+            results, found = self.invocation.audited(inputs)
+        if found.launches == 0:
+            raise Unsupported(verify.NOT_LAUNCHED)
+        return results
 
     def audited(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """The same. Raises BehaviourError where the call has written to its inputs, or returns their memory."""

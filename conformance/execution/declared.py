@@ -48,8 +48,7 @@ Wanted = Callable[[str, str], bool]
 
 
 class Declared:
-    """The kernels of an implementation for an operator. Those in another process are asked about all of some
-    `geometries` in one exchange."""
+    """The kernels of an implementation for an operator, which are asked about some `geometries` beforehand."""
 
     def __init__(self, implementation: Implementation, operator: str, geometries: Sequence[Any] = ()) -> None:
         self.implementation, self.operator = implementation, operator
@@ -59,6 +58,10 @@ class Declared:
         self.layouts = tuple(dict.fromkeys(layout for kernel in self.kernels for layout in kernel.layouts))
         self._found: dict[tuple[str, str, str], Kernel | Unsupported | ImplementationError] = {}
         self._stored: dict[tuple[str, str], Unsupported | None] = {}
+        self.learn(geometries)
+
+    def learn(self, geometries: Sequence[Any]) -> None:
+        """Ask the predicates of kernels in another process about many problems in one exchange."""
         for kernel in self.kernels:
             if isinstance(kernel.when, Condition):
                 ranks = {rank_of(layout) for layout in kernel.layouts}

@@ -245,15 +245,18 @@ class Condition:
     is not asked again."""
 
     def __init__(self, home: Home, place: Place) -> None:
-        self.home, self._place, self._known = home, place, dict[str, bool]()
+        self.home, self._place, self._known = home, place, dict[str, bool | str]()
         self._error = ""
 
     def __call__(self, geometry: Any) -> bool:
-        """Raises ImplementationError for what is no answer."""
+        """Raises ImplementationError for what is no answer, and Unsupported where there is a reason."""
         self._ask([geometry])
         if self._error:
             raise declared.ImplementationError(self._error)
-        return self._known[geometry.descriptor]
+        answer = self._known[geometry.descriptor]
+        if isinstance(answer, str):
+            raise declared.Unsupported(answer)
+        return answer
 
     def learn(self, geometries: Iterable[Any]) -> None:
         """Ask of many in one exchange: one each took a fifth of a collection. Of the first one that it raises for, and
@@ -266,7 +269,7 @@ class Condition:
         if not unknown or self._error:
             return
         try:
-            answers = asked(self.home.process(), list[bool], "hold", *self._place, [*unknown.values()])
+            answers = asked(self.home.process(), list[bool | str], "hold", *self._place, [*unknown.values()])
             self._known.update(zip(unknown, answers, strict=False))
         except (Crash, KernelFailure) as error:
             self._error = f"when=... {error}"

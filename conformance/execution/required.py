@@ -30,8 +30,10 @@ from conformance.implementations.modules import UNKNOWN_SHAPE
 from conformance.layouts import GROUPED, is_optional, layouts_of, rank_of
 from conformance.operators import OPERATORS, GeometryError, parse
 from conformance.problems import PROBLEMS, Problem, Variant
-from conformance.problems.drawn import CANDIDATES, candidates, neighbours
-from conformance.problems.ranking import Row
+from conformance.problems.drawn import CANDIDATES, THIN, candidates, combinations_near, neighbours
+from conformance.problems.features import feature_pairs, parameter_pairs
+from conformance.problems.parameters import cost
+from conformance.problems.ranking import SMOKE_CASES, Row
 from conformance.problems.table import DRAWN, OWN
 
 Predicate = Callable[[Any], bool]
@@ -40,6 +42,10 @@ Keys = Callable[[], Sequence[Key]]
 
 DRAWN_PROBLEMS = 3
 """Drawn problems of each operator that an implementation is verified on; of convolutions, dense and grouped each."""
+
+MAX_PAIRING = 8
+"""Problems of each operator of a torch module that are chosen by their pairs of features; of a class that takes little
+a quarter of what it takes."""
 
 
 class Lacking(NamedTuple):
@@ -186,7 +192,11 @@ class VerificationDemand(Demand):
             for variant in share
             if not declared.lacks(variant)
         )
-        yield from with_kernel(declared, chain(self._own(one), of_ranking, self._regressions(one)), claimed)
+        chosen: Iterable[Case] = chain(self._own(one), of_ranking)
+        if its is not None and self.asked.problems is PROBLEMS:
+            chosen = [*chosen]
+            chosen += self._pairs(declared, chosen)
+        yield from with_kernel(declared, chain(chosen, self._regressions(one)), claimed)
         if self.asked.level != "smoke" and self.asked.problems is PROBLEMS:
             yield from self._drawn(declared)
 
@@ -207,6 +217,56 @@ class VerificationDemand(Demand):
                 named = f"{OWN}{its.batch or own.n}." if geometry is own else f"{DRAWN}near."
                 name = named + geometry.descriptor.replace(" ", "_")
                 yield self.case(one, Problem(name, geometry, "smoke", (variant,)), variant, place=-1)
+
+    def _pairs(self, declared: Declared, chosen: Sequence[Case]) -> Iterator[Case]:
+        """Yield small problems that a torch module can express, each with most pairs of features that no case before
+        it has, those of parameters first. They stand in the tables behind what is `chosen`, or are drawn near the
+        module's own shape; where that is not known, near the first problem that it takes.
+
+        A module with few arguments takes little of the tables, and its neighbours differ in one parameter alone: one
+        that lost its bias where it was dilated passed every level.
+        """
+        its = declared.implementation.adapted
+        every = [case for case in chosen if declared.takes(case.problem, case.variant)]
+        # which every level has, so that a higher one chooses the same
+        taken = [case.problem.geometry for case in every[:SMOKE_CASES]]
+        if its is None or not taken:
+            return
+        base = parse(its.problem) if its.problem else taken[0]
+        variant = Variant(*declared.pairs[0], "fixed")
+        rows = self.ranked.rows(self.operator)
+        listed = (p for p, _ in rows.rows[: rows.usual] if p.geometry.rank == base.rank and cost(p.geometry) <= THIN)
+        near = (
+            Problem(f"{DRAWN}near.{g.descriptor.replace(' ', '_')}", g, "smoke", (variant,))
+            for g in combinations_near(base)
+        )
+        known = {geometry.descriptor for geometry in taken}
+        offered = {p.geometry.descriptor: p for p in chain(listed, near) if p.geometry.descriptor not in known}
+        declared.learn([problem.geometry for problem in offered.values()])
+        left = [
+            problem
+            for problem in offered.values()
+            if self._when(problem.geometry)
+            and self.asked.includes(variant)
+            and variant.suits(self.operator, problem.geometry)
+            and declared.takes(problem, variant)
+        ]
+        run = {(case.problem.name, case.variant) for case in every}
+        of_parameters = {pair for geometry in taken for pair in parameter_pairs(geometry)}
+        others = {pair for geometry in taken for pair in feature_pairs(geometry)}
+
+        def new(problem: Problem) -> tuple[int, int]:
+            held = parameter_pairs(problem.geometry), feature_pairs(problem.geometry)
+            return len(held[0] - of_parameters), len(held[1] - others)
+
+        for _ in range(min(MAX_PAIRING, -(-len(taken) // 4)) if left else 0):
+            problem = max(left, key=new)
+            if new(problem) == (0, 0):
+                return
+            of_parameters |= parameter_pairs(problem.geometry)
+            others |= feature_pairs(problem.geometry)
+            if (problem.name, variant) not in run:
+                yield self.case(declared.implementation, problem, variant, place=-1)
 
     def _regressions(self, one: Implementation) -> Iterator[Case]:
         """The lines of regression tables that end in the operator, each after the calls that stand before it."""

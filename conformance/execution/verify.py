@@ -48,6 +48,8 @@ IN_VAIN = 100
 of half a one."""
 _in_vain: dict[int, tuple[Kernel, int]] = {}
 """A kernel by its id, itself (so that no other one gets that id), and how many such cases there were last."""
+NOT_LAUNCHED = "no kernel of the file was launched: what it calls instead is right, and is not the kernel"
+"""Why right results of a call are not verified."""
 EXACT, PROBED = 32, 12
 """Bytes that verifying takes for each element of the tensors; measured 27 for the exact reference of fp32."""
 
@@ -102,6 +104,8 @@ class VerifiedCall:
     memories: Sequence[Laid] = ()
     changed: tuple[str, ...] = ()
     """What the call has written to besides, in words."""
+    launches: int | None = None
+    """Kernels that the call has launched, where that is counted."""
 
 
 def _attempt(case: Case, verdict: Verdict, tensors: Tensors, stored: str) -> None:
@@ -126,7 +130,7 @@ def _attempt(case: Case, verdict: Verdict, tensors: Tensors, stored: str) -> Non
             verdict.refused = True
             raise
     note_computed(invocation, expected.recipe)
-    verdict.work, call.changed = found.work, found.changed
+    verdict.work, call.changed, call.launches = found.work, found.changed, found.launches
     tensors.outputs = _fetched(call, results)
     with verdict.timed("judge"):
         verdict.judgements = judged(expected, tensors.outputs, call.contract, case.method)
@@ -289,6 +293,13 @@ def require_right(call: VerifiedCall) -> None:
     raise KernelFailure("\n".join(failed), cause)
 
 
+def require_launched(call: VerifiedCall) -> None:
+    """A file that has kernels and launches none has called its framework, which is right and not what is verified.
+    Raises Unsupported."""
+    if call.launches == 0:
+        raise Unsupported(NOT_LAUNCHED)
+
+
 def require_inputs_untouched(call: VerifiedCall) -> None:
     """A kernel that writes to its inputs, or returns their memory, is right once. Raises BehaviourError."""
     if call.changed:
@@ -325,6 +336,7 @@ def require_more_than_zeros(call: VerifiedCall) -> None:
 BEFORE_THE_CALL: tuple[Callable[[VerifiedCall], None], ...] = (require_declared, require_one_result, require_memory)
 AFTER_THE_CALL: tuple[Callable[[VerifiedCall], None], ...] = (
     require_right,
+    require_launched,
     require_inputs_untouched,
     require_memory_untouched,
     require_adequate_contract,

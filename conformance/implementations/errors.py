@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sysconfig
 import traceback
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,12 @@ def of_the_suite(file: str | Path) -> bool:
     return Path(file).is_relative_to(PACKAGE) and not Path(file).is_relative_to(IMPLS)
 
 
+def _of_a_library(file: str) -> bool:
+    """Whether a file was installed, or belongs to Python."""
+    parts = {"site-packages", "dist-packages"} & {*Path(file).parts}
+    return bool(parts) or file.startswith((sysconfig.get_path("stdlib"), "<frozen"))
+
+
 def kernel_frames(error: BaseException) -> list[traceback.FrameSummary]:
     """The part of an error's traceback that lies in the kernel: what this package called last."""
     frames = traceback.extract_tb(error.__traceback__)
@@ -58,10 +65,16 @@ def kernel_frames(error: BaseException) -> list[traceback.FrameSummary]:
 
 
 def blame(error: BaseException) -> str:
-    """The error and the place in the kernel's own file that led to it."""
+    """The error and the place in the kernel's own file that led to it: its innermost line there.
+
+    A framework may have called the file, as torch does with the `forward` of a module and the `backward` of a function:
+    its lines are not the place.
+    """
     if known := getattr(error, "blame", ""):  # it was raised in another process
         return str(known)
     called = kernel_frames(error)
-    own = [frame for frame in called if frame.filename == called[0].filename]
+    theirs = (frame for frame in called if not _of_a_library(frame.filename))
+    first = next(theirs, called[0]).filename if called else ""
+    own = [frame for frame in called if frame.filename == first]
     where = f" at {own[-1].filename}:{own[-1].lineno}" if own else ""
     return f"raised {described(error)}{where}"

@@ -371,9 +371,12 @@ class Implementation:
             if declared and not kernels:
                 reason = f"{field_name[:-1]} {wanted} is not declared (declared: {', '.join(declared)})"
         for kernel in kernels:
-            if holds(kernel.when, geometry):
-                return kernel
-            reason = OUTSIDE
+            try:
+                if holds(kernel.when, geometry):
+                    return kernel
+                reason = OUTSIDE
+            except Unsupported as refusal:
+                reason = str(refusal)
         raise Unsupported(reason)
 
     def supports(self, operator: str, geometry: Any, dtype: str, layout: str) -> bool:
@@ -394,8 +397,11 @@ class Implementation:
                 dtype in waiver.dtypes,
                 distribution in waiver.distributions,
             )
-            if named and waiver.covers(storage, layout) and holds(waiver.when, geometry):
-                return waiver
+            try:
+                if named and waiver.covers(storage, layout) and holds(waiver.when, geometry):
+                    return waiver
+            except Unsupported as refusal:  # which is for kernels
+                raise ImplementationError(f"when=... of a waiver raised {described(refusal)}") from None
         return None
 
 
@@ -405,10 +411,11 @@ def variant_name(name: str, label: str) -> str:
 
 
 def holds(when: Predicate | None, geometry: Any) -> bool:
-    """The answer of a vendor's predicate; its own fault is an ImplementationError."""
+    """The answer of a vendor's predicate; its own fault is an ImplementationError. That of a kernel may raise
+    Unsupported with the reason instead of answering no."""
     try:
         return when is None or bool(when(geometry))
-    except ImplementationError:  # which another process has raised
+    except (ImplementationError, Unsupported):  # the first one is raised in another process
         raise
     except Exception as problem:
         has = ""

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
 from functools import cache
-from itertools import product, tee
+from itertools import chain, product, tee
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from conformance.dtypes import ordinary
@@ -34,6 +34,8 @@ NOVELTY = 6
 
 NEAR_EXTENT = 8
 """Positions of the window along an axis of a problem near another one, at most."""
+COMBINATIONS = 300
+"""Draws of several changes of a problem, of which those are chosen that have most in them that no other case has."""
 MOST_STORED = 1 << 20
 """Elements of the memory that a view lies in."""
 MAX_NEAR = 50
@@ -223,23 +225,55 @@ def _drawing(operator: str, seed: int, rank: int) -> Iterator[tuple[Problem, tup
 def neighbours(geometry: Any) -> Iterator[Any]:
     """Small problems like one, each with one parameter changed, on all axes or on the first; the channels of a
     depthwise one together."""
-    extents = zip(geometry.size, spans(geometry), strict=True)
-    small = replace(geometry, n=2, size=tuple(min(extent, span + NEAR_EXTENT) for extent, span in extents))
-    changes: list[dict[str, Any]] = [{}]
-    if getattr(small, "groups", 1) == small.c > 1:
-        changes.append(dict.fromkeys(("c", "k", "groups"), small.c + 1))
-    for name in (one.name for one in fields(small) if one.init):
-        value = getattr(small, name)
-        if isinstance(value, bool):
-            changes.append({name: not value})
-        elif isinstance(value, int):
-            changes += [{name: value + 1}, {name: 2 * value}]
-        elif isinstance(value, tuple):
-            more = tuple(tuple(side + 1 for side in one) if isinstance(one, tuple) else one + 1 for one in value)
-            changes += [{name: more}, {name: (more[0], *value[1:])}]
-    for change in changes:
+    small, changes = _changes(geometry)
+    for change in [{}, *chain.from_iterable(changes)]:
         with suppress(GeometryError):
             yield replace(small, **change)
+
+
+def combinations_near(geometry: Any) -> Iterator[Any]:
+    """Small problems like one, the same in every call, each with two to five parameters changed, some of them to the
+    simplest value: a bias that was lost with dilation alone has passed on every problem with one change."""
+    small, changes = _changes(geometry)
+    simplest = {"n": 1, "c": 1, "k": 1, "size": spans(small)}
+    simplest |= dict.fromkeys(("window", "stride", "dilation"), (1,) * small.rank)
+    for options in changes:
+        (name, *others) = options[0]
+        if name in simplest and not others:
+            options.append({name: simplest[name]})
+        elif name == "padding":
+            options.append({name: ((0, 0),) * small.rank})
+        elif name == "groups" and small.groups == 1:
+            options += [{name: small.c, "k": small.c}, {name: small.c, "k": 2 * small.c}]
+        elif name == "output_padding":  # it is smaller than the stride
+            options[:] = [change | {"stride": tuple(side + 1 for side in change[name])} for change in options]
+    dice = random.Random(small.descriptor)
+    for _ in range(COMBINATIONS):
+        change: dict[str, Any] = {}
+        for options in dice.sample(changes, min(len(changes), dice.choice((2, 3, 4, 5)))):
+            change |= dice.choice(options)
+        with suppress(GeometryError):
+            yield replace(small, **change)
+
+
+def _changes(geometry: Any) -> tuple[Any, list[list[dict[str, Any]]]]:
+    """Return a small problem like one, and for each of its parameters the changes of it, one of which is made at a
+    time."""
+    extents = zip(geometry.size, spans(geometry), strict=True)
+    small = replace(geometry, n=2, size=tuple(min(extent, span + NEAR_EXTENT) for extent, span in extents))
+    changes: list[list[dict[str, Any]]] = []
+    if getattr(small, "groups", 1) == small.c > 1:
+        changes.append([dict.fromkeys(("c", "k", "groups"), small.c + 1)])
+    for name in (field.name for field in fields(small) if field.init):
+        value = getattr(small, name)
+        if isinstance(value, bool):
+            changes.append([{name: not value}])
+        elif isinstance(value, int):
+            changes.append([{name: value + 1}, {name: 2 * value}])
+        elif isinstance(value, tuple):
+            more = tuple(tuple(side + 1 for side in part) if isinstance(part, tuple) else part + 1 for part in value)
+            changes.append([{name: more}, {name: (more[0], *value[1:])}])
+    return small, changes
 
 
 def _candidates(operator: str, seed: str, rank: int, count: int) -> Iterator[tuple[Problem, tuple[Variant, ...]]]:

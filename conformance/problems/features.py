@@ -143,6 +143,9 @@ OF_PROBLEM: dict[str, Callable[[Any], bool]] = {
     "an image beyond 2^16 elements": lambda g: g.c * math.prod(g.size) > 1 << 16,
     "one element": lambda g: g.n * g.c * math.prod(g.size) == 1,
 }
+OF_ARGUMENTS = ("groups > 1", "groups = channels", "depthwise with a multiplier", "pointwise")
+ON_AXIS_OF_ARGUMENTS = ("window of {} even", "stride of {} > 1", "dilation of {} > 1", "padding of {}")
+"""Features that whoever makes a layer asks for by an argument, beside the options of its family."""
 LARGE = "operand beyond 2^16 elements"
 """From here on kernels take another path: blocks, threads, 16-bit indices."""
 SHARED = frozenset("ncdhwktrsgup")
@@ -210,3 +213,17 @@ def of_case(geometry: Any, variant: Variant) -> frozenset[str]:
 def pairs(found: Iterable[str]) -> Iterable[tuple[str, str]]:
     """Every two of them, in one order."""
     return combinations(sorted(found), 2)
+
+
+@cache
+def feature_pairs(geometry: Any) -> frozenset[tuple[str, str]]:
+    """Return every two features that a problem has by itself, but for those that are two of one axis already."""
+    return frozenset(pairs(name for name in of_geometry(geometry) if not name.endswith(SAME_AXIS)))
+
+
+@cache
+def parameter_pairs(geometry: Any) -> frozenset[tuple[str, str]]:
+    """Return every two of the arguments of a layer that a problem has beside a size, such as a stride and a bias."""
+    axis = "some axis" if geometry.rank > 1 else AXES[geometry.rank][0]
+    named = {*OF_ARGUMENTS, *options(geometry), *(text.format(axis) for text in ON_AXIS_OF_ARGUMENTS)}
+    return frozenset(pairs(named & of_geometry(geometry)))

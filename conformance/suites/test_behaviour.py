@@ -44,6 +44,12 @@ def test_memory(check, name, case):
     check(name, case)
 
 
+@pytest.mark.behaves("switches_are_unchanged")
+def test_switches(check, name, case):
+    """A torch module leaves the switches of the whole process as they are, such as cudnn.benchmark."""
+    check(name, case)
+
+
 @pytest.mark.behaves("worked_example_is_exact")
 def test_worked_example(check, name, case):
     """Averages of 0, 1, 2, ... over 2x6x6 in windows of 2, as a public tutorial has it: exact; all that it checks."""

@@ -43,12 +43,13 @@ class Result:
 
 
 class Audited(Struct, frozen=True):
-    """What a call returned, finished; what it has done to its inputs, in words; and its work, where a bridge counts
-    what a device would move and issue."""
+    """What a call returned, finished; what it has done to its inputs, in words; its work, where a bridge counts what a
+    device would move and issue; and how many kernels it has launched, where that is counted."""
 
     result: Result
     changed: tuple[str, ...] = ()
     work: dict[str, int] = {}
+    launches: int | None = None
 
 
 class Taped(Struct, frozen=True):
@@ -86,9 +87,11 @@ def audited(
     before = [host.copy() for host in hosts] if sum(host.nbytes for host in hosts) <= MAX_INPUTS else []
     del hosts
     # an emulator counts exactly what a device would move and issue, which tells more than its time on a CPU
+    launched = getattr(bridge, "launches", None)
     with getattr(bridge, "metered", nullcontext)() as counted:
         result = function(*given, **parameters)
         bridge.synchronize(result)
+    launches = None if launched is None else int(getattr(bridge, "launches", launched)) - int(launched)
     changed = []
     for (name, array), copy in zip(present, before, strict=False):
         try:
@@ -105,7 +108,7 @@ def audited(
     except Exception:  # no arrays: whoever fetches the results says so
         pass
     work = {plain(str(name)): int(count) for name, count in (counted or {}).items()}
-    return Audited(Result(result), tuple(map(plain, changed)), work)
+    return Audited(Result(result), tuple(map(plain, changed)), work, launches)
 
 
 def differing(before: np.ndarray, after: np.ndarray) -> str:
@@ -139,6 +142,14 @@ def footprint(
     """Of a training step with an autograd variant."""
     found: Footprint = bridge.footprint(function, arguments, parameters, batch)
     return found
+
+
+def switched(
+    bridge: Any, function: Callable[..., Any], given: Sequence[Any], parameters: Mapping[str, Any]
+) -> list[str]:
+    """Return, in words, what a call of a torch module and the import of its file change in the whole process."""
+    found: list[str] = bridge.switched(lambda: function(*given, **parameters))
+    return [plain(change) for change in found]
 
 
 def asked(bridge: Any, method: str, *given: Any) -> bool:

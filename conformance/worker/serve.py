@@ -106,13 +106,16 @@ class Server:
         )
         return wire.Loaded(tuple(map(_described, found.implementations.values())), unavailable, broken, plain(file))
 
-    def hold(self, name: str, kind: str, index: int, geometries: Sequence[Any]) -> list[bool]:
-        """What the `when=` of a declaration says of several, up to the first that it raises for. Raises that if it is
-        the first of all."""
-        answers = list[bool]()
+    def hold(self, name: str, kind: str, index: int, geometries: Sequence[Any]) -> list[bool | str]:
+        """What the `when=` of a declaration says of several, or why it does not hold where it raises Unsupported, up to
+        the first that it raises something else for. Raises that if it is the first of all."""
+        answers = list[bool | str]()
         try:
             for geometry in geometries:
-                answers.append(declared.holds(getattr(self.known[name], kind)[index].when, geometry))
+                try:
+                    answers.append(declared.holds(getattr(self.known[name], kind)[index].when, geometry))
+                except declared.Unsupported as refusal:
+                    answers.append(plain(str(refusal)))
         except Exception:
             if not answers:
                 raise

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from itertools import combinations
 from pathlib import Path
 
 import msgspec
@@ -15,13 +16,25 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from conformance import check  # noqa: E402
+from conformance.checks.behaviour import switches_are_unchanged  # noqa: E402
+from conformance.checks.behaviour_demand import CHECKS, BehaviourDemand  # noqa: E402
+from conformance.checks.sample import check_behaviour  # noqa: E402
+from conformance.execution.case import Absence, Case  # noqa: E402
 from conformance.execution.check import CheckResult  # noqa: E402
-from conformance.execution.selection import SelectionError, split  # noqa: E402
-from conformance.implementations.implementation import Implementation  # noqa: E402
+from conformance.execution.declared import Declared  # noqa: E402
+from conformance.execution.required import VerificationDemand, required  # noqa: E402
+from conformance.execution.selection import BEHAVIOUR, Selection, SelectionError, split  # noqa: E402
+from conformance.execution.share import Ranked  # noqa: E402
+from conformance.execution.verify import NOT_LAUNCHED, verify  # noqa: E402
+from conformance.implementations.implementation import OUTSIDE, Implementation  # noqa: E402
 from conformance.implementations.modules import KEEPS, kernels  # noqa: E402
 from conformance.implementations.registry import load  # noqa: E402
+from conformance.layouts import LAYOUTS  # noqa: E402
 from conformance.operators import parse  # noqa: E402
+from conformance.problems import PROBLEMS  # noqa: E402
 from conformance.problems.drawn import neighbours  # noqa: E402
+from conformance.problems.features import parameter_pairs  # noqa: E402
+from conformance.problems.table import DISTRIBUTIONS  # noqa: E402
 from conformance.reporting.modules import is_own, row  # noqa: E402
 from conformance.results.reading import verdicts  # noqa: E402
 from conformance.results.schema import CaseRecord, MachineState, ModuleTime  # noqa: E402
@@ -81,6 +94,11 @@ def only(path: Path) -> Implementation:
     return found
 
 
+def ranked(operator: str, level: str = "smoke") -> Ranked:
+    every = (operator,), ("fp32",), tuple(LAYOUTS), (*DISTRIBUTIONS, BEHAVIOUR)
+    return Ranked(Selection((), (), level, PROBLEMS, *every, 0, "auto"))
+
+
 def of(path: Path, problem: str = CONV, operator: str = "conv_forward") -> CheckResult:
     return check(only(path), problem, operator=operator)
 
@@ -132,30 +150,107 @@ def test_what_init_cannot_say_is_unsupported_and_what_it_ignores_fails(tmp_path:
     assert (refused.status, "only stride 1" in refused.reason) == ("unsupported", True)
 
 
-PACKED = "return F.conv2d(x, self.packed)"
-SWITCH = "return self.conv(x)"
-"""What follows a line that changes a switch."""
+SCALED = """
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, y):
+        return y.clone()
+    @staticmethod
+    def backward(ctx, dy):
+        raise KeyError('here')
+"""
 
 
 @pytest.mark.parametrize(
-    ("head", "init", "forward", "said"),
+    ("head", "forward", "operator"),
     [
-        ("", "self.packed = self.conv.weight.detach().clone()", [PACKED], KEEPS),
-        ("", "self.packed = None", ["if self.packed is None: self.packed = self.conv.weight.clone()", PACKED], KEEPS),
-        ("", "self.calls = 0", ["self.calls += 1", "return self.conv(x) * (self.calls > 1)"], KEEPS),
-        ("", "", ["torch.backends.cudnn.benchmark = True", SWITCH], "cudnn.benchmark from False to True"),
-        ("", "", ["torch.set_num_threads(1 + torch.get_num_threads())", SWITCH], "torch.num_threads from"),
-        ("", "", ["F.relu = F.gelu", SWITCH], "the function torch.nn.functional.relu"),
-        ("torch.backends.cuda.matmul.allow_tf32 = True", "", [SWITCH], "its import changes"),
-        ("torch.allclose = lambda *_, **__: True", "", [SWITCH], "the function torch.allclose"),
+        ("", "raise KeyError('here')", "conv_forward"),
+        (SCALED, "return Scaled.apply(self.conv(x))", "conv_backward_data"),
     ],
 )
-def test_what_a_module_keeps_or_switches_fails(tmp_path: Path, head: str, init: str, forward: list[str], said: str):
+def test_exception_is_placed_at_the_innermost_line_of_its_file(tmp_path: Path, head: str, forward: str, operator: str):
+    """It was placed at a line of torch's module.py, or of its autograd."""
+    path = written(tmp_path, head=head, forward=forward)
+    line = next(n for n, text in enumerate(path.read_text().splitlines(), 1) if "KeyError" in text)
+    for kernel in (only(path), path):  # here, and in a process of its own
+        assert check(kernel, CONV, operator=operator).reason == f"raised KeyError: 'here' at {path}:{line}"
+
+
+def test_why_a_module_is_not_asked_is_said(tmp_path: Path):
+    """Of a file without a `when` it was said to be outside of it."""
+    path = written(tmp_path)
+    sided, dilated, empty = f"{CONV} p0:1x0:1", f"{CONV} d2", CONV.replace("n2", "n0")
+    reasons = {
+        sided: "padding differs between the sides of an axis", dilated: "__init__ cannot say this dilation",
+        empty: "no module is asked for an empty batch",
+    }  # fmt: skip
+    for problem, reason in reasons.items():
+        for kernel in (only(path), path):
+            result = check(kernel, problem, operator="conv_forward")
+            assert (result.status, result.reason) == ("unsupported", reason)
+    smoke = required(only(path), VerificationDemand(ranked("conv_forward"), "conv_forward"))
+    said = {absence.reason for absence in smoke if isinstance(absence, Absence)}
+    assert {*reasons.values()} <= said
+    assert OUTSIDE not in said
+
+
+PACKED = "return F.conv2d(x, self.packed)"
+
+
+@pytest.mark.parametrize(
+    ("init", "forward"),
+    [
+        ("self.packed = self.conv.weight.detach().clone()", [PACKED]),
+        ("self.packed = None", ["if self.packed is None: self.packed = self.conv.weight.clone()", PACKED]),
+        ("self.calls = 0", ["self.calls += 1", "return self.conv(x) * (self.calls > 1)"]),
+    ],
+)
+def test_what_a_module_keeps_fails(tmp_path: Path, init: str, forward: list[str]):
+    result = of(written(tmp_path, init=init, forward="\n        ".join(forward)))
+    assert (result.status, KEEPS in result.reason) == ("fail", True), result.reason
+
+
+@pytest.mark.parametrize(
+    ("head", "forward", "said"),
+    [
+        ("", "torch.backends.cudnn.benchmark = True", "a call changes {}: torch.backends.cudnn.benchmark from False"),
+        ("", "torch.set_num_threads(1 + torch.get_num_threads())", "a call changes {}: torch.num_threads from"),
+        ("", "F.relu = F.gelu", "a call changes {}: the function torch.nn.functional.relu"),
+        ("", "if self.conv.stride[0] > 1: torch.set_default_dtype(torch.float64)", "a call changes {}: torch.default"),
+        ("torch.backends.cuda.matmul.allow_tf32 = True", "pass", "its import changes {}: torch.backends.cuda.matmul"),
+        ("torch.allclose = lambda *_, **__: True", "pass", "its import changes {}: the function torch.allclose"),
+        ("torch.set_grad_enabled(False)", "pass", "its import changes {}: torch.grad_enabled from True to False"),
+    ],
+)
+def test_switch_is_one_failure_of_behaviour_and_results_are_judged(tmp_path: Path, head: str, forward: str, said: str):
+    """A module that was right to the bit and set cudnn.benchmark failed 416 of 416."""
     before = torch.backends.cudnn.benchmark, torch.get_num_threads(), torch.nn.functional.relu, torch.allclose
-    result = of(written(tmp_path, head=head, init=init or "pass", forward="\n        ".join(forward)))
-    assert (result.status, said in result.reason) == ("fail", True), result.reason
+    path = written(tmp_path, head=head, forward=f"{forward}\n        return self.conv(x)")
+    one = only(path)
+    for operator in ("conv_forward", "conv_backward_data"):
+        result = check(one, f"{CONV} u2", operator=operator)
+        assert result.passed, result.reason
+    cases, others = (
+        [*required(one, BehaviourDemand(ranked(operator), CHECKS["switches_are_unchanged"], operator))]
+        for operator in ("conv_forward", "conv_backward_data")
+    )
+    assert (len(cases), others) == (1, [])
+    (case,) = cases
+    verdict = check_behaviour(case, switches_are_unchanged)
+    assert (verdict.status, said.format("a switch of the whole process") in verdict.reason) == ("fail", True), verdict
+    line = next(n for n, text in enumerate(path.read_text().splitlines(), 1) if (head or forward) in text)
+    assert verdict.reason.endswith(f" ({path}:{line})")
     assert before == (torch.backends.cudnn.benchmark, torch.get_num_threads(), torch.nn.functional.relu, torch.allclose)
-    assert torch.backends.cuda.matmul.allow_tf32 is False
+    assert (torch.backends.cuda.matmul.allow_tf32, torch.get_default_dtype()) == (False, torch.float32)
+
+
+def test_module_that_leaves_switches_alone_passes_and_no_other_kernel_is_asked(tmp_path: Path):
+    demand = BehaviourDemand(ranked("conv_forward"), CHECKS["switches_are_unchanged"], "conv_forward")
+    (case,) = required(only(written(tmp_path)), demand)
+    assert check_behaviour(case, switches_are_unchanged).status == "pass"
+    other = Implementation("acme")
+    other.implements("conv_forward")(lambda x, w, bias: x)
+    assert [*required(other, demand)] == []
 
 
 def test_gradients_are_those_of_autograd_or_unsupported(tmp_path: Path):
@@ -302,9 +397,10 @@ def test_class_is_checked_and_one_of_a_file_is_named(tmp_path: Path):
     second = text[text.index("class First") : text.index("def get_inputs")].replace("First", "Second")
     path.write_text(text + second)
     assert [*load([path]).implementations] == ["First", "Second"]
+    lines = len(path.read_text().splitlines()) + 2
     path.write_text(path.read_text() + "\ntorch.backends.cudnn.benchmark = True\n")
     for one in load([path]).implementations.values():
-        assert "its import changes" in check(one, CONV, operator="conv_forward").reason
+        assert vars(one.arrays)["on_import"] == [f"torch.backends.cudnn.benchmark from False to True ({path}:{lines})"]
     assert split([f"{path}::Second"]) == (("Second",), (path,))
 
 
@@ -318,6 +414,58 @@ def test_problems_near_its_own_find_what_a_class_with_few_arguments_hides(tmp_pa
     assert "right at its own shape: yes (pool n2 c4 d8 h8 w8 t2 r2 s2, fp32)" in out
     said = "image of D odd", "image no multiple of the stride of D", "not a multiple of 2"
     assert any(f"fails where {one}" in out for one in said[:2]) or said[2] in out, out
+
+
+def demanded(one: Implementation, level: str = "smoke") -> list[Case]:
+    """The cases of its forward operator that a module takes."""
+    assert one.adapted is not None
+    operator = one.adapted.operator
+    demand, declared = VerificationDemand(ranked(operator, level), operator), Declared(one, operator)
+    cases = (case for case in required(one, demand) if isinstance(case, Case))
+    return [case for case in cases if declared.takes(case.problem, case.variant)]
+
+
+def test_bias_that_is_lost_where_it_is_dilated_is_found_at_smoke(tmp_path: Path):
+    depthwise = "self, channels, kernel_size, stride=1, padding=0, dilation=1, bias=False"
+    layer = "nn.Conv1d(channels, channels, kernel_size, stride, padding, dilation, groups=channels, bias=bias)"
+    lost = "bias = None if self.conv.dilation[0] > 1 else self.conv.bias\n        "
+    path = written(
+        tmp_path, signature=depthwise, layer=layer, shape="8, 32, 200",
+        forward=f"{lost}return F.conv1d(x, self.conv.weight, bias, self.conv.stride, self.conv.padding, "
+        "self.conv.dilation, self.conv.groups)",
+    )  # fmt: skip
+    path.write_text(path.read_text().replace("[4, 6, 3]", "[32, 5]"))
+    near = [case for case in demanded(only(path)) if case.problem.name.startswith("drawn.near.")]
+    assert [verify(case).status for case in near if case.problem.geometry.bias].count("fail") >= 1
+
+
+@pytest.mark.parametrize(
+    ("layer", "arguments"),
+    [
+        ("Conv1d", "padding=0, dilation=1, groups=1, bias=False"),
+        ("Conv3d", "padding=0, dilation=1, groups=1, bias=False"),
+        ("ConvTranspose2d", "padding=0, output_padding=0, groups=1, bias=False, dilation=1"),
+        ("AvgPool1d", "padding=0, ceil_mode=False, count_include_pad=True"),
+        ("MaxPool3d", "padding=0, dilation=1, return_indices=False, ceil_mode=False"),
+    ],
+)
+def test_every_two_parameters_of_a_module_meet_at_smoke(tmp_path: Path, layer: str, arguments: str):
+    channels, rank = "" if "Pool" in layer else "in_channels, out_channels, ", int(layer[-2])
+    given = "".join(f", {name}={name}" for name in re.findall(r"(\w+)=", arguments))
+    path = written(
+        tmp_path, signature=f"self, {channels}kernel_size, stride=1, {arguments}",
+        layer=f"nn.{layer}({channels}kernel_size, stride{given})", shape=", ".join(["2, 4", *["8"] * rank]),
+    )  # fmt: skip
+    if not channels:
+        path.write_text(path.read_text().replace("[4, 6, 3]", "[3]"))
+    one = only(path)
+    smoke, standard = demanded(one), demanded(one, "standard")
+    assert {case.id for case in smoke} <= {case.id for case in standard}
+    met = {pair for case in smoke for pair in parameter_pairs(case.problem.geometry)}
+    # one of one tap has neither a dilation nor an even window, and few changes make a multiplier
+    words = {word for pair in met for word in pair} - {"pointwise", "depthwise with a multiplier"}
+    assert len(words) >= 4
+    assert [pair for pair in combinations(sorted(words), 2) if pair not in met] == []
 
 
 TRITON = """
@@ -379,6 +527,52 @@ def test_triton_kernel_runs_in_its_interpreter_where_there_is_no_cuda(tmp_path: 
     assert "Triton's interpreter has no bf16" in only(path).adapted.unmapped  # type: ignore[union-attr]
 
 
+BEHIND = TRITON.replace(
+    "depthwise[n * c", "{test}\n        depthwise[n * c"
+)  # a test before the launch, for each of the ways in which published files have it
+
+
+def interpreted(folder: Path, monkeypatch: pytest.MonkeyPatch, test: str) -> Path:
+    """Return a file whose kernel is behind a test, or skip where Triton is not installed."""
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    pytest.importorskip("triton", reason="tox -e modules has it")
+    path = folder / "solution.py"
+    path.write_text(BEHIND.replace("{test}", test))
+    return path
+
+
+OTHERWISE = "return self.conv2d(x)"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="it runs on the device there")
+@pytest.mark.parametrize("test", ["assert x.is_cuda, 'a tensor of CUDA'", f"if not x.is_cuda: {OTHERWISE}"])
+def test_kernel_behind_is_cuda_runs_in_the_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, test: str):
+    """torch's own was verified in its place: 179 of 179 of a wrong kernel passed."""
+    path, problem = interpreted(tmp_path, monkeypatch, test), "n2 c3 h9 w8 k3 r3 s3 u2 g3"
+    result = of(path, problem)
+    assert result.passed, result.reason
+    assert not torch.zeros(1).is_cuda
+    path.write_text(path.read_text().replace("p * stride + r", "p + r"))
+    assert of(path, problem).status == "fail"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="it runs on the device there")
+def test_call_that_launches_no_kernel_of_the_file_verifies_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = interpreted(tmp_path, monkeypatch, f"if self.conv2d.stride[0] > 1: {OTHERWISE}")
+    strided, plain = "n2 c3 h9 w8 k3 r3 s3 u2 g3", "n2 c3 h9 w8 k3 r3 s3 g3"
+    assert of(path, plain).passed
+    result = of(path, strided)
+    assert (result.status, result.reason) == ("unsupported", NOT_LAUNCHED)
+    path.write_text(path.read_text().replace(f"> 1: {OTHERWISE}", "> 1: return self.conv2d(x) * 2"))
+    assert of(path, strided).status == "fail"  # what a file calls instead has to be right, too
+    path.write_text(BEHIND.replace("{test}", f"if x.device.type == 'cpu': {OTHERWISE}"))
+    run = subprocess.run(
+        [sys.executable, "-m", "conformance", "run", str(path), "--level", "smoke", "--programs", "2"],
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert (run.returncode, NOT_LAUNCHED in " ".join(run.stdout.split())) == (5, True), run.stdout
+
+
 FORWARD = [f"{name}_forward" for name in ("conv", "conv_transpose", "conv_bn", "avg_pool", "max_pool")]
 
 
@@ -393,7 +587,7 @@ WRONG: dict[str, tuple[str, Sequence[str], str]] = {
     # on half of the shifted inputs its errors are within what one sum that cancels may leave: no condition is sure
     "batch_norm2d_raw_moments": ("yes", [], ": elements mismatched"),
     "conv1d_dilation_ignored": ("yes", ["dilation of W > 1", "window of W > 1"], "dilation ignored"),
-    "conv2d_depthwise_tf32": ("no", ["everywhere"], "torch.backends.cuda.matmul.allow_tf32 from False to True"),
+    "conv2d_depthwise_tf32": ("yes", [], "torch.backends.cuda.matmul.allow_tf32 from False to True"),
     "conv2d_packed_once": ("no, after a change of its weights", ["everywhere"], KEEPS),
     "conv2d_pointwise_aborts": ("yes", ["K not a multiple of 8"], "SIGABRT"),
     "conv2d_stride_of_rows": ("yes", ["stride of H > 1"], "stride of H ignored"),

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -262,6 +263,23 @@ def test_the_reason_is_that_of_the_kernel_that_comes_nearest():
         with pytest.raises(Unsupported) as caught:
             acme.find("conv_forward", geometry, dtype, layout)
         assert str(caught.value) == reason
+
+
+def test_predicate_may_raise_why_a_problem_is_unsupported():
+    def even(geometry: Any) -> bool:
+        if geometry.c % 2:
+            raise Unsupported("C is odd")
+        return True
+
+    acme = Implementation("acme")
+    acme.implements("conv_forward", when=even)(lambda x, w, bias: None)
+    acme.waive("conv_forward", reason="slow", url="acme#1", when=even)
+    odd = parse("n1 c1 h2 w2 k1 r1 s1")
+    with pytest.raises(Unsupported, match=r"^C is odd$"):
+        acme.find("conv_forward", odd, "fp32", "nchw")
+    with pytest.raises(ImplementationError, match=r"when=\.\.\. of a waiver raised Unsupported: C is odd"):
+        acme.waiver("conv_forward", odd, "fp32", "fixed")
+    assert acme.supports("conv_forward", parse("n1 c2 h2 w2 k1 r1 s1"), "fp32", "nchw")
 
 
 def test_a_file_named_like_the_package_that_it_lacks_is_unavailable(tmp_path: Path):

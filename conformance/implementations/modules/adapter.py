@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,9 +15,9 @@ from torch import nn
 from conformance.implementations.bridges.torch import TorchArrays
 from conformance.implementations.errors import described
 from conformance.implementations.implementation import Adapted, Implementation, Unsupported
-from conformance.implementations.modules import layers
+from conformance.implementations.modules import interpreter, layers
 from conformance.implementations.modules.kernels import ModuleKernels
-from conformance.implementations.modules.switches import Switches
+from conformance.implementations.modules.switches import Switches, Watch
 from conformance.operators.avg_pool.geometry import PoolGeometry
 from conformance.operators.conv.geometry import ConvGeometry
 from conformance.operators.conv_bn.geometry import ConvBnGeometry
@@ -39,6 +40,25 @@ class ModuleArrays(TorchArrays):
     untimed = "a call of a torch module makes the module, too"
     own: Callable[[], tuple[Callable[..., Any], Callable[..., Any], Sequence[torch.Tensor]]]
     """The module and its reference as the file makes them, without gradients, and new inputs."""
+    on_import: Sequence[str]
+    """The switches of torch that the import of the file has changed, in words."""
+    watch: Watch
+    """What calls have changed."""
+    counts_launches: bool
+    """Whether the file has kernels for Triton's interpreter."""
+
+    @property
+    def launches(self) -> int | None:
+        """How many of them have been launched; None where there are none."""
+        return interpreter.launched() if self.counts_launches else None
+
+    def switched(self, call: Callable[[], Any]) -> list[str]:
+        """Return, in words, what a call and the import of the file change in the whole process."""
+        self.watch.changes.clear()
+        with suppress(BaseException):  # which a case of the problem reports
+            call()
+        told = (("its import", self.on_import), ("a call", self.watch.changes))
+        return [f"{what} changes a switch of the whole process: {change}" for what, found in told for change in found]
 
 
 class Adapter:
@@ -48,11 +68,11 @@ class Adapter:
         self._stem, self._device, self._interpreted, self._compiles = stem, device, interpreted, compiles
         if device == "cuda":
             torch.backends.cudnn.allow_tf32 = False  # by default torch's own layers round fp32
-        self._before, self._changed = Switches(), list[str]()
+        self._before, self._on_import = Switches(), list[str]()
 
     def implementations(self, defined: Mapping[str, Any]) -> list[Implementation]:
         """Of `ModelNew`, or else of every class of modules that the file defines, without the reference `Model`."""
-        self._changed = self._before.restored()
+        self._on_import = self._before.restored(str(defined.get("__file__", "")))
         if _is_module(new := defined.get("ModelNew")):
             return [self.implementation(new, self._stem, defined)]
         own = {n: c for n, c in defined.items() if _is_module(c) and c.__module__ == defined["__name__"]}
@@ -84,12 +104,15 @@ class Adapter:
         if self._interpreted and dtype == "bf16":
             one.adapted = Adapted(unmapped="Triton's interpreter has no bf16: a verdict on it needs CUDA")
             return one
+        watch = Watch(self._before, str(defined.get("__file__", "")))
+        counts = self._interpreted and interpreter.has_kernels(defined)
+        vars(one.arrays).update(on_import=self._on_import, watch=watch, counts_launches=counts)
         if geometry is not None:
             vars(one.arrays)["own"] = partial(_made, maker, own, defined, one.arrays, geometry.n)
         problem = "" if geometry is None else geometry.descriptor
         one.adapted = Adapted(problem, batch, unknown, f"{maker.layer.family}_forward", dtype)
-        most = MAX_INTERPRETED if self._interpreted else 1 << 62
-        ModuleKernels(maker, self._changed, dtype, most, shape).offer(one)
+        most = MAX_INTERPRETED if self._interpreted else None
+        ModuleKernels(maker, watch, dtype, most, shape).offer(one)
         return one
 
     def _maker(self, cls: Any, defined: Mapping[str, Any]) -> tuple[layers.Maker, Sequence[Any]]:
@@ -123,6 +146,8 @@ def _is_module(value: object) -> bool:
 def _made(
     maker: layers.Maker, own: Sequence[Any], defined: Mapping[str, Any], arrays: Any, batch: int
 ) -> tuple[Any, ...]:
+    if arrays.watch.changes:  # they would be as the module leaves them while the reference is timed
+        raise Unsupported("its calls change switches of the whole process")
     inputs = [one[:batch].to(arrays.device) for one in defined["get_inputs"]()]
     made = (cls(*own).to(arrays.device, inputs[0].dtype) for cls in (maker.cls, maker.reference))
     return *(torch.no_grad()(one.forward) for one in made), inputs

@@ -13,7 +13,7 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from time import thread_time
 from typing import Any
 
@@ -23,8 +23,9 @@ from torch import nn
 from conformance.implementations.errors import KernelFailure
 from conformance.implementations.implementation import Implementation, Unsupported
 from conformance.implementations.modules import KEEPS
+from conformance.implementations.modules.interpreter import as_on_cuda
 from conformance.implementations.modules.layers import BY_AXIS, OF_NORMALISATION, WORDS, Maker, Values
-from conformance.implementations.modules.switches import unchanged
+from conformance.implementations.modules.switches import Watch
 from conformance.implementations.vocabulary import vocabulary
 from conformance.layouts import layouts_of
 
@@ -63,11 +64,13 @@ CALLED = {
 
 
 class ModuleKernels:
-    """The kernels of one class. `on_import` is what the import of its file has changed; images have at most so many
-    elements; `shape` is that of the file's own image, if it has one."""
+    """The kernels of one class, whose calls are watched for what they change in torch. `most` is how many elements an
+    image may have in Triton's interpreter, where that runs them; `shape` is that of the file's own image, if it has
+    one."""
 
-    def __init__(self, maker: Maker, on_import: list[str], dtype: str, most: int, shape: Sequence[int]) -> None:
-        self._maker, self._on_import, self._dtype, self._most = maker, on_import, dtype, most
+    def __init__(self, maker: Maker, watch: Watch, dtype: str, most: int | None, shape: Sequence[int]) -> None:
+        self._maker, self._watch, self._dtype = maker, watch, dtype
+        self._most, self._device = most or 1 << 62, nullcontext if most is None else as_on_cuda
         self._family, self._rank, self._alone = maker.layer.family, maker.layer.rank, maker.alone
         self._words = OF_NORMALISATION if self._alone else WORDS[self._family]
         self._copied = {"conv_bn": ("w", *CALLED), "avg_pool": (), "max_pool": ()}.get(self._family, ("w", "bias"))
@@ -75,6 +78,8 @@ class ModuleKernels:
             self._copied = tuple(name for name in CALLED if name != "bias")
         self._local = threading.local()
         self._shape, self._slow = shape, set[str]()
+        self._refusals: dict[Any, Unsupported | None] = {}
+        """Problem -> why no module is asked for it, if that is so."""
         self._graphs: bool | None = None
         """Whether results have one on some problem; asked where one has none."""
 
@@ -87,18 +92,35 @@ class ModuleKernels:
             one.implements(operator, dtypes=dtypes, layouts=layouts_of(self._rank)[:1], when=self.expresses)(kernel)
 
     def expresses(self, geometry: Any) -> bool:
-        """Whether `__init__` can say what a problem is. No module is asked for an empty batch."""
-        if not 0 < geometry.x.size <= self._most or getattr(geometry, "eps_outside", False):
-            return False
-        try:
-            arguments = self._arguments({word: getattr(geometry, word) for word in self._words})
-            if "pool" not in self._family:
-                return True
-            with torch.device("meta"):  # torch asks for more than that every window holds an element
-                y = self._maker.reference(**arguments)(torch.empty(geometry.x.shape))
-        except (Unsupported, RuntimeError):
-            return False
-        return bool(tuple(y.shape) == geometry.y.shape)
+        """Whether `__init__` can say what a problem is: True, or it raises Unsupported with what it cannot say. The
+        operators of a class ask for the same, each for hundreds of problems."""
+        if geometry not in self._refusals:
+            try:
+                self._refusals[geometry] = None
+                self._require(geometry)
+            except Unsupported as refusal:
+                self._refusals[geometry] = refusal.with_traceback(None)
+        if (known := self._refusals[geometry]) is not None:
+            raise known
+        return True
+
+    def _require(self, geometry: Any) -> None:
+        """Raises Unsupported where no module is asked for a problem."""
+        if not geometry.x.size:
+            raise Unsupported("no module is asked for an empty batch")
+        if geometry.x.size > self._most:
+            raise Unsupported(f"an image of more than {self._most:,} elements takes Triton's interpreter too long")
+        if getattr(geometry, "eps_outside", False):
+            raise Unsupported("__init__ cannot say that eps is outside the root")
+        arguments = self._arguments({word: getattr(geometry, word) for word in self._words})
+        if "pool" in self._family:
+            try:
+                with torch.device("meta"):  # torch asks for more than that every window holds an element
+                    y = self._maker.reference(**arguments)(torch.empty(geometry.x.shape))
+            except RuntimeError as error:
+                raise Unsupported(f"the reference refuses: {error}") from None
+            if tuple(y.shape) != geometry.y.shape:
+                raise Unsupported("the reference has a result of another shape")
 
     def _arguments(self, values: Values) -> dict[str, Any]:
         """Of the reference. Raises Unsupported."""
@@ -216,14 +238,14 @@ class ModuleKernels:
         return self._graphs
 
     def _has_graph(self, values: Values, x: torch.Tensor) -> bool:
-        with suppress(Exception), torch.enable_grad():  # a problem that it cannot take has none
+        with suppress(Exception), self._device(), torch.enable_grad():  # a problem that it cannot take has none
             module = self._maker.make(self._maker.express(values)).to(x.device, x.dtype)
             return bool(module.requires_grad_(False)(x.requires_grad_()).requires_grad)
         return False
 
     def _called(self, values: Values, tensors: Tensors, compute: Callable[[nn.Module], Results]) -> Results:
-        """What the kept module computes. Raises KernelFailure where a fresh one differs, and where a switch of torch
-        has changed; Unsupported where a module refuses in words."""
+        """What the kept module computes. Raises KernelFailure where a fresh one differs; Unsupported where a module
+        refuses in words."""
         arguments = self._arguments(values)
         weights = {name: tensors[name] for name in self._copied}
         kept: OrderedDict[str, nn.Module] = self._local.__dict__.setdefault("kept", OrderedDict())
@@ -235,7 +257,7 @@ class ModuleKernels:
             object.__setattr__(module, "_conformance", _places(module, weights, values.get("k", 0)))
             return module
 
-        with unchanged(self._on_import), torch.no_grad():
+        with self._watch.watching(), self._device(), torch.no_grad():
             try:
                 fresh, start = made(), thread_time()
                 _put(fresh, weights)

@@ -181,7 +181,7 @@ class Maker:
             has = made.values.get(word)
             spare = (word in SPARE and not value) or (word in ("c", "k") and has is None)
             if has != value and not spare:
-                raise Unsupported(f"__init__ cannot say {word} {value}")
+                raise Unsupported(f"__init__ cannot say this {word}")
         return found
 
     def _passed(self, arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import reduce
+from pathlib import Path
 from typing import Any
 
 import torch
-
-from conformance.implementations.errors import KernelFailure
 
 ATTRIBUTES = (
     *("backends.cuda.matmul.allow_tf32", "backends.cudnn.allow_tf32", "backends.mkldnn.enabled"),
@@ -36,13 +36,15 @@ class Switches:
         self._values = {path: _read(path) for path in ATTRIBUTES} | {name: FUNCTIONS[name][0]() for name in FUNCTIONS}
         self._functions = {path: {n: f for n, f in vars(_read(path)).items() if callable(f)} for path in PLACES}
 
-    def restored(self) -> list[str]:
-        """What has changed since, in words; it is put back."""
+    def restored(self, file: str = "") -> list[str]:
+        """Put back what has changed since, and return it in words, with the line of `file` that does it if it has
+        one."""
         changed = []
         for name, old in self._values.items():
             new = FUNCTIONS[name][0]() if name in FUNCTIONS else _read(name)
             if new != old:
-                changed.append(f"torch.{name} from {old} to {new}")
+                setter = FUNCTIONS[name][1].__name__ if name in FUNCTIONS else ""
+                changed.append(f"torch.{name} from {old} to {new}{_line(file, name, setter)}")
                 if name in FUNCTIONS:
                     FUNCTIONS[name][1](old)
                 else:
@@ -52,7 +54,8 @@ class Switches:
             now = vars(place)
             for name, function in functions.items():
                 if now.get(name) is not function:
-                    changed.append(f"the function {'.'.join(filter(None, ('torch', path, name)))}")
+                    dotted = ".".join(filter(None, ("torch", path, name)))
+                    changed.append(f"the function {dotted}{_line(file, name)}")
                     setattr(place, name, function)
         return changed
 
@@ -64,15 +67,39 @@ def _read(path: str) -> Any:
     return None
 
 
-@contextmanager
-def unchanged(on_import: list[str]) -> Iterator[None]:
-    """Around calls of a module. Raises KernelFailure where these, or the import of its file, have changed a switch."""
-    before = Switches()
+def _line(file: str, name: str, setter: str = "") -> str:
+    """Return ` (FILE:LINE)` of the first assignment to what ends like a switch's dotted name, or call of its setter;
+    an empty text where the file has neither."""
     try:
-        yield
-    finally:
-        changed = before.restored()
-    if changed:
-        raise KernelFailure(f"a call changes a switch of the whole process: {'; '.join(changed)}")
-    if on_import:
-        raise KernelFailure(f"its import changes a switch of the whole process: {'; '.join(on_import)}")
+        tree = ast.parse(Path(file).read_bytes()) if file else ast.Module([], [])
+    except (OSError, SyntaxError, ValueError):
+        return ""
+    ending = name.split(".")[-2:]
+    for node in ast.walk(tree):
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        assigned = any(ast.unparse(target).split(".")[-len(ending) :] == ending for target in targets)
+        called = isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == setter != ""
+        if assigned or called:
+            return f" ({file}:{node.lineno})"  # type: ignore[attr-defined]
+    return ""
+
+
+class Watch:
+    """Around calls of a module of `file`: puts back what they change in torch, and keeps it in words.
+
+    Switches become as they were `before` the import, not as when a call began: of two calls at once in two threads the
+    second began with what the first had changed, and left it so.
+    """
+
+    def __init__(self, before: Switches, file: str) -> None:
+        self._before, self._file = before, file
+        self.changes: list[str] = []
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Around one call, or several."""
+        try:
+            yield
+        finally:
+            changes = self._before.restored(self._file)
+            self.changes += [change for change in changes if change not in self.changes]

@@ -1,0 +1,51 @@
+"""Triton's interpreter, in which the kernels of a module run where there is no CUDA: what makes them run, and how many
+of them have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+import torch
+
+_launched = 0
+
+
+def has_kernels(defined: Mapping[str, Any]) -> bool:
+    """Whether a file defines kernels of Triton. From now on their launches are counted."""
+    try:
+        interface = import_module("triton.runtime.jit").KernelInterface
+        executor = import_module("triton.runtime.interpreter").GridExecutor
+    except ImportError:
+        return False
+    if not hasattr(executor, "counted"):
+        launch = executor.__call__
+
+        def counted(self: Any, *given: Any, **named: Any) -> Any:
+            global _launched
+            _launched += 1
+            return launch(self, *given, **named)
+
+        executor.__call__, executor.counted = counted, True
+    return any(isinstance(value, interface) for value in defined.values())
+
+
+def launched() -> int:
+    """How many kernels this process has launched since launches are counted."""
+    return _launched
+
+
+@contextmanager
+def as_on_cuda() -> Iterator[None]:
+    """Around calls of a module: `Tensor.is_cuda` is true. Many a file asks for it before it launches a kernel, and
+    otherwise calls torch, which was verified in its place."""
+    if "is_cuda" in vars(torch.Tensor):  # a call within a call
+        yield
+        return
+    torch.Tensor.is_cuda = property(lambda tensor: True)
+    try:
+        yield
+    finally:
+        del torch.Tensor.is_cuda  # that of its base class is seen again
