@@ -29,7 +29,7 @@ from conformance.problems import Problem, Variant
 from conformance.problems.table import DECIDING
 from conformance.reporting import github, modules, report_command, terminal, training
 from conformance.reporting.evidence import RunEvidence, Verified
-from conformance.reporting.failures import differs, is_not_run
+from conformance.reporting.failures import is_not_run
 from conformance.reporting.groups import Group, amount, described, group, located
 from conformance.reporting.kernel_verdicts import KernelVerdict, kernel_verdicts, total
 from conformance.reporting.page.model import ReportError
@@ -109,8 +109,7 @@ class Summary:
             implementation = run.plan.registry.implementations.get(name)
             if implementation is not None and not implementation.compiles_per_shape:
                 for one in [*found][:MAX_WHOLE]:
-                    if one.smallest.descriptor and not one.smallest.check and not differs(one.smallest):
-                        self._evidence.decide(one.records, self._verifier(implementation, one.smallest.operator, take))
+                    self._evidence.decide(one.records, self._verifier(implementation, one.smallest.operator, take))
 
     def _verifier(self, implementation: Implementation, operator: str, take: Callable[[Record], None]) -> Verified:
         """Verifies drawn problems until the time is up."""

@@ -13,7 +13,7 @@ from conformance.diagnosis.where import FEWEST, Runs, Where, where
 from conformance.operators import GeometryError, parse
 from conformance.problems import Variant
 from conformance.problems.table import DECIDING
-from conformance.reporting.failures import ORDINARY, by_storage, differs, is_wrong, signature
+from conformance.reporting.failures import ORDINARY, by_storage, differs, is_not_run, is_wrong, signature
 from conformance.results.schema import Record
 
 Verified = Callable[[Any, Variant], Record | None]
@@ -52,20 +52,18 @@ class RunEvidence:
         return self._conditions[place]
 
     def of(self, records: Sequence[Record]) -> list[Where]:
-        """The condition of failures that are looked at by themselves, such as what a kernel raises, by the cases of the
-        first one's operator. None of what differs from call to call: that it passed once says nothing."""
-        first = records[0]
-        if first.check or not first.descriptor or differs(first):
-            return []
-        return self._found([one for one in records if one.operator == first.operator and not one.check])
+        """The condition of failures that are looked at by themselves, such as what a kernel raises."""
+        return self._found(_telling(records))
 
     def decide(self, records: Sequence[Record], verified: Verified) -> None:
         """Run a few more problems that decide on the condition of failures. They are cases like others: whoever
         verifies them adds them."""
         first = records[0]
-        place = first.implementation, first.operator
         wrongly = is_wrong(first)
-        if any(map(_is_drawn, self._wrong[place] if wrongly else records)):
+        failing = _telling(records)
+        if failing and wrongly:
+            failing = [*self._wrong[first.implementation, first.operator]]
+        if any(map(_is_drawn, failing)):
             return  # it has been done: of wrong results on this operator, or by a run that is continued
 
         def alike(record: Record) -> bool:
@@ -77,7 +75,7 @@ class RunEvidence:
                 return None if record is None else False
             return True if alike(record) else None
 
-        self._found([*self._wrong[place]] if wrongly else records, fails)
+        self._found(failing, fails)
 
     def has(self, record: Record, one: Where) -> bool:
         """Whether a case has the condition."""
@@ -103,6 +101,16 @@ def _known(descriptor: str, variant: Variant, failed: bool) -> Tried | None:
 def _tried(record: Record) -> Tried | None:
     variant = Variant(record.dtype, record.layout, record.distribution, record.storage)
     return _known(record.descriptor, variant, record.status != "pass")
+
+
+def _telling(records: Sequence[Record]) -> list[Record]:
+    """Those of a group's failures that are evidence of where it fails: cases of the first one's operator that ran. One
+    exception may be that of several families, whose parameters have other names, and of behaviour checks, whose inputs
+    cannot be drawn. None where the first is a check, or differs from call to call: that it passed once says nothing."""
+    first = records[0]
+    if first.check or not first.descriptor or differs(first):
+        return []
+    return [one for one in records if one.operator == first.operator and not one.check and not is_not_run(one)]
 
 
 def _is_drawn(record: Record) -> bool:
