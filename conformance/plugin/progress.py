@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from conformance.execution.case import Case
+from conformance.explaining import explaining
 from conformance.plugin import options
 from conformance.plugin.entry import FOLDERS
 from conformance.reporting.groups import described
@@ -121,12 +122,16 @@ class Progress:
                 return
             if wrong and self._failed == 1 and record.operator:  # a file that cannot be used comes last
                 self._reporter.ensure_newline()
-                for line in first_failure(record):
-                    self._reporter.write_line(line)
+                with explaining(f"{record.implementation} {record.operator}", self._tell):
+                    for line in first_failure(record):
+                        self._reporter.write_line(line)
             if self._live and (now - self._said >= PICTURE or self._done == tests):
                 self._reporter.rewrite(self.text(), erase=True)
                 self._reporter.currentfspath = -2  # whoever writes a line begins a new one
                 self._said = now
+
+    def _tell(self, line: str, _: Exception) -> None:
+        self._reporter.write_line(harmless(line))
 
     def text(self) -> str:
         """Tests done, and how many of them failed."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from conformance.diagnosis.conditions import holds
 from conformance.diagnosis.nearby import Tried
 from conformance.diagnosis.where import FEWEST, Runs, Where, where
+from conformance.explaining import Tell, explaining
 from conformance.operators import GeometryError, parse
 from conformance.problems import Variant
 from conformance.problems.table import DECIDING
@@ -24,9 +25,10 @@ Place = tuple[str, str]
 
 class RunEvidence:
     """The cases of a run that passed, and those with wrong results, which are looked at together: a mistake shows in
-    one way here and in another there."""
+    one way here and in another there. `tell` takes what could not be explained."""
 
-    def __init__(self, records: Iterable[Record] = ()) -> None:
+    def __init__(self, records: Iterable[Record] = (), tell: Tell | None = None) -> None:
+        self.explaining = explaining if tell is None else partial(explaining, tell=tell)
         self._passed: defaultdict[Place, list[Record]] = defaultdict(list)
         self._wrong: defaultdict[Place, list[Record]] = defaultdict(list)
         self._conditions: dict[Place, list[Where]] = {}
@@ -85,8 +87,10 @@ class RunEvidence:
     def _found(self, failing: Sequence[Record], runs: Runs | None = None) -> list[Where]:
         if not failing:
             return []
-        passed = [*self._passed[failing[0].implementation, failing[0].operator]]
-        found = where(_comparable(failing, passed), runs)
+        first, found = failing[0], list[Where]()
+        passed = [*self._passed[first.implementation, first.operator]]
+        with self.explaining(f"{first.implementation} {first.operator} on {first.descriptor!r}"):
+            found = where(_comparable(failing, passed), runs)
         return found if sum(one.fails for one in found) >= FEWEST else []
 
 

@@ -73,7 +73,9 @@ def kernel_verdicts(tally: Tally, groups: Sequence[Group], evidence: RunEvidence
             failing = [
                 one for one in groups if name in (one.implementation, *one.also) and operator in (*one.operators, "")
             ]
-            why = _why(failing, operator, evidence) if failing else ""
+            why = ""
+            with evidence.explaining(f"{name} {operator}".rstrip()):
+                why = _why(failing, operator, evidence) if failing else ""
             dtypes = tuple(tally.dtypes[name, operator])
             found.append(KernelVerdict(name, operator, dtypes, counts, tally.not_run[name, operator], why))
     return found
