@@ -45,7 +45,7 @@ def broken(*_: Any, **__: Any) -> Any:
 def test_whatever_explains_a_verdict_may_fail(project: Project, monkeypatch: pytest.MonkeyPatch, part: str):
     """The verdicts of a run were lost to a KeyError in what looks for the condition of failures."""
     monkeypatch.setattr(*PARTS[part], broken)
-    monkeypatch.setattr(summary.modules, "is_own", lambda _: part == "modules")
+    monkeypatch.setattr(modules, "is_own", lambda _: part == "modules")
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     project.kernel("acme", body="return y[..., 1:]" if part == "mistakes in shapes" else WRONG)
     found = project.run("--in-process", "--report=page")
