@@ -169,7 +169,10 @@ def test_the_condition_of_what_one_operator_raises_is_none_of_another_one():
     for record in records:
         tally.add(record)
     found = {one.operator: one.why for one in kernel_verdicts(tally, group(records, evidence), evidence)}
-    assert found == {"conv_forward": "where stride of H > 1", "conv_backward_data": "raised ValueError: no at acme.py:7"}
+    assert found == {
+        "conv_forward": "where stride of H > 1",
+        "conv_backward_data": "raised ValueError: no at acme.py:7",
+    }
 
 
 def smoke(folder: Path, body: str) -> subprocess.CompletedProcess[str]:
