@@ -4,10 +4,12 @@ started them, who reads their output, the disk."""
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, TextIO
 
@@ -22,6 +24,8 @@ PR_SET_PDEATHSIG = 1
 """From <linux/prctl.h>."""
 SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 """That end a run as Ctrl-C does; one on Windows."""
+TOGETHER = 1.0
+"""Seconds between two of them that are one."""
 HASTE = 0.5
 """Seconds that workers have to end where the run was interrupted."""
 MAX_WORKERS = 4
@@ -49,7 +53,7 @@ def share_cores(config: pytest.Config) -> None:
 def prepare(config: pytest.Config) -> None:
     """This process, for what may go away in the middle of a run. After pytest's reporter, whose stream is replaced."""
     told: dict[str, Any] | None = getattr(config, "workerinput", None)
-    _handle_signals(config, _interrupt if told is None else _pass_over)
+    _handle_signals(config, _Interrupt() if told is None else _pass_over)
     if told is None:
         if sys.__stdout__ is not None:  # what is still buffered when pytest ends would be its failure
             config.add_cleanup(TolerantStream(sys.__stdout__).flush)
@@ -82,10 +86,17 @@ def _handle_signals(config: pytest.Config, handler: Callable[[int, Any], None]) 
     config.add_cleanup(restore)
 
 
-def _interrupt(*_: Any) -> None:
-    """Once: `timeout` sends the signal to a process and then to its group."""
-    write_summary_in_peace()
-    raise KeyboardInterrupt
+class _Interrupt:
+    """Raises KeyboardInterrupt, once for signals that come together: `timeout` sends one to a process and then to its
+    group. A later one counts, since what is raised while an object is freed is lost."""
+
+    def __init__(self) -> None:
+        self._last = -math.inf
+
+    def __call__(self, *_: Any) -> None:
+        before, self._last = self._last, time.monotonic()
+        if self._last - before > TOGETHER:
+            raise KeyboardInterrupt
 
 
 def _pass_over(*_: Any) -> None:
@@ -96,7 +107,7 @@ def write_summary_in_peace() -> None:
     """From now on, pass over signals that end a run as Ctrl-C does: what is left takes a moment, and whoever sends them
     kills soon after."""
     for number in SIGNALS:
-        if signal.getsignal(number) is _interrupt:
+        if isinstance(signal.getsignal(number), _Interrupt):
             signal.signal(number, _pass_over)
 
 
