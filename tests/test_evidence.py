@@ -157,6 +157,16 @@ def test_only_cases_of_the_first_ones_operator_that_ran_are_evidence(other: str)
     assert "fp16" not in {variant.dtype for _, variant in asked}
 
 
+@pytest.mark.parametrize(("passes", "asked"), [(True, True), (False, False)])
+def test_of_a_kernel_that_always_raises_no_more_is_run(passes: bool, asked: bool):
+    error = {"status": "error", "reason": "raised ValueError: no at /a/acme.py:7", "checks": {}, "causes": []}
+    records = [as_read(sample(**error, descriptor=text, layout=lay)) for text in PROBLEMS for lay in ("nchw", "nhwc")]
+    called: list[Any] = []
+    evidence = RunEvidence([*records, *[as_read(sample())] * passes])
+    evidence.decide(records, lambda *problem: called.append(problem))
+    assert bool(called) == asked
+
+
 def test_the_condition_of_what_one_operator_raises_is_none_of_another_one():
     """Of maxima that raise once, "where no image" was said, as of averages that raise at the same line."""
     error = {"status": "error", "reason": "raised ValueError: no at /a/acme.py:7", "checks": {}, "causes": []}

@@ -14,6 +14,8 @@ from conformance.reporting.evidence import RunEvidence
 from tests.conftest import Project
 from tests.report_samples import as_read, failed
 
+pytest_plugins = ["pytester"]
+
 WRONG = "return y * y.dtype.type(2)"
 PARTS = {
     "text of a failure": (Judgement, "explain"),

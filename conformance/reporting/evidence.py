@@ -9,7 +9,7 @@ from typing import Any
 
 from conformance.diagnosis.conditions import holds
 from conformance.diagnosis.nearby import Tried
-from conformance.diagnosis.where import FEWEST, Runs, Where, where
+from conformance.diagnosis.where import FEWEST, TRIES, Runs, Where, where
 from conformance.explaining import Tell, explaining
 from conformance.operators import GeometryError, parse
 from conformance.problems import Variant
@@ -67,6 +67,8 @@ class RunEvidence:
             failing = [*self._wrong[first.implementation, first.operator]]
         if any(map(_is_drawn, failing)):
             return  # it has been done: of wrong results on this operator, or by a run that is continued
+        if not wrongly and len(failing) > TRIES and not self._passed[first.implementation, first.operator]:
+            return  # it always raises, often because of the machine
 
         def alike(record: Record) -> bool:
             return is_wrong(record) if wrongly else signature(record) == signature(first)
