@@ -16,6 +16,8 @@ import pytest
 from conformance.execution.workers import MAX_CRASHES
 from conformance.reporting.evidence import RunEvidence
 from conformance.reporting.groups import group, located
+from conformance.reporting.kernel_verdicts import kernel_verdicts
+from conformance.reporting.tally import Tally
 from conformance.results import schema
 from tests.conftest import ROOT
 from tests.kit import source
@@ -127,6 +129,60 @@ def test_problems_are_run_unless_an_earlier_run_has_done_so(name: str, asked: bo
     evidence = RunEvidence(records)
     evidence.decide([one for one in records if one.status == "fail"], lambda *problem: called.append(problem))
     assert bool(called) == asked
+
+
+@pytest.mark.parametrize("other", ["another family", "behaviour check", "not run"])
+def test_only_cases_of_the_first_ones_operator_that_ran_are_evidence(other: str):
+    """Averages and maxima that raise at one line ended a run in KeyError: 'valid', with all verdicts lost; problems on
+    the inputs of a behaviour check, of which there are none to draw, were told as KeyError: 'behaviour' of a kernel."""
+    error = {"status": "error", "reason": "raised ValueError: no at /a/acme.py:7", "checks": {}, "causes": []}
+    others = {
+        "another family": {"operator": "max_pool_forward", "descriptor": "maxpool n1 c1 h4 w4 r2 s2"},
+        "behaviour check": {"kind": "check", "check": "calls_repeat", "distribution": "behaviour"},
+        "not run": {"reason": "not run, crashed too often", "dtype": "fp16"},
+    }
+    records = [
+        msgspec.structs.replace(one, **(error if one.status == "fail" else {}))
+        for one in run(lambda text, dtype: "u2" in text, distribution="special")
+    ]
+    failing = [one for one in records if one.status == "error"]
+    evidence = RunEvidence(records)
+    asked: list[tuple[Any, Any]] = []
+    alone = evidence.of(failing)
+    failing += [as_read(sample(**{**error, "distribution": "special", **others[other]}))] * 20
+    assert evidence.of(failing) == alone
+    evidence.decide(failing, lambda *problem: asked.append(problem))
+    assert asked
+    assert {(geometry.family, variant.distribution) for geometry, variant in asked} == {("conv", "special")}
+    assert "fp16" not in {variant.dtype for _, variant in asked}
+
+
+@pytest.mark.parametrize(("passes", "asked"), [(True, True), (False, False)])
+def test_of_a_kernel_that_always_raises_no_more_is_run(passes: bool, asked: bool):
+    error = {"status": "error", "reason": "raised ValueError: no at /a/acme.py:7", "checks": {}, "causes": []}
+    records = [as_read(sample(**error, descriptor=text, layout=lay)) for text in PROBLEMS for lay in ("nchw", "nhwc")]
+    called: list[Any] = []
+    evidence = RunEvidence([*records, *[as_read(sample())] * passes])
+    evidence.decide(records, lambda *problem: called.append(problem))
+    assert bool(called) == asked
+
+
+def test_the_condition_of_what_one_operator_raises_is_none_of_another_one():
+    """Of maxima that raise once, "where no image" was said, as of averages that raise at the same line."""
+    error = {"status": "error", "reason": "raised ValueError: no at /a/acme.py:7", "checks": {}, "causes": []}
+    records = [
+        msgspec.structs.replace(one, **(error if one.status == "fail" else {}))
+        for one in run(lambda text, dtype: "u2" in text)
+    ]
+    records.append(as_read(sample(**error, operator="conv_backward_data")))
+    tally, evidence = Tally(), RunEvidence(records)
+    for record in records:
+        tally.add(record)
+    found = {one.operator: one.why for one in kernel_verdicts(tally, group(records, evidence), evidence)}
+    assert found == {
+        "conv_forward": "where stride of H > 1",
+        "conv_backward_data": "raised ValueError: no at acme.py:7",
+    }
 
 
 def smoke(folder: Path, body: str) -> subprocess.CompletedProcess[str]:

@@ -183,6 +183,41 @@ def test_the_first_failure_is_shown_when_it_happens(piped: tuple[Progress, IO[st
     assert shown.text() == "3/3, 2 failed"
 
 
+RAISED = {"status": "error", "reason": "raised RuntimeError: no device at /a/acme.py:7", "checks": {}, "causes": []}
+REFUSED = {"status": "unsupported", "reason": "no device", "refused": True, "checks": {}}
+
+
+@pytest.mark.parametrize(
+    ("entry", "line"),
+    [
+        (RAISED, "acme: in each of its first 8 cases: raised RuntimeError: no device at /a/acme.py:7"),
+        (REFUSED, "acme: in each of its first 8 cases: refused when called: no device"),
+    ],
+    ids=["raises", "refuses"],
+)
+def test_what_ends_every_case_is_said_after_a_few(
+    piped: tuple[Progress, IO[str], list[str]], entry: dict[str, Any], line: str
+):
+    """Of a kernel that could run nowhere that was said after three and a half minutes."""
+    shown, _, said = piped
+    for _ in range(7):
+        shown.add(as_read(sample(**entry)), 99)
+    assert line not in said
+    for _ in range(9):
+        shown.add(as_read(sample(**entry)), 99)
+    assert said.count(line) == 1
+
+
+@pytest.mark.parametrize("place", [0, 6])
+def test_what_does_not_end_every_case_is_not_said_of_all(piped: tuple[Progress, IO[str], list[str]], place: int):
+    shown, _, said = piped
+    entries = [sample(**RAISED, descriptor=f"n1 c{c} h4 w4 k2 r3 s3") for c in range(1, 20)]
+    entries[place] = sample()
+    for entry in entries:
+        shown.add(as_read(entry), 99)
+    assert not any(text.startswith("acme: in each") for text in said)
+
+
 def test_durations_have_two_units():
     assert [duration(seconds) for seconds in (0.4, 59, 61, 3599, 7380)] == [
         "0 s", "59 s", "1 min 1 s", "59 min 59 s", "2 h 3 min",

@@ -374,6 +374,40 @@ def test_a_signal_ends_a_run_as_ctrl_c_does(project: Project, workers: tuple[str
     assert not left(process.pid)
 
 
+AGAIN = """
+import os, signal
+import xdist.workermanage
+
+xdist.workermanage.NodeManager.EXIT_TIMEOUT = 600
+
+def pytest_terminal_summary():
+    os.kill(os.getpid(), signal.SIGTERM)
+"""
+"""Of a project: a signal that comes before the summary is written, and a run that waits for busy workers."""
+
+
+@pytest.mark.parametrize("workers", [(), PARALLEL], ids=["alone", "workers"])
+def test_a_run_that_is_terminated_twice_has_its_summary(project: Project, workers: tuple[str, ...]):
+    """`timeout` sends SIGTERM to a process and then to its group, and whoever sends it kills soon after: of 22 failures
+    nothing was said."""
+    project.write("conftest.py", CONFTEST + AGAIN)
+    process = begun(project, SLEEPS, *workers)
+    os.killpg(process.pid, signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert (process.returncode, [r["implementation"] for r in project.records()]) == (2, ["acme"])
+    assert project.lines()[-1]["interrupted"]
+    assert "INCOMPLETE: 1 of 2 tests have a verdict\nacme conv_forward fp32: 1 of 1 pass\n" in output
+    assert not left(process.pid)
+
+
+def test_a_run_that_has_ended_when_it_is_terminated_ends_as_it_would(project: Project):
+    project.write("conftest.py", CONFTEST + AGAIN)
+    project.kernel(body="return y + 1")
+    outcome = project.run(subprocess=True)
+    assert outcome.exit == 1
+    assert "acme conv_forward fp32: 1 of 1 fail" in outcome.text
+
+
 def left(group: int) -> bool:
     """Whether a process of the group is left when all have had time to end."""
     for _ in range(100):

@@ -13,12 +13,17 @@ from typing import Any
 import numpy as np
 
 from conformance.contract import Contract
-from conformance.diagnosis.diagnose import affordable, diagnose, diagnose_shapes
+from conformance.diagnosis.diagnose import Diagnosis, affordable, diagnose, diagnose_shapes
 from conformance.dtypes import STORAGE
 from conformance.execution import storage_causes
 from conformance.execution.case import Case
 from conformance.execution.invocation import Invocation, Laid, MismatchedError, fill_freed_memory
-from conformance.execution.nondeterminism import AnotherCallError, NondeterminismError, differing_calls
+from conformance.execution.nondeterminism import (
+    AnotherCallError,
+    DifferingCalls,
+    NondeterminismError,
+    differing_calls,
+)
 from conformance.execution.refusals import note_computed, require_refusal_of_all
 from conformance.execution.status import (
     BehaviourError,
@@ -29,6 +34,7 @@ from conformance.execution.status import (
     conclude,
 )
 from conformance.execution.weak_contracts import require_adequate
+from conformance.explaining import explaining
 from conformance.implementations.implementation import BEHAVIOUR, Kernel, Unsupported, Waiver
 from conformance.inputs import Expectation, Recipe, expectation
 from conformance.inputs.golden import check
@@ -162,9 +168,10 @@ def _fetched(call: VerifiedCall, results: Sequence[Any]) -> Arrays:
     except MismatchedError as error:
         call.tensors.outputs = returned = error.returned
         inputs, operator, geometry = call.expected.inputs, call.case.operator, call.invocation.geometry
-        with call.verdict.timed("diagnosis"):
+        lines, cause = [str(error)], None
+        with call.verdict.timed("diagnosis"), explaining(call.case.id, lambda line, _: lines.append(line)):
             cause = diagnose_shapes(operator, geometry, inputs, returned, call.invocation.layout)
-        raise KernelFailure(str(error), cause) from None
+        raise KernelFailure("\n".join(lines), cause) from None
 
 
 def by_probes(recipe: Recipe, method: str) -> bool:
@@ -261,36 +268,48 @@ def require_memory(call: VerifiedCall) -> None:
 def require_right(call: VerifiedCall) -> None:
     """Wrong results, whatever else the call has done. Raises KernelFailure with the mistake that explains them, where
     they are wrong every time."""
-    verdict, kernel, outputs = call.verdict, call.kernel, call.tensors.outputs
-    failed = [judgement.explain() for judgement in verdict.judgements if not judgement.passed]
-    if not failed:
+    wrong = [judgement for judgement in call.verdict.judgements if not judgement.passed]
+    if not wrong:
         return
-    failed += call.changed
-    if not call.case.explained:
-        raise KernelFailure("\n".join(failed))
-    expected, method = call.expected, call.case.method
+    lines, unexplained, calls, cause = list[str](), list[str](), None, None
+    with explaining(call.case.id, lambda line, _: unexplained.append(line)):
+        lines += [judgement.explain() for judgement in wrong]
+        lines += call.changed
+        if call.case.explained:
+            with call.verdict.timed("diagnosis"):
+                calls = _differing_calls(call, lines)
+                cause = _known_mistake(call) if calls is None else None
+    lines = [*(lines or [f"wrong results: {', '.join(one.output for one in wrong)}"]), *unexplained]
+    if calls is not None:
+        raise NondeterminismError("\n".join([str(calls), *lines]))
+    raise KernelFailure("\n".join(lines), cause)
+
+
+def _differing_calls(call: VerifiedCall, lines: list[str]) -> DifferingCalls | None:
+    """More calls on the inputs of a wrong result, where they differ; what one of them ends in is added to the lines."""
+    expected, method, contract = call.expected, call.case.method, call.contract
 
     def passes(again: Arrays) -> bool:
-        return all(judgement.passed for judgement in judged(expected, again, call.contract, method))
+        return all(judgement.passed for judgement in judged(expected, again, contract, method))
 
     known = expected.recipe.distribution != SPARSE and not by_probes(expected.recipe, method)
-    with verdict.timed("diagnosis"):
-        exact = expected.reference if known else None
-        try:
-            calls = differing_calls(call.invocation, expected.inputs, outputs, passes, exact)
-        except AnotherCallError as error:
-            calls = None
-            failed.append(str(error))
-    if calls is not None:
-        raise NondeterminismError("\n".join([str(calls), *failed]))
+    exact = expected.reference if known else None
+    try:
+        return differing_calls(call.invocation, expected.inputs, call.tensors.outputs, passes, exact)
+    except AnotherCallError as error:
+        lines.append(str(error))
+        return None
+
+
+def _known_mistake(call: VerifiedCall) -> Diagnosis | None:
+    """The one that explains wrong results; None where none does, or looking for it takes too long."""
+    kernel, operator, geometry = call.kernel, call.case.operator, call.invocation.geometry
     _, tried = _in_vain.get(id(kernel), (kernel, 0))
-    operator, geometry, inputs = call.case.operator, call.invocation.geometry, expected.inputs
-    cause = None
-    if tried < IN_VAIN and affordable(operator, geometry):
-        with verdict.timed("diagnosis"):
-            cause = diagnose(operator, geometry, inputs, outputs, layout=call.invocation.layout)
-        _in_vain[id(kernel)] = kernel, 0 if cause else tried + 1
-    raise KernelFailure("\n".join(failed), cause)
+    if tried >= IN_VAIN or not affordable(operator, geometry):
+        return None
+    cause = diagnose(operator, geometry, call.expected.inputs, call.tensors.outputs, layout=call.invocation.layout)
+    _in_vain[id(kernel)] = kernel, 0 if cause else tried + 1
+    return cause
 
 
 def require_launched(call: VerifiedCall) -> None:

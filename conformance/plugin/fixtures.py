@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 from unittest import SkipTest
 
@@ -146,16 +146,18 @@ def _conclude(request: pytest.FixtureRequest, verdict: Verdict, record: Record) 
 
 
 def shown_from_the_kernel_on(
-    report: pytest.TestReport, item: pytest.Item, call: pytest.CallInfo[None]
-) -> pytest.TestReport:
-    """The report, which shows what a kernel raised from the kernel on, and in short unless `--tb` says otherwise."""
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """The report, which shows what a kernel raised from the kernel on, and in short unless `--tb` says otherwise. The
+    calls above it go before pytest makes the report: to write them down took most of a run of what always raises."""
     raised = call.excinfo
     ours = any(name == PROPERTY for name, _ in item.user_properties)
     if raised is None or not ours or not isinstance(raised.value, Exception):  # pytest's own outcomes are none
-        return report
+        return (yield)
     inside = [of_the_suite(entry.path) for entry in raised.traceback]
     if True in inside and not inside[-1]:
         raised.traceback = raised.traceback[len(inside) - inside[::-1].index(True) :]
+    report = yield
     asked = item.config.getoption("tbstyle")
     style: Any = "short" if asked == "auto" else asked
     report.longrepr = raised.getrepr(style=style, showlocals=item.config.getoption("showlocals"), funcargs=True)

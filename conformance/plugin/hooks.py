@@ -130,7 +130,7 @@ class Hooks:
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """What a kernel raised is shown from the kernel on."""
-        return shown_from_the_kernel_on((yield), item, call)
+        return (yield from shown_from_the_kernel_on(item, call))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Count and write a record as soon as its verdict is known."""

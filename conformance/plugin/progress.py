@@ -16,12 +16,16 @@ from typing import Any
 import pytest
 
 from conformance.execution.case import Case
+from conformance.explaining import explaining
 from conformance.plugin import options
 from conformance.plugin.entry import FOLDERS
+from conformance.reporting.failures import signature, without_numbers
 from conformance.reporting.groups import described
 from conformance.reporting.terminal import harmless
 from conformance.results.schema import Record
 
+FEW = 8
+"""Cases of an implementation that end alike, after which that is said; as many crashes end its part of the run."""
 PICTURE, SECOND, SIGN = 0.1, 1.0, 10.0
 """Seconds between two writings of the line at least, since more are not seen; between two while nothing ends; without a
 terminal, between two lines."""
@@ -46,6 +50,8 @@ class Progress:
             and config.getoption("capture") != "no"  # what kernels print would stand in the line
         )
         self._done = self._failed = 0
+        self._same: dict[str, tuple[tuple[str, ...], int]] = {}
+        """Implementation -> how all its cases have ended so far, empty where that differs, and how many these are."""
         self._tests: int | None = None
         self._case = ""
         self._begun = self._said = time.monotonic()
@@ -119,14 +125,31 @@ class Progress:
             self._failed += wrong
             if not tests or not self._shown:
                 return
-            if wrong and self._failed == 1 and record.operator:  # a file that cannot be used comes last
+            lines: list[str] = []
+            with explaining(f"{record.implementation} {record.operator}", lambda line, _: lines.append(line)):
+                if wrong and self._failed == 1 and record.operator:  # a file that cannot be used comes last
+                    lines += first_failure(record)
+                lines += self._always(record)
+            if lines:
                 self._reporter.ensure_newline()
-                for line in first_failure(record):
-                    self._reporter.write_line(line)
+            for line in lines:
+                self._reporter.write_line(harmless(line))
             if self._live and (now - self._said >= PICTURE or self._done == tests):
                 self._reporter.rewrite(self.text(), erase=True)
                 self._reporter.currentfspath = -2  # whoever writes a line begins a new one
                 self._said = now
+
+    def _always(self, record: Record) -> Iterator[str]:
+        """What every case of an implementation has ended in, once: its device may not be here, and a run takes
+        minutes."""
+        how: tuple[str, ...] = ("refused", without_numbers(record.headline)) if record.refused else ()
+        if record.status == "error":
+            how = signature(record)
+        first, cases = self._same.get(record.implementation, (how, 0))
+        self._same[record.implementation] = (how if how == first else (), cases + 1)
+        if how and how == first and cases + 1 == FEW:
+            refused = "refused when called: " * record.refused
+            yield f"{record.implementation}: in each of its first {FEW} cases: {refused}{record.headline}"
 
     def text(self) -> str:
         """Tests done, and how many of them failed."""
@@ -146,7 +169,7 @@ def _verifies(config: pytest.Config) -> bool:
 def first_failure(record: Record) -> Iterator[str]:
     """In two lines, while the others run: the problem once, which is as large as they come, and no contract."""
     what = record.headline.partition(" (contract: ")[0]
-    yield harmless(f"{record.status.upper()} {record.implementation} {record.operator}: {what}")
+    yield f"{record.status.upper()} {record.implementation} {record.operator}: {what}"
     yield f"reproduce: {record.command}" if record.command else f"case: {described(record)}"
 
 

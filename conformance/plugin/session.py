@@ -19,7 +19,7 @@ from conformance.execution.workers import Workers, group_of
 from conformance.exit_codes import ExitCode
 from conformance.implementations import registry
 from conformance.layouts import NAMES
-from conformance.plugin import options, recording
+from conformance.plugin import options, processes, recording
 from conformance.plugin.compiling import Compiling
 from conformance.plugin.recording import ABSENCES, BEGUN, BESIDE, PROPERTY, decoded, encoded, record_of
 from conformance.plugin.summary import NOTHING, Summary
@@ -247,6 +247,9 @@ class Session:
             self.summary.decide(self._take)
         except KeyboardInterrupt:
             self.summary.incomplete, status = True, ExitCode.INTERRUPTED
+        processes.write_summary_in_peace()
+        if status == ExitCode.INTERRUPTED:
+            processes.hurry(self.config)
         if invalid is not None:
             status = ExitCode.INTERNAL
         if self.records is not None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import textwrap
 import time
+import traceback
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
@@ -29,7 +30,7 @@ from conformance.problems import Problem, Variant
 from conformance.problems.table import DECIDING
 from conformance.reporting import github, modules, report_command, terminal, training
 from conformance.reporting.evidence import RunEvidence, Verified
-from conformance.reporting.failures import differs, is_not_run
+from conformance.reporting.failures import is_not_run
 from conformance.reporting.groups import Group, amount, described, group, located
 from conformance.reporting.kernel_verdicts import KernelVerdict, kernel_verdicts, total
 from conformance.reporting.page.model import ReportError
@@ -62,15 +63,18 @@ class Summary:
         """Those that are listed."""
         self._failed: list[tuple[Record, Any]] = []
         """With pytest's report."""
-        self._evidence = RunEvidence()
+        self._unexplained: list[str] = []
+        """Lines on what could not be explained, which changes no verdict."""
+        self._evidence = RunEvidence(tell=self._tell)
         self._deciding: Counter[str] = Counter()
         """Implementation -> cases that were run to find out where it fails."""
         self._own: list[Record] = []
         """Of the problems that torch modules are made for."""
         self._counted: list[tuple[Record, int]] = []
         """Records, with the number of their cases that pytest counts no report of."""
+        self._groups: list[Group] = []
         self._verdicts: list[KernelVerdict] = []
-        """Of the kernels, when the run has ended."""
+        """Of the failures, and of the kernels, when the run has ended."""
         self._reported = 0
         """Tests of the suites, and of those who use it."""
         self._job = github.JobSummary(wanted=run_command.is_running(run.config) and not run.is_worker)
@@ -91,10 +95,17 @@ class Summary:
             self._failed.append((record, report))
         if modules.is_own(record):
             self._own.append(record)
-        self._evidence.add(record)
+        with self._evidence.explaining(f"{record.implementation} {described(record)}"):
+            self._evidence.add(record)
         self._deciding[record.implementation] += record.problem.startswith(DECIDING)
         if uncounted := record.cases - (report is not None):
             self._counted.append((record, uncounted))
+
+    def _tell(self, line: str, error: Exception) -> None:
+        """Keep what is to be reported: in one line, with -v with its traceback."""
+        self._unexplained.append(line)
+        if self._run.config.get_verbosity() > 0:
+            self._unexplained += "".join(traceback.format_exception(error)).splitlines()
 
     def decide(self, take: Callable[[Record], None]) -> None:
         """Run problems that decide where the kernels fail whose failures are shown whole, and take their records. Not
@@ -109,8 +120,7 @@ class Summary:
             implementation = run.plan.registry.implementations.get(name)
             if implementation is not None and not implementation.compiles_per_shape:
                 for one in [*found][:MAX_WHOLE]:
-                    if one.smallest.descriptor and not one.smallest.check and not differs(one.smallest):
-                        self._evidence.decide(one.records, self._verifier(implementation, one.smallest.operator, take))
+                    self._evidence.decide(one.records, self._verifier(implementation, one.smallest.operator, take))
 
     def _verifier(self, implementation: Implementation, operator: str, take: Callable[[Record], None]) -> Verified:
         """Verifies drawn problems until the time is up."""
@@ -165,80 +175,103 @@ class Summary:
         reporter._set_main_color()  # which finds out what kinds there are: of absences no test has told it
 
     def _write(self, reporter: pytest.TerminalReporter) -> None:
-        run, width, quiet = self._run, reporter._tw.fullwidth - 1, reporter.verbosity < 0
-        devices = options.devices_asked(run.config)
+        run = self._run
         if run.config.option.collectonly:
             return
-        if not (run.asked or run.tally.cells or devices):
+        if not (run.asked or run.tally.cells or options.devices_asked(run.config)):
             if run.config.getoption("impl") and not run_command.is_running(run.config):
                 reporter.write_line(
                     "no test here verifies anything: add --pyargs conformance.suites, or use conformance run"
                 )
             return
-        groups = group((record for record, _ in self._failed), self._evidence)
-        self._verdicts = kernel_verdicts(run.tally, groups, self._evidence)
-        if run.timing is not None and run.timing.run.times:
-            reporter.section("speed of what was verified")
-            for text in run.timing.lines(width):
-                reporter.write_line(text)
-        if reporter.verbosity >= -1:
-            if not quiet:
-                self._tables_of_their_own(reporter, width)
-            for status in sorted(self._listed - {terminal.DETAILS}):
-                self._list(reporter, status)
-            if not quiet:
-                reporter.section("conformance")
-                self._counts(reporter, groups, width, devices)
-            self._failures(reporter, groups)
-            if quiet and len(self._verdicts) > 1:
-                self._lines(reporter, terminal.verdict_lines(self._verdicts, 10**6))
-            if quiet and not run.tally.verified:  # why, which nothing else says
-                self._lines(reporter, terminal.notes(run.tally, self._verdicts, width, self._listed))
-        if run.records is not None and (folder := run.config.getoption("--report")):
-            try:
-                for text in report_command.of_run(run.records.path, Path(folder)):
-                    if not quiet:
-                        reporter.write_line(text)
-            except ReportError as problem:
-                reporter.write_line(f"report: {problem}", red=True)
-                session = reporter._session
-                if session is not None and session.exitstatus not in (ExitCode.INTERRUPTED, ExitCode.INTERNAL):
-                    session.exitstatus = pytest.ExitCode.USAGE_ERROR
-        try:
-            self._job.append([self._incompletely(reporter)] if self.incomplete else [*run.idle().values()])
-        except OSError as error:
-            reporter.write_line(f"GITHUB_STEP_SUMMARY: cannot be written ({error.strerror})", red=True)
+        self._groups = group((record for record, _ in self._failed), self._evidence)
+        self._verdicts = kernel_verdicts(run.tally, self._groups, self._evidence)
+        parts = {"speed": self._speed}
+        if reporter.verbosity >= 0:
+            parts |= {"tables": self._tables_of_their_own, "cases": self._listed_cases, "modules": self._modules}
+            parts |= {"verdicts": self._counts, "notes": self._notes, "failures": self._failures}
+        elif reporter.verbosity == -1:
+            parts |= {"cases": self._listed_cases, "failures": self._failures, "verdicts": self._quiet_counts}
+        parts |= {"report": self._report, "summary of the job": self._append_to_job}
+        for name, write in parts.items():
+            with self._evidence.explaining(f"{name} of this run"):  # no part takes another one with it
+                write(reporter)
+        for line in dict.fromkeys(self._unexplained):
+            reporter.write_line(harmless(line), yellow=True)
         if self.unwritable:
             reporter.write_line(f"ERROR: {self.unwritable}", red=True)
 
-    def _tables_of_their_own(self, reporter: pytest.TerminalReporter, width: int) -> None:
+    def _speed(self, reporter: pytest.TerminalReporter) -> None:
+        timing = self._run.timing
+        if timing is not None and timing.run.times:
+            reporter.section("speed of what was verified")
+            for text in timing.lines(_width(reporter)):
+                reporter.write_line(text)
+
+    def _report(self, reporter: pytest.TerminalReporter) -> None:
+        run, session = self._run, reporter._session
+        if run.records is None or not (folder := run.config.getoption("--report")):
+            return
+        try:
+            for text in report_command.of_run(run.records.path, Path(folder)):
+                if reporter.verbosity >= 0:
+                    reporter.write_line(text)
+        except ReportError as problem:
+            reporter.write_line(f"report: {problem}", red=True)
+            if session is not None and session.exitstatus not in (ExitCode.INTERRUPTED, ExitCode.INTERNAL):
+                session.exitstatus = pytest.ExitCode.USAGE_ERROR
+
+    def _append_to_job(self, reporter: pytest.TerminalReporter) -> None:
+        try:
+            self._job.append([self._incompletely(reporter)] if self.incomplete else [*self._run.idle().values()])
+        except OSError as error:
+            reporter.write_line(f"GITHUB_STEP_SUMMARY: cannot be written ({error.strerror})", red=True)
+
+    def _tables_of_their_own(self, reporter: pytest.TerminalReporter) -> None:
         """Memory and training."""
         named = [(record.implementation, record) for record in self._tables]
-        networks = training.table(named)
+        networks, width = training.table(named), _width(reporter)
         for table in (*training.memory_tables(named), *([networks] if networks else [])):
             reporter.section(table.title)
             for text in (*table.lines(width), *textwrap.wrap(table.note, width)):
                 reporter.write_line(text)
 
-    def _counts(
-        self, reporter: pytest.TerminalReporter, groups: Sequence[Group], width: int, devices: Sequence[str]
-    ) -> None:
-        """The verdicts, and what a user should know who trusts them."""
-        run = self._run
+    def _modules(self, reporter: pytest.TerminalReporter) -> None:
+        """That not all was run, where it was not, and of each torch module a row."""
+        reporter.section("conformance")
         if self.incomplete:  # the counts below look like those of a whole run
             reporter.write_line(self._incompletely(reporter), red=True)
-        if self._own:
-            found = [*self._modules(groups)]
-            for text in (*(modules.lines(*found[0]) if len(found) == 1 else modules.table(found).lines(10**6)), ""):
+        rows = []
+        for record in self._own:
+            name = record.implementation
+            cells = (found for (owner, _), found in self._run.tally.cells.items() if owner == name)
+            mine = [one for one in self._groups if one.implementation == name]
+            rows.append(modules.row(record, sum(cells, Counter()), mine, lambda one: located(one, self._evidence)))
+        if rows:
+            for text in (*(modules.lines(*rows[0]) if len(rows) == 1 else modules.table(rows).lines(10**6)), ""):
                 reporter.write_line(text)
-        # what the last line of the run says is not said twice, but for failures
+
+    def _counts(self, reporter: pytest.TerminalReporter) -> None:
+        """The verdicts. What the last line of the run says is not said twice, but for failures."""
         again = any(one.operator and one.failed for one in self._verdicts)
-        if len(self._verdicts) > 1 or again or not run_command.is_running(run.config):
-            self._lines(reporter, terminal.verdict_lines(self._verdicts, width))
+        if len(self._verdicts) > 1 or again or not run_command.is_running(self._run.config):
+            self._lines(reporter, terminal.verdict_lines(self._verdicts, _width(reporter)))
+
+    def _quiet_counts(self, reporter: pytest.TerminalReporter) -> None:
+        """The verdicts of several kernels; where there is none, why, which nothing else says."""
+        run = self._run
+        if len(self._verdicts) > 1:
+            self._lines(reporter, terminal.verdict_lines(self._verdicts, 10**6))
+        if not run.tally.verified:
+            self._lines(reporter, terminal.notes(run.tally, self._verdicts, _width(reporter), self._listed))
+
+    def _notes(self, reporter: pytest.TerminalReporter) -> None:
+        """What a user should know who trusts the verdicts."""
+        run, width = self._run, _width(reporter)
         self._lines(reporter, terminal.notes(run.tally, self._verdicts, width, self._listed))
         for text in run.compiling.lines(width):
             reporter.write_line(text)
-        for device in devices:
+        for device in options.devices_asked(run.config):
             if not run.tally.verified_on(device):
                 reason = missing(device) or (
                     "no implementation of this device could run"
@@ -285,23 +318,15 @@ class Summary:
         else:
             reporter.write_sep("=", took, **color)
 
-    def _modules(self, failed: Sequence[Group]) -> Iterator[tuple[str, ...]]:
-        """Of each torch module a row."""
-        for record in self._own:
-            name = record.implementation
-            cells = (found for (owner, _), found in self._run.tally.cells.items() if owner == name)
-            mine = [one for one in failed if one.implementation == name]
-            yield modules.row(record, sum(cells, Counter()), mine, lambda one: located(one, self._evidence))
-
-    def _failures(self, reporter: pytest.TerminalReporter, failed: Sequence[Group]) -> None:
+    def _failures(self, reporter: pytest.TerminalReporter) -> None:
         """The smallest case of each cause, whole; of the others their number. What a file that cannot be used raised is
         in its verdict."""
-        unusable = [one for one in failed if not (any(one.operators) or "\n" in one.smallest.explanation)]
+        unusable = [one for one in self._groups if not (any(one.operators) or "\n" in one.smallest.explanation)]
         for one in unusable:
             self._annotate(reporter, one, "", one.implementation)
         for text, said in self._run.idle().items() if github.reads() else ():
             reporter.write_line(github.annotation(text, said, [(Path(text.partition("::")[0]), 0)]))
-        failed = [one for one in failed if one not in unusable]
+        failed = [one for one in self._groups if one not in unusable]
         if not failed:
             return
         reports = {id(record): report for record, report in self._failed}
@@ -320,12 +345,14 @@ class Summary:
                 case = described(smallest)
                 for line in filter(None, (condition, f"smallest case: {case}" * bool(case))):
                     reporter.write_line(line)
-                if number <= MAX_WHOLE and style != "no":
-                    raised = getattr(reports[id(smallest)], "longrepr", None)
-                    _show(reporter, one, raised, terminal.DETAILS in self._listed)
+                with self._evidence.explaining(f"{name} {case}"):
+                    if number <= MAX_WHOLE and style != "no":
+                        raised = getattr(reports[id(smallest)], "longrepr", None)
+                        _show(reporter, one, raised, terminal.DETAILS in self._listed)
                 if smallest.command:
                     reporter.write_line(f"reproduce: {smallest.command}")
-                self._annotate(reporter, one, condition, self._run.plan.registry.paths.get(name, ""))
+                with self._evidence.explaining(f"{name} {case}"):
+                    self._annotate(reporter, one, condition, self._run.plan.registry.paths.get(name, ""))
             if left := groups[MAX_GROUPS:]:
                 reporter.write_line(f"and more: {amount(left)}")
         if len(self._failed) > 1 and not self._listed & {"fail", "error"}:
@@ -337,17 +364,23 @@ class Summary:
             implementation = self._run.plan.registry.implementations.get(one.implementation)
             reporter.write_line(github.of_group(one, condition, path, implementation))
 
-    def _list(self, reporter: pytest.TerminalReporter, status: str) -> None:
-        """Cases by implementation, operator and reason; operators that are not implemented are in the summary."""
-        reporter.section(status)
-        alike: defaultdict[str, list[Record]] = defaultdict(list)
-        for record in self._cases:
-            if record.status == status and record.reason != NOT_IMPLEMENTED.format(record.operator):
-                alike[f"{record.implementation} {record.operator}: {record.headline}"].append(record)
-        for title, records in alike.items():
-            reporter.write_line(f"{title}: {many(sum(record.cases for record in records), 'case')}")
-            for case in filter(None, map(described, records)):
-                reporter.write_line(f"    {case}")
+    def _listed_cases(self, reporter: pytest.TerminalReporter) -> None:
+        """Cases of a status by implementation, operator and reason; operators that are not implemented are in the
+        summary."""
+        for status in sorted(self._listed - {terminal.DETAILS}):
+            reporter.section(status)
+            alike: defaultdict[str, list[Record]] = defaultdict(list)
+            for record in self._cases:
+                if record.status == status and record.reason != NOT_IMPLEMENTED.format(record.operator):
+                    alike[f"{record.implementation} {record.operator}: {record.headline}"].append(record)
+            for title, records in alike.items():
+                reporter.write_line(f"{title}: {many(sum(record.cases for record in records), 'case')}")
+                for case in filter(None, map(described, records)):
+                    reporter.write_line(f"    {case}")
+
+
+def _width(reporter: pytest.TerminalReporter) -> int:
+    return reporter._tw.fullwidth - 1
 
 
 def _show(reporter: pytest.TerminalReporter, one: Group, raised: Any, details: bool) -> None:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from conformance.diagnosis.conditions import holds
 from conformance.diagnosis.nearby import Tried
-from conformance.diagnosis.where import FEWEST, Runs, Where, where
+from conformance.diagnosis.where import FEWEST, TRIES, Runs, Where, where
+from conformance.explaining import Tell, explaining
 from conformance.operators import GeometryError, parse
 from conformance.problems import Variant
 from conformance.problems.table import DECIDING
-from conformance.reporting.failures import ORDINARY, by_storage, differs, is_wrong, signature
+from conformance.reporting.failures import ORDINARY, by_storage, differs, is_not_run, is_wrong, signature
 from conformance.results.schema import Record
 
 Verified = Callable[[Any, Variant], Record | None]
@@ -24,9 +25,10 @@ Place = tuple[str, str]
 
 class RunEvidence:
     """The cases of a run that passed, and those with wrong results, which are looked at together: a mistake shows in
-    one way here and in another there."""
+    one way here and in another there. `tell` takes what could not be explained."""
 
-    def __init__(self, records: Iterable[Record] = ()) -> None:
+    def __init__(self, records: Iterable[Record] = (), tell: Tell | None = None) -> None:
+        self.explaining = explaining if tell is None else partial(explaining, tell=tell)
         self._passed: defaultdict[Place, list[Record]] = defaultdict(list)
         self._wrong: defaultdict[Place, list[Record]] = defaultdict(list)
         self._conditions: dict[Place, list[Where]] = {}
@@ -52,21 +54,21 @@ class RunEvidence:
         return self._conditions[place]
 
     def of(self, records: Sequence[Record]) -> list[Where]:
-        """The condition of failures that are looked at by themselves, such as what a kernel raises, by the cases of the
-        first one's operator. None of what differs from call to call: that it passed once says nothing."""
-        first = records[0]
-        if first.check or not first.descriptor or differs(first):
-            return []
-        return self._found([one for one in records if one.operator == first.operator and not one.check])
+        """The condition of failures that are looked at by themselves, such as what a kernel raises."""
+        return self._found(_telling(records))
 
     def decide(self, records: Sequence[Record], verified: Verified) -> None:
         """Run a few more problems that decide on the condition of failures. They are cases like others: whoever
         verifies them adds them."""
         first = records[0]
-        place = first.implementation, first.operator
         wrongly = is_wrong(first)
-        if any(map(_is_drawn, self._wrong[place] if wrongly else records)):
+        failing = _telling(records)
+        if failing and wrongly:
+            failing = [*self._wrong[first.implementation, first.operator]]
+        if any(map(_is_drawn, failing)):
             return  # it has been done: of wrong results on this operator, or by a run that is continued
+        if not wrongly and len(failing) > TRIES and not self._passed[first.implementation, first.operator]:
+            return  # it always raises, often because of the machine
 
         def alike(record: Record) -> bool:
             return is_wrong(record) if wrongly else signature(record) == signature(first)
@@ -77,7 +79,7 @@ class RunEvidence:
                 return None if record is None else False
             return True if alike(record) else None
 
-        self._found([*self._wrong[place]] if wrongly else records, fails)
+        self._found(failing, fails)
 
     def has(self, record: Record, one: Where) -> bool:
         """Whether a case has the condition."""
@@ -87,8 +89,10 @@ class RunEvidence:
     def _found(self, failing: Sequence[Record], runs: Runs | None = None) -> list[Where]:
         if not failing:
             return []
-        passed = [*self._passed[failing[0].implementation, failing[0].operator]]
-        found = where(_comparable(failing, passed), runs)
+        first, found = failing[0], list[Where]()
+        passed = [*self._passed[first.implementation, first.operator]]
+        with self.explaining(f"{first.implementation} {first.operator} on {first.descriptor!r}"):
+            found = where(_comparable(failing, passed), runs)
         return found if sum(one.fails for one in found) >= FEWEST else []
 
 
@@ -103,6 +107,16 @@ def _known(descriptor: str, variant: Variant, failed: bool) -> Tried | None:
 def _tried(record: Record) -> Tried | None:
     variant = Variant(record.dtype, record.layout, record.distribution, record.storage)
     return _known(record.descriptor, variant, record.status != "pass")
+
+
+def _telling(records: Sequence[Record]) -> list[Record]:
+    """Those of a group's failures that are evidence of where it fails: cases of the first one's operator that ran. One
+    exception may be that of several families, whose parameters have other names, and of behaviour checks, whose inputs
+    cannot be drawn. None where the first is a check, or differs from call to call: that it passed once says nothing."""
+    first = records[0]
+    if first.check or not first.descriptor or differs(first):
+        return []
+    return [one for one in records if one.operator == first.operator and not one.check and not is_not_run(one)]
 
 
 def _is_drawn(record: Record) -> bool:

@@ -120,8 +120,13 @@ def group(records: Iterable[Record], evidence: RunEvidence | None = None) -> lis
     for record in records:
         if record.status in ("fail", "error"):
             failing[record.implementation].append(record)
-    found = (one for name in sorted(failing) for one in _of_implementation(sorted(failing[name], key=size), evidence))
-    return _together([*found])
+    found: list[Group] = []
+    for name, mine in sorted(failing.items()):
+        with evidence.explaining(f"{name}: {described(mine[0])}"):
+            found += _of_implementation(sorted(mine, key=size), evidence)
+            continue
+        found.append(_ungrouped(mine))
+    return _together(found)
 
 
 def amount(groups: list[Group]) -> str:
@@ -267,6 +272,15 @@ def _group(held: list[Record], attributed: list[Record], cause: str, where: tupl
         operators=tuple(name for name, _ in cases.most_common()),
         where=where,
     )
+
+
+def _ungrouped(records: list[Record]) -> Group:
+    """All failures of an implementation, where their causes could not be looked for, by how the first one failed."""
+    cases: Counter[str] = Counter()
+    for record in records:
+        cases[record.operator] += record.cases
+    first = records[0]
+    return Group(first.implementation, "", first.headline, records, cases.total(), 0, (*cases,))
 
 
 def _together(groups: list[Group]) -> list[Group]:

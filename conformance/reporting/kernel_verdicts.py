@@ -73,7 +73,9 @@ def kernel_verdicts(tally: Tally, groups: Sequence[Group], evidence: RunEvidence
             failing = [
                 one for one in groups if name in (one.implementation, *one.also) and operator in (*one.operators, "")
             ]
-            why = _why(failing, operator, evidence) if failing else ""
+            why = ""
+            with evidence.explaining(f"{name} {operator}".rstrip()):
+                why = _why(failing, operator, evidence) if failing else ""
             dtypes = tuple(tally.dtypes[name, operator])
             found.append(KernelVerdict(name, operator, dtypes, counts, tally.not_run[name, operator], why))
     return found
@@ -106,7 +108,9 @@ def _why(failing: Sequence[Group], operator: str, evidence: RunEvidence) -> str:
     """`strides swapped, where stride differs by axis`, and how many other kinds there are; how the smallest case fails
     where neither is known."""
     one = failing[0]
-    conditions: Sequence[Where] = one.where or evidence.of(one.records)
+    # what several operators raise has a condition in each, or none
+    own = [record for record in one.records if record.operator == operator] or one.records
+    conditions: Sequence[Where] = one.where or evidence.of(own)
     if one.where and is_wrong(one.smallest):  # the same mistake may show elsewhere in another operator
         conditions = evidence.wrong(one.implementation, operator) or one.where
     where = "; and ".join(f"where {found}" for found in conditions)

@@ -38,6 +38,7 @@ import numpy as np
 
 from conformance.diagnosis.diagnose import diagnose
 from conformance.execution.status import KernelFailure
+from conformance.explaining import explaining
 from conformance.judge import Judgement, Output, judge
 from conformance.operators import OPERATORS, Arrays
 from conformance.training.exchange import Call, Place, RefusedError
@@ -79,8 +80,11 @@ class Audit:
         self.worst[place.role] = max(self.worst.get(place.role, 0.0), share)
         failed = [judgement for judgement in judgements if not judgement.passed]
         if failed:
-            cause = diagnose(OPERATORS[call.direction], call.geometry, call.inputs, call.outputs, reference)
-            lines = [judgement.explain() for judgement in failed] + ([str(cause)] if cause else [])
+            lines, operator = list[str](), OPERATORS[call.direction]
+            with explaining(str(place), lambda line, _: lines.append(line)):
+                lines += [judgement.explain() for judgement in failed]
+                cause = diagnose(operator, call.geometry, call.inputs, call.outputs, reference)
+                lines += [str(cause)] if cause else []
             raise BrokenStepError("\n".join([str(place), *lines]))
 
 

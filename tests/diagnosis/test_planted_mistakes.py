@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import math
 from itertools import cycle, product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,9 +13,10 @@ import pytest
 from conformance.diagnosis.diagnose import diagnose
 from conformance.dtypes import STORAGE
 from conformance.inputs import Expectation, Recipe
-from conformance.operators import FAMILIES, OPERATORS, Arrays, parse
+from conformance.operators import FAMILIES, OPERATORS, Arrays, parse, spatial
 from conformance.operators.known_kernels.kernel import Mutant
 from conformance.operators.known_kernels.structure import planted
+from conformance.operators.mistakes import BUDGET
 from conformance.operators.table import LIBRARY, operators_of
 from conformance.problems import PROBLEMS
 from conformance.problems.parameters import SIMPLEST, geometry
@@ -199,3 +202,20 @@ def test_right_outputs_have_no_diagnosis(operator: str):
             stored = {name: STORAGE[tensors[name].stored_as(dtype)] for name in tensors}
             outputs = {name: array.astype(stored[name]) for name, array in known.reference.items()}
             assert diagnose(kind, known.recipe.geometry, known.inputs, outputs) is None
+
+
+def test_no_mistake_is_tried_that_pads_an_image_beyond_all_measure(monkeypatch: pytest.MonkeyPatch):
+    """A diagnosis of a problem of 9,000 elements took 18 s, and a run that was to end so long longer."""
+    padded: list[int] = []
+
+    def measured(image: np.ndarray, padding: spatial.Padding, *given: Any) -> np.ndarray:
+        sizes = (size + sum(sides) for size, sides in zip(image.shape[-len(padding) :], padding, strict=True))
+        padded.append(math.prod(image.shape[: -len(padding)]) * math.prod(sizes))
+        return np.zeros(0) if padded[-1] > BUDGET else spatial.padded(image, padding, *given)
+
+    operator, problem = OPERATORS["conv_forward"], parse("n1 c3 h1300 w2 k3 r3 s3 u260x1 p1:260x1:259 g3")
+    inputs = Expectation(Recipe(operator, problem, "fp32", "fixed", 0)).inputs
+    outputs = {name: 2 * array for name, array in operator.reference(problem, inputs).items()}
+    monkeypatch.setattr("conformance.operators.conv.operators.padded", measured)
+    diagnose(operator, problem, inputs, outputs)
+    assert 0 < max(padded) <= BUDGET

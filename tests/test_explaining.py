@@ -1,0 +1,77 @@
+"""Whatever goes wrong in explaining a verdict is told in one line, and changes no verdict."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from conformance.execution import verify
+from conformance.judge import Judgement
+from conformance.plugin import progress, summary
+from conformance.reporting import evidence, github, groups, kernel_verdicts, modules, report_command, terminal, training
+from conformance.reporting.evidence import RunEvidence
+from tests.conftest import Project
+from tests.report_samples import as_read, failed
+
+pytest_plugins = ["pytester"]
+
+WRONG = "return y * y.dtype.type(2)"
+PARTS = {
+    "text of a failure": (Judgement, "explain"),
+    "calls again": (verify, "differing_calls"),
+    "known mistakes": (verify, "diagnose"),
+    "mistakes in shapes": (verify, "diagnose_shapes"),
+    "evidence": (evidence, "is_wrong"),
+    "where": (evidence, "where"),
+    "groups": (groups, "_of_implementation"),
+    "names": (groups, "named"),
+    "why a kernel fails": (kernel_verdicts, "_why"),
+    "first failure": (progress, "first_failure"),
+    "tables": (training, "memory_tables"),
+    "modules": (modules, "row"),
+    "notes": (terminal, "notes"),
+    "whole case": (summary, "brief"),
+    "annotation": (github, "of_group"),
+    "report": (report_command, "of_run"),
+    "summary of the job": (github.JobSummary, "append"),
+}
+"""What explains a verdict -> where it is looked up."""
+
+
+def broken(*_: Any, **__: Any) -> Any:
+    return 1 // 0
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_whatever_explains_a_verdict_may_fail(project: Project, monkeypatch: pytest.MonkeyPatch, part: str):
+    """The verdicts of a run were lost to a KeyError in what looks for the condition of failures."""
+    monkeypatch.setattr(*PARTS[part], broken)
+    monkeypatch.setattr(modules, "is_own", lambda _: part == "modules")
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    project.kernel("acme", body="return y[..., 1:]" if part == "mistakes in shapes" else WRONG)
+    found = project.run("--in-process", "--report=page")
+    assert found.exit == 1
+    assert found.statuses == {"fail": 1}
+    assert project.lines()[-1]["kind"] == "footer"
+    assert "acme conv_forward fp32: 1 of 1 fail" in found.text
+    assert "reproduce: " in found.text
+    said = ": the explanation failed (ZeroDivisionError at test_explaining.py:"
+    assert said in found.text or said in "".join(record["reason"] for record in found.records)
+    assert "Traceback" not in found.text
+    assert "INTERNALERROR" not in found.text
+
+
+def test_what_decides_where_a_kernel_fails_may_fail():
+    records = [as_read(failed(descriptor=text)) for text in ("n1 c4 h7 w7 k8 r3 s3", "n2 c4 h9 w9 k8 r3 s3 u2")]
+    told: list[str] = []
+    RunEvidence(records, tell=lambda line, _: told.append(line)).decide(records, broken)
+    assert [line.partition(" (")[0] for line in told] == [
+        "acme conv_forward on 'n1 c4 h7 w7 k8 r3 s3': the explanation failed"
+    ]
+
+
+def test_the_traceback_is_shown_where_it_is_asked_for(project: Project, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(terminal, "notes", broken)
+    project.kernel("acme", body=WRONG)
+    assert "\nTraceback (most recent call last):\n" in project.run("--in-process", "-v").text
