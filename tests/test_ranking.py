@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -165,11 +165,16 @@ def ranked_at(level: str, operator: str, extra: tuple[float, str] = (0, "")) -> 
 
 def run(one: Implementation, operator: str, level: str, extra: tuple[float, str] = (0, "")) -> list[Any]:
     """Names and variants that a level has for a kernel, and can be run."""
+    return [(problem.name, variant) for problem, variant in cases(one, operator, level, extra)]
+
+
+def cases(one: Implementation, operator: str, level: str, extra: tuple[float, str] = (0, "")) -> list[Any]:
+    """The same, with the problems."""
     listed = ranked_at(level, operator, extra)
     declared = listed.declared(one, operator)
     rows = zip(listed.rows(operator).rows, listed.share(declared), strict=True)
     every = [(problem, variant) for (problem, _), variants in rows for variant in variants]
-    return [(p.name, v) for p, v in every if declared.takes(p, v) and v.suits(operator, p.geometry)]
+    return [(p, v) for p, v in every if declared.takes(p, v) and v.suits(operator, p.geometry)]
 
 
 def test_what_is_required_of_one_is_the_same_whoever_else_is_there():
@@ -188,6 +193,22 @@ def test_what_is_required_of_one_is_the_same_whoever_else_is_there():
 
 def compared(one: Case | Absence) -> Any:
     return one if isinstance(one, Absence) else (one.id, one.place)
+
+
+@pytest.mark.parametrize("operator", ["conv_forward", "conv_bn_backward", "max_pool_forward"])
+def test_layers_of_networks_are_met_in_every_format_of_a_kernel(operator: str):
+    """37 of them were run in fp32 and channels first, none in fp16 and channels last, of a kernel that declares both."""
+    counts = {}
+    for dtypes, layouts in ((("fp32", "fp16"), ("nchw", "nhwc")), (("fp32",), ("nchw",))):
+        one = Implementation("acme")
+        one.implements(operator, dtypes=dtypes, layouts=layouts)(lambda *arrays: np.zeros(1))
+        layers = [(p.name, v) for p, v in cases(one, operator, "standard") if p.spread and not v.storage]
+        counts[dtypes] = Counter((v.dtype, v.layout) for _, v in layers)
+        assert len({name for name, _ in layers}) >= 5
+        assert counts[dtypes].keys() == {*product(dtypes, layouts)}
+    if operator == "conv_forward":  # of others some are in the tables in several formats
+        assert counts["fp32", "fp16"].total() == counts["fp32",].total()
+        assert max(counts["fp32", "fp16"].values()) - min(counts["fp32", "fp16"].values()) <= 1
 
 
 @pytest.mark.parametrize("level", ["smoke", "standard"])

@@ -4,6 +4,7 @@ used up."""
 from __future__ import annotations
 
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
@@ -71,23 +72,28 @@ def share(
     `given` draws is run.
 
     A problem that the rows have in no dtype and layout of a kernel is run in one that it declares and that is `wanted`:
-    rows take dtypes and layouts in turn, and a kernel of one pair would miss most shapes. Inputs that they have on no
-    problem that the kernel takes are run on the first that it does: one for 1x1 windows alone would meet no subnormal
-    number, and one that flushes them would pass. Natural inputs are run in every dtype and number of dimensions, or a
-    kernel that is right on numbers of few bits alone would pass in the others. The rows of level standard
-    are asked by themselves: a kernel failed at standard and passed at full, where the table had the problem in its
-    dtype with other inputs.
+    rows take dtypes and layouts in turn, and a kernel of one pair would miss most shapes. A problem with `spread` is run
+    in those of the kernel in turn: nearly every layer of a network was in fp32 and channels first, and half-precision
+    kernels for channels last passed. Inputs that rows have on no problem that the kernel takes are run on the first
+    that it does: one for 1x1 windows alone would meet no subnormal number, and one that flushes them would pass.
+    Natural inputs are run in every dtype and number of dimensions, or a kernel that is right on numbers of few bits
+    alone would pass in the others. The rows of level standard are asked by themselves: a kernel failed at standard and passed at full, where the table had
+    the problem in its dtype with other inputs.
     """
     rows, listed, usual, reach = of
     pairs = [pair for pair in declared.pairs if wanted(*pair)]
     offered = [_offered(rows[:usual])] * usual + [_offered(rows)] * (len(rows) - usual)
     found: list[list[Variant]] = []
     spent, seen, programs = 0, set[tuple[str, str, str]](), set[tuple[str, str, str]]()
-    substituted, run = set[tuple[str, Variant]](), set[str]()
+    substituted, run, turns = set[tuple[str, Variant]](), set[str](), Counter[int]()
     natural = NaturalCases(declared.operator, rows)
     for place, (problem, variants) in enumerate(rows):
         row: list[Variant] = []
         found.append(row)
+        spread: Sequence[Variant] = ()
+        if place < usual and problem.spread in pairs:
+            spread = _spread(declared, problem, variants, pairs, offered[place][problem.name], turns)
+            variants = spread or variants
         asked = [v for v in variants if wanted(v.dtype, v.layout)]
         seen.update((problem.name, v.dtype, v.layout) for v in asked)
         within = place < listed and (given.programs is None or len(seen) <= given.programs)
@@ -101,7 +107,7 @@ def share(
                 continue
             if place < usual:  # whether this level has room for it or not, so that every level adds the same
                 run.add(variant.distribution)
-            if variant in instead:
+            if variant in instead or variant in spread:
                 substituted.add((problem.name, variant))
             program = problem.name, variant.dtype, variant.layout
             full = (
@@ -159,6 +165,32 @@ class NaturalCases:
     def chosen(self) -> Iterator[tuple[int, Variant]]:
         """The place of a row and its variant."""
         yield from self._chosen.values()
+
+
+def _spread(
+    declared: Declared,
+    problem: Problem,
+    variants: Sequence[Variant],
+    pairs: Sequence[tuple[str, str]],
+    offered: set[tuple[str, str]],
+    turns: Counter[int],
+) -> tuple[Variant, ...]:
+    """A row's variants, of which those in the problem's `spread` are in the next dtype and layout of `pairs` that the
+    kernel takes them in and that rows do not have (`offered`); empty where there are none to change. `turns` counts
+    such rows by their number of dimensions."""
+    moved = [v for v in variants if (v.dtype, v.layout) == problem.spread and not v.storage]
+    able = [
+        pair
+        for pair in pairs
+        if rank_of(pair[1]) == problem.geometry.rank and pair[0] in DTYPES and not is_optional(pair[1])
+        if pair == problem.spread or pair not in offered
+        if all(declared.takes(problem, replace(v, dtype=pair[0], layout=pair[1])) for v in moved)
+    ]
+    if not moved or not able:
+        return ()
+    dtype, layout = able[turns[problem.geometry.rank] % len(able)]
+    turns[problem.geometry.rank] += 1
+    return tuple(replace(v, dtype=dtype, layout=layout) if v in moved else v for v in variants)
 
 
 def _further(

@@ -71,6 +71,30 @@ class Choose(Protocol):
     def __call__(self, options: Sequence[T], /) -> T: ...
 
 
+class Layer(NamedTuple):
+    """Of a dense convolution with stride 1: what its channels, filters, extents and images are drawn from, and how many
+    taps its window has on an axis."""
+
+    channels: Sequence[int]
+    filters: Sequence[int]
+    taps: int
+    extents: Sequence[int]
+    images: Sequence[int] = (1, 2)
+
+
+MULTIPLES_OF_8 = range(104, 448, 8)
+LAYERS: tuple[Layer | None, ...] = (
+    *(None,) * 15,
+    Layer(MULTIPLES_OF_8, MULTIPLES_OF_8, 1, (1, 2, 3)),
+    Layer((256, 264, 288, 384, 512), (1, 2, 3, 4), 5, (5, 6)),
+    Layer((1, 2, 3, 4), (2, 4, 6), 5, (27, 28)),
+    Layer((72, 96, 120, 200, 384), (10, 30, 84, 100), 1, (1,), (3, 5, 6, 7, 9, 12, 33, 100)),
+    Layer((1,), (1,), 1, (1, 2, 3, 4, 5), (1, 2, 3)),
+)
+"""One convolution in four is a layer as reports have them, at least two sizes of which are large: of sizes drawn one by
+one at most one is, and a search met none of these in two minutes."""
+
+
 class CostLimit(NamedTuple):
     """What a case may cost: FLOPs, and elements of all of its tensors."""
 
@@ -102,7 +126,7 @@ def draw(family: str, choose: Choose, rank: int = 2, padded: Sequence[str] = (""
         dilation = choose((1, 1, 1, 2, 3, 4)) if dilation_of.format(0) in names else 1
         extent = dilation * (taps - 1) + 1
         before = choose((0, 0, 0, 1, 2, taps // 2, extent - 1, extent))
-        after = choose((before, before, before, 0, 1, 2, extent - 1))
+        after = choose((before, before, before, 0, 1, 2, extent - 1, extent))
         if alike:
             missing = max(0, extent - stride)
             ways = {"none": (0, 0), "causal": (extent - 1, 0), "same": (missing // 2, missing - missing // 2)}
@@ -134,7 +158,20 @@ def draw(family: str, choose: Choose, rank: int = 2, padded: Sequence[str] = (""
     for place in places if "o0" in names else ():
         reach = max(found[f"u{place}"], found[dilation_of.format(place)])
         found[f"o{place}"] = choose((0, 0, 1, reach - 1))
+    if "g" in names and (layer := choose(LAYERS)):
+        found |= _of_layer(layer, found, rank, choose)
     return found
+
+
+def _of_layer(layer: Layer, found: Parameters, rank: int, choose: Choose) -> Parameters:
+    """The parameters that make a problem such a layer; in three dimensions its window lies in one plane, and in one it
+    has as many taps as in two."""
+    made = {name: int(name[0] not in "po") for name in found if name[-1].isdigit()} | {"g": 1}
+    made |= {"n": choose(layer.images), "c": choose(layer.channels), "k": choose(layer.filters)}
+    taps = layer.taps**2 if rank == 1 and layer.extents[0] == layer.taps else layer.taps
+    for image, window in zip(IMAGE[rank], WINDOW[rank], strict=True):
+        made |= {image: choose(layer.extents) + taps - layer.taps, window: taps}
+    return made | ({"d": choose((1, 2)), "t": 1} if rank == 3 else {})
 
 
 def drawn(

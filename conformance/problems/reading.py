@@ -17,6 +17,9 @@ that have groups as an axis.
 what is one alternative. A mistake that takes a shape and a dtype together is rare; that of one shape, or of one dtype,
 shows either way. With `in turn, one row in 7` only every seventh row takes one.
 
+`spread: fp32 nchw` has what a row runs in fp32 nchw at level standard run in one of the dtypes and layouts that a kernel
+declares, which rows take in turn (`conformance.execution.share`): a network is met in all of them at the price of one.
+
 A row is a name and a descriptor. Below a line such as `names: sizes.` it is a descriptor alone, and its name is made
 of both. Which problems are of level smoke the ranking says. `#` begins a comment.
 """
@@ -29,8 +32,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from conformance.dtypes import DECLARABLE
-from conformance.layouts import grouped_of, layouts_of
+from conformance.dtypes import DECLARABLE, DTYPES
+from conformance.layouts import grouped_of, in_rank, layouts_of
 from conformance.operators import FAMILIES, GeometryError, parse
 from conformance.problems.table import LEVELS, SPARSE, Problem, Variant, grouped, variants
 from conformance.resources import of_family
@@ -39,7 +42,7 @@ TABLE = "problems.txt"
 GROUPED = "grouped"
 """The word for all layouts with groups as an axis."""
 _SECTION = re.compile(r"\[([^\]\s]+)\]\s+(\w+)")
-_HEADING = re.compile(r"(run|names|in turn)(?:, one row in ([1-9]\d*))?:(.*)")
+_HEADING = re.compile(r"(run|names|in turn|spread)(?:, one row in ([1-9]\d*))?:(.*)")
 _NAME = re.compile(r"[\w-]+(\.[\w@-]+)+")
 
 
@@ -60,6 +63,8 @@ class Section:
     """How many rows there are to one that takes an alternative."""
     prefix: str = ""
     """What names begin with where rows are descriptors alone."""
+    spread: tuple[str, str] | None = None
+    """The dtype and layout whose cases are run in those of a kernel, as one writes it in two dimensions."""
     problems: list[Problem] = field(default_factory=list)
 
 
@@ -138,6 +143,12 @@ def _head(section: Section, family: str, key: str, one_in: str | None, text: str
         if not section.prefix.endswith("."):
             raise MalformedTable(f"{section.prefix!r}: what names begin with ends in a point, as `names: sizes.`")
         return
+    if key == "spread":
+        dtype, _, layout = text.strip().partition(" ")
+        if dtype not in DTYPES or layout not in layouts_of(2):
+            raise MalformedTable(f"{text.strip()!r}: must be a dtype and a layout, as `spread: fp32 nchw`")
+        section.spread = dtype, layout
+        return
     if key == "run":
         section.run.append(_way(family, text))
         return
@@ -191,7 +202,8 @@ def _row(section: Section, family: str, text: str) -> Problem:
         )
     turn, rest = divmod(len(section.problems), section.one_in)
     others = section.in_turn[turn % len(section.in_turn)] if section.in_turn and not rest else ()
-    return Problem(name, geometry, section.level, _variants(family, (*section.run, *others), geometry.rank))
+    spread = section.spread and (section.spread[0], in_rank(section.spread[1], geometry.rank))
+    return Problem(name, geometry, section.level, _variants(family, (*section.run, *others), geometry.rank), spread)
 
 
 @cache

@@ -62,6 +62,14 @@ of these alone."""
 ONE_CHANNEL = {"conv": "edge.channel1", "conv_bn": "bn.channel1", "avg_pool": "pool.batch1-channel1"}
 """Problems whose strides do not tell the memory format, by family."""
 
+MIXED = {
+    "conv": ("resnet50.conv2.expand", "bf16", "fixed"),
+    "conv_bn": ("bn.sums-beyond-fp16", "fp16", "scaled"),
+    "max_pool": ("resnet50.maxpool", "fp16", "fixed"),
+}
+"""Larger problems of gradients, by family, with a dtype and a distribution: one operand lies in the other memory format
+than the rest. torch 2.6 summed dy in 16 bits where x was in channels last and dy was not."""
+
 ONE_IMAGE = {
     "conv": ("one-image.1x1", "one-image.3x3"),
     "conv_bn": ("bn.one-image",),
@@ -113,6 +121,12 @@ def with_storage(problems: Iterable[Problem]) -> tuple[Problem, ...]:
                     ("fp32", "bf16"), layouts_of(2), ("crop", "transposed", "other-format", LOOSE_ONES)
                 ):
                     extra[name][Variant(dtype, layout, "fixed", f"{operator.data}:{kind}")] = None
+    for family, (name, dtype, distribution) in MIXED.items():
+        for operator in FAMILIES[family].operators:
+            here = operator.inputs(known[name].geometry)
+            for layout, operand in product(layouts_of(2), ("x", "dy") if "dy" in here else ()):
+                if operand in here:
+                    extra[name][Variant(dtype, layout, distribution, f"{operand}:other-format")] = None
     for family, names in ONE_IMAGE.items():
         for operator, name in product(FAMILIES[family].operators, names):
             here = operator.inputs(known[name].geometry)

@@ -71,6 +71,8 @@ class Problem:
     """A `conformance.operators.Geometry`."""
     level: str
     variants: tuple[Variant, ...]
+    spread: tuple[str, str] | None = None
+    """A dtype and a layout: cases in these are run in one that a kernel declares, which problems take in turn."""
 
 
 OF_EIGHT_BITS = {

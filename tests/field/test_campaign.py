@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from conformance.__main__ import main
 from conformance.calibration import field, mutation
+from conformance.execution.case import Case
+from conformance.execution.verify import verify
 from conformance.implementations import registry
+from conformance.operators import OPERATORS, takes
+from conformance.problems import PROBLEMS
 
 KERNELS = """
 import numpy as np
@@ -109,6 +116,24 @@ def test_every_file_can_be_loaded_and_no_name_is_used_twice():
     good = [name for name in loaded.implementations if name.startswith(field.GOOD)]
     assert len(loaded.implementations) - len(good) >= 420
     assert len(good) >= 50
+
+
+@pytest.mark.parametrize(
+    ("name", "when"),
+    [
+        ("values-49-infinity-times-one", lambda g: g.c == g.k == g.y.size == 1),
+        ("storage-30-fp16-sums", lambda g: g.k < 4 and math.prod(g.output_size) > 1 << 16),
+    ],
+)
+def test_the_tables_have_what_a_reported_kernel_needs(name: str, when: Callable[[Any], bool]):
+    """Both were right on every case of the tables."""
+    one = registry.load(field.files([name.partition("-")[0]])).implementations[name]
+    (kernel,) = one.kernels
+    operator = OPERATORS[kernel.operator]
+    problems = [p for p in PROBLEMS if p.level == "standard" and takes(operator.name, p.geometry) and when(p.geometry)]
+    cases = [Case(one, operator, p, v, 1) for p in problems for v in p.variants if v.suits(operator.name, p.geometry)]
+    mine = [case for case in cases if case.variant.dtype in kernel.dtypes and case.variant.layout in kernel.layouts]
+    assert "fail" in {verify(case).status for case in mine}
 
 
 LATER = {

@@ -274,5 +274,8 @@ ROWS = [
     # running_var of 0 (with eps): taken for 'uninitialised' and replaced by 1.
     spoilt("values-14-dropout-of-denormal-scale", BI,
            running_var=lambda running_var, o: replaced(running_var, lambda var: var == 0, 1)),
+    # LiteRT 2.3.0: one pixel, channel and filter: an infinity times one is NaN.
+    spoilt("values-49-infinity-times-one", F, ("fp32", "fp16"),
+           where=lambda o: o.one and o.c == o.k == o.P * o.Q == 1, result=lambda y, o: replaced(y, np.isinf, np.nan)),
 ]  # fmt: skip
 globals().update({one.name: one for one in ROWS})

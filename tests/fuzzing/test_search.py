@@ -23,8 +23,9 @@ from conformance.execution.case import Absence, Case
 from conformance.execution.plan import Plan
 from conformance.execution.required import DRAWN_PROBLEMS, VerificationDemand
 from conformance.execution.verify import verify
-from conformance.fuzzing.search import Search
+from conformance.fuzzing.search import COMMON, Search
 from conformance.operators import FAMILIES, OPERATORS, parse, takes
+from conformance.operators.known_kernels import sizes
 from conformance.operators.spatial import RANKS
 from conformance.problems import LAYOUTS, PROBLEMS, Variant, at_level, typed
 from conformance.problems.drawn import THIN, candidates, drawn
@@ -48,6 +49,18 @@ def test_a_drawn_problem_exists_is_cheap_and_is_its_parameters(family: str, rank
     assert made.rank == rank
     assert geometry(family, parameters(made)) == typed(made.descriptor).geometry == made
     assert all(most >= amount for most, amount in zip(THIN, cost(made), strict=True))
+
+
+@pytest.mark.parametrize("family", ["conv", "conv_bn"])
+@pytest.mark.parametrize("rank", RANKS)
+def test_layers_as_reports_have_them_are_drawn(family: str, rank: int):
+    """In two minutes a search met one of these shapes, by chance."""
+    dice = random.Random(0)
+    made = [drawn(family, dice.choice, COMMON, rank=rank) for _ in range(400)]
+    # in three dimensions 5x5 is a plane; of random multiples of 8 one pair in eight leaves 8 over of 16, with 200 filters
+    rare = ("1x1 of", *(["5x5"] if rank != 2 else []))
+    never = [name for name, holds in sizes.SHAPES.items() if not any(map(holds, made))]
+    assert [name for name in never if not name.startswith(rare)] == []
 
 
 def test_parameters_of_every_table_make_its_problems():

@@ -23,7 +23,7 @@ Size = Callable[[Any], int]
 When = Callable[[Any], bool]
 
 AXES = {"images": 0, "channels": 1, "rows": -2, "columns": -1, "planes": -3}
-RANKS_OF = {"rows": (2, 3), "row": (2, 3), "above": (2, 3), "planes": (3,), "plane": (3,)}
+RANKS_OF = {"5x5": (2,), "rows": (2, 3), "row": (2, 3), "above": (2, 3), "planes": (3,), "plane": (3,)}
 """Word in a name -> the numbers of dimensions that have such an axis; others are in all."""
 PATHS: dict[str, When] = {
     "1x1": lambda g: g.groups == 1 and {*g.window} == {1},
@@ -150,6 +150,11 @@ def _everywhere(holds: Callable[..., bool], *values: Extents) -> bool:
     return all(map(holds, *values))
 
 
+def _dense(g: Any) -> bool:
+    """Whether every window is read, in one group."""
+    return bool(g.groups == 1 and max(g.stride) == 1)
+
+
 def _prime(size: int) -> bool:
     return size > 1 and all(size % divisor for divisor in range(2, int(size**0.5) + 1))
 
@@ -172,7 +177,24 @@ GROUPED = {
     "depthwise 1x1 image": lambda g: 1 < g.groups == g.c and max(g.size) == 1,
     "grouped 1x1 window": lambda g: 1 < g.groups < g.c and max(g.window) == 1,
 }
+SHAPES: dict[str, Callable[[Any], bool]] = {
+    "1x1 of more than 100 channels, 8 over of 16, to 200 or more": lambda g: (
+        _dense(g) and {*g.window} == {1} and g.c > 100 and g.c % 16 == 8 and g.k >= 200
+    ),
+    "one channel, one filter, one tap": lambda g: (
+        g.c == g.k == max(g.window) == 1 and (g.family == "conv_bn" or g.bias)
+    ),
+    "5x5 on 27 and 28 pixels": lambda g: {*g.window} == {5} and {*g.size} & {27, 28} and max(g.size) < 29,
+    "25 taps of 256 channels or more": lambda g: _dense(g) and math.prod(g.window) == 25 and g.c >= 256,
+    "fully connected, of a batch that is no power of two": lambda g: (
+        _dense(g) and {*g.window, *g.size} == {1} and g.c > 64 and g.n > 4 and bool(g.n & (g.n - 1))
+    ),
+}
+"""Shapes of convolutions that stand in reports and stood in no table."""
 CEIL = {
+    "ceil mode with as much padding after as there can be, a window less one or more": lambda g: (
+        g.ceil_mode and all(after >= span - 1 > 0 for (_, after), span in zip(g.padding, spans(g), strict=True))
+    ),
     "ceil mode with padding on one side": lambda g: g.ceil_mode and any(before != after for before, after in g.padding),
     "ceil mode drops a window that starts in the padding": lambda g: (
         g.ceil_mode
@@ -208,6 +230,7 @@ def _unwritten() -> Iterator[Mutant]:
         beyond = {f"{name} beyond {limit}": _beyond(size, limit) for name, size in sizes.items()}
         yield from _unwritten_where("sizes", attribute, beyond)
     yield from _unwritten_where("sizes", "size", {f"one {name}": _is_one(size) for name, size in _ONES.items()})
+    yield from _unwritten_where("sizes", "groups", SHAPES)
     yield from _unwritten_where("edges", "padding", EDGES_OF_WINDOWS)
     yield from _unwritten_where("edges", "dilation", DILATED)
     yield from _unwritten_where("edges", "groups", GROUPED)
