@@ -274,8 +274,9 @@ class Operator:
     homogeneous = Homogeneous()
     invalid: Mapping[str, Spoil] = {}
     """What no kernel can fulfil, by what is wrong with it."""
-    gradients: tuple[str, ...] = ()
-    """The operators that its gradients are verified as."""
+    gradients: tuple[str | Operator, ...] = ()
+    """The operators that its gradients are verified as: names of those that kernels are of, or one that only autodiff
+    computes. Empty where no check differentiates it."""
     cofactor: str = ""
     """The input of the family's other operators that the main output is multiplied with in the adjoint identity."""
     takes_empty_batch = True
