@@ -18,6 +18,7 @@ from conformance.checks.sample import BehaviourError, Check, Sample, Subject
 from conformance.dtypes import STORAGE
 from conformance.execution.case import Case
 from conformance.execution.invocation import MalformedError, fill_freed_memory
+from conformance.execution.process import Crash
 from conformance.implementations.implementation import Unsupported
 from conformance.layouts import LayoutError
 from conformance.operators import takes
@@ -159,13 +160,20 @@ def floating_point_mode_is_unchanged(subject: Subject) -> None:
 
 
 def invalid_arguments(subject: Subject) -> Facts:
-    """Which invalid arguments a kernel accepts: it returns a result instead of an error that says why."""
+    """Which invalid arguments a kernel accepts: it returns a result instead of an error that says why.
+
+    A parameter that the kernel does not take is not tried. Raises Crash, with the argument, where the kernel ends its
+    process or hangs.
+    """
     sample, operator, geometry = subject.sample(), subject.case.operator, subject.case.problem.geometry
     valid = Request(sample.expected.inputs, operator.parameters(geometry))
     accepted = []
     for what, spoil in operator.invalid.items():
         request = spoil(geometry, valid)
         if request is None:
+            continue
+        changed = {name for name, value in request.parameters.items() if value != valid.parameters[name]}
+        if request.inputs is valid.inputs and not changed & {*subject.kernel.keywords}:
             continue
         try:
             given = sample.invocation.to_device(request.inputs)
@@ -174,6 +182,9 @@ def invalid_arguments(subject: Subject) -> Facts:
         try:
             result = sample.invocation.start(given, **request.parameters)
             subject.bridge.synchronize(result)
+        except Crash as crash:
+            first, *others = str(crash).splitlines()
+            raise Crash("\n".join([f"{first}, called with {what}", *others])) from None
         except Exception as refusal:
             if not str(refusal).strip():
                 accepted.append(f"{what} (refused without a message)")

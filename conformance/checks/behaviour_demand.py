@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -35,6 +36,11 @@ from conformance.problems.ranking import Row
 
 def dense(geometry: Any) -> bool:
     return bool(geometry.groups == 1)
+
+
+def has_window(geometry: Any) -> bool:
+    """Whether a window can be larger than an image."""
+    return bool(math.prod(geometry.window) > 1)
 
 
 def grouped(geometry: Any) -> bool:
@@ -80,6 +86,7 @@ class RequiredCheck:
     place            of the check among all: where in the kernel's paths those begin that it is made on
     paths             on how many of a kernel's paths at most, see `conformance.execution.declared`; 0 as many as
                       the level asks for. None: on the first few problems that it takes
+    prefers           problems that it says more about than about others
     require           raises Unsupported where it does not apply to an implementation and operator, which is said once
     """
 
@@ -91,6 +98,7 @@ class RequiredCheck:
     judges: bool = True
     paths: int | None = None
     place: int = 0
+    prefers: Callable[[Any], bool] | None = None
     require: Callable[[Implementation, str], None] = lambda implementation, operator: None
 
     def demands(self, ranked: Ranked) -> Iterator[BehaviourDemand]:
@@ -157,6 +165,9 @@ class BehaviourDemand(Demand):
                 chosen = [] if one.compiles_per_shape else [*islice(taken, PARTIAL_AT_SMOKE)]
                 yield from (self.case(one, *path) for path in chosen)
                 return
+        elif self.required.prefers is not None:
+            every = self.ranked.paths(declared)
+            chosen = ([path for path in every if self.required.prefers(path[0].geometry)] or every)[: self._few]
         elif self.required.paths is None:
             every = self.ranked.spread(declared)
             step = max(1, len(every) // self._few)
@@ -182,7 +193,7 @@ _CHECKS = (
     RequiredCheck(
         worked_example_is_exact, tuple(name for name, operator in OPERATORS.items() if operator.worked_example)
     ),
-    RequiredCheck(invalid_arguments, of_right_kernels=True, judges=False),
+    RequiredCheck(invalid_arguments, of_right_kernels=True, judges=False, prefers=has_window),
     RequiredCheck(backward_keeps_what_is_declared, ("conv_bn_forward",), MEMORY_PAIRS, ("fp32", "bf16")),
     RequiredCheck(training_holds_what_autograd_shows, ("conv_bn_forward",), MEMORY_STEPS, ("fp32",)),
     RequiredCheck(

@@ -43,6 +43,8 @@ from conformance.operators.base import (
     Request,
     Spoil,
     Tensor,
+    invalid_filters,
+    invalid_parameters,
 )
 from conformance.operators.conv.operators import ConvBackwardData, ConvBackwardWeight, ConvForward
 from conformance.operators.conv_bn import propagation
@@ -104,6 +106,8 @@ def _one_element(geometry: ConvBnGeometry, request: Request) -> Request:
     return Request(request.inputs | pixel | filters, {**request.parameters, **plain})
 
 
+KEYWORDS = ("stride", "padding", "dilation", "groups", "eps", "eps_outside", "layout")
+INVALID = WINDOW_BEYOND_IMAGE | CHANNELS_MISMATCH | INTEGER_TENSORS | invalid_parameters(KEYWORDS) | invalid_filters(1)
 VARIANCE: dict[str, Spoil] = {"a variance of one element": _one_element}
 
 
@@ -112,10 +116,10 @@ class ConvBn(Operator):
 
     family = "conv_bn"
     arguments: tuple[str, ...] = ("x", "w", "gamma", "beta", "running_mean", "running_var")
-    keywords: tuple[str, ...] = ("stride", "padding", "dilation", "groups", "eps", "eps_outside", "layout")
+    keywords: tuple[str, ...] = KEYWORDS
     data, operand, free_axis = "x", "w", 0
     factors = 2
-    invalid = WINDOW_BEYOND_IMAGE | CHANNELS_MISMATCH | INTEGER_TENSORS | VARIANCE
+    invalid = INVALID | VARIANCE
     needs_running = False
     """Whether running statistics are there on every problem."""
 
@@ -254,7 +258,7 @@ class ConvBnInference(ConvBn):
     returns = ("y",)
     needs_running = True
     homogeneous = Homogeneous(("x", "beta", "running_mean"), ("y",))
-    invalid = WINDOW_BEYOND_IMAGE | CHANNELS_MISMATCH | INTEGER_TENSORS
+    invalid = INVALID
     gradients = (FrozenBackward(),)
 
     def errors(self, geometry: ConvBnGeometry) -> ErrorModel:
