@@ -183,7 +183,8 @@ def switches_are_unchanged(subject: Subject) -> None:
 def invalid_arguments(subject: Subject) -> Facts:
     """Which invalid arguments a kernel accepts: it returns a result instead of an error that says why.
 
-    What raises on valid ones, too, refuses nothing.
+    A parameter that the kernel does not take is not tried, and what raises on valid arguments, too, refuses nothing.
+    Raises Crash, with the argument, where the kernel ends its process or hangs.
     """
     sample, operator, geometry = subject.sample(), subject.case.operator, subject.case.problem.geometry
     sample.require_right(sample.call(sample.inputs()), "valid arguments")
@@ -193,6 +194,9 @@ def invalid_arguments(subject: Subject) -> Facts:
         request = spoil(geometry, valid)
         if request is None:
             continue
+        changed = {name for name, value in request.parameters.items() if value != valid.parameters[name]}
+        if request.inputs is valid.inputs and not changed & {*subject.kernel.keywords}:
+            continue
         try:
             given = sample.invocation.to_device(request.inputs)
         except LayoutError:
@@ -200,6 +204,9 @@ def invalid_arguments(subject: Subject) -> Facts:
         try:
             result = sample.invocation.start(given, **request.parameters)
             subject.bridge.synchronize(result)
+        except Crash as crash:
+            first, *others = str(crash).splitlines()
+            raise Crash("\n".join([f"{first}, called with {what}", *others])) from None
         except Exception as refusal:
             if not str(refusal).strip():
                 accepted.append(f"{what} (refused without a message)")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import product
+from itertools import islice, product
 from typing import Any
 
 from conformance.checks.adjoint import directions_are_adjoint
@@ -42,13 +43,18 @@ def dense(geometry: Any) -> bool:
     return bool(geometry.groups == 1)
 
 
+def has_window(geometry: Any) -> bool:
+    """Whether a window can be larger than an image."""
+    return bool(math.prod(geometry.window) > 1)
+
+
 def grouped(geometry: Any) -> bool:
     """Depthwise convolutions included."""
     return bool(geometry.groups > 1)
 
 
 PARTIAL: tuple[Problem, ...] = tuple(
-    typed(text, "standard")
+    typed(text)
     for text in (
         *("n1 c5 h7 w9 k7 r3 s3 p1 b1", "n3 c11 h5 w5 k7 r1 s1 b1"),
         *("n3 c9 h9 w9 k9 r3 s3 u2 p1 g9", "n2 c4 h9 w8 k6 r3 s2 u1x2 p0:1x2:0 d2x1 g2 b1"),
@@ -60,8 +66,11 @@ PARTIAL: tuple[Problem, ...] = tuple(
 )
 """What partial requests and sums into an array are checked on: one problem for each path that kernels commonly have,
 small, and with odd numbers of elements, so that vectors have tails."""
+PARTIAL_AT_SMOKE = 2
+"""How many of them that a kernel takes are asked for at smoke, those of most parameters first, in the first dtype."""
 BEHAVIOUR_PATHS = 3
-"""Paths of a kernel on which a check of its behaviour is made that seldom depends on them; at smoke one."""
+"""Paths of a kernel on which a check of its behaviour is made that seldom depends on them; at smoke one. Checks take
+them in turn, so that together they see all of its paths."""
 MEMORY_PAIRS = (
     typed("bn n8 c32 h26 w26 k64 r3 s3", "standard"),
     typed("bn n4 c24 h14 w14 k40 r3 s3 u2 p1 affine0 run0", "standard"),
@@ -80,8 +89,10 @@ class RequiredCheck:
     of_right_kernels  whether it says nothing about a kernel that is wrong on plain inputs, and is not made there
     judges            whether it is about results and can fail: a run in which only others pass has verified nothing
     of_modules        whether it is made on torch modules alone, once each
+    place            of the check among all: where in the kernel's paths those begin that it is made on
     paths             on how many of a kernel's paths at most, see `conformance.execution.declared`; 0 as many as
                       the level asks for. None: on the first few problems that it takes
+    prefers           problems that it says more about than about others
     require           raises Unsupported where it does not apply to an implementation and operator, which is said once
     """
 
@@ -93,6 +104,8 @@ class RequiredCheck:
     judges: bool = True
     of_modules: bool = False
     paths: int | None = None
+    place: int = 0
+    prefers: Callable[[Any], bool] | None = None
     require: Callable[[Implementation, str], None] = lambda implementation, operator: None
 
     def demands(self, ranked: Ranked) -> Iterator[BehaviourDemand]:
@@ -133,7 +146,8 @@ class BehaviourDemand(Demand):
             families = {problem.geometry.family for problem in asked.problems}
             own = tuple(problem for problem in own if problem.geometry.family in families)
         if self.required.problems:
-            pairs = [(dtype, "nchw") for dtype in self.required.dtypes if asked.wants(dtype, "nchw")]
+            dtypes = self.required.dtypes[:1] if asked.level == "smoke" else self.required.dtypes
+            pairs = [(dtype, "nchw") for dtype in dtypes if asked.wants(dtype, "nchw")]
             problems = [p for p, _ in at_level((p for p in own if takes(self.operator, p.geometry)), asked.level)]
         else:
             pairs = [*product(behaviour_dtypes(asked, self.operator), asked.layouts)]
@@ -150,8 +164,8 @@ class BehaviourDemand(Demand):
     def everything(self, device: str) -> tuple[int, Keys]:
         """All of its own cases; on paths as many as a kernel has at most, or one, of any that are asked for."""
         count = self._few if self.required.paths is None else min(1, len(self._rows))
-        if self.required.problems:
-            count = sum(len(variants) for _, variants in self._rows)
+        if self.required.problems:  # at smoke nobody is said to be without what is optional
+            count = sum(len(variants) for _, variants in self._rows) if self.asked.level != "smoke" else 0
         return count, partial(keys, self.operator, self._rows, self.name)
 
     def cases(self, one: Implementation, claimed: frozenset[Key]) -> Iterator[Case | Lacking]:
@@ -161,9 +175,21 @@ class BehaviourDemand(Demand):
         declared = self.ranked.declared(one, self.operator)
         if self.required.problems:
             chosen = [(problem, variant) for problem, variants in self._rows for variant in variants]
+            if self.asked.level == "smoke":
+                taken = (path for path in reversed(chosen) if declared.takes(*path))
+                chosen = [] if one.compiles_per_shape else [*islice(taken, PARTIAL_AT_SMOKE)]
+                yield from (self.case(one, *path) for path in chosen)
+                return
+        elif self.required.prefers is not None:
+            every = self.ranked.paths(declared)
+            chosen = ([path for path in every if self.required.prefers(path[0].geometry)] or every)[: self._few]
+        elif self.required.paths is None:
+            every = self.ranked.spread(declared)
+            step = max(1, len(every) // self._few)
+            turns = ((self.required.place + turn * step) % len(every) for turn in range(min(self._few, len(every))))
+            chosen = [every[turn] for turn in dict.fromkeys(turns)]
         else:
-            most = self._few if self.required.paths is None else self.required.paths or None
-            chosen = self.ranked.paths(declared)[:most]
+            chosen = self.ranked.paths(declared)[: self.required.paths or None]
         yield from with_kernel(declared, (self.case(one, *path) for path in chosen), claimed, self.name)
         if not chosen:
             reason = "no small problem of those asked for is supported: behaviour not checked"
@@ -183,7 +209,7 @@ _CHECKS = (
         worked_example_is_exact, tuple(name for name, operator in OPERATORS.items() if operator.worked_example)
     ),
     RequiredCheck(switches_are_unchanged, judges=False, of_modules=True, paths=1),
-    RequiredCheck(invalid_arguments, of_right_kernels=True, judges=False),
+    RequiredCheck(invalid_arguments, of_right_kernels=True, judges=False, prefers=has_window),
     RequiredCheck(backward_keeps_what_is_declared, ("conv_bn_forward",), MEMORY_PAIRS, ("fp32", "bf16")),
     RequiredCheck(training_holds_what_autograd_shows, ("conv_bn_forward",), MEMORY_STEPS, ("fp32",)),
     RequiredCheck(
@@ -198,5 +224,7 @@ _CHECKS = (
     ),
     RequiredCheck(results_are_added_to_arrays, _capable("into"), PARTIAL, ("fp32", "bf16"), require=require_into),
 )
-CHECKS: dict[str, RequiredCheck] = {required.check.__name__: required for required in _CHECKS}
+CHECKS: dict[str, RequiredCheck] = {
+    required.check.__name__: replace(required, place=place) for place, required in enumerate(_CHECKS)
+}
 """Name of a check -> the check and what it is required on."""

@@ -143,8 +143,9 @@ def _without_images(subject: Subject) -> Subject | None:
 def gradients_at(subject: Subject, forward: Sample) -> list[Sample]:
     """What the gradients of the subject's operator must be at the operator's inputs, and one gradient of y for all."""
     found: list[Sample] = []
-    for name in subject.case.operator.gradients:
-        case: Case = replace(subject.case, operator=OPERATORS[name])
+    for gradient in subject.case.operator.gradients:
+        operator = OPERATORS[gradient] if isinstance(gradient, str) else gradient
+        case: Case = replace(subject.case, operator=operator)
         try:
             kernel = case.kernel
         except Unsupported:

@@ -38,6 +38,10 @@ MAX_PADDING = 16
 """Of a case: checks enlarge its batch, and with it the padded images that many kernels make."""
 MAX_PATHS = {"smoke": 2, "standard": 8, "full": 24}
 """By level, the most cases of a kernel in two dimensions; in each other number a quarter of them."""
+SPREAD = {"smoke": 8, "standard": 16, "full": 24}
+"""The same over which checks are spread that are each made on a few of them."""
+MANY_TAPS = "window of 25 taps or more"
+"""From here on kernels no longer unroll windows; some share a buffer for them among threads."""
 WINDOWS = ("pointwise", "window 3 on every axis", "window = image on every axis")
 GROUPS = ("groups = channels", "groups > 1")
 """Features of which kernels choose a path by the first that holds, beside padding, strides, dilations and options."""
@@ -109,7 +113,8 @@ def paths(
     declared: Declared, problems: Iterable[Problem], most: int, wanted: Wanted = lambda dtype, layout: True
 ) -> list[Path]:
     """Of the programs that an implementation takes, those that cover most pairs of what kernels choose a path by, small
-    ones first, with two dimensions before others. One operand is beyond 2^16 elements, in fp32 if possible.
+    ones first, with two dimensions before others. One operand is beyond 2^16 elements, in fp32 if possible, and one of
+    two has a window of many taps.
 
     A predicate that raises takes a case, which reports it.
     """
@@ -121,11 +126,18 @@ def paths(
         room = most if rank == 2 else -(-most // 4)
         every = _taken(declared, [problem for problem in ranked if problem.geometry.rank == rank], wanted)
         chosen = _covering(every, room)
+        many = [path for path in every if has_many_taps(path[0].geometry)]
+        if many and len(chosen) > 1 and not any(path in many for path in chosen):
+            chosen[1:2] = _covering(many, 1)
         large = [path for path in every if LARGE in of_geometry(path[0].geometry)]
         if large and room > 2 and not any(path in large for path in chosen):
             chosen[-1] = next((path for path in large if path[1].dtype == "fp32"), large[0])
         found += chosen
     return found
+
+
+def has_many_taps(geometry: Any) -> bool:
+    return bool(math.prod(geometry.window) >= 25)
 
 
 def usual_paths(one: Implementation, operator: str) -> list[Path]:
@@ -200,4 +212,6 @@ def _kind(geometry: Any) -> tuple[str, ...]:
     groups = next((name for name in GROUPS if name in held), "dense")
     named = (LARGE, "no padding", f"stride of {axis} > 1", f"dilation of {axis} > 1")
     told = {name: name in held for name in named} | options(geometry)
+    told[MANY_TAPS] = has_many_taps(geometry)
+    told["N > 4 and no multiple of 4"] = geometry.n > 4 and geometry.n % 4 != 0
     return window, groups, *(f"{name}: {holds}" for name, holds in told.items())

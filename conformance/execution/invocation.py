@@ -98,6 +98,9 @@ class Invocation:
             if (array := inputs.get(name)) is None:
                 found.append(None)
                 continue
+            if array.ndim != len(tensors[name].shape):  # in an invalid call; no layout arranges it
+                found.append(np.ascontiguousarray(array))
+                continue
             # of the array's own shape, which in an invalid call is not the problem's
             place = arrangement(array.shape, self.layout, groups, tensors[name].is_filter)
             found.append(np.ascontiguousarray(place.to_memory(array)))

@@ -5,18 +5,18 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import islice
-from typing import NamedTuple
+from itertools import chain, islice
+from typing import Any, NamedTuple
 
 from conformance.dtypes import DTYPES, ordinary
-from conformance.execution.declared import MAX_PATHS, Declared, Path, paths
+from conformance.execution.declared import MAX_PATHS, SPREAD, Declared, Path, paths
 from conformance.execution.selection import Selection
 from conformance.implementations.implementation import Implementation
 from conformance.layouts import is_optional, rank_of
-from conformance.operators import OPERATORS, takes
+from conformance.operators import FAMILIES, OPERATORS, takes
 from conformance.problems import PROBLEMS, Problem, Variant, at_level
 from conformance.problems.parameters import cost
 from conformance.problems.ranking import PROGRAMS, SMOKE_CASES, Row
@@ -29,6 +29,23 @@ LONGEST_SPAN = 1 << 20
 """Of sums in an exact reference on natural inputs: slices of at least 16 bits."""
 SMALL = 1 << 16
 """Elements of a problem that is run on inputs which the rows have on none that a kernel takes."""
+
+
+AT_SMOKE: tuple[Callable[[Any, Variant], bool], ...] = (
+    lambda geometry, variant: bool(variant.storage),
+    lambda geometry, variant: variant.distribution == "shifted" and geometry.count > 1000,
+    # whole numbers repeat within a window
+    lambda geometry, variant: (
+        geometry.family == "max_pool" and variant.distribution == "integer" and variant.layout == "nhwc"
+        and geometry.window == (2, 2) and min(*geometry.output_size, geometry.c) > 1
+    ),
+    lambda geometry, variant: (
+        geometry.n > 4 and geometry.n % 4 != 0 and min(geometry.c, *geometry.window, *geometry.output_size) > 1
+    ),
+)  # fmt: skip
+"""What a kernel that takes it meets at smoke, though the ranking has it further down: operands that are views,
+statistics of shifted data beyond the blocks that sums are made of, ties in the commonest window of max pooling in
+channels last, and the tail of a batch."""
 
 
 class Budget(NamedTuple):
@@ -84,6 +101,7 @@ def share(
     pairs = [pair for pair in declared.pairs if wanted(*pair)]
     offered = [_offered(rows[:usual])] * usual + [_offered(rows)] * (len(rows) - usual)
     found: list[list[Variant]] = []
+    first: list[tuple[Problem, Variant]] = []
     spent, seen, programs = 0, set[tuple[str, str, str]](), set[tuple[str, str, str]]()
     substituted, run, turns = set[tuple[str, Variant]](), set[str](), Counter[int]()
     natural = NaturalCases(declared.operator, rows)
@@ -120,9 +138,14 @@ def share(
             if not full:
                 programs.add(program)
                 spent += 1
+                first += [(problem, variant)] if spent <= SMOKE_CASES else []
             # whoever compiles each program meets natural inputs on one that runs anyway
             if place < usual and (given.programs is None or program in programs):
                 natural.offer(place, problem, variant)
+    if given.programs is None:
+        for place, variant in _brought_forward(declared, rows[:usual], pairs, first):
+            if variant not in found[place]:
+                found[place].append(variant)
     if given.programs is None and run:
         for place, variant in _further(declared, rows[:usual], pairs, run):
             found[place].append(variant)
@@ -193,6 +216,38 @@ def _spread(
     return tuple(replace(v, dtype=dtype, layout=layout) if v in moved else v for v in variants)
 
 
+def _brought_forward(
+    declared: Declared,
+    rows: Sequence[Row],
+    pairs: Sequence[tuple[str, str]],
+    first: Sequence[tuple[Problem, Variant]],
+) -> Iterator[tuple[int, Variant]]:
+    """Cases of `AT_SMOKE` of which none is among the `first`, those of smoke: of the rows, small ones before others, or
+    else of a row's problem in a dtype and layout of the kernel. The same at each level."""
+    by_size = sorted(enumerate(rows), key=lambda row: cost(row[1][0].geometry)[1])
+    for holds in AT_SMOKE:
+        if any(holds(problem.geometry, variant) for problem, variant in first):
+            continue
+        of_rows = ((place, problem, variant) for place, (problem, variants) in by_size for variant in variants)
+        of_kernel = (
+            (place, problem, Variant(dtype, layout, name))
+            for place, (problem, _) in by_size
+            for dtype, layout in pairs
+            for name in FAMILIES[problem.geometry.family].distributions
+            if dtype in DTYPES and rank_of(layout) == problem.geometry.rank and applies(name, dtype)
+        )
+        suited = (
+            (place, variant)
+            for place, problem, variant in chain(of_rows, of_kernel)
+            if holds(problem.geometry, variant)
+            and variant.suits(declared.operator, problem.geometry)
+            and (variant.dtype, variant.layout) in pairs
+            and declared.takes(problem, variant)
+            and not declared.lacks(variant)
+        )
+        yield from islice(suited, 1)
+
+
 def _further(
     declared: Declared, rows: Sequence[Row], pairs: Sequence[tuple[str, str]], run: set[str]
 ) -> Iterator[tuple[int, Variant]]:
@@ -244,7 +299,7 @@ class Ranked:
     def __init__(self, asked: Selection) -> None:
         self.asked = asked
         self.rows, self.share = cache(self._rows), cache(self._share)
-        self.small, self.paths = cache(self._small), cache(self._paths)
+        self.small, self.paths, self.spread = cache(self._small), cache(self._paths), cache(self._spread)
         self._at_level = cache(lambda level: [*replace(asked, level=level).rows()])
         self._declared: dict[tuple[str, str], Declared] = {}
 
@@ -296,10 +351,21 @@ class Ranked:
     def _paths(self, declared: Declared) -> list[Path]:
         """What the behaviour of a kernel is checked on: in the layouts asked for, and in others if it has no plain one;
         two dozen checks ask for the same."""
+        return self._covering(declared, MAX_PATHS)
+
+    def _spread(self, declared: Declared) -> list[Path]:
+        """The paths that checks take in turn which are each made on a few. Where a call on a new shape takes a
+        compiler's or a simulator's time they are those of the other checks."""
+        one = declared.implementation
+        if one.compiles_per_shape or bool(getattr(one.arrays, "stands_for", ())):
+            return self.paths(declared)
+        return self._covering(declared, SPREAD)
+
+    def _covering(self, declared: Declared, by_level: Mapping[str, int]) -> list[Path]:
         asked, own = self.asked, declared.layouts
         dtypes = behaviour_dtypes(asked, declared.operator)
         layouts = own if asked.every_layout and all(map(is_optional, own)) else asked.layouts
-        most = MAX_PATHS.get(asked.level, MAX_PATHS["smoke"])
+        most = by_level.get(asked.level, by_level["smoke"])
         problems = self.small(OPERATORS[declared.operator].family)
         return paths(declared, problems, most, lambda dtype, layout: dtype in dtypes and layout in layouts)
 

@@ -262,9 +262,14 @@ class Implementation:
 
         `saves` is how many activations, buffers of the size of an image, it keeps for its backward, where that is to be
         counted (conv_bn_forward); `label` names the way it does that. A function may be a kernel as well, and an
-        implementation may offer several.
+        implementation may offer several. Raises ImplementationError for an operator whose gradients no check verifies.
         """
         _known("operator", [operator], vocabulary().operators)
+        if operator not in (differentiable := vocabulary().differentiable):
+            raise ImplementationError(
+                f"operator: no check verifies the gradients of {operator!r}; differentiates(...) takes "
+                + ", ".join(differentiable)
+            )
         if any((one.label, one.operator) == (label, operator) for one in self.autograd_variants) or not label.strip():
             raise ImplementationError(f"label={label!r}: each autograd variant of {operator} needs its own name")
         if saves is not None and (not isinstance(saves, int) or saves < 0):

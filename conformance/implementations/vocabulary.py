@@ -14,6 +14,8 @@ class Vocabulary:
     operators: Mapping[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], tuple[str, ...]]]
     """Name -> arguments by position, keywords that a kernel may ask for, those by which it says that it can do more,
     and dtypes."""
+    differentiable: tuple[str, ...]
+    """The operators whose gradients a check verifies."""
     layouts: tuple[str, ...]
     distributions: tuple[str, ...]
 
@@ -36,5 +38,6 @@ def vocabulary() -> Vocabulary:
         operators = {
             name: (one.arguments, one.keywords, one.capabilities, one.dtypes) for name, one in OPERATORS.items()
         }
-        _set.append(Vocabulary(operators, NAMES, tuple(DISTRIBUTIONS)))
+        differentiable = tuple(name for name, one in OPERATORS.items() if one.gradients)
+        _set.append(Vocabulary(operators, differentiable, NAMES, tuple(DISTRIBUTIONS)))
     return _set[0]

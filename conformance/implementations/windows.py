@@ -43,7 +43,11 @@ class Window:
 def windows(
     size: Extents, kernel: Extents, stride: Extents, padding: Padding, dilation: Extents = (), ceil: bool = False
 ) -> tuple[Window, ...]:
-    """One for each axis. Raises ValueError for a window that is larger than the padded image."""
+    """One for each axis. Raises ValueError for a window that is larger than the padded image, and for a stride, a
+    dilation or a padding that none can have."""
+    if min((*stride, *dilation), default=1) < 1 or min(side for sides in padding for side in sides) < 0:
+        given = f"stride {stride}, dilation {dilation}, padding {padding}"
+        raise ValueError(f"{given}: steps must be at least 1, padding at least 0")
     axes = zip(size, kernel, stride, padding, dilation or (1,) * len(size), strict=True)
     found = tuple(Window(extent, taps, u, *sides, d, ceil) for extent, taps, u, sides, d in axes)
     if any(one.room < 0 for one in found):

@@ -237,6 +237,41 @@ INTEGER_TENSORS: dict[str, Spoil] = {"integer tensors": _integers}
 """For averages and roots; convolutions and maxima of integers have a meaning."""
 
 
+def _with_parameter(name: str, value: Any) -> Spoil:
+    """The request with another value of a parameter, on each axis where it has one for each."""
+
+    def spoil(geometry: Any, request: Request) -> Request:
+        changed = value if name == "groups" else (value,) * geometry.rank
+        return Request(request.inputs, {**request.parameters, name: changed})
+
+    return spoil
+
+
+def invalid_parameters(keywords: tuple[str, ...]) -> dict[str, Spoil]:
+    """Values that none of these parameters can have."""
+    values = {
+        "stride 0": ("stride", 0),
+        "dilation 0": ("dilation", 0),
+        "groups 0": ("groups", 0),
+        "groups -1": ("groups", -1),
+        "padding -1": ("padding", (-1, -1)),
+    }
+    return {what: _with_parameter(name, value) for what, (name, value) in values.items() if name in keywords}
+
+
+def invalid_filters(axis: int) -> dict[str, Spoil]:
+    """Filters that do not fit to the other input, with whose channels their `axis` is summed over."""
+
+    def channels(geometry: Any, request: Request) -> Request:
+        w = request.inputs["w"]
+        return Request(request.inputs | {"w": np.concatenate([w, w], axis)}, request.parameters)
+
+    def rank(geometry: Any, request: Request) -> Request:
+        return Request(request.inputs | {"w": request.inputs["w"][..., 0]}, request.parameters)
+
+    return {"w of twice the channels": channels, "w without its last axis": rank}
+
+
 _TENSORS = {"x": "x", "dx": "x", "w": "filter", "dw": "filter", "y": "y", "dy": "y"}
 """Argument or result -> the attribute of a geometry: a gradient has the shape of what it is taken by."""
 _PARAMETERS = {"kernel_size": "window", "input_size": "size", "with_bias": "bias"}
@@ -274,8 +309,9 @@ class Operator:
     homogeneous = Homogeneous()
     invalid: Mapping[str, Spoil] = {}
     """What no kernel can fulfil, by what is wrong with it."""
-    gradients: tuple[str, ...] = ()
-    """The operators that its gradients are verified as."""
+    gradients: tuple[str | Operator, ...] = ()
+    """The operators that its gradients are verified as: names of those that kernels are of, or one that only autodiff
+    computes. Empty where no check differentiates it."""
     cofactor: str = ""
     """The input of the family's other operators that the main output is multiplied with in the adjoint identity."""
     takes_empty_batch = True

@@ -141,7 +141,7 @@ def _register(name: str, device: str, platform: str, contract: Contract) -> Impl
         )(max_pool_backward)
     for form, label, saves in FORMS:
         implementation.differentiates("conv_bn_forward", label=label, saves=saves)(form)
-    for kernel in (conv_forward, avg_pool_forward, max_pool_forward, conv_transpose_forward):
+    for kernel in (conv_forward, avg_pool_forward, max_pool_forward, conv_transpose_forward, conv_bn_inference):
         implementation.differentiates(kernel.__name__)(kernel)
     return implementation
 

@@ -28,6 +28,8 @@ def _flat(image):
 def convolved(x, w, stride, padding, dilation, groups):
     """y[n,k,p,q] in accumulator precision."""
     size = output_size(x.shape[2:], w.shape[2:], stride, padding, dilation)
+    if x.shape[1] != w.shape[1] * groups:  # einsum repeats a single channel
+        raise ValueError(f"x has {x.shape[1]} channels, the filter {w.shape[1]} in each of {groups} groups")
     image, weights = padded(_grouped(x, groups, 1), padding), _grouped(w, groups, 0)
     y = np.zeros((len(x), groups, weights.shape[1], math.prod(size)), image.dtype)
     for tap, seen in taps(w.shape[2:], stride, dilation, size):
@@ -67,7 +69,15 @@ def conv_forward(x, w, bias, *, stride, padding, dilation, groups, into=None):
     return stored(y, result(x), into)
 
 
+def require_outputs(dy, size, kernel_size, stride, padding, dilation):
+    """Raises ValueError for a gradient of another size than the output has."""
+    outputs = output_size(size, kernel_size, stride, padding, dilation)
+    if dy.shape[2:] != outputs:
+        raise ValueError(f"dy is {dy.shape[2:]}, the output {outputs}")
+
+
 def conv_backward_data(dy, w, *, input_size, stride, padding, dilation, groups, into=None):
+    require_outputs(dy, input_size, w.shape[2:], stride, padding, dilation)
     return stored(image_gradient(dy, w, input_size, stride, padding, dilation, groups), result(dy), into)
 
 
@@ -75,6 +85,7 @@ def conv_backward_weight(
     x, dy, *, kernel_size, with_bias, stride, padding, dilation, groups, output_mask=(True, True), into=None
 ):
     """dw; dbias, the sum of dy."""
+    require_outputs(dy, x.shape[2:], kernel_size, stride, padding, dilation)
     sums = []
     if output_mask[0]:
         sums.append(weight_gradient(x, dy, kernel_size, stride, padding, dilation, groups))

@@ -53,7 +53,10 @@ def empty_image(lead, size, padding, dtype) -> np.ndarray:
 
 
 def taps(kernel_size, stride, dilation, output_size):
-    """For every tap: its place in the window, and the slice of the padded image that it reads over all outputs."""
+    """For every tap: its place in the window, and the slice of the padded image that it reads over all outputs. Raises
+    ValueError for steps that are not positive."""
+    if min(*stride, *dilation) < 1:
+        raise ValueError(f"stride {tuple(stride)}, dilation {tuple(dilation)}: each must be at least 1")
     for tap in itertools.product(*map(range, kernel_size)):
         axes = zip(tap, dilation, output_size, stride, strict=True)
         yield tap, (..., *(slice(t * d, t * d + (count - 1) * u + 1, u) for t, d, count, u in axes))

@@ -77,7 +77,7 @@ def _register(device: str) -> Implementation:
         for kernel, dtype in itertools.product(GROUPED, EVERY_DTYPE):
             offer(kernel, dtype, layouts=grouped.LAYOUTS)
     implementation.differentiates("conv_bn_forward", label="unfused", saves=2)(conv_bn_forward)
-    for kernel in (conv_forward, avg_pool_forward, max_pool_forward, conv_transpose_forward):
+    for kernel in (conv_forward, avg_pool_forward, max_pool_forward, conv_transpose_forward, conv_bn_inference):
         implementation.differentiates(kernel.__name__)(kernel)
     return implementation
 

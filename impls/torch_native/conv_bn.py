@@ -46,7 +46,10 @@ def conv_bn_inference(x, w, gamma, beta, running_mean, running_var, *, eps, eps_
     if eps_outside:
         y = _normalized(z.to(running_mean.dtype), running_mean, running_var.sqrt(), gamma, beta, eps)
         return restored(y.to(z.dtype), layout)
-    return restored(batch_norm(z, running_mean, running_var, gamma, beta, False, 0.0, eps), layout)
+    y = batch_norm(z, running_mean, running_var, gamma, beta, False, 0.0, eps)
+    if y.requires_grad:
+        y.register_hook(partial(_in_memory_like, y.stride()))
+    return restored(y, layout)
 
 
 def _in_memory_like(strides, dy):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ import pytest
 from conformance.checks import check_behaviour
 from conformance.checks.behaviour import invalid_arguments, worked_example_is_exact
 from conformance.execution.case import Case
+from conformance.execution.process import Limits
+from conformance.execution.workers import Workers
 from conformance.implementations import registry
 from conformance.operators import FAMILIES, OPERATORS, ORDINARY
 from conformance.problems import PROBLEMS
@@ -81,7 +84,7 @@ def seen(operator: str, text: str) -> list[tuple[Any, ...]]:
     calls = []
 
     def kernel(*arrays, **keywords):
-        calls.append(tuple(None if a is None else (a.shape, a.dtype.name) for a in arrays) + (keywords.get("padding"),))
+        calls.append(tuple(None if a is None else (a.shape, a.dtype.name) for a in arrays) + (keywords,))
         raise ValueError("no such problem")
 
     check_behaviour(right_at_first(operator, kernel, text), invalid_arguments)
@@ -90,13 +93,65 @@ def seen(operator: str, text: str) -> list[tuple[Any, ...]]:
 
 def test_requests_are_impossible():
     unpadded = ((0, 0), (0, 0))
-    window, channels, integers, variance = seen("conv_bn_forward", BATCH_NORM)
+    window, channels, integers, *attributes, more_channels, another_rank, variance = seen("conv_bn_forward", BATCH_NORM)
     assert window[0][0] == (2, 4, 1, 1)
-    assert window[-1] == unpadded
+    assert window[-1]["padding"] == unpadded
     assert channels[0][0] == (2, 3, 6, 5)
     assert {array[1] for array in integers[:2]} == {"int32"}
     assert variance[0][0] == (1, 4, 1, 1)
     assert variance[1][0] == (4, 4, 1, 1)
+    changed = [("stride", (0, 0)), ("dilation", (0, 0)), ("groups", 0), ("groups", -1), ("padding", ((-1, -1),) * 2)]
+    for call, (name, value) in zip(attributes, changed, strict=True):
+        assert call[0][0] == (2, 4, 6, 5)
+        assert call[-1][name] == value
+    assert (more_channels[1][0], another_rank[1][0]) == ((4, 8, 3, 3), (4, 4, 3))
+
+
+@pytest.mark.parametrize(
+    ("operator", "layout", "shape"),
+    [
+        ("conv_backward_data", "nchw", (8, 2, 3, 3)),  # the channels that dy has as well
+        ("conv_forward", "nhwc", (4, 3, 3, 4)),
+        ("conv_transpose_forward", "nchw", (8, 4, 3, 3)),
+    ],
+)
+def test_filters_do_not_fit_to_the_other_operand(operator: str, layout: str, shape: tuple[int, ...]):
+    shapes = []
+
+    def kernel(*arrays, **keywords):
+        shapes.append(arrays[1].shape)
+        raise ValueError("no such problem")
+
+    text = "convt n2 c4 h6 w5 k4 r3 s3" if "transpose" in operator else "n2 c2 h6 w5 k4 r3 s3 p1"
+    case = kit.case_of(kernel, text, operator, layout=layout)
+    assert check_behaviour(case, invalid_arguments).status == "pass"
+    assert shapes[-2] == shape
+    assert len(shapes[-1]) == 3
+
+
+def test_what_a_kernel_does_not_take_is_not_tried():
+    """Its result of the valid request was reported as one of dilation 0."""
+
+    def kernel(x, w, bias, *, stride):
+        if 0 in stride:
+            raise ValueError(f"stride={stride}: must be positive")
+        return np.zeros(1)
+
+    accepted = check_behaviour(case_of("conv_forward", kernel), invalid_arguments).facts.accepted
+    assert not {"stride 0", "dilation 0", "groups 0", "groups -1", "padding -1"} & {*accepted}
+
+
+def test_a_crash_names_the_argument(tmp_path: Path):
+    """A division by zero in compiled code ends the process; the message said nothing of stride 0."""
+    file = tmp_path / "acme.py"
+    divides = "    if 0 in stride: os.kill(os.getpid(), signal.SIGFPE)\n    y = "
+    file.write_text(kit.source(head="import os, signal").replace("    y = ", divides))
+    with Workers(Limits(seconds=30)) as workers:
+        (one,) = workers.load([file]).implementations.values()
+        verdict = check_behaviour(kit.case_of(one, distribution="integer"), invalid_arguments)
+    assert verdict.status == "error"
+    assert verdict.reason.splitlines()[0].startswith("crashed: its process was ended by SIGFPE")
+    assert verdict.reason.splitlines()[0].endswith(", called with stride 0")
 
 
 def test_summary_names_what_was_answered():

@@ -29,6 +29,7 @@ from conformance.operators.base import (
     Homogeneous,
     Operator,
     WorkedExample,
+    invalid_parameters,
 )
 from conformance.operators.double_double import Double
 from conformance.operators.pooling import scattered, window_sums
@@ -48,7 +49,7 @@ class _Pool(Operator):
         "divisor_override",
         "layout",
     )
-    invalid = WINDOW_BEYOND_IMAGE | INTEGER_TENSORS
+    invalid = WINDOW_BEYOND_IMAGE | INTEGER_TENSORS | invalid_parameters(keywords)
 
     def error_model(self, geometry: PoolGeometry, terms: dict[str, int], span: int, fan_out: int) -> ErrorModel:
         """Integers over powers of two are exact. Reciprocals: of a given divisor, or one for each axis in a separable

@@ -28,6 +28,8 @@ from conformance.operators.base import (
     Homogeneous,
     Operator,
     ProbeMethods,
+    invalid_filters,
+    invalid_parameters,
 )
 from conformance.operators.conv import probes as large
 from conformance.operators.conv import signatures
@@ -107,7 +109,7 @@ class Products(Operator):
 class _Conv(Products, signatures.Convolution):
     """What the three directions share."""
 
-    invalid = WINDOW_BEYOND_IMAGE | CHANNELS_MISMATCH
+    invalid = WINDOW_BEYOND_IMAGE | CHANNELS_MISMATCH | invalid_parameters(signatures.Convolution.keywords)
 
     def flops(self, geometry: ConvGeometry) -> int:
         """2 * N*K*P*Q * C/g*R*S in every direction, taps on padding counted as the field does."""
@@ -116,6 +118,7 @@ class _Conv(Products, signatures.Convolution):
 
 class ConvForward(_Conv, signatures.Forward):
     data, operand, free_axis = "x", "w", 0
+    invalid = _Conv.invalid | invalid_filters(1)
     homogeneous = Homogeneous(("x", "bias"), ("y",))
     gradients = ("conv_backward_data", "conv_backward_weight")
     cofactor = "dy"
@@ -140,6 +143,7 @@ class ConvForward(_Conv, signatures.Forward):
 
 class ConvBackwardData(_Conv, signatures.BackwardData):
     data, operand, free_axis = "dy", "w", 1
+    invalid = _Conv.invalid | invalid_filters(0)
     homogeneous = Homogeneous(("dy",), ("dx",))
     cofactor = "x"
     probes = ProbeMethods(lambda geometry: geometry.c, large.backward_data, large.sample_backward_data)
@@ -170,7 +174,7 @@ class ConvBackwardData(_Conv, signatures.BackwardData):
 class ConvBackwardWeight(_Conv, signatures.BackwardWeight):
     data, operand, free_axis = "x", "dy", 1
     homogeneous = Homogeneous(("dy",), ("dw", "dbias"))
-    invalid = WINDOW_BEYOND_IMAGE
+    invalid = WINDOW_BEYOND_IMAGE | invalid_parameters(signatures.Convolution.keywords)
     cofactor = "w"
     probes = ProbeMethods(lambda geometry: geometry.k, large.backward_weight, large.sample_backward_weight)
 

@@ -43,6 +43,8 @@ from conformance.operators.base import (
     Request,
     Spoil,
     Tensor,
+    invalid_filters,
+    invalid_parameters,
 )
 from conformance.operators.conv.operators import ConvBackwardData, ConvBackwardWeight, ConvForward
 from conformance.operators.conv_bn import propagation
@@ -104,6 +106,8 @@ def _one_element(geometry: ConvBnGeometry, request: Request) -> Request:
     return Request(request.inputs | pixel | filters, {**request.parameters, **plain})
 
 
+KEYWORDS = ("stride", "padding", "dilation", "groups", "eps", "eps_outside", "layout")
+INVALID = WINDOW_BEYOND_IMAGE | CHANNELS_MISMATCH | INTEGER_TENSORS | invalid_parameters(KEYWORDS) | invalid_filters(1)
 VARIANCE: dict[str, Spoil] = {"a variance of one element": _one_element}
 
 
@@ -112,10 +116,10 @@ class ConvBn(Operator):
 
     family = "conv_bn"
     arguments: tuple[str, ...] = ("x", "w", "gamma", "beta", "running_mean", "running_var")
-    keywords: tuple[str, ...] = ("stride", "padding", "dilation", "groups", "eps", "eps_outside", "layout")
+    keywords: tuple[str, ...] = KEYWORDS
     data, operand, free_axis = "x", "w", 0
     factors = 2
-    invalid = WINDOW_BEYOND_IMAGE | CHANNELS_MISMATCH | INTEGER_TENSORS | VARIANCE
+    invalid = INVALID | VARIANCE
     needs_running = False
     """Whether running statistics are there on every problem."""
 
@@ -202,6 +206,51 @@ def _bits(geometry: ConvBnGeometry, inputs: Given) -> np.ndarray:
     return np.array(sum(widths) + math.ceil(math.log2(max(1, terms))))
 
 
+class FrozenBackward(ConvBn):
+    """dy, x, w, gamma?, running_mean, running_var -> dx, dw, dgamma[K]?, dbeta[K]?: gradients of `ConvBnInference`,
+    where the running statistics are constants. No kernel is of it; autograd variants are."""
+
+    name = "conv_bn_inference gradients"
+    arguments = ("dy", "x", "w", "gamma", "running_mean", "running_var")
+    returns = ("dx", "dw", "dgamma", "dbeta")
+    needs_running = True
+
+    def errors(self, geometry: ConvBnGeometry) -> ErrorModel:
+        """As in the gradients of a convolution; M in those of the parameters."""
+        terms = dict.fromkeys(self.outputs(geometry), geometry.count) | dict(_GRADIENT.errors(geometry).terms)
+        return self.error_model(geometry, terms, propagation.frozen)
+
+    def reference(self, geometry: ConvBnGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
+        """dz = gamma * inv * dy, then the gradients of the convolution; dgamma = inv * sum(dy * (z - running_mean))."""
+        z, low = convolved(geometry, inputs, dtype)
+        dy = by_channel(inputs["dy"].astype(np.float64))
+        inverse = geometry.inverse(inputs["running_var"].astype(np.float64))
+        dz = as_image(dy * inverse[:, None] * column(inputs.get("gamma")), geometry)
+        outputs = {"dx": _dx(geometry, dz, inputs["w"], dtype), "dw": _dw(geometry, inputs["x"], dz, dtype)}
+        if geometry.affine:
+            product = double_double.dot(dy, z - column(inputs["running_mean"]) + low)[0]
+            outputs |= {"dgamma": product * inverse, "dbeta": double_double.summed(dy)[0]}
+        return outputs
+
+    def magnitude(self, geometry: ConvBnGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
+        """z, s2 of z, d = z - running_mean and dz as [K, M]; sums of dy and dy*d as [K]; dx, dw and their s2."""
+        z, _ = convolved(geometry, inputs, np.float64)
+        d = z - column(inputs["running_mean"])
+        dy = by_channel(inputs["dy"].astype(np.float64))
+        inverse = geometry.inverse(inputs["running_var"].astype(np.float64))
+        dz = dy * inverse[:, None] * column(inputs.get("gamma"))
+        s2 = CONV.magnitude(geometry.conv, _pair(inputs), dtype)["y"]
+        of_dx, of_dw = ({"dy": as_image(dz, geometry), name: inputs[name]} for name in ("w", "x"))
+        return {
+            **{"z": z, "s2": by_channel(s2.astype(np.float64)), "d": d, "dz": dz},
+            **{"total": dy.sum(axis=1), "product": (dy * d).sum(axis=1)},
+            **_GRADIENT.reference(geometry.conv, of_dx, dtype),
+            **_WEIGHT.reference(geometry.conv, of_dw, dtype),
+            "s2_dx": _GRADIENT.magnitude(geometry.conv, of_dx, dtype)["dx"].astype(np.float64),
+            "s2_dw": _WEIGHT.magnitude(geometry.conv, of_dw, dtype)["dw"].astype(np.float64),
+        }
+
+
 class ConvBnInference(ConvBn):
     """x, w, gamma?, beta?, running_mean, running_var -> y."""
 
@@ -209,7 +258,8 @@ class ConvBnInference(ConvBn):
     returns = ("y",)
     needs_running = True
     homogeneous = Homogeneous(("x", "beta", "running_mean"), ("y",))
-    invalid = WINDOW_BEYOND_IMAGE | CHANNELS_MISMATCH | INTEGER_TENSORS
+    invalid = INVALID
+    gradients = (FrozenBackward(),)
 
     def errors(self, geometry: ConvBnGeometry) -> ErrorModel:
         """C/g*R*S products."""

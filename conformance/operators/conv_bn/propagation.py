@@ -49,12 +49,17 @@ exactly; dx sums it over channels, where it is independent, and over at most R*S
 Schwarz): sqrt(R*S * dx2(shared^2)), dx2 being the operator on squares. Independent errors make sqrt(dx2(i^2)). What
 rounding between does to the exact dz itself is known, and no chance where 16-bit data leave it few values: its gradient
 is added. The gradient's own rounding comes on top, as for a convolution alone.
+
+*Backward of inference.* Mean and inverse deviation are constants, so that only the last of the shared errors is left,
+e = 4*u, and i = 4*u*|dz|. The product is that of backward, mean_ = 0, or the difference of sum dy*z and mean*total; a
+kernel whose scale is folded into the filters has the sum of w*dw for sum dy*z, whose roundings are of the size of s2
+instead of z.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -208,15 +213,43 @@ def backward(geometry: ConvBnGeometry, inputs: Arrays, scales: Arrays, arithmeti
     if arithmetic.raw_moments:
         product = product + arithmetic.sum(dy * scales["z"]) + np.abs(scales["mean"]) * total
     shared, own = _of_dz(geometry, inputs, scales, arithmetic, found, (dy, total, product))
+    patterns = ((shared.one, scales["ones"]), (shared.d, scales["distances"]), (shared.dz, scales["dw"]))
     stored = as_image(arithmetic.stored(scales["dz"]) - scales["dz"], geometry)
     given = {"dy": stored, "w": inputs["w"], "x": inputs["x"]}
     bounds = {
         "dx": np.abs(_linear(_DX, geometry, given)) + _of_dx(geometry, inputs["w"], scales, arithmetic, shared, own),
-        "dw": np.abs(_linear(_DW, geometry, given)) + _of_dw(geometry, inputs["x"], scales, arithmetic, shared, own),
+        "dw": np.abs(_linear(_DW, geometry, given)) + _of_dw(geometry, inputs["x"], scales, arithmetic, patterns, own),
     }
     if geometry.affine:
         size = np.abs(scales["product"])
         bounds["dgamma"] = product * found.inverse + (size + product) * found.inverse_bound
+        bounds["dbeta"] = total
+    return bounds
+
+
+def frozen(geometry: ConvBnGeometry, inputs: Arrays, scales: Arrays, arithmetic: Arithmetic) -> Arrays:
+    """Bounds of the four gradients of `inference`."""
+    z_bound, u, none = _of_z(geometry, scales, arithmetic), arithmetic.u, np.zeros(geometry.k)
+    mean = np.abs(inputs["running_mean"].astype(np.float64))
+    inverse = geometry.inverse(inputs["running_var"].astype(np.float64))
+    found = _Bounds(z_bound, z_bound + u * np.abs(scales["d"]), none, none, inverse, FOLDED * u * inverse)
+    rounded = FOLDED * u * np.abs(scales["dz"])
+    own = rounded + arithmetic.deviations / math.sqrt(3) * arithmetic.between(np.abs(scales["dz"]) + rounded)
+    shared = _Shared(none, none, np.full(geometry.k, FOLDED * u))
+    stored = as_image(arithmetic.stored(scales["dz"]) - scales["dz"], geometry)
+    given = {"dy": stored, "w": inputs["w"], "x": inputs["x"]}
+    of_dw = _of_dw(geometry, inputs["x"], scales, arithmetic, ((shared.dz, scales["dw"]),), own)
+    bounds = {
+        "dx": np.abs(_linear(_DX, geometry, given)) + _of_dx(geometry, inputs["w"], scales, arithmetic, shared, own),
+        "dw": np.abs(_linear(_DW, geometry, given)) + of_dw,
+    }
+    if geometry.affine:
+        dy = by_channel(inputs["dy"].astype(np.float64))
+        total = arithmetic.sum(dy)
+        sums = arithmetic.sum(dy * scales["s2"]) + arithmetic.sum(dy * scales["z"]) + mean * total
+        product = _of_product(dy, scales, arithmetic, found) + sums
+        size = np.abs(scales["product"])
+        bounds["dgamma"] = product * inverse + (size + product) * found.inverse_bound
         bounds["dbeta"] = total
     return bounds
 
@@ -302,9 +335,14 @@ def _of_dx(
 
 
 def _of_dw(
-    geometry: ConvBnGeometry, x: np.ndarray, scales: Arrays, arithmetic: Arithmetic, shared: _Shared, own: np.ndarray
+    geometry: ConvBnGeometry,
+    x: np.ndarray,
+    scales: Arrays,
+    arithmetic: Arithmetic,
+    patterns: Sequence[tuple[np.ndarray, np.ndarray]],
+    own: np.ndarray,
 ) -> np.ndarray:
-    patterns = ((shared.one, scales["ones"]), (shared.d, scales["distances"]), (shared.dz, scales["dw"]))
+    """`patterns`: what a channel shares [K], and dw of that which it is in units of."""
     common = sum(
         (each.reshape(-1, *(1,) * (pattern.ndim - 1)) * np.abs(pattern) for each, pattern in patterns),
         start=np.zeros(()),

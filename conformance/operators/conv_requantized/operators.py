@@ -42,6 +42,8 @@ from conformance.operators.base import (
     Interval,
     Operator,
     Tensor,
+    invalid_filters,
+    invalid_parameters,
 )
 from conformance.operators.conv.operators import ConvForward
 from conformance.operators.conv_requantized.geometry import HIGHEST, LOWEST, RequantizedGeometry
@@ -75,7 +77,7 @@ class ConvRequantized(Operator):
     keywords = ("stride", "padding", "dilation", "groups", "x_zero_point", "y_zero_point", "layout")
     data, operand, free_axis = "x", "w", 0
     factors = 2
-    invalid = WINDOW_BEYOND_IMAGE | CHANNELS_MISMATCH
+    invalid = WINDOW_BEYOND_IMAGE | CHANNELS_MISMATCH | invalid_parameters(keywords) | invalid_filters(1)
 
     def defined(self, geometry: RequantizedGeometry, dtype: str) -> bool:
         return dtype in self.dtypes and geometry.exists_in(dtype)

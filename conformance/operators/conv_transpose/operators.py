@@ -19,7 +19,17 @@ from typing import Any
 
 import numpy as np
 
-from conformance.operators.base import CHANNELS_MISMATCH, Arrays, ErrorModel, Given, Homogeneous, ProbeMethods, Request
+from conformance.operators.base import (
+    CHANNELS_MISMATCH,
+    Arrays,
+    ErrorModel,
+    Given,
+    Homogeneous,
+    ProbeMethods,
+    Request,
+    invalid_filters,
+    invalid_parameters,
+)
 from conformance.operators.conv import operators as conv
 from conformance.operators.conv import probes as large
 from conformance.operators.conv.operators import Products
@@ -114,6 +124,8 @@ class ConvTransposeForward(_Transposed):
     invalid = CHANNELS_MISMATCH | {
         "padding that leaves no output": _no_output,
         "output padding that neither stride nor dilation exceeds": _output_padding_beyond,
+        **invalid_parameters(_Transposed.keywords),
+        **invalid_filters(0),
     }
     gradients = ("conv_transpose_backward_data", "conv_transpose_backward_weight")
     cofactor = "dy"
@@ -139,7 +151,7 @@ class ConvTransposeBackwardData(_Transposed):
     arguments, returns = ("dy", "w"), ("dx",)
     capabilities = ("into",)
     homogeneous = Homogeneous(("dy",), ("dx",))
-    invalid = CHANNELS_MISMATCH | BELOW_WINDOW
+    invalid = CHANNELS_MISMATCH | BELOW_WINDOW | invalid_parameters(_Transposed.keywords) | invalid_filters(1)
     cofactor = "x"
     probes = ProbeMethods(lambda geometry: geometry.c, _project_backward_data, _of_mirror(large.sample_forward))
 
@@ -163,7 +175,7 @@ class ConvTransposeBackwardWeight(_Transposed):
     keywords = (*_Transposed.keywords, "kernel_size", "with_bias")
     capabilities = ("output_mask", "into")
     homogeneous = Homogeneous(("dy",), ("dw", "dbias"))
-    invalid = BELOW_WINDOW
+    invalid = BELOW_WINDOW | invalid_parameters(_Transposed.keywords)
     cofactor = "w"
     probes = ProbeMethods(
         lambda geometry: geometry.c, _of_mirror(large.backward_weight), _of_mirror(large.sample_backward_weight)

@@ -27,6 +27,7 @@ from conformance.operators.base import (
     Request,
     Spoil,
     WorkedExample,
+    invalid_parameters,
 )
 from conformance.operators.double_double import Double
 from conformance.operators.max_pool.geometry import MaxPoolGeometry
@@ -91,7 +92,7 @@ class _MaxPool(Operator):
 
     family = "max_pool"
     keywords: tuple[str, ...] = ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "layout")
-    invalid = WINDOW_BEYOND_IMAGE | PADDING
+    invalid = WINDOW_BEYOND_IMAGE | PADDING | invalid_parameters(keywords)
 
     def flops(self, geometry: MaxPoolGeometry) -> int:
         """A comparison for every position of every window."""
