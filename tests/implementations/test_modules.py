@@ -563,6 +563,9 @@ def test_call_that_launches_no_kernel_of_the_file_verifies_nothing(tmp_path: Pat
     assert of(path, plain).passed
     result = of(path, strided)
     assert (result.status, result.reason) == ("unsupported", NOT_LAUNCHED)
+    for problem, reason in ((plain, "has no backward"), (strided, NOT_LAUNCHED)):  # torch's graph is not the kernel's
+        gradient = of(path, problem, "conv_backward_data")
+        assert (gradient.status, reason in gradient.reason) == ("unsupported", True), gradient.reason
     path.write_text(path.read_text().replace(f"> 1: {OTHERWISE}", "> 1: return self.conv2d(x) * 2"))
     assert of(path, strided).status == "fail"  # what a file calls instead has to be right, too
     path.write_text(BEHIND.replace("{test}", f"if x.device.type == 'cpu': {OTHERWISE}"))

@@ -112,7 +112,9 @@ class Adapter:
         problem = "" if geometry is None else geometry.descriptor
         one.adapted = Adapted(problem, batch, unknown, f"{maker.layer.family}_forward", dtype)
         most = MAX_INTERPRETED if self._interpreted else None
-        ModuleKernels(maker, watch, dtype, most, shape).offer(one)
+        arrays = one.arrays
+        assert isinstance(arrays, ModuleArrays)
+        ModuleKernels(maker, watch, dtype, most, lambda: arrays.launches, shape).offer(one)
         return one
 
     def _maker(self, cls: Any, defined: Mapping[str, Any]) -> tuple[layers.Maker, Sequence[Any]]:

@@ -65,11 +65,14 @@ CALLED = {
 
 class ModuleKernels:
     """The kernels of one class, whose calls are watched for what they change in torch. `most` is how many elements an
-    image may have in Triton's interpreter, where that runs them; `shape` is that of the file's own image, if it has
-    one."""
+    image may have in Triton's interpreter, where that runs them, and `launches` how many kernels of the file it has
+    run, if it has some; `shape` is that of the file's own image, if it has one."""
 
-    def __init__(self, maker: Maker, watch: Watch, dtype: str, most: int | None, shape: Sequence[int]) -> None:
-        self._maker, self._watch, self._dtype = maker, watch, dtype
+    def __init__(
+        self, maker: Maker, watch: Watch, dtype: str, most: int | None, launches: Callable[[], int | None],
+        shape: Sequence[int],
+    ) -> None:  # fmt: skip
+        self._maker, self._watch, self._dtype, self._launches = maker, watch, dtype, launches
         self._most, self._device = most or 1 << 62, nullcontext if most is None else as_on_cuda
         self._family, self._rank, self._alone = maker.layer.family, maker.layer.rank, maker.alone
         self._words = OF_NORMALISATION if self._alone else WORDS[self._family]
@@ -239,8 +242,10 @@ class ModuleKernels:
 
     def _has_graph(self, values: Values, x: torch.Tensor) -> bool:
         with suppress(Exception), self._device(), torch.enable_grad():  # a problem that it cannot take has none
-            module = self._maker.make(self._maker.express(values)).to(x.device, x.dtype)
-            return bool(module.requires_grad_(False)(x.requires_grad_()).requires_grad)
+            module, before = self._maker.make(self._maker.express(values)).to(x.device, x.dtype), self._launches()
+            has_graph = bool(module.requires_grad_(False)(x.requires_grad_()).requires_grad)
+            # that of torch's own, which a file calls on problems that its kernel is not for, is none of the kernel
+            return has_graph and (before is None or self._launches() != before)
         return False
 
     def _called(self, values: Values, tensors: Tensors, compute: Callable[[nn.Module], Results]) -> Results:
