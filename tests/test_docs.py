@@ -18,6 +18,7 @@ from conformance.reporting import accuracy, training
 from conformance.reporting.tally import Tally
 from conformance.reporting.terminal import LEGEND
 from conformance.results.schema import SCHEMA
+from conformance.storage import KINDS
 from tests.conftest import ROOT
 from tests.documents import BLOCKS, DOCUMENTS, Sources, blocks, main, render
 
@@ -105,6 +106,13 @@ def test_tables_by_hand_name_what_there_is():
         for name in re.findall(r"`(\w+)`", row):
             assert all(f"`{choice}`" in values for choice in _CHOICES.get(name, ())), name
     assert f"version {SCHEMA}" in (ROOT / "docs/reports.md").read_text()
+
+
+def test_every_kind_of_storage_has_a_row():
+    """`loose-ones`, in which kernels failed, was explained nowhere."""
+    table = TEXTS[ROOT / "docs/checks.md"].split("\n| kind | ")[1].split("\n\n")[0]
+    columns = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
+    assert sorted(name for column in columns for name in re.findall(r"`([\w-]+)`", column)) == sorted(KINDS)
 
 
 def test_contributing_has_a_known_bad_kernel():

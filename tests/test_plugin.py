@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from _pytest._code.code import FormattedExcinfo
+from _pytest._code.code import ExceptionInfoFormatter
 
 from conformance.implementations.devices import DEVICES, missing, processor
 from conformance.plugin import options
@@ -376,13 +376,13 @@ def test_behaviour(check, name, case):
 def test_only_what_a_kernel_called_is_written_down_of_a_traceback(project: Project, monkeypatch: pytest.MonkeyPatch):
     """Of 103 cases that raised, the calls above the kernel took 24 of 32 seconds."""
     written: list[str] = []
-    entry = FormattedExcinfo.repr_traceback_entry
+    entry = ExceptionInfoFormatter.repr_traceback_entry
 
-    def counted(self: FormattedExcinfo, one: Any, *given: Any) -> Any:
+    def counted(self: ExceptionInfoFormatter, one: Any, *given: Any) -> Any:
         written.append(Path(one.path).name)
         return entry(self, one, *given)
 
-    monkeypatch.setattr(FormattedExcinfo, "repr_traceback_entry", counted)
+    monkeypatch.setattr(ExceptionInfoFormatter, "repr_traceback_entry", counted)
     project.kernel(body="raise ValueError('no')")
     assert project.run("--in-process").statuses == {"error": 1}
     assert set(written) == {"acme.py"}

@@ -25,6 +25,7 @@ from conformance.execution.selection import BEHAVIOUR, SelectionError, require_k
 from conformance.execution.status import Verdict
 from conformance.execution.verify import METHODS, Tensors, by_probes, verify
 from conformance.execution.workers import Loader, Workers, printed, share
+from conformance.explaining import explaining
 from conformance.implementations import modules, registry
 from conformance.implementations.bridges import ArrayBridge, numpy_arrays
 from conformance.implementations.errors import kernel_frames
@@ -158,16 +159,19 @@ class CheckResult:
             return verdict.status == "fail" if verdict.status in ("pass", "fail") else None
 
         rank, family = case.problem.geometry.rank, case.problem.geometry.family
-        tried = [Tried(case.problem.geometry, case.variant, failed=True)]
-        for problem, variants in at_level(PROBLEMS, "smoke"):
-            geometry = problem.geometry
-            alike = (geometry.family, geometry.rank) == (family, rank) and takes(case.operator.name, geometry)
-            if alike and cost(geometry) <= THIN:
-                for variant in dict.fromkeys((case.variant, replace(case.variant, dtype=variants[0].dtype))):
-                    if (failed := fails(geometry, variant)) is not None:
-                        tried.append(Tried(geometry, variant, failed))
-        found = where(tried, fails)
-        return said(found) if sum(one.fails for one in found) >= FEWEST else ""
+        with explaining(str(self)):
+            tried = [Tried(case.problem.geometry, case.variant, failed=True)]
+            for problem, variants in at_level(PROBLEMS, "smoke"):
+                geometry = problem.geometry
+                alike = (geometry.family, geometry.rank) == (family, rank) and takes(case.operator.name, geometry)
+                if alike and cost(geometry) <= THIN:
+                    for variant in dict.fromkeys((case.variant, replace(case.variant, dtype=variants[0].dtype))):
+                        if (failed := fails(geometry, variant)) is not None:
+                            tried.append(Tried(geometry, variant, failed))
+            found = where(tried, fails)
+            if sum(one.fails for one in found) >= FEWEST:
+                return said(found)
+        return ""
 
     def __str__(self) -> str:
         case, variant = self.case, self.case.variant
@@ -196,7 +200,8 @@ def check(
     in_process: bool = False,
     timeout: float = SECONDS,
 ) -> CheckResult:
-    """Verify a kernel on one problem, as a run of the suite does.
+    """Verify a kernel on one problem, as a run of the suite does. Where it is right it is called up to ten times, for
+    five seconds: some are wrong in one call of a few.
 
         result = conformance.check("acme.py", "n2 c8 h9 w9 k16 r3 s3 p1", dtype="bf16")
         print(result.explain(), abs(result.error).max())
@@ -283,12 +288,15 @@ def check(
     case = Case(implementation, OPERATORS[operator], found, variant, seed, method)
     tensors = Tensors()
     reason = absent or absence_reason(implementation)
-    verdict = Verdict("unavailable", reason) if reason else verify(case, tensors)
+    verdict = Verdict("unavailable", reason) if reason else verify(case, tensors, again=True)
     lines = printed(implementation)
     if tensors.expected is None:
         return CheckResult(case, verdict, {}, {}, lines)
     inputs = {name: array.copy() for name, array in tensors.expected.inputs.items()}
-    return CheckResult(case, verdict, inputs, _comparisons(case, verdict, tensors), lines)
+    outputs: dict[str, Comparison] = {}
+    with explaining(case.id):
+        outputs = _comparisons(case, verdict, tensors)
+    return CheckResult(case, verdict, inputs, outputs, lines)
 
 
 def _only_operator(implementation: Implementation, possible: Sequence[str], geometry: Geometry) -> str:

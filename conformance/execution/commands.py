@@ -14,6 +14,7 @@ from conformance.execution.selection import seed_number
 from conformance.execution.status import brief
 from conformance.execution.verify import METHODS
 from conformance.exit_codes import ExitCode
+from conformance.explaining import explaining
 from conformance.implementations.errors import printable
 from conformance.inputs import DISTRIBUTIONS
 
@@ -84,7 +85,8 @@ def _check(arguments: argparse.Namespace) -> int:
     except ValueError as error:
         print(f"error: {printable(str(error))}", file=sys.stderr)
         return ExitCode.UNUSABLE
-    _show(brief(result.explain(where=False)))  # where else it fails is found by more calls, which may hang
+    with explaining(str(result)):
+        _show(brief(result.explain(where=False)))  # where else it fails is found by more calls, which may hang
     if condition := result.where():
         print(condition)
     return EXIT[result.status]

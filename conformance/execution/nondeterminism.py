@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,8 +16,9 @@ from conformance.implementations.errors import KernelFailure, blame
 from conformance.implementations.implementation import Kernel
 from conformance.operators import Arrays
 
-CALLS = 10
-"""Calls on the same inputs, the first one among them, where the second gives something else."""
+CALLS, SECONDS = 10, 5.0
+"""Calls on the same inputs, the first one among them, where the second gives something else, or the first was right and
+one case is all that is verified; seconds that these take."""
 ALIKE = 5
 """Wrong cases of a kernel that were the same in a second call, after which no more are called again."""
 DIFFERS = "results differ from call to call"
@@ -49,6 +51,16 @@ class DifferingCalls:
         return f"{DIFFERS}: wrong in {self.wrong} of {self.made} calls on the same inputs{by}"
 
 
+def wrong_calls(invocation: Invocation, inputs: Arrays, passes: Callable[[Arrays], bool]) -> DifferingCalls | None:
+    """What more calls on the inputs of a right result give, with the difference from it left out; None where all are
+    right. Raises AnotherCallError."""
+    seen, end = DifferingCalls(wrong=0, farthest=math.inf), time.monotonic() + SECONDS
+    while seen.made < CALLS and time.monotonic() < end:
+        again = _called_again(invocation, inputs)
+        seen.made, seen.wrong = seen.made + 1, seen.wrong + (again is None or not passes(again))
+    return seen if seen.wrong else None
+
+
 def differing_calls(
     invocation: Invocation, inputs: Arrays, outputs: Arrays, passes: Callable[[Arrays], bool], exact: Arrays | None
 ) -> DifferingCalls | None:
@@ -65,15 +77,13 @@ def differing_calls(
     seen = DifferingCalls()
     while seen.made < CALLS:
         try:
-            native, _ = invocation.laid_out(inputs)
-            again = invocation.outputs(invocation.call(native))
-        except MismatchedError:
+            again = _called_again(invocation, inputs)
+        except AnotherCallError:
+            _alike[id(kernel)] = kernel, ALIKE  # a hang takes a minute
+            raise
+        if again is None:
             seen.made, seen.wrong, seen.farthest = seen.made + 1, seen.wrong + 1, math.inf
             continue
-        except (Crash, Exception) as error:
-            _alike[id(kernel)] = kernel, ALIKE  # a hang takes a minute
-            what = str(error).partition("\n")[0] if isinstance(error, Crash) else blame(error)
-            raise AnotherCallError(f"called again on the same inputs: {what}") from None
         passed = passes(again)
         if seen.made == 1 and not passed and _same(again, outputs, exact):
             _alike[id(kernel)] = kernel, alike + 1
@@ -81,6 +91,18 @@ def differing_calls(
         seen.made, seen.wrong = seen.made + 1, seen.wrong + (not passed)
         seen.farthest = max(seen.farthest, *(_farthest(again[name], outputs[name]) for name in outputs))
     return seen
+
+
+def _called_again(invocation: Invocation, inputs: Arrays) -> Arrays | None:
+    """The outputs of a call; None where they cannot be compared. Raises AnotherCallError."""
+    try:
+        native, _ = invocation.laid_out(inputs)
+        return invocation.outputs(invocation.call(native))
+    except MismatchedError:
+        return None
+    except (Crash, Exception) as error:
+        what = str(error).partition("\n")[0] if isinstance(error, Crash) else blame(error)
+        raise AnotherCallError(f"called again on the same inputs: {what}") from None
 
 
 def _same(again: Arrays, outputs: Arrays, exact: Arrays | None) -> bool:

@@ -23,6 +23,7 @@ from conformance.execution.nondeterminism import (
     DifferingCalls,
     NondeterminismError,
     differing_calls,
+    wrong_calls,
 )
 from conformance.execution.refusals import note_computed, require_refusal_of_all
 from conformance.execution.status import (
@@ -69,10 +70,10 @@ class Tensors:
     """In canonical order; as the kernel returned them where they are malformed."""
 
 
-def verify(case: Case, tensors: Tensors | None = None) -> Verdict:
+def verify(case: Case, tensors: Tensors | None = None, *, again: bool = False) -> Verdict:
     """The verdict on a case. Nothing an implementation does raises from here, except KeyboardInterrupt.
 
-    `tensors` is filled for whoever wants to look at them.
+    `tensors` is filled for whoever wants to look at them. With `again`, a kernel that is right is called several times.
     """
 
     def waiver(failure: BaseException | None) -> Waiver | None:
@@ -80,18 +81,18 @@ def verify(case: Case, tensors: Tensors | None = None) -> Verdict:
 
     # whoever writes a waiver does not know what will be drawn
     must_fail = not case.problem.name.startswith(DRAWN)
-    return conclude(partial(attempt, case, tensors=tensors), waiver, must_fail=must_fail)
+    return conclude(partial(attempt, case, tensors=tensors, again=again), waiver, must_fail=must_fail)
 
 
-def attempt(case: Case, verdict: Verdict, tensors: Tensors | None = None) -> None:
+def attempt(case: Case, verdict: Verdict, tensors: Tensors | None = None, again: bool = False) -> None:
     """The same without waivers, for `conclude`: raises where the case does not pass."""
     tensors = Tensors() if tensors is None else tensors
     for earlier in case.after:
         verify(earlier)
     if case.variant.storage:
-        storage_causes.attempt(case, verdict, lambda verdict, stored: _attempt(case, verdict, tensors, stored))
+        storage_causes.attempt(case, verdict, lambda verdict, stored: _attempt(case, verdict, tensors, stored, again))
     else:
-        _attempt(case, verdict, tensors, "")
+        _attempt(case, verdict, tensors, "", again)
     case.implementation.require_same_source()
 
 
@@ -114,7 +115,7 @@ class VerifiedCall:
     """Kernels that the call has launched, where that is counted."""
 
 
-def _attempt(case: Case, verdict: Verdict, tensors: Tensors, stored: str) -> None:
+def _attempt(case: Case, verdict: Verdict, tensors: Tensors, stored: str, again: bool) -> None:
     """Draw, call, fetch, judge; raises where any of it is not as it must be."""
     kernel, geometry, variant = case.kernel, case.problem.geometry, case.variant
     bridge = case.implementation.arrays
@@ -140,7 +141,7 @@ def _attempt(case: Case, verdict: Verdict, tensors: Tensors, stored: str) -> Non
     tensors.outputs = _fetched(call, results)
     with verdict.timed("judge"):
         verdict.judgements = judged(expected, tensors.outputs, call.contract, case.method)
-    for guard in AFTER_THE_CALL:
+    for guard in (*AFTER_THE_CALL, *[require_right_every_time] * again):
         guard(call)
 
 
@@ -317,6 +318,30 @@ def require_launched(call: VerifiedCall) -> None:
     Raises Unsupported."""
     if call.launches == 0:
         raise Unsupported(NOT_LAUNCHED)
+
+
+def require_right_every_time(call: VerifiedCall) -> None:
+    """A kernel that is wrong in one of three calls is right in the first one. Raises KernelFailure; results and
+    judgements are those of the first wrong call."""
+    verdict, expected, right = call.verdict, call.expected, call.tensors.outputs
+
+    def passes(again: Arrays) -> bool:
+        judgements = judged(expected, again, call.contract, call.case.method)
+        passed = all(judgement.passed for judgement in judgements)
+        if not passed and call.tensors.outputs is right:
+            call.tensors.outputs, verdict.judgements = again, judgements
+        return passed
+
+    try:
+        with verdict.timed("diagnosis"):
+            calls = wrong_calls(call.invocation, expected.inputs, passes)
+    except AnotherCallError as error:
+        raise KernelFailure(str(error)) from None
+    if calls is not None:
+        lines = [str(calls)]
+        with explaining(call.case.id, lambda line, _: lines.append(line)):
+            lines += [judgement.explain() for judgement in verdict.judgements if not judgement.passed]
+        raise NondeterminismError("\n".join(lines))
 
 
 def require_inputs_untouched(call: VerifiedCall) -> None:

@@ -16,6 +16,7 @@ from conformance.execution.process import SECONDS, Limits
 from conformance.execution.selection import Selection, SelectionError, require_known, seed_number, split
 from conformance.execution.workers import Workers, share
 from conformance.exit_codes import ExitCode
+from conformance.explaining import explaining
 from conformance.fuzzing.search import Search, ShrunkFailure
 from conformance.implementations.implementation import Implementation
 from conformance.inputs import DISTRIBUTIONS
@@ -78,7 +79,8 @@ def _searched(arguments: argparse.Namespace, seed: int, workers: Workers) -> int
     try:
         while time.monotonic() < deadline:
             for finding in search.run(number, deadline):
-                print("\n".join(["", *described(finding, len(search.findings), again)]), flush=True)
+                with explaining(f"{one.name}: {finding.rows[-1]}"):
+                    print("\n".join(["", *described(finding, len(search.findings), again)]), flush=True)
                 if arguments.save is not None:
                     with arguments.save.open("a", encoding="utf-8") as file:
                         print(f"# {one.name}: {finding.kind}", "; ".join(map(str, finding.rows)), sep="\n", file=file)
@@ -86,7 +88,8 @@ def _searched(arguments: argparse.Namespace, seed: int, workers: Workers) -> int
     except KeyboardInterrupt:
         interrupted = True
         print("interrupted", file=sys.stderr)
-    print("\n".join(["", *summary(search, time.monotonic() - began)]))
+    with explaining(f"{one.name}: {len(search.findings)} found"):
+        print("\n".join(["", *summary(search, time.monotonic() - began)]))
     if interrupted:
         return ExitCode.INTERRUPTED
     if search.findings:

@@ -20,6 +20,7 @@ from conformance.dtypes import DTYPES, SUMS
 from conformance.execution.case import Case
 from conformance.execution.status import Verdict, conclude
 from conformance.execution.verify import attempt
+from conformance.explaining import explaining
 from conformance.fuzzing.shrink import Rows, shrunk
 from conformance.implementations.implementation import Implementation, ImplementationError, Unsupported
 from conformance.layouts import layouts_of, rank_of
@@ -214,7 +215,10 @@ class Search:
             if known is None and self._merged[found] >= MAX_SHRUNK:
                 known = next((one for one in self.findings if self._needs(one, found, row)), None)
             if known is None:
-                finding = self._shrunk(found, verdict, history, began)
+                command, seconds = self.case(row).command, time.monotonic() - began
+                finding = ShrunkFailure(found, (row,), row, verdict, command, self.cases, seconds, reproduced=False)
+                with explaining(str(row)):
+                    finding = self._shrunk(found, verdict, history, began)
                 known = next((one for one in self.findings if one.rows == finding.rows), None)
                 if known is None:
                     self.findings.append(finding)

@@ -11,6 +11,7 @@ import numpy as np
 from conformance.contract import Contract
 from conformance.dtypes import FORMATS, STORAGE, WHOLE
 from conformance.judge import accuracy
+from conformance.judge.limits import OutputLimits
 from conformance.judge.output import Output
 from conformance.judge.residuals import Residuals, Statistics
 
@@ -249,12 +250,29 @@ def _checks(
     )
     if distribution in STATISTICS_DISTRIBUTIONS:
         allowed = output.allowed(contract)
-        if distribution == "natural" and output.biased:
-            allowed = replace(allowed, few_states=True)
+        if distribution == "natural":
+            allowed = _on_natural_data(output, contract, allowed)
         statistics = found.statistics(allowed, output.channels, output.taps)
         values |= {"rms": statistics.rms, "gain z": statistics.gain_z, "offset z": statistics.offset_z}
         named["rms"] = statistics.rms_limit
     return [Check(name, values[name], limit) for name, limit in named.items()], statistics
+
+
+def _on_natural_data(output: Output, contract: Contract, allowed: OutputLimits) -> OutputLimits:
+    """The limits of statistics on numbers of which a few may be all that a sum is.
+
+    Where one term is nearly the sum, every partial sum is as large as the result: cut toward zero, these add up to
+    KS*s2 and not to KS*s2/sqrt(3) (`limits`, "Accumulation toward zero"). Where a channel's own constants are rounded,
+    as in batch normalisation, that is the error of all of its dark elements: there are as many errors as channels. And
+    a bias of all bits is met by a whole channel.
+    """
+    if output.biased:
+        allowed = replace(allowed, few_states=True)
+    if contract.rounding == "zero":
+        allowed = replace(allowed, coarse=math.sqrt(3) * allowed.coarse)
+    if output.propagated is not None and output.channels is not None:
+        allowed = replace(allowed, fan_out=max(allowed.fan_out, output.actual.size // output.channels.size))
+    return allowed
 
 
 def _unequal(output: Output, contract: Contract) -> tuple[np.ndarray, np.ndarray]:

@@ -156,7 +156,7 @@ def test_layouts_are_the_kernels_business_and_arrays_are_canonical():
 
     result = check(nhwc, "n2 c3 h5 w6 k4 r3 s3", operator="conv_forward", layout="nhwc")
     assert result.passed
-    assert seen == [(2, 5, 6, 3)]
+    assert set(seen) == {(2, 5, 6, 3)}
     assert result.inputs["x"].shape == (2, 3, 5, 6)
     assert result.actual.shape == result.expected.shape == (2, 4, 3, 4)
 

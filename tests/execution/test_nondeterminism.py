@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from conformance.execution.check import check
 from conformance.execution.nondeterminism import CALLS, DIFFERS
 from conformance.execution.process import Crash
 from conformance.execution.verify import verify
@@ -84,3 +85,36 @@ def test_another_call_that_raises_leaves_the_first_verdict_and_is_the_last_one(r
     assert made == [1, 2, 3]
     assert f"\ncalled again on the same inputs: {said}" in found[0].reason
     assert "called again" not in found[1].reason
+
+
+def raising(y: np.ndarray, call: int) -> None:
+    if call == 3:
+        raise ValueError("no")
+
+
+def wrong_in_one_of_three(y: np.ndarray, call: int) -> None:
+    y *= 1 + (call % 3 == 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (wrong_in_one_of_three, f"{DIFFERS}: wrong in 3 of {CALLS} calls on the same inputs\ny: "),
+        (raising, "called again on the same inputs: raised ValueError: no at "),
+    ],
+    ids=["wrong", "raises"],
+)
+def test_where_one_case_is_all_that_is_verified_the_kernel_is_called_again(
+    change: Callable[[np.ndarray, int], None], said: str
+):
+    """Of a kernel that is wrong in one of three calls `check` saw the first, which is right."""
+    result = check(calling(change), "n1 c2 h4 w4 k2 r3 s3 p1", operator="conv_forward")
+    assert result.status == "fail"
+    assert result.reason.startswith(said)
+    assert result.mismatched.any() == (change is wrong_in_one_of_three)
+
+
+def test_where_one_case_is_all_a_kernel_is_called_ten_times():
+    calls: list[int] = []
+    assert check(calling(lambda _, call: calls.append(call)), "n1 c2 h4 w4 k2 r3 s3 p1", operator="conv_forward").passed
+    assert calls == [*range(1, CALLS + 1)]

@@ -210,6 +210,17 @@ def test_a_search_tells_failures_apart_and_shrinks_each_to_the_smallest():
     assert all(f.rows[-1].geometry.descriptor in f.command for f in first.findings)
 
 
+def test_a_failure_that_cannot_be_shrunk_is_a_finding(monkeypatch: pytest.MonkeyPatch, caplog: Any):
+    def broken(*_: object) -> None:
+        raise KeyError("valid")
+
+    monkeypatch.setattr(Search, "_shrunk", broken)
+    search = searched(acme(interacting), rounds=1)
+    assert search.findings
+    assert not any(finding.reproduced for finding in search.findings)
+    assert "the explanation failed (KeyError at test_search.py:" in caplog.text
+
+
 def causal(x, w, bias, *, stride, padding, dilation, groups):
     """Wrong where a depthwise convolution is padded before the image only, as sequences are."""
     y = right(x, w, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
