@@ -104,7 +104,11 @@ WRONG = {
     "an unknown dtype": (f"{HEAD}in turn: fp31 nchw fixed\n", 3, "'fp31' is no dtype of conv; choices: fp32, "),
     "an unknown layout": ("[edges]  standard\nrun: fp32 ncwh fixed\n", 2, "'ncwh' is no layout of conv; choices: nchw"),
     "another family's distribution": (f"{HEAD}run: fp32 nchw scaled\n", 3, "'scaled' is no distribution of conv"),
-    "a spread of no format": (f"{HEAD}spread: fp32\n", 3, "'fp32': must be a dtype and a layout, as `spread: fp32 nchw`"),
+    "a spread of no format": (
+        f"{HEAD}spread: fp32\n",
+        3,
+        "'fp32': must be a dtype and a layout, as `spread: fp32 nchw`",
+    ),
     "nothing to run": ("[edges]  standard\nrun: fp64 nchw wide\n", 2, "none of these distributions exists in these"),
     "a descriptor that is none": (f"{HEAD}edge.tall  n2 c5 h12 w10 k7 r5\n", 3, "'n2 c5 h12 w10 k7 r5': "),
     "another family": (f"{HEAD}edge.pool  pool n2 c5 h9 w9 r3 s3\n", 3, "move the line to its problems.txt"),

@@ -166,7 +166,7 @@ def _of_layer(layer: Layer, found: Parameters, rank: int, choose: Choose) -> Par
     has as many taps as in two."""
     made = {name: int(name[0] not in "po") for name in found if name[-1].isdigit()} | {"g": 1}
     made |= {"n": choose(layer.images), "c": choose(layer.channels), "k": choose(layer.filters)}
-    taps = layer.taps ** 2 if rank == 1 and layer.extents[0] == layer.taps else layer.taps
+    taps = layer.taps**2 if rank == 1 and layer.extents[0] == layer.taps else layer.taps
     for image, window in zip(IMAGE[rank], WINDOW[rank], strict=True):
         made |= {image: choose(layer.extents) + taps - layer.taps, window: taps}
     return made | ({"d": choose((1, 2)), "t": 1} if rank == 3 else {})
