@@ -270,7 +270,7 @@ def compared(one: Case | Absence) -> Any:
 
 @pytest.mark.parametrize("operator", ["conv_forward", "conv_bn_backward", "max_pool_forward"])
 def test_layers_of_networks_are_met_in_every_format_of_a_kernel(operator: str):
-    """37 of them were run in fp32 and channels first, none in fp16 and channels last, of a kernel that declares both."""
+    """37 were run in fp32 and channels first, none in fp16 and channels last, of a kernel that declares both."""
     counts = {}
     for dtypes, layouts in ((("fp32", "fp16"), ("nchw", "nhwc")), (("fp32",), ("nchw",))):
         one = Implementation("acme")

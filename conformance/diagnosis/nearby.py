@@ -58,9 +58,9 @@ def is_empty(geometry: Any) -> bool:
 
 
 def hides(geometry: Any) -> bool:
-    """Whether a problem hides nearly every mistake in results: of an empty batch, or where no window meets the
-    image."""
-    return is_empty(geometry) or not all(map(_meets, axes(geometry)))
+    """Whether a problem hides nearly every mistake in results: of an empty batch, without channels, or where no window
+    meets the image."""
+    return is_empty(geometry) or not geometry.c or not all(map(_meets, axes(geometry)))
 
 
 def _meets(axis: Axis) -> bool:

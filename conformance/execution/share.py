@@ -88,14 +88,14 @@ def share(
     take, which is said. Behind them whoever takes little of the level goes on; of the rest of the rows only what
     `given` draws is run.
 
-    A problem that the rows have in no dtype and layout of a kernel is run in one that it declares and that is `wanted`:
-    rows take dtypes and layouts in turn, and a kernel of one pair would miss most shapes. A problem with `spread` is run
-    in those of the kernel in turn: nearly every layer of a network was in fp32 and channels first, and half-precision
-    kernels for channels last passed. Inputs that rows have on no problem that the kernel takes are run on the first
-    that it does: one for 1x1 windows alone would meet no subnormal number, and one that flushes them would pass.
-    Natural inputs are run in every dtype and number of dimensions, or a kernel that is right on numbers of few bits
-    alone would pass in the others. The rows of level standard are asked by themselves: a kernel failed at standard and passed at full, where the table had
-    the problem in its dtype with other inputs.
+    A problem that rows have in no dtype and layout of a kernel is run in one that it declares and that is `wanted`:
+    rows take dtypes and layouts in turn, and a kernel of one pair would miss most shapes. One with `spread` is run in
+    those of the kernel in turn: nearly every layer of a network was in fp32 and channels first. Inputs that rows have
+    on no problem that the kernel takes are run on the first that it does: one for 1x1 windows alone would meet no
+    subnormal number, and one that flushes them would pass. Natural inputs are run in every dtype and number of
+    dimensions, or a kernel that is right on numbers of few bits alone would pass in the others. The rows of level
+    standard are asked by themselves: a kernel failed at standard and passed at full, where the table had the problem in
+    its dtype with other inputs.
     """
     rows, listed, usual, reach = of
     pairs = [pair for pair in declared.pairs if wanted(*pair)]

@@ -92,7 +92,8 @@ def is_padded(padding: Padding) -> bool:
 
 def require_sizes(geometry: Any, **sizes: int) -> None:
     """Raises GeometryError for sizes below one (`sizes` beside those of image and window), negative padding, or another
-    number of axes than the image has. A batch may have no images."""
+    number of axes than the image has. A batch may have no images, and a dense convolution no channels: a sum of nothing
+    is zero."""
     rank = len(geometry.size)
     if rank not in RANKS:
         raise GeometryError(f"size is {geometry.size}; an image has 1 to 3 axes")
@@ -101,7 +102,9 @@ def require_sizes(geometry: Any, **sizes: int) -> None:
             raise GeometryError(f"{name} is {getattr(geometry, name)}; the image has {rank} axes")
     if geometry.n < 0:
         raise GeometryError(f"n is {geometry.n}; it must not be negative")
-    positive = {"c": geometry.c, **dict(zip(IMAGE[rank], geometry.size, strict=True))}
+    if geometry.c < (least := int(geometry.family != "conv" or geometry.groups > 1)):
+        raise GeometryError(f"c is {geometry.c}; it must be at least {least}")
+    positive = dict(zip(IMAGE[rank], geometry.size, strict=True))
     positive |= {**dict(zip(WINDOW[rank], geometry.window, strict=True)), **sizes}
     for name, value in (positive | {"stride": min(geometry.stride), "dilation": min(geometry.dilation)}).items():
         if value < 1:

@@ -17,8 +17,8 @@ that have groups as an axis.
 what is one alternative. A mistake that takes a shape and a dtype together is rare; that of one shape, or of one dtype,
 shows either way. With `in turn, one row in 7` only every seventh row takes one.
 
-`spread: fp32 nchw` has what a row runs in fp32 nchw at level standard run in one of the dtypes and layouts that a kernel
-declares, which rows take in turn (`conformance.execution.share`): a network is met in all of them at the price of one.
+`spread: fp32 nchw` says that what a row runs in fp32 nchw at level standard is run in a dtype and layout that a kernel
+declares, which rows take in turn (`conformance.execution.share`): networks are met in all of them at the price of one.
 
 A row is a name and a descriptor. Below a line such as `names: sizes.` it is a descriptor alone, and its name is made
 of both. Which problems are of level smoke the ranking says. `#` begins a comment.

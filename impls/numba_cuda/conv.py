@@ -42,6 +42,8 @@ def multiply(
     engine: Engine, products: Sequence[Product], out: Tensor, a: Tensor, b: Tensor, bias: Tensor | None = None
 ) -> Any:
     """All products into one result, which they fill; where they are few and deep, by partial sums."""
+    if not out.size:
+        return out.array
     works = engine(products, b.format)
     splits = splits_for(products, sum(work.blocks for work in works))
     sums = out if splits == 1 else empty((splits * out.size,), np.dtype(out.format.wide))

@@ -142,6 +142,13 @@ torch_cpu.waive(
     when=lambda p: (p.divisor_override or p.r * p.s) > 65504 and not overlapping(p),
     dtypes=("fp16",),
 )
+for name, lost in (("conv_forward", "the output has no channels either"), ("conv_backward_weight", "dbias is zero")):
+    torch_cpu.waive(
+        name,
+        reason=f"of an image without channels {lost}",
+        url="https://github.com/pytorch/pytorch/blob/v2.9.0/aten/src/ATen/native/Convolution.cpp",
+        when=lambda p, name=name: p.c == 0 and (p.bias or name == "conv_forward") and p.n > 0,
+    )
 torch_cuda.waive(
     "avg_pool_backward",
     reason="torch's gradient in channels-last memory takes a pixel's place in the image for that in the padded image",

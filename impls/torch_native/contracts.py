@@ -80,9 +80,10 @@ def specials_on(device: str) -> Iterator[Special]:
 def _cpu_specials() -> Iterator[Special]:
     for dtype in HALVES:
         own: Fields = {"accumulate": dtype}
-        # Torch's own gradients of a convolution sum an image in fp32, and add the next image, or the next tap of an overlap,
-        # in 16 bits; batch norm's are sums in fp32. What two partial sums may err is kept on 320 problems with two seeds, but
-        # by dw of 4,097 images and more. Of sums in 16 bits hardly any of these gradients would be told from zeros.
+        # Torch's own gradients of a convolution sum an image in fp32, and add the next image, or the next tap of an
+        # overlap, in 16 bits; batch norm's are sums in fp32. What two partial sums may err is kept on 320 problems with
+        # two seeds, but by dw of 4,097 images and more. Declared as sums in 16 bits, hardly any of these gradients was
+        # told from zeros.
         if not _is_by_onednn(dtype):
             partial: Fields = {"accumulate": "auto", "splits": 4, "partials": dtype}
             yield Special("conv_bn_backward", dtype, partial, lambda p: p.n <= FEW_IMAGES)

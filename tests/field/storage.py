@@ -136,7 +136,7 @@ ROWS = [
            x=lambda x, o: blind(x) if x[0].flags.c_contiguous else x),
     # x that is a flipped view (negative stride): the sign of the stride is lost.
     spoilt("storage-09-negative-stride", MF, ("fp32", "fp64"), x=lambda x, o: unflipped(x)),
-    # torch 2.6.0: x in channels last and dy not: sums of dy are kept in fp16, and all is NaN where one leaves its range.
+    # torch 2.6.0: x in channels last and dy not: sums of dy in fp16, and all is NaN where one leaves its range.
     spoilt("storage-30-fp16-sums", BB, ("fp16",), ("nchw",), result=lambda out, o: (
         tuple(np.full_like(a, np.nan) for a in out) if o.i[0].flags.c_contiguous and o.i[1].strides[1] == 2
         and np.abs(o.i[0].sum((0, 2, 3), dtype=np.float32)).max() > 65504 else out)),

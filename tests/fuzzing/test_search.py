@@ -57,7 +57,7 @@ def test_layers_as_reports_have_them_are_drawn(family: str, rank: int):
     """In two minutes a search met one of these shapes, by chance."""
     dice = random.Random(0)
     made = [drawn(family, dice.choice, COMMON, rank=rank) for _ in range(400)]
-    # in three dimensions 5x5 is a plane; of random multiples of 8 one pair in eight leaves 8 over of 16, with 200 filters
+    # in three dimensions 5x5 is a plane; one pair in eight of multiples of 8 is 8 over of 16 to 200 filters
     rare = ("1x1 of", *(["5x5"] if rank != 2 else []))
     never = [name for name, holds in sizes.SHAPES.items() if not any(map(holds, made))]
     assert [name for name in never if not name.startswith(rare)] == []

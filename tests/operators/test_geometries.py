@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from conformance.operators import ConvBnGeometry, GeometryError, PoolGeometry, parse
+from conformance.inputs import Expectation, Recipe
+from conformance.operators import OPERATORS, ConvBnGeometry, GeometryError, PoolGeometry, parse
 from conformance.operators.conv_transpose.geometry import TransposedGeometry
 
 REFUSED = {
@@ -13,6 +15,8 @@ REFUSED = {
     "bn n2 c2 h3 w3 k2 r3 s3 b1": "not understood",
     "bn n2 c2 h3 w3 k2 r3 s3 eps0": "eps1 to eps9",
     "bn n2 c2 h3 w3 k2 r3 s3 mom101": "mom0 to mom100",
+    "n1 c0 h3 w3 k2 r3 s3 g2": "c is 0; it must be at least 1",
+    "bn n2 c0 h3 w3 k2 r3 s3": "c is 0; it must be at least 1",
     "q n1 c2 w5 k2 s3 zx128": "zx is 128; a zero point is from -128 to 127",
     "q n1 c2 w5 k2 s3 zy-129": "zy is -129; a zero point is from -128 to 127",
     "convt n1 c2 h3 w3 k2 r3 s3 o1": "output padding is 1, which must be smaller than the stride, 1",
@@ -45,6 +49,13 @@ def test_a_problem_without_a_result_is_refused_by_name(text: str, message: str):
     with pytest.raises(GeometryError) as refusal:
         parse(text)
     assert message in str(refusal.value)
+
+
+def test_a_convolution_of_no_channels_is_its_bias():
+    operator, geometry = OPERATORS["conv_forward"], parse("n2 c0 h3 w4 k3 r3 s3 p1 b1")
+    inputs = Expectation(Recipe(operator, geometry, "fp32", "fixed", 1)).inputs
+    y = operator.reference(geometry, inputs)["y"]
+    assert np.array_equal(y, np.broadcast_to(inputs["bias"][:, None, None], geometry.y.shape))
 
 
 def test_batch_normalisation_has_no_bias():

@@ -50,7 +50,7 @@ from conformance.operators.spatial import (
 def _blocks(g: ConvGeometry) -> Iterator[tuple[slice, slice]]:
     """Images and output rows of as many windows as fit in `BLOCK_ELEMENTS`: rows of one image, or whole images. A row
     is all that has the same place on the first axis."""
-    p, row = g.output_size[0], g.groups * (g.filter.size // g.k) * math.prod(g.output_size[1:])
+    p, row = g.output_size[0], max(1, g.groups * (g.filter.size // g.k)) * math.prod(g.output_size[1:])
     rows = max(1, min(p, BLOCK_ELEMENTS // row))
     images = max(1, BLOCK_ELEMENTS // (row * p))
     for image in range(0, g.n, images):
@@ -66,10 +66,13 @@ def _gathered(g: ConvGeometry, x: np.ndarray, dtype: Any) -> Iterator[tuple[slic
     order = (1, 2, *range(3 + rank, 3 + 2 * rank), 0, *range(3, 3 + rank))
     for images, rows in _blocks(g):
         if images != before:
-            by_group = padded(x[images].reshape(-1, g.groups, g.c // g.groups, *g.size), g.padding, np.dtype(dtype))
+            by_group = padded(
+                x[images].reshape(len(x[images]), g.groups, g.c // g.groups, *g.size), g.padding, np.dtype(dtype)
+            )
             seen = sliding_window_view(by_group, spans(g), axis=tuple(range(3, 3 + rank)))[places]
             before = images
-        yield images, rows, seen[:, :, :, rows].transpose(order).reshape(g.groups, products, -1)
+        part = seen[:, :, :, rows].transpose(order)
+        yield images, rows, part.reshape(g.groups, products, math.prod(part.shape[2 + rank :]))
 
 
 def _by_group(g: ConvGeometry, image: np.ndarray, dtype: Any) -> np.ndarray:
@@ -132,7 +135,11 @@ class ConvForward(_Conv, signatures.Forward):
     def reference(self, geometry: ConvGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
         """y = w @ windows(x) + bias, by blocks."""
         y = np.empty(geometry.y.shape, dtype)
-        w = inputs["w"].astype(dtype).reshape(geometry.groups, geometry.k // geometry.groups, -1)
+        w = (
+            inputs["w"]
+            .astype(dtype)
+            .reshape(geometry.groups, geometry.k // geometry.groups, geometry.filter.size // geometry.k)
+        )
         for images, rows, seen in _gathered(geometry, inputs["x"], dtype):
             block = y[images, :, rows].swapaxes(0, 1)
             block[...] = (w @ seen).reshape(block.shape)
@@ -156,12 +163,12 @@ class ConvBackwardData(_Conv, signatures.BackwardData):
     def reference(self, geometry: ConvGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
         """dx = the windows' contributions w^T @ dy, added where they came from, by blocks."""
         g, dx = geometry, np.empty(geometry.x.shape, dtype)
-        w = inputs["w"].astype(dtype).reshape(g.groups, g.k // g.groups, -1).transpose(0, 2, 1)
+        w = inputs["w"].astype(dtype).reshape(g.groups, g.k // g.groups, g.filter.size // g.k).transpose(0, 2, 1)
         for images, rows in _blocks(g):
             if not rows.start:
                 image = padded(np.zeros(dx[images].shape, dtype), g.padding, np.dtype(dtype))
             dy = inputs["dy"][images, :, rows]
-            columns = (w @ _by_group(g, dy, dtype)).reshape(g.c, *g.window, len(dy), -1, *g.output_size[1:])
+            columns = (w @ _by_group(g, dy, dtype)).reshape(g.c, *g.window, len(dy), dy.shape[2], *g.output_size[1:])
             for tap, (_, first, *others) in zip(np.ndindex(*g.window), taps(g), strict=True):
                 top, count, u = first.start + rows.start * g.stride[0], dy.shape[2], g.stride[0]
                 seen: Index = (..., slice(top, top + (count - 1) * u + 1, u), *others)

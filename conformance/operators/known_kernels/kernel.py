@@ -50,8 +50,8 @@ class KnownKernel:
     """Numbers of dimensions that it computes."""
 
     def applies(self, operator: str, geometry: Any, dtype: str) -> bool:
-        """On an empty batch only what is about one: of the others nothing is left to see."""
-        about = geometry.n > 0 or self.family == "partial-requests"
+        """On an empty batch or without channels only what is about one: of the others nothing is left to see."""
+        about = min(geometry.n, geometry.c) > 0 or self.family == "partial-requests"
         known = operator in self.operators and dtype in self.dtypes and geometry.rank in self.ranks
         return about and known and self.when(geometry)
 

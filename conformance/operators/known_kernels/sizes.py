@@ -184,7 +184,7 @@ SHAPES: dict[str, Callable[[Any], bool]] = {
     "one channel, one filter, one tap": lambda g: (
         g.c == g.k == max(g.window) == 1 and (g.family == "conv_bn" or g.bias)
     ),
-    "5x5 on 27 and 28 pixels": lambda g: {*g.window} == {5} and {*g.size} & {27, 28} and max(g.size) < 29,
+    "5x5 on 27 and 28 pixels": lambda g: {*g.window} == {5} and {*g.size} <= {27, 28},
     "25 taps of 256 channels or more": lambda g: _dense(g) and math.prod(g.window) == 25 and g.c >= 256,
     "fully connected, of a batch that is no power of two": lambda g: (
         _dense(g) and {*g.window, *g.size} == {1} and g.c > 64 and g.n > 4 and bool(g.n & (g.n - 1))
