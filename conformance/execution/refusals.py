@@ -56,19 +56,17 @@ def require_refusal_of_all(
 
 def _contradiction(invocation: Invocation, expected: Expectation, contract: Contract) -> tuple[str, str] | None:
     """What says that a refusal is none of all values. The refused values are asked for last, because a kernel may
-    remember them; and what was computed before is asked for first and last, because a kernel may refuse everything once
-    it has refused something."""
-    _, earlier, recipe = _computed.get(id(invocation.kernel), (None, None, None))
-    known = Expectation(recipe).inputs if recipe is not None else {}
-    if earlier is not None and not _computes(earlier, known):
-        earlier = earlier if begin_anew(invocation.bridge) and _computes(earlier, known) else None
+    remember them; and before all others what the kernel has computed first: where it refuses that now, it refuses by
+    what it has refused before, and is asked in a new process."""
+    if known := _computed.get(id(invocation.kernel)):
+        _, earlier, recipe = known
+        if not _computes(earlier, Expectation(recipe).inputs):
+            begin_anew(invocation.bridge)
     for words, inputs in _other_values(expected, contract):
         if _computes(invocation, inputs):
             if _computes(invocation, expected.inputs):
                 return "refuses a call, and computes the same one another time", words
             return "refuses these values, and computes others of the problem", words
-    if earlier is not None and not _computes(earlier, known):
-        return "refuses from this call on what it computed before it", repr(earlier.geometry.descriptor)
     return None
 
 

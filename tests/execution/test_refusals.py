@@ -123,6 +123,21 @@ def test_a_kernel_that_refuses_by_value_fails(body: str, workers: Workers, tmp_p
     assert all("refuses" in reason for reason in failed)
 
 
+def test_a_second_process_does_not_remember_what_was_refused(workers: Workers, tmp_path: Path):
+    one = loaded(workers, tmp_path, BY_VALUE["loses NaN, and refuses the geometry for its next forty calls"])
+    assert verify(case_of(one, "n2 c4 h8 w8 k5 r1 s1")).status == "pass"
+    verdict = verify(case_of(one, PLAIN, distribution="nonfinite"))
+    assert verdict.reason == (
+        "refuses these values, and computes others of the problem: this alignment\ncomputed: distribution integer"
+    )
+
+
+def test_a_refusal_does_not_hide_the_next(workers: Workers, tmp_path: Path):
+    one = loaded(workers, tmp_path, BY_VALUE["refuses all after a refusal of strides"])
+    found = [verify(case_of(one, f"n2 c4 h8 w8 k5 r1 s1{how}")).status for how in ("", " u2", " p1")]
+    assert found == ["pass", "unsupported", "fail"]
+
+
 @pytest.mark.parametrize("body", LEGITIMATE.values(), ids=LEGITIMATE)
 def test_a_kernel_that_refuses_by_anything_else_does_not(body: str, workers: Workers, tmp_path: Path):
     one = loaded(workers, tmp_path, f"    {body}\n    return y\n")
