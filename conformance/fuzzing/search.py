@@ -216,7 +216,7 @@ class Search:
                 known = next((one for one in self.findings if self._needs(one, found, row)), None)
             if known is None:
                 command, seconds = self.case(row).command, time.monotonic() - began
-                finding = ShrunkFailure(found, (row,), row, verdict, command, self.cases, seconds, reproduced=False)
+                finding = ShrunkFailure(found, (row,), row, verdict, command, self.cases, seconds)
                 with explaining(str(row)):
                     finding = self._shrunk(found, verdict, history, began)
                 known = next((one for one in self.findings if one.rows == finding.rows), None)

@@ -217,7 +217,7 @@ def test_a_failure_that_cannot_be_shrunk_is_a_finding(monkeypatch: pytest.Monkey
     monkeypatch.setattr(Search, "_shrunk", broken)
     search = searched(acme(interacting), rounds=1)
     assert search.findings
-    assert not any(finding.reproduced for finding in search.findings)
+    assert all(finding.rows == (finding.original,) for finding in search.findings)
     assert "the explanation failed (KeyError at test_search.py:" in caplog.text
 
 
