@@ -223,7 +223,7 @@ def test_suites_are_silent_where_a_golden_holds_or_none_is_due(pinned_here: Path
     UNTRUE["digest"][0](pinned_here)
     golden.check(Expectation(PINNED[1]))
     golden.check(Expectation(replace(PINNED[2], seed=1)))
-    golden.check(Expectation(replace(PINNED[2], geometry=ConvGeometry(n=1, c=1, size=(1, 1), k=1, window=(1, 1)))))
+    golden.check(Expectation(replace(PINNED[2], geometry=ConvGeometry(n=1, c=1, size=(1, 2), k=1, window=(1, 1)))))
 
 
 def test_a_manifest_with_much_damage_is_cut_short(folder: Path, capsys: pytest.CaptureFixture[str]):
