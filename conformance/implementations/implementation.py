@@ -98,6 +98,7 @@ class Adapted:
     unknown   why it is not known
     operator  of that problem, in `dtype`
     unmapped  why it has no kernels, with the line that would give it some; empty where it has
+    unverified  what it returns and no operator has
     """
 
     problem: str = ""
@@ -106,6 +107,7 @@ class Adapted:
     operator: str = ""
     dtype: str = "fp32"
     unmapped: str = ""
+    unverified: str = ""
 
 
 @dataclass(slots=True)

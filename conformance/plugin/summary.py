@@ -229,7 +229,13 @@ class Summary:
             reporter.write_line(self._incompletely(reporter), red=True)
         if self._own:
             found = [*self._modules(groups)]
-            for text in (*(modules.lines(*found[0]) if len(found) == 1 else modules.table(found).lines(10**6)), ""):
+            lines = modules.lines(*found[0]) if len(found) == 1 else modules.table(found).lines(10**6)
+            unverified = [
+                f"{name}: {one.adapted.unverified}"
+                for name, one in run.plan.registry.implementations.items()
+                if one.adapted and one.adapted.unverified
+            ]
+            for text in (*lines, *unverified, ""):
                 reporter.write_line(text)
         # what the last line of the run says is not said twice, but for failures
         again = any(one.operator and one.failed for one in self._verdicts)
