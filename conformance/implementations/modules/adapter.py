@@ -107,8 +107,8 @@ class Adapter:
         why = "it has no reference Model"
         if reference is cls and not layers.is_torch(cls):
             why = (
-                f"its class {cls.__name__} is the kernel, and no reference of itself; put the problem before it (`cat "
-                "problem.py solution.py`)"
+                f"its class {cls.__name__} is the kernel, and no reference of itself (`cat problem.py solution.py` "
+                "puts one before it)"
             )
         elif _is_module(reference):
             try:
