@@ -178,9 +178,13 @@ class VerificationDemand(Demand):
                 missing[str(absence)] += said
         its, ranked = one.adapted, self.ranked.rows(self.operator).rows
         unknown = its.unknown if its is not None and its.operator == self.operator else ""
+        unverified = its.unverified if its is not None and its.operator == self.operator else ""
         # one of an operator's demands takes the first problem
-        if unknown and self.asked.problems is PROBLEMS and self._when(ranked[0][0].geometry):
-            yield Lacking(UNKNOWN_SHAPE + unknown, 1)
+        if self.asked.problems is PROBLEMS and self._when(ranked[0][0].geometry):
+            if unknown:
+                yield Lacking(UNKNOWN_SHAPE + unknown, 1)
+            if unverified:
+                yield Lacking(unverified, 1)
         for reason, lacking in missing.items():
             yield Lacking(reason, len(lacking), partial(keys, self.operator, lacking))
 

@@ -99,6 +99,7 @@ class Adapted:
     unknown   why it is not known
     operator  of that problem, in `dtype`
     unmapped  why it has no kernels, with the line that would give it some; empty where it has
+    unverified  what it returns and no operator has
     """
 
     problem: str = ""
@@ -107,6 +108,7 @@ class Adapted:
     operator: str = ""
     dtype: str = "fp32"
     unmapped: str = ""
+    unverified: str = ""
 
 
 @dataclass(slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib.util
 import sys
@@ -51,9 +52,9 @@ def load(paths: Iterable[Path], registry: Registry | None = None) -> Registry:
     for path in registry.nameable(paths):
         try:
             files = SourceFiles(path)  # before one can change itself
-            adapt = modules.preparing(path)
-            defined = vars(_import(path))
-            register(registry, str(path), files, defined.values() if adapt is None else adapt(defined))
+            file = modules.ModuleFile(path)
+            defined = vars(_import(path, file.tree))
+            register(registry, str(path), files, file.implementations(defined))
         except KeyboardInterrupt:
             raise
         except BaseException as problem:  # SystemExit and pytest.skip are no way to load either
@@ -115,8 +116,9 @@ def discover(folder: Path) -> list[Path]:
     return sorted(found)
 
 
-def _import(path: Path) -> ModuleType:
-    """Import by location, so that `impls` never is on sys.path and a file may be called like a package.
+def _import(path: Path, tree: ast.Module | None) -> ModuleType:
+    """Import by location, so that `impls` never is on sys.path and a file may be called like a package. A `tree` is run
+    instead of what the file holds.
 
     The module's name tells apart files of one name in two folders: their relative imports go by it.
     """
@@ -137,7 +139,10 @@ def _import(path: Path) -> ModuleType:
     # would be the old one; nor are any left in a vendor's folder
     written, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
-        spec.loader.exec_module(module)
+        if tree is None:
+            spec.loader.exec_module(module)
+        else:
+            exec(compile(tree, entry, "exec", dont_inherit=True), vars(module))
     finally:
         sys.dont_write_bytecode = written
     return module

@@ -247,8 +247,14 @@ class Summary:
             cells = (found for (owner, _), found in self._run.tally.cells.items() if owner == name)
             mine = [one for one in self._groups if one.implementation == name]
             rows.append(modules.row(record, sum(cells, Counter()), mine, lambda one: located(one, self._evidence)))
+        unverified = [
+            f"{name}: {one.adapted.unverified}"
+            for name, one in self._run.plan.registry.implementations.items()
+            if one.adapted and one.adapted.unverified
+        ]
         if rows:
-            for text in (*(modules.lines(*rows[0]) if len(rows) == 1 else modules.table(rows).lines(10**6)), ""):
+            table = modules.lines(*rows[0]) if len(rows) == 1 else modules.table(rows).lines(10**6)
+            for text in (*table, *unverified, ""):
                 reporter.write_line(text)
 
     def _counts(self, reporter: pytest.TerminalReporter) -> None:

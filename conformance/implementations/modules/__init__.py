@@ -5,40 +5,55 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from conformance.implementations.implementation import Implementation
+from conformance.implementations.modules import source
+
 KEEPS = "a module that was called with other weights before differs from a fresh one"
 """Why a module fails that packs its weights once."""
 UNKNOWN_SHAPE = "its own shape is not known: "
 """How the reason begins why a module's own problem is not verified."""
-Adapt = Callable[[Mapping[str, Any]], list[Any]]
-"""From what a file defines to implementations; none where it defines no module."""
 
 
-def preparing(path: Path) -> Adapt | None:
-    """What to adapt a file with once it has been imported; None for a file that is an implementation, or where there is
-    no torch. Called before the import, so that what the file changes in torch then is seen as well."""
-    try:
-        text = path.read_text("utf-8") if path.is_file() else ""
-    except (OSError, UnicodeDecodeError):
-        return None
-    if "torch" not in text or not any(word in text for word in ("Module)", "ModelNew")) or "Implementation(" in text:
-        return None
-    if find_spec("torch") is None:
-        return None
-    cuda = import_module("torch").cuda.is_available()
-    interpreted = "triton" in text and not cuda
-    if interpreted:
-        os.environ.setdefault("TRITON_INTERPRET", "1")  # before triton is imported
-    adapter = import_module("conformance.implementations.modules.adapter")
-    device = "cuda" if cuda and ("cuda" in text or "triton" in text) else "cpu"
-    one = adapter.Adapter(path.stem, device, interpreted=interpreted, compiles="torch.compile" in text)
-    found: Adapt = one.implementations
-    return found
+class ModuleFile:
+    """A file that may define torch modules, read before its import, so that what this changes in torch is seen."""
+
+    def __init__(self, path: Path) -> None:
+        tree = source.parsed(path)
+        if tree is not None and source.makes_implementation(tree):
+            tree = None
+        self._path, self._may = path, tree is not None
+        prepares = tree is not None and source.imports_torch(tree) and find_spec("torch") is not None
+        self._adapter = self._prepared() if prepares else None
+        self.tree = source.with_reference(tree) if tree is not None else None
+        """What is run instead of the file, where it calls two things `Model`."""
+
+    def implementations(self, defined: Mapping[str, Any]) -> list[Any]:
+        """Return what a file defines, among which are its implementations, or else one for each class of modules."""
+        values = [*defined.values()]
+        own = [one for one in values if is_module(one) and one.__module__ == defined["__name__"]]
+        modules = self._may and (own or is_module(defined.get("ModelNew")))
+        if not modules or any(isinstance(one, Implementation) for one in values):
+            return values
+        adapter = self._adapter or self._prepared()  # a file may have its base classes from elsewhere, not from torch
+        found: list[Any] = adapter.implementations(defined)
+        return found
+
+    def _prepared(self) -> Any:
+        """The adapter of the file."""
+        text = self._path.read_text("utf-8", "replace")
+        cuda = import_module("torch").cuda.is_available()
+        interpreted = "triton" in text and not cuda
+        if interpreted:
+            os.environ.setdefault("TRITON_INTERPRET", "1")  # before triton is imported
+        adapter = import_module("conformance.implementations.modules.adapter")
+        device = "cuda" if cuda and ("cuda" in text or "triton" in text) else "cpu"
+        return adapter.Adapter(self._path.stem, device, interpreted=interpreted, compiles="torch.compile" in text)
 
 
 def adapted(cls: Any) -> Any:

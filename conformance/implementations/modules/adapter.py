@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -16,7 +17,8 @@ from conformance.implementations.bridges.torch import TorchArrays
 from conformance.implementations.errors import described
 from conformance.implementations.implementation import Adapted, Implementation, Unsupported
 from conformance.implementations.modules import interpreter, layers
-from conformance.implementations.modules.kernels import ModuleKernels
+from conformance.implementations.modules.kernels import ModuleKernels, lacking
+from conformance.implementations.modules.source import REFERENCE
 from conformance.implementations.modules.switches import Switches, Watch
 from conformance.operators.avg_pool.geometry import PoolGeometry
 from conformance.operators.conv.geometry import ConvGeometry
@@ -71,11 +73,15 @@ class Adapter:
         self._before, self._on_import = Switches(), list[str]()
 
     def implementations(self, defined: Mapping[str, Any]) -> list[Implementation]:
-        """Of `ModelNew`, or else of every class of modules that the file defines, without the reference `Model`."""
+        """Of `ModelNew`, of a `Model` that is not the reference, or else of every class of modules that the file
+        defines, without the reference."""
         self._on_import = self._before.restored(str(defined.get("__file__", "")))
         if _is_module(new := defined.get("ModelNew")):
             return [self.implementation(new, self._stem, defined)]
         own = {n: c for n, c in defined.items() if _is_module(c) and c.__module__ == defined["__name__"]}
+        own.pop(REFERENCE, None)
+        if _is_kernel(own, defined):
+            return [self.implementation(own["Model"], self._stem, defined)]
         own = {n: c for n, c in own.items() if n != "Model" and not n.startswith("_")} or own
         return [self.implementation(c, self._stem if len(own) == 1 else n, defined) for n, c in own.items()]
 
@@ -87,71 +93,112 @@ class Adapter:
             unsafe=("threads",) if self._interpreted else (),  # docs/findings/triton-threads.md
         )  # fmt: skip
         try:
-            maker, own = self._maker(cls, defined)
+            maker = self._maker(cls, defined)
         except Unsupported as why:
             one.adapted = Adapted(unmapped=str(why))
             return one
         geometry, dtype, shape, unknown, batch = None, "fp32", torch.Size(), "", 0
-        try:
-            x = _image(defined)
-            dtype = DTYPES.get(x.dtype, dtype)
-            geometry = _problem(maker, own, x)
-            while geometry.n > 1 and geometry.x.size + geometry.y.size > MAX_OWN:
-                geometry, batch = replace(geometry, n=(geometry.n + 1) // 2), len(x)
-            shape = (geometry.n, *x.shape[1:])
-        except Unsupported as why:
-            unknown = str(why)
-        if self._interpreted and dtype == "bf16":
-            one.adapted = Adapted(unmapped="Triton's interpreter has no bf16: a verdict on it needs CUDA")
-            return one
         watch = Watch(self._before, str(defined.get("__file__", "")))
         counts = self._interpreted and interpreter.has_kernels(defined)
         vars(one.arrays).update(on_import=self._on_import, watch=watch, counts_launches=counts)
-        if geometry is not None:
-            vars(one.arrays)["own"] = partial(_made, maker, own, defined, one.arrays, geometry.n)
-        problem = "" if geometry is None else geometry.descriptor
-        one.adapted = Adapted(problem, batch, unknown, f"{maker.layer.family}_forward", dtype)
-        most = MAX_INTERPRETED if self._interpreted else None
         arrays = one.arrays
         assert isinstance(arrays, ModuleArrays)
-        ModuleKernels(maker, watch, dtype, most, lambda: arrays.launches, shape).offer(one)
+        most = MAX_INTERPRETED if self._interpreted else None
+        kernels = partial(ModuleKernels, maker, watch, most=most, launches=lambda: arrays.launches)
+        try:
+            x = _image(defined)
+            dtype = DTYPES.get(x.dtype, dtype)
+            geometry = _problem(maker, x)
+            while geometry.n > 1 and (
+                geometry.x.size + geometry.y.size > MAX_OWN or geometry.x.size > (most or MAX_OWN)
+            ):
+                geometry, batch = replace(geometry, n=(geometry.n + 1) // 2), len(x)
+            kernels(dtype=dtype).require(geometry)
+            shape = (geometry.n, *x.shape[1:])
+        except Unsupported as why:
+            geometry, batch, unknown = None, 0, str(why)
+        if self._interpreted and dtype == "bf16":
+            one.adapted = Adapted(unmapped="Triton's interpreter has no bf16: a verdict on it needs CUDA")
+            return one
+        if geometry is not None:
+            vars(one.arrays)["own"] = partial(_made, maker, defined, one.arrays, geometry.n)
+        problem = "" if geometry is None else geometry.descriptor
+        beside = "the indices that it returns are not verified" if maker.layer.returns_indices else ""
+        one.adapted = Adapted(problem, batch, unknown, f"{maker.layer.family}_forward", dtype, unverified=beside)
+        kernels(dtype=dtype, shape=shape).offer(one)
         return one
 
-    def _maker(self, cls: Any, defined: Mapping[str, Any]) -> tuple[layers.Maker, Sequence[Any]]:
-        """How modules of the class are made for a problem, and the arguments that the file gives. Raises Unsupported
-        with the line to declare."""
-        given = defined.get("get_init_inputs")
-        own: Sequence[Any] = given() if callable(given) else ()
-        reference: Any = defined.get("Model")
+    def _maker(self, cls: Any, defined: Mapping[str, Any]) -> layers.Maker:
+        """How modules of the class are made for a problem. Raises Unsupported with the line to declare, or with what no
+        problem can say of the reference."""
+        reference: Any = defined.get(REFERENCE, defined.get("Model"))
         why = "it has no reference Model"
-        try:
-            if _is_module(reference):
-                # without arguments, of one of torch's layers: any will do
-                model = reference(*own) if own else reference(*[1] * len(layers.required(reference)))
+        if reference is cls and not layers.is_torch(cls):
+            why = (
+                f"its class {cls.__name__} is the kernel, and no reference of itself (`cat problem.py solution.py` "
+                "puts one before it)"
+            )
+        elif _is_module(reference):
+            try:
+                given = _given(defined)
+                model = _referred(cls, reference, given)
                 layer = layers.layer_of(model)
                 if layer is not None and layers.computes(model, layer):
-                    return layers.Maker(cls, reference, layer, own), own
-                has = ", ".join(dict.fromkeys(type(one).__name__ for one in model.modules() if one is not model))
+                    maker = layers.Maker(cls, reference, layer, given)
+                    before = Switches()
+                    maker.lack(lacking(maker))
+                    before.restored()  # or what the class changes is as it was when it is called
+                    return maker
+                has = ", ".join(dict.fromkeys(type(part).__name__ for part in model.modules() if part is not model))
                 why = f"its reference Model is not one layer and nothing else (it has {has or 'none'})"
-        except Exception as error:
-            why = f"its reference Model cannot be called: {described(error)}"
+            except Unsupported:
+                raise
+            except Exception as error:
+                why = f"its reference Model cannot be called: {described(error)}"
         raise Unsupported(
             f"cannot tell which operator {self._stem} is: {why}; declare it by a line such as `Model = nn.Conv2d` "
             f"({MAPPED}, or a class of one of them)"
         )
 
 
+def _is_kernel(own: Mapping[str, Any], defined: Mapping[str, Any]) -> bool:
+    """Whether the `Model` among the classes of a file is the kernel: beside another of the name, or beside a line that
+    says the reference, unless the kernels are classes that it does not use."""
+    reference = defined.get(REFERENCE)
+    if "Model" not in own or reference is None:
+        return False
+    functions = [value for value in vars(own["Model"]).values() if isinstance(value, FunctionType)]
+    used = {name for function in functions for name in function.__code__.co_names}
+    others = own.keys() - {"Model"}
+    return reference.__module__ == defined["__name__"] or not others or not used.isdisjoint(others)
+
+
 def _is_module(value: object) -> bool:
     return isinstance(value, type) and issubclass(value, nn.Module) and value is not nn.Module
 
 
-def _made(
-    maker: layers.Maker, own: Sequence[Any], defined: Mapping[str, Any], arrays: Any, batch: int
-) -> tuple[Any, ...]:
+def _given(defined: Mapping[str, Any]) -> layers.Given:
+    """What a file gives its classes; nothing where it has no get_init_inputs."""
+    function = defined.get("get_init_inputs")
+    return layers.Given.by(function()) if callable(function) else layers.Given()
+
+
+def _referred(cls: Any, reference: Any, given: layers.Given) -> nn.Module:
+    """The reference, made with what the file gives; one of torch's layers of a file that gives nothing with any
+    arguments."""
+    told = given.to(cls, reference) if given else layers.Given([1] * len(layers.required(reference)))
+    made: nn.Module = reference(*told.args, **told.kwargs)
+    return made
+
+
+def _made(maker: layers.Maker, defined: Mapping[str, Any], arrays: Any, batch: int) -> tuple[Any, ...]:
     if arrays.watch.changes:  # they would be as the module leaves them while the reference is timed
         raise Unsupported("its calls change switches of the whole process")
     inputs = [one[:batch].to(arrays.device) for one in defined["get_inputs"]()]
-    made = (cls(*own).to(arrays.device, inputs[0].dtype) for cls in (maker.cls, maker.reference))
+    module = maker.cls(*maker.given.args, **maker.given.kwargs)
+    made = (
+        one.to(arrays.device, inputs[0].dtype) for one in (module, _referred(maker.cls, maker.reference, maker.given))
+    )
     return *(torch.no_grad()(one.forward) for one in made), inputs
 
 
@@ -170,10 +217,10 @@ def _image(defined: Mapping[str, Any]) -> torch.Tensor:
     return found[0]
 
 
-def _problem(maker: layers.Maker, own: Sequence[Any], x: torch.Tensor) -> Any:
+def _problem(maker: layers.Maker, x: torch.Tensor) -> Any:
     """What a file is about, as a geometry. Raises Unsupported."""
     layer, rank = maker.layer, maker.layer.rank
-    if not own and layers.required(maker.reference):
+    if not maker.given and layers.required(maker.reference):
         raise Unsupported("the file has no get_init_inputs")
     if x.dim() != rank + 2:
         raise Unsupported(f"get_inputs returns an image of {x.dim()} axes, not {rank + 2}")
@@ -181,9 +228,15 @@ def _problem(maker: layers.Maker, own: Sequence[Any], x: torch.Tensor) -> Any:
     if layer.family == "conv_bn":
         eps, momentum = values.pop("eps"), values.pop("momentum")
         values = {"window": (1,) * rank} | values | {"bias": False}
-        values |= {"eps_digits": -round(math.log10(eps)), "momentum_percent": round(100 * momentum)}
-    if "padding" in values:
-        values["padding"] = tuple((one, one) for one in values["padding"])
+        values["eps_digits"] = round(-math.log10(eps)) if eps > 0 else 0
+        if momentum is None:  # a cumulative average: the problem has none
+            values["running"] = False
+        else:
+            values["momentum_percent"] = round(100 * momentum)
+        if eps not in [float(f"1e-{digits}") for digits in range(1, 10)]:
+            raise Unsupported(f"its eps is {eps}; problems have 0.1, 0.01 to 1e-09")
+        if momentum not in (None, *(percent / 100 for percent in range(101))):
+            raise Unsupported(f"its momentum is {momentum}; problems have whole percent")
     values |= {"n": x.shape[0], "c": x.shape[1], "size": tuple(x.shape[2:])}
     geometry: Any = next(one for one in GEOMETRIES if one.family == layer.family)
     try:

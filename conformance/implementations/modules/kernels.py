@@ -14,6 +14,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
+from functools import partial
 from time import thread_time
 from typing import Any
 
@@ -24,7 +25,7 @@ from conformance.implementations.errors import KernelFailure
 from conformance.implementations.implementation import Implementation, Unsupported
 from conformance.implementations.modules import KEEPS
 from conformance.implementations.modules.interpreter import as_on_cuda
-from conformance.implementations.modules.layers import BY_AXIS, OF_NORMALISATION, WORDS, Maker, Values
+from conformance.implementations.modules.layers import BY_AXIS, MOVED, OF_NORMALISATION, READ, WORDS, Maker, Values
 from conformance.implementations.modules.switches import Watch
 from conformance.implementations.vocabulary import vocabulary
 from conformance.layouts import layouts_of
@@ -51,6 +52,8 @@ GRADIENTS: dict[str, dict[str, tuple[str, ...]]] = {
 }
 """The operators of a family beside its forward one, and what each is the gradient by, in the order of results."""
 GRADIENTS["conv_transpose"] = GRADIENTS["conv"]
+SHOWN = {"bias": "bias", "affine": "gamma", "running": "running_mean"}
+"""What a problem has or has not -> the tensor that it is given then."""
 FILL = {"bias": 0.0, "gamma": 1.0, "beta": 0.0}
 """What stands in a module for a parameter that the problem has not."""
 CALLED = {
@@ -70,7 +73,7 @@ class ModuleKernels:
 
     def __init__(
         self, maker: Maker, watch: Watch, dtype: str, most: int | None, launches: Callable[[], int | None],
-        shape: Sequence[int],
+        shape: Sequence[int] = (),
     ) -> None:  # fmt: skip
         self._maker, self._watch, self._dtype, self._launches = maker, watch, dtype, launches
         self._most, self._device = most or 1 << 62, nullcontext if most is None else as_on_cuda
@@ -92,46 +95,50 @@ class ModuleKernels:
         for direction, asked in {"forward": (), **GRADIENTS[self._family]}.items():
             operator = f"{self._family}_{direction}"
             kernel = self._kernel(vocabulary().operators[operator][0], asked, direction)
-            one.implements(operator, dtypes=dtypes, layouts=layouts_of(self._rank)[:1], when=self.expresses)(kernel)
+            when = partial(self.expresses, direction=direction)
+            one.implements(operator, dtypes=dtypes, layouts=layouts_of(self._rank)[:1], when=when)(kernel)
 
-    def expresses(self, geometry: Any) -> bool:
+    def expresses(self, geometry: Any, direction: str = "forward") -> bool:
         """Whether `__init__` can say what a problem is: True, or it raises Unsupported with what it cannot say. The
         operators of a class ask for the same, each for hundreds of problems."""
-        if geometry not in self._refusals:
+        key = geometry, direction
+        if key not in self._refusals:
             try:
-                self._refusals[geometry] = None
-                self._require(geometry)
+                self._refusals[key] = None
+                self.require(geometry, direction)
             except Unsupported as refusal:
-                self._refusals[geometry] = refusal.with_traceback(None)
-        if (known := self._refusals[geometry]) is not None:
+                self._refusals[key] = refusal.with_traceback(None)
+        if (known := self._refusals[key]) is not None:
             raise known
         return True
 
-    def _require(self, geometry: Any) -> None:
-        """Raises Unsupported where no module is asked for a problem."""
+    def require(self, geometry: Any, direction: str = "forward") -> None:
+        """Raises Unsupported with the reason where `__init__` cannot say what a problem is. No module is asked for an
+        empty batch."""
         if not geometry.x.size:
             raise Unsupported("no module is asked for an empty batch")
         if geometry.x.size > self._most:
-            raise Unsupported(f"an image of more than {self._most:,} elements takes Triton's interpreter too long")
+            size = geometry.x.size
+            raise Unsupported(f"an image of {size:,} elements: Triton's interpreter is given at most {self._most:,}")
         if getattr(geometry, "eps_outside", False):
-            raise Unsupported("__init__ cannot say that eps is outside the root")
-        arguments = self._arguments({word: getattr(geometry, word) for word in self._words})
+            raise Unsupported("no layer of torch adds epsilon outside of the root")
+        values = {word: getattr(geometry, word) for word in self._words}
+        arguments = self._arguments(values, direction)
         if "pool" in self._family:
             try:
                 with torch.device("meta"):  # torch asks for more than that every window holds an element
-                    y = self._maker.reference(**arguments)(torch.empty(geometry.x.shape))
+                    y = _first(self._maker.reference(**arguments)(torch.empty(geometry.x.shape)))
             except RuntimeError as error:
                 raise Unsupported(f"the reference refuses: {error}") from None
             if tuple(y.shape) != geometry.y.shape:
-                raise Unsupported("the reference has a result of another shape")
+                raise Unsupported(f"the reference returns {tuple(y.shape)}, the problem has {geometry.y.shape}")
 
-    def _arguments(self, values: Values) -> dict[str, Any]:
+    def _arguments(self, values: Values, direction: str) -> dict[str, Any]:
         """Of the reference. Raises Unsupported."""
         values = {word: values[word] for word in self._words if word in values}
-        if any(before != after for before, after in values.get("padding", ())):
-            raise Unsupported("padding differs between the sides of an axis")
-        if "padding" in values:
-            values["padding"] = tuple(before for before, _ in values["padding"])
+        if "running" in values:
+            asked = {"forward": MOVED if values["running"] else "", "inference": READ}
+            values["running"] = asked.get(direction, "")
         return self._maker.express(values)
 
     def _kernel(self, arguments: Sequence[str], asked: Sequence[str], direction: str) -> Callable[..., Any]:
@@ -148,17 +155,26 @@ class ModuleKernels:
                 module.train(direction != "inference")
                 if wanted:
                     return self._gradients(module, tensors, wanted, told)
-                y = module(self._seen(tensors["x"], tensors["w"], told) if self._alone else tensors["x"])
+                y = self._values(module, self._seen(tensors["x"], tensors["w"], told) if self._alone else tensors["x"])
                 moved = _leaves(
                     module,
                     ["running_mean", "running_var"] if statistics and tensors["running_mean"] is not None else [],
                 )
                 return y, *statistics, *(one.detach().reshape(-1).clone() for one in moved)
 
-            found = self._called(values, tensors, compute)
+            found = self._called(self._arguments(values, direction), values.get("k", 0), tensors, compute)
             return found if len(found) > 1 else found[0]
 
         return kernel
+
+    def _values(self, module: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        """Call a module. Raises KernelFailure where it returns no indices beside its result, as its reference does."""
+        returned: Any = module(x)
+        if not self._maker.layer.returns_indices:
+            return returned
+        if not isinstance(returned, (tuple, list)) or len(returned) != 2:
+            raise KernelFailure("the module returns no pair of values and indices, as its reference does")
+        return _first(returned)
 
     def _completed(self, tensors: Tensors, told: Mapping[str, Any]) -> Values:
         """What a problem is. Adds tensors that a gradient does not depend on, and of which modules need some."""
@@ -180,7 +196,7 @@ class ModuleKernels:
             tensors["bias"] = dy.new_zeros(k)
         if dy is not None and tensors["gamma"] is not None:
             tensors["beta"] = torch.zeros_like(tensors["gamma"])
-        given = {"bias": tensors["bias"] is not None, "affine": tensors["gamma"] is not None}
+        given = {name: tensors[of] is not None for name, of in SHOWN.items()}
         return {**told, "c": k if self._alone else c, "k": k, "window": tuple(w.shape[2:]), **given}
 
     def _statistics(self, tensors: Tensors, told: Mapping[str, Any]) -> Results:
@@ -205,7 +221,7 @@ class ModuleKernels:
             for leaf in (*own.values(), *leaves):
                 leaf.requires_grad_()
             start, problem = thread_time(), repr((own["x"].shape, tensors["dy"].shape, told))
-            y = module(self._seen(own["x"], own["w"], told) if self._alone else own["x"])
+            y = self._values(module, self._seen(own["x"], own["w"], told) if self._alone else own["x"])
             if problem in self._slow or self._is_slow(own["x"], start):
                 self._slow.add(problem)  # on all inputs: what refuses some values only is wrong
                 raise Unsupported(f"no gradient is asked for: the forward alone takes longer than {SLOW} s")
@@ -232,7 +248,11 @@ class ModuleKernels:
         if self._graphs is None:
             layer = self._maker.layer
             own = {word: layer.values[word] for word in self._words if word in layer.values}
-            changes = ({word: tuple(one + 1 for one in own[word])} for word in BY_AXIS if word in own)
+            changes: list[Values] = [
+                {word: tuple(tuple(side + 1 for side in one) if word == "padding" else one + 1 for one in own[word])}
+                for word in BY_AXIS
+                if word in own
+            ]
             images = [layer.image(6), layer.image(13)]
             near = [(own | change, image) for change in ({}, *changes) for image in images]
             if self._shape and math.prod(self._shape) <= min(MAX_PROBED, self._most):
@@ -243,15 +263,16 @@ class ModuleKernels:
     def _has_graph(self, values: Values, x: torch.Tensor) -> bool:
         with suppress(Exception), self._device(), torch.enable_grad():  # a problem that it cannot take has none
             module, before = self._maker.make(self._maker.express(values)).to(x.device, x.dtype), self._launches()
-            has_graph = bool(module.requires_grad_(False)(x.requires_grad_()).requires_grad)
+            has_graph = bool(self._values(module.requires_grad_(False), x.requires_grad_()).requires_grad)
             # that of torch's own, which a file calls on problems that its kernel is not for, is none of the kernel
             return has_graph and (before is None or self._launches() != before)
         return False
 
-    def _called(self, values: Values, tensors: Tensors, compute: Callable[[nn.Module], Results]) -> Results:
-        """What the kept module computes. Raises KernelFailure where a fresh one differs; Unsupported where a module
-        refuses in words."""
-        arguments = self._arguments(values)
+    def _called(
+        self, arguments: dict[str, Any], channels: int, tensors: Tensors, compute: Callable[[nn.Module], Results]
+    ) -> Results:
+        """What the kept module computes, made with `arguments`. Raises KernelFailure where a fresh one differs, and
+        where a switch of torch has changed; Unsupported where a module refuses in words."""
         weights = {name: tensors[name] for name in self._copied}
         kept: OrderedDict[str, nn.Module] = self._local.__dict__.setdefault("kept", OrderedDict())
         key = repr((arguments, tensors["x"].dtype))
@@ -259,7 +280,7 @@ class ModuleKernels:
         def made() -> nn.Module:
             module = self._maker.make(arguments).to(tensors["x"].device, tensors["x"].dtype)
             # before a call adds what it packs
-            object.__setattr__(module, "_conformance", _places(module, weights, values.get("k", 0)))
+            object.__setattr__(module, "_conformance", _places(module, weights, channels))
             return module
 
         with self._watch.watching(), self._device(), torch.no_grad():
@@ -289,6 +310,31 @@ class ModuleKernels:
                     raise
                 raise Unsupported(f"refuses: {refusal}") from None
         return found
+
+
+def lacking(maker: Maker) -> list[str]:
+    """What a module of a class has no place for, of what its `__init__` has no argument for; nothing where no module
+    can be made."""
+    rank, channels = maker.layer.rank, 6
+    sizes: Values = {"c": channels, "k": channels, "window": (2,) * rank}
+    own = {word: value for word, value in maker.layer.values.items() if word not in ("running", "padding")}
+    for groups in (1, channels) if maker.unsaid else ():
+        with suppress(Exception):
+            values = {word: sizes.get(word, value) for word, value in (own | {"groups": groups}).items()}
+            module = maker.make(maker.express({word: value for word, value in values.items() if word in own}))
+            wanted = {"bias": ["bias"], "affine": ["gamma", "beta"], "running": ["running_mean", "running_var"]}
+            weights: Tensors = {name: torch.ones(channels) for word in maker.unsaid for name in wanted[word]}
+            if not maker.alone:
+                weights["w"] = torch.ones(channels, channels // groups, *sizes["window"])
+            places = _places(module, weights, channels)
+            return [word for word in maker.unsaid if not {*wanted[word]} <= places.keys()]
+    return []
+
+
+def _first(returned: Any) -> torch.Tensor:
+    """The values of what a module returns."""
+    values: torch.Tensor = returned[0] if isinstance(returned, (tuple, list)) else returned
+    return values
 
 
 def _places(module: nn.Module, weights: Tensors, channels: int) -> dict[str, torch.Tensor]:

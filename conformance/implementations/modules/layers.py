@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -33,11 +33,11 @@ WORDS = {
 }
 """What a problem of a family is, beside its image."""
 WORDS["conv_transpose"] = (*WORDS["conv"], "output_padding")
-WORDS["conv_bn"] = (*WORDS["conv"], "eps", "momentum", "affine")
-OF_NORMALISATION = ("c", "k", "eps", "momentum", "affine")
+WORDS["conv_bn"] = (*WORDS["conv"], "eps", "momentum", "affine", "running")
+OF_NORMALISATION = ("c", "k", "eps", "momentum", "affine", "running")
 """Of a batch norm without a convolution."""
 BY_AXIS = ("window", "stride", "padding", "dilation", "output_padding")
-LAYER_NAMES = {"c": "in_channels", "k": "out_channels", "window": "kernel_size"}
+LAYER_NAMES = {"c": "in_channels", "k": "out_channels", "window": "kernel_size", "running": "track_running_stats"}
 """Attributes of torch's layers that have another name than the word."""
 ARGUMENTS = {
     "c": r"in_(channels|ch|planes|features)|(num_)?channels|c_in",
@@ -53,8 +53,14 @@ ARGUMENTS = {
 """What arguments of `__init__` are called, where that is not the word alone."""
 AXES = {"d": 0, "depth": 0, "h": 1, "height": 1, "w": 2, "width": 2}
 """The end of an argument's name for one axis -> which of three."""
-SPARE = ("bias", "affine")
+SPARE = ("bias", "affine", "running")
 """What a layer may have that the problem has not: zeros, or ones, stand for it."""
+NAMED = {"bias": "bias", "affine": "gamma and beta", "running": "running statistics"}
+"""What these are in a module."""
+READ, MOVED = "read", "moved"
+"""What a problem asks of running statistics, if anything: to normalise with them, or to leave new ones."""
+RETURNED = "return_indices"
+"""The argument of a layer by which it returns more than values."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,8 @@ class Layer:
     rank: int
     values: Values
     parts: Sequence[nn.Module]
+    returns_indices: bool = False
+    """Whether it returns the places of the maxima beside them, which no operator has."""
 
     def image(self, more: int) -> list[int]:
         """The shape of two images, each by so much larger than the window less one."""
@@ -74,37 +82,81 @@ class Layer:
 
 
 def layer_of(model: nn.Module) -> Layer | None:
-    """The one layer of a model, or two; None where it has others."""
-    parts = [one for one in model.modules() if not [*one.children()]]
-    known = [re.fullmatch(r"(\w+?)([123])d", type(one).__name__) for one in parts]
-    kinds = [found[1] if found else "" for found in known]
+    """The one layer of a model, or two; None where it has others. Raises Unsupported for a layer that does what no
+    problem can say."""
+    parts = [part for part in model.modules() if not [*part.children()]]
+    # a part of a class of the file's own may be the kernel; a model that is derived from a layer is one
+    types = [_type(part) if part is model else type(part) for part in parts]
+    known = [re.fullmatch(r"(\w+?)([123])d", cls.__name__ if is_torch(cls) else "") for cls in types]
+    kinds = [match[1] if match else "" for match in known]
     if kinds not in ([kind] for kind in FAMILIES) and kinds != ["Conv", "BatchNorm"]:
         return None
     family, rank = FAMILIES[kinds[-1]], int(known[0][2])  # type: ignore[index]
     values: Values = {}
-    for one in parts:
+    for part in parts:
+        _require_expressible(part, WORDS[family])
         for word in WORDS[family]:
             name = LAYER_NAMES.get(word, word)
-            if not hasattr(one, name) or (word == "bias" and one is not parts[0]):
+            if not hasattr(part, name) or (word == "bias" and part is not parts[0]):
                 continue
-            value = getattr(one, name)
+            value = getattr(part, name)
             if word == "stride" and value is None:
-                value = one.kernel_size
+                value = part.kernel_size
             per_axis = word in BY_AXIS and isinstance(value, int)
             values[word] = (value,) * rank if per_axis else value is not None if word == "bias" else value
+    if "padding" in values:
+        values["padding"] = _sides(values)
     if hasattr(parts[-1], "num_features"):
         values["k"] = parts[-1].num_features
-    return Layer(family, rank, values, parts)
+    return Layer(family, rank, values, parts, bool(getattr(parts[-1], RETURNED, False)))
+
+
+def _type(part: nn.Module) -> type[nn.Module]:
+    """The class of torch.nn that a part is of, or is derived from; torch's base of all where it is of another."""
+    layers = (cls for cls in type(part).__mro__ if is_torch(cls) and cls.__name__[-1:] == "d")
+    return next(layers, nn.Module)
+
+
+def _require_expressible(part: nn.Module, words: Sequence[str]) -> None:
+    """Raises Unsupported where an argument of a layer that is no word of a problem is not its default, and where hooks
+    change what it computes."""
+    layer = _type(part)
+    if part._forward_pre_hooks or part._forward_hooks:
+        raise Unsupported(f"its reference has {layer.__name__} with hooks, as of weight_norm, which no problem can say")
+    known = {LAYER_NAMES.get(word, word) for word in words} | {"num_features", RETURNED}
+    for name, parameter in inspect.signature(layer).parameters.items():
+        value = getattr(part, name, parameter.default)
+        if name == "bias" and "num_features" in vars(part):  # of a batch norm, which has a bias where it is affine
+            value = not part.affine or value is not None
+        elif name in known:
+            continue
+        if value != parameter.default:
+            raise Unsupported(f"its reference has {layer.__name__}({name}={value!r}), which no problem can say")
+
+
+def _sides(values: Values) -> tuple[tuple[int, int], ...]:
+    """Padding before and after each axis, which torch's words stand for."""
+    if values["padding"] == "valid":
+        return ((0, 0),) * len(values["window"])
+    if values["padding"] == "same":
+        totals = [d * (r - 1) for r, d in zip(values["window"], values["dilation"], strict=True)]
+        return tuple((total // 2, total - total // 2) for total in totals)
+    return tuple((side, side) for side in values["padding"])
 
 
 def computes(model: nn.Module, layer: Layer) -> bool:
-    """Whether a model computes its layer and nothing else, on a small image."""
-    x = torch.rand(layer.image(4))
+    """Whether a model computes its layer and nothing else, on a small image. Raises Unsupported where it returns no
+    tensor."""
+    x = torch.rand(layer.image(4), dtype=next((one.dtype for one in model.parameters()), torch.float32))
     with torch.no_grad():
         y = x
-        for one in layer.parts:
-            y = one.eval()(y)
-        return bool(torch.equal(model.eval()(x), y))
+        for part in layer.parts:
+            y = _type(part).forward(part.eval(), y)
+        returned = model.eval()(x)
+    if not isinstance(returned, torch.Tensor) and not layer.returns_indices:
+        raise Unsupported(f"its reference returns a {type(returned).__name__}, every operator a tensor")
+    wanted, given = (tuple(one) if layer.returns_indices else (one,) for one in (y, returned))
+    return len(wanted) == len(given) and all(map(torch.equal, wanted, given))
 
 
 def required(cls: Any) -> list[str]:
@@ -123,17 +175,70 @@ def called(name: str) -> tuple[str, int | None]:
     return "", None
 
 
-class Maker:
-    """Makes modules of a class for problems. `own` are the arguments that the file gives."""
+@dataclass(frozen=True)
+class Given:
+    """What a file gives `__init__`, by get_init_inputs."""
 
-    def __init__(self, cls: Any, reference: Callable[..., nn.Module], layer: Layer, own: Sequence[Any]) -> None:
-        self.cls, self.reference, self.layer = cls, reference, layer
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def by(cls, returned: Any) -> Given:
+        """From what get_init_inputs returns: arguments, those by name, or a list of both kinds."""
+        if isinstance(returned, Mapping):
+            return cls((), returned)
+        returned = [*returned]
+        if len(returned) == 2 and isinstance(returned[0], (list, tuple)) and isinstance(returned[1], Mapping):
+            return cls(*returned)
+        return cls(returned)
+
+    def __bool__(self) -> bool:
+        return bool(self.args or self.kwargs)
+
+    def named(self, parameters: Iterable[str]) -> dict[str, Any]:
+        """By the names that a class has for them."""
+        return dict(zip(parameters, self.args, strict=False)) | dict(self.kwargs)
+
+    def to(self, cls: Any, reference: Any) -> Given:
+        """The same for a reference, by name where that is a layer of torch: a kernel's class has fewer arguments, and
+        torch has others between them."""
+        if not is_torch(reference):
+            return self
+        known = inspect.signature(reference).parameters
+        words = {called(name): name for name in known if called(name)[0]}
+        own = self.named(inspect.signature(cls).parameters)
+        names = {name: name if name in known else words.get(called(name), "") for name in own}
+        return Given((), {names[name]: value for name, value in own.items()}) if all(names.values()) else self
+
+
+def is_torch(cls: Any) -> bool:
+    """Whether a class is one of torch's layers."""
+    return str(cls.__module__).startswith("torch.nn.")
+
+
+class Maker:
+    """Makes modules of a class for problems. `given` is what the file gives the class."""
+
+    def __init__(self, cls: Any, reference: Callable[..., nn.Module], layer: Layer, given: Given) -> None:
+        self.cls, self.reference, self.layer, self.given = cls, reference, layer, given
         self.alone = layer.family == "conv_bn" and len(layer.parts) == 1
         """Whether it is a batch norm without its convolution."""
         self._taken, self._parameters = (inspect.signature(one).parameters for one in (cls, reference))
         of_class = self._taken.keys() <= self._parameters.keys()
-        self._own = dict(zip(self._taken if of_class else self._parameters, own, strict=False))
+        self._own = given.to(cls, reference).named(self._taken if of_class else self._parameters)
+        words = {called(name)[0] for name in self._taken}
+        spare = [word for word in SPARE if word in layer.values and (word, self.alone) != ("bias", True)]
+        chooses = is_torch(reference) and not any(p.kind is p.VAR_KEYWORD for p in self._taken.values())
+        self.unsaid = [word for word in spare if chooses and word not in words]
+        """What `__init__` has no argument for, where a line says that the reference is a layer of torch: whether the
+        module has it is its own choice."""
+        self._lacks: Sequence[str] = ()
         self._known: dict[tuple[Any, ...], dict[str, Any] | Unsupported] = {}
+
+    def lack(self, words: Sequence[str]) -> None:
+        """Note which of what `__init__` cannot say the module has not: no problem with it is asked for."""
+        self._lacks, self._known = words, {}
+        self.layer = replace(self.layer, values={**self.layer.values, **dict.fromkeys(words, False)})
 
     def express(self, values: Values) -> dict[str, Any]:
         """The reference's arguments for a problem. Raises Unsupported with what these, or the class's, cannot say."""
@@ -157,12 +262,22 @@ class Maker:
         return self._own.get(name, self._parameters[name].default)
 
     def _arguments(self, values: Values) -> dict[str, Any]:
+        for word in self._lacks:
+            if values.get(word):
+                raise Unsupported(f"the module has no {NAMED[word]}, and __init__ no argument for one")
         found: dict[str, Any] = {}
         for name, parameter in self._parameters.items():
             (word, axis), own = called(name), self._default(name)
             value = values.get(word, own)
             if value is parameter.empty:
                 raise Unsupported(f"cannot tell what to give __init__ for {name}")
+            if word == "padding" and word in values:
+                if isinstance(own, str) and _sides({**values, word: own}) == value and {*values["stride"]} <= {1}:
+                    found[name] = own  # as the file gives it: what the class makes of the word is verified
+                    continue
+                if any(before != after for before, after in value):
+                    raise Unsupported("padding differs between the sides of an axis")
+                value = tuple(before for before, _ in value)
             if word in BY_AXIS and word in values:
                 meant = re.match(r"(<class ')?(typing\.)?tuple", str(parameter.annotation).lower())
                 by_axis = isinstance(own, (tuple, list)) or meant is not None
@@ -173,13 +288,21 @@ class Maker:
         try:
             with torch.device("meta"):
                 made = layer_of(self.reference(**found))
+        except Unsupported:
+            raise
         except Exception as error:
             raise Unsupported(f"the reference refuses: {error}") from None
         if made is None:
             raise Unsupported("the reference has other layers for this problem")
         for word, value in values.items():
             has = made.values.get(word)
-            spare = (word in SPARE and not value) or (word in ("c", "k") and has is None)
+            if word == "running":
+                if value and not has:
+                    raise Unsupported("the reference keeps no running statistics")
+                if value == MOVED and made.values["momentum"] is None:
+                    raise Unsupported("momentum=None is a cumulative average, which no problem can say")
+                continue
+            spare = (word in SPARE and not value) or (word in ("c", "k", "momentum") and has is None)
             if has != value and not spare:
                 raise Unsupported(f"__init__ cannot say this {word}")
         return found
@@ -194,6 +317,6 @@ class Maker:
         if not {*required(self.cls)} <= names.keys():
             names = dict(zip(arguments, taken, strict=False))
         for name in arguments.keys() - names.keys():
-            if arguments[name] != self._default(name):
+            if arguments[name] != self._default(name) and called(name)[0] not in self.unsaid:
                 raise Unsupported(f"__init__ has no {name}")
         return {names[name]: value for name, value in arguments.items() if name in names}

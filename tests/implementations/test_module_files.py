@@ -1,0 +1,384 @@
+"""Torch modules in the formats in which they are published: which class is the reference, and what its layer is that
+no problem can say."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from conformance import check  # noqa: E402
+from conformance.execution.check import CheckResult  # noqa: E402
+from conformance.implementations.implementation import Adapted, Implementation, Unsupported  # noqa: E402
+from conformance.implementations.modules import ModuleFile, is_module  # noqa: E402
+from conformance.implementations.modules.adapter import Adapter  # noqa: E402
+from conformance.implementations.modules.kernels import ModuleKernels  # noqa: E402
+from conformance.implementations.modules.switches import Switches, Watch  # noqa: E402
+from conformance.implementations.registry import _import, load  # noqa: E402
+from conformance.operators import parse  # noqa: E402
+from tests.conftest import ROOT  # noqa: E402
+
+CONV = "n2 c4 h9 w9 k6 r3 s3"
+HEAD = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n"
+TAKES = "in_channels, out_channels, kernel_size, stride=1"
+LAYER = "self.conv = nn.Conv2d(in_channels, out_channels, kernel_size, stride, bias=False)"
+STRIDELESS = "return F.conv2d(x, self.conv.weight)"
+
+
+def module(name: str, init: str, forward: str = "return self.conv(x)", takes: str = TAKES) -> str:
+    return (
+        f"\nclass {name}(nn.Module):\n    def __init__(self, {takes}):\n"
+        f"        super({name}, self).__init__()\n        {init}\n\n"
+        f"    def forward(self, x):\n        {forward}\n"
+    )
+
+
+def inputs(shape: str, init: str) -> str:
+    return f"\ndef get_inputs():\n    return [torch.rand({shape})]\n\ndef get_init_inputs():\n    return {init}\n"
+
+
+PROBLEM = HEAD + module("Model", LAYER) + inputs("2, 4, 9, 9", "[4, 6, 3, 2]")
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "solution.py"
+    path.write_text(text)
+    return path
+
+
+def only(path: Path) -> Implementation:
+    registry = load([path])
+    assert (registry.broken, registry.unavailable) == ({}, {})
+    (implementation,) = registry.implementations.values()
+    return implementation
+
+
+def adapted(path: Path) -> Adapted:
+    known = only(path).adapted
+    assert known is not None
+    return known
+
+
+def forward(path: Path, problem: str, family: str = "conv") -> CheckResult:
+    return check(only(path), problem, operator=f"{family}_forward")
+
+
+# which class is the reference
+
+HELPED = "self.inner = Inner(in_channels, out_channels, kernel_size, stride)"
+
+
+@pytest.mark.parametrize(("second", "line"), [("nn.Module", ""), ("Model", ""), ("nn.Module", "\nModel = nn.Conv2d\n")])
+@pytest.mark.parametrize(("wrong", "status"), [(STRIDELESS, "fail"), ("return self.conv(x)", "pass")])
+def test_first_of_two_classes_of_one_name_is_the_reference(
+    tmp_path: Path, second: str, line: str, wrong: str, status: str
+):
+    solution = module("Model", LAYER, wrong)
+    if second == "Model":
+        solution = f"\nclass Model(Model):\n    def forward(self, x):\n        {wrong}\n"
+    path = written(tmp_path, PROBLEM + HEAD + solution + line)
+    assert adapted(path).problem == f"{CONV} u2"
+    result = forward(path, f"{CONV} u2")
+    assert result.status == status, result.reason
+    assert ("stride" in " ".join(result.diagnosis or ())) == (status == "fail")
+    assert forward(path, CONV).passed
+
+
+def test_kernel_that_is_called_model_may_have_other_classes_inside(tmp_path: Path):
+    inner = module("Inner", LAYER, STRIDELESS)
+    path = written(tmp_path, PROBLEM + inner + module("Model", HELPED, "return self.inner(x)"))
+    assert forward(path, f"{CONV} u2").status == "fail"
+    declared = written(tmp_path, HEAD + inner + module("Model", HELPED, "return self.inner(x)") + "\nModel = nn.Conv2d")
+    one = only(declared)
+    assert one.name == "solution"
+    result = check(one, f"{CONV} u2", operator="conv_forward")
+    assert (result.status, "stride" in " ".join(result.diagnosis or ())) == ("fail", True)
+
+
+@pytest.mark.parametrize("kernel", [STRIDELESS, "return self.conv(x)"])
+def test_only_class_is_no_reference_of_itself_and_the_line_that_is_suggested_verifies_it(tmp_path: Path, kernel: str):
+    alone = HEAD + module("Model", LAYER, kernel) + inputs("2, 4, 9, 9", "[4, 6, 3, 2]")
+    why = adapted(written(tmp_path, alone)).unmapped
+    assert "no reference" in why
+    assert "`Model = nn.Conv2d`" in why
+    for line in (alone + "\nModel = nn.Conv2d\n", HEAD + "Model = nn.Conv2d\n" + alone):
+        result = forward(written(tmp_path, line), f"{CONV} u2")
+        assert result.status == ("fail" if kernel == STRIDELESS else "pass"), result.reason
+
+
+def test_line_beside_a_reference_of_several_layers_leaves_the_kernels_what_they_are(tmp_path: Path):
+    two = "self.conv = nn.Sequential(nn.Conv2d(in_channels, out_channels, kernel_size, stride, bias=False), nn.ReLU())"
+    text = HEAD + module("Model", two) + module("First", LAYER) + module("Second", LAYER, STRIDELESS)
+    path = written(tmp_path, text + "\nModel = nn.Conv2d\n")
+    found = load([path]).implementations
+    assert [*found] == ["First", "Second"]
+    status = [check(one, f"{CONV} u2", operator="conv_forward").status for one in found.values()]
+    assert status == ["pass", "fail"]
+
+
+def test_another_name_of_a_class_of_the_file_is_no_reference(tmp_path: Path):
+    text = HEAD + module("Mine", LAYER, STRIDELESS) + inputs("2, 4, 9, 9", "[4, 6, 3, 2]") + "\nModel = Mine\n"
+    assert "no reference" in adapted(written(tmp_path, text)).unmapped
+    result = forward(written(tmp_path, PROBLEM + module("Mine", LAYER, STRIDELESS) + "\nModel = Mine\n"), f"{CONV} u2")
+    assert result.status == "fail"
+
+
+def test_two_solutions_that_repeat_their_problem_are_both_verified(tmp_path: Path):
+    wrong = module("First", LAYER, STRIDELESS)
+    found = load([written(tmp_path, PROBLEM + wrong + PROBLEM + module("Second", LAYER))]).implementations
+    status = {name: check(one, f"{CONV} u2", operator="conv_forward").status for name, one in found.items()}
+    assert status == {"First": "fail", "Second": "pass"}
+
+
+def test_class_of_the_file_inside_its_only_model_is_no_layer_of_torch(tmp_path: Path):
+    inner = "\nclass Conv2d(nn.Conv2d):\n    pass\n"
+    text = HEAD + inner + module("Model", LAYER.replace("nn.Conv2d", "Conv2d")) + inputs("2, 4, 9, 9", "[4, 6, 3, 2]")
+    assert "is not one layer and nothing else" in adapted(written(tmp_path, text)).unmapped
+    derived = "\nclass Model(nn.Conv2d):\n    pass\n" + module("ModelNew", LAYER, STRIDELESS)
+    result = forward(written(tmp_path, HEAD + derived + inputs("2, 4, 9, 9", "[4, 6, 3, 2]")), f"{CONV} u2 b1")
+    assert result.status == "fail"
+
+
+# what a file has, whatever its text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import torch.nn as nn\n\nclass Mine(nn.Conv2d):\n    pass\n\nModel = nn.Conv2d\n",
+        "from torch.nn import Conv2d\n\nclass Mine(Conv2d):\n    '''Implementation(s).'''\n\nModel = Conv2d\n",
+        "import torch.nn as nn\n\nclass Mine(nn.Module, object):\n    def __init__(self, in_channels, out_channels, "
+        "kernel_size):\n        super().__init__()\n        self.weight = nn.Parameter(nn.init.normal_(nn.Parameter("
+        "nn.Conv2d(in_channels, out_channels, kernel_size).weight)))\n\n    def forward(self, x):\n        "
+        "return nn.functional.conv2d(x, self.weight)\n\nModel = nn.Conv2d\n",
+    ],
+)
+def test_class_that_is_derived_from_one_of_torch_is_a_module(tmp_path: Path, text: str):
+    result = forward(written(tmp_path, text), CONV)
+    assert result.passed, result.reason
+
+
+def test_base_class_may_be_of_another_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "layers_of_acme.py").write_text(
+        "import torch.nn as nn\n\nclass Base(nn.Conv2d):\n    pass\nLayer = nn.Conv2d"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    text = "import layers_of_acme as acme\n\nclass Mine(acme.Base):\n    pass\n\nModel = acme.Layer\n"
+    assert forward(written(tmp_path, text), CONV).passed
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "[[4, 6], {'kernel_size': 3, 'stride': 2}]",
+        "[[], {'in_channels': 4, 'out_channels': 6, 'kernel_size': 3, 'stride': 2}]",
+        "{'in_channels': 4, 'out_channels': 6, 'kernel_size': 3, 'stride': 2}",
+    ],
+)
+def test_init_inputs_may_have_names(tmp_path: Path, given: str):
+    text = HEAD + module("Model", LAYER) + module("ModelNew", LAYER, STRIDELESS) + inputs("2, 4, 9, 9", given)
+    path = written(tmp_path, text)
+    assert adapted(path).problem == f"{CONV} u2"
+    assert forward(path, f"{CONV} u2").status == "fail"
+
+
+@pytest.mark.parametrize(
+    ("shape", "problem", "batch"),
+    [("64, 4, 32, 32", "n8 c4 h32 w32 k6 r3 s3 u2", 64), ("1, 4, 100, 100", "", 0)],
+)
+def test_batch_for_an_interpreter_is_halved_until_it_fits_and_the_line_says_why_there_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: str, problem: str, batch: int
+):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    text = "# triton\n" + HEAD + module("Model", LAYER) + module("ModelNew", LAYER) + inputs(shape, "[4, 6, 3, 2]")
+    known = adapted(written(tmp_path, text))
+    assert (known.problem, known.batch) == (problem, batch)
+    assert known.unknown == (
+        "" if problem else "an image of 40,000 elements: Triton's interpreter is given at most 32,768"
+    )
+
+
+# what a reference has and no problem can say
+
+
+def refusal(path: Path, problem: str, direction: str = "forward") -> str:
+    """Why a problem is unsupported; empty where it is not."""
+    file = ModuleFile(path)
+    defined = vars(_import(path, file.tree))
+    cls = defined.get("ModelNew") or next(
+        c for n, c in defined.items() if is_module(c) and c.__module__ == defined["__name__"]
+    )
+    maker = Adapter("solution", "cpu")._maker(cls, defined)
+    try:
+        ModuleKernels(maker, Watch(Switches(), ""), "fp32", None, lambda: None).require(parse(problem), direction)
+    except Unsupported as why:
+        return str(why)
+    return ""
+
+
+def pair(layer: str, takes: str, shape: str, init: str, **kernel: str) -> str:
+    """A problem of a layer, and a kernel that is derived from it."""
+    forward = kernel.get("forward", "return self.layer(x)")
+    reference = module("Model", f"self.layer = {layer}", "return self.layer(x)", takes)
+    new = f"\nclass ModelNew(Model):\n    def forward(self, x):\n        {forward}\n"
+    return HEAD + reference + new + inputs(shape, init)
+
+
+NORM = "bn n2 c4 h5 w6 k4 r1 s1"
+
+
+def test_module_without_running_statistics_is_asked_for_none(tmp_path: Path):
+    norm = "nn.BatchNorm2d(num_features, track_running_stats=False)"
+    path = written(tmp_path, pair(norm, "num_features", "2, 4, 5, 6", "[4]"))
+    assert adapted(path).problem == f"{NORM} run0"
+    assert forward(path, f"{NORM} run0", "conv_bn").passed
+    assert check(only(path), NORM, operator="conv_bn_backward").passed
+    for direction in ("forward", "inference"):
+        assert check(only(path), NORM, operator=f"conv_bn_{direction}").status == "unsupported"
+        assert refusal(path, NORM, direction) == "the reference keeps no running statistics"
+    # the statistics of a reference that has some are asked for
+    path = written(
+        tmp_path,
+        pair(
+            "nn.BatchNorm2d(num_features)",
+            "num_features",
+            "2, 4, 5, 6",
+            "[4]",
+            forward="return F.batch_norm(x, None, None, self.layer.weight, self.layer.bias, True)",
+        ),
+    )
+    assert forward(path, NORM, "conv_bn").status == "fail"
+
+
+def test_cumulative_average_is_unsupported_and_all_else_of_the_module_is_verified(tmp_path: Path):
+    path = written(tmp_path, pair("nn.BatchNorm2d(num_features, momentum=None)", "num_features", "2, 4, 5, 6", "[4]"))
+    assert adapted(path).problem == f"{NORM} run0"
+    assert forward(path, f"{NORM} run0", "conv_bn").passed
+    assert check(only(path), NORM, operator="conv_bn_backward").passed
+    assert check(only(path), NORM, operator="conv_bn_inference").passed
+    assert forward(path, NORM, "conv_bn").status == "unsupported"
+    assert refusal(path, NORM) == "momentum=None is a cumulative average, which no problem can say"
+
+
+BARE_CONV = (
+    f"{LAYER.replace('self.conv', 'conv')}; self.weight, self.stride = conv.weight, stride",
+    "return F.conv2d(x, self.weight, None, self.stride)",
+)
+BARE_NORM = "self.mean = None", "return F.batch_norm(x, None, None, None, None, True)"
+
+
+@pytest.mark.parametrize(
+    ("layer", "kernel", "bare", "full", "lacking"),
+    [
+        ("Conv2d", BARE_CONV, f"{CONV} u2", f"{CONV} u2 b1", "bias"),
+        ("BatchNorm2d", BARE_NORM, f"{NORM} affine0 run0", f"{NORM} affine0", "running statistics"),
+        ("BatchNorm2d", BARE_NORM, f"{NORM} affine0 run0", f"{NORM} run0", "gamma and beta"),
+    ],
+)
+def test_what_a_class_beside_a_line_has_not_is_unsupported(
+    tmp_path: Path, layer: str, kernel: tuple[str, str], bare: str, full: str, lacking: str
+):
+    takes = TAKES if layer == "Conv2d" else "num_features"
+    path = written(tmp_path, HEAD + module("Mine", *kernel, takes) + f"\nModel = nn.{layer}\n")
+    family = "conv" if layer == "Conv2d" else "conv_bn"
+    assert forward(path, bare, family).passed
+    assert forward(path, full, family).status == "unsupported"
+    assert refusal(path, full) == f"the module has no {lacking}, and __init__ no argument for one"
+
+
+def test_bias_that_a_class_accepts_beside_a_line_and_ignores_is_a_failure(tmp_path: Path):
+    path = written(tmp_path, HEAD + module("Mine", *BARE_CONV, f"{TAKES}, bias=True") + "\nModel = nn.Conv2d\n")
+    assert forward(path, f"{CONV} b1").status == "fail"
+
+
+@pytest.mark.parametrize("ignored", ["return F.conv2d(x, self.layer.weight)", "return self.layer(x)"])
+def test_bias_that_a_reference_has_is_asked_of_the_kernel(tmp_path: Path, ignored: str):
+    path = written(
+        tmp_path, pair("nn.Conv2d(c, k, kernel_size)", "c, k, kernel_size", "2, 4, 9, 9", "[4, 6, 3]", forward=ignored)
+    )
+    assert forward(path, f"{CONV} b1").passed == ("self.layer(x)" in ignored)
+
+
+@pytest.mark.parametrize(
+    ("layer", "said"),
+    [
+        ("nn.Conv2d(c, k, kernel_size, padding=1, padding_mode='circular')", "Conv2d(padding_mode='circular')"),
+        ("nn.Conv2d(c, k, kernel_size, padding=1, padding_mode='reflect')", "Conv2d(padding_mode='reflect')"),
+        ("nn.LazyConv2d(k, kernel_size)", "LazyConv2d"),
+        ("nn.utils.weight_norm(nn.Conv2d(c, k, kernel_size))", "Conv2d with hooks"),
+        ("nn.BatchNorm2d(c, bias=False)", "BatchNorm2d(bias=False)"),
+    ],
+)
+def test_layer_that_no_operator_has_is_unsupported_with_that_reason(tmp_path: Path, layer: str, said: str):
+    why = adapted(written(tmp_path, pair(layer, "c, k, kernel_size", "2, 4, 8, 9", "[4, 6, 3]"))).unmapped
+    assert said in why
+    assert "cannot be called" not in why
+
+
+@pytest.mark.parametrize(
+    ("layer", "own", "more"),
+    [
+        ("nn.Conv2d(c, k, kernel_size, padding='same')", "[4, 6, 3]", "p1 b1"),
+        ("nn.Conv2d(c, k, kernel_size, padding='valid')", "[4, 6, 3]", "b1"),
+        ("nn.Conv2d(c, k, kernel_size, padding='same', dilation=2)", "[4, 6, 3]", "p2 d2 b1"),
+        ("nn.Conv2d(c, k, kernel_size, padding='same')", "[4, 6, 4]", "p1:2 b1"),
+        ("nn.Conv2d(c, k, kernel_size, bias=None)", "[4, 6, 3]", ""),
+        ("nn.Conv2d(c, k, kernel_size, padding=padding)", "[4, 6, 4, 'same']", "p1:2 b1"),
+    ],
+)
+def test_words_for_padding_are_what_they_stand_for(tmp_path: Path, layer: str, own: str, more: str):
+    takes = "c, k, kernel_size, padding=0" if "padding=padding" in layer else "c, k, kernel_size"
+    path = written(tmp_path, pair(layer, takes, "2, 4, 8, 9", own))
+    window = own[7]
+    problem = f"n2 c4 h8 w9 k6 r{window} s{window} {more}".strip()
+    assert adapted(path).problem == problem
+    result = forward(path, problem)
+    assert result.passed, result.reason
+    assert refusal(path, "n2 c4 h8 w9 k6 r3 s3 p1:0 b1") in (
+        "padding differs between the sides of an axis", "__init__ cannot say padding ((1, 0), (1, 0))",
+    )  # fmt: skip
+
+
+def test_values_are_verified_where_indices_are_returned_beside_them(tmp_path: Path):
+    layer = "nn.MaxPool2d(kernel_size, stride, return_indices=True)"
+    told = layer, "kernel_size, stride=2", "2, 4, 8, 9", "[3]"
+    problem = "maxpool n2 c4 h8 w9 r3 s3 u2"
+    path = written(tmp_path, pair(*told))
+    assert (adapted(path).problem, adapted(path).unverified) == (
+        problem,
+        "the indices that it returns are not verified",
+    )
+    for operator in ("max_pool_forward", "max_pool_backward"):
+        result = check(only(path), problem, operator=operator)
+        assert result.passed, result.reason
+    command = [sys.executable, "-m", "conformance", "run", str(path), "--programs", "1", "-k", "own."]
+    out = subprocess.run(command, capture_output=True, text=True, cwd=ROOT).stdout
+    assert "solution: right at its own shape: yes (maxpool n2 c4 h8 w9 r3 s3 u2, fp32)" in out
+    assert "solution: the indices that it returns are not verified" in out
+    wrong = forward(
+        written(tmp_path, pair(*told, forward="y, i = self.layer(x)\n        return y * 2, i")), problem, "max_pool"
+    )
+    assert wrong.status == "fail"
+    alone = forward(written(tmp_path, pair(*told, forward="return self.layer(x)[0]")), problem, "max_pool")
+    assert (alone.status, "no pair of values and indices" in alone.reason) == ("fail", True)
+
+
+@pytest.mark.parametrize("more", ["eps=2e-5", "eps=0.0", "eps=1.0", "momentum=0.123"])
+def test_own_shape_that_no_problem_can_say_has_its_reason(tmp_path: Path, more: str):
+    known = adapted(written(tmp_path, pair(f"nn.BatchNorm2d(n, {more})", "n", "2, 4, 5, 6", "[4]")))
+    assert known.problem == ""
+    assert known.unknown.startswith(f"its {more.replace('=', ' is ').replace('2e-5', '2e-05')}; problems have ")
+
+
+@pytest.mark.parametrize(
+    ("kind", "returned"),
+    [("tuple", "(self.layer(x),)"), ("list", "[self.layer(x), x]"), ("dict", "{'y': self.layer(x)}")],
+)
+def test_reference_that_returns_no_tensor_is_unsupported(tmp_path: Path, kind: str, returned: str):
+    text = pair("nn.Conv2d(c, k, kernel_size)", "c, k, kernel_size", "2, 4, 9, 9", "[4, 6, 3]")
+    why = adapted(written(tmp_path, text.replace("return self.layer(x)", f"return {returned}"))).unmapped
+    assert why == f"its reference returns a {kind}, every operator a tensor"
