@@ -598,7 +598,7 @@ WRONG: dict[str, tuple[str, Sequence[str], str]] = {
     "conv_transposed_1d_output_padding": (
         "yes",
         ["output padding of W", "padding of W"],
-        "last column of y (dy) left out",
+        "output padding ignored",
     ),
     "conv_transposed_2d_stores": ("yes", ["windows overlap along"], "overwritten instead of accumulated"),
     "max_pool2d_zero_padding": ("no", ["padding of H"], "padding is zero instead of minus infinity"),
