@@ -15,7 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from conformance import check  # noqa: E402
-from conformance.execution import nondeterminism
+from conformance.execution import nondeterminism  # noqa: E402
 from conformance.execution.check import CheckResult  # noqa: E402
 from conformance.execution.selection import SelectionError, split  # noqa: E402
 from conformance.implementations.implementation import Implementation  # noqa: E402
