@@ -132,7 +132,7 @@ def placement(kind: str, tensor: Arrangement, itemsize: int) -> Placement:
         steps["h"] = 2
     elif kind == "far-rows":
         inner = max("hw", key=axes.index)
-        around[inner] = (1, FAR // math.prod(sizes[axis] for axis in axes.partition(inner)[2]) + 1)
+        around[inner] = (1, FAR // max(1, math.prod(sizes[axis] for axis in axes.partition(inner)[2])) + 1)
     elif kind == "reversed":
         backwards = "hw" if "h" in axes else "w"
     elif kind in PAGES:

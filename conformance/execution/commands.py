@@ -85,8 +85,10 @@ def _check(arguments: argparse.Namespace) -> int:
     except ValueError as error:
         print(f"error: {printable(str(error))}", file=sys.stderr)
         return ExitCode.UNUSABLE
-    with explaining(str(result)):
-        _show(brief(result.explain(where=False)))  # where else it fails is found by more calls, which may hang
+    text = str(result)
+    with explaining(text):
+        text = brief(result.explain(where=False))  # where else it fails is found by more calls, which may hang
+    _show(text)
     if condition := result.where():
         print(condition)
     return EXIT[result.status]

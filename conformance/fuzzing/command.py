@@ -79,8 +79,10 @@ def _searched(arguments: argparse.Namespace, seed: int, workers: Workers) -> int
     try:
         while time.monotonic() < deadline:
             for finding in search.run(number, deadline):
-                with explaining(f"{one.name}: {finding.rows[-1]}"):
-                    print("\n".join(["", *described(finding, len(search.findings), again)]), flush=True)
+                lines = [f"{one.name}: {finding.rows[-1]}"]
+                with explaining(lines[0]):
+                    lines = ["", *described(finding, len(search.findings), again)]
+                print("\n".join(lines), flush=True)
                 if arguments.save is not None:
                     with arguments.save.open("a", encoding="utf-8") as file:
                         print(f"# {one.name}: {finding.kind}", "; ".join(map(str, finding.rows)), sep="\n", file=file)
@@ -88,8 +90,10 @@ def _searched(arguments: argparse.Namespace, seed: int, workers: Workers) -> int
     except KeyboardInterrupt:
         interrupted = True
         print("interrupted", file=sys.stderr)
-    with explaining(f"{one.name}: {len(search.findings)} found"):
-        print("\n".join(["", *summary(search, time.monotonic() - began)]))
+    lines = [f"{one.name}: {len(search.findings)} found"]
+    with explaining(lines[0]):
+        lines = ["", *summary(search, time.monotonic() - began)]
+    print("\n".join(lines))
     if interrupted:
         return ExitCode.INTERRUPTED
     if search.findings:

@@ -20,7 +20,7 @@ from conformance.operators import FAMILIES, OPERATORS, ORDINARY
 from conformance.problems import PROBLEMS
 from conformance.reporting.tally import Tally
 from conformance.resources import IMPLS
-from tests import kit
+from tests import kernels, kit
 from tests.report_samples import as_read, checked, shown
 
 BATCH_NORM = "bn n2 c4 h6 w5 k4 r3 s3 p1"
@@ -29,23 +29,25 @@ BATCH_NORM = "bn n2 c4 h6 w5 k4 r3 s3 p1"
 NUMPY = registry.load([IMPLS / "numpy_direct"]).implementations["numpy-direct"]
 
 
-def case_of(operator: str, kernel: Callable[..., Any], text: str = "") -> Case:
+def case_of(operator: str, kernel: Callable[..., Any], text: str = "", layout: str = "") -> Case:
     family = OPERATORS[operator].family
     problem = text or next(p for p in PROBLEMS if p.geometry.family == family)
     dtype, distribution = "fp32" if operator in ORDINARY else "int8", FAMILIES[family].distributions[0]
-    return kit.case_of(kernel, problem, operator, dtype=dtype, distribution=distribution)
+    of_case = {"layout": layout} if layout else {}
+    return kit.case_of(kernel, problem, operator, dtype=dtype, distribution=distribution, **of_case)
 
 
-def right_at_first(operator: str, later: Callable[..., Any], text: str = "") -> Case:
+def right_at_first(operator: str, later: Callable[..., Any], text: str = "", layout: str = "") -> Case:
     """A kernel whose first call, which has valid arguments, is right; what it does later is given."""
-    function = next(kernel.function for kernel in NUMPY.kernels if kernel.operator == operator)
+    of_numpy = next(kernel.function for kernel in NUMPY.kernels if kernel.operator == operator)
+    function = kernels.conv_forward if layout == "nhwc" else of_numpy
     calls = iter([function])
 
     @wraps(function)
     def kernel(*arrays, **keywords):
         return next(calls, later)(*arrays, **keywords)
 
-    return case_of(operator, kernel, text)
+    return case_of(operator, kernel, text, layout)
 
 
 def answers(*arguments, **keywords):
@@ -123,8 +125,7 @@ def test_filters_do_not_fit_to_the_other_operand(operator: str, layout: str, sha
         raise ValueError("no such problem")
 
     text = "convt n2 c4 h6 w5 k4 r3 s3" if "transpose" in operator else "n2 c2 h6 w5 k4 r3 s3 p1"
-    case = kit.case_of(kernel, text, operator, layout=layout)
-    assert check_behaviour(case, invalid_arguments).status == "pass"
+    assert check_behaviour(right_at_first(operator, kernel, text, layout), invalid_arguments).status == "pass"
     assert shapes[-2] == shape
     assert len(shapes[-1]) == 3
 
@@ -135,9 +136,10 @@ def test_what_a_kernel_does_not_take_is_not_tried():
     def kernel(x, w, bias, *, stride):
         if 0 in stride:
             raise ValueError(f"stride={stride}: must be positive")
-        return np.zeros(1)
+        return kernels.conv_forward(x, w, bias, stride=stride, padding=((0, 0), (0, 0)), dilation=(1, 1), groups=1)
 
-    accepted = check_behaviour(case_of("conv_forward", kernel), invalid_arguments).facts.accepted
+    case = case_of("conv_forward", kernel, "n2 c2 h6 w5 k4 r3 s3 u2")
+    accepted = check_behaviour(case, invalid_arguments).facts.accepted
     assert not {"stride 0", "dilation 0", "groups 0", "groups -1", "padding -1"} & {*accepted}
 
 

@@ -158,7 +158,7 @@ DESCRIPTORS = {
     "no batch": ("n-1 c2 h4 w4 k2 r3 s3", "n is -1; it must not be negative"),
     "no stride": ("n1 c2 h4 w4 k2 r3 s3 u1x0", "stride is 0; it must be at least 1"),
     "no dilation": ("n1 c2 h4 w4 k2 r3 s3 d0", "dilation is 0; it must be at least 1"),
-    "negative": ("n1 c-2 h4 w4 k2 r3 s3", "c is -2; it must be at least 1"),
+    "negative": ("n1 c-2 h4 w4 k2 r3 s3", "c is -2; it must be at least 0"),
     "groups of c": ("n1 c3 h4 w4 k4 r3 s3 g2", "c is 3, which 2 groups do not divide"),
     "groups of k": ("n1 c4 h4 w4 k3 r3 s3 g2", "k is 3, which 2 groups do not divide"),
     "window beyond": (

@@ -122,7 +122,9 @@ def test_a_kernel_that_takes_what_tables_have_gets_nothing_beyond_them():
     beyond = [case for case in every if case.variant not in tables.get(case.problem.name, ())]
     drawn = [case for case in beyond if case.problem.name not in tables]
     assert len(drawn) == DRAWN_PROBLEMS
-    known = [{(v.dtype, v.layout) for v in tables[case.problem.name]} for case in beyond if case not in drawn]
+    # other inputs are met on some problem by every kernel, and networks in every format of one
+    usual = [case for case in beyond if case not in drawn and case.variant.distribution in ("integer", "fixed")]
+    known = [{(v.dtype, v.layout) for v in tables[case.problem.name]} for case in usual if not case.problem.spread]
     assert known
     assert not any(("fp32", "nchw") in pairs for pairs in known)
     assert len({case.id for case in every}) == len(every)
