@@ -74,6 +74,8 @@ def by_torch(g: Any, names: Iterable[str], inputs: Arrays) -> Arrays:
 def test_reference_equals_torch_float64(problem: Problem, dtype: str):
     """Bit for bit, but that torch rounds every share of the gradient of an average, and their sum as often."""
     g = problem.geometry
+    if not g.x.size and g.n:
+        pytest.skip("of an image without channels torch returns one without channels, too, where there are filters")
     for operator in FAMILIES[g.family].operators:
         expected = Expectation(Recipe(operator, g, dtype, "fixed", 2))
         found = by_torch(g, expected.reference, expected.inputs)
