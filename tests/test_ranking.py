@@ -157,8 +157,7 @@ def test_every_dtype_and_number_of_dimensions_meets_natural_inputs(operator: str
         met = {(v.dtype, rank_of(v.layout)) for _, v in cases}
         assert natural == met
         if compiles:
-            others = {(name, v.dtype, v.layout) for name, v in cases if v.distribution != "natural"}
-            assert {(name, v.dtype, v.layout) for name, v in cases} == others
+            assert len({(name, v.dtype, v.layout) for name, v in cases}) <= ranking.PROGRAMS[level]
 
 
 MET_AT_SMOKE = {

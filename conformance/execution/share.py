@@ -146,6 +146,7 @@ def share(
         for place, variant in _brought_forward(declared, rows[:usual], pairs, first):
             if variant not in found[place]:
                 found[place].append(variant)
+                natural.offer(place, rows[place][0], variant)
     if given.programs is None and run:
         for place, variant in _further(declared, rows[:usual], pairs, run):
             found[place].append(variant)
@@ -178,7 +179,7 @@ class NaturalCases:
         # a reference on these inputs is computed in slices: of a large problem, or of long sums, it would take seconds
         flops, elements = cost(geometry)
         is_affordable = (
-            flops <= 1 << 24 and elements <= 1 << 18 and self._operator.errors(geometry).span <= LONGEST_SPAN
+            flops <= 1 << 24 and elements <= 1 << 19 and self._operator.errors(geometry).span <= LONGEST_SPAN
         )
         if geometry.y.size > most and is_affordable and natural.suits(self._operator.name, geometry):
             self._results[cell] = geometry.y.size
