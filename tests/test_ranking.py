@@ -274,13 +274,17 @@ def test_layers_of_networks_are_met_in_every_format_of_a_kernel(operator: str):
     for dtypes, layouts in ((("fp32", "fp16"), ("nchw", "nhwc")), (("fp32",), ("nchw",))):
         one = Implementation("acme")
         one.implements(operator, dtypes=dtypes, layouts=layouts)(lambda *arrays: np.zeros(1))
-        layers = [(p.name, v) for p, v in cases(one, operator, "standard") if p.spread and not v.storage]
+        layers = [
+            (p.name, v)
+            for p, v in cases(one, operator, "standard")
+            if p.spread and not v.storage and v.distribution != "natural"
+        ]
         counts[dtypes] = Counter((v.dtype, v.layout) for _, v in layers)
-        assert len({name for name, _ in layers}) >= 5
+        assert len({name for name, _ in layers}) >= 4
         assert counts[dtypes].keys() == {*product(dtypes, layouts)}
-    if operator == "conv_forward":  # of others some are in the tables in several formats
-        assert counts["fp32", "fp16"].total() == counts["fp32",].total()
-        assert max(counts["fp32", "fp16"].values()) - min(counts["fp32", "fp16"].values()) <= 1
+    if operator == "conv_forward":  # of others some are in the tables in several formats; one was brought forward
+        assert counts["fp32", "fp16"].total() - counts["fp32",].total() <= 1
+        assert max(counts["fp32", "fp16"].values()) - min(counts["fp32", "fp16"].values()) <= 2
 
 
 @pytest.mark.parametrize("level", ["smoke", "standard"])
@@ -288,7 +292,7 @@ def test_a_slice_is_of_what_the_level_leaves_out(level: str):
     one = kernel(("fp32",))
     whole, plain = run(one, "conv_forward", "full"), run(one, "conv_forward", level)
     some, other = (run(one, "conv_forward", level, (20, day)) for day in ("2026-11-25", "2026-11-26"))
-    assert some[: len(plain)] == other[: len(plain)] == plain
+    assert {*plain} <= {*some} & {*other}
     assert {*some} != {*other}
     for found in (some, other):
         assert {*found} <= {*whole}

@@ -382,3 +382,24 @@ def test_reference_that_returns_no_tensor_is_unsupported(tmp_path: Path, kind: s
     text = pair("nn.Conv2d(c, k, kernel_size)", "c, k, kernel_size", "2, 4, 9, 9", "[4, 6, 3]")
     why = adapted(written(tmp_path, text.replace("return self.layer(x)", f"return {returned}"))).unmapped
     assert why == f"its reference returns a {kind}, every operator a tensor"
+
+
+def test_stride_that_nobody_gives_is_the_window(tmp_path: Path):
+    """A kernel that takes None for 1 passed: every stride was given as a number."""
+    takes = "kernel_size, stride=None, padding=0"
+    reference = module("Model", "self.pool = nn.MaxPool1d(kernel_size, stride, padding)", "return self.pool(x)", takes)
+    kernel = module(
+        "ModelNew", "self.given = kernel_size, 1 if stride is None else stride, padding",
+        "return F.max_pool1d(x, *self.given)", takes,
+    )  # fmt: skip
+    path = written(tmp_path, HEAD + reference + kernel + inputs("2, 3, 12", "[3, 2, 1]"))
+    assert forward(path, "maxpool n2 c3 w12 s3 u2 p1", "max_pool").passed
+    assert forward(path, "maxpool n2 c3 w12 s3", "max_pool").status == "fail"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="with CUDA the kernel is built")
+def test_cuda_kernel_that_is_not_built_here_is_not_verified_by_what_stands_in_for_it(tmp_path: Path):
+    """312 of 312 passed, all of torch's own: `if torch.cuda.is_available()` stood around the build."""
+    source = "SOURCE = '''__global__ void conv(const float* x) {}'''\nkernel = None\n"
+    text = PROBLEM + source + module("ModelNew", LAYER)
+    assert "CUDA kernels cannot run here" in str(adapted(written(tmp_path, text)).unmapped)

@@ -53,7 +53,10 @@ class ModuleFile:
             os.environ.setdefault("TRITON_INTERPRET", "1")  # before triton is imported
         adapter = import_module("conformance.implementations.modules.adapter")
         device = "cuda" if cuda and ("cuda" in text or "triton" in text) else "cpu"
-        return adapter.Adapter(self._path.stem, device, interpreted=interpreted, compiles="torch.compile" in text)
+        return adapter.Adapter(
+            self._path.stem, device, interpreted=interpreted, compiles="torch.compile" in text,
+            needs_cuda="__global__" in text and not cuda,
+        )  # fmt: skip
 
 
 def adapted(cls: Any) -> Any:

@@ -66,8 +66,11 @@ class ModuleArrays(TorchArrays):
 class Adapter:
     """Of one file; made before it is imported, so that what the import changes in torch is seen."""
 
-    def __init__(self, stem: str, device: str, *, interpreted: bool = False, compiles: bool = False) -> None:
+    def __init__(
+        self, stem: str, device: str, *, interpreted: bool = False, compiles: bool = False, needs_cuda: bool = False
+    ) -> None:
         self._stem, self._device, self._interpreted, self._compiles = stem, device, interpreted, compiles
+        self._needs_cuda = needs_cuda
         if device == "cuda":
             torch.backends.cudnn.allow_tf32 = False  # by default torch's own layers round fp32
         self._before, self._on_import = Switches(), list[str]()
@@ -92,6 +95,11 @@ class Adapter:
             version=str(torch.__version__), compiles_per_shape=self._compiles,
             unsafe=("threads",) if self._interpreted else (),  # docs/findings/triton-threads.md
         )  # fmt: skip
+        if self._needs_cuda:  # `if torch.cuda.is_available()` around the build: torch's own was verified in its place
+            one.adapted = Adapted(
+                unmapped="its CUDA kernels cannot run here, and what it calls instead is not verified"
+            )
+            return one
         try:
             maker = self._maker(cls, defined)
         except Unsupported as why:

@@ -278,6 +278,10 @@ class Maker:
                 if any(before != after for before, after in value):
                     raise Unsupported("padding differs between the sides of an axis")
                 value = tuple(before for before, _ in value)
+            of_class = self._taken.get(name, parameter).default
+            if word == "stride" and values.get("window") == value and None is parameter.default is of_class:
+                found[name] = None  # the window; of a number what the class makes of None was never seen
+                continue
             if word in BY_AXIS and word in values:
                 meant = re.match(r"(<class ')?(typing\.)?tuple", str(parameter.annotation).lower())
                 by_axis = isinstance(own, (tuple, list)) or meant is not None
