@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from conformance.checks import CHECKS, check_behaviour
 from conformance.execution.process import Limits
+from conformance.execution.refusals import PATIENCE
 from conformance.execution.status import Verdict
 from conformance.execution.verify import verify
 from conformance.execution.workers import Workers
@@ -162,6 +164,38 @@ def test_another_refusal_of_the_same_costs_nothing(workers: Workers, tmp_path: P
         assert verify(case_of(one, PLAIN, distribution=distribution)).status == "unsupported"
     assert workers._others == {next(iter(workers._processes)): other}
     assert other._question == asked
+
+
+NOTHING = [f"n1 c1 h{size} w4 k1 r1 s1" for size in range(3, 3 + PATIENCE)]
+
+
+def test_a_kernel_that_refuses_all_is_asked_little(workers: Workers, tmp_path: Path):
+    """Of each problem it was asked for fifteen sets of values, to the end."""
+    log = tmp_path / "calls"
+    body = f"    with open({str(log)!r}, 'a') as file: file.write('.')\n    raise Unsupported('never')\n"
+    one, calls = loaded(workers, tmp_path, body), [0]
+    for problem in (*NOTHING, PLAIN, f"{PLAIN} u2"):
+        assert verify(case_of(one, problem)).status == "unsupported"
+        calls.append(log.stat().st_size)
+    counts = [now - before for before, now in pairwise(calls)]
+    assert min(counts[:PATIENCE]) > 10
+    assert counts[PATIENCE:] == [2, 2], "itself, and zeros"
+
+
+@pytest.mark.parametrize(("computes", "status"), [("k4", "fail"), ("never", "unsupported")])
+def test_a_kernel_that_computes_something_is_asked_for_all_values_again(
+    computes: str, status: str, workers: Workers, tmp_path: Path
+):
+    """Large values are refused, which zeros and those of other seeds are not."""
+    body = (
+        "    if y.shape[1] != 4 or not (y.any() and abs(x).max() < 1e3) or {!r} == 'never': raise Unsupported('it')\n"
+    )
+    one = loaded(workers, tmp_path, f"{body.format(computes)}    return y\n")
+    for problem in NOTHING:
+        verify(case_of(one, problem))
+    assert verify(case_of(one, PLAIN, distribution="large")).status == "unsupported", "zeros are refused too"
+    verify(case_of(one, PLAIN, distribution="integer"))
+    assert verify(case_of(one, PLAIN, distribution="large")).status == status
 
 
 def test_a_refusal_in_the_middle_of_a_check_fails(workers: Workers, tmp_path: Path):
