@@ -9,13 +9,14 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
 from conformance import __version__
 from conformance.exit_codes import ExitCode, meanings
+from conformance.interrupts import Interrupt, handle_signals
 
 FAMILIES = {
     "run": "plugin.run_command:declare",
@@ -122,7 +123,9 @@ def main(words: Sequence[str] | None = None) -> int:
         if not hasattr(arguments, "run"):
             parser.print_help()
             return ExitCode.GOOD
-        status: int = arguments.run(arguments)
+        with ExitStack() as stack:
+            stack.callback(handle_signals(Interrupt()))
+            status: int = arguments.run(arguments)
         sys.stdout.flush()
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

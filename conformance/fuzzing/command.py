@@ -20,6 +20,7 @@ from conformance.explaining import explaining
 from conformance.fuzzing.search import Search, ShrunkFailure
 from conformance.implementations.implementation import Implementation
 from conformance.inputs import DISTRIBUTIONS
+from conformance.interrupts import write_summary_in_peace
 from conformance.operators import OPERATORS
 from conformance.problems import LAYOUTS, PROBLEMS
 from conformance.problems.regressions import TableError, read, rows
@@ -89,6 +90,7 @@ def _searched(arguments: argparse.Namespace, seed: int, workers: Workers) -> int
             number += 1
     except KeyboardInterrupt:
         interrupted = True
+        write_summary_in_peace()
         print("interrupted", file=sys.stderr)
     lines = [f"{one.name}: {len(search.findings)} found"]
     with explaining(lines[0]):

@@ -4,28 +4,21 @@ started them, who reads their output, the disk."""
 from __future__ import annotations
 
 import ctypes
-import math
 import os
 import signal
 import sys
-import threading
-import time
-from collections.abc import Callable
 from typing import Any, TextIO
 
 import pytest
 
 from conformance.implementations.devices import NEURON, neuron_cores
+from conformance.interrupts import Interrupt, handle_signals, pass_over
 from conformance.plugin import options
 
 PARENT = "conformance-parent"
 """What a worker of pytest-xdist is told: the process that started it."""
 PR_SET_PDEATHSIG = 1
 """From <linux/prctl.h>."""
-SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-"""That end a run as Ctrl-C does; one on Windows."""
-TOGETHER = 1.0
-"""Seconds between two of them that are one."""
 HASTE = 0.5
 """Seconds that workers have to end where the run was interrupted."""
 MAX_WORKERS = 4
@@ -53,7 +46,8 @@ def share_cores(config: pytest.Config) -> None:
 def prepare(config: pytest.Config) -> None:
     """This process, for what may go away in the middle of a run. After pytest's reporter, whose stream is replaced."""
     told: dict[str, Any] | None = getattr(config, "workerinput", None)
-    _handle_signals(config, _Interrupt() if told is None else _pass_over)
+    # a worker that is sent one as well, as one of the group, is ended by the run: its end would be the kernel's
+    config.add_cleanup(handle_signals(Interrupt() if told is None else pass_over))
     if told is None:
         if sys.__stdout__ is not None:  # what is still buffered when pytest ends would be its failure
             config.add_cleanup(TolerantStream(sys.__stdout__).flush)
@@ -67,48 +61,6 @@ def prepare(config: pytest.Config) -> None:
 def told(node: Any) -> dict[str, int]:
     """What a worker that is a child of this process must know, which must not outlive it."""
     return {PARENT: os.getpid()} if node.gateway.spec.popen and not node.gateway.spec.via else {}
-
-
-def _handle_signals(config: pytest.Config, handler: Callable[[int, Any], None]) -> None:
-    """SIGTERM and SIGHUP end the run as Ctrl-C does: with a footer, a summary, and 2. A handler that is there stays,
-    and so does what `nohup` wants. A worker that is sent one as well, as one of the group, is ended by the run: its end
-    would be the kernel's."""
-    if threading.current_thread() is not threading.main_thread():  # no other may set handlers
-        return
-    taken = [number for number in SIGNALS if signal.getsignal(number) is signal.SIG_DFL]
-
-    def restore() -> None:
-        for number in taken:
-            signal.signal(number, signal.SIG_DFL)
-
-    for number in taken:
-        signal.signal(number, handler)
-    config.add_cleanup(restore)
-
-
-class _Interrupt:
-    """Raises KeyboardInterrupt, once for signals that come together: `timeout` sends one to a process and then to its
-    group. A later one counts, since what is raised while an object is freed is lost."""
-
-    def __init__(self) -> None:
-        self._last = -math.inf
-
-    def __call__(self, *_: Any) -> None:
-        before, self._last = self._last, time.monotonic()
-        if self._last - before > TOGETHER:
-            raise KeyboardInterrupt
-
-
-def _pass_over(*_: Any) -> None:
-    """In the place of SIG_IGN, which processes of kernels would inherit."""
-
-
-def write_summary_in_peace() -> None:
-    """From now on, pass over signals that end a run as Ctrl-C does: what is left takes a moment, and whoever sends them
-    kills soon after."""
-    for number in SIGNALS:
-        if isinstance(signal.getsignal(number), _Interrupt):
-            signal.signal(number, _pass_over)
 
 
 def hurry(config: pytest.Config) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from conformance import interrupts
 from conformance.execution.case import Case, Claim
 from conformance.execution.implementation_names import base_of
 from conformance.execution.plan import Plan
@@ -247,7 +248,7 @@ class Session:
             self.summary.decide(self._take)
         except KeyboardInterrupt:
             self.summary.incomplete, status = True, ExitCode.INTERRUPTED
-        processes.write_summary_in_peace()
+        interrupts.write_summary_in_peace()
         if status == ExitCode.INTERRUPTED:
             processes.hurry(self.config)
         if invalid is not None:

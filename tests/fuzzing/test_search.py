@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from contextlib import redirect_stderr, redirect_stdout
@@ -23,6 +27,7 @@ from conformance.execution.case import Absence, Case
 from conformance.execution.plan import Plan
 from conformance.execution.required import DRAWN_PROBLEMS, VerificationDemand
 from conformance.execution.verify import verify
+from conformance.fuzzing import command
 from conformance.fuzzing.search import COMMON, Search
 from conformance.operators import FAMILIES, OPERATORS, parse, takes
 from conformance.operators.known_kernels import sizes
@@ -409,6 +414,48 @@ def test_a_search_that_is_interrupted_says_so_by_its_status(tmp_path: Path, monk
 
     monkeypatch.setattr(Search, "run", interrupted)
     assert fuzz(str(tmp_path / "acme.py"), "--minutes=0.01")[0] == 2
+
+
+def test_a_search_that_is_terminated_twice_has_its_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "acme.py").write_text(source())
+    as_it_was, summary = signal.getsignal(signal.SIGTERM), command.summary
+
+    def interrupted(*_: object):
+        raise KeyboardInterrupt
+
+    def terminated(*arguments: Any):
+        os.kill(os.getpid(), signal.SIGTERM)
+        yield from summary(*arguments)
+
+    monkeypatch.setattr(Search, "run", interrupted)
+    monkeypatch.setattr(command, "summary", terminated)
+    code, text = fuzz(str(tmp_path / "acme.py"), "--minutes=0.01")
+    assert (code, "nothing found" in text) == (2, True)
+    assert signal.getsignal(signal.SIGTERM) is as_it_was
+
+
+@pytest.mark.parametrize("verb", ["fuzz", "check"])
+def test_a_signal_ends_a_command_as_ctrl_c_does(verb: str, project: Project):
+    """It ended without a word of what a search had found."""
+    body = "Path('begun').touch(); time.sleep(600)"
+    project.kernel(head="import time\nfrom pathlib import Path", body=body)
+    words = [
+        sys.executable,
+        "-m",
+        "conformance",
+        verb,
+        "impls/acme.py",
+        *["n1 c1 h1 w1 k1 r1 s1"] * (verb == "check"),
+    ]
+    process = subprocess.Popen(
+        [*words, "--timeout=60"], cwd=project.folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    while not (project.folder / "begun").exists() and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=30)
+    assert (process.returncode, "Traceback" in output) == (2, False), output
+    assert ("interrupted\n" in output, "nothing found\n" in output) == (True, verb == "fuzz")
 
 
 @pytest.mark.parametrize(("words", "message"), WRONG.values(), ids=WRONG)

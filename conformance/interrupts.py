@@ -1,0 +1,56 @@
+"""Signals that end a command as Ctrl-C does: with its summary, and 2. Whoever sends one kills soon after."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+"""That end a command as Ctrl-C does; one on Windows."""
+TOGETHER = 1.0
+"""Seconds between two of them that are one."""
+
+
+class Interrupt:
+    """Raises KeyboardInterrupt, once for signals that come together: `timeout` sends one to a process and then to its
+    group. A later one counts, since what is raised while an object is freed is lost."""
+
+    def __init__(self) -> None:
+        self._last = -math.inf
+
+    def __call__(self, *_: Any) -> None:
+        before, self._last = self._last, time.monotonic()
+        if self._last - before > TOGETHER:
+            raise KeyboardInterrupt
+
+
+def pass_over(*_: Any) -> None:
+    """In the place of SIG_IGN, which processes of kernels would inherit."""
+
+
+def handle_signals(handler: Callable[[int, Any], None]) -> Callable[[], None]:
+    """SIGTERM and SIGHUP go to a handler; returns what restores them. A handler that is there stays, and so does what
+    `nohup` wants."""
+    if threading.current_thread() is not threading.main_thread():  # no other may set handlers
+        return lambda: None
+    taken = [number for number in SIGNALS if signal.getsignal(number) is signal.SIG_DFL]
+
+    def restore() -> None:
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)
+
+    for number in taken:
+        signal.signal(number, handler)
+    return restore
+
+
+def write_summary_in_peace() -> None:
+    """From now on, pass over signals that end a command as Ctrl-C does: what is left takes a moment, and whoever sends
+    them kills soon after."""
+    for number in SIGNALS:
+        if isinstance(signal.getsignal(number), Interrupt):
+            signal.signal(number, pass_over)
