@@ -16,9 +16,9 @@ import pytest
 pytest.importorskip("jinja2", reason="no jinja2 (extra: report)")
 
 from conformance.reporting import reproduce
-from conformance.reporting.page import markdown, speeds, tables, verdict_list
+from conformance.reporting.page import markdown, sections, speeds, tables, verdict_list
 from conformance.reporting.page.merge import load
-from conformance.reporting.page.render import page
+from conformance.reporting.page.render import page, texts
 from conformance.reporting.page.tables import Digest
 from tests.report_samples import (
     CAUSES,
@@ -104,6 +104,23 @@ def unpacked(text: str) -> dict[str, Any]:
     (data,) = (raw for tag, raw in Parsed(text).raw if tag == "script" and raw.startswith("H4sI"))
     shared, *verdicts = map(json.loads, gzip.decompress(base64.b64decode(data)).splitlines())
     return {**shared, "verdicts": verdicts}
+
+
+@pytest.mark.parametrize("name", sections.MADE)
+def test_a_section_that_fails_takes_no_other_with_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """An exception in any of them left no page."""
+    monkeypatch.setitem(sections.MADE, name, lambda *_: 1 // 0)
+    shown = rich(tmp_path)
+    summary, text = texts(shown).values()
+    there = {attributes["id"] for attributes in Parsed(text).of("section")}
+    own = {"profile": "accuracy", "speeds": "speed", "speed_tables": "speed"}.get(name, name)
+    assert {"overview", "failures", "findings", "machines", "verdicts"} - there <= {own}
+    assert ("speed" in there, "## Accuracy profile" in summary) == (own != "speed", own != "accuracy")
+    assert len(unpacked(text)["verdicts"]) == len(shown.results.verdicts)
+    said = f"{name.replace('_', ' ')} of the report: the explanation failed (ZeroDivisionError at test_report_page.py:"
+    assert [line.startswith(said) for line in caplog.messages] == [True]
 
 
 def test_every_section_is_there(text: str):

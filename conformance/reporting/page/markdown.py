@@ -7,10 +7,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from conformance.implementations.errors import printable
-from conformance.reporting import training
 from conformance.reporting.groups import amount, described
 from conformance.reporting.kernel_verdicts import total
-from conformance.reporting.page import speeds, tables
+from conformance.reporting.page.sections import sections
 from conformance.reporting.page.tables import PASSING, Digest
 from conformance.reporting.table import Table, many
 
@@ -68,21 +67,19 @@ def _sections(digest: Digest) -> Iterator[tuple[str, str]]:
     if errors := digest.results.errors:
         lines = "".join(f"- {escaped(line)}\n" for line in errors[:SHOWN])
         yield "errors", f"**{many(len(errors), 'defect')} in the files**\n\n{lines}"
-    if digest.modules:
-        yield _titled(digest.modules)
+    shown = sections(digest)
+    if shown.modules:
+        yield _titled(shown.modules)
     yield from _failures(digest)
-    found = speeds.speeds(digest)
-    timed = speeds.speed_tables(digest, found)
-    profile, trained = tables.profiles(digest), training.table(digest.named)
-    yield from (_titled(t) for t in (profile,) if t)
-    for place, one in enumerate(speeds.banners(found)):
+    yield from (_titled(t) for t in (shown.profile,) if t)
+    for place, one in enumerate(shown.banners):
         head = "" if place else "## Speed\n\n"
         yield "machine", f"{head}**{escaped(one.text)}**\n\n" + "".join(f"- {escaped(why)}\n" for why in one.reasons)
-    yield from (_titled(t) for t in (*reversed(timed), trained) if t)
-    yield from map(_titled, digest.findings)
-    yield from map(_titled, training.memory_tables(digest.named))
-    if digest.unsupported:
-        yield "unsupported", _folded("Unsupported", _markdown(digest.unsupported))
+    yield from (_titled(t) for t in (*reversed(shown.speed_tables), shown.training) if t)
+    yield from map(_titled, shown.findings)
+    yield from map(_titled, shown.memory)
+    if shown.unsupported:
+        yield "unsupported", _folded("Unsupported", _markdown(shown.unsupported))
 
 
 def _verdicts(digest: Digest) -> Iterator[tuple[str, str]]:

@@ -23,12 +23,13 @@ from markupsafe import Markup
 
 from conformance import __version__
 from conformance.implementations.errors import printable
-from conformance.reporting import emulator_counts, reproduce, training
+from conformance.reporting import reproduce
 from conformance.reporting.groups import amount, described
 from conformance.reporting.kernel_verdicts import total
-from conformance.reporting.page import charts, markdown, speeds, tables
+from conformance.reporting.page import charts, markdown, tables
 from conformance.reporting.page.merge import load
 from conformance.reporting.page.model import ReportError
+from conformance.reporting.page.sections import sections
 from conformance.reporting.page.tables import Digest
 from conformance.reporting.page.verdict_list import packed
 from conformance.reporting.table import many
@@ -94,18 +95,11 @@ def page(digest: Digest, title: str = "", survey: Mapping[str, Any] | None = Non
     # the page may apply its own style and run its own script; it may load nothing at all
     allowed = f"style-src '{content_hash(css)}'; script-src '{content_hash(script)}'"
     policy = f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
-    timed = speeds.speeds(digest)
     found = {
         "title": title or digest.title,
         "long_title": title or digest.long_title,
         "digest": digest,
-        "profile": tables.profiles(digest),
-        "speed_tables": speeds.speed_tables(digest, timed),
-        "banners": speeds.banners(timed),
-        "speed_chart": charts.speed(digest, timed),
-        "counted": emulator_counts.tables(digest.tally.moved),
-        "memory": training.memory_tables(digest.named),
-        "training": training.table(digest.named),
+        "shown": sections(digest),
         "survey": survey,
         "shows_matrix": not survey and sum(map(len, digest.matrix.values())) > 1,
         "data": "" if survey else packed(digest),
