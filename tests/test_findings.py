@@ -102,3 +102,4 @@ def test_every_page_can_be_run_and_is_linked():
     assert len(every) >= 10
     overview = (ROOT / "docs/findings.md").read_text()
     assert [one.name for one in every if f"(findings/{one.name}.md)" not in overview] == []
+    assert f"{len(every)} defects of " in overview
