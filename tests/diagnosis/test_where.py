@@ -63,6 +63,16 @@ def test_the_verdicts_of_the_tables_tell_the_condition(condition):
     assert found.fails == sum(one.failed for one in tried(DEFECTS[condition]))
 
 
+def test_of_blocks_that_all_failing_cases_leave_unfilled_the_smallest_is_named():
+    """A kernel that aborts is run no more after a few cases: it was said to fail where K is no multiple of 16, because
+    that is the first by the alphabet, and no case had told 16 from 8."""
+    sizes = {1: True, 10: True, 65: True, 84: True, 3: True} | dict.fromkeys((64, 128, 192, 256), False)
+    texts = {f"n2 c{c} h9 w9 k{k} r1 s1": failed for k, failed in sizes.items() for c in (32, 33, 40)}
+    variant = Variant("fp32", "nchw", "fixed")
+    (found,) = where(Tried(parse(text), variant, failed) for text, failed in texts.items())
+    assert str(found) == "K not a multiple of 8"
+
+
 @pytest.mark.parametrize("condition", DEFECTS)
 def test_with_few_cases_problems_are_run_that_decide(condition):
     """On problems that nobody has seen the condition says what fails."""
