@@ -21,6 +21,7 @@ from conformance.problems import PROBLEMS, Problem, Variant, at_level
 from conformance.problems.parameters import cost
 from conformance.problems.ranking import PROGRAMS, SMOKE_CASES, Row
 from conformance.problems.table import applies
+from conformance.storage import parse
 
 NATURAL = "natural"
 ENOUGH_RESULTS = 64
@@ -32,7 +33,6 @@ SMALL = 1 << 16
 
 
 AT_SMOKE: tuple[Callable[[Any, Variant], bool], ...] = (
-    lambda geometry, variant: bool(variant.storage),
     lambda geometry, variant: variant.distribution == "shifted" and geometry.count > 1000,
     # whole numbers repeat within a window
     lambda geometry, variant: (
@@ -43,9 +43,20 @@ AT_SMOKE: tuple[Callable[[Any, Variant], bool], ...] = (
         geometry.n > 4 and geometry.n % 4 != 0 and min(geometry.c, *geometry.window, *geometry.output_size) > 1
     ),
 )  # fmt: skip
-"""What a kernel that takes it meets at smoke, though the ranking has it further down: operands that are views,
-statistics of shifted data beyond the blocks that sums are made of, ties in the commonest window of max pooling in
-channels last, and the tail of a batch."""
+"""What a kernel that takes it meets at smoke, though the ranking has it further down: statistics of shifted data beyond
+the blocks that sums are made of, ties in the commonest window of max pooling in channels last, and the tail of a
+batch."""
+VIEWS = (
+    ("other-format",),
+    ("crop", "strided"),
+    ("channels", "chunk"),
+    ("rows", "far-rows", "transposed"),
+    ("reversed",),
+    ("expanded", "expanded-channels"),
+    ("expanded-columns", "expanded-all"),
+    ("offset-1", "offset-2", "offset-4", "align-16"),
+)
+"""Kinds of storage that the same mistakes read wrongly: at smoke each operand lies in one of each."""
 
 
 class Budget(NamedTuple):
@@ -143,7 +154,9 @@ def share(
             if place < usual and (given.programs is None or program in programs):
                 natural.offer(place, problem, variant)
     if given.programs is None:
-        for place, variant in _brought_forward(declared, rows[:usual], pairs, first):
+        by_size = sorted(enumerate(rows[:usual]), key=lambda row: cost(row[1][0].geometry)[1])
+        forward = chain(_brought_forward(declared, by_size, pairs, first), _views(declared, by_size, pairs, first))
+        for place, variant in forward:
             if variant not in found[place]:
                 found[place].append(variant)
                 natural.offer(place, rows[place][0], variant)
@@ -219,13 +232,12 @@ def _spread(
 
 def _brought_forward(
     declared: Declared,
-    rows: Sequence[Row],
+    by_size: Sequence[tuple[int, Row]],
     pairs: Sequence[tuple[str, str]],
     first: Sequence[tuple[Problem, Variant]],
 ) -> Iterator[tuple[int, Variant]]:
-    """Cases of `AT_SMOKE` of which none is among the `first`, those of smoke: of the rows, small ones before others, or
-    else of a row's problem in a dtype and layout of the kernel. The same at each level."""
-    by_size = sorted(enumerate(rows), key=lambda row: cost(row[1][0].geometry)[1])
+    """Cases of `AT_SMOKE` of which none is among the `first`, those of smoke: of the rows with their places, small ones
+    before others, or else of a row's problem in a dtype and layout of the kernel. The same at each level."""
     for holds in AT_SMOKE:
         if any(holds(problem.geometry, variant) for problem, variant in first):
             continue
@@ -240,13 +252,54 @@ def _brought_forward(
         suited = (
             (place, variant)
             for place, problem, variant in chain(of_rows, of_kernel)
-            if holds(problem.geometry, variant)
-            and variant.suits(declared.operator, problem.geometry)
-            and (variant.dtype, variant.layout) in pairs
-            and declared.takes(problem, variant)
-            and not declared.lacks(variant)
+            if holds(problem.geometry, variant) and _is_suited(declared, problem, variant, pairs)
         )
         yield from islice(suited, 1)
+
+
+def _views(
+    declared: Declared,
+    by_size: Sequence[tuple[int, Row]],
+    pairs: Sequence[tuple[str, str]],
+    first: Sequence[tuple[Problem, Variant]],
+) -> Iterator[tuple[int, Variant]]:
+    """Cases whose operands lie in `VIEWS` that they lie in nowhere among the `first`: of the rows with their places the
+    one that adds most, the smallest of equal ones, until none adds any. The same at each level."""
+    seen = {view for problem, variant in first for view in _views_of(problem, variant)}
+    stored = [
+        (place, variant, _views_of(problem, variant))
+        for place, (problem, variants) in by_size
+        for variant in variants
+        if variant.storage and _is_suited(declared, problem, variant, pairs)
+    ]
+    while stored := [(place, variant, views) for place, variant, views in stored if views - seen]:
+        place, variant, views = max(stored, key=lambda one: len(one[2] - seen))
+        seen |= views
+        yield place, variant
+
+
+@cache
+def _views_of(problem: Problem, variant: Variant) -> frozenset[tuple[str, int]]:
+    """The operands that lie in one of `VIEWS`, each with the number of that; none where an axis has one element, whose
+    stride says nothing."""
+    if min(problem.geometry.n, problem.geometry.c, *problem.geometry.size) == 1:
+        return frozenset()
+    return frozenset(
+        (operand, number)
+        for operand, kind in parse(variant.storage).items()
+        for number, kinds in enumerate(VIEWS)
+        if kind in kinds
+    )
+
+
+def _is_suited(declared: Declared, problem: Problem, variant: Variant, pairs: Sequence[tuple[str, str]]) -> bool:
+    """Whether a kernel takes a case, in one of the `pairs` of dtype and layout that are asked for."""
+    return (
+        (variant.dtype, variant.layout) in pairs
+        and variant.suits(declared.operator, problem.geometry)
+        and declared.takes(problem, variant)
+        and not declared.lacks(variant)
+    )
 
 
 def _further(
