@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from conformance import Implementation, numpy_arrays
@@ -45,6 +48,15 @@ CEILINGS = Ceilings(1e12, 1e10, "given")
 def source(name: str = "acme", body: str = "return y", **changes: str) -> str:
     """The text of a file with an implementation, right unless `changes` say otherwise."""
     return MODULE.format(name=name, body=body, **{"head": "", "construct": "", "declares": "", "tail": ""} | changes)
+
+
+def results(records: Path) -> Counter[str]:
+    """The records of a run in any order, without what differs from one run to the next: times, and what was printed."""
+    found = Counter[str]()
+    for line in map(json.loads, records.read_text().splitlines()):
+        if line["kind"] not in ("header", "footer"):
+            found[json.dumps({k: v for k, v in line.items() if k not in ("seconds", "printed")}, sort_keys=True)] += 1
+    return found
 
 
 def case_of(

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,17 @@ from typing import Any
 import msgspec
 import pytest
 
+from conformance.diagnosis.where import WorkLeft
 from conformance.execution.workers import MAX_CRASHES
+from conformance.operators import parse
+from conformance.problems.table import DECIDING
 from conformance.reporting.evidence import RunEvidence
 from conformance.reporting.groups import group, located
 from conformance.reporting.kernel_verdicts import kernel_verdicts
 from conformance.reporting.tally import Tally
 from conformance.results import schema
 from tests.conftest import ROOT
-from tests.kit import source
+from tests.kit import results, source
 from tests.report_samples import as_read, failed, sample
 
 PROBLEMS = [
@@ -185,12 +189,38 @@ def test_the_condition_of_what_one_operator_raises_is_none_of_another_one():
     }
 
 
-def smoke(folder: Path, body: str) -> subprocess.CompletedProcess[str]:
-    """A run of a kernel."""
+def test_problems_that_were_run_to_find_out_where_are_counted_apart():
+    """How many there are was said among the cases of the level: "30 of 142 fail", and "22 of 127" on a busy machine."""
+    records = run(lambda text, dtype: "u2" in text)
+    failing = [one for one in records if one.status == "fail"]
+    more = [msgspec.structs.replace(one, problem=DECIDING + one.descriptor) for one in records[:9]]
+    tally, evidence = Tally(), RunEvidence([*records, *more])
+    for record in (*records, *more):
+        tally.add(record)
+    (verdict,) = kernel_verdicts(tally, group([*records, *more], evidence), evidence)
+    assert (verdict.failed, verdict.ran) == (len(failing), len(records))
+    (one,) = group([*records, *more], evidence)
+    assert one.cases == len(failing)
+    assert len(one.records) > len(failing), "they are evidence all the same"
+    (alone,) = group([msgspec.structs.replace(failing[0], problem=DECIDING + "n1")])
+    assert alone.counted == "only in 1 more problem"
+
+
+def test_how_many_problems_are_run_to_find_out_where_depends_on_their_work_alone():
+    small, large = parse(PROBLEMS[0]), parse("n1 c2 h70001 w1 k2 r1 s1")
+    work = WorkLeft()
+    assert all(work.covers(small) for _ in range(1000))
+    covered = sum(work.covers(large) for _ in range(1000))
+    assert 30 < covered < 1000
+    assert work.covers(small), "what is too large leaves room for what is not"
+
+
+def smoke(folder: Path, body: str, *options: str, before: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+    """A run of a kernel; `before` is what the command is run by."""
     (folder / "acme.py").write_text(source(body=body))
     asked = "--operator conv_forward --layout nchw --distribution fixed --level smoke -p no:cacheprovider -n2"
     return subprocess.run(
-        [sys.executable, "-m", "conformance", "run", "acme.py", *asked.split()],
+        [*before, sys.executable, "-m", "conformance", "run", "acme.py", *asked.split(), *options],
         cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT), "GITHUB_ACTIONS": "true"}, capture_output=True,
         text=True, check=False,
     )  # fmt: skip
@@ -230,7 +260,31 @@ def test_a_run_decides_by_problems_of_its_own(tmp_path: Path):
     said = re.search(r"^acme: .*, (\d+) cases; (\d+) more problems run to find out where$", run.stdout, re.MULTILINE)
     assert said, run.stdout
     cases, decided = map(int, said.groups())
-    assert fails <= cases
+    assert fails <= cases + decided
     assert decided > 0
     assert re.search(rf"^acme conv_forward fp32: \d+ of \d+ fail: .*where {condition} \(", run.stdout, re.MULTILINE)
     assert run.returncode == 1
+
+
+BUSY = "while True: pass"
+
+
+def test_a_busy_machine_changes_no_verdict_and_no_word(tmp_path: Path):
+    """It stopped looking for where the kernel fails after 20 seconds."""
+    body = "return y * 2 if groups > 1 and max(stride) > 1 else y"
+    quiet = smoke(tmp_path, body, "--records=quiet.jsonl").stdout
+    busy = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(2)]
+    try:
+        loaded = smoke(tmp_path, body, "--records=busy.jsonl", before=("nice",)).stdout
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+    assert words(loaded) == words(quiet)
+    assert results(tmp_path / "busy.jsonl") == results(tmp_path / "quiet.jsonl")
+
+
+def words(output: str) -> list[str]:
+    """The lines of the summary, without times."""
+    summary = output[output.index("= conformance =") :]
+    return re.sub(r" \((\d+ min )?\d+ s\)", "", summary).splitlines()

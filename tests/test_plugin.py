@@ -101,7 +101,10 @@ def test_what_is_declared_not_to_be_done_is_no_test(project: Project):
     """Nor is it counted where tests are chosen by name. That workers count it once, a parallel run shows below."""
     project.kernel(declares=", when=lambda p: p.groups > 1")
     project.kernel("right")
-    assert project.run().statuses == {"unsupported": 1, "pass": 1}
+    outcome = project.run()
+    assert outcome.statuses == {"unsupported": 1, "pass": 1}
+    (absence,) = (record for record in outcome.records if record["status"] == "unsupported")
+    assert "distribution" not in absence, "it is no behaviour check"
     assert project.run("-k", "right").statuses == {"pass": 1}
 
 

@@ -73,7 +73,7 @@ def every_kind() -> list[AnyRecord]:
         build.record(case(), verify(case())),
         build.record(case("special"), wrong),
         build.behaviour_record(case(), Verdict("pass", facts=FACTS), "calls_repeat"),
-        build.behaviour_record(ABSENCE, Verdict("unsupported"), "calls_repeat"),
+        build.absence_record(ABSENCE, "calls_repeat"),
         trained(),
         build.absence_record(ABSENCE),
         build.broken_record("impls/b.py", "SyntaxError"),

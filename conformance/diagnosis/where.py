@@ -34,7 +34,7 @@ from conformance.diagnosis.traits import Traits, parameter
 from conformance.layouts import layouts_of
 from conformance.problems import Variant
 from conformance.problems.drawn import THIN, drawn
-from conformance.problems.parameters import SIMPLEST, parameters
+from conformance.problems.parameters import SIMPLEST, cost, parameters
 
 FEWEST = 3
 """Failing cases without which nothing is said."""
@@ -50,6 +50,9 @@ POOL = 250
 """Problems that are drawn to choose from."""
 SHOWABLE = 30
 """Failing cases among which one is looked for that passes with one parameter changed."""
+MAX_WORK = 1 << 28
+"""Floating-point operations and elements of the problems that are run for a kind of failure. Not seconds: on a busy
+machine fewer problems were run, another condition was found, and the run said other words."""
 TELLING = 0.1
 """Least share of the weight of these that a problem must part from the rest to be run for that."""
 
@@ -165,6 +168,21 @@ def _below(literal: Literal, condition: Condition, tried: Iterable[Tried]) -> in
     rest = tuple(one for one in condition if one is not literal)
     sizes = (t.traits.sizes.get(literal.name, 0) for t in tried if not t.failed and holds(rest, t.traits))
     return max((size for size in sizes if literal.least and size < literal.least), default=0)
+
+
+class WorkLeft:
+    """What is left of `MAX_WORK` for one kind of failure."""
+
+    def __init__(self) -> None:
+        self._left = MAX_WORK
+
+    def covers(self, geometry: Any) -> bool:
+        """Whether a problem may still be run; if so, it is counted."""
+        work = sum(cost(geometry))
+        if work > self._left:
+            return False
+        self._left -= work
+        return True
 
 
 class _Search:

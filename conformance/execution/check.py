@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from conformance.diagnosis.nearby import Tried
-from conformance.diagnosis.where import FEWEST, said, where
+from conformance.diagnosis.where import FEWEST, WorkLeft, said, where
 from conformance.dtypes import DECLARABLE
 from conformance.execution.case import Case, absence_reason
 from conformance.execution.implementation_names import base_of, load_named, vary
@@ -40,9 +39,6 @@ from conformance.problems.parameters import cost
 from conformance.problems.table import applies, determines
 from conformance.resources import IMPLS
 from conformance.storage import StorageError, parse, written
-
-MAX_SECONDS = 20.0
-"""That problems are run for to find out where else a kernel fails."""
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
@@ -150,10 +146,10 @@ class CheckResult:
         """
         if self.status != "fail" or self.reason.startswith(DIFFERS):
             return ""
-        case, end = self.case, time.monotonic() + MAX_SECONDS
+        case, work = self.case, WorkLeft()
 
         def fails(geometry: Geometry, variant: Variant) -> bool | None:
-            if time.monotonic() > end or not variant.suits(case.operator.name, geometry):
+            if not variant.suits(case.operator.name, geometry) or not work.covers(geometry):
                 return None
             verdict = verify(replace(case, problem=typed(geometry.descriptor), variant=variant, explained=False))
             return verdict.status == "fail" if verdict.status in ("pass", "fail") else None

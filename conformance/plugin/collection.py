@@ -13,7 +13,6 @@ from conformance.checks import CHECKS
 from conformance.checks.state import calls_are_right_later
 from conformance.execution.case import Absence, Case
 from conformance.execution.required import Demand, VerificationDemand
-from conformance.execution.status import Verdict
 from conformance.implementations.devices import DEVICES
 from conformance.plugin import options, recording
 from conformance.plugin.recording import ABSENCES, TESTS, encoded, publish
@@ -146,7 +145,7 @@ class Collection:
     def _absences(self) -> Iterator[Record]:
         """The records of what is not here, without what the resumed records have."""
         for (absence, check), cases in self._absent.items():
-            found = build.behaviour_record(replace(absence, cases=cases), Verdict(absence.status), *check or ("",))
+            found = build.absence_record(replace(absence, cases=cases), *check)
             if not self._run.recorded or not self._is_recorded(recording.key_of(found)):
                 yield recording.of_run(self._config, found)
 

@@ -101,9 +101,7 @@ def measure_time(request: pytest.FixtureRequest, benchmark: Any) -> Callable[[Ca
 
 def _conclude_absence(request: pytest.FixtureRequest, absence: Absence, check: str = "") -> None:
     """The same where there is nothing to run."""
-    verdict = Verdict(absence.status, absence.reason)
-    record = build.behaviour_record(absence, verdict, check) if check else build.absence_record(absence)
-    _conclude(request, verdict, record)
+    _conclude(request, Verdict(absence.status, absence.reason), build.absence_record(absence, check))
 
 
 def _conclude(request: pytest.FixtureRequest, verdict: Verdict, record: Record) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-import time
 import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
+from conformance.diagnosis.where import WorkLeft
 from conformance.execution.case import Case
 from conformance.execution.status import brief
 from conformance.execution.verify import verify
@@ -30,7 +30,7 @@ from conformance.problems import Problem, Variant
 from conformance.problems.table import DECIDING
 from conformance.reporting import github, modules, report_command, terminal, training
 from conformance.reporting.evidence import RunEvidence, Verified
-from conformance.reporting.failures import is_not_run
+from conformance.reporting.failures import is_deciding, is_not_run
 from conformance.reporting.groups import Group, amount, described, group, located
 from conformance.reporting.kernel_verdicts import KernelVerdict, kernel_verdicts, total
 from conformance.reporting.page.model import ReportError
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
 MAX_WHOLE, MAX_GROUPS = 3, 10
 """Groups of an implementation whose smallest case is shown with all that is known of it; groups that are shown."""
-MAX_SECONDS = 20.0
-"""That problems are run for to decide where a group fails."""
 NOTHING = "NOTHING WAS VERIFIED"
 
 
@@ -97,8 +95,8 @@ class Summary:
             self._own.append(record)
         with self._evidence.explaining(f"{record.implementation} {described(record)}"):
             self._evidence.add(record)
-        self._deciding[record.implementation] += record.problem.startswith(DECIDING)
-        if uncounted := record.cases - (report is not None):
+        self._deciding[record.implementation] += is_deciding(record)
+        if not is_deciding(record) and (uncounted := record.cases - (report is not None)):
             self._counted.append((record, uncounted))
 
     def _tell(self, line: str, error: Exception) -> None:
@@ -123,17 +121,19 @@ class Summary:
                     self._evidence.decide(one.records, self._verifier(implementation, one.smallest.operator, take))
 
     def _verifier(self, implementation: Implementation, operator: str, take: Callable[[Record], None]) -> Verified:
-        """Verifies drawn problems until the time is up."""
-        run, workers, end = self._run, self._run.workers, time.monotonic() + MAX_SECONDS
+        """Verifies problems as far as the work that there is for a group of failures covers them."""
+        run, workers, work = self._run, self._run.workers, WorkLeft()
         assert workers is not None
 
         def verified(geometry: Any, variant: Variant) -> Record | None:
-            if time.monotonic() > end or not (takes(operator, geometry) and variant.suits(operator, geometry)):
+            if not (takes(operator, geometry) and variant.suits(operator, geometry)):
                 return None
             try:
                 if not implementation.supports(operator, geometry, variant.dtype, variant.layout):
                     return None
             except ImplementationError:  # it has crashed too often to be asked
+                return None
+            if not work.covers(geometry):
                 return None
             problem = Problem(DECIDING + geometry.descriptor.replace(" ", "_"), geometry, "standard", (variant,))
             selection = run.selection

@@ -13,8 +13,7 @@ from conformance.diagnosis.where import FEWEST, TRIES, Runs, Where, where
 from conformance.explaining import Tell, explaining
 from conformance.operators import GeometryError, parse
 from conformance.problems import Variant
-from conformance.problems.table import DECIDING
-from conformance.reporting.failures import ORDINARY, by_storage, differs, is_not_run, is_wrong, signature
+from conformance.reporting.failures import ORDINARY, by_storage, differs, is_deciding, is_not_run, is_wrong, signature
 from conformance.results.schema import Record
 
 Verified = Callable[[Any, Variant], Record | None]
@@ -65,7 +64,7 @@ class RunEvidence:
         failing = _telling(records)
         if failing and wrongly:
             failing = [*self._wrong[first.implementation, first.operator]]
-        if any(map(_is_drawn, failing)):
+        if any(map(is_deciding, failing)):
             return  # it has been done: of wrong results on this operator, or by a run that is continued
         if not wrongly and len(failing) > TRIES and not self._passed[first.implementation, first.operator]:
             return  # it always raises, often because of the machine
@@ -119,14 +118,10 @@ def _telling(records: Sequence[Record]) -> list[Record]:
     return [one for one in records if one.operator == first.operator and not one.check and not is_not_run(one)]
 
 
-def _is_drawn(record: Record) -> bool:
-    return record.problem.startswith(DECIDING)
-
-
 def _comparable(failing: Sequence[Record], passed: Sequence[Record]) -> Iterator[Tried]:
     """The cases of which one says something about the other: a mistake that shows on ordinary inputs can be hidden by
     others, and what fails on special inputs alone passes on ordinary ones."""
-    given = [one for one in failing if not _is_drawn(one)] or failing  # others were run because they are like these
+    given = [one for one in failing if not is_deciding(one)] or failing  # others were run because they are like these
     found = {one.distribution for one in given}
     ordinary = found & ORDINARY
     distributions = {"fixed"} if "fixed" in ordinary else ordinary or found | {"fixed"}

@@ -10,6 +10,7 @@ from functools import lru_cache
 from conformance.diagnosis.diagnose import AFFORDABLE
 from conformance.execution.nondeterminism import DIFFERS
 from conformance.operators import OPERATORS, GeometryError, parse, takes
+from conformance.problems.table import DECIDING
 from conformance.results.schema import Record
 from conformance.storage import KINDS, StorageError
 from conformance.storage import parse as parse_storage
@@ -48,6 +49,11 @@ def is_crash(record: Record) -> bool:
 def is_not_run(record: Record) -> bool:
     """Whether a case was left out because others had crashed."""
     return record.reason.startswith(_NOT_RUN)
+
+
+def is_deciding(record: Record) -> bool:
+    """Whether it is of a problem that was run to find out where a kernel fails."""
+    return record.problem.startswith(DECIDING)
 
 
 def is_of_another_dtype(record: Record) -> bool:

@@ -41,6 +41,7 @@ from conformance.reporting.failures import (
     exceeded,
     is_affordable,
     is_crash,
+    is_deciding,
     is_not_run,
     is_of_another_dtype,
     is_wrong,
@@ -73,6 +74,7 @@ class Group:
     cause        the known mistake that explains them; empty where none does
     text         the cause, or how the smallest case failed
     records      the smallest case first; those that the group is of before those attributed to it
+    cases        of the level, without the problems that were run to find out where it fails
     attributed   how many of the cases are attributed
     operators    those of most cases first
     where        the condition that tells the wrong results from what passes, or two, where they make the group
@@ -101,7 +103,8 @@ class Group:
     @property
     def counted(self) -> str:
         """Its cases, and who else has them."""
-        return many(self.cases, "case") + (f", also of {', '.join(self.also)}" if self.also else "")
+        fails = many(self.cases, "case") if self.cases else f"only in {many(len(self.records), 'more problem')}"
+        return fails + (f", also of {', '.join(self.also)}" if self.also else "")
 
     @property
     def smallest(self) -> Record:
@@ -261,14 +264,14 @@ class _Sorting:
 def _group(held: list[Record], attributed: list[Record], cause: str, where: tuple[Where, ...]) -> Group:
     cases: Counter[str] = Counter()
     for record in (*held, *attributed):
-        cases[record.operator] += record.cases
+        cases[record.operator] += _cases(record)
     return Group(
         implementation=held[0].implementation,
         cause=cause,
         text=cause or _text(held),
         records=[*held, *sorted(attributed, key=size)],
         cases=cases.total(),
-        attributed=sum(record.cases for record in attributed),
+        attributed=sum(map(_cases, attributed)),
         operators=tuple(name for name, _ in cases.most_common()),
         where=where,
     )
@@ -278,9 +281,14 @@ def _ungrouped(records: list[Record]) -> Group:
     """All failures of an implementation, where their causes could not be looked for, by how the first one failed."""
     cases: Counter[str] = Counter()
     for record in records:
-        cases[record.operator] += record.cases
+        cases[record.operator] += _cases(record)
     first = records[0]
     return Group(first.implementation, "", first.headline, records, cases.total(), 0, (*cases,))
+
+
+def _cases(record: Record) -> int:
+    """How many cases of the level a record stands for."""
+    return 0 if is_deciding(record) else record.cases
 
 
 def _together(groups: list[Group]) -> list[Group]:

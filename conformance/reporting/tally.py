@@ -10,7 +10,7 @@ from conformance.contract import Contract, ContractError
 from conformance.implementations.implementation import NOT_IMPLEMENTED
 from conformance.operators import OPERATORS, GeometryError, parse
 from conformance.reporting.accuracy import AccuracyProfile
-from conformance.reporting.failures import is_not_run
+from conformance.reporting.failures import is_deciding, is_not_run
 from conformance.results.schema import CaseRecord, CheckRecord, Record, Work
 
 RAN = ("pass", "fail", "error", "waived")
@@ -81,7 +81,10 @@ class Tally:
         """(implementation, operator) -> errors that are none of their own: others had crashed."""
 
     def add(self, record: Record, name: str = "") -> None:
-        """Count one record, for its implementation unless another name is given."""
+        """Count one record, for its implementation unless another name is given. Problems that were run to find out
+        where a kernel fails are none of the level: how many there are says nothing of the kernel."""
+        if is_deciding(record):
+            return
         name, status, cases = name or record.implementation, record.status, record.cases
         self.cells[name, record.operator][status] += cases
         self.devices[record.device][status] += cases

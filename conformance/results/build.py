@@ -42,18 +42,17 @@ def record(case: Case, verdict: Verdict) -> CaseRecord:
     return CaseRecord(**_attempt(case, verdict))
 
 
-def behaviour_record(case: Case | Absence, verdict: Verdict, check: str) -> CheckRecord | AbsenceRecord:
+def behaviour_record(case: Case, verdict: Verdict, check: str) -> CheckRecord:
     """The record of a behaviour check: the same, with the check's name and what it measured."""
-    if isinstance(case, Absence):
-        return msgspec.structs.replace(absence_record(case), distribution=BEHAVIOUR, check=check)
     fields = _attempt(case, verdict)
     facts = verdict.facts or Facts()
     return CheckRecord(**fields | {"check": check, "facts": facts, "command": f"{case.selection} -k {check}"})
 
 
-def absence_record(absence: Absence) -> AbsenceRecord:
-    """The record of cases that could not be attempted, counted together."""
-    return AbsenceRecord(schema=SCHEMA, versions=versions(), **asdict(absence))
+def absence_record(absence: Absence, check: str = "") -> AbsenceRecord:
+    """The record of cases that could not be attempted, counted together; of a behaviour check if there is one."""
+    distribution = BEHAVIOUR if check else ""
+    return AbsenceRecord(schema=SCHEMA, versions=versions(), check=check, distribution=distribution, **asdict(absence))
 
 
 def broken_record(path: str, reason: str) -> BrokenRecord:
