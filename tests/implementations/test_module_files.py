@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -254,14 +255,43 @@ def test_module_without_running_statistics_is_asked_for_none(tmp_path: Path):
     assert forward(path, NORM, "conv_bn").status == "fail"
 
 
-def test_cumulative_average_is_unsupported_and_all_else_of_the_module_is_verified(tmp_path: Path):
-    path = written(tmp_path, pair("nn.BatchNorm2d(num_features, momentum=None)", "num_features", "2, 4, 5, 6", "[4]"))
-    assert adapted(path).problem == f"{NORM} run0"
-    assert forward(path, f"{NORM} run0", "conv_bn").passed
-    assert check(only(path), NORM, operator="conv_bn_backward").passed
-    assert check(only(path), NORM, operator="conv_bn_inference").passed
-    assert forward(path, NORM, "conv_bn").status == "unsupported"
-    assert refusal(path, NORM) == "momentum=None is a cumulative average, which no problem can say"
+COUNTS = "self.layer, self.calls = nn.BatchNorm2d(num_features, momentum=momentum), 0"
+MOVES = (
+    "self.calls += 1\n        n = self.layer\n        return F.batch_norm(x, n.running_mean, n.running_var, n.weight, "
+    "n.bias, self.training, {} if n.momentum is None else n.momentum)"
+)
+
+
+@pytest.mark.parametrize(
+    "layer", ["BatchNorm2d(num_features, momentum=None)", "BatchNorm2d(num_features, 1e-5, momentum)"]
+)
+def test_cumulative_average_is_that_of_several_calls(tmp_path: Path, layer: str):
+    """A kernel that took None for 0.1 was right at its own shape, and passed 386 of 386: it was asked with numbers."""
+    takes = "num_features, momentum=None" if layer.endswith("momentum)") else "num_features"
+    path = written(tmp_path, pair(f"nn.{layer}", takes, "2, 4, 5, 6", "[4]"))
+    assert adapted(path).problem == f"{NORM} mom50"
+    for momentum in ("", " mom20", " mom25", " mom50", " mom100"):
+        assert forward(path, NORM + momentum, "conv_bn").passed
+    for direction in ("forward", "inference", "backward"):
+        assert check(only(path), f"{NORM} mom50", operator=f"conv_bn_{direction}").passed
+    told = "" if layer.endswith("momentum)") else "momentum=None is a cumulative average, of one to ten calls"
+    assert refusal(path, f"{NORM} mom30") == told
+
+
+@pytest.mark.parametrize(
+    ("factor", "wrong"),
+    [("1 / self.calls", ()), ("0.1", (50, 100)), ("1.0", (10, 50)), ("1 / max(1, self.calls - 1)", (10, 50))],
+)
+def test_kernel_of_another_average_is_wrong_at_its_own_shape(tmp_path: Path, factor: str, wrong: Sequence[int]):
+    takes = "num_features, momentum=None"
+    reference = module(
+        "Model", "self.layer = nn.BatchNorm2d(num_features, momentum=momentum)", "return self.layer(x)", takes
+    )
+    kernel = module("ModelNew", COUNTS, MOVES.format(factor), takes)
+    path = written(tmp_path, HEAD + reference + kernel + inputs("2, 4, 5, 6", "[4]"))
+    for percent in (10, 50, 100):
+        assert forward(path, f"{NORM} mom{percent}", "conv_bn").status == ("fail" if percent in wrong else "pass")
+    assert forward(path, f"{NORM} mom30", "conv_bn").passed
 
 
 BARE_CONV = (

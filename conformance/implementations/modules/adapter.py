@@ -237,10 +237,8 @@ def _problem(maker: layers.Maker, x: torch.Tensor) -> Any:
         eps, momentum = values.pop("eps"), values.pop("momentum")
         values = {"window": (1,) * rank} | values | {"bias": False}
         values["eps_digits"] = round(-math.log10(eps)) if eps > 0 else 0
-        if momentum is None:  # a cumulative average: the problem has none
-            values["running"] = False
-        else:
-            values["momentum_percent"] = round(100 * momentum)
+        # of a cumulative average the second call, in which it is neither the batch's nor torch's default of 0.1
+        values["momentum_percent"] = round(100 * (0.5 if momentum is None else momentum))
         if eps not in [float(f"1e-{digits}") for digits in range(1, 10)]:
             raise Unsupported(f"its eps is {eps}; problems have 0.1, 0.01 to 1e-09")
         if momentum not in (None, *(percent / 100 for percent in range(101))):

@@ -59,6 +59,9 @@ NAMED = {"bias": "bias", "affine": "gamma and beta", "running": "running statist
 """What these are in a module."""
 READ, MOVED = "read", "moved"
 """What a problem asks of running statistics, if anything: to normalise with them, or to leave new ones."""
+AVERAGED = {1 / calls: calls for calls in (1, 2, 4, 5, 10)}
+"""Momentum -> the call of a module in which a cumulative average (`momentum=None`) moves by as much. Others are no
+whole percent, or come after many calls."""
 RETURNED = "return_indices"
 """The argument of a layer by which it returns more than values."""
 
@@ -240,6 +243,12 @@ class Maker:
         self._lacks, self._known = words, {}
         self.layer = replace(self.layer, values={**self.layer.values, **dict.fromkeys(words, False)})
 
+    def averaged(self, values: Values) -> int:
+        """The call of a module that a problem asks for, where its own reference keeps a cumulative average; else 0.
+        What a module does with None was never seen where a number stood for it."""
+        cumulative = values.get("running") == MOVED and self.layer.values.get("momentum", 0) is None
+        return AVERAGED.get(values["momentum"], 0) if cumulative else 0
+
     def express(self, values: Values) -> dict[str, Any]:
         """The reference's arguments for a problem. Raises Unsupported with what these, or the class's, cannot say."""
         key = tuple(values.items())
@@ -278,6 +287,9 @@ class Maker:
                 if any(before != after for before, after in value):
                     raise Unsupported("padding differs between the sides of an axis")
                 value = tuple(before for before, _ in value)
+            if word == "momentum" and self.averaged(values):
+                found[name] = None
+                continue
             of_class = self._taken.get(name, parameter).default
             if word == "stride" and values.get("window") == value and None is parameter.default is of_class:
                 found[name] = None  # the window; of a number what the class makes of None was never seen
@@ -303,8 +315,8 @@ class Maker:
             if word == "running":
                 if value and not has:
                     raise Unsupported("the reference keeps no running statistics")
-                if value == MOVED and made.values["momentum"] is None:
-                    raise Unsupported("momentum=None is a cumulative average, which no problem can say")
+                if value == MOVED and made.values["momentum"] is None and not self.averaged(values):
+                    raise Unsupported("momentum=None is a cumulative average, of one to ten calls")
                 continue
             spare = (word in SPARE and not value) or (word in ("c", "k", "momentum") and has is None)
             if has != value and not spare:
