@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -252,6 +253,17 @@ def test_module_that_leaves_switches_alone_passes_and_no_other_kernel_is_asked(t
     other = Implementation("acme")
     other.implements("conv_forward")(lambda x, w, bias: x)
     assert [*required(other, demand)] == []
+
+
+def test_switch_that_the_suite_itself_sets_is_none_that_a_call_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch, "seen", None, raising=False)
+    one = only(written(tmp_path, forward="torch.seen = torch.backends.mkldnn.enabled\n        return self.conv(x)"))
+    arrays: Any = one.arrays
+    with arrays.bare():
+        assert check(one, CONV, operator="conv_forward").passed
+    assert (vars(torch)["seen"], arrays.watch.changes, torch.backends.mkldnn.enabled) == (False, [], True)
+    assert check(one, CONV, operator="conv_forward").passed
+    assert (vars(torch)["seen"], arrays.watch.changes) == (True, [])
 
 
 def test_gradients_are_those_of_autograd_or_unsupported(tmp_path: Path):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from types import FunctionType
@@ -53,6 +53,12 @@ class ModuleArrays(TorchArrays):
     def launches(self) -> int | None:
         """How many of them have been launched; None where there are none."""
         return interpreter.launched() if self.counts_launches else None
+
+    @contextmanager
+    def bare(self) -> Iterator[None]:
+        """As of any torch kernels; the switch is none that a call has changed."""
+        with super().bare(), self.watch.knowing("backends.mkldnn.enabled"):
+            yield
 
     def switched(self, call: Callable[[], Any]) -> list[str]:
         """Return, in words, what a call and the import of the file change in the whole process."""
