@@ -163,6 +163,7 @@ class Adapter:
                     maker.lack(lacking(maker))
                     before.restored()  # or what the class changes is as it was when it is called
                     return maker
+                layers.require_alike(model)
                 has = ", ".join(dict.fromkeys(type(part).__name__ for part in model.modules() if part is not model))
                 why = f"its reference Model is not one layer and nothing else (it has {has or 'none'})"
             except Unsupported:
@@ -171,7 +172,7 @@ class Adapter:
                 why = f"its reference Model cannot be called: {described(error)}"
         raise Unsupported(
             f"cannot tell which operator {self._stem} is: {why}; declare it by a line such as `Model = nn.Conv2d` "
-            f"({MAPPED}, or a class of one of them)"
+            f"if that is what it computes ({MAPPED}, or a class of one of them)"
         )
 
 

@@ -84,12 +84,12 @@ class Layer:
         return [2, self.values.get("c", self.values.get("k", 3)), *size]
 
 
-def layer_of(model: nn.Module) -> Layer | None:
-    """The one layer of a model, or two; None where it has others. Raises Unsupported for a layer that does what no
-    problem can say."""
+def layer_of(model: nn.Module, *, derived: bool = False) -> Layer | None:
+    """The one layer of a model, or two; None where it has others. Classes that are `derived` from layers may stand for
+    them. Raises Unsupported for a layer that does what no problem can say."""
     parts = [part for part in model.modules() if not [*part.children()]]
     # a part of a class of the file's own may be the kernel; a model that is derived from a layer is one
-    types = [_type(part) if part is model else type(part) for part in parts]
+    types = [_type(part) if derived or part is model else type(part) for part in parts]
     known = [re.fullmatch(r"(\w+?)([123])d", cls.__name__ if is_torch(cls) else "") for cls in types]
     kinds = [match[1] if match else "" for match in known]
     if kinds not in ([kind] for kind in FAMILIES) and kinds != ["Conv", "BatchNorm"]:
@@ -147,7 +147,7 @@ def _sides(values: Values) -> tuple[tuple[int, int], ...]:
     return tuple((side, side) for side in values["padding"])
 
 
-def computes(model: nn.Module, layer: Layer) -> bool:
+def computes(model: nn.Module, layer: Layer, alike: Callable[[Any, Any], bool] = torch.equal) -> bool:
     """Whether a model computes its layer and nothing else, on a small image. Raises Unsupported where it returns no
     tensor."""
     x = torch.rand(layer.image(4), dtype=next((one.dtype for one in model.parameters()), torch.float32))
@@ -159,7 +159,22 @@ def computes(model: nn.Module, layer: Layer) -> bool:
     if not isinstance(returned, torch.Tensor) and not layer.returns_indices:
         raise Unsupported(f"its reference returns a {type(returned).__name__}, every operator a tensor")
     wanted, given = (tuple(one) if layer.returns_indices else (one,) for one in (y, returned))
-    return len(wanted) == len(given) and all(map(torch.equal, wanted, given))
+    return len(wanted) == len(given) and all(map(alike, wanted, given))
+
+
+def require_alike(model: nn.Module) -> None:
+    """Raises Unsupported where layers of a model are derived from those of torch and compute something else."""
+    like = layer_of(model, derived=True)
+    if like is None or computes(
+        model, like, lambda y, other: y.shape == other.shape and torch.allclose(y, other, atol=1e-4)
+    ):
+        return
+    for part in like.parts:
+        layer, own = _type(part).__name__, type(part)
+        if not is_torch(own):
+            raise Unsupported(
+                f"its reference is no nn.{layer}: {own.__name__} is derived from it, and computes something else"
+            )
 
 
 def required(cls: Any) -> list[str]:
