@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -347,6 +348,35 @@ def test_layer_that_no_operator_has_is_unsupported_with_that_reason(tmp_path: Pa
     why = adapted(written(tmp_path, pair(layer, "c, k, kernel_size", "2, 4, 8, 9", "[4, 6, 3]"))).unmapped
     assert said in why
     assert "cannot be called" not in why
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the tensors are on the device there")
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "torch.rand(2, 4, 9, 9).cuda()", "torch.rand(2, 4, 9, 9).cuda(0, non_blocking=True)",
+        "torch.rand(2, 4, 9, 9).to('cuda')", "torch.rand(2, 4, 9, 9).to(device='cuda:0', dtype=torch.float32)",
+        "torch.rand(2, 4, 9, 9).half().to(torch.device('cuda'), torch.float32)",
+        "torch.rand(2, 4, 9, 9, device='cuda')", "torch.tensor([1.0], device='cuda').expand(2, 4, 9, 9)",
+        "torch.empty_like(torch.rand(2, 4, 9, 9, device=torch.device('cuda')), device='cuda').normal_()",
+        "torch.rand(2, 4, 9, 9).to(0)", "nn.BatchNorm2d(4).cuda()(torch.rand(2, 4, 9, 9)).detach()",
+        "nn.BatchNorm2d(4).to('cuda')(torch.rand(2, 4, 9, 9)).detach()",
+    ],
+)  # fmt: skip
+def test_inputs_on_cuda_are_on_the_cpu_where_there_is_none(tmp_path: Path, asked: str):
+    """Their file's own shape was not verified: `Torch not compiled with CUDA enabled`."""
+    new = module("ModelNew", LAYER, takes=f"{TAKES}, device='cuda'").replace("bias=False", "bias=False, device=device")
+    text = (PROBLEM + new).replace("torch.rand(2, 4, 9, 9)", asked).replace("return [4,", "return [int(four()),")
+    four = "def four():\n    torch.cuda.synchronize()\n    return torch.ones(4, device='cuda').sum().cuda()\n"
+    path, wait = written(tmp_path, text + four), torch.cuda.synchronize
+    assert (adapted(path).unknown, adapted(path).problem) == ("", f"{CONV} u2")
+    assert forward(path, f"{CONV} u2").passed
+    arrays: Any = only(path).arrays
+    (x,) = arrays.own()[2]
+    assert (x.device.type, tuple(x.shape)) == ("cpu", (2, 4, 9, 9))
+    assert torch.cuda.synchronize is wait
+    with pytest.raises((AssertionError, RuntimeError)):
+        torch.ones(1, device="cuda")
 
 
 STANDARDISED = """

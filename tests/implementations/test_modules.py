@@ -559,7 +559,13 @@ OTHERWISE = "return self.conv2d(x)"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="it runs on the device there")
-@pytest.mark.parametrize("test", ["assert x.is_cuda, 'a tensor of CUDA'", f"if not x.is_cuda: {OTHERWISE}"])
+@pytest.mark.parametrize(
+    "test",
+    [
+        *("assert x.is_cuda, 'a tensor of CUDA'", f"if not x.is_cuda: {OTHERWISE}"),
+        "y = torch.empty((n, c, p, q), device='cuda'); torch.cuda.synchronize()",
+    ],
+)
 def test_kernel_behind_is_cuda_runs_in_the_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, test: str):
     """torch's own was verified in its place: 179 of 179 of a wrong kernel passed."""
     path, problem = interpreted(tmp_path, monkeypatch, test), "n2 c3 h9 w8 k3 r3 s3 u2 g3"

@@ -18,6 +18,7 @@ from conformance.implementations.errors import described
 from conformance.implementations.implementation import Adapted, Implementation, Unsupported
 from conformance.implementations.modules import interpreter, layers
 from conformance.implementations.modules.kernels import ModuleKernels, lacking
+from conformance.implementations.modules.no_cuda import as_if_cuda
 from conformance.implementations.modules.source import REFERENCE
 from conformance.implementations.modules.switches import Switches, Watch
 from conformance.operators.avg_pool.geometry import PoolGeometry
@@ -195,22 +196,25 @@ def _is_module(value: object) -> bool:
 def _given(defined: Mapping[str, Any]) -> layers.Given:
     """What a file gives its classes; nothing where it has no get_init_inputs."""
     function = defined.get("get_init_inputs")
-    return layers.Given.by(function()) if callable(function) else layers.Given()
+    with as_if_cuda():
+        return layers.Given.by(function()) if callable(function) else layers.Given()
 
 
 def _referred(cls: Any, reference: Any, given: layers.Given) -> nn.Module:
     """The reference, made with what the file gives; one of torch's layers of a file that gives nothing with any
     arguments."""
     told = given.to(cls, reference) if given else layers.Given([1] * len(layers.required(reference)))
-    made: nn.Module = reference(*told.args, **told.kwargs)
+    with as_if_cuda():
+        made: nn.Module = reference(*told.args, **told.kwargs)
     return made
 
 
 def _made(maker: layers.Maker, defined: Mapping[str, Any], arrays: Any, batch: int) -> tuple[Any, ...]:
     if arrays.watch.changes:  # they would be as the module leaves them while the reference is timed
         raise Unsupported("its calls change switches of the whole process")
-    inputs = [one[:batch].to(arrays.device) for one in defined["get_inputs"]()]
-    module = maker.cls(*maker.given.args, **maker.given.kwargs)
+    with as_if_cuda():
+        inputs = [one[:batch].to(arrays.device) for one in defined["get_inputs"]()]
+        module = maker.cls(*maker.given.args, **maker.given.kwargs)
     made = (
         one.to(arrays.device, inputs[0].dtype) for one in (module, _referred(maker.cls, maker.reference, maker.given))
     )
@@ -223,7 +227,7 @@ def _image(defined: Mapping[str, Any]) -> torch.Tensor:
     if not callable(given):
         raise Unsupported("the file has no get_inputs")
     try:
-        with torch.device("meta"):  # it may be large
+        with torch.device("meta"), as_if_cuda():  # it may be large
             found = [one for one in given() if isinstance(one, torch.Tensor)]
     except Exception as error:
         raise Unsupported(f"get_inputs raises {described(error)}") from None

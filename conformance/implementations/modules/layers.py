@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from conformance.implementations.implementation import Unsupported
+from conformance.implementations.modules.no_cuda import as_if_cuda
 
 Values = dict[str, Any]
 """Parameters of a problem by their words, see WORDS."""
@@ -279,8 +280,14 @@ class Maker:
 
     def make(self, arguments: Mapping[str, Any]) -> nn.Module:
         """A module."""
-        made: nn.Module = self.cls(**self._passed(arguments))
+        with as_if_cuda():
+            made: nn.Module = self.cls(**self._passed(arguments))
         return made
+
+    def without_memory(self, arguments: Mapping[str, Any]) -> nn.Module:
+        """The reference, on the meta device."""
+        with torch.device("meta"), as_if_cuda():
+            return self.reference(**arguments)
 
     def _default(self, name: str) -> Any:
         return self._own.get(name, self._parameters[name].default)
@@ -317,8 +324,7 @@ class Maker:
             found[name] = value
         self._passed(found)
         try:
-            with torch.device("meta"):
-                made = layer_of(self.reference(**found))
+            made = layer_of(self.without_memory(found))
         except Unsupported:
             raise
         except Exception as error:
