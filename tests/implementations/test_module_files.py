@@ -350,6 +350,23 @@ def test_layer_that_no_operator_has_is_unsupported_with_that_reason(tmp_path: Pa
     assert "cannot be called" not in why
 
 
+@pytest.mark.parametrize(
+    "returned",
+    [
+        "{'x': torch.rand(2, 4, 9, 9)}", "[[torch.rand(2, 4, 9, 9)], {'scale': None}]", "torch.rand(2, 4, 9, 9)",
+        "(torch.rand(2, 4, 9, 9), None)", "[torch.rand(int(torch.tensor(2.0).item()), 4, 9, 9)]",
+    ],
+)  # fmt: skip
+def test_inputs_may_have_names_and_be_computed(tmp_path: Path, returned: str):
+    named = PROBLEM.replace("forward(self, x)", "forward(self, x, scale=None)")
+    text = named.replace("[torch.rand(2, 4, 9, 9)]", returned) + "\nclass ModelNew(Model):\n    pass\n"
+    path = written(tmp_path, text)
+    assert (adapted(path).unknown, adapted(path).problem) == ("", f"{CONV} u2")
+    arrays: Any = only(path).arrays
+    kernel, reference, given = arrays.own()
+    assert torch.equal(*(one(*given) * 0 for one in (kernel, reference)))
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the tensors are on the device there")
 @pytest.mark.parametrize(
     "asked",

@@ -213,24 +213,37 @@ def _made(maker: layers.Maker, defined: Mapping[str, Any], arrays: Any, batch: i
     if arrays.watch.changes:  # they would be as the module leaves them while the reference is timed
         raise Unsupported("its calls change switches of the whole process")
     with as_if_cuda():
-        inputs = [one[:batch].to(arrays.device) for one in defined["get_inputs"]()]
+        inputs = layers.Given.by(defined["get_inputs"]())
         module = maker.cls(*maker.given.args, **maker.given.kwargs)
-    made = (
-        one.to(arrays.device, inputs[0].dtype) for one in (module, _referred(maker.cls, maker.reference, maker.given))
-    )
-    return *(torch.no_grad()(one.forward) for one in made), inputs
+
+    def there(one: Any) -> Any:
+        return one[:batch].to(arrays.device) if isinstance(one, torch.Tensor) else one
+
+    args, kwargs = [*map(there, inputs.args)], {name: there(one) for name, one in inputs.kwargs.items()}
+    dtype = _first_tensor(inputs).dtype
+    made = (one.to(arrays.device, dtype) for one in (module, _referred(maker.cls, maker.reference, maker.given)))
+    return *(partial(torch.no_grad()(one.forward), **kwargs) for one in made), args
 
 
 def _image(defined: Mapping[str, Any]) -> torch.Tensor:
-    """The first tensor that get_inputs returns. Raises Unsupported."""
+    """The first tensor that get_inputs returns, on the meta device where it can be. Raises Unsupported."""
     given = defined.get("get_inputs")
     if not callable(given):
         raise Unsupported("the file has no get_inputs")
-    try:
-        with torch.device("meta"), as_if_cuda():  # it may be large
-            found = [one for one in given() if isinstance(one, torch.Tensor)]
-    except Exception as error:
-        raise Unsupported(f"get_inputs raises {described(error)}") from None
+    for device in ("meta", "cpu"):  # it may be large, or look at numbers
+        try:
+            with torch.device(device), as_if_cuda():
+                returned = given()
+        except Exception as error:
+            why = f"get_inputs raises {described(error)}"
+        else:
+            return _first_tensor(layers.Given.by(returned))
+    raise Unsupported(why)
+
+
+def _first_tensor(inputs: layers.Given) -> torch.Tensor:
+    """Of what get_inputs returns. Raises Unsupported."""
+    found = [one for one in (*inputs.args, *inputs.kwargs.values()) if isinstance(one, torch.Tensor)]
     if not found:
         raise Unsupported("get_inputs returns no tensor")
     return found[0]

@@ -203,7 +203,9 @@ class Given:
 
     @classmethod
     def by(cls, returned: Any) -> Given:
-        """From what get_init_inputs returns: arguments, those by name, or a list of both kinds."""
+        """From what get_init_inputs or get_inputs returns: arguments, those by name, a list of both kinds, or one."""
+        if isinstance(returned, torch.Tensor) or not isinstance(returned, Iterable):
+            return cls([returned])
         if isinstance(returned, Mapping):
             return cls((), returned)
         returned = [*returned]
