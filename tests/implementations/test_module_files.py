@@ -350,6 +350,38 @@ def test_layer_that_no_operator_has_is_unsupported_with_that_reason(tmp_path: Pa
     assert "cannot be called" not in why
 
 
+OWN_CONV = (
+    "size = kernel_size if isinstance(kernel_size, tuple) else (kernel_size, kernel_size)\n        "
+    "self.filters, self.stride = nn.Parameter(torch.randn(out_channels, in_channels, *size)), stride\n        "
+    "self.shift = nn.Parameter(torch.randn(out_channels))",
+    "return F.conv2d(x, self.filters, self.shift, self.stride)",
+)
+OWN_NORM = (
+    "a, b = torch.rand(2, num_features); self.a, self.b = nn.Parameter(a), nn.Parameter(b); "
+    "self.register_buffer('mu', a.clone()); self.register_buffer('square', b.clone())",
+    "return F.batch_norm(x, self.mu, self.square, self.a, self.b, self.training)",
+)
+
+
+@pytest.mark.parametrize("more", ["", " b1"])
+def test_bias_of_any_name_is_zero_where_the_problem_has_none(tmp_path: Path, more: str):
+    """A right kernel that calls its bias shift was wrong wherever there was none: it kept its random numbers."""
+    reference = module("Model", LAYER.replace(", bias=False", ""))
+    text = HEAD + reference + module("ModelNew", *OWN_CONV) + inputs("2, 4, 9, 9", "[4, 6, 3]")
+    result = forward(written(tmp_path, text), CONV + more)
+    assert result.passed, result.reason
+
+
+@pytest.mark.parametrize("direction", ["forward", "inference", "backward"])
+@pytest.mark.parametrize("more", ["", " affine0"])
+def test_parameters_and_buffers_of_other_names_are_taken_in_order(tmp_path: Path, direction: str, more: str):
+    reference = module("Model", "self.norm = nn.BatchNorm2d(num_features)", "return self.norm(x)", "num_features")
+    new = module("ModelNew", *OWN_NORM, "num_features")
+    path = written(tmp_path, HEAD + reference + new + inputs("2, 4, 5, 6", "[4]"))
+    result = check(only(path), NORM + more, operator=f"conv_bn_{direction}")
+    assert result.passed, result.reason
+
+
 @pytest.mark.parametrize(
     "returned",
     [

@@ -54,6 +54,8 @@ GRADIENTS: dict[str, dict[str, tuple[str, ...]]] = {
 GRADIENTS["conv_transpose"] = GRADIENTS["conv"]
 SHOWN = {"bias": "bias", "affine": "gamma", "running": "running_mean"}
 """What a problem has or has not -> the tensor that it is given then."""
+TENSORS = {"bias": ("bias",), "affine": ("gamma", "beta"), "running": ("running_mean", "running_var")}
+"""The same -> all such tensors."""
 FILL = {"bias": 0.0, "gamma": 1.0, "beta": 0.0}
 """What stands in a module for a parameter that the problem has not."""
 CALLED = {
@@ -61,7 +63,7 @@ CALLED = {
     "running_var": ("var",),
     "gamma": ("gamma|scale", r"(bn|norm).*weight", "weight$"),
     "beta": ("beta|shift", r"(bn|norm).*bias", r"[1-9]\.bias", "bias$"),
-    "bias": ("conv.*bias", "bias", ""),
+    "bias": ("conv.*bias", "bias"),
 }
 """What numbers of each channel are called in a module, the clearest name first."""
 
@@ -166,7 +168,8 @@ class ModuleKernels:
 
             words = self._asked(values, direction)
             call, arguments = self._maker.averaged(words), self._maker.express(words)
-            found = self._called(arguments, values.get("k", 0), tensors, compute, call)
+            has = [name for word in self._maker.has(words) for name in TENSORS[word] if word == "bias" or self._alone]
+            found = self._called(arguments, values.get("k", 0), tensors, compute, call, has)
             return found if len(found) > 1 else found[0]
 
         return kernel
@@ -274,11 +277,11 @@ class ModuleKernels:
 
     def _called(
         self, arguments: dict[str, Any], channels: int, tensors: Tensors, compute: Callable[[nn.Module], Results],
-        call: int = 0,
+        call: int, has: Sequence[str],
     ) -> Results:  # fmt: skip
         """What the kept module computes, made with `arguments`; or of those that count their calls what a fresh one
-        does in that `call`. Raises KernelFailure where the two differ, and where a switch of torch has changed;
-        Unsupported where a module refuses in words."""
+        does in that `call`. The reference `has` tensors of these names. Raises KernelFailure where the two differ, and
+        where a switch of torch has changed; Unsupported where a module refuses in words."""
         weights = {name: tensors[name] for name in self._copied}
         kept: OrderedDict[str, nn.Module] = self._local.__dict__.setdefault("kept", OrderedDict())
         key = repr((arguments, tensors["x"].dtype))
@@ -286,7 +289,7 @@ class ModuleKernels:
         def made() -> nn.Module:
             module = self._maker.make(arguments).to(tensors["x"].device, tensors["x"].dtype)
             # before a call adds what it packs
-            object.__setattr__(module, "_conformance", _places(module, weights, channels))
+            object.__setattr__(module, "_conformance", _places(module, weights, channels, has))
             return module
 
         with self._watch.watching(), self._device(), torch.no_grad():
@@ -333,12 +336,11 @@ def lacking(maker: Maker) -> list[str]:
         with suppress(Exception):
             values = {word: sizes.get(word, value) for word, value in (own | {"groups": groups}).items()}
             module = maker.make(maker.express({word: value for word, value in values.items() if word in own}))
-            wanted = {"bias": ["bias"], "affine": ["gamma", "beta"], "running": ["running_mean", "running_var"]}
-            weights: Tensors = {name: torch.ones(channels) for word in maker.unsaid for name in wanted[word]}
+            weights: Tensors = {name: torch.ones(channels) for word in maker.unsaid for name in TENSORS[word]}
             if not maker.alone:
                 weights["w"] = torch.ones(channels, channels // groups, *sizes["window"])
             places = _places(module, weights, channels)
-            return [word for word in maker.unsaid if not {*wanted[word]} <= places.keys()]
+            return [word for word in maker.unsaid if not {*TENSORS[word]} <= places.keys()]
     return []
 
 
@@ -348,10 +350,12 @@ def _first(returned: Any) -> torch.Tensor:
     return values
 
 
-def _places(module: nn.Module, weights: Tensors, channels: int) -> dict[str, torch.Tensor]:
-    """What weights are copied to, by shape and name: parameters before buffers before plain attributes. Raises
-    Unsupported where there is none for the filters."""
-    left = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+def _places(module: nn.Module, weights: Tensors, channels: int, has: Sequence[str] = ()) -> dict[str, torch.Tensor]:
+    """What weights are copied to, by shape and name: parameters before buffers before plain attributes. What the
+    reference `has`, and a bias that there is to copy, is whatever is left, in this order. Raises Unsupported where
+    there is none for the filters."""
+    parameters = dict(module.named_parameters())
+    left = {**parameters, **dict(module.named_buffers())}
     for prefix, one in module.named_modules():
         left |= {f"{prefix}.{name}": value for name, value in vars(one).items() if isinstance(value, torch.Tensor)}
     found: dict[str, torch.Tensor] = {}
@@ -364,13 +368,15 @@ def _places(module: nn.Module, weights: Tensors, channels: int) -> dict[str, tor
             raise Unsupported(f"has no parameter of the filters' shape, {tuple(shape)}")
         found["w"] = left.pop(next((n for n in fitting if "weight" in n), fitting[0]))
     fitting = [n for n, one in left.items() if one.numel() == channels and one.dim() and one.is_floating_point()]
-    for name in (name for name in CALLED if name in weights):
-        # whatever it is called, only where there is something to copy
-        patterns = [pattern for pattern in CALLED[name] if pattern or weights[name] is not None]
-        chosen = (n for pattern in patterns for n in fitting if re.search(pattern, n.lower()))
-        if (one := next(chosen, None)) is not None:
-            found[name] = left[one]
-            fitting.remove(one)
+    asked = [name for name in CALLED if name in weights]
+    named = [(name, pattern, fitting) for name in asked for pattern in CALLED[name]]
+    for name in asked:
+        if name in has or (name == "bias" and weights[name] is not None):
+            named.append((name, "", [n for n in fitting if name == "bias" or (n in parameters) == (name in FILL)]))
+    for name, pattern, among in named:
+        one = next((n for n in among if n in left and re.search(pattern, n.lower())), None)
+        if name not in found and one is not None:
+            found[name] = left.pop(one)
     return found
 
 

@@ -255,6 +255,7 @@ class Maker:
         module has it is its own choice."""
         self._lacks: Sequence[str] = ()
         self._known: dict[tuple[Any, ...], dict[str, Any] | Unsupported] = {}
+        self._has: dict[tuple[Any, ...], frozenset[str]] = {}
 
     def lack(self, words: Sequence[str]) -> None:
         """Note which of what `__init__` cannot say the module has not: no problem with it is asked for."""
@@ -279,6 +280,11 @@ class Maker:
         if isinstance(found, Unsupported):
             raise found
         return found
+
+    def has(self, values: Values) -> frozenset[str]:
+        """What the reference has for a problem that it can be told, also where the problem has not."""
+        self.express(values)
+        return self._has[tuple(values.items())].difference(self._lacks)
 
     def make(self, arguments: Mapping[str, Any]) -> nn.Module:
         """A module."""
@@ -333,6 +339,7 @@ class Maker:
             raise Unsupported(f"the reference refuses: {error}") from None
         if made is None:
             raise Unsupported("the reference has other layers for this problem")
+        self._has[tuple(values.items())] = frozenset(word for word in SPARE if made.values.get(word))
         for word, value in values.items():
             has = made.values.get(word)
             if word == "running":
