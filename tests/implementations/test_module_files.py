@@ -350,6 +350,29 @@ def test_layer_that_no_operator_has_is_unsupported_with_that_reason(tmp_path: Pa
     assert "cannot be called" not in why
 
 
+@pytest.mark.parametrize("alone", [False, True])
+def test_module_that_is_told_the_size_of_its_image_is_told_that_of_the_problem(tmp_path: Path, alone: bool):
+    """It was told that of the file, and right code for it failed 322 of 322."""
+    takes = "in_channels, out_channels, kernel_size, height, width, batch_size=2"
+    layer, init, shape = LAYER.replace(", stride", ""), "[4, 6, 3, 9, 8]", "2, 4, 9, 8"
+    if alone:
+        takes, layer, init = "c, height, width, batch_size=2", "self.conv = nn.BatchNorm2d(c)", "[4, 9, 8]"
+    size = "kernel_size if isinstance(kernel_size, tuple) else (kernel_size, kernel_size)" if not alone else "(1, 1)"
+    made = f"{layer}; (r, s), self.size = {size}, (batch_size, height, width)\n        "
+    made += "self.out = batch_size, height - r + 1, width - s + 1"
+    forward_ = "y = self.conv(x)\n        return y.reshape(self.out[0], -1, *self.out[1:])"
+    text = HEAD + module("Model", layer, takes=takes) + module("ModelNew", made, forward_, takes)
+    path = written(tmp_path, text + inputs(shape, init))
+    problems = (
+        (f"{NORM} run0", NORM, "bn n3 c4 h7 w5 k4 r1 s1") if alone else ("n3 c4 h7 w6 k5 r3 s3", "n2 c4 h9 w8 k6 r3 s3")
+    )
+    family = "conv_bn" if alone else "conv"
+    for problem in problems:
+        for operator in (f"{family}_forward", "conv_bn_backward" if alone else "conv_backward_data"):
+            result = check(only(path), problem, operator=operator)
+            assert result.passed, result.reason
+
+
 OWN_CONV = (
     "size = kernel_size if isinstance(kernel_size, tuple) else (kernel_size, kernel_size)\n        "
     "self.filters, self.stride = nn.Parameter(torch.randn(out_channels, in_channels, *size)), stride\n        "

@@ -122,6 +122,7 @@ class Adapter:
         kernels = partial(ModuleKernels, maker, watch, most=most, launches=lambda: arrays.launches)
         try:
             x = _image(defined)
+            maker.image = tuple(x.shape)
             dtype = DTYPES.get(x.dtype, dtype)
             geometry = _problem(maker, x)
             while geometry.n > 1 and (

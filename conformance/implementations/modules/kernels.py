@@ -125,6 +125,7 @@ class ModuleKernels:
         if getattr(geometry, "eps_outside", False):
             raise Unsupported("no layer of torch adds epsilon outside of the root")
         values = {word: getattr(geometry, word) for word in self._words}
+        values |= {"image": (geometry.y if self._alone else geometry.x).shape}
         arguments = self._maker.express(self._asked(values, direction))
         if "pool" in self._family:
             try:
@@ -137,7 +138,8 @@ class ModuleKernels:
 
     def _asked(self, values: Values, direction: str) -> Values:
         """What a problem asks of a module in its own words."""
-        values = {word: values[word] for word in self._words if word in values}
+        known = (*self._words, "image") if self._maker.sized else self._words
+        values = {word: values[word] for word in known if word in values}
         if "running" in values:
             asked = {"forward": MOVED if values["running"] else "", "inference": READ}
             values["running"] = asked.get(direction, "")
@@ -166,7 +168,8 @@ class ModuleKernels:
                 )
                 return y, *statistics, *(one.detach().reshape(-1).clone() for one in moved)
 
-            words = self._asked(values, direction)
+            image = tensors["dy"] if seen is None and self._alone else tensors["x"] if seen is None else seen
+            words = self._asked({**values, "image": tuple(image.shape)}, direction)
             call, arguments = self._maker.averaged(words), self._maker.express(words)
             has = [name for word in self._maker.has(words) for name in TENSORS[word] if word == "bias" or self._alone]
             found = self._called(arguments, values.get("k", 0), tensors, compute, call, has)
@@ -269,7 +272,8 @@ class ModuleKernels:
 
     def _has_graph(self, values: Values, x: torch.Tensor) -> bool:
         with suppress(Exception), self._device(), torch.enable_grad():  # a problem that it cannot take has none
-            module, before = self._maker.make(self._maker.express(values)).to(x.device, x.dtype), self._launches()
+            arguments = self._maker.express(values | {"image": tuple(x.shape)} if self._maker.sized else values)
+            module, before = self._maker.make(arguments).to(x.device, x.dtype), self._launches()
             has_graph = bool(self._values(module.requires_grad_(False), x.requires_grad_()).requires_grad)
             # that of torch's own, which a file calls on problems that its kernel is not for, is none of the kernel
             return has_graph and (before is None or self._launches() != before)

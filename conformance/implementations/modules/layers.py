@@ -54,6 +54,13 @@ ARGUMENTS = {
 """What arguments of `__init__` are called, where that is not the word alone."""
 AXES = {"d": 0, "depth": 0, "h": 1, "height": 1, "w": 2, "width": 2}
 """The end of an argument's name for one axis -> which of three."""
+IMAGE = {
+    "batch(_size)?": 0,
+    "((input|image|img)_)?(depth|d)": -3,
+    "((input|image|img)_)?(height|h)": -2,
+    "((input|image|img)_)?(width|w)": -1,
+}
+"""What arguments are called that say how large the image is -> its axis."""
 SPARE = ("bias", "affine", "running")
 """What a layer may have that the problem has not: zeros, or ones, stand for it."""
 NAMED = {"bias": "bias", "affine": "gamma and beta", "running": "running statistics"}
@@ -253,6 +260,8 @@ class Maker:
         self.unsaid = [word for word in spare if chooses and word not in words]
         """What `__init__` has no argument for, where a line says that the reference is a layer of torch: whether the
         module has it is its own choice."""
+        self.image: Sequence[int] = ()
+        """The shape of the file's own image, if it is known."""
         self._lacks: Sequence[str] = ()
         self._known: dict[tuple[Any, ...], dict[str, Any] | Unsupported] = {}
         self._has: dict[tuple[Any, ...], frozenset[str]] = {}
@@ -261,6 +270,13 @@ class Maker:
         """Note which of what `__init__` cannot say the module has not: no problem with it is asked for."""
         self._lacks, self._known = words, {}
         self.layer = replace(self.layer, values={**self.layer.values, **dict.fromkeys(words, False)})
+
+    @property
+    def sized(self) -> dict[str, int]:
+        """Arguments that say how large the image is, as they do in the file -> its axis."""
+        named = {name: axis for name in self._parameters for text, axis in IMAGE.items() if re.fullmatch(text, name)}
+        spatial = {name: axis for name, axis in named.items() if axis == 0 or axis + len(self.image) >= 2}
+        return {name: axis for name, axis in spatial.items() if self.image and self._default(name) == self.image[axis]}
 
     def averaged(self, values: Values) -> int:
         """The call of a module that a problem asks for, where its own reference keeps a cumulative average; else 0.
@@ -305,7 +321,11 @@ class Maker:
             if values.get(word):
                 raise Unsupported(f"the module has no {NAMED[word]}, and __init__ no argument for one")
         found: dict[str, Any] = {}
+        sized = self.sized if "image" in values else {}
         for name, parameter in self._parameters.items():
+            if name in sized:
+                found[name] = values["image"][sized[name]]
+                continue
             (word, axis), own = called(name), self._default(name)
             value = values.get(word, own)
             if value is parameter.empty:
@@ -342,6 +362,8 @@ class Maker:
         self._has[tuple(values.items())] = frozenset(word for word in SPARE if made.values.get(word))
         for word, value in values.items():
             has = made.values.get(word)
+            if word == "image":
+                continue
             if word == "running":
                 if value and not has:
                     raise Unsupported("the reference keeps no running statistics")
