@@ -236,7 +236,7 @@ def test_statistics_that_are_too_large_are_named():
         "dw": {"rms": [0, 1]},
     }
     (only,) = group([wrong(reason="dx: 0 of 9 elements mismatched", checks=checks)])
-    assert only.title == "conv_forward: dx alone: rms, gain z too large"
+    assert only.title == "conv_forward: dx (not dw): rms, gain z too large"
 
 
 @pytest.mark.parametrize(
@@ -372,9 +372,10 @@ def test_a_group_without_a_name_says_what_its_wrong_elements_have_in_common(reas
 
 
 def test_where_only_one_of_several_outputs_is_wrong_that_is_said():
+    """ "dw alone" was read as the weight gradient that is asked for alone, while all others failed as well."""
     checks = EXCEEDS | {"mean": {"worst error / bound": [0.1, 1.0]}}
     (only,) = group([wrong(checks=checks)])
-    assert only.title.startswith("conv_forward: y alone: elements mismatched")
+    assert only.title.startswith("conv_forward: y (not mean): elements mismatched")
 
 
 def test_a_result_that_is_no_array_is_one_kind_of_failure():

@@ -337,7 +337,8 @@ def _text(records: list[Record]) -> str:
     if not beyond:
         return first.headline
     wrong = dict.fromkeys(output for _, output, _ in beyond)
-    outputs = ", ".join(wrong) + " alone" * any(record.checks.keys() - wrong for record in records)
+    right = dict.fromkeys(output for record in records for output in record.checks if output not in wrong)
+    outputs = ", ".join(wrong) + (f" (not {', '.join(right)})" if right else "")
     checks = dict.fromkeys(check for _, _, check in beyond)
     if STATISTICS.issuperset(checks):
         only = ALIKE.get(next(iter(checks)), "") if len(checks) == 1 else ""

@@ -12,7 +12,7 @@ import sys
 import sysconfig
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from itertools import pairwise
 from time import perf_counter, sleep
 from types import FrameType
@@ -220,10 +220,11 @@ def growth_by_shape(
     cases: Sequence[tuple[Sequence[Any], Mapping[str, Any]]],
     least: int,
     seconds: float,
+    bare: bool = False,
 ) -> tuple[int, int, int]:
     """Calls with arguments of these shapes (dtype and extents, None for an absent one) and parameters, one after the
     other, in three parts of equal length; the first one lasts a third of the seconds, or until a third of `least` are
-    made. Nothing is kept.
+    made. Nothing is kept, where it is to be `bare` by the framework neither.
 
     Returns the number of calls, fewer than `least` if these took PATIENCE times the seconds, how many bytes each
     leaves, and the bytes of the inputs and results of one. The first part fills what every process fills once and is
@@ -235,8 +236,9 @@ def growth_by_shape(
         for shapes, parameters in cases[count : count + size]:
             hosts = [None if one is None else np.ones(one[1], one[0]) for one in shapes]
             given = [None if host is None else bridge.from_host(host) for host in hosts]
-            result = function(*given, **parameters)
-            bridge.synchronize(result)
+            with bridge.bare() if bare else nullcontext():
+                result = function(*given, **parameters)
+                bridge.synchronize(result)
             tensors += sum(array.nbytes for array in (*hosts, *_hosts(bridge, result)) if array is not None)
             del hosts, given, result
             count, elapsed = count + 1, perf_counter() - start

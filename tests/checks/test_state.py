@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from contextlib import nullcontext
 from time import sleep
 from typing import Any
 
@@ -98,6 +99,26 @@ def test_memory_is_measured_where_there_is_a_bias():
 
     with pytest.raises(BehaviourError, match="its operands have"):
         state.memory_is_given_back(subject(leaks, "n2 c6 h5 w5 k4 r1 s1"))
+
+
+@pytest.mark.parametrize("leaks", [False, True])
+def test_what_torch_keeps_for_a_shape_is_no_leak_of_a_kernel(leaks: bool, monkeypatch: pytest.MonkeyPatch):
+    """A right module was wrong: oneDNN keeps a plan of each convolution that it meets, here with 0.7 MB."""
+    torch, kept = pytest.importorskip("torch"), []
+    monkeypatch.setattr(repeating, "PATIENCE", 1e9)  # the machine may be busy
+
+    def conv_backward_weight(x, dy, *, stride, padding, dilation, kernel_size, with_bias, groups):
+        sides = [side for pair in reversed(padding) for side in pair]
+        images = torch.nn.functional.pad(x, sides).transpose(0, 1)
+        dw = torch.conv2d(images, dy.transpose(0, 1), stride=dilation, dilation=stride)
+        kept.extend([x.clone(), dy.clone()] * leaks)
+        dw = dw[:, :, : kernel_size[0], : kernel_size[1]].transpose(0, 1).contiguous()
+        return (dw, dy.sum((0, 2, 3))) if with_bias else dw
+
+    measured = subject(conv_backward_weight, "n2 c5 h6 w7 k1 r1 s1", "conv_backward_weight", arrays=torch_arrays("cpu"))
+    with pytest.raises(BehaviourError, match="its operands have") if leaks else nullcontext():
+        state.memory_is_given_back(measured)
+    assert torch.backends.mkldnn.enabled
 
 
 def test_a_kernel_is_called_ten_thousand_times(monkeypatch: pytest.MonkeyPatch):

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -252,6 +253,17 @@ def test_module_that_leaves_switches_alone_passes_and_no_other_kernel_is_asked(t
     other = Implementation("acme")
     other.implements("conv_forward")(lambda x, w, bias: x)
     assert [*required(other, demand)] == []
+
+
+def test_switch_that_the_suite_itself_sets_is_none_that_a_call_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch, "seen", None, raising=False)
+    one = only(written(tmp_path, forward="torch.seen = torch.backends.mkldnn.enabled\n        return self.conv(x)"))
+    arrays: Any = one.arrays
+    with arrays.bare():
+        assert check(one, CONV, operator="conv_forward").passed
+    assert (vars(torch)["seen"], arrays.watch.changes, torch.backends.mkldnn.enabled) == (False, [], True)
+    assert check(one, CONV, operator="conv_forward").passed
+    assert (vars(torch)["seen"], arrays.watch.changes) == (True, [])
 
 
 def test_gradients_are_those_of_autograd_or_unsupported(tmp_path: Path):
@@ -547,7 +559,13 @@ OTHERWISE = "return self.conv2d(x)"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="it runs on the device there")
-@pytest.mark.parametrize("test", ["assert x.is_cuda, 'a tensor of CUDA'", f"if not x.is_cuda: {OTHERWISE}"])
+@pytest.mark.parametrize(
+    "test",
+    [
+        *("assert x.is_cuda, 'a tensor of CUDA'", f"if not x.is_cuda: {OTHERWISE}"),
+        "y = torch.empty((n, c, p, q), device='cuda'); torch.cuda.synchronize()",
+    ],
+)
 def test_kernel_behind_is_cuda_runs_in_the_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, test: str):
     """torch's own was verified in its place: 179 of 179 of a wrong kernel passed."""
     path, problem = interpreted(tmp_path, monkeypatch, test), "n2 c3 h9 w8 k3 r3 s3 u2 g3"

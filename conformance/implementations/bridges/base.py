@@ -6,6 +6,7 @@ import ctypes
 import mmap
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from time import perf_counter
 from typing import Any, Protocol
@@ -86,6 +87,10 @@ class ArrayBridge(Protocol):
     def overlap(self, first: Any, second: Any) -> bool:
         """Whether writing to one array could change the other."""
         return False
+
+    def bare(self) -> AbstractContextManager[None]:
+        """Around calls after which the framework itself keeps nothing for their shapes, where it can be told so."""
+        return nullcontext()
 
     def stopwatch(self, call: Callable[[], Any]) -> tuple[float, float] | None:
         """Seconds of a call between events on the stream it is made on, and until the whole device is idle.

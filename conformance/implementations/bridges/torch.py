@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
@@ -93,6 +94,16 @@ class TorchArrays(ArrayBridge):
 
     def overlap(self, first: Any, second: Any) -> bool:
         return meet(_extent(first), _extent(second))
+
+    @contextmanager
+    def bare(self) -> Iterator[None]:
+        """Without oneDNN, whose plans stay in its cache."""
+        backend = _torch().backends.mkldnn
+        before, backend.enabled = backend.enabled, False
+        try:
+            yield
+        finally:
+            backend.enabled = before
 
     def stopwatch(self, call: Callable[[], Any]) -> tuple[float, float] | None:
         """CUDA and ROCm; on the CPU nothing is left behind but threads."""

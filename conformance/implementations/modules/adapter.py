@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from types import FunctionType
@@ -18,6 +18,7 @@ from conformance.implementations.errors import described
 from conformance.implementations.implementation import Adapted, Implementation, Unsupported
 from conformance.implementations.modules import interpreter, layers
 from conformance.implementations.modules.kernels import ModuleKernels, lacking
+from conformance.implementations.modules.no_cuda import as_if_cuda
 from conformance.implementations.modules.source import REFERENCE
 from conformance.implementations.modules.switches import Switches, Watch
 from conformance.operators.avg_pool.geometry import PoolGeometry
@@ -53,6 +54,12 @@ class ModuleArrays(TorchArrays):
     def launches(self) -> int | None:
         """How many of them have been launched; None where there are none."""
         return interpreter.launched() if self.counts_launches else None
+
+    @contextmanager
+    def bare(self) -> Iterator[None]:
+        """As of any torch kernels; the switch is none that a call has changed."""
+        with super().bare(), self.watch.knowing("backends.mkldnn.enabled"):
+            yield
 
     def switched(self, call: Callable[[], Any]) -> list[str]:
         """Return, in words, what a call and the import of the file change in the whole process."""
@@ -115,6 +122,7 @@ class Adapter:
         kernels = partial(ModuleKernels, maker, watch, most=most, launches=lambda: arrays.launches)
         try:
             x = _image(defined)
+            maker.image = tuple(x.shape)
             dtype = DTYPES.get(x.dtype, dtype)
             geometry = _problem(maker, x)
             while geometry.n > 1 and (
@@ -157,6 +165,7 @@ class Adapter:
                     maker.lack(lacking(maker))
                     before.restored()  # or what the class changes is as it was when it is called
                     return maker
+                layers.require_alike(model)
                 has = ", ".join(dict.fromkeys(type(part).__name__ for part in model.modules() if part is not model))
                 why = f"its reference Model is not one layer and nothing else (it has {has or 'none'})"
             except Unsupported:
@@ -165,7 +174,7 @@ class Adapter:
                 why = f"its reference Model cannot be called: {described(error)}"
         raise Unsupported(
             f"cannot tell which operator {self._stem} is: {why}; declare it by a line such as `Model = nn.Conv2d` "
-            f"({MAPPED}, or a class of one of them)"
+            f"if that is what it computes ({MAPPED}, or a class of one of them)"
         )
 
 
@@ -188,38 +197,54 @@ def _is_module(value: object) -> bool:
 def _given(defined: Mapping[str, Any]) -> layers.Given:
     """What a file gives its classes; nothing where it has no get_init_inputs."""
     function = defined.get("get_init_inputs")
-    return layers.Given.by(function()) if callable(function) else layers.Given()
+    with as_if_cuda():
+        return layers.Given.by(function()) if callable(function) else layers.Given()
 
 
 def _referred(cls: Any, reference: Any, given: layers.Given) -> nn.Module:
     """The reference, made with what the file gives; one of torch's layers of a file that gives nothing with any
     arguments."""
     told = given.to(cls, reference) if given else layers.Given([1] * len(layers.required(reference)))
-    made: nn.Module = reference(*told.args, **told.kwargs)
+    with as_if_cuda():
+        made: nn.Module = reference(*told.args, **told.kwargs)
     return made
 
 
 def _made(maker: layers.Maker, defined: Mapping[str, Any], arrays: Any, batch: int) -> tuple[Any, ...]:
     if arrays.watch.changes:  # they would be as the module leaves them while the reference is timed
         raise Unsupported("its calls change switches of the whole process")
-    inputs = [one[:batch].to(arrays.device) for one in defined["get_inputs"]()]
-    module = maker.cls(*maker.given.args, **maker.given.kwargs)
-    made = (
-        one.to(arrays.device, inputs[0].dtype) for one in (module, _referred(maker.cls, maker.reference, maker.given))
-    )
-    return *(torch.no_grad()(one.forward) for one in made), inputs
+    with as_if_cuda():
+        inputs = layers.Given.by(defined["get_inputs"]())
+        module = maker.cls(*maker.given.args, **maker.given.kwargs)
+
+    def there(one: Any) -> Any:
+        return one[:batch].to(arrays.device) if isinstance(one, torch.Tensor) else one
+
+    args, kwargs = [*map(there, inputs.args)], {name: there(one) for name, one in inputs.kwargs.items()}
+    dtype = _first_tensor(inputs).dtype
+    made = (one.to(arrays.device, dtype) for one in (module, _referred(maker.cls, maker.reference, maker.given)))
+    return *(partial(torch.no_grad()(one.forward), **kwargs) for one in made), args
 
 
 def _image(defined: Mapping[str, Any]) -> torch.Tensor:
-    """The first tensor that get_inputs returns. Raises Unsupported."""
+    """The first tensor that get_inputs returns, on the meta device where it can be. Raises Unsupported."""
     given = defined.get("get_inputs")
     if not callable(given):
         raise Unsupported("the file has no get_inputs")
-    try:
-        with torch.device("meta"):  # it may be large
-            found = [one for one in given() if isinstance(one, torch.Tensor)]
-    except Exception as error:
-        raise Unsupported(f"get_inputs raises {described(error)}") from None
+    for device in ("meta", "cpu"):  # it may be large, or look at numbers
+        try:
+            with torch.device(device), as_if_cuda():
+                returned = given()
+        except Exception as error:
+            why = f"get_inputs raises {described(error)}"
+        else:
+            return _first_tensor(layers.Given.by(returned))
+    raise Unsupported(why)
+
+
+def _first_tensor(inputs: layers.Given) -> torch.Tensor:
+    """Of what get_inputs returns. Raises Unsupported."""
+    found = [one for one in (*inputs.args, *inputs.kwargs.values()) if isinstance(one, torch.Tensor)]
     if not found:
         raise Unsupported("get_inputs returns no tensor")
     return found[0]
@@ -237,10 +262,8 @@ def _problem(maker: layers.Maker, x: torch.Tensor) -> Any:
         eps, momentum = values.pop("eps"), values.pop("momentum")
         values = {"window": (1,) * rank} | values | {"bias": False}
         values["eps_digits"] = round(-math.log10(eps)) if eps > 0 else 0
-        if momentum is None:  # a cumulative average: the problem has none
-            values["running"] = False
-        else:
-            values["momentum_percent"] = round(100 * momentum)
+        # of a cumulative average the second call, in which it is neither the batch's nor torch's default of 0.1
+        values["momentum_percent"] = round(100 * (0.5 if momentum is None else momentum))
         if eps not in [float(f"1e-{digits}") for digits in range(1, 10)]:
             raise Unsupported(f"its eps is {eps}; problems have 0.1, 0.01 to 1e-09")
         if momentum not in (None, *(percent / 100 for percent in range(101))):

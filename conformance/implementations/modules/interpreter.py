@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from conformance.implementations.modules.no_cuda import as_if_cuda
+
 _launched = 0
 
 
@@ -39,13 +41,14 @@ def launched() -> int:
 
 @contextmanager
 def as_on_cuda() -> Iterator[None]:
-    """Around calls of a module: `Tensor.is_cuda` is true. Many a file asks for it before it launches a kernel, and
-    otherwise calls torch, which was verified in its place."""
+    """Around calls of a module: `Tensor.is_cuda` is true, and what it asks for on CUDA is on the CPU. Many a file asks
+    for it before it launches a kernel, and otherwise calls torch, which was verified in its place."""
     if "is_cuda" in vars(torch.Tensor):  # a call within a call
         yield
         return
     torch.Tensor.is_cuda = property(lambda tensor: True)
     try:
-        yield
+        with as_if_cuda():
+            yield
     finally:
         del torch.Tensor.is_cuda  # that of its base class is seen again

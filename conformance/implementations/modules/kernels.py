@@ -54,6 +54,8 @@ GRADIENTS: dict[str, dict[str, tuple[str, ...]]] = {
 GRADIENTS["conv_transpose"] = GRADIENTS["conv"]
 SHOWN = {"bias": "bias", "affine": "gamma", "running": "running_mean"}
 """What a problem has or has not -> the tensor that it is given then."""
+TENSORS = {"bias": ("bias",), "affine": ("gamma", "beta"), "running": ("running_mean", "running_var")}
+"""The same -> all such tensors."""
 FILL = {"bias": 0.0, "gamma": 1.0, "beta": 0.0}
 """What stands in a module for a parameter that the problem has not."""
 CALLED = {
@@ -61,7 +63,7 @@ CALLED = {
     "running_var": ("var",),
     "gamma": ("gamma|scale", r"(bn|norm).*weight", "weight$"),
     "beta": ("beta|shift", r"(bn|norm).*bias", r"[1-9]\.bias", "bias$"),
-    "bias": ("conv.*bias", "bias", ""),
+    "bias": ("conv.*bias", "bias"),
 }
 """What numbers of each channel are called in a module, the clearest name first."""
 
@@ -123,46 +125,54 @@ class ModuleKernels:
         if getattr(geometry, "eps_outside", False):
             raise Unsupported("no layer of torch adds epsilon outside of the root")
         values = {word: getattr(geometry, word) for word in self._words}
-        arguments = self._arguments(values, direction)
+        values |= {"image": (geometry.y if self._alone else geometry.x).shape}
+        arguments = self._maker.express(self._asked(values, direction))
         if "pool" in self._family:
             try:
-                with torch.device("meta"):  # torch asks for more than that every window holds an element
-                    y = _first(self._maker.reference(**arguments)(torch.empty(geometry.x.shape)))
+                # torch asks for more than that every window holds an element
+                y = _first(self._maker.without_memory(arguments)(torch.empty(geometry.x.shape, device="meta")))
             except RuntimeError as error:
                 raise Unsupported(f"the reference refuses: {error}") from None
             if tuple(y.shape) != geometry.y.shape:
                 raise Unsupported(f"the reference returns {tuple(y.shape)}, the problem has {geometry.y.shape}")
 
-    def _arguments(self, values: Values, direction: str) -> dict[str, Any]:
-        """Of the reference. Raises Unsupported."""
-        values = {word: values[word] for word in self._words if word in values}
+    def _asked(self, values: Values, direction: str) -> Values:
+        """What a problem asks of a module in its own words."""
+        known = (*self._words, "image") if self._maker.sized else self._words
+        values = {word: values[word] for word in known if word in values}
         if "running" in values:
             asked = {"forward": MOVED if values["running"] else "", "inference": READ}
             values["running"] = asked.get(direction, "")
-        return self._maker.express(values)
+        return values
 
-    def _kernel(self, arguments: Sequence[str], asked: Sequence[str], direction: str) -> Callable[..., Any]:
-        """Of an operator with these arguments by position: the gradients by what is `asked`, or else its results."""
+    def _kernel(self, operands: Sequence[str], asked: Sequence[str], direction: str) -> Callable[..., Any]:
+        """Of an operator with these operands by position: the gradients by what is `asked`, or else its results."""
 
         def kernel(*given: Any, **told: Any) -> Any:
-            tensors: Tensors = dict.fromkeys(("x", "w", "dy", *CALLED)) | dict(zip(arguments, given, strict=True))
+            tensors: Tensors = dict.fromkeys(("x", "w", "dy", *CALLED)) | dict(zip(operands, given, strict=True))
             values = self._completed(tensors, told)
             absent = [n for n in ("bias", "gamma", "beta") if tensors[n] is None]
             wanted = [name for name in asked if name not in absent]
             statistics = self._statistics(tensors, told) if (self._family, direction) == ("conv_bn", "forward") else ()
+            # once: torch's own of 70,001 groups takes two seconds
+            seen = self._seen(tensors["x"], tensors["w"], told) if self._alone and not wanted else None
 
             def compute(module: nn.Module) -> Results:
                 module.train(direction != "inference")
                 if wanted:
                     return self._gradients(module, tensors, wanted, told)
-                y = self._values(module, self._seen(tensors["x"], tensors["w"], told) if self._alone else tensors["x"])
+                y = self._values(module, tensors["x"] if seen is None else seen.clone())
                 moved = _leaves(
                     module,
                     ["running_mean", "running_var"] if statistics and tensors["running_mean"] is not None else [],
                 )
                 return y, *statistics, *(one.detach().reshape(-1).clone() for one in moved)
 
-            found = self._called(self._arguments(values, direction), values.get("k", 0), tensors, compute)
+            image = tensors["dy"] if seen is None and self._alone else tensors["x"] if seen is None else seen
+            words = self._asked({**values, "image": tuple(image.shape)}, direction)
+            call, arguments = self._maker.averaged(words), self._maker.express(words)
+            has = [name for word in self._maker.has(words) for name in TENSORS[word] if word == "bias" or self._alone]
+            found = self._called(arguments, values.get("k", 0), tensors, compute, call, has)
             return found if len(found) > 1 else found[0]
 
         return kernel
@@ -262,16 +272,19 @@ class ModuleKernels:
 
     def _has_graph(self, values: Values, x: torch.Tensor) -> bool:
         with suppress(Exception), self._device(), torch.enable_grad():  # a problem that it cannot take has none
-            module, before = self._maker.make(self._maker.express(values)).to(x.device, x.dtype), self._launches()
+            arguments = self._maker.express(values | {"image": tuple(x.shape)} if self._maker.sized else values)
+            module, before = self._maker.make(arguments).to(x.device, x.dtype), self._launches()
             has_graph = bool(self._values(module.requires_grad_(False), x.requires_grad_()).requires_grad)
             # that of torch's own, which a file calls on problems that its kernel is not for, is none of the kernel
             return has_graph and (before is None or self._launches() != before)
         return False
 
     def _called(
-        self, arguments: dict[str, Any], channels: int, tensors: Tensors, compute: Callable[[nn.Module], Results]
-    ) -> Results:
-        """What the kept module computes, made with `arguments`. Raises KernelFailure where a fresh one differs, and
+        self, arguments: dict[str, Any], channels: int, tensors: Tensors, compute: Callable[[nn.Module], Results],
+        call: int, has: Sequence[str],
+    ) -> Results:  # fmt: skip
+        """What the kept module computes, made with `arguments`; or of those that count their calls what a fresh one
+        does in that `call`. The reference `has` tensors of these names. Raises KernelFailure where the two differ, and
         where a switch of torch has changed; Unsupported where a module refuses in words."""
         weights = {name: tensors[name] for name in self._copied}
         kept: OrderedDict[str, nn.Module] = self._local.__dict__.setdefault("kept", OrderedDict())
@@ -280,19 +293,24 @@ class ModuleKernels:
         def made() -> nn.Module:
             module = self._maker.make(arguments).to(tensors["x"].device, tensors["x"].dtype)
             # before a call adds what it packs
-            object.__setattr__(module, "_conformance", _places(module, weights, channels))
+            object.__setattr__(module, "_conformance", _places(module, weights, channels, has))
             return module
 
         with self._watch.watching(), self._device(), torch.no_grad():
             try:
                 fresh, start = made(), thread_time()
+                for _ in range(call - 1):
+                    _put(fresh, _others(weights))
+                    compute(fresh)
+                    if self._is_slow(tensors["x"], start):
+                        raise Unsupported(f"no cumulative average is asked for: calls take longer than {SLOW} s")
                 _put(fresh, weights)
                 first = compute(fresh)
-                if self._is_slow(tensors["x"], start):
+                if call or self._is_slow(tensors["x"], start):
                     return first
                 if key not in kept:
                     kept[key] = made()
-                    _put(kept[key], {n: None if v is None else torch.full_like(v, OTHER) for n, v in weights.items()})
+                    _put(kept[key], _others(weights))
                     compute(kept[key])
                     while len(kept) > KEPT:
                         kept.popitem(last=False)
@@ -322,12 +340,11 @@ def lacking(maker: Maker) -> list[str]:
         with suppress(Exception):
             values = {word: sizes.get(word, value) for word, value in (own | {"groups": groups}).items()}
             module = maker.make(maker.express({word: value for word, value in values.items() if word in own}))
-            wanted = {"bias": ["bias"], "affine": ["gamma", "beta"], "running": ["running_mean", "running_var"]}
-            weights: Tensors = {name: torch.ones(channels) for word in maker.unsaid for name in wanted[word]}
+            weights: Tensors = {name: torch.ones(channels) for word in maker.unsaid for name in TENSORS[word]}
             if not maker.alone:
                 weights["w"] = torch.ones(channels, channels // groups, *sizes["window"])
             places = _places(module, weights, channels)
-            return [word for word in maker.unsaid if not {*wanted[word]} <= places.keys()]
+            return [word for word in maker.unsaid if not {*TENSORS[word]} <= places.keys()]
     return []
 
 
@@ -337,10 +354,12 @@ def _first(returned: Any) -> torch.Tensor:
     return values
 
 
-def _places(module: nn.Module, weights: Tensors, channels: int) -> dict[str, torch.Tensor]:
-    """What weights are copied to, by shape and name: parameters before buffers before plain attributes. Raises
-    Unsupported where there is none for the filters."""
-    left = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+def _places(module: nn.Module, weights: Tensors, channels: int, has: Sequence[str] = ()) -> dict[str, torch.Tensor]:
+    """What weights are copied to, by shape and name: parameters before buffers before plain attributes. What the
+    reference `has`, and a bias that there is to copy, is whatever is left, in this order. Raises Unsupported where
+    there is none for the filters."""
+    parameters = dict(module.named_parameters())
+    left = {**parameters, **dict(module.named_buffers())}
     for prefix, one in module.named_modules():
         left |= {f"{prefix}.{name}": value for name, value in vars(one).items() if isinstance(value, torch.Tensor)}
     found: dict[str, torch.Tensor] = {}
@@ -353,14 +372,21 @@ def _places(module: nn.Module, weights: Tensors, channels: int) -> dict[str, tor
             raise Unsupported(f"has no parameter of the filters' shape, {tuple(shape)}")
         found["w"] = left.pop(next((n for n in fitting if "weight" in n), fitting[0]))
     fitting = [n for n, one in left.items() if one.numel() == channels and one.dim() and one.is_floating_point()]
-    for name in (name for name in CALLED if name in weights):
-        # whatever it is called, only where there is something to copy
-        patterns = [pattern for pattern in CALLED[name] if pattern or weights[name] is not None]
-        chosen = (n for pattern in patterns for n in fitting if re.search(pattern, n.lower()))
-        if (one := next(chosen, None)) is not None:
-            found[name] = left[one]
-            fitting.remove(one)
+    asked = [name for name in CALLED if name in weights]
+    named = [(name, pattern, fitting) for name in asked for pattern in CALLED[name]]
+    for name in asked:
+        if name in has or (name == "bias" and weights[name] is not None):
+            named.append((name, "", [n for n in fitting if name == "bias" or (n in parameters) == (name in FILL)]))
+    for name, pattern, among in named:
+        one = next((n for n in among if n in left and re.search(pattern, n.lower())), None)
+        if name not in found and one is not None:
+            found[name] = left.pop(one)
     return found
+
+
+def _others(weights: Tensors) -> Tensors:
+    """Those of an earlier call."""
+    return {name: None if one is None else torch.full_like(one, OTHER) for name, one in weights.items()}
 
 
 def _put(module: nn.Module, weights: Tensors) -> None:

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from conformance.implementations.implementation import Unsupported
+from conformance.implementations.modules.no_cuda import as_if_cuda
 
 Values = dict[str, Any]
 """Parameters of a problem by their words, see WORDS."""
@@ -53,12 +54,22 @@ ARGUMENTS = {
 """What arguments of `__init__` are called, where that is not the word alone."""
 AXES = {"d": 0, "depth": 0, "h": 1, "height": 1, "w": 2, "width": 2}
 """The end of an argument's name for one axis -> which of three."""
+IMAGE = {
+    "batch(_size)?": 0,
+    "((input|image|img)_)?(depth|d)": -3,
+    "((input|image|img)_)?(height|h)": -2,
+    "((input|image|img)_)?(width|w)": -1,
+}
+"""What arguments are called that say how large the image is -> its axis."""
 SPARE = ("bias", "affine", "running")
 """What a layer may have that the problem has not: zeros, or ones, stand for it."""
 NAMED = {"bias": "bias", "affine": "gamma and beta", "running": "running statistics"}
 """What these are in a module."""
 READ, MOVED = "read", "moved"
 """What a problem asks of running statistics, if anything: to normalise with them, or to leave new ones."""
+AVERAGED = {1 / calls: calls for calls in (1, 2, 4, 5, 10)}
+"""Momentum -> the call of a module in which a cumulative average (`momentum=None`) moves by as much. Others are no
+whole percent, or come after many calls."""
 RETURNED = "return_indices"
 """The argument of a layer by which it returns more than values."""
 
@@ -81,12 +92,12 @@ class Layer:
         return [2, self.values.get("c", self.values.get("k", 3)), *size]
 
 
-def layer_of(model: nn.Module) -> Layer | None:
-    """The one layer of a model, or two; None where it has others. Raises Unsupported for a layer that does what no
-    problem can say."""
+def layer_of(model: nn.Module, *, derived: bool = False) -> Layer | None:
+    """The one layer of a model, or two; None where it has others. Classes that are `derived` from layers may stand for
+    them. Raises Unsupported for a layer that does what no problem can say."""
     parts = [part for part in model.modules() if not [*part.children()]]
     # a part of a class of the file's own may be the kernel; a model that is derived from a layer is one
-    types = [_type(part) if part is model else type(part) for part in parts]
+    types = [_type(part) if derived or part is model else type(part) for part in parts]
     known = [re.fullmatch(r"(\w+?)([123])d", cls.__name__ if is_torch(cls) else "") for cls in types]
     kinds = [match[1] if match else "" for match in known]
     if kinds not in ([kind] for kind in FAMILIES) and kinds != ["Conv", "BatchNorm"]:
@@ -144,7 +155,7 @@ def _sides(values: Values) -> tuple[tuple[int, int], ...]:
     return tuple((side, side) for side in values["padding"])
 
 
-def computes(model: nn.Module, layer: Layer) -> bool:
+def computes(model: nn.Module, layer: Layer, alike: Callable[[Any, Any], bool] = torch.equal) -> bool:
     """Whether a model computes its layer and nothing else, on a small image. Raises Unsupported where it returns no
     tensor."""
     x = torch.rand(layer.image(4), dtype=next((one.dtype for one in model.parameters()), torch.float32))
@@ -156,7 +167,22 @@ def computes(model: nn.Module, layer: Layer) -> bool:
     if not isinstance(returned, torch.Tensor) and not layer.returns_indices:
         raise Unsupported(f"its reference returns a {type(returned).__name__}, every operator a tensor")
     wanted, given = (tuple(one) if layer.returns_indices else (one,) for one in (y, returned))
-    return len(wanted) == len(given) and all(map(torch.equal, wanted, given))
+    return len(wanted) == len(given) and all(map(alike, wanted, given))
+
+
+def require_alike(model: nn.Module) -> None:
+    """Raises Unsupported where layers of a model are derived from those of torch and compute something else."""
+    like = layer_of(model, derived=True)
+    if like is None or computes(
+        model, like, lambda y, other: y.shape == other.shape and torch.allclose(y, other, atol=1e-4)
+    ):
+        return
+    for part in like.parts:
+        layer, own = _type(part).__name__, type(part)
+        if not is_torch(own):
+            raise Unsupported(
+                f"its reference is no nn.{layer}: {own.__name__} is derived from it, and computes something else"
+            )
 
 
 def required(cls: Any) -> list[str]:
@@ -184,7 +210,9 @@ class Given:
 
     @classmethod
     def by(cls, returned: Any) -> Given:
-        """From what get_init_inputs returns: arguments, those by name, or a list of both kinds."""
+        """From what get_init_inputs or get_inputs returns: arguments, those by name, a list of both kinds, or one."""
+        if isinstance(returned, torch.Tensor) or not isinstance(returned, Iterable):
+            return cls([returned])
         if isinstance(returned, Mapping):
             return cls((), returned)
         returned = [*returned]
@@ -232,13 +260,29 @@ class Maker:
         self.unsaid = [word for word in spare if chooses and word not in words]
         """What `__init__` has no argument for, where a line says that the reference is a layer of torch: whether the
         module has it is its own choice."""
+        self.image: Sequence[int] = ()
+        """The shape of the file's own image, if it is known."""
         self._lacks: Sequence[str] = ()
         self._known: dict[tuple[Any, ...], dict[str, Any] | Unsupported] = {}
+        self._has: dict[tuple[Any, ...], frozenset[str]] = {}
 
     def lack(self, words: Sequence[str]) -> None:
         """Note which of what `__init__` cannot say the module has not: no problem with it is asked for."""
         self._lacks, self._known = words, {}
         self.layer = replace(self.layer, values={**self.layer.values, **dict.fromkeys(words, False)})
+
+    @property
+    def sized(self) -> dict[str, int]:
+        """Arguments that say how large the image is, as they do in the file -> its axis."""
+        named = {name: axis for name in self._parameters for text, axis in IMAGE.items() if re.fullmatch(text, name)}
+        spatial = {name: axis for name, axis in named.items() if axis == 0 or axis + len(self.image) >= 2}
+        return {name: axis for name, axis in spatial.items() if self.image and self._default(name) == self.image[axis]}
+
+    def averaged(self, values: Values) -> int:
+        """The call of a module that a problem asks for, where its own reference keeps a cumulative average; else 0.
+        What a module does with None was never seen where a number stood for it."""
+        cumulative = values.get("running") == MOVED and self.layer.values.get("momentum", 0) is None
+        return AVERAGED.get(values["momentum"], 0) if cumulative else 0
 
     def express(self, values: Values) -> dict[str, Any]:
         """The reference's arguments for a problem. Raises Unsupported with what these, or the class's, cannot say."""
@@ -253,10 +297,21 @@ class Maker:
             raise found
         return found
 
+    def has(self, values: Values) -> frozenset[str]:
+        """What the reference has for a problem that it can be told, also where the problem has not."""
+        self.express(values)
+        return self._has[tuple(values.items())].difference(self._lacks)
+
     def make(self, arguments: Mapping[str, Any]) -> nn.Module:
         """A module."""
-        made: nn.Module = self.cls(**self._passed(arguments))
+        with as_if_cuda():
+            made: nn.Module = self.cls(**self._passed(arguments))
         return made
+
+    def without_memory(self, arguments: Mapping[str, Any]) -> nn.Module:
+        """The reference, on the meta device."""
+        with torch.device("meta"), as_if_cuda():
+            return self.reference(**arguments)
 
     def _default(self, name: str) -> Any:
         return self._own.get(name, self._parameters[name].default)
@@ -266,7 +321,11 @@ class Maker:
             if values.get(word):
                 raise Unsupported(f"the module has no {NAMED[word]}, and __init__ no argument for one")
         found: dict[str, Any] = {}
+        sized = self.sized if "image" in values else {}
         for name, parameter in self._parameters.items():
+            if name in sized:
+                found[name] = values["image"][sized[name]]
+                continue
             (word, axis), own = called(name), self._default(name)
             value = values.get(word, own)
             if value is parameter.empty:
@@ -278,6 +337,9 @@ class Maker:
                 if any(before != after for before, after in value):
                     raise Unsupported("padding differs between the sides of an axis")
                 value = tuple(before for before, _ in value)
+            if word == "momentum" and self.averaged(values):
+                found[name] = None
+                continue
             of_class = self._taken.get(name, parameter).default
             if word == "stride" and values.get("window") == value and None is parameter.default is of_class:
                 found[name] = None  # the window; of a number what the class makes of None was never seen
@@ -290,21 +352,23 @@ class Maker:
             found[name] = value
         self._passed(found)
         try:
-            with torch.device("meta"):
-                made = layer_of(self.reference(**found))
+            made = layer_of(self.without_memory(found))
         except Unsupported:
             raise
         except Exception as error:
             raise Unsupported(f"the reference refuses: {error}") from None
         if made is None:
             raise Unsupported("the reference has other layers for this problem")
+        self._has[tuple(values.items())] = frozenset(word for word in SPARE if made.values.get(word))
         for word, value in values.items():
             has = made.values.get(word)
+            if word == "image":
+                continue
             if word == "running":
                 if value and not has:
                     raise Unsupported("the reference keeps no running statistics")
-                if value == MOVED and made.values["momentum"] is None:
-                    raise Unsupported("momentum=None is a cumulative average, which no problem can say")
+                if value == MOVED and made.values["momentum"] is None and not self.averaged(values):
+                    raise Unsupported("momentum=None is a cumulative average, of one to ten calls")
                 continue
             spare = (word in SPARE and not value) or (word in ("c", "k", "momentum") and has is None)
             if has != value and not spare:

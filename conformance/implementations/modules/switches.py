@@ -36,6 +36,15 @@ class Switches:
         self._values = {path: _read(path) for path in ATTRIBUTES} | {name: FUNCTIONS[name][0]() for name in FUNCTIONS}
         self._functions = {path: {n: f for n, f in vars(_read(path)).items() if callable(f)} for path in PLACES}
 
+    @contextmanager
+    def as_now(self, name: str) -> Iterator[None]:
+        """One of them as it is now, for a while."""
+        old, self._values[name] = self._values[name], _read(name)
+        try:
+            yield
+        finally:
+            self._values[name] = old
+
     def restored(self, file: str = "") -> list[str]:
         """Put back what has changed since, and return it in words, with the line of `file` that does it if it has
         one."""
@@ -94,6 +103,12 @@ class Watch:
     def __init__(self, before: Switches, file: str) -> None:
         self._before, self._file = before, file
         self.changes: list[str] = []
+
+    @contextmanager
+    def knowing(self, switch: str) -> Iterator[None]:
+        """Around calls before which the suite itself has set a switch."""
+        with self._before.as_now(switch):
+            yield
 
     @contextmanager
     def watching(self) -> Iterator[None]:
