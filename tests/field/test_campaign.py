@@ -143,7 +143,7 @@ LATER = {
     "storage": "13-mixed 22-one 25-depthwise 26-int16 30-fp16 09-expanded 23-one",
 }
 """Class -> beginnings of the names that level smoke may leave to standard: its paths are large, or it reads what lies
-beside operands, where there may be nothing that shows. On which path it looks for buffers that are shared depends on the
+beside operands, where there may be nothing that shows. On which path it looks for shared buffers depends on the
 ranking: of other days it met 10-shares and 03-unpadded."""
 
 
