@@ -48,6 +48,8 @@ def scaled(recipe: Recipe) -> Arrays:
 
 def shifted(recipe: Recipe) -> Arrays:
     """Images close to 1, so that means are large and variances small; every fourth filter sees constant channels only.
+    The layer is as training begins: gamma and the running variance are 1, beta and the running mean 0. A library that
+    took equal constants for one array updated gamma with the running variance.
 
     Such a filter has a variance of zero where there is no padding. The root has no derivative there, so that gradients
     of problems which add epsilon to it stay as they are.
@@ -66,6 +68,8 @@ def shifted(recipe: Recipe) -> Arrays:
         "x": (1 + steps).astype(inputs["x"].dtype),
         "w": (w * kept.reshape(*kept.shape, *(1,) * g.rank)).reshape(inputs["w"].shape),
     }
+    fresh = {"gamma": 1, "beta": 0, "running_mean": 0, "running_var": 1}
+    found |= {name: np.full_like(inputs[name], value) for name, value in fresh.items() if name in inputs}
     return found | ({"dy": _balanced(recipe, inputs["dy"])} if "dy" in inputs else {})
 
 

@@ -405,7 +405,19 @@ def _cancelling(operator: Operator, geometry: ConvBnGeometry, inputs: Arrays, dt
     return outputs | {"dgamma": (in_turn(dy * c.z) - c.mean * in_turn(dy)) * c.inverse}
 
 
+def _sharing(operator: Operator, geometry: ConvBnGeometry, inputs: Arrays, dtype: str) -> Arrays:
+    """Equal constants are one array, which holds the new running statistics before gamma and beta are read from it."""
+    outputs = exact(operator, geometry, inputs, dtype)
+    overwritten = {
+        name: outputs[updated]
+        for name, updated in (("gamma", "running_var"), ("beta", "running_mean"))
+        if name in inputs and np.array_equal(inputs[name], inputs[updated])
+    }
+    return outputs | {"y": exact(operator, geometry, inputs | overwritten, dtype)["y"]}
+
+
 _OTHERS = (
+    mutant("equal constants share an array", _sharing, (FORWARD,), when=lambda g: g.affine and bool(g.running)),
     mutant("dgamma as a difference of two sums", _cancelling, (BACKWARD,), when=lambda g: g.affine),
     mutant("dgamma and dbeta added in the storage dtype", _by_image, (BACKWARD,), SHORT,
             lambda g: g.affine and g.n > 1),

@@ -9,7 +9,7 @@ import numpy as np
 
 from conformance.contract import Contract
 from conformance.dtypes import BF16, FP32, TF32
-from conformance.operators import NORMALISED
+from conformance.operators import NORMALISED, Arrays, ConvBnGeometry, Operator
 from conformance.operators.conv.known_good import INF_MINUS_INF, SPREADS_NAN
 from conformance.operators.conv.transforms import three_by_three, winograd
 from conformance.operators.conv_bn.normalisation import (
@@ -24,6 +24,7 @@ from conformance.operators.conv_bn.normalisation import (
     in_float64,
     in_pairs,
     normalised,
+    per_filter,
     raw,
     rsqrt,
     shifted,
@@ -35,6 +36,7 @@ from conformance.operators.conv_bn.normalisation import (
 )
 from conformance.operators.known_kernels import sums
 from conformance.operators.known_kernels.kernel import BETTER, DEFAULT, FP32_ONLY, SHORT, CampaignRow, KnownGood
+from conformance.operators.known_kernels.rounding import stored
 from conformance.operators.known_kernels.sums import Sum
 
 BLAS = summed(sums.blas)
@@ -91,7 +93,25 @@ _STATISTICS = (
 )
 """Other ways to a mean and a variance."""
 
+
+def _begun_with_the_shift(operator: Operator, geometry: ConvBnGeometry, inputs: Arrays, dtype: str) -> Arrays:
+    """Inference by a convolution with folded filters, each sum of which begins with the folded shift."""
+    kernel = ConvBnKernel()
+    mean, var = (kernel.wide(inputs[name]) for name in ("running_mean", "running_var"))
+    c = kernel.with_statistics(geometry, inputs, mean[:, None], mean, var)
+    shift = (c.beta - c.mean * c.factor).reshape(geometry.groups, -1, 1)
+
+    def total(a: np.ndarray, b: np.ndarray, taps: int = 1) -> np.ndarray:
+        ones = np.ones((len(b), 1, b.shape[2]), b.dtype)
+        return Sum()(np.concatenate([shift, a], axis=2), np.concatenate([ones, b], axis=1), taps)
+
+    w = kernel.wide(inputs["w"]) * per_filter(c.factor, geometry.rank)
+    y = summed(total)("conv_forward", geometry.conv, {"x": inputs["x"], "w": w}, "fp32")
+    return {"y": stored(y, dtype)}
+
+
 _SCALES = (
+    KnownGood("bn-sums-begin-with-the-shift", "conv_bn", _begun_with_the_shift, DEFAULT, ("conv_bn_inference",)),
     _known_good("weighed-distances", ConvBnKernel(BLAS, inverse=rsqrt, scale=weighed_distances)),
     _known_good("scale-and-shift", ConvBnKernel(BLAS, scale=folded)),
     _known_good("scale-in-filters", ConvBnKernel(BLAS, weights=True)),

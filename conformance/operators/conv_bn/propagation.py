@@ -50,6 +50,9 @@ Schwarz): sqrt(R*S * dx2(shared^2)), dx2 being the operator on squares. Independ
 rounding between does to the exact dz itself is known, and no chance where 16-bit data leave it few values: its gradient
 is added. The gradient's own rounding comes on top, as for a convolution alone.
 
+*Inference.* The scale may be folded into the filters, and a sum begin with the folded shift: z_ is then that of partial
+sums of the size of |mean| + |beta|/(b*inv) as well.
+
 *Backward of inference.* Mean and inverse deviation are constants, so that only the last of the shared errors is left,
 e = 4*u, and i = 4*u*|dz|. The product is that of backward, mean_ = 0, or the difference of sum dy*z and mean*total; a
 kernel whose scale is folded into the filters has the sum of w*dw for sum dy*z, whose roundings are of the size of s2
@@ -195,12 +198,17 @@ def forward(geometry: ConvBnGeometry, inputs: Arrays, scales: Arrays, arithmetic
 
 
 def inference(geometry: ConvBnGeometry, inputs: Arrays, scales: Arrays, arithmetic: Arithmetic) -> Arrays:
-    """The bound of y: the statistics are given, the scale may be folded into the filters."""
-    z = _of_z(geometry, scales, arithmetic)
-    none = np.zeros(geometry.k)
+    """The bound of y: the statistics are given, the scale may be folded into the filters, and the shift be what a sum
+    begins with, as libraries begin one with a bias."""
     inverse = geometry.inverse(inputs["running_var"].astype(np.float64))
+    mean, none = inputs["running_mean"].astype(np.float64), np.zeros(geometry.k)
+    z = _of_z(geometry, scales, arithmetic)
+    if not arithmetic.rounds_between:
+        gamma, beta = (inputs.get(name, none).astype(np.float64) for name in ("gamma", "beta"))
+        scale = inverse * (np.abs(gamma) if geometry.affine else 1)
+        begin = np.divide(np.abs(beta), scale, out=np.zeros_like(scale), where=scale > 0) + np.abs(mean)
+        z = _of_z(geometry, scales | {"z": np.hypot(scales["z"], begin[:, None])}, arithmetic)
     found = _Bounds(z, z, none, none, inverse, FOLDED * arithmetic.u * inverse)
-    mean = inputs["running_mean"].astype(np.float64)
     return {"y": _of_y(geometry, inputs, scales, arithmetic, found, mean)}
 
 
