@@ -388,8 +388,8 @@ def _load(kernel: Path | str, operator: str | None, loader: Loader) -> tuple[Imp
     if isinstance(loader, Workers):
         loader.forget(path)
     known = loader.load([path])
-    for why in known.broken.values():
-        raise SelectionError(f"kernel {text}: {why}")
+    for broken in known.broken.values():
+        raise SelectionError(f"kernel {text}: {broken}")
     for why in known.unavailable.values():
         return Implementation(wanted or path.stem), why
     if wanted:

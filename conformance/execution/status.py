@@ -15,8 +15,9 @@ from typing import Any
 
 from conformance.diagnosis.diagnose import Diagnosis
 from conformance.execution.process import Crash
+from conformance.failure import Failure
 from conformance.implementations.errors import KernelFailure as KernelFailure  # where most look for it
-from conformance.implementations.errors import blame
+from conformance.implementations.errors import blame, failure_of
 from conformance.implementations.implementation import ImplementationError, Unsupported, Waiver
 from conformance.inputs.golden import GoldenError
 from conformance.judge import Contract, Judgement
@@ -41,8 +42,10 @@ class BehaviourError(KernelFailure):
     `wrong_on` is the input distribution, where it showed in results: what excuses these there excuses them here.
     """
 
-    def __init__(self, message: str, wrong_on: str = "", diagnosis: Diagnosis | None = None) -> None:
-        super().__init__(message, diagnosis)
+    def __init__(
+        self, message: str, failure: Failure | None = None, *, wrong_on: str = "", diagnosis: Diagnosis | None = None
+    ) -> None:
+        super().__init__(message, failure, diagnosis)
         self.wrong_on = wrong_on
 
 
@@ -52,6 +55,8 @@ class Verdict:
 
     status: str
     reason: str = ""
+    failure: Failure | None = None
+    """The reason as data, where the status is `fail` or `error`, or would be without the waiver."""
     judgements: tuple[Judgement, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
     """By phase."""
@@ -123,31 +128,40 @@ def conclude(
         raise
     except Unsupported as refusal:
         verdict.status, verdict.reason, verdict.refusal = "unsupported", str(refusal), refusal
-    except KernelFailure as failure:
-        raised = failure
-        verdict.status, verdict.reason, verdict.diagnosis = "fail", str(failure), failure.diagnosis
-    except (GoldenError, ImplementationError, MissingReferenceError) as error:
+    except KernelFailure as wrong:
+        raised = wrong
+        verdict.status, verdict.reason, verdict.failure = "fail", str(wrong), wrong.failure
+        verdict.diagnosis = wrong.diagnosis
+    except ImplementationError as error:
+        verdict.status, verdict.reason, verdict.failure = "error", str(error), error.failure
+        return verdict
+    except (GoldenError, MissingReferenceError) as error:
         verdict.status, verdict.reason = "error", str(error)
+        verdict.failure = Failure(kind="golden" if isinstance(error, GoldenError) else "reference", message=str(error))
         return verdict
     except InsufficientMemoryError as shortage:
         verdict.status, verdict.reason = "unavailable", str(shortage)
         return verdict
     except Crash as crash:
         raised = crash
-        verdict.status, verdict.reason, verdict.crashed = "error", str(crash), crash.counted
+        verdict.status, verdict.reason, verdict.failure = "error", str(crash), crash.failure
+        verdict.crashed = crash.counted
     except BaseException as error:  # SystemExit, or a pytest.skip that would leave the case uncounted
         raised = error
-        verdict.status, verdict.reason, verdict.exception = "error", blame(error), error
+        verdict.status, verdict.reason, verdict.failure = "error", blame(error), failure_of(error)
+        verdict.exception = error
     if verdict.status == "unsupported" or (verdict.status == "pass" and not must_fail):
         return verdict
     try:
         covering = waiver(raised)
     except ImplementationError as error:
         verdict.status, verdict.reason = "error", f"{error}\n{verdict.reason}".strip()
+        verdict.failure = error.failure
         return verdict
     if covering is not None and verdict.status == "pass":
         verdict.status = "fail"
         verdict.reason = f"passes, although waived as {covering.reason!r} ({covering.url}): remove the waiver"
+        verdict.failure = Failure(kind="waiver", message=verdict.reason)
     elif covering is not None:
         verdict.status, verdict.waiver = "waived", covering
     return verdict

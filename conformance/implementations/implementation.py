@@ -13,6 +13,7 @@ from conformance import layouts as memory
 from conformance import storage
 from conformance.contract import Contract
 from conformance.dtypes import DECLARABLE
+from conformance.failure import Failure
 from conformance.implementations.bridges.base import ArrayBridge
 from conformance.implementations.bridges.numpy import numpy_arrays
 from conformance.implementations.devices import DEVICES, Unavailable, require
@@ -33,7 +34,11 @@ BEHAVIOUR = "behaviour"
 
 
 class ImplementationError(ValueError):
-    """A declaration that cannot be meant; the message names the field and the choices."""
+    """A declaration that cannot be meant; the message names the field and the choices. `failure` says it as data."""
+
+    def __init__(self, message: str, failure: Failure | None = None) -> None:
+        super().__init__(message)
+        self.failure = failure or Failure(kind="declaration", message=message.partition("\n")[0])
 
 
 class Unsupported(Exception):

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,6 +39,7 @@ import numpy as np
 from conformance.diagnosis.diagnose import diagnose
 from conformance.execution.status import KernelFailure
 from conformance.explaining import explaining
+from conformance.failure import Failure
 from conformance.judge import Judgement, Output, judge
 from conformance.operators import OPERATORS, Arrays
 from conformance.training.exchange import Call, Place, RefusedError
@@ -47,6 +48,11 @@ from conformance.training.tables import DISTRIBUTION
 
 class BrokenStepError(KernelFailure):
     """A result that exceeds the bound of its contract; the message names step, layer, direction, and what is wrong."""
+
+    def __init__(self, place: Place, wrong: Sequence[Judgement], lines: Sequence[str]) -> None:
+        elements = tuple(judgement.wrong_elements for judgement in wrong)
+        failure = Failure(kind="training", message=place.alike, elements=elements)
+        super().__init__("\n".join([str(place), *lines]), failure)
 
 
 @dataclass(slots=True)
@@ -85,7 +91,7 @@ class Audit:
                 lines += [judgement.explain() for judgement in failed]
                 cause = diagnose(operator, call.geometry, call.inputs, call.outputs, reference)
                 lines += [str(cause)] if cause else []
-            raise BrokenStepError("\n".join([str(place), *lines]))
+            raise BrokenStepError(place, failed, lines)
 
 
 @contextmanager

@@ -223,7 +223,7 @@ def test_a_process_that_the_system_does_not_start_is_no_fault_of_a_file(
     file.write_text("from conformance import Implementation\nacme = Implementation('acme')\n")
     with Workers(Limits()) as workers:
         monkeypatch.setattr(wire, "memory_file", full)
-        (reason,) = workers.load([file]).broken.values()
+        (reason,) = map(str, workers.load([file]).broken.values())
     assert reason.startswith("not run: no process can be started for it (Too many open files); ulimit -n and")
 
 
@@ -235,7 +235,7 @@ def test_memory_without_end_is_ended(tmp_path: Path):
         "while True:\n    kept.append(np.ones(1 << 22))\n"
     )
     with Workers(Limits(seconds=300, memory=500 << 20)) as workers:
-        (reason,) = workers.load([file]).broken.values()
+        (reason,) = map(str, workers.load([file]).broken.values())
     assert re.search(r"took 0\.\d+ GiB of memory; the limit is 0\.488 GiB \(--memory\)", reason)
 
 
