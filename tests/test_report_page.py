@@ -24,6 +24,7 @@ from tests.report_samples import (
     CAUSES,
     H100,
     INFERRED,
+    RAISED,
     absent,
     benchmarks,
     broken,
@@ -200,13 +201,13 @@ def test_the_title_says_what_was_verified_when_and_where(tmp_path: Path):
 def test_failures_are_grouped_and_open_with_the_smallest_case(tmp_path: Path):
     small = "n1 c1 h3 w3 k1 r3 s3"
     records = [failed(problem=f"p{n}") for n in range(30)] + [failed(problem="small", descriptor=small, seed=9)]
-    records += [sample(problem="r", status="error", reason="raised ValueError: no at /a/acme.py:3")]
+    records += [sample(**RAISED, problem="r")]
     parsed = Parsed(page(digest(tmp_path, records), "t"))
     words = re.sub(r"\s+", " ", " ".join(parsed.words))
     assert words.count("likely cause: last row of y") == 1
     assert f" Smallest case: {small} (fp32 nchw fixed) " in words
     assert "All 31 cases in the list" in words
-    assert " conv_ forward: raised ValueError: no at acme.py:3 1 case " in words
+    assert " conv_ forward: raised ValueError: no at acme.py:7 1 case " in words
 
 
 def test_a_group_of_failures_says_where_in_its_heading(tmp_path: Path):
