@@ -98,6 +98,20 @@ class Failure(Struct, frozen=True, kw_only=True, omit_defaults=True):
         """The message as it is compared: without numbers in what somebody else has written."""
         return without_numbers(self.message) if self.kind in _FOREIGN else self.message
 
+    @property
+    def title(self) -> str:
+        """The kind in words, or the message, without sizes and values."""
+        before = {"raised": "raised ", "crashed": "crashed: "}.get(self.kind, "")
+        return f"{before}{self.alike or self.kind}"
+
+
+class Undeclared(Struct, frozen=True, kw_only=True):
+    """What an implementation does not declare: an operator, dtype or layout by name; or of a torch module the shape
+    that it is made for, and then why."""
+
+    kind: Literal["operator", "dtype", "layout", "shape"]
+    what: str
+
 
 def without_numbers(text: str) -> str:
     """A text with a sign for each number, so that it is the same for all sizes."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from conformance.execution.invocation import Invocation
-from conformance.failure import Failure
+from conformance.failure import Failure, Undeclared
 from conformance.implementations.devices import Unavailable, missing
 from conformance.implementations.implementation import Implementation, Kernel, Waiver
 from conformance.inputs import Recipe
@@ -121,6 +121,7 @@ class Absence:
     cases: int
     failure: Failure | None = None
     """The reason as data, where the status is `fail`."""
+    undeclared: Undeclared | None = None
 
     @property
     def id(self) -> str:
@@ -190,7 +191,9 @@ def compared(absence: Absence, claims: Iterable[Claim], selected: Sequence[Key])
         reason = held[0].lost(absence.status, absence.reason)
         # the claimed device: a file that cannot be imported names none
         lost = Failure(kind="claim")
-        yield replace(absence, device=held[0].device, status="fail", reason=reason, cases=count, failure=lost)
+        yield replace(
+            absence, device=held[0].device, status="fail", reason=reason, cases=count, failure=lost, undeclared=None
+        )
     if absence.cases > count:
         yield replace(absence, cases=absence.cases - count)
 

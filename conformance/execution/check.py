@@ -17,7 +17,6 @@ from conformance.diagnosis.where import FEWEST, WorkLeft, said, where
 from conformance.dtypes import DECLARABLE
 from conformance.execution.case import Case, absence_reason
 from conformance.execution.implementation_names import base_of, load_named, vary
-from conformance.execution.nondeterminism import DIFFERS
 from conformance.execution.process import SECONDS, Limits
 from conformance.execution.remote import Exited, Raised
 from conformance.execution.selection import BEHAVIOUR, SelectionError, require_known
@@ -144,7 +143,8 @@ class CheckResult:
 
         The kernel is called on some small problems of the tables, and on more that decide: for a second or two.
         """
-        if self.status != "fail" or self.reason.startswith(DIFFERS):
+        failure = self.verdict.failure
+        if self.status != "fail" or failure is None or failure.kind == "differs":
             return ""
         case, work = self.case, WorkLeft()
 

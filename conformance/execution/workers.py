@@ -260,7 +260,8 @@ class Workers:
         home, crashed = getattr(one.arrays, "home", None), verdict.crashed
         if isinstance(home, Source) and verdict.status != "unsupported":
             key = home.group, home.place
-            weight = OF_A_HANG if verdict.reason.startswith("no answer") else 1
+            hung = verdict.failure is not None and verdict.failure.kind == "hung"
+            weight = OF_A_HANG if hung else 1
             self._crashes[key] = self._crashes[key] + weight if crashed else 0
             if self._crashes[key] >= MAX_CRASHES and (spare := self._spares.pop(home.group, None)):
                 spare.end()

@@ -55,6 +55,11 @@ def is_deciding(record: Record) -> bool:
     return record.problem.startswith(DECIDING)
 
 
+def has_no_kernel(record: Record) -> bool:
+    """Whether an implementation has no kernel of the operator at all."""
+    return record.undeclared is not None and record.undeclared.kind == "operator"
+
+
 def other_dtype(record: Record) -> tuple[str, str] | None:
     """What is said of results that have another dtype, and which; None where values were compared."""
     failure = record.failure

@@ -84,6 +84,7 @@ def verdict_fields(verdict: Verdict) -> dict[str, Any]:
         "status": verdict.status,
         "reason": verdict.reason,
         "failure": verdict.failure,
+        "undeclared": verdict.refusal.undeclared if verdict.refusal else None,
         "causes": verdict.diagnosis.names if verdict.diagnosis else (),
         "waiver": WaiverRecord(reason=waiver.reason, url=waiver.url) if waiver else None,
         "seconds": {phase: round(seconds, 6) for phase, seconds in verdict.seconds.items()},

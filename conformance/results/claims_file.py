@@ -141,7 +141,7 @@ def enforced(record: Record, claims: Mapping[str, Claim]) -> Record:
     if claim is None or record.status != "unsupported" or key(record) not in claim.cases:
         return record
     lost = claim.lost(record.status, record.reason)
-    return msgspec.structs.replace(record, status="fail", reason=lost, failure=Failure(kind="claim"))
+    return msgspec.structs.replace(record, status="fail", reason=lost, failure=Failure(kind="claim"), undeclared=None)
 
 
 def section(attempts: Sequence[Attempt], imports: Mapping[str, str]) -> ImplementationClaims:

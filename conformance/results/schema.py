@@ -14,7 +14,7 @@ from typing import Annotated, Literal, get_args
 
 from msgspec import Meta, Struct, field
 
-from conformance.failure import Failure
+from conformance.failure import Failure, Undeclared
 
 SCHEMA: Literal[3] = 3
 
@@ -176,6 +176,7 @@ class Record(Struct, tag_field="kind", frozen=True, kw_only=True, omit_defaults=
     versions     of packages and of the machine, by name; `process` is "not isolated" where a kernel can find its judge
     reason       why it did not pass, for people; the first line says what, the others are the diagnosis
     failure      the same as data, of what fails, is an error or is waived
+    undeclared   what is not declared, where that is why cases are unsupported
     causes       known mistakes that explain a failure, each as well as the others
     waiver       where the status is `waived`, and only there
     run_level    what the run was asked for
@@ -198,6 +199,7 @@ class Record(Struct, tag_field="kind", frozen=True, kw_only=True, omit_defaults=
     versions: dict[str, str]
     reason: str
     failure: Failure | None = None
+    undeclared: Undeclared | None = None
     causes: tuple[str, ...] = ()
     waiver: WaiverRecord | None = None
     run_level: str = ""
