@@ -5,33 +5,13 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 Kind = Literal[
-    "elements",
-    "malformed",
-    "differs",
-    "memory",
-    "behaviour",
-    "state",
-    "contract",
-    "refusal",
-    "cheat",
-    "training",
-    "raised",
-    "crashed",
-    "hung",
-    "not run",
-    "no process",
-    "declaration",
-    "source",
-    "file",
-    "claim",
-    "waiver",
-    "reference",
-    "golden",
-    "suite",
-]
+    "elements", "malformed", "differs", "memory", "behaviour", "state", "contract", "refusal", "cheat", "training",
+    "raised", "crashed", "hung", "not run", "no process", "declaration", "source", "file", "claim", "waiver",
+    "reference", "golden", "suite",
+]  # fmt: skip
 """
 - `elements`: results beyond their limits; `malformed`: of another shape, dtype or number, or no arrays
 - `differs`: results that differ from call to call
@@ -83,6 +63,9 @@ class Failure(Struct, frozen=True, kw_only=True, omit_defaults=True):
     dtype      of malformed results that have another dtype: that one
     on_plain   whether a behaviour check reports what is wrong with the results on plain inputs, whatever the check
     elements   of each output that is wrong
+    details    lines of the reason, counted from 0, that are left out in brief: a count that stands there already, and
+               statistics of elements further off than any precision
+    headed     those that the heading of a group of failures says as well
     """
 
     kind: Kind
@@ -92,6 +75,13 @@ class Failure(Struct, frozen=True, kw_only=True, omit_defaults=True):
     dtype: str = ""
     on_plain: bool = False
     elements: tuple[WrongElements, ...] = ()
+    details: tuple[Elements, ...] = ()
+    headed: tuple[Elements, ...] = ()
+
+    def below(self, lines: int) -> Failure:
+        """The same where its reason stands below so many other lines."""
+        details, headed = (tuple(line + lines for line in which) for which in (self.details, self.headed))
+        return structs.replace(self, details=details, headed=headed)
 
     @property
     def alike(self) -> str:
@@ -111,6 +101,14 @@ class Undeclared(Struct, frozen=True, kw_only=True):
 
     kind: Literal["operator", "dtype", "layout", "shape"]
     what: str
+
+
+def in_brief(reason: str, failure: Failure | None, *, headed: bool = False) -> str:
+    """A reason without details, and where it has a heading without what that says."""
+    if failure is None:
+        return reason
+    hidden = {*failure.details, *(failure.headed if headed else ())}
+    return "\n".join(line for number, line in enumerate(reason.split("\n")) if number not in hidden)
 
 
 def without_numbers(text: str) -> str:

@@ -91,4 +91,4 @@ def test_results_of_another_dtype_are_told_by_it():
     failure = verify(
         case_of(lambda *given, **parameters: conv_forward(*given, **parameters).astype(np.float64))
     ).failure
-    assert failure == Failure(kind="malformed", message="y has another dtype", dtype="fp64")
+    assert failure == Failure(kind="malformed", message="y has another dtype", dtype="fp64", headed=(1,))

@@ -32,6 +32,7 @@ from conformance.implementations.implementation import (
 from conformance.inputs import Expectation
 from conformance.inputs.golden import check as check_golden
 from conformance.judge import Contract, Judgement
+from conformance.judge.judgement import told
 from conformance.operators import FAMILIES, Arrays, Tensor
 from conformance.problems import Problem, Variant
 from conformance.problems.table import ALONE
@@ -51,11 +52,9 @@ class WrongResultError(BehaviourError):
     """A wrong result of a call that a check has made, on this sample."""
 
     def __init__(self, when: str, wrong: Sequence[Judgement], sample: Sample) -> None:
-        message = "\n".join([f"wrong result ({when})", *(judgement.explain() for judgement in wrong)])
-        elements = tuple(judgement.wrong_elements for judgement in wrong)
-        super().__init__(
-            message, Failure(kind="elements", elements=elements), wrong_on=sample.expected.recipe.distribution
-        )
+        lines, failure = told("elements", wrong)
+        message, where = "\n".join([f"wrong result ({when})", *lines]), sample.expected.recipe.distribution
+        super().__init__(message, failure.below(1), wrong_on=where)
         self.sample = sample
 
 
@@ -293,7 +292,7 @@ def _require_right_alone(case: Case, wrong: WrongResultError, verdict: Verdict) 
         assert failed.failure is not None
         where = f"{geometry.descriptor} {variant.dtype} {variant.layout} {variant.distribution}"
         message = f"{WRONG}, {where} alone in a new process:\n{failed.reason}"
-        raise KernelFailure(message, msgspec.structs.replace(failed.failure, on_plain=True), failed.diagnosis)
+        raise KernelFailure(message, msgspec.structs.replace(failed.failure.below(1), on_plain=True), failed.diagnosis)
 
 
 def _is_wrong_again(sample: Sample) -> bool:

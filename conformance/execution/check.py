@@ -120,10 +120,11 @@ class CheckResult:
     def _first(self, field: str) -> Any:
         return next((getattr(output, field) for output in self.outputs.values()), None)
 
-    def explain(self, where: bool = True) -> str:
+    def explain(self, where: bool = True, *, brief: bool = False) -> str:
         """What was compared with which limits and, where that failed, the worst element, the error locations, the
         likely cause, and, unless it is left out, under which condition other problems fail too; of an exception the
-        part of the traceback that lies in the kernel."""
+        part of the traceback that lies in the kernel. In brief, a count that stands there already and statistics of
+        elements further off than any precision are left out."""
         verdict = self.verdict
         lines = [str(self)]
         if isinstance(verdict.exception, (Raised, Exited)):
@@ -134,7 +135,7 @@ class CheckResult:
         elif self.passed:
             lines += [judgement.explain() for judgement in verdict.judgements]
         else:
-            lines += [self.reason, self.where() if where else ""]
+            lines += [verdict.explained(brief=brief), self.where() if where else ""]
         lines += [f"printed: {line}" for line in self.printed]
         return "\n".join(line.rstrip("\n") for line in lines if line)
 

@@ -6,26 +6,22 @@ Verification, behaviour checks, timing and training all conclude here. Nothing t
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec import structs
+
 from conformance.diagnosis.diagnose import Diagnosis
 from conformance.execution.process import Crash
-from conformance.failure import Failure
+from conformance.failure import Failure, in_brief
 from conformance.implementations.errors import KernelFailure as KernelFailure  # where most look for it
 from conformance.implementations.errors import blame, failure_of
 from conformance.implementations.implementation import ImplementationError, Unsupported, Waiver
 from conformance.inputs.golden import GoldenError
 from conformance.judge import Contract, Judgement
-
-_SAID = re.compile(
-    r"(?m)^(.*\w: [1-9][\d,]* of .* elements mismatched.*\n(?:worst \w+\[.*\n)?)"
-    r"(?:mismatched elements .*|worst error / bound .*\ninferred precision: unknown)(?:\n|\Z)"
-)
 
 
 class MissingReferenceError(Exception):
@@ -90,8 +86,12 @@ class Verdict:
     @property
     def explanation(self) -> str:
         """The reason as it is shown: with that of the waiver, where there is one."""
-        waiver = self.waiver
-        return self.reason if waiver is None else f"waived: {waiver.reason} ({waiver.url})\n{self.reason}"
+        return self.explained()
+
+    def explained(self, *, brief: bool = False) -> str:
+        """The same; in brief without details."""
+        reason, waiver = in_brief(self.reason, self.failure) if brief else self.reason, self.waiver
+        return reason if waiver is None else f"waived: {waiver.reason} ({waiver.url})\n{reason}"
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:
@@ -101,11 +101,6 @@ class Verdict:
             yield
         finally:
             self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
-
-
-def brief(explanation: str) -> str:
-    """Without a count that stands there already, and statistics of elements further off than any precision."""
-    return _SAID.sub(r"\1", explanation).rstrip("\n")
 
 
 def conclude(
@@ -157,6 +152,9 @@ def conclude(
     except ImplementationError as error:
         verdict.status, verdict.reason = "error", f"{error}\n{verdict.reason}".strip()
         verdict.failure = error.failure
+        if raised is not None and isinstance(raised, KernelFailure):
+            under = raised.failure.below(str(error).count("\n") + 1)
+            verdict.failure = structs.replace(error.failure, details=under.details, headed=under.headed)
         return verdict
     if covering is not None and verdict.status == "pass":
         verdict.status = "fail"

@@ -69,9 +69,8 @@ def _conclude(
         failure = Failure(kind="memory", message=what, file=end.file, line=end.line)
         raise OutOfBounds(f"{what}\n{error}", failure) from None
     if isinstance(error, KernelFailure):
-        message = str(error).removesuffix(f"\n{error.diagnosis}")
         cause = Diagnosis(_causes(guilty), 0.0, f"wrong only with {names}")
-        raise KernelFailure(message, error.failure, cause) from None
+        raise KernelFailure(error.message, error.failure, cause) from None
     raise error
 
 

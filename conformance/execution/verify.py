@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from conformance.contract import Contract
 from conformance.diagnosis.diagnose import Diagnosis, affordable, diagnose, diagnose_shapes
@@ -42,7 +43,7 @@ from conformance.inputs import Expectation, Recipe, expectation
 from conformance.inputs.golden import check
 from conformance.inputs.probing import Probes, possible, worthwhile
 from conformance.judge import Judgement, judge, outputs_of
-from conformance.judge.judgement import judge_sparse
+from conformance.judge.judgement import judge_sparse, told
 from conformance.judge.probes import Evidence, judge_by_probes
 from conformance.operators import Arrays
 from conformance.problems.table import DRAWN
@@ -275,18 +276,19 @@ def require_right(call: VerifiedCall) -> None:
     if not wrong:
         return
     lines, unexplained, calls, cause = list[str](), list[str](), None, None
+    failure = Failure(kind="elements")
     with explaining(call.case.id, lambda line, _: unexplained.append(line)):
-        lines += [judgement.explain() for judgement in wrong]
+        lines, failure = told("elements", wrong)
         lines += map(str, call.changed)
         if call.case.explained:
             with call.verdict.timed("diagnosis"):
                 calls = _differing_calls(call, lines)
                 cause = _known_mistake(call) if calls is None else None
     lines = [*(lines or [f"wrong results: {', '.join(one.output for one in wrong)}"]), *unexplained]
-    elements = tuple(judgement.wrong_elements for judgement in wrong)
     if calls is not None:
-        raise NondeterminismError("\n".join([str(calls), *lines]), Failure(kind="differs", elements=elements))
-    raise KernelFailure("\n".join(lines), Failure(kind="elements", elements=elements), cause)
+        failure = structs.replace(failure.below(1), kind="differs")
+        raise NondeterminismError("\n".join([str(calls), *lines]), failure)
+    raise KernelFailure("\n".join(lines), failure, cause)
 
 
 def _differing_calls(call: VerifiedCall, lines: list[str]) -> DifferingCalls | None:
@@ -341,11 +343,10 @@ def require_right_every_time(call: VerifiedCall) -> None:
     except AnotherCallError as error:
         raise KernelFailure(str(error), error.failure) from None
     if calls is not None:
-        lines, wrong = [str(calls)], [judgement for judgement in verdict.judgements if not judgement.passed]
+        lines, failure = list[str](), Failure(kind="differs")
         with explaining(call.case.id, lambda line, _: lines.append(line)):
-            lines += [judgement.explain() for judgement in wrong]
-        elements = tuple(judgement.wrong_elements for judgement in wrong)
-        raise NondeterminismError("\n".join(lines), Failure(kind="differs", elements=elements))
+            lines, failure = told("differs", [judgement for judgement in verdict.judgements if not judgement.passed])
+        raise NondeterminismError("\n".join([str(calls), *lines]), failure.below(1))
 
 
 def require_inputs_untouched(call: VerifiedCall) -> None:

@@ -7,6 +7,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from conformance.failure import Failure, Kind
 from conformance.resources import IMPLS, PACKAGE
 
@@ -26,8 +28,11 @@ class KernelFailure(Exception):
 
     def __init__(self, message: str, failure: Failure | None = None, diagnosis: Any = None) -> None:
         super().__init__(message if diagnosis is None else f"{message}\n{diagnosis}")
+        self.message, self.diagnosis = message, diagnosis
         self.failure = failure or Failure(kind=self.kind, message=message.partition("\n")[0])
-        self.diagnosis = diagnosis
+        if diagnosis is not None:
+            last = message.count("\n") + 1
+            self.failure = structs.replace(self.failure, headed=(*self.failure.headed, last))
 
 
 def printable(text: str) -> str:

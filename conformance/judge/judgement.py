@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from conformance.contract import Contract
 from conformance.dtypes import FORMATS, STORAGE, WHOLE
-from conformance.failure import Edge, WrongElements
+from conformance.failure import Edge, Failure, Kind, WrongElements
 from conformance.judge import accuracy
 from conformance.judge.limits import OutputLimits
 from conformance.judge.output import Output
@@ -127,6 +128,14 @@ class Locations:
         return f"{where}; {self.nan:,} are NaN where the reference is not" if self.nan else where
 
 
+class Line(NamedTuple):
+    """One of an explanation, whether it is a detail, and whether the heading of a group says it too."""
+
+    text: str
+    detail: bool = False
+    headed: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Judgement:
     """What is known of one output after comparison."""
@@ -171,23 +180,46 @@ class Judgement:
 
     def explain(self) -> str:
         """Lines for a failure: what was compared, how many elements mismatched, the worst one, and where they are."""
-        lines = [f"{self.output}: {self.mismatched:,} of {self.compared:,} elements mismatched ({self.criterion})"]
+        return "\n".join(line.text for line in self.lines)
+
+    @property
+    def lines(self) -> list[Line]:
+        """The same, one by one."""
+        lines = [
+            Line(f"{self.output}: {self.mismatched:,} of {self.compared:,} elements mismatched ({self.criterion})")
+        ]
         if self.worst is not None:
-            lines.append(f"worst {self.output}[{', '.join(map(str, self.worst.index))}] = {self.worst}")
-        lines.append("; ".join(map(str, self.checks)))
+            lines.append(Line(f"worst {self.output}[{', '.join(map(str, self.worst.index))}] = {self.worst}"))
+        infers = bool(self.profile) and not self.passed
+        counts, unknown = self.checks[0].name == "mismatched elements", infers and not self.inferred
+        detail = self.mismatched > 0 and (counts or unknown)
+        lines.append(Line("; ".join(map(str, self.checks)), detail))
         if self.passed and self.says_nothing:
-            lines.append(f"{self.output} is not verified: limits exceed most of its results, so that zeros would pass")
-        if self.profile and not self.passed:
+            text = f"{self.output} is not verified: limits exceed most of its results, so that zeros would pass"
+            lines.append(Line(text))
+        if infers:
             # a gain of 1 + 1e-5 is no arithmetic, and was taken for one
             inferred = "unknown"
             if self.inferred:
                 inferred = (
                     f"{self.inferred.arithmetic}, if the errors are rounding; declared by {self.inferred.declaration}"
                 )
-            lines.append(f"inferred precision: {inferred}")
+            lines.append(Line(f"inferred precision: {inferred}", detail and unknown, headed=True))
         if self.where:
-            lines.append(f"error locations: {self.where}")
-        return "\n".join(lines)
+            lines.append(Line(f"error locations: {self.where}"))
+        return lines
+
+
+def told(kind: Kind, wrong: Sequence[Judgement]) -> tuple[list[str], Failure]:
+    """Lines on wrong outputs, and a failure that is the same as data."""
+    lines = [line for judgement in wrong for line in judgement.lines]
+    failure = Failure(
+        kind=kind,
+        elements=tuple(judgement.wrong_elements for judgement in wrong),
+        details=tuple(number for number, line in enumerate(lines) if line.detail),
+        headed=tuple(number for number, line in enumerate(lines) if line.headed),
+    )
+    return [line.text for line in lines], failure
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ from msgspec.structs import replace
 
 from conformance.diagnosis.where import WorkLeft
 from conformance.execution.case import Case
-from conformance.execution.status import brief
 from conformance.execution.verify import verify
 from conformance.execution.workers import printed
 from conformance.exit_codes import ExitCode
@@ -396,8 +395,6 @@ def _show(reporter: pytest.TerminalReporter, one: Group, raised: Any, details: b
     if record.status == "error" and hasattr(raised, "toterminal") and "\nreproduce: " not in str(raised):
         raised.toterminal(reporter._tw)
         return
-    text = record.explanation if details else brief(record.explanation)
-    hidden = {"likely cause": not details, "inferred precision": not details}
+    text = record.explanation if details else record.brief
     for line in f"{record.status.upper()}: {text}".splitlines():
-        if not hidden.get(line.partition(": ")[0]):
-            reporter.write_line(harmless(line))
+        reporter.write_line(harmless(line))

@@ -14,7 +14,7 @@ from typing import Annotated, Literal, get_args
 
 from msgspec import Meta, Struct, field
 
-from conformance.failure import Failure, Undeclared
+from conformance.failure import Failure, Undeclared, in_brief
 
 SCHEMA: Literal[3] = 3
 
@@ -239,8 +239,16 @@ class Record(Struct, tag_field="kind", frozen=True, kw_only=True, omit_defaults=
     @property
     def explanation(self) -> str:
         """All of it: the waiver, if there is one, above the diagnosis, and what was printed."""
+        return self._with(self.reason)
+
+    @property
+    def brief(self) -> str:
+        """The same without details, and without what the heading of a group of failures says."""
+        return self._with(in_brief(self.reason, self.failure, headed=True))
+
+    def _with(self, reason: str) -> str:
         printed = [f"printed: {line}" for line in self.printed]
-        return "\n".join(filter(None, (f"waived: {self.waiver}" if self.waiver else "", self.reason, *printed)))
+        return "\n".join(filter(None, (f"waived: {self.waiver}" if self.waiver else "", reason, *printed)))
 
     def text(self, name: str) -> str:
         """A field that only some kinds have, as text."""
