@@ -34,6 +34,14 @@ DIAGNOSIS = (
     "inferred precision: unknown\nerror locations: p = 8 (last)\n"
     "likely cause: last row of y (dy) left out, or padding of H one too small after (explains 100%)"
 )
+WRONG = {"output": "y", "mismatched": 288, "compared": 2592, "edges": [["p", "last"]]}
+ELEMENTS = {"kind": "elements", "elements": [WRONG]}
+"""The same as data."""
+RAISED = {
+    "status": "error", "reason": "raised ValueError: no at /a/acme.py:7", "checks": {}, "causes": [],
+    "failure": {"kind": "raised", "message": "ValueError: no", "file": "/a/acme.py", "line": 7},
+}  # fmt: skip
+"""Of what a kernel raised."""
 
 
 def sample(**changes: Any) -> Record:
@@ -73,12 +81,14 @@ def absent(**changes: Any) -> Record:
 def failed(**changes: Any) -> Record:
     """A verdict with a diagnosis."""
     checks = {"y": {"worst error / bound": ["inf", 1.0], "rms": [5e5, 0.5438]}}
-    return sample(**{"status": "fail", "reason": DIAGNOSIS, "causes": CAUSES, "checks": checks, **changes})
+    given = {"status": "fail", "reason": DIAGNOSIS, "failure": ELEMENTS, "causes": CAUSES, "checks": checks}
+    return sample(**{**given, **changes})
 
 
 def waived(**changes: Any) -> Record:
     """A failure that is expected."""
-    return sample(**{"status": "waived", "waiver": WAIVER, "reason": "y: 3 elements mismatched", **changes})
+    failure = {"failure": {"kind": "elements"}, "reason": "y: 3 elements mismatched"}
+    return sample(**{"status": "waived", "waiver": WAIVER, **failure, **changes})
 
 
 def checked(facts: Record, **changes: Any) -> Record:
@@ -98,7 +108,9 @@ def trained(**changes: Any) -> Record:
 def broken(**changes: Any) -> Record:
     """A file that could not be used."""
     head = {"kind": "broken", "schema": SCHEMA, "implementation": "impls/b.py", "operator": "", "device": ""}
-    return {**head, "status": "error", "cases": 1, "reason": "SyntaxError", "versions": VERSIONS, **changes}
+    reason = changes.get("reason", "SyntaxError")
+    own = {"reason": reason, "failure": {"kind": "file", "message": reason.partition("\n")[0]}}
+    return {**head, "status": "error", "cases": 1, "versions": VERSIONS, **own, **changes}
 
 
 def as_read(record: Mapping[str, Any]) -> schema.Record:
@@ -174,6 +186,7 @@ def _varied(record: Record, lap: int, dice: random.Random) -> None:
         record |= {
             "status": dice.choice(("fail", "error")),
             "reason": DIAGNOSIS.replace("288", str(dice.randint(1, 2000))),
+            "failure": ELEMENTS,
         }
 
 

@@ -25,7 +25,7 @@ from conformance.reporting.tally import Tally
 from conformance.results import schema
 from tests.conftest import ROOT
 from tests.kit import results, source
-from tests.report_samples import as_read, failed, sample
+from tests.report_samples import RAISED, as_read, failed, sample
 
 PROBLEMS = [
     f"n{n} c{c} h{size} w{size} k8 r3 s3 p1{stride}"
@@ -40,6 +40,12 @@ def run(wrong: Any, **changes: Any) -> list[schema.Record]:
         given = {"descriptor": text, "dtype": dtype, **changes}
         found.append(as_read(failed(**given) if wrong(text, dtype) else sample(**given)))
     return found
+
+
+def raising(record: schema.Record) -> schema.Record:
+    """The same case, where the kernel has raised something."""
+    kept = {name: getattr(record, name) for name in ("operator", "descriptor", "dtype", "distribution")}
+    return as_read(sample(**RAISED, **kept))
 
 
 def line(records: list[schema.Record]) -> str:
@@ -89,9 +95,7 @@ def test_what_differs_in_one_parameter_and_passes_is_named():
 def test_other_kinds_of_failure_are_no_evidence():
     """Neither for nor against: another error could hide the mistake or be it."""
     records = run(lambda text, dtype: "n2" in text)
-    others = [
-        as_read(sample(status="error", reason="raised ValueError: no", checks={}, descriptor="n1 c4 h5 w5 k8 r1 s1"))
-    ]
+    others = [as_read(sample(**RAISED, descriptor="n1 c4 h5 w5 k8 r1 s1"))]
     evidence = RunEvidence([*records, *others])
     kept = next(one for one in group([*records, *others]) if one.smallest.status == "fail")
     assert located(kept, evidence) == line(records) != ""
@@ -108,7 +112,8 @@ def test_nothing_is_said_of_few_failures_and_of_what_fails_everywhere():
     assert line(run(lambda text, dtype: (text, dtype) in ((PROBLEMS[0], "fp32"), (PROBLEMS[5], "bf16")))) == ""
     assert line(run(lambda text, dtype: True)) == ""
     check = {"kind": "check", "check": "calls_repeat", "distribution": "behaviour", "checks": {}, "status": "fail"}
-    assert line([as_read(sample(**check, reason="wrong result (call 2 of the same 5)"))] * 3) == ""
+    check |= {"reason": "wrong result (call 2 of the same 5)", "failure": {"kind": "elements"}}
+    assert line([as_read(sample(**check))] * 3) == ""
 
 
 def test_two_mistakes_are_two_groups_with_a_condition_each():
@@ -139,21 +144,20 @@ def test_problems_are_run_unless_an_earlier_run_has_done_so(name: str, asked: bo
 def test_only_cases_of_the_first_ones_operator_that_ran_are_evidence(other: str):
     """Averages and maxima that raise at one line ended a run in KeyError: 'valid', with all verdicts lost; problems on
     the inputs of a behaviour check, of which there are none to draw, were told as KeyError: 'behaviour' of a kernel."""
-    error = {"status": "error", "reason": "raised ValueError: no at /a/acme.py:7", "checks": {}, "causes": []}
-    others = {
+    others: dict[str, dict[str, Any]] = {
         "another family": {"operator": "max_pool_forward", "descriptor": "maxpool n1 c1 h4 w4 r2 s2"},
         "behaviour check": {"kind": "check", "check": "calls_repeat", "distribution": "behaviour"},
-        "not run": {"reason": "not run, crashed too often", "dtype": "fp16"},
+        "not run": {"reason": "not run, crashed too often", "failure": {"kind": "not run"}, "dtype": "fp16"},
     }
     records = [
-        msgspec.structs.replace(one, **(error if one.status == "fail" else {}))
+        raising(one) if one.status == "fail" else one
         for one in run(lambda text, dtype: "u2" in text, distribution="special")
     ]
     failing = [one for one in records if one.status == "error"]
     evidence = RunEvidence(records)
     asked: list[tuple[Any, Any]] = []
     alone = evidence.of(failing)
-    failing += [as_read(sample(**{**error, "distribution": "special", **others[other]}))] * 20
+    failing += [as_read(sample(**{**RAISED, "distribution": "special", **others[other]}))] * 20
     assert evidence.of(failing) == alone
     evidence.decide(failing, lambda *problem: asked.append(problem))
     assert asked
@@ -163,8 +167,7 @@ def test_only_cases_of_the_first_ones_operator_that_ran_are_evidence(other: str)
 
 @pytest.mark.parametrize(("passes", "asked"), [(True, True), (False, False)])
 def test_of_a_kernel_that_always_raises_no_more_is_run(passes: bool, asked: bool):
-    error = {"status": "error", "reason": "raised ValueError: no at /a/acme.py:7", "checks": {}, "causes": []}
-    records = [as_read(sample(**error, descriptor=text, layout=lay)) for text in PROBLEMS for lay in ("nchw", "nhwc")]
+    records = [as_read(sample(**RAISED, descriptor=text, layout=lay)) for text in PROBLEMS for lay in ("nchw", "nhwc")]
     called: list[Any] = []
     evidence = RunEvidence([*records, *[as_read(sample())] * passes])
     evidence.decide(records, lambda *problem: called.append(problem))
@@ -173,12 +176,8 @@ def test_of_a_kernel_that_always_raises_no_more_is_run(passes: bool, asked: bool
 
 def test_the_condition_of_what_one_operator_raises_is_none_of_another_one():
     """Of maxima that raise once, "where no image" was said, as of averages that raise at the same line."""
-    error = {"status": "error", "reason": "raised ValueError: no at /a/acme.py:7", "checks": {}, "causes": []}
-    records = [
-        msgspec.structs.replace(one, **(error if one.status == "fail" else {}))
-        for one in run(lambda text, dtype: "u2" in text)
-    ]
-    records.append(as_read(sample(**error, operator="conv_backward_data")))
+    records = [raising(one) if one.status == "fail" else one for one in run(lambda text, dtype: "u2" in text)]
+    records.append(as_read(sample(**RAISED, operator="conv_backward_data")))
     tally, evidence = Tally(), RunEvidence(records)
     for record in records:
         tally.add(record)

@@ -9,7 +9,6 @@ import pytest
 
 from conformance.__main__ import main
 from conformance.execution import check, verify
-from conformance.judge import Judgement
 from conformance.plugin import progress, summary
 from conformance.reporting import evidence, github, groups, kernel_verdicts, modules, report_command, terminal, training
 from conformance.reporting.evidence import RunEvidence
@@ -21,7 +20,7 @@ pytest_plugins = ["pytester"]
 
 WRONG = "return y * y.dtype.type(2)"
 PARTS = {
-    "text of a failure": (Judgement, "explain"),
+    "text of a failure": (verify, "told"),
     "calls again": (verify, "differing_calls"),
     "known mistakes": (verify, "diagnose"),
     "mistakes in shapes": (verify, "diagnose_shapes"),
@@ -34,7 +33,7 @@ PARTS = {
     "tables": (training, "memory_tables"),
     "modules": (modules, "row"),
     "notes": (terminal, "notes"),
-    "whole case": (summary, "brief"),
+    "whole case": (summary, "_show"),
     "annotation": (github, "of_group"),
     "report": (report_command, "of_run"),
     "summary of the job": (github.JobSummary, "append"),
@@ -80,7 +79,7 @@ def test_the_traceback_is_shown_where_it_is_asked_for(project: Project, monkeypa
     assert "\nTraceback (most recent call last):\n" in project.run("--in-process", "-v").text
 
 
-@pytest.mark.parametrize("part", [(Judgement, "explain"), (verify, "diagnose"), (check, "where"), (check, "compare")])
+@pytest.mark.parametrize("part", [(verify, "told"), (verify, "diagnose"), (check, "where"), (check, "compare")])
 def test_whatever_explains_a_check_may_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any, caplog: Any, part: tuple[Any, str]
 ):

@@ -256,7 +256,7 @@ BAD = {
     "benchmark 1: object missing required field `status`": json.dumps(
         {"machine_info": {}, "benchmarks": [row(KEY, [1.0], status=None)]}
     ),
-    "benchmark 1: written in schema 1, this version reads schema 2": json.dumps(
+    "benchmark 1: written in schema 1, this version reads schema 3": json.dumps(
         {"machine_info": {}, "benchmarks": [row(KEY, [1.0], schema=1)]}
     ),
     "has no rounds": json.dumps({"machine_info": {}, "benchmarks": [row(KEY, [])]}),

@@ -25,7 +25,7 @@ from conformance.plugin.processes import TolerantStream
 from conformance.plugin.progress import Progress, duration
 from conformance.problems import Variant, typed
 from tests.conftest import TINY, Project
-from tests.report_samples import as_read, failed, sample
+from tests.report_samples import RAISED, as_read, failed, sample
 
 pytest_plugins = ["pytester"]
 
@@ -183,14 +183,13 @@ def test_the_first_failure_is_shown_when_it_happens(piped: tuple[Progress, IO[st
     assert shown.text() == "3/3, 2 failed"
 
 
-RAISED = {"status": "error", "reason": "raised RuntimeError: no device at /a/acme.py:7", "checks": {}, "causes": []}
 REFUSED = {"status": "unsupported", "reason": "no device", "refused": True, "checks": {}}
 
 
 @pytest.mark.parametrize(
     ("entry", "line"),
     [
-        (RAISED, "acme: in each of its first 8 cases: raised RuntimeError: no device at /a/acme.py:7"),
+        (RAISED, "acme: in each of its first 8 cases: raised ValueError: no at /a/acme.py:7"),
         (REFUSED, "acme: in each of its first 8 cases: refused when called: no device"),
     ],
     ids=["raises", "refuses"],

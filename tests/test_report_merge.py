@@ -207,7 +207,7 @@ def test_records_are_read(tmp_path: Path):
     assert source.errors == []
 
 
-@pytest.mark.parametrize("line", [GOOD[:200].encode(), b'{"kind": "case", "schema": 2, "implementation": "\xff"}'])
+@pytest.mark.parametrize("line", [GOOD[:200].encode(), b'{"kind": "case", "schema": 3, "implementation": "\xff"}'])
 def test_a_broken_line_is_named_and_the_rest_is_used(tmp_path: Path, line: bytes):
     source = of(tmp_path, sealed([HEADER, sample(), line, failed(), FOOTER]))
     assert [record.status for record in source.records] == ["pass", "fail"]
@@ -226,7 +226,7 @@ def test_what_is_a_record_can_be_tallied(changes: dict[str, Any]):
 def test_another_schema_is_refused_with_the_file_and_what_to_do(tmp_path: Path):
     path = written(tmp_path / "old.jsonl", [sample(), sample(schema=1)])
     with pytest.raises(
-        ReportError, match=r"old\.jsonl, line 3: written in schema 1, .* reads schema 2; use the version"
+        ReportError, match=r"old\.jsonl, line 3: written in schema 1, .* reads schema 3; use the version"
     ):
         only(path)
 

@@ -16,6 +16,7 @@ from conformance.execution.case import Absence, Case
 from conformance.execution.status import Verdict
 from conformance.execution.verify import verify
 from conformance.implementations.implementation import Waiver
+from conformance.implementations.registry import unusable
 from conformance.operators import OPERATORS
 from conformance.problems import Variant, typed
 from conformance.results import build, schema
@@ -76,7 +77,7 @@ def every_kind() -> list[AnyRecord]:
         build.absence_record(ABSENCE, "calls_repeat"),
         trained(),
         build.absence_record(ABSENCE),
-        build.broken_record("impls/b.py", "SyntaxError"),
+        build.broken_record("impls/b.py", unusable("SyntaxError")),
     ]
 
 
@@ -123,7 +124,7 @@ def test_every_number_is_strict_json(value: float):
 
 
 def test_half_a_surrogate_pair_becomes_text_that_can_be_read():
-    found = decode(encode(build.broken_record("impls/b.py", "a \ud800 b \U0001f600")))
+    found = decode(encode(build.broken_record("impls/b.py", unusable("a \ud800 b \U0001f600"))))
     assert found.reason == "a ? b \U0001f600"
 
 
@@ -197,10 +198,12 @@ def test_what_is_no_record_is_refused_for_its_defect(reason: str):
 
 
 def test_a_record_of_another_version_says_which_and_what_to_do():
-    with pytest.raises(SchemaError, match=r"written in schema 1, this version reads schema 2; use the version .* that"):
+    with pytest.raises(SchemaError, match=r"written in schema 1, this version reads schema 3; use the version .* that"):
         decode('{"schema": 1, "implementation": "acme"}')
-    with pytest.raises(SchemaError, match="written in schema 3"):
-        decode(changed(schema=3))
+    with pytest.raises(SchemaError, match=r"written in schema 2 by kernel-conformance 0\.1\.0, this version"):
+        decode('{"schema": 2, "versions": {"kernel-conformance": "0.1.0"}}')
+    with pytest.raises(SchemaError, match="written in schema 4"):
+        decode(changed(schema=4))
 
 
 FOOTER = schema.Footer(

@@ -28,8 +28,8 @@ elif words[:2] == ["conformance", "list"]:
     print(json.dumps([{{"name": "x", "variants": "{variants}"}}]))
 else:
     records = pathlib.Path(next(w for w in words if w.startswith("--records=")).partition("=")[2])
-    footer = {{"kind": "footer", "schema": 2, "ended": "now", "exit_status": {status}, "interrupted": False}}
-    header = {{"kind": "header", "schema": 2, "started": "now", "command": [], "level": "smoke", "golden": ""}}
+    footer = {{"kind": "footer", "schema": 3, "ended": "now", "exit_status": {status}, "interrupted": False}}
+    header = {{"kind": "header", "schema": 3, "started": "now", "command": [], "level": "smoke", "golden": ""}}
     header |= {{"seed": 0, "method": "auto", "versions": {{"processor": "P", "machine": "x86_64", "system": "Linux"}}}}
     footer |= {{"cases": {cases}, "digest": "0" * 64}}
     if {lines}:

@@ -19,10 +19,16 @@ LONG = "an-implementation-with-a-very-long-name@simulator"
 REASON = "no Neuron device (/dev/neuron* is missing) and whatever else a driver says at length when it is asked"
 
 
-def record(implementation: str, operator: str, status: str, cases: int = 1, reason: str = "") -> dict[str, Any]:
+def record(
+    implementation: str, operator: str, status: str, cases: int = 1, reason: str = "", **changes: Any
+) -> dict[str, Any]:
     waiver = {"reason": reason or "known", "url": "https://example.org"} if status == "waived" else None
     names = {"implementation": implementation, "operator": operator, "waiver": waiver}
-    return absent(**names, status=status, cases=cases, reason=reason)
+    return absent(**names, status=status, cases=cases, reason=reason, **changes)
+
+
+def undeclared(kind: str, what: str) -> dict[str, Any]:
+    return {"undeclared": {"kind": kind, "what": what}}
 
 
 def measured(implementation: str) -> dict[str, Any]:
@@ -66,7 +72,7 @@ def test_a_line_for_each_kernel_counts_what_ran():
 
 def test_what_did_not_run_is_in_no_count():
     crash = record("a", "f", "error", 2, "crashed (SIGSEGV)")
-    after = record("a", "f", "error", 7, "not run, crashed 2 times")
+    after = record("a", "f", "error", 7, failure={"kind": "not run"})
     absences = record("a", "f", "unsupported", 9, "no"), record("a", "g", "unsupported", 9, "no")
     found = lines([crash, after, *absences, record("a", "f", "pass")])
     assert found[0] == "a f: 2 of 3 fail, 7 not run (2 errors)"
@@ -92,7 +98,7 @@ def test_who_is_not_here_is_named_once_with_the_reason():
 
 
 def test_operators_that_are_not_implemented_stand_together():
-    missing = [record("a", name, "unsupported", 7, f"{name} is not implemented") for name in ("f", "g")]
+    missing = [record("a", name, "unsupported", 7, **undeclared("operator", name)) for name in ("f", "g")]
     assert "unsupported: a does not implement f, g (14 cases)" in lines(missing)
 
 
@@ -121,9 +127,10 @@ def test_nothing_is_said_of_nothing():
 
 
 def test_what_is_unsupported_is_one_line_where_something_ran():
-    reasons = ["dtype bf16 is not declared (declared: fp32)", "layout nhwc is not declared", "outside", "only 2-D"]
-    refusals = [record("a", "f", "unsupported", 9 - place, reason) for place, reason in enumerate(reasons)]
-    missing = [record("a", name, "unsupported", 7, f"{name} is not implemented") for name in ("g", "h")]
+    bf16, nhwc = undeclared("dtype", "bf16"), undeclared("layout", "nhwc")
+    reasons = {"not in bf16": bf16, "not in nhwc": nhwc, "outside": {}, "only 2-D": {}}
+    refusals = [record("a", "f", "unsupported", 9 - n, why, **own) for n, (why, own) in enumerate(reasons.items())]
+    missing = [record("a", name, "unsupported", 7, **undeclared("operator", name)) for name in ("g", "h")]
     called = sample(implementation="a", operator="f", status="unsupported", reason="no\nlines", refused=True)
     found = lines([record("a", "f", "pass"), *refusals, *missing, called], 160)
     assert found == [

@@ -13,6 +13,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from conformance.checks.sample import BehaviourError, Check, Sample, Subject
@@ -206,7 +207,8 @@ def invalid_arguments(subject: Subject) -> Facts:
             subject.bridge.synchronize(result)
         except Crash as crash:
             first, *others = str(crash).splitlines()
-            raise Crash("\n".join([f"{first}, called with {what}", *others])) from None
+            failure = msgspec.structs.replace(crash.failure, message=f"{crash.failure.message}, called with {what}")
+            raise Crash("\n".join([f"{first}, called with {what}", *others]), failure) from None
         except Exception as refusal:
             if not str(refusal).strip():
                 accepted.append(f"{what} (refused without a message)")

@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from conformance.dtypes import WHOLE
@@ -18,6 +19,7 @@ from conformance.execution.refusals import require_refusal_of_all
 from conformance.execution.status import BehaviourError as BehaviourError  # where checks look for it
 from conformance.execution.status import KernelFailure, Verdict, conclude
 from conformance.execution.workers import begin_anew
+from conformance.failure import Failure
 from conformance.implementations.bridges import ArrayBridge
 from conformance.implementations.implementation import (
     BEHAVIOUR,
@@ -29,7 +31,8 @@ from conformance.implementations.implementation import (
 )
 from conformance.inputs import Expectation
 from conformance.inputs.golden import check as check_golden
-from conformance.judge import Contract
+from conformance.judge import Contract, Judgement
+from conformance.judge.judgement import told
 from conformance.operators import FAMILIES, Arrays, Tensor
 from conformance.problems import Problem, Variant
 from conformance.problems.table import ALONE
@@ -48,8 +51,10 @@ class NotChecked(Unsupported):
 class WrongResultError(BehaviourError):
     """A wrong result of a call that a check has made, on this sample."""
 
-    def __init__(self, message: str, sample: Sample) -> None:
-        super().__init__(message, sample.expected.recipe.distribution)
+    def __init__(self, when: str, wrong: Sequence[Judgement], sample: Sample) -> None:
+        lines, failure = told("elements", wrong)
+        message, where = "\n".join([f"wrong result ({when})", *lines]), sample.expected.recipe.distribution
+        super().__init__(message, failure.below(1), wrong_on=where)
         self.sample = sample
 
 
@@ -101,7 +106,8 @@ class Sample:
         with self.refusing_all():
             results, found = self.invocation.audited(inputs)
         if found.changed:
-            raise BehaviourError("\n".join(found.changed))
+            message = "\n".join(map(str, found.changed))
+            raise BehaviourError(message, Failure(kind="memory", message=found.changed[0].what))
         return results
 
     @contextmanager
@@ -121,14 +127,14 @@ class Sample:
     def require_right(self, results: Sequence[Any], when: str) -> None:
         """Judge results as `verify` does; `when` says in a failure which ones they were. Raises WrongResultError."""
         if failed := self.failed(results):
-            raise WrongResultError("\n".join([f"wrong result ({when})", *failed]), self)
+            raise WrongResultError(when, failed, self)
         self.judged.append(when)
 
-    def failed(self, results: Sequence[Any]) -> list[str]:
+    def failed(self, results: Sequence[Any]) -> list[Judgement]:
         """What is wrong with them, by output."""
         outputs = self.invocation.outputs(results)
         judgements = verify.judged(self.expected, outputs, self.contract, self.method)
-        return [judgement.explain() for judgement in judgements if not judgement.passed]
+        return [judgement for judgement in judgements if not judgement.passed]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -249,11 +255,12 @@ def _require_right_on_plain_inputs(case: Case, distribution: str, kernel: Kernel
     if verdict.exception is not None and not waived:
         raise verdict.exception
     if verdict.crashed and not waived:
-        raise Crash(verdict.reason)
+        raise Crash(verdict.reason, verdict.failure)
     if failed and not waived:
-        failure = KernelFailure(f"{WRONG}: {verdict.reason}")
-        failure.diagnosis = verdict.diagnosis
-        raise failure
+        assert verdict.failure is not None
+        wrong = KernelFailure(f"{WRONG}: {verdict.reason}", msgspec.structs.replace(verdict.failure, on_plain=True))
+        wrong.diagnosis = verdict.diagnosis
+        raise wrong
 
 
 _alone: dict[tuple[Any, ...], tuple[Implementation, Verdict | None]] = {}
@@ -282,8 +289,10 @@ def _require_right_alone(case: Case, wrong: WrongResultError, verdict: Verdict) 
                 verdict.alone = alone, found
     _, failed = _alone[key]
     if failed is not None:
+        assert failed.failure is not None
         where = f"{geometry.descriptor} {variant.dtype} {variant.layout} {variant.distribution}"
-        raise KernelFailure(f"{WRONG}, {where} alone in a new process:\n{failed.reason}", failed.diagnosis)
+        message = f"{WRONG}, {where} alone in a new process:\n{failed.reason}"
+        raise KernelFailure(message, msgspec.structs.replace(failed.failure.below(1), on_plain=True), failed.diagnosis)
 
 
 def _is_wrong_again(sample: Sample) -> bool:

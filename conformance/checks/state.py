@@ -297,7 +297,7 @@ def forked_child_computes(subject: Subject) -> None:
     try:
         found = perform(invocation.bridge, repeating.forked, *asking)
     except KernelFailure as failure:
-        raise BehaviourError(str(failure)) from None
+        raise BehaviourError(str(failure), failure.failure) from None
     sample.require_right(invocation.split(found.value), "in a forked child of the process")
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from conformance.execution.invocation import Invocation
+from conformance.failure import Failure, Undeclared
 from conformance.implementations.devices import Unavailable, missing
 from conformance.implementations.implementation import Implementation, Kernel, Waiver
 from conformance.inputs import Recipe
@@ -118,6 +119,9 @@ class Absence:
     status: str
     reason: str
     cases: int
+    failure: Failure | None = None
+    """The reason as data, where the status is `fail`."""
+    undeclared: Undeclared | None = None
 
     @property
     def id(self) -> str:
@@ -186,7 +190,10 @@ def compared(absence: Absence, claims: Iterable[Claim], selected: Sequence[Key])
     if count:
         reason = held[0].lost(absence.status, absence.reason)
         # the claimed device: a file that cannot be imported names none
-        yield replace(absence, device=held[0].device, status="fail", reason=reason, cases=count)
+        lost = Failure(kind="claim")
+        yield replace(
+            absence, device=held[0].device, status="fail", reason=reason, cases=count, failure=lost, undeclared=None
+        )
     if absence.cases > count:
         yield replace(absence, cases=absence.cases - count)
 

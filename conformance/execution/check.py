@@ -17,7 +17,6 @@ from conformance.diagnosis.where import FEWEST, WorkLeft, said, where
 from conformance.dtypes import DECLARABLE
 from conformance.execution.case import Case, absence_reason
 from conformance.execution.implementation_names import base_of, load_named, vary
-from conformance.execution.nondeterminism import DIFFERS
 from conformance.execution.process import SECONDS, Limits
 from conformance.execution.remote import Exited, Raised
 from conformance.execution.selection import BEHAVIOUR, SelectionError, require_known
@@ -121,10 +120,11 @@ class CheckResult:
     def _first(self, field: str) -> Any:
         return next((getattr(output, field) for output in self.outputs.values()), None)
 
-    def explain(self, where: bool = True) -> str:
+    def explain(self, where: bool = True, *, brief: bool = False) -> str:
         """What was compared with which limits and, where that failed, the worst element, the error locations, the
         likely cause, and, unless it is left out, under which condition other problems fail too; of an exception the
-        part of the traceback that lies in the kernel."""
+        part of the traceback that lies in the kernel. In brief, a count that stands there already and statistics of
+        elements further off than any precision are left out."""
         verdict = self.verdict
         lines = [str(self)]
         if isinstance(verdict.exception, (Raised, Exited)):
@@ -135,7 +135,7 @@ class CheckResult:
         elif self.passed:
             lines += [judgement.explain() for judgement in verdict.judgements]
         else:
-            lines += [self.reason, self.where() if where else ""]
+            lines += [verdict.explained(brief=brief), self.where() if where else ""]
         lines += [f"printed: {line}" for line in self.printed]
         return "\n".join(line.rstrip("\n") for line in lines if line)
 
@@ -144,7 +144,8 @@ class CheckResult:
 
         The kernel is called on some small problems of the tables, and on more that decide: for a second or two.
         """
-        if self.status != "fail" or self.reason.startswith(DIFFERS):
+        failure = self.verdict.failure
+        if self.status != "fail" or failure is None or failure.kind == "differs":
             return ""
         case, work = self.case, WorkLeft()
 
@@ -388,8 +389,8 @@ def _load(kernel: Path | str, operator: str | None, loader: Loader) -> tuple[Imp
     if isinstance(loader, Workers):
         loader.forget(path)
     known = loader.load([path])
-    for why in known.broken.values():
-        raise SelectionError(f"kernel {text}: {why}")
+    for broken in known.broken.values():
+        raise SelectionError(f"kernel {text}: {broken}")
     for why in known.unavailable.values():
         return Implementation(wanted or path.stem), why
     if wanted:

@@ -11,7 +11,6 @@ from conformance.execution.check import CheckResult, check
 from conformance.execution.export import export
 from conformance.execution.process import SECONDS
 from conformance.execution.selection import seed_number
-from conformance.execution.status import brief
 from conformance.execution.verify import METHODS
 from conformance.exit_codes import ExitCode
 from conformance.explaining import explaining
@@ -87,7 +86,7 @@ def _check(arguments: argparse.Namespace) -> int:
         return ExitCode.UNUSABLE
     text = str(result)
     with explaining(text):
-        text = brief(result.explain(where=False))  # where else it fails is found by more calls, which may hang
+        text = result.explain(where=False, brief=True)  # where else it fails is found by more calls, which may hang
     _show(text)
     if condition := result.where():
         print(condition)

@@ -11,11 +11,13 @@ from typing import Any
 
 from conformance.execution.invocation import require_storage
 from conformance.execution.remote import Condition
+from conformance.failure import Undeclared
 from conformance.implementations.implementation import (
     BEHAVIOUR,
     Implementation,
     ImplementationError,
     Kernel,
+    NotDeclared,
     Unsupported,
 )
 from conformance.layouts import is_optional, rank_of
@@ -101,7 +103,8 @@ class Declared:
         if key not in self._stored:
             try:
                 if is_optional(variant.layout) and variant.layout not in self.layouts:
-                    raise Unsupported(f"layout {variant.layout} is not declared")
+                    undeclared = Undeclared(kind="layout", what=variant.layout)
+                    raise NotDeclared(f"layout {variant.layout} is not declared", undeclared)
                 require_storage(self.implementation.arrays, variant.storage)
                 self._stored[key] = None
             except Unsupported as absence:

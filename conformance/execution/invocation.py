@@ -16,6 +16,7 @@ import numpy as np
 
 from conformance import storage
 from conformance.dtypes import STORAGE, name_of
+from conformance.failure import Failure
 from conformance.implementations.bridges import ArrayBridge
 from conformance.implementations.errors import KernelFailure
 from conformance.implementations.implementation import AutogradVariant, Kernel, Unsupported
@@ -31,12 +32,14 @@ first_called: dict[int, tuple[Kernel | AutogradVariant, float]] = {}
 class MalformedError(KernelFailure):
     """A result that cannot be compared; the message says what was expected."""
 
+    kind = "malformed"
+
 
 class MismatchedError(MalformedError):
     """Results of other shapes or dtypes than asked for: `returned`, as they are in the kernel's layout."""
 
-    def __init__(self, message: str, returned: Arrays) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, failure: Failure, returned: Arrays) -> None:
+        super().__init__(message, failure)
         self.returned = returned
 
 
@@ -162,7 +165,9 @@ class Invocation:
         names = self.tensors
         results = tuple(result) if is_several(result) else (result,)
         if len(results) != len(names):
-            raise MalformedError(f"returned {len(results)} results; expected {len(names)} ({', '.join(names)})")
+            failure = Failure(kind="malformed", message="returned another number of results")
+            expected = f"{len(names)} ({', '.join(names)})"
+            raise MalformedError(f"returned {len(results)} results; expected {expected}", failure)
         return results
 
     def fetch(self, results: Sequence[Any]) -> list[np.ndarray]:
@@ -172,7 +177,7 @@ class Invocation:
         try:
             return perform(self.bridge, fetched, self.bridge, results)
         except KernelFailure as error:
-            raise MalformedError(str(error)) from None
+            raise MalformedError(str(error), error.failure) from None
 
     def outputs(self, results: Sequence[Any]) -> Arrays:
         """Results on the host in canonical order. Raises MismatchedError for another shape or dtype than asked for."""
@@ -183,9 +188,12 @@ class Invocation:
             place = arranged(tensor, self.layout, self.geometry)
             host, dtype = returned[name], tensor.stored_as(self.dtype)
             if host.shape != place.stored:
+                failure = Failure(kind="malformed", message=f"{name} has another shape ({self.layout})")
                 expected = f"{place.stored} ({self.layout})"
-                raise MismatchedError(f"{name} has shape {host.shape}; expected {expected}", returned)
+                raise MismatchedError(f"{name} has shape {host.shape}; expected {expected}", failure, returned)
             if host.dtype != STORAGE[dtype]:
-                raise MismatchedError(f"{name} has dtype {name_of(host.dtype)}; expected {dtype}", returned)
+                has = name_of(host.dtype)
+                failure = Failure(kind="malformed", message=f"{name} has another dtype", dtype=has)
+                raise MismatchedError(f"{name} has dtype {has}; expected {dtype}", failure, returned)
             canonical[name] = np.ascontiguousarray(place.from_memory(host))
         return canonical

@@ -12,7 +12,8 @@ import numpy as np
 from conformance.diagnosis.diagnose import EXPLAINED
 from conformance.execution.invocation import Invocation, MismatchedError
 from conformance.execution.process import Crash
-from conformance.implementations.errors import KernelFailure, blame
+from conformance.failure import Failure
+from conformance.implementations.errors import KernelFailure, blame, failure_of
 from conformance.implementations.implementation import Kernel
 from conformance.operators import Arrays
 
@@ -30,9 +31,15 @@ _alike: dict[int, tuple[Kernel, int]] = {}
 class NondeterminismError(KernelFailure):
     """A wrong result that other calls on the same inputs do not give; the message begins with DIFFERS."""
 
+    kind = "differs"
+
 
 class AnotherCallError(Exception):
-    """There is nothing to compare a wrong result with; the message says what another call ended in."""
+    """There is nothing to compare a wrong result with; the message, and `failure`, say what another call ended in."""
+
+    def __init__(self, message: str, failure: Failure) -> None:
+        super().__init__(message)
+        self.failure = failure
 
 
 @dataclass(slots=True)
@@ -102,7 +109,11 @@ def _called_again(invocation: Invocation, inputs: Arrays) -> Arrays | None:
         return None
     except (Crash, Exception) as error:
         what = str(error).partition("\n")[0] if isinstance(error, Crash) else blame(error)
-        raise AnotherCallError(f"called again on the same inputs: {what}") from None
+        message, place = f"called again on the same inputs: {what}", failure_of(error)
+        first = message.partition("\n")[0]
+        raise AnotherCallError(
+            message, Failure(kind="behaviour", message=first, file=place.file, line=place.line)
+        ) from None
 
 
 def _same(again: Arrays, outputs: Arrays, exact: Arrays | None) -> bool:

@@ -20,6 +20,7 @@ from conformance.execution.workers import Loader
 from conformance.implementations import registry
 from conformance.implementations.devices import Unavailable
 from conformance.implementations.implementation import Implementation, variant_name
+from conformance.implementations.registry import unusable
 from conformance.resources import IMPLS
 
 
@@ -78,7 +79,7 @@ class Plan:
             names, file = ", ".join(claim.implementation for claim in lost), lost[0].file
             remove = f"remove what is claimed of it from {file}" if source.exists() else f"remove {file}"
             missed = f"{lost[0].place} claims {names}, which {source.name} does not define; define it, or {remove}"
-            known.broken.setdefault(str(source), missed)
+            known.broken.setdefault(str(source), unusable(missed))
         if selection.implementations:
             self._keep(selection)
         try:

@@ -27,6 +27,7 @@ import msgspec
 import numpy as np
 
 from conformance.execution.reaper import Reaper, kill
+from conformance.failure import Failure
 from conformance.implementations.errors import of_the_suite, printable
 from conformance.implementations.vocabulary import vocabulary
 from conformance.worker import guard, wire
@@ -57,11 +58,16 @@ _REPLIES = msgspec.msgpack.Decoder(wire.Reply)
 class Crash(BaseException):
     """The end of a kernel's process; the message says what happened and after how long.
 
-    No Exception, so that no check takes it for a kernel's refusal.
+    No Exception, so that no check takes it for a kernel's refusal. `failure` is the same as data, by default the first
+    line of the message.
     """
 
     counted = True
     """Whether it may end the next case too: after a few in a row no more are run."""
+
+    def __init__(self, message: str, failure: Failure | None = None) -> None:
+        super().__init__(message)
+        self.failure = failure or Failure(kind="crashed", message=message.partition("\n")[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +111,7 @@ class _Pickler(pickle.Pickler):
     def persistent_id(self, value: Any) -> tuple[Any, ...] | None:
         if isinstance(value, Elsewhere):
             if isinstance(value, Handle) and value.process is not self._process:
-                raise Crash(value.process.ended)
+                raise value.process.crash
             return value.key
         return ("tensor", self._process.store(value)) if isinstance(value, np.ndarray) else None
 
@@ -121,6 +127,7 @@ class Process:
         """A file that it was told to load, and whose reply nobody has waited for."""
         self.ended = ""
         """Why it is not there any more; empty while it is."""
+        self._failure = Failure(kind="no process")
         self.spoiled = False
         """Whether an error has left its device unusable."""
         self.compiled = wire.Compiled()
@@ -220,7 +227,7 @@ class Process:
     def begin(self, routine: str | Callable[..., Any], *given: Any, **named: Any) -> None:
         """Ask for an operation; `finish` waits for the reply. Raises Crash."""
         if self.ended:
-            raise Crash(self.ended)
+            raise self.crash
         self._post(routine, *given, **named)
         self._question = secrets.randbits(63)
         request = pickle.dumps((self._question, self._posted))
@@ -237,17 +244,18 @@ class Process:
         try:
             length = int.from_bytes(self._receive(wire.LENGTH, start), "little")
             if length > wire.MAX_REPLY:
-                raise self._crash(f"crashed: its process sent an answer of {length:,} bytes", start)
+                long = f"sent an answer of {length:,} bytes"
+                raise self._crashed(start, long, "sent an answer that is too long")
             reply = _REPLIES.decode(self._receive(length, start))
         except Crash:
             raise
         except (msgspec.DecodeError, UnicodeDecodeError):
-            raise self._crash("crashed: its process sent what is no answer", start) from None
+            raise self._crashed(start, "sent what is no answer") from None
         except BaseException:  # Ctrl-C, say: the answer to come would be taken for that of another question
             self.end("was ended: nobody waited for its answer")
             raise
         if reply.question != self._question:  # every later one would be taken for that of the next question
-            raise self._crash("crashed: its process sent an answer that nobody had asked for", start)
+            raise self._crashed(start, "sent an answer that nobody had asked for")
         self._filled = 0
         self.spoiled |= reply.spoiled
         self.compiled = reply.compiled
@@ -259,13 +267,18 @@ class Process:
         try:
             return wire.read(self._out, described)
         except (ValueError, TypeError, MemoryError, OverflowError) as error:
-            raise self._crash(f"crashed: its process stored no tensor: {error}", time.monotonic()) from None
+            raise self._crashed(time.monotonic(), f"stored no tensor: {error}", "stored no tensor") from None
 
-    def end(self, why: str = "was ended") -> None:
+    @property
+    def crash(self) -> Crash:
+        """How it has ended."""
+        return Crash(self.ended, self._failure)
+
+    def end(self, why: str = "was ended", failure: Failure | None = None) -> None:
         """End it, and whatever it has started. Idempotent."""
         if self.ended:
             return
-        self.ended = why
+        self.ended, self._failure = why, failure or Failure(kind="no process", message=why)
         with suppress(OSError):
             os.killpg(self.number, signal.SIGKILL)
         with suppress(OSError):
@@ -319,9 +332,8 @@ class Process:
                 raise self._hangs(start)
             if passed > LOOK and (used := self._resident()[0]) > self.limits.memory:
                 taken, limit = (f"{count / 2**30:.3g} GiB" for count in (used, self.limits.memory))
-                raise self._crash(
-                    f"crashed: its process took {taken} of memory; the limit is {limit} (--memory)", start
-                )
+                took = f"took {taken} of memory; the limit is {limit} (--memory)"
+                raise self._crashed(start, took, "took more memory than its limit")
             ready = dict(poll.poll(0 if ended else 1000 * LOOK))
             if self._output in ready and not self._drain():
                 poll.unregister(self._output)
@@ -359,8 +371,10 @@ class Process:
         with suppress(subprocess.TimeoutExpired):
             self._popen.wait(DYING)
         self._drain()
-        where = f"no answer within {self.limits.seconds:g} s{self._place()}"
-        return self._crash(f"{where}: hangs, or needs longer (--timeout)", start)
+        file, line = self._place()
+        at = f" at {file}:{line}" * bool(file)
+        what = f"no answer within {self.limits.seconds:g} s{at}: hangs, or needs longer (--timeout)"
+        return self._ended(what, start, Failure(kind="hung", message="no answer in time", file=file, line=line))
 
     def _died(self, start: float) -> Crash:
         with suppress(subprocess.TimeoutExpired):
@@ -368,29 +382,33 @@ class Process:
         status = self._popen.poll()
         self._drain()
         if status is None:
-            what = "closed the connection to the judge"
-        elif status < 0:
-            what = f"was ended by {_signal(-status)}{self._place()}"
-        else:
-            what = f"exited with status {status}"
-        return self._crash(f"crashed: its process {what}", start)
+            return self._crashed(start, "closed the connection to the judge")
+        if status >= 0:
+            return self._crashed(start, f"exited with status {status}", "exited")
+        (file, line), what = self._place(), f"was ended by {_signal(-status)}"
+        return self._crashed(start, what + f" at {file}:{line}" * bool(file), what, file, line)
 
-    def _place(self) -> str:
-        """Where the fault handler has seen the kernel, in words: its innermost frame in a file that was loaded."""
+    def _place(self) -> tuple[str, int]:
+        """Where the fault handler has seen the kernel: its innermost frame in a file that was loaded."""
         text = self.printed
         text = text[max(0, text.rfind("most recent call first")) :]
         for file, line in _FRAME.findall(text):
             if not of_the_suite(file) and any(file.startswith(place) for place in self.loaded):
-                return f" at {file}:{line}"
-        return ""
+                return printable(file), int(line)
+        return "", 0
 
-    def _crash(self, what: str, start: float) -> Crash:
-        """The end, in words: what happened on the first line, so that equal ends are alike."""
+    def _crashed(self, start: float, what: str, alike: str = "", file: str = "", line: int = 0) -> Crash:
+        """The end that the process itself has made; `alike` is what it did without sizes and places."""
+        failure = Failure(kind="crashed", message=f"its process {alike or what}", file=file, line=line)
+        return self._ended(f"crashed: its process {what}", start, failure)
+
+    def _ended(self, what: str, start: float, failure: Failure) -> Crash:
+        """The end, in words and as data: what happened on the first line, so that equal ends are alike."""
         after = f"after {max(0.0, time.monotonic() - start):.2g} s"
         words = [line for line in self.printed.splitlines() if line.strip()]
         said = [] if "Fatal Python error" in self.printed else [f"its output ended: {line}" for line in words[-1:]]
-        self.end(printable("\n".join([what, after, *said])))
-        return Crash(self.ended)
+        self.end(printable("\n".join([what, after, *said])), failure)
+        return self.crash
 
 
 def _environment() -> dict[str, str]:

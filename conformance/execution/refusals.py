@@ -18,6 +18,7 @@ from conformance.execution.invocation import Invocation
 from conformance.execution.process import Crash
 from conformance.execution.remote import Exited
 from conformance.execution.workers import another_process, begin_anew
+from conformance.failure import Failure
 from conformance.implementations.errors import KernelFailure
 from conformance.implementations.implementation import AutogradVariant, Kernel, Unsupported
 from conformance.inputs import Expectation, Recipe
@@ -61,7 +62,8 @@ def require_refusal_of_all(
     _, contradiction = _refused[key]
     if contradiction is not None:
         what, computed = contradiction
-        raise KernelFailure(f"{what}: {refusal}\ncomputed: {computed}")
+        first = f"{what}: {refusal}"
+        raise KernelFailure(f"{first}\ncomputed: {computed}", Failure(kind="refusal", message=first.partition("\n")[0]))
 
 
 def _contradiction(

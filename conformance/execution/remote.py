@@ -18,6 +18,7 @@ from msgspec.structs import asdict
 
 from conformance.execution.process import Crash, Elsewhere, Handle, Process
 from conformance.execution.status import KernelFailure
+from conformance.failure import Failure
 from conformance.implementations import implementation as declared
 from conformance.implementations.bridges.base import ArrayBridge
 from conformance.implementations.bridges.tape import Footprint, Tape
@@ -33,10 +34,13 @@ MAX_COUNT = 1 << 20
 KINDS: dict[str, type[Exception]] = {
     "unsupported": declared.Unsupported,
     "unavailable": Unavailable,
+}
+"""What a `wire.Thrown` is raised as, besides what has its own name or a failure."""
+FAILING: dict[str, type[KernelFailure | declared.ImplementationError]] = {
     "failure": KernelFailure,
     "declaration": declared.ImplementationError,
 }
-"""What a `wire.Failure` is raised as, besides what has its own name."""
+"""The same with its failure."""
 Place = tuple[str, str, int]
 """Of a declaration in its process: implementation, attribute that lists such declarations, and index."""
 
@@ -45,12 +49,14 @@ class Raised(Exception):
     """What a kernel raised; a class of the same name is made for each. `traceback` is the part in the kernel."""
 
     blame = traceback = ""
+    failure: Failure
 
 
 class Exited(BaseException):
     """The same for what is no Exception, such as SystemExit."""
 
     blame = traceback = ""
+    failure: Failure
 
 
 def run(process: Process, routine: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
@@ -74,14 +80,16 @@ def asked(process: Process, expected: type[T], name: str, *given: Any) -> T:
 def value(process: Process, reply: wire.Reply, expected: type[T]) -> T:
     """The value of a reply; raises the same."""
     if reply.findings:
-        raise KernelFailure(printable("\n".join(reply.findings)))
-    if reply.failure is not None:
-        raise _raised(reply.failure)
+        findings = printable("\n".join(reply.findings))
+        raise KernelFailure(findings, Failure(kind="cheat", message=findings.partition("\n")[0]))
+    if reply.thrown is not None:
+        raise _raised(reply.thrown)
     try:
         return msgspec.convert(_shown(reply.value), expected, dec_hook=partial(_received, process))
     except msgspec.ValidationError as error:
-        process.end(f"crashed: its process sent what is no answer ({error})")
-        raise Crash(process.ended) from None
+        failure = Failure(kind="crashed", message="its process sent what is no answer")
+        process.end(f"crashed: its process sent what is no answer ({error})", failure)
+        raise process.crash from None
 
 
 def _shown(value: Any) -> Any:
@@ -93,13 +101,16 @@ def _shown(value: Any) -> Any:
     return {_shown(name): _shown(one) for name, one in value.items()} if isinstance(value, dict) else value
 
 
-def _raised(failure: wire.Failure) -> BaseException:
-    failure = msgspec.convert(_shown(msgspec.to_builtins(failure)), wire.Failure)
-    if failure.kind in KINDS:
-        return KINDS[failure.kind](failure.message)
-    base = Exited if failure.kind == "exit" else Raised
-    error: Raised | Exited = type(failure.name, (base,), {})(failure.message)
-    error.blame, error.traceback = failure.blame, failure.traceback
+def _raised(thrown: wire.Thrown) -> BaseException:
+    thrown = msgspec.convert(_shown(msgspec.to_builtins(thrown)), wire.Thrown)
+    if thrown.kind in FAILING:
+        return FAILING[thrown.kind](thrown.message, thrown.failure)
+    if thrown.kind in KINDS:
+        return KINDS[thrown.kind](thrown.message)
+    base = Exited if thrown.kind == "exit" else Raised
+    error: Raised | Exited = type(thrown.name, (base,), {})(thrown.message)
+    error.blame, error.traceback = thrown.blame, thrown.traceback
+    error.failure = msgspec.structs.replace(thrown.failure, kind="raised")
     return error
 
 
@@ -246,13 +257,13 @@ class Condition:
 
     def __init__(self, home: Home, place: Place) -> None:
         self.home, self._place, self._known = home, place, dict[str, bool | str]()
-        self._error = ""
+        self._error: declared.ImplementationError | None = None
 
     def __call__(self, geometry: Any) -> bool:
         """Raises ImplementationError for what is no answer, and Unsupported where there is a reason."""
         self._ask([geometry])
         if self._error:
-            raise declared.ImplementationError(self._error)
+            raise declared.ImplementationError(str(self._error), self._error.failure)
         answer = self._known[geometry.descriptor]
         if isinstance(answer, str):
             raise declared.Unsupported(answer)
@@ -272,9 +283,16 @@ class Condition:
             answers = asked(self.home.process(), list[bool | str], "hold", *self._place, [*unknown.values()])
             self._known.update(zip(unknown, answers, strict=False))
         except (Crash, KernelFailure) as error:
-            self._error = f"when=... {error}"
+            self._error = _of_a_predicate(str(error), error.failure)
         except Exited as error:
-            self._error = f"when=... {error.blame}"
+            self._error = _of_a_predicate(error.blame, error.failure)
+
+
+def _of_a_predicate(what: str, failure: Failure) -> declared.ImplementationError:
+    """What a `when=` has done instead of answering, at the place where it did."""
+    message = f"when=... {what}"
+    place = Failure(kind="declaration", message=message.partition("\n")[0], file=failure.file, line=failure.line)
+    return declared.ImplementationError(message, place)
 
 
 def implementation(home: Home, seen: wire.ImplementationSpec) -> declared.Implementation:

@@ -19,11 +19,13 @@ from conformance.execution.case import Absence, Case, Claim, Key, compared
 from conformance.execution.declared import Declared
 from conformance.execution.selection import Selection, like_channels_last
 from conformance.execution.share import Ranked
+from conformance.failure import Undeclared
 from conformance.implementations.devices import Unavailable
 from conformance.implementations.implementation import (
     NOT_IMPLEMENTED,
     Implementation,
     ImplementationError,
+    NotDeclared,
     Unsupported,
 )
 from conformance.implementations.modules import UNKNOWN_SHAPE
@@ -55,6 +57,7 @@ class Lacking(NamedTuple):
     cases: int
     keys: Keys = list
     status: str = "unsupported"
+    undeclared: Undeclared | None = None
 
 
 class Demand(ABC):
@@ -81,7 +84,8 @@ class Demand(ABC):
         if one.adapted is not None and one.adapted.unmapped:
             raise Unsupported(one.adapted.unmapped)
         if not any(kernel.operator == self.operator for kernel in one.kernels):
-            raise Unsupported(NOT_IMPLEMENTED.format(self.operator))
+            undeclared = Undeclared(kind="operator", what=self.operator)
+            raise NotDeclared(NOT_IMPLEMENTED.format(self.operator), undeclared)
 
     @abstractmethod
     def everything(self, device: str) -> tuple[int, Keys]:
@@ -112,7 +116,8 @@ def required(one: Implementation, demand: Demand, claims: Sequence[Claim] = ()) 
         return
     for each in demand.cases(one, frozenset[Key]().union(*(claim.cases for claim in claims))):
         if isinstance(each, Lacking):
-            lacking = Absence(one.name, demand.operator, one.device, each.status, each.reason, each.cases)
+            whose = one.name, demand.operator, one.device
+            lacking = Absence(*whose, each.status, each.reason, each.cases, undeclared=each.undeclared)
             yield from compared(lacking, claims, each.keys() if claims else ())
         else:
             yield each
@@ -125,7 +130,8 @@ def absent(
     here, of which nobody knows the device."""
     status = "unavailable" if isinstance(reason, Unavailable) else "unsupported"
     count, selected = demand.everything(device)
-    found = Absence(name, demand.operator, device, status, str(reason), count)
+    undeclared = reason.undeclared if isinstance(reason, Unsupported) else None
+    found = Absence(name, demand.operator, device, status, str(reason), count, undeclared=undeclared)
     yield from compared(found, claims, selected() if claims else ())
 
 
@@ -168,25 +174,25 @@ class VerificationDemand(Demand):
     def cases(self, one: Implementation, claimed: frozenset[Key]) -> Iterator[Case | Lacking]:
         """Of its share of the ranking, of regression tables, and of problems that no table has."""
         declared = self.ranked.declared(one, self.operator)
-        missing = defaultdict[str, list[Row]](list)
+        missing = defaultdict[tuple[str, Undeclared | None], list[Row]](list)
         for rows in self._alike:  # what there is in no case is said once, not for each
             _, (variant,) = rows[0]
             absence = declared.lacks(variant)
             if absence is not None:
                 counts = self._counts(variant.layout) or variant.layout in declared.layouts
                 said = [(p, (v,)) for p, (v,) in rows if counts or key_of(self.operator, p, v) in claimed]
-                missing[str(absence)] += said
+                missing[str(absence), absence.undeclared] += said
         its, ranked = one.adapted, self.ranked.rows(self.operator).rows
         unknown = its.unknown if its is not None and its.operator == self.operator else ""
         unverified = its.unverified if its is not None and its.operator == self.operator else ""
         # one of an operator's demands takes the first problem
         if self.asked.problems is PROBLEMS and self._when(ranked[0][0].geometry):
             if unknown:
-                yield Lacking(UNKNOWN_SHAPE + unknown, 1)
+                yield Lacking(UNKNOWN_SHAPE + unknown, 1, undeclared=Undeclared(kind="shape", what=unknown))
             if unverified:
                 yield Lacking(unverified, 1)
-        for reason, lacking in missing.items():
-            yield Lacking(reason, len(lacking), partial(keys, self.operator, lacking))
+        for (reason, undeclared), lacking in missing.items():
+            yield Lacking(reason, len(lacking), partial(keys, self.operator, lacking), undeclared=undeclared)
 
         shares = zip(ranked, self.ranked.share(declared), strict=True)
         of_ranking = (
@@ -315,20 +321,20 @@ def with_kernel(
 ) -> Iterator[Case | Lacking]:
     """The cases that there is a kernel for, and how many there is none for. Of those a claimed one is run, and fails;
     and one whose predicate raises, which is its verdict."""
-    refused = Counter[str]()
+    refused = Counter[tuple[str, Undeclared | None]]()
     for case in cases:
         v = case.variant
         try:
             declared.kernel(case.problem.geometry, v.dtype, v.layout)
         except Unsupported as refusal:
             if not claimed or key_of(declared.operator, case.problem, v, check) not in claimed:
-                refused[str(refusal)] += 1
+                refused[str(refusal), refusal.undeclared] += 1
                 continue
         except ImplementationError:
             pass
         yield case
-    for reason, count in refused.items():
-        yield Lacking(reason, count)
+    for (reason, undeclared), count in refused.items():
+        yield Lacking(reason, count, undeclared=undeclared)
 
 
 def keys(operator: str, rows: Iterable[Row], check: str = "") -> list[Key]:

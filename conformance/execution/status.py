@@ -6,25 +6,22 @@ Verification, behaviour checks, timing and training all conclude here. Nothing t
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec import structs
+
 from conformance.diagnosis.diagnose import Diagnosis
 from conformance.execution.process import Crash
+from conformance.failure import Failure, in_brief
 from conformance.implementations.errors import KernelFailure as KernelFailure  # where most look for it
-from conformance.implementations.errors import blame
+from conformance.implementations.errors import blame, failure_of
 from conformance.implementations.implementation import ImplementationError, Unsupported, Waiver
 from conformance.inputs.golden import GoldenError
 from conformance.judge import Contract, Judgement
-
-_SAID = re.compile(
-    r"(?m)^(.*\w: [1-9][\d,]* of .* elements mismatched.*\n(?:worst \w+\[.*\n)?)"
-    r"(?:mismatched elements .*|worst error / bound .*\ninferred precision: unknown)(?:\n|\Z)"
-)
 
 
 class MissingReferenceError(Exception):
@@ -41,8 +38,10 @@ class BehaviourError(KernelFailure):
     `wrong_on` is the input distribution, where it showed in results: what excuses these there excuses them here.
     """
 
-    def __init__(self, message: str, wrong_on: str = "", diagnosis: Diagnosis | None = None) -> None:
-        super().__init__(message, diagnosis)
+    def __init__(
+        self, message: str, failure: Failure | None = None, *, wrong_on: str = "", diagnosis: Diagnosis | None = None
+    ) -> None:
+        super().__init__(message, failure, diagnosis)
         self.wrong_on = wrong_on
 
 
@@ -52,6 +51,8 @@ class Verdict:
 
     status: str
     reason: str = ""
+    failure: Failure | None = None
+    """The reason as data, where the status is `fail` or `error`, or would be without the waiver."""
     judgements: tuple[Judgement, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
     """By phase."""
@@ -85,8 +86,12 @@ class Verdict:
     @property
     def explanation(self) -> str:
         """The reason as it is shown: with that of the waiver, where there is one."""
-        waiver = self.waiver
-        return self.reason if waiver is None else f"waived: {waiver.reason} ({waiver.url})\n{self.reason}"
+        return self.explained()
+
+    def explained(self, *, brief: bool = False) -> str:
+        """The same; in brief without details."""
+        reason, waiver = in_brief(self.reason, self.failure) if brief else self.reason, self.waiver
+        return reason if waiver is None else f"waived: {waiver.reason} ({waiver.url})\n{reason}"
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:
@@ -96,11 +101,6 @@ class Verdict:
             yield
         finally:
             self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
-
-
-def brief(explanation: str) -> str:
-    """Without a count that stands there already, and statistics of elements further off than any precision."""
-    return _SAID.sub(r"\1", explanation).rstrip("\n")
 
 
 def conclude(
@@ -123,31 +123,43 @@ def conclude(
         raise
     except Unsupported as refusal:
         verdict.status, verdict.reason, verdict.refusal = "unsupported", str(refusal), refusal
-    except KernelFailure as failure:
-        raised = failure
-        verdict.status, verdict.reason, verdict.diagnosis = "fail", str(failure), failure.diagnosis
-    except (GoldenError, ImplementationError, MissingReferenceError) as error:
+    except KernelFailure as wrong:
+        raised = wrong
+        verdict.status, verdict.reason, verdict.failure = "fail", str(wrong), wrong.failure
+        verdict.diagnosis = wrong.diagnosis
+    except ImplementationError as error:
+        verdict.status, verdict.reason, verdict.failure = "error", str(error), error.failure
+        return verdict
+    except (GoldenError, MissingReferenceError) as error:
         verdict.status, verdict.reason = "error", str(error)
+        verdict.failure = Failure(kind="golden" if isinstance(error, GoldenError) else "reference", message=str(error))
         return verdict
     except InsufficientMemoryError as shortage:
         verdict.status, verdict.reason = "unavailable", str(shortage)
         return verdict
     except Crash as crash:
         raised = crash
-        verdict.status, verdict.reason, verdict.crashed = "error", str(crash), crash.counted
+        verdict.status, verdict.reason, verdict.failure = "error", str(crash), crash.failure
+        verdict.crashed = crash.counted
     except BaseException as error:  # SystemExit, or a pytest.skip that would leave the case uncounted
         raised = error
-        verdict.status, verdict.reason, verdict.exception = "error", blame(error), error
+        verdict.status, verdict.reason, verdict.failure = "error", blame(error), failure_of(error)
+        verdict.exception = error
     if verdict.status == "unsupported" or (verdict.status == "pass" and not must_fail):
         return verdict
     try:
         covering = waiver(raised)
     except ImplementationError as error:
         verdict.status, verdict.reason = "error", f"{error}\n{verdict.reason}".strip()
+        verdict.failure = error.failure
+        if raised is not None and isinstance(raised, KernelFailure):
+            under = raised.failure.below(str(error).count("\n") + 1)
+            verdict.failure = structs.replace(error.failure, details=under.details, headed=under.headed)
         return verdict
     if covering is not None and verdict.status == "pass":
         verdict.status = "fail"
         verdict.reason = f"passes, although waived as {covering.reason!r} ({covering.url}): remove the waiver"
+        verdict.failure = Failure(kind="waiver", message=verdict.reason)
     elif covering is not None:
         verdict.status, verdict.waiver = "waived", covering
     return verdict

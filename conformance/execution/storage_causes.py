@@ -11,6 +11,7 @@ from conformance.execution.case import Case
 from conformance.execution.nondeterminism import NondeterminismError
 from conformance.execution.process import Crash
 from conformance.execution.status import KernelFailure, Verdict
+from conformance.failure import Failure
 from conformance.implementations.errors import described
 from conformance.implementations.implementation import Unsupported
 from conformance.storage import KINDS, parse, written
@@ -42,8 +43,8 @@ def attempt(case: Case, verdict: Verdict, run: Callable[[Verdict, str], None]) -
             raise
         _conclude(verdict, function, rest, error, run)
     if left_out:
-        what = _causes(left_out)
-        raise OutOfBounds(f"{', '.join(what)}: not run again with {written(left_out)}, which ended the process before")
+        what = f"{', '.join(_causes(left_out))}: not run again with {written(left_out)}, which ended the process before"
+        raise OutOfBounds(what, Failure(kind="memory", message=what))
 
 
 def _conclude(
@@ -64,10 +65,12 @@ def _conclude(
     if isinstance(error, Crash):
         if len(guilty) == 1 or wrong:
             _ends.update((function, f"{o}:{kind}") for o, kind in guilty.items())
-        raise OutOfBounds(f"{', '.join(_causes(guilty))}: only with {names}\n{error}") from None
+        what, end = f"{', '.join(_causes(guilty))}: only with {names}", error.failure
+        failure = Failure(kind="memory", message=what, file=end.file, line=end.line)
+        raise OutOfBounds(f"{what}\n{error}", failure) from None
     if isinstance(error, KernelFailure):
-        message = str(error).removesuffix(f"\n{error.diagnosis}")
-        raise KernelFailure(message, Diagnosis(_causes(guilty), 0.0, f"wrong only with {names}")) from None
+        cause = Diagnosis(_causes(guilty), 0.0, f"wrong only with {names}")
+        raise KernelFailure(error.message, error.failure, cause) from None
     raise error
 
 

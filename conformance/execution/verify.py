@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from conformance.contract import Contract
 from conformance.diagnosis.diagnose import Diagnosis, affordable, diagnose, diagnose_shapes
@@ -36,16 +37,18 @@ from conformance.execution.status import (
 )
 from conformance.execution.weak_contracts import require_adequate
 from conformance.explaining import explaining
+from conformance.failure import Failure
 from conformance.implementations.implementation import BEHAVIOUR, Kernel, Unsupported, Waiver
 from conformance.inputs import Expectation, Recipe, expectation
 from conformance.inputs.golden import check
 from conformance.inputs.probing import Probes, possible, worthwhile
 from conformance.judge import Judgement, judge, outputs_of
-from conformance.judge.judgement import judge_sparse
+from conformance.judge.judgement import judge_sparse, told
 from conformance.judge.probes import Evidence, judge_by_probes
 from conformance.operators import Arrays
 from conformance.problems.table import DRAWN
 from conformance.storage import repeats, with_repeats
+from conformance.worker.call import Change
 
 SPARSE = "sparse"
 METHODS = ("auto", "exact", "probes")
@@ -109,8 +112,8 @@ class VerifiedCall:
     """On the case's geometry."""
     expected: Expectation = field(init=False)
     memories: Sequence[Laid] = ()
-    changed: tuple[str, ...] = ()
-    """What the call has written to besides, in words."""
+    changed: tuple[Change, ...] = ()
+    """What the call has written to besides."""
     launches: int | None = None
     """Kernels that the call has launched, where that is counted."""
 
@@ -172,7 +175,7 @@ def _fetched(call: VerifiedCall, results: Sequence[Any]) -> Arrays:
         lines, cause = [str(error)], None
         with call.verdict.timed("diagnosis"), explaining(call.case.id, lambda line, _: lines.append(line)):
             cause = diagnose_shapes(operator, geometry, inputs, returned, call.invocation.layout)
-        raise KernelFailure("\n".join(lines), cause) from None
+        raise KernelFailure("\n".join(lines), error.failure, cause) from None
 
 
 def by_probes(recipe: Recipe, method: str) -> bool:
@@ -273,17 +276,19 @@ def require_right(call: VerifiedCall) -> None:
     if not wrong:
         return
     lines, unexplained, calls, cause = list[str](), list[str](), None, None
+    failure = Failure(kind="elements")
     with explaining(call.case.id, lambda line, _: unexplained.append(line)):
-        lines += [judgement.explain() for judgement in wrong]
-        lines += call.changed
+        lines, failure = told("elements", wrong)
+        lines += map(str, call.changed)
         if call.case.explained:
             with call.verdict.timed("diagnosis"):
                 calls = _differing_calls(call, lines)
                 cause = _known_mistake(call) if calls is None else None
     lines = [*(lines or [f"wrong results: {', '.join(one.output for one in wrong)}"]), *unexplained]
     if calls is not None:
-        raise NondeterminismError("\n".join([str(calls), *lines]))
-    raise KernelFailure("\n".join(lines), cause)
+        failure = structs.replace(failure.below(1), kind="differs")
+        raise NondeterminismError("\n".join([str(calls), *lines]), failure)
+    raise KernelFailure("\n".join(lines), failure, cause)
 
 
 def _differing_calls(call: VerifiedCall, lines: list[str]) -> DifferingCalls | None:
@@ -336,18 +341,19 @@ def require_right_every_time(call: VerifiedCall) -> None:
         with verdict.timed("diagnosis"):
             calls = wrong_calls(call.invocation, expected.inputs, passes)
     except AnotherCallError as error:
-        raise KernelFailure(str(error)) from None
+        raise KernelFailure(str(error), error.failure) from None
     if calls is not None:
-        lines = [str(calls)]
+        lines, failure = list[str](), Failure(kind="differs")
         with explaining(call.case.id, lambda line, _: lines.append(line)):
-            lines += [judgement.explain() for judgement in verdict.judgements if not judgement.passed]
-        raise NondeterminismError("\n".join(lines))
+            lines, failure = told("differs", [judgement for judgement in verdict.judgements if not judgement.passed])
+        raise NondeterminismError("\n".join([str(calls), *lines]), failure.below(1))
 
 
 def require_inputs_untouched(call: VerifiedCall) -> None:
     """A kernel that writes to its inputs, or returns their memory, is right once. Raises BehaviourError."""
     if call.changed:
-        raise BehaviourError("\n".join(call.changed))
+        message = "\n".join(map(str, call.changed))
+        raise BehaviourError(message, Failure(kind="memory", message=call.changed[0].what))
 
 
 def require_memory_untouched(call: VerifiedCall) -> None:
@@ -359,7 +365,10 @@ def require_memory_untouched(call: VerifiedCall) -> None:
             first = int(np.argmax(changed)) // laid.before.itemsize
             count = np.count_nonzero(changed)
             where = f"memory of {laid.operand} ({laid.kind}) was written to"
-            raise KernelFailure(f"{where}: {count:,} bytes changed, first at element {first} of {now.size:,}")
+            raise KernelFailure(
+                f"{where}: {count:,} bytes changed, first at element {first} of {now.size:,}",
+                Failure(kind="memory", message=where),
+            )
 
 
 def require_adequate_contract(call: VerifiedCall) -> None:

@@ -18,6 +18,7 @@ from conformance.contract import Contract
 from conformance.dtypes import FORMATS, STORAGE, WHOLE
 from conformance.execution.case import Case
 from conformance.execution.status import KernelFailure
+from conformance.failure import Failure
 from conformance.implementations.implementation import ImplementationError, Kernel, Unsupported
 from conformance.inputs import Expectation, Recipe
 from conformance.judge import outputs_of, passes
@@ -47,7 +48,8 @@ def require_adequate(case: Case, kernel: Kernel) -> None:
     if key not in _tried:
         _tried[key] = kernel, _weakness(case, kernel)
     if (reason := _tried[key][1]) is not None:
-        raise KernelFailure(f"the declared contract is too weak to verify anything: {reason}")
+        message = "the declared contract is too weak to verify anything"
+        raise KernelFailure(f"{message}: {reason}", Failure(kind="contract", message=message))
 
 
 def _strict(contract: Contract, dtype: str) -> bool:

@@ -18,6 +18,7 @@ from conformance.execution.compiler_cache import CompilerCache
 from conformance.execution.process import Crash, Limits, Process
 from conformance.execution.reaper import Reaper
 from conformance.execution.status import KernelFailure, Verdict
+from conformance.failure import Failure
 from conformance.implementations import implementation as declared
 from conformance.implementations import registry
 from conformance.implementations.bridges.base import ArrayBridge
@@ -89,7 +90,8 @@ class Source:
             self.require_same()
             found = self.loaded(process)
             if self.seen is not None and found.implementations != self.seen:
-                raise Crash(f"{self.place} declares something else when it is loaded again")
+                what = f"{self.place} declares something else when it is loaded again"
+                raise Crash(what, Failure(kind="source", message=what))
         return process
 
     def require_same(self) -> None:
@@ -98,7 +100,7 @@ class Source:
             if self.files is not None:
                 self.files.require_unchanged()
         except declared.ImplementationError as error:
-            raise ChangedSource(str(error)) from None
+            raise ChangedSource(str(error), error.failure) from None
 
     @property
     def request(self) -> tuple[Any, ...]:
@@ -180,7 +182,7 @@ class Workers:
     def process_for(self, source: Source) -> Process:
         """The process of a file, which may not have loaded it yet. Raises Crash."""
         if self._crashes[source.group, source.place] >= MAX_CRASHES:
-            raise Crash("not run, crashed too often")
+            raise Crash("not run, crashed too often", Failure(kind="not run"))
         process = self._processes.pop(source.group, None)
         if process is not None and process.spoiled:
             process.end("was replaced: an error had left its device unusable")
@@ -258,7 +260,8 @@ class Workers:
         home, crashed = getattr(one.arrays, "home", None), verdict.crashed
         if isinstance(home, Source) and verdict.status != "unsupported":
             key = home.group, home.place
-            weight = OF_A_HANG if verdict.reason.startswith("no answer") else 1
+            hung = verdict.failure is not None and verdict.failure.kind == "hung"
+            weight = OF_A_HANG if hung else 1
             self._crashes[key] = self._crashes[key] + weight if crashed else 0
             if self._crashes[key] >= MAX_CRASHES and (spare := self._spares.pop(home.group, None)):
                 spare.end()
@@ -325,7 +328,8 @@ class Workers:
             process = Process(limits, self._watched())
         except OSError as error:
             limit = "ulimit -n and ulimit -u say how many files and processes there may be"
-            raise Crash(f"not run: no process can be started for it ({error.strerror}); {limit}") from None
+            what = f"not run: no process can be started for it ({error.strerror}); {limit}"
+            raise Crash(what, Failure(kind="no process", message=what)) from None
         self._compiled_before = sum((one.compiled for one in self._begun if one.ended), self._compiled_before)
         self._begun = [*(one for one in self._begun if not one.ended), process]
         return process
@@ -344,7 +348,10 @@ class Workers:
             source.require_same()
             loaded = source.loaded(self.process_for(source))  # once: loading may change the process
         except (Crash, KernelFailure, OSError, remote.Raised, remote.Exited) as error:
-            found.broken[source.title] = str(error) if isinstance(error, (Crash, KernelFailure)) else described(error)
+            if isinstance(error, (Crash, KernelFailure)):
+                found.broken[source.title] = registry.BrokenFile(str(error), error.failure)
+            else:
+                found.broken[source.title] = registry.unusable(described(error))
             return
         if loaded.broken is not None:
             found.broken[source.title] = loaded.broken
@@ -361,7 +368,7 @@ class Workers:
                     with suppress(Unavailable):
                         one.arrays.require()
             except (ValueError, ContractError, msgspec.ValidationError, OSError) as error:
-                found.broken[source.title] = described(error)
+                found.broken[source.title] = registry.unusable(described(error))
 
 
 def begin_anew(bridge: ArrayBridge) -> bool:

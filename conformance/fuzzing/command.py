@@ -111,7 +111,7 @@ def _chosen(arguments: argparse.Namespace, workers: Workers) -> tuple[Plan, Impl
         seconds=max(SECONDS, arguments.timeout), program="conformance run",
     )  # fmt: skip
     plan = Plan(selection, IMPLS, loader=workers)
-    reasons = [*plan.registry.broken.values(), *plan.registry.unavailable.values()]
+    reasons = [*map(str, plan.registry.broken.values()), *plan.registry.unavailable.values()]
     found = plan.registry.implementations
     if len(found) != 1:
         many = f"defines several implementations; give --impl, one of {', '.join(found)}"

@@ -7,7 +7,6 @@ so that each can be repeated, and a search goes on where another has stopped.
 from __future__ import annotations
 
 import random
-import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -52,7 +51,6 @@ MAX_SECONDS = 60.0
 MAX_SHRUNK = 3
 """Failures of one kind that are shrunk to one that is known. Others of the kind are counted as that one if they pass
 without what it needs."""
-_NUMBERS = re.compile(r"\d[\d.,e+-]*")
 
 
 class Kind(NamedTuple):
@@ -76,8 +74,8 @@ def kind(operator: str, verdict: Verdict) -> Kind:
     """That of a verdict that is `fail` or `error`."""
     causes = frozenset(verdict.diagnosis.names if verdict.diagnosis else ())
     wrong = [judgement.output for judgement in verdict.judgements if not judgement.passed]
-    text = f"wrong {', '.join(wrong)}" if wrong else _NUMBERS.sub("#", verdict.reason.splitlines()[0])[:200]
-    return Kind(operator, causes, text)
+    assert verdict.failure is not None
+    return Kind(operator, causes, f"wrong {', '.join(wrong)}" if wrong else verdict.failure.title[:200])
 
 
 @dataclass(slots=True)
@@ -208,7 +206,7 @@ class Search:
             verdict = self.verify(row)
             self.statuses[verdict.status] += 1
             self.coverage[_place(row)].add(features(row.geometry, row.variant))
-            if verdict.status not in ("fail", "error") or verdict.reason.startswith("no reference"):
+            if verdict.status not in ("fail", "error") or (verdict.failure and verdict.failure.kind == "reference"):
                 continue
             found = kind(row.operator, verdict)
             known = next((one for one in self.findings if one.covers(found, row)), None)

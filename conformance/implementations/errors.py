@@ -7,6 +7,9 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
+from conformance.failure import Failure, Kind
 from conformance.resources import IMPLS, PACKAGE
 
 MAX_MESSAGE = 2000
@@ -16,13 +19,20 @@ MAX_MESSAGE = 2000
 class KernelFailure(Exception):
     """What the kernel did is wrong: the status is `fail`, and the message says how it showed.
 
-    `diagnosis` is the known mistake that explains it (`conformance.diagnosis.diagnose.Diagnosis`), where one does; the
-    message ends with it.
+    `failure` is the same as data, by default of the class's kind with the first line of the message. `diagnosis` is the
+    known mistake that explains it (`conformance.diagnosis.diagnose.Diagnosis`), where one does; the message ends with
+    it.
     """
 
-    def __init__(self, message: str, diagnosis: Any = None) -> None:
+    kind: Kind = "behaviour"
+
+    def __init__(self, message: str, failure: Failure | None = None, diagnosis: Any = None) -> None:
         super().__init__(message if diagnosis is None else f"{message}\n{diagnosis}")
-        self.diagnosis = diagnosis
+        self.message, self.diagnosis = message, diagnosis
+        self.failure = failure or Failure(kind=self.kind, message=message.partition("\n")[0])
+        if diagnosis is not None:
+            last = message.count("\n") + 1
+            self.failure = structs.replace(self.failure, headed=(*self.failure.headed, last))
 
 
 def printable(text: str) -> str:
@@ -64,17 +74,31 @@ def kernel_frames(error: BaseException) -> list[traceback.FrameSummary]:
     return frames[first : len(ours)]
 
 
-def blame(error: BaseException) -> str:
-    """The error and the place in the kernel's own file that led to it: its innermost line there.
+def kernel_place(error: BaseException) -> traceback.FrameSummary | None:
+    """The place in the kernel's own file that led to an error: its innermost line there.
 
     A framework may have called the file, as torch does with the `forward` of a module and the `backward` of a function:
     its lines are not the place.
     """
-    if known := getattr(error, "blame", ""):  # it was raised in another process
-        return str(known)
     called = kernel_frames(error)
     theirs = (frame for frame in called if not _of_a_library(frame.filename))
     first = next(theirs, called[0]).filename if called else ""
-    own = [frame for frame in called if frame.filename == first]
-    where = f" at {own[-1].filename}:{own[-1].lineno}" if own else ""
-    return f"raised {described(error)}{where}"
+    return next((frame for frame in reversed(called) if frame.filename == first), None)
+
+
+def blame(error: BaseException) -> str:
+    """The error and its place, in words."""
+    if known := getattr(error, "blame", ""):  # it was raised in another process
+        return str(known)
+    place = kernel_place(error)
+    return f"raised {described(error)}" + (f" at {place.filename}:{place.lineno}" if place else "")
+
+
+def failure_of(error: BaseException) -> Failure:
+    """The same as data."""
+    if isinstance(known := getattr(error, "failure", None), Failure):
+        return known
+    place, message = kernel_place(error), described(error).partition("\n")[0]
+    if place is None:
+        return Failure(kind="raised", message=message)
+    return Failure(kind="raised", message=message, file=place.filename, line=place.lineno or 0)

@@ -7,12 +7,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from conformance import layouts as memory
 from conformance import storage
 from conformance.contract import Contract
 from conformance.dtypes import DECLARABLE
+from conformance.failure import Failure, Undeclared
 from conformance.implementations.bridges.base import ArrayBridge
 from conformance.implementations.bridges.numpy import numpy_arrays
 from conformance.implementations.devices import DEVICES, Unavailable, require
@@ -33,11 +34,25 @@ BEHAVIOUR = "behaviour"
 
 
 class ImplementationError(ValueError):
-    """A declaration that cannot be meant; the message names the field and the choices."""
+    """A declaration that cannot be meant; the message names the field and the choices. `failure` says it as data."""
+
+    def __init__(self, message: str, failure: Failure | None = None) -> None:
+        super().__init__(message)
+        self.failure = failure or Failure(kind="declaration", message=message.partition("\n")[0])
 
 
 class Unsupported(Exception):
     """Raised by a kernel for a configuration that it declares not to support; the message is the reason."""
+
+    undeclared: Undeclared | None = None
+
+
+class NotDeclared(Unsupported):
+    """There is no kernel of an operator, or none in a dtype or layout."""
+
+    def __init__(self, message: str, undeclared: Undeclared) -> None:
+        super().__init__(message)
+        self.undeclared = undeclared
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,12 +386,16 @@ class Implementation:
         if hasattr(type(geometry), "exists_in") and not geometry.exists_in(dtype):
             raise Unsupported(f"{geometry.descriptor!r} does not exist in {dtype}")
         kernels = [kernel for kernel in self.kernels if kernel.operator == operator]
-        reason = NOT_IMPLEMENTED.format(operator)
-        for field_name, wanted in (("dtypes", dtype), ("layouts", layout)):
-            declared = dict.fromkeys(name for kernel in kernels for name in getattr(kernel, field_name))
-            kernels = [kernel for kernel in kernels if wanted in getattr(kernel, field_name)]
-            if declared and not kernels:
-                reason = f"{field_name[:-1]} {wanted} is not declared (declared: {', '.join(declared)})"
+        if not kernels:
+            raise NotDeclared(NOT_IMPLEMENTED.format(operator), Undeclared(kind="operator", what=operator))
+        kinds: tuple[tuple[Literal["dtype", "layout"], str], ...] = (("dtype", dtype), ("layout", layout))
+        for kind, wanted in kinds:
+            declared = dict.fromkeys(name for kernel in kernels for name in getattr(kernel, f"{kind}s"))
+            kernels = [kernel for kernel in kernels if wanted in getattr(kernel, f"{kind}s")]
+            if not kernels:
+                message = f"{kind} {wanted} is not declared (declared: {', '.join(declared)})"
+                raise NotDeclared(message, Undeclared(kind=kind, what=wanted))
+        reason = OUTSIDE
         for kernel in kernels:
             try:
                 if holds(kernel.when, geometry):

@@ -13,6 +13,9 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
 
+from msgspec import Struct
+
+from conformance.failure import Failure
 from conformance.implementations import modules
 from conformance.implementations.errors import described, printable
 from conformance.implementations.implementation import Implementation
@@ -23,6 +26,22 @@ GROUP = "conformance.implementations"
 _PACKAGE = "conformance_impls"
 
 
+class BrokenFile(Struct, frozen=True):
+    """Why a file cannot be used, in words and as data."""
+
+    reason: str
+    failure: Failure
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+def unusable(reason: str, file: str = "", line: int = 0) -> BrokenFile:
+    """A file that is wrong itself, at a place if there is one."""
+    failure = Failure(kind="file", message=reason.partition("\n")[0], file=file, line=line)
+    return BrokenFile(reason, failure)
+
+
 @dataclass(slots=True)
 class Registry:
     """What was found: usable implementations, those that lack something here, and files that are broken."""
@@ -30,7 +49,7 @@ class Registry:
     implementations: dict[str, Implementation] = field(default_factory=dict)
     unavailable: dict[str, str] = field(default_factory=dict)
     """File stem of a module whose third-party import is missing -> reason."""
-    broken: dict[str, str] = field(default_factory=dict)
+    broken: dict[str, BrokenFile] = field(default_factory=dict)
     """File -> what is wrong with it."""
     paths: dict[str, str] = field(default_factory=dict)
     """Implementation -> its file, or the package that it was installed with."""
@@ -43,7 +62,8 @@ class Registry:
             if (shown := printable(path.name)) == path.name:
                 yield path
             else:
-                self.broken[str(path.with_name(shown))] = "its name has characters that no terminal shows; rename it"
+                why = "its name has characters that no terminal shows; rename it"
+                self.broken[str(path.with_name(shown))] = unusable(why)
 
 
 def load(paths: Iterable[Path], registry: Registry | None = None) -> Registry:
@@ -96,11 +116,11 @@ def load_entry(entry: EntryPoint, registry: Registry) -> None:
     except ModuleNotFoundError as problem:
         own = (problem.name or "").partition(".")[0] in ("conformance", entry.module.partition(".")[0])
         if own:
-            registry.broken[place] = f"ModuleNotFoundError: {problem}"
+            registry.broken[place] = unusable(f"ModuleNotFoundError: {problem}")
         else:
             registry.unavailable[entry.name] = str(problem)
     except BaseException as problem:  # as in `load`
-        registry.broken[place] = f"{described(problem)}"
+        registry.broken[place] = unusable(described(problem))
 
 
 def discover(folder: Path) -> list[Path]:
@@ -157,7 +177,7 @@ def register(registry: Registry, place: str, files: SourceFiles, values: Iterabl
         other = registry.paths.get(implementation.name)
         if other is not None:
             where = "twice" if other == place else f"here and in {other}"
-            registry.broken[place] = f"the name {implementation.name!r} is defined {where}; rename one"
+            registry.broken[place] = unusable(f"the name {implementation.name!r} is defined {where}; rename one")
             registry.duplicates.append(place)
             continue
         implementation.source, implementation.files = files.digest, files
@@ -173,7 +193,7 @@ def _note(registry: Registry, path: Path, problem: BaseException) -> None:
         name = (problem.name or "").partition(".")[0]
         beside = (here.parent / f"{name}.py", here.parent / name / "__init__.py")
         if any(file.exists() for file in beside if file != here):
-            registry.broken[str(path)] = (
+            registry.broken[str(path)] = unusable(
                 f"ModuleNotFoundError: {problem}; files beside it are not imported: put both into a folder with an "
                 f"__init__.py, which gives the implementation, and import with `from . import {name}`"
             )
@@ -181,6 +201,10 @@ def _note(registry: Registry, path: Path, problem: BaseException) -> None:
     if isinstance(problem, ModuleNotFoundError) and not (problem.name or "").startswith(("conformance", _PACKAGE)):
         registry.unavailable[path.stem] = str(problem)
         return
+    if isinstance(problem, SyntaxError):  # which says itself where it is
+        file, line = problem.filename, problem.lineno
+        registry.broken[str(path)] = unusable(described(problem), str(file or ""), int(line or 0))
+        return
     place = f"{Path(own[-1].filename).relative_to(here.parent)}, line {own[-1].lineno}" if own else path.name
-    where = "" if isinstance(problem, SyntaxError) else f" ({place})"  # a syntax error says itself where it is
-    registry.broken[str(path)] = f"{described(problem)}{where}"
+    at = (own[-1].filename, own[-1].lineno or 0) if own else ("", 0)
+    registry.broken[str(path)] = unusable(f"{described(problem)} ({place})", *at)

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from conformance.failure import Failure
 from conformance.implementations.implementation import ImplementationError
 
 NATIVE = re.compile(r"\.(so(\.\d+)*|dylib|dll|pyd|cubin|fatbin|hsaco|neff)$")
@@ -55,7 +56,8 @@ class SourceFiles:
                 self._changed = f"{file.name} was taken away"
             if self._changed:
                 what = f"{self._changed} during the run: what ran is not the source that the record names; run again"
-                raise ImplementationError(f"{self._path.name}: {what}" if self._path.is_dir() else what)
+                what = f"{self._path.name}: {what}" if self._path.is_dir() else what
+                raise ImplementationError(what, Failure(kind="source", message=what))
 
 
 def source_hash(path: Path) -> str:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from conformance.contract import Contract
 from conformance.dtypes import FORMATS, STORAGE, WHOLE
+from conformance.failure import Edge, Failure, Kind, WrongElements
 from conformance.judge import accuracy
 from conformance.judge.limits import OutputLimits
 from conformance.judge.output import Output
@@ -63,6 +65,78 @@ class Worst:
 
 
 @dataclass(frozen=True, slots=True)
+class AxisIndices:
+    """The indices along an axis, not all of them, at which there are wrong elements: from `first` to `last` as many as
+    `count`, `step` apart where that is the same between any two."""
+
+    axis: str
+    extent: int
+    first: int
+    last: int
+    count: int
+    step: int | None
+
+    @property
+    def edge(self) -> Edge | None:
+        """Where they lie at edges of the axis alone: at which."""
+        if self.count == 1:
+            return "last" if self.first == self.extent - 1 else "first" if self.first == 0 else None
+        return "both" if self.count == 2 and (self.first, self.last) == (0, self.extent - 1) else None
+
+    def __str__(self) -> str:
+        axis, first, last = self.axis, self.first, self.last
+        if self.count == 1:
+            return f"{axis} = {first}" + (f" ({self.edge})" if self.edge else "")
+        if self.edge == "both":
+            return f"{axis} at both edges"
+        if self.step == 1:
+            return f"{axis} {first}..{last} of 0..{self.extent - 1}"
+        if self.count == 2:
+            return f"{axis} = {first} and {last}"
+        if self.step is None:
+            return f"{self.count} of {self.extent} {axis}"
+        return f"every { ({2: '2nd', 3: '3rd'}.get(self.step, f'{self.step}th')) } {axis} from {first} to {last}"
+
+
+@dataclass(frozen=True, slots=True)
+class Locations:
+    """Where the wrong elements of an output are, and the commonest accident by name: a buffer that nobody wrote.
+
+    share    of the elements
+    axes     those of which not every index has some
+    place    in words, where the elements were not looked at one by one
+    nan      elements that are NaN where the reference is not
+    all_nan  whether the output is NaN everywhere
+    """
+
+    share: float = 0.0
+    axes: tuple[AxisIndices, ...] = ()
+    place: str = ""
+    nan: int = 0
+    all_nan: bool = False
+
+    @property
+    def every(self) -> bool:
+        """Whether all elements are wrong."""
+        return self.share == 1
+
+    def __str__(self) -> str:
+        spread = f"spread over every axis ({self.share:.1%} of the elements)"
+        where = self.place or ", ".join(map(str, self.axes)) or ("every element" if self.every else spread)
+        if self.all_nan:
+            return f"{where}; all of them are NaN: was the output ever written?"
+        return f"{where}; {self.nan:,} are NaN where the reference is not" if self.nan else where
+
+
+class Line(NamedTuple):
+    """One of an explanation, whether it is a detail, and whether the heading of a group says it too."""
+
+    text: str
+    detail: bool = False
+    headed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Judgement:
     """What is known of one output after comparison."""
 
@@ -72,7 +146,7 @@ class Judgement:
     criterion: str
     checks: tuple[Check, ...]
     worst: Worst | None = None
-    where: str = ""
+    where: Locations | None = None
     profile: dict[str, float] = field(default_factory=dict)
     inferred: Contract | None = None
     """On the fixed distribution: the strictest known contract that the errors are consistent with, if there is one."""
@@ -91,25 +165,61 @@ class Judgement:
         """Whether limits exceed the results, or most of them, so that a pass is none."""
         return self.zeros in ("allowed", "mostly")
 
+    @property
+    def wrong_elements(self) -> WrongElements:
+        """The mismatched elements as data."""
+        where = self.where or Locations()
+        return WrongElements(
+            output=self.output,
+            mismatched=self.mismatched,
+            compared=self.compared,
+            every=where.every,
+            nan="all" if where.all_nan else "some" if where.nan else "",
+            edges=tuple((one.axis, one.edge) for one in where.axes if one.edge),
+        )
+
     def explain(self) -> str:
         """Lines for a failure: what was compared, how many elements mismatched, the worst one, and where they are."""
-        lines = [f"{self.output}: {self.mismatched:,} of {self.compared:,} elements mismatched ({self.criterion})"]
+        return "\n".join(line.text for line in self.lines)
+
+    @property
+    def lines(self) -> list[Line]:
+        """The same, one by one."""
+        lines = [
+            Line(f"{self.output}: {self.mismatched:,} of {self.compared:,} elements mismatched ({self.criterion})")
+        ]
         if self.worst is not None:
-            lines.append(f"worst {self.output}[{', '.join(map(str, self.worst.index))}] = {self.worst}")
-        lines.append("; ".join(map(str, self.checks)))
+            lines.append(Line(f"worst {self.output}[{', '.join(map(str, self.worst.index))}] = {self.worst}"))
+        infers = bool(self.profile) and not self.passed
+        counts, unknown = self.checks[0].name == "mismatched elements", infers and not self.inferred
+        detail = self.mismatched > 0 and (counts or unknown)
+        lines.append(Line("; ".join(map(str, self.checks)), detail))
         if self.passed and self.says_nothing:
-            lines.append(f"{self.output} is not verified: limits exceed most of its results, so that zeros would pass")
-        if self.profile and not self.passed:
+            text = f"{self.output} is not verified: limits exceed most of its results, so that zeros would pass"
+            lines.append(Line(text))
+        if infers:
             # a gain of 1 + 1e-5 is no arithmetic, and was taken for one
             inferred = "unknown"
             if self.inferred:
                 inferred = (
                     f"{self.inferred.arithmetic}, if the errors are rounding; declared by {self.inferred.declaration}"
                 )
-            lines.append(f"inferred precision: {inferred}")
+            lines.append(Line(f"inferred precision: {inferred}", detail and unknown, headed=True))
         if self.where:
-            lines.append(f"error locations: {self.where}")
-        return "\n".join(lines)
+            lines.append(Line(f"error locations: {self.where}"))
+        return lines
+
+
+def told(kind: Kind, wrong: Sequence[Judgement]) -> tuple[list[str], Failure]:
+    """Lines on wrong outputs, and a failure that is the same as data."""
+    lines = [line for judgement in wrong for line in judgement.lines]
+    failure = Failure(
+        kind=kind,
+        elements=tuple(judgement.wrong_elements for judgement in wrong),
+        details=tuple(number for number, line in enumerate(lines) if line.detail),
+        headed=tuple(number for number, line in enumerate(lines) if line.headed),
+    )
+    return [line.text for line in lines], failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +317,7 @@ def judge(output: Output, distribution: str, contract: Contract, infer: bool = T
         if passes(replace(output, actual=results), distribution, contract):
             zeros = "mostly" if hidden < 1 else "allowed"
 
-    worst, where = None, ""
+    worst = where = None
     if not all(check.passed for check in checks):
         index = np.unravel_index(found.worst, output.actual.shape)
         with np.errstate(invalid="ignore"):
@@ -327,7 +437,7 @@ def _by_equality(output: Output, contract: Contract) -> Judgement:
 def _counted(output: Output, expected: np.ndarray, limit: np.ndarray, wrong: np.ndarray, criterion: str) -> Judgement:
     """None may be wrong."""
     mismatched = int(np.count_nonzero(wrong))
-    worst, where = None, ""
+    worst = where = None
     if mismatched:
         with np.errstate(invalid="ignore"):
             error = np.abs(output.actual.astype(np.float64) - expected.astype(np.float64))
@@ -344,41 +454,23 @@ def _worst(output: Output, index: tuple[np.intp, ...], bound: float) -> Worst:
     return Worst(tuple(map(int, index)), float(output.actual[index]), float(output.reference[index]), bound)
 
 
-def _where(output: Output, mismatched: np.ndarray) -> str:
-    """Error locations, and the commonest accident by name: a buffer that nobody wrote."""
-    where = locate(mismatched, output.axes)
-    if np.isnan(output.actual).all():
-        return f"{where}; all of them are NaN: was the output ever written?"
-    unexpected = int(np.count_nonzero(np.isnan(output.actual) & ~np.isnan(output.reference)))
-    return f"{where}; {unexpected:,} are NaN where the reference is not" if unexpected else where
+def _where(output: Output, mismatched: np.ndarray) -> Locations:
+    is_nan = np.isnan(output.actual)
+    unexpected = int(np.count_nonzero(is_nan & ~np.isnan(output.reference)))
+    return replace(locate(mismatched, output.axes), nan=unexpected, all_nan=bool(is_nan.all()))
 
 
-def locate(mask: np.ndarray, axes: str) -> str:
-    """Describe the true elements of `mask`, whose axes are named by the letters of `axes`."""
-    if mask.all():
-        return "every element"
-    phrases = []
+def locate(mask: np.ndarray, axes: str) -> Locations:
+    """The true elements of `mask`, whose axes are named by the letters of `axes`."""
+    found = []
     for axis, letter in enumerate(axes.lower()):
         hit = np.flatnonzero(mask.any(axis=tuple(other for other in range(mask.ndim) if other != axis)))
         first, last, extent, steps = int(hit[0]), int(hit[-1]), mask.shape[axis], np.diff(hit)
         if len(hit) == extent:
             continue
-        if len(hit) == 1:
-            end = " (last)" if first == extent - 1 else " (first)" if first == 0 else ""
-            phrases.append(f"{letter} = {first}{end}")
-        elif len(hit) == 2 and (first, last) == (0, extent - 1):
-            phrases.append(f"{letter} at both edges")
-        elif (steps == 1).all():
-            phrases.append(f"{letter} {first}..{last} of 0..{extent - 1}")
-        elif len(hit) == 2:
-            phrases.append(f"{letter} = {first} and {last}")
-        elif (steps == steps[0]).all():
-            ordinal = {2: "2nd", 3: "3rd"}.get(int(steps[0]), f"{steps[0]}th")
-            phrases.append(f"every {ordinal} {letter} from {first} to {last}")
-        else:
-            phrases.append(f"{len(hit)} of {extent} {letter}")
-    share = np.count_nonzero(mask) / mask.size
-    return ", ".join(phrases) or f"spread over every axis ({share:.1%} of the elements)"
+        step = int(steps[0]) if len(hit) > 1 and (steps == steps[0]).all() else None
+        found.append(AxisIndices(letter, extent, first, last, len(hit), step))
+    return Locations(int(np.count_nonzero(mask)) / mask.size, tuple(found))
 
 
 BLOCK = 1 << 24
@@ -400,12 +492,12 @@ def judge_sparse(name: str, axes: str, actual: np.ndarray, places: np.ndarray, v
         differs = together[flat[together] != expected.astype(actual.dtype)]
         mismatched += len(differs)
         wrong += differs[:1].tolist()
-    worst, where = None, ""
+    worst = where = None
     if wrong:
         index = tuple(int(axis) for axis in np.unravel_index(wrong[0], actual.shape))
         at = np.searchsorted(places, wrong[0])
         exact = float(values[at]) if at < len(places) and places[at] == wrong[0] else 0.0
         worst = Worst(index, float(flat[wrong[0]]), exact, 0.0)
-        where = f"first at element {wrong[0]:,} of {flat.size:,}, axes {axes}"
+        where = Locations(place=f"first at element {wrong[0]:,} of {flat.size:,}, axes {axes}")
     checks = (Check("mismatched elements", mismatched, 0),)
     return Judgement(name, flat.size, mismatched, "must equal the exact result", checks, worst, where)

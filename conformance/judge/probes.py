@@ -20,7 +20,7 @@ import numpy as np
 
 from conformance.contract import Contract
 from conformance.dtypes import FORMATS
-from conformance.judge.judgement import EQUALITY_DISTRIBUTIONS, Check, Judgement, judge
+from conformance.judge.judgement import EQUALITY_DISTRIBUTIONS, Check, Judgement, Locations, judge
 from conformance.judge.limits import ALPHA, LAMBDA, OutputLimits, limits
 from conformance.judge.output import Output
 from conformance.operators.conv.probes import Projection
@@ -64,9 +64,10 @@ def judge_by_probes(output: Output, evidence: Evidence, distribution: str, contr
         channels=evidence.index[:, axis],
     )  # fmt: skip
     sampled = judge(samples, distribution, contract)
-    worst, where = sampled.worst, ""
+    worst, where = sampled.worst, None
     if worst is not None:
-        worst, where = replace(worst, index=tuple(map(int, evidence.index[worst.index[0]]))), "a sampled element"
+        worst = replace(worst, index=tuple(map(int, evidence.index[worst.index[0]])))
+        where = Locations(place="a sampled element")
 
     allowed = limits(contract, output.dtype, output.terms, output.actual.size)
     exact = distribution in EQUALITY_DISTRIBUTIONS and contract.exact_on_integers(output.dtype)
@@ -80,7 +81,7 @@ def judge_by_probes(output: Output, evidence: Evidence, distribution: str, contr
         names = sets if of_filters else (output.axes[0], *output.axes[2:])
         position = np.unravel_index(int(np.argmax(error)), error.shape)
         places = ", ".join(f"{name.lower()} = {i}" for name, i in zip(names, position, strict=True))
-        where = f"somewhere in the channels at {places}"
+        where = Locations(place=f"somewhere in the channels at {places}")
     return replace(
         sampled,
         criterion=f"{len(values):,} samples, a projection of all {output.actual.size:,}; {sampled.criterion}",

@@ -14,6 +14,7 @@ from conformance.checks.state import calls_are_right_later
 from conformance.execution.case import Absence, Case
 from conformance.execution.required import Demand, VerificationDemand
 from conformance.implementations.devices import DEVICES
+from conformance.implementations.registry import BrokenFile
 from conformance.plugin import options, recording
 from conformance.plugin.recording import ABSENCES, TESTS, encoded, publish
 from conformance.plugin.session import Session
@@ -97,8 +98,8 @@ class Collection:
         kept.sort(key=lambda item: (item.nodeid not in failed, self._place(item)))
         if self._run.asked or any(item.get_closest_marker("benchmarks") for item in kept):
             kept += [
-                Broken.from_parent(session, name=path, path_text=path, reason=reason)
-                for path, reason in self._run.plan.registry.broken.items()
+                Broken.from_parent(session, name=path, path_text=path, broken=broken)
+                for path, broken in self._run.plan.registry.broken.items()
             ]
         items[:] = [item for item in kept if not self._is_recorded(recording.key(item))] if self._run.recorded else kept
 
@@ -156,10 +157,10 @@ class Broken(pytest.Item):
     fixturenames = ("benchmark",)
     """By which `--benchmark-only` of pytest-benchmark knows what it must not skip."""
 
-    def __init__(self, *, path_text: str, reason: str, **rest: Any) -> None:
+    def __init__(self, *, path_text: str, broken: BrokenFile, **rest: Any) -> None:
         super().__init__(**rest)
-        self.reason = reason
-        publish(self, build.broken_record(path_text, reason))
+        self.reason = broken.reason
+        publish(self, build.broken_record(path_text, broken))
 
     def runtest(self) -> None:
         """Always fails."""

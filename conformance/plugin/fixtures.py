@@ -101,7 +101,8 @@ def measure_time(request: pytest.FixtureRequest, benchmark: Any) -> Callable[[Ca
 
 def _conclude_absence(request: pytest.FixtureRequest, absence: Absence, check: str = "") -> None:
     """The same where there is nothing to run."""
-    _conclude(request, Verdict(absence.status, absence.reason), build.absence_record(absence, check))
+    verdict = Verdict(absence.status, absence.reason, absence.failure)
+    _conclude(request, verdict, build.absence_record(absence, check))
 
 
 def _conclude(request: pytest.FixtureRequest, verdict: Verdict, record: Record) -> None:
@@ -120,7 +121,7 @@ def _conclude(request: pytest.FixtureRequest, verdict: Verdict, record: Record) 
             session.workers.limit_growth(case.implementation)
     if not timed and not isinstance(verdict.refusal, NotChecked):  # another check has failed
         record = enforced(record, session.plan.claims)
-        verdict.status, verdict.reason = record.status, record.reason
+        verdict.status, verdict.reason, verdict.failure = record.status, record.reason, record.failure
     publish(request.node, record)
     raised = verdict.exception
     if (

@@ -17,9 +17,10 @@ import pytest
 
 from conformance.execution.case import Case
 from conformance.explaining import explaining
+from conformance.failure import without_numbers
 from conformance.plugin import options
 from conformance.plugin.entry import FOLDERS
-from conformance.reporting.failures import signature, without_numbers
+from conformance.reporting.failures import signature
 from conformance.reporting.groups import described
 from conformance.reporting.terminal import harmless
 from conformance.results.schema import Record

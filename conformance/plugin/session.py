@@ -18,6 +18,7 @@ from conformance.execution.plan import Plan
 from conformance.execution.selection import Selection, SelectionError, split
 from conformance.execution.workers import Workers, group_of
 from conformance.exit_codes import ExitCode
+from conformance.failure import Failure
 from conformance.implementations import registry
 from conformance.layouts import NAMES
 from conformance.plugin import options, processes, recording
@@ -135,7 +136,8 @@ class Session:
         if record.status != "pass" or self._sources.setdefault(record.implementation, record.source) == record.source:
             return record
         why = "its source was changed during the run: other records of the run are of another one; run again"
-        return msgspec.structs.replace(record, status="error", reason=why)
+        failure = Failure(kind="source", message=why)
+        return msgspec.structs.replace(record, status="error", reason=why, failure=failure)
 
     def _refused_or_not(self, record: Record) -> Record:
         """The record; a failure where it says that the kernel computes a problem, and an earlier one that it refuses
@@ -147,11 +149,13 @@ class Session:
         if first.refused == record.refused or record.status not in ("pass", "unsupported"):
             return record
         refused, computed = (record, first) if record.refused else (first, record)
+        first_line = f"refuses these values, and computes others of the problem: {refused.headline}"
         why = (
             f"refuses these values, and computes others of the problem: {refused.reason}\n"
             f"refused: distribution {refused.distribution}; computed: distribution {computed.distribution}"
         )
-        return msgspec.structs.replace(record, status="fail", refused=False, reason=why)
+        failure = Failure(kind="refusal", message=first_line)
+        return msgspec.structs.replace(record, status="fail", refused=False, reason=why, failure=failure)
 
     def count_absences(self, lines: Sequence[str]) -> None:
         """Count and write what is not here and is no test."""
@@ -218,10 +222,12 @@ class Session:
     def make_error(self, test: str, report: pytest.TestReport) -> None:
         """Give pytest-xdist's report of a test that has killed its worker the record of that test."""
         report.when = "call"
-        record: Record = build.broken_record(test, "")
+        reason = str(report.longrepr)
+        failure = Failure(kind="suite", message=reason.partition("\n")[0])
+        record: Record = build.broken_record(test, registry.BrokenFile(reason, failure))
         if test in self._begun:
-            record = decoded(self._begun.pop(test))
-        record = recording.of_run(self.config, msgspec.structs.replace(record, reason=str(report.longrepr)))
+            record = msgspec.structs.replace(decoded(self._begun.pop(test)), reason=reason, failure=failure)
+        record = recording.of_run(self.config, record)
         report.user_properties.append((PROPERTY, encoded(record)))
 
     def end(self, session: pytest.Session, exitstatus: int, invalid: Invalid | None) -> None:

@@ -16,12 +16,11 @@ from msgspec.structs import replace
 
 from conformance.diagnosis.where import WorkLeft
 from conformance.execution.case import Case
-from conformance.execution.status import brief
 from conformance.execution.verify import verify
 from conformance.execution.workers import printed
 from conformance.exit_codes import ExitCode
 from conformance.implementations.devices import missing
-from conformance.implementations.implementation import NOT_IMPLEMENTED, Implementation, ImplementationError
+from conformance.implementations.implementation import Implementation, ImplementationError
 from conformance.operators import OPERATORS, takes
 from conformance.plugin import options, run_command
 from conformance.plugin.progress import duration
@@ -30,7 +29,7 @@ from conformance.problems import Problem, Variant
 from conformance.problems.table import DECIDING
 from conformance.reporting import github, modules, report_command, terminal, training
 from conformance.reporting.evidence import RunEvidence, Verified
-from conformance.reporting.failures import is_deciding, is_not_run
+from conformance.reporting.failures import has_no_kernel, is_deciding, is_not_run
 from conformance.reporting.groups import Group, amount, described, group, located
 from conformance.reporting.kernel_verdicts import KernelVerdict, kernel_verdicts, total
 from conformance.reporting.page.model import ReportError
@@ -377,7 +376,7 @@ class Summary:
             reporter.section(status)
             alike: defaultdict[str, list[Record]] = defaultdict(list)
             for record in self._cases:
-                if record.status == status and record.reason != NOT_IMPLEMENTED.format(record.operator):
+                if record.status == status and not has_no_kernel(record):
                     alike[f"{record.implementation} {record.operator}: {record.headline}"].append(record)
             for title, records in alike.items():
                 reporter.write_line(f"{title}: {many(sum(record.cases for record in records), 'case')}")
@@ -396,8 +395,6 @@ def _show(reporter: pytest.TerminalReporter, one: Group, raised: Any, details: b
     if record.status == "error" and hasattr(raised, "toterminal") and "\nreproduce: " not in str(raised):
         raised.toterminal(reporter._tw)
         return
-    text = record.explanation if details else brief(record.explanation)
-    hidden = {"likely cause": not details, "inferred precision": not details}
+    text = record.explanation if details else record.brief
     for line in f"{record.status.upper()}: {text}".splitlines():
-        if not hidden.get(line.partition(": ")[0]):
-            reporter.write_line(harmless(line))
+        reporter.write_line(harmless(line))

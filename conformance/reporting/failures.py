@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator
 from functools import lru_cache
 
 from conformance.diagnosis.diagnose import AFFORDABLE
-from conformance.execution.nondeterminism import DIFFERS
+from conformance.failure import Kind
 from conformance.operators import OPERATORS, GeometryError, parse, takes
 from conformance.problems.table import DECIDING
 from conformance.results.schema import Record
@@ -17,38 +16,38 @@ from conformance.storage import parse as parse_storage
 
 ORDINARY = frozenset({"integer", "fixed"})
 """Distributions in which every element has about the same part in a result."""
-_EDGES = re.compile(r"\b(\w+) (?:= \d+ \((first|last)\)|(at both edges))")
-_MISMATCH = re.compile(r"\w+ has (?:shape|dtype) |returned |wrong result \(|results are wrong on plain inputs")
-"""How the reason begins where results are wrong and no check of theirs is recorded."""
-_RAISED = re.compile(r"raised (.*?)(?: at ((?:(?! at )[^\n])+):(\d+))?\Z", re.DOTALL)
-_NUMBERS = re.compile(r"(?:0x[0-9a-f]+|\d[\d.,]*(?:e[-+]?\d+)?)(?:[\s,x:*-]+\d[\d.,]*)*", re.IGNORECASE)
-"""A number, an address or a list of sizes."""
-_CRASHED = ("crashed: ", "no answer within ")
-_NOT_RUN = "not run, crashed "
-"""How the reason begins of what ended a kernel's process, and of what was not run because of it."""
 
 Signature = tuple[str, ...]
 """How a case failed, without sizes and values."""
 DIFFERENT: Signature = ("differs", "from call to call")
 
 
+def has(record: Record, *kinds: Kind) -> bool:
+    """Whether a verdict is no pass in one of these ways."""
+    return record.failure is not None and record.failure.kind in kinds
+
+
 def is_wrong(record: Record) -> bool:
     """Whether results are wrong, or are none that could be compared."""
-    return record.status == "fail" and bool(exceeded(record) or _MISMATCH.match(record.reason))
+    if record.status != "fail":
+        return False
+    reported = record.failure is not None and record.failure.on_plain
+    return reported or has(record, "elements", "malformed") or bool(exceeded(record))
 
 
 def differs(record: Record) -> bool:
-    """Whether results differ from call to call."""
-    return record.reason.startswith(DIFFERS)
+    """Whether results differ from call to call, and no check reports that beside its own matter."""
+    return record.failure is not None and record.failure.kind == "differs" and not record.failure.on_plain
 
 
 def is_crash(record: Record) -> bool:
-    return record.status == "error" and record.reason.startswith(_CRASHED)
+    """Whether a kernel's process ended, by itself or because it gave no answer."""
+    return record.status == "error" and has(record, "crashed", "hung")
 
 
 def is_not_run(record: Record) -> bool:
     """Whether a case was left out because others had crashed."""
-    return record.reason.startswith(_NOT_RUN)
+    return has(record, "not run")
 
 
 def is_deciding(record: Record) -> bool:
@@ -56,8 +55,15 @@ def is_deciding(record: Record) -> bool:
     return record.problem.startswith(DECIDING)
 
 
-def is_of_another_dtype(record: Record) -> bool:
-    return " has dtype " in record.headline and not record.checks
+def has_no_kernel(record: Record) -> bool:
+    """Whether an implementation has no kernel of the operator at all."""
+    return record.undeclared is not None and record.undeclared.kind == "operator"
+
+
+def other_dtype(record: Record) -> tuple[str, str] | None:
+    """What is said of results that have another dtype, and which; None where values were compared."""
+    failure = record.failure
+    return (failure.message, failure.dtype) if failure and failure.dtype and not record.checks else None
 
 
 def by_storage(record: Record) -> bool:
@@ -79,48 +85,34 @@ def exceeded(record: Record) -> list[tuple[str, str]]:
     ]
 
 
-def locations(record: Record) -> list[str]:
-    """Where the wrong elements of each output are."""
-    return re.findall(r"^error locations: (.*)", record.reason, re.MULTILINE)
-
-
 def edges(record: Record) -> Iterator[str]:
-    """First, last or both along an axis."""
-    for line in locations(record):
-        for axis, edge, both in _EDGES.findall(line):
-            yield f"{axis} = {edge}" if edge else f"{axis} {both}"
-
-
-def raised(record: Record) -> tuple[str, str, str] | None:
-    """First line of the message, file and line; None where nothing was raised."""
-    found = _RAISED.match(record.reason) if record.status == "error" else None
-    return (found[1].partition("\n")[0], found[2] or "", found[3] or "") if found else None
-
-
-def without_numbers(text: str) -> str:
-    """The same for all sizes."""
-    return _NUMBERS.sub("#", text)
+    """First, last or both along an axis, in words."""
+    for elements in record.failure.elements if record.failure else ():
+        for axis, edge in elements.edges:
+            yield f"{axis} at both edges" if edge == "both" else f"{axis} = {edge}"
 
 
 def signature(record: Record) -> Signature:
     """How a case failed. A place in a file and a behaviour check are the same for all operators: what they share is at
     fault."""
-    if record.reason.startswith("claimed in "):
+    failure = record.failure
+    if failure is None:
+        return record.operator, record.status
+    if failure.kind == "claim":
         return "claimed", record.status  # the loss of one kernel shows in many ways
     if differs(record):
         return DIFFERENT
     if is_crash(record):
-        return "crashed", without_numbers(record.headline)
-    if found := raised(record):
-        message, *place = found
-        return "raised", without_numbers(message), *place
-    if record.reason.startswith("when="):
-        return "declared", without_numbers(record.headline)  # the same in each check
+        return "crashed", failure.alike, failure.file
+    if failure.kind == "raised":
+        return "raised", failure.alike, failure.file, str(failure.line)
+    if failure.kind == "declaration":
+        return "declared", failure.alike  # the same in each check
     if record.check:
         return "check", record.check
     if exceeded(record):
         return record.operator, "elements"  # the locations of one mistake differ from problem to problem
-    return record.operator, without_numbers(record.headline)
+    return record.operator, failure.kind, failure.dtype, failure.alike
 
 
 def is_affordable(record: Record) -> bool:

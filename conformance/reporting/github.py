@@ -22,10 +22,6 @@ Place = tuple[Path, int]
 """A file and a line, which is 0 where nobody knows."""
 _MESSAGE = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})
 _PROPERTY = _MESSAGE | str.maketrans({":": "%3A", ",": "%2C"})
-_RAISED = re.compile(r" at ((?:(?! at )[^\n])+?):(\d{1,9})(?=:|$)", re.MULTILINE)
-"""Where a kernel has raised something, crashed or hung."""
-_LOADED = re.compile(r"\(([^()\n]+), line (\d{1,9})\)$")
-"""Where a file cannot be loaded, as seen from its folder."""
 _DEFINES = re.compile(r"\s*(?:async )?def |\s*class ")
 
 
@@ -60,10 +56,8 @@ def _places(one: Group, path: str, implementation: Implementation | None) -> Ite
     """Where a failure may be shown, the best first: where something was raised, and where the kernel or the torch
     module is written."""
     given, record = Path(path), one.smallest
-    for file, line in _RAISED.findall(record.reason):
-        yield Path(file), int(line)
-    if found := _LOADED.search(record.headline):
-        yield given.parent / found[1], int(found[2])
+    if record.failure and record.failure.file:
+        yield Path(record.failure.file), record.failure.line
     if implementation is not None and implementation.adapted:
         classes = re.compile(rf"class (?:ModelNew|{re.escape(one.implementation)})\b")
         yield given, next((n for n, text in _lines(given) if classes.match(text)), 0)

@@ -22,13 +22,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
 from conformance.contract import Contract
 from conformance.diagnosis.where import Where, said
 from conformance.dtypes import FORMATS
+from conformance.failure import WrongElements
 from conformance.judge.accuracy import KNOWN
 from conformance.judge.limits import limits
 from conformance.reporting.evidence import RunEvidence
@@ -39,14 +40,13 @@ from conformance.reporting.failures import (
     differs,
     edges,
     exceeded,
+    has,
     is_affordable,
     is_crash,
     is_deciding,
     is_not_run,
-    is_of_another_dtype,
     is_wrong,
-    locations,
-    raised,
+    other_dtype,
     signature,
     size,
 )
@@ -195,7 +195,7 @@ class _Sorting:
         self._explained: defaultdict[tuple[str, str], Counter[Signature]] = defaultdict(Counter)
         self._wrong: defaultdict[tuple[str, str], Counter[Signature]] = defaultdict(Counter)
         """Operator and problem -> groups of wrong results there, and how often; of every problem under an empty one."""
-        self._dtypes: dict[tuple[str, str], Signature] = {}
+        self._dtypes: dict[tuple[str, tuple[str, str] | None], Signature] = {}
         """Operator and what is said of results of another dtype -> the group of the mistake that explains some."""
 
     def put(self, record: Record, key: Signature, attributed: bool = False) -> None:
@@ -228,8 +228,8 @@ class _Sorting:
                 if operator in known.values() or not known:  # the same mistake in another operator has one of its own
                     known[where] = operator
             self.put(record, key, attributed=names is not None and explaining is None)
-            if explaining and is_of_another_dtype(record):
-                self._dtypes[operator, record.headline] = key
+            if explaining and (dtype := other_dtype(record)):
+                self._dtypes[operator, dtype] = key
             for places in (self._wrong, *([self._explained] if explaining else [])):
                 places[operator, record.descriptor][key] += 1
                 places[operator, ""][key] += 1
@@ -241,7 +241,7 @@ class _Sorting:
         found = places.get((record.operator, record.descriptor))
         if not found and (record.check or not is_affordable(record)):
             found = places.get((record.operator, ""))
-        known = found.most_common(1)[0][0] if found else self._dtypes.get((record.operator, record.headline))
+        known = found.most_common(1)[0][0] if found else self._dtypes.get((record.operator, other_dtype(record)))
         key = known or signature(record)
         self.put(record, key, attributed=known is not None)
         if not record.check:
@@ -325,13 +325,13 @@ def _alike(one: Group, other: Group) -> bool:
 def _text(records: list[Record]) -> str:
     """How the cases of a group failed, on one line: the first one's message, or what all have in common."""
     first = records[0]
-    if found := raised(first):
-        message, file, line = found
-        place = f" at {file.replace(chr(92), '/').rpartition('/')[2]}:{line}" if file else ""
+    if first.failure and first.failure.kind == "raised":
+        message, file = first.failure.message, first.failure.file
+        place = f" at {file.replace(chr(92), '/').rpartition('/')[2]}:{first.failure.line}" if file else ""
         return f"raised {message if len(message) <= MAX_TEXT else message[:MAX_TEXT] + ' ...'}{place}"
     if differs(first):
         return first.headline
-    if first.check and not first.reason.startswith("claimed in "):
+    if first.check and not has(first, "claim"):
         return f"{first.check}: {first.headline}"
     beyond = [(record, output, check) for record in records for output, check in exceeded(record)]
     if not beyond:
@@ -349,15 +349,16 @@ def _text(records: list[Record]) -> str:
 
 def _elements(records: Sequence[Record]) -> str:
     """What the wrong elements of nearly all cases have in common."""
-    found = [line for record in records for line in locations(record)]
+    outputs = [one for record in records if record.failure for one in record.failure.elements if one.mismatched]
     places = ", ".join(_common([edge for record in records for edge in set(edges(record))], len(records)))
 
-    def nearly_all(words: str) -> bool:
-        return bool(found) and sum(words in line for line in found) >= COMMON * len(found)
+    def nearly_all(are: Callable[[WrongElements], bool]) -> bool:
+        return bool(outputs) and sum(map(are, outputs)) >= COMMON * len(outputs)
 
-    if nearly_all("every element"):
-        return "every element is NaN" if nearly_all("all of them are NaN") else "every element mismatched"
-    return f"elements {'are NaN' if nearly_all('are NaN') else 'mismatched'}{' at ' * bool(places)}{places}"
+    if nearly_all(lambda one: one.every):
+        return "every element is NaN" if nearly_all(lambda one: one.nan == "all") else "every element mismatched"
+    are_nan = nearly_all(lambda one: bool(one.nan))
+    return f"elements {'are NaN' if are_nan else 'mismatched'}{' at ' * bool(places)}{places}"
 
 
 def _precision(records: list[Record]) -> str:

@@ -6,9 +6,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from conformance.implementations.modules import KEEPS, UNKNOWN_SHAPE
 from conformance.problems.table import OWN
-from conformance.reporting.failures import is_not_run
+from conformance.reporting.failures import has, is_not_run
 from conformance.reporting.groups import Group
 from conformance.reporting.table import Table
 from conformance.results.schema import CaseRecord, Record
@@ -17,13 +16,12 @@ from conformance.timing.table import ABSENT, bounded
 
 ANSWERS = {"pass": "yes", "fail": "no", "error": "no", "waived": "no"}
 """Whether a module is right, by the status of its own problem."""
-SLOW = "no answer within "
-"""How the reason begins where a module is too large for this machine, or hangs."""
 
 
 def is_own(record: Record) -> bool:
     """Whether a case is the problem that a module is made for, or why there is none."""
-    return (record.problem.startswith(OWN) and not record.check) or record.reason.startswith(UNKNOWN_SHAPE)
+    unknown = record.undeclared is not None and record.undeclared.kind == "shape"
+    return unknown or (record.problem.startswith(OWN) and not record.check)
 
 
 def row(
@@ -46,11 +44,11 @@ def row(
 
 def _at_its_own(record: Record) -> str:
     """Whether it is right there."""
-    if unknown := record.reason.partition(UNKNOWN_SHAPE)[2]:
-        return f"not known: {unknown}"
-    verified = record.status in ANSWERS and not record.reason.startswith(SLOW)
+    if record.undeclared is not None:
+        return f"not known: {record.undeclared.what}"
+    verified = record.status in ANSWERS and not has(record, "hung")  # which may be too large for this machine
     answer = ANSWERS[record.status] if verified else "not verified"
-    answer += ", after a change of its weights" if KEEPS in record.reason else ""
+    answer += ", after a change of its weights" if has(record, "state") else ""
     why = "" if verified else f": {record.headline}"
     batch = record.problem.removeprefix(OWN).partition(".")[0]
     smaller = "" if f"n{batch}" in record.descriptor.split() else f", of a batch of {batch}"

@@ -12,8 +12,9 @@ from collections.abc import Sequence, Set
 
 from conformance.diagnosis.diagnose import GENERAL
 from conformance.diagnosis.where import FEWEST
+from conformance.failure import without_numbers
 from conformance.operators import GeometryError, parse
-from conformance.reporting.failures import ORDINARY, is_affordable, without_numbers
+from conformance.reporting.failures import ORDINARY, is_affordable
 from conformance.results.schema import Record
 
 COMMON, MOST = 0.8, 0.6
@@ -49,9 +50,8 @@ def _is_absent(name: str, record: Record) -> bool:
     """Whether a mistake cannot be what is wrong with results: nothing is ignored where all dilations are 1, and of
     results that are all zero more than half are wrong."""
     if name == "results all zero":
-        counts = re.findall(r": ([\d,]+) of ([\d,]+) elements mismatched", record.reason)
-        found = [[int(number.replace(",", "")) for number in pair] for pair in counts]
-        return bool(found) and all(2 * wrong < of for wrong, of in found)
+        elements = record.failure.elements if record.failure else ()
+        return bool(elements) and all(2 * one.mismatched < one.compared for one in elements)
     kinds = {part.split(" of ")[0] for part in _ignored(name)}
     if not kinds or not kinds <= {"stride", "dilation"}:
         return False

@@ -7,10 +7,10 @@ from collections.abc import Collection
 
 from conformance.checks import CHECKS
 from conformance.contract import Contract, ContractError
-from conformance.implementations.implementation import NOT_IMPLEMENTED
+from conformance.failure import Undeclared
 from conformance.operators import OPERATORS, GeometryError, parse
 from conformance.reporting.accuracy import AccuracyProfile
-from conformance.reporting.failures import is_deciding, is_not_run
+from conformance.reporting.failures import has_no_kernel, is_deciding, is_not_run
 from conformance.results.schema import CaseRecord, CheckRecord, Record, Work
 
 RAN = ("pass", "fail", "error", "waived")
@@ -63,6 +63,8 @@ class Tally:
         """Seconds of each verdict that are neither the kernel's, the reference's nor the diagnosis'."""
         self.refusals: defaultdict[str, Counter[str]] = defaultdict(Counter)
         """Implementation -> reasons of unsupported cases, but for operators that it does not implement."""
+        self.undeclared: dict[str, Undeclared] = {}
+        """Reason of unsupported cases -> what is not declared, where that is it."""
         self.refused: defaultdict[str, Counter[str]] = defaultdict(Counter)
         """Implementation -> reasons of cases that it declares to support and refuses when it is called."""
         self.weak: defaultdict[tuple[str, str], dict[str, None]] = defaultdict(dict)
@@ -109,12 +111,14 @@ class Tally:
             self.accepted[name].update(f"{record.operator}: {request}" for request in record.facts.accepted)
         if status == "unavailable":
             self.absent[name] = record.reason
-        elif status == "unsupported" and record.reason == NOT_IMPLEMENTED.format(record.operator):
+        elif status == "unsupported" and has_no_kernel(record):
             self.not_implemented[name][record.operator] += cases
         elif record.refused:
             self.refused[name][record.reason] += cases
         elif status == "unsupported":
             self.refusals[name][record.reason] += cases
+            if record.undeclared:
+                self.undeclared[record.reason] = record.undeclared
         elif status == "waived":
             self.waivers[name][record.headline] += cases
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import statistics
 import textwrap
 from collections import Counter, defaultdict
@@ -23,7 +22,6 @@ DETAILS = "details"
 """What `--show` names beside statuses: accuracy, how many references are known, where the time went."""
 MAX_REASONS = 3
 """Reasons of an implementation that are shown unless all are asked for."""
-_UNDECLARED = re.compile(r"(dtype|layout) (\S+) is not declared")
 
 Line = tuple[str, str]
 """A text and its color, which may be empty."""
@@ -108,14 +106,15 @@ def _unsupported(tally: Tally, verdicts: Sequence[KernelVerdict], listed: Set[st
     (name,) = names
     found: defaultdict[str, list[str]] = defaultdict(list, operator=[*tally.not_implemented[name]])
     for reason, _ in tally.refusals[name].most_common():
-        kind, what = known.groups() if (known := _UNDECLARED.match(reason)) else ("reason", reason)
-        found[kind].append(what)
+        known = tally.undeclared.get(reason)
+        found[known.kind if known else "reason"].append(known.what if known else reason)
     parts = [
         f"{some[0]}" + f" and {many(len(some) - 1, f'more {kind}')}" * (len(some) > 1)
         for kind in ("operator", "dtype", "layout")
         if (some := found[kind])
     ]
-    parts += [f"{many(len(found['reason']), 'other reason')}"] if found["reason"] else []
+    others = len(found["reason"]) + len(found["shape"])
+    parts += [many(others, "other reason")] if others else []
     return f"unsupported: {', '.join(parts)}; --show unsupported" if parts else ""
 
 

@@ -20,7 +20,7 @@ from conformance.execution.process import Limits
 from conformance.execution.selection import SelectionError, seed_number, split
 from conformance.execution.workers import Workers, share
 from conformance.exit_codes import ExitCode
-from conformance.implementations.registry import Registry, discover
+from conformance.implementations.registry import Registry, discover, unusable
 from conformance.inputs import manifest
 from conformance.judge import Contract, ContractError
 from conformance.operators import FAMILIES, OPERATORS, GeometryError, parse, takes
@@ -200,7 +200,9 @@ def reran(
         for record in drawn:
             name, here = _name(record), known.implementations.get(record.implementation)
             if here is None:
-                why = "; ".join(["not here, give --impl=PATH", *known.broken.values(), *known.unavailable.values()])
+                why = "; ".join(
+                    ["not here, give --impl=PATH", *map(str, known.broken.values()), *known.unavailable.values()]
+                )
                 yield NOT_RUN, f"{name}: {shown(why, 300)}"
                 continue
             try:
@@ -235,5 +237,5 @@ def _loaded(names: set[str], paths: Sequence[Path], workers: Workers) -> Registr
         try:
             vary(known, workers, [name])
         except SelectionError as problem:
-            known.broken[name] = str(problem)
+            known.broken[name] = unusable(str(problem))
     return known

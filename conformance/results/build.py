@@ -17,6 +17,7 @@ from conformance.execution.selection import BEHAVIOUR
 from conformance.execution.status import Verdict
 from conformance.execution.verify import by_probes
 from conformance.implementations.devices import processor
+from conformance.implementations.registry import BrokenFile
 from conformance.inputs.manifest import digest
 from conformance.inputs.stream import GENERATOR
 from conformance.judge import Judgement
@@ -55,11 +56,11 @@ def absence_record(absence: Absence, check: str = "") -> AbsenceRecord:
     return AbsenceRecord(schema=SCHEMA, versions=versions(), check=check, distribution=distribution, **asdict(absence))
 
 
-def broken_record(path: str, reason: str) -> BrokenRecord:
+def broken_record(path: str, broken: BrokenFile) -> BrokenRecord:
     """The record of a file in `impls/` that could not be used."""
     return BrokenRecord(
-        schema=SCHEMA, implementation=path, operator="", device="", status="error", cases=1, reason=reason,
-        versions=versions(),
+        schema=SCHEMA, implementation=path, operator="", device="", status="error", cases=1,
+        reason=broken.reason, failure=broken.failure, versions=versions(),
     )  # fmt: skip
 
 
@@ -77,11 +78,13 @@ def now() -> str:
 
 
 def verdict_fields(verdict: Verdict) -> dict[str, Any]:
-    """Status, reason, waiver and seconds, for the record of any attempt."""
+    """Status, reason, failure, waiver and seconds, for the record of any attempt."""
     waiver = verdict.waiver
     return {
         "status": verdict.status,
         "reason": verdict.reason,
+        "failure": verdict.failure,
+        "undeclared": verdict.refusal.undeclared if verdict.refusal else None,
         "causes": verdict.diagnosis.names if verdict.diagnosis else (),
         "waiver": WaiverRecord(reason=waiver.reason, url=waiver.url) if waiver else None,
         "seconds": {phase: round(seconds, 6) for phase, seconds in verdict.seconds.items()},

@@ -20,6 +20,7 @@ from msgspec import Meta, Struct
 
 from conformance import __version__
 from conformance.execution.case import Claim, Key
+from conformance.failure import Failure
 from conformance.implementations.devices import DEVICES
 from conformance.operators import OPERATORS
 from conformance.results.reading import RecordError, strict_json
@@ -139,7 +140,8 @@ def enforced(record: Record, claims: Mapping[str, Claim]) -> Record:
     claim = claims.get(record.implementation)
     if claim is None or record.status != "unsupported" or key(record) not in claim.cases:
         return record
-    return msgspec.structs.replace(record, status="fail", reason=claim.lost(record.status, record.reason))
+    lost = claim.lost(record.status, record.reason)
+    return msgspec.structs.replace(record, status="fail", reason=lost, failure=Failure(kind="claim"), undeclared=None)
 
 
 def section(attempts: Sequence[Attempt], imports: Mapping[str, str]) -> ImplementationClaims:

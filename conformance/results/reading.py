@@ -36,6 +36,7 @@ class ChangedError(RecordError):
 
 class _Version(msgspec.Struct):
     schema: Count | None = None
+    versions: dict[str, str] = {}
 
 
 _DECODER: msgspec.json.Decoder[AnyRecord | Header | Footer] = msgspec.json.Decoder(AnyRecord | Header | Footer)
@@ -87,9 +88,10 @@ class Run:
                 raise RecordError(f"{place}: {problem}") from None
 
     def require_whole(self) -> None:
-        """Raises ChangedError, also for what stands in no run; UnfinishedError."""
+        """Raises ChangedError, also for what stands in no run; SchemaError; UnfinishedError."""
         where = f"{self.name}, lines {self.first} to {self.last}"
         if not self.headers:
+            _require_this_schema(self.content[self.begin :].partition(b"\n")[0])
             raise ChangedError(
                 f"{where}: belong to no run, for no header stands above them; give what --records=FILE wrote"
             )
@@ -229,17 +231,26 @@ def decode(line: bytes | str) -> Record:
     try:
         found = strict_json(content, _DECODER)
     except RecordError:
-        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            version = _VERSION.decode(content).schema
-            if version not in (None, SCHEMA):
-                raise SchemaError(
-                    f"written in schema {version}, this version reads schema {SCHEMA}; use the version of "
-                    f"kernel-conformance that wrote the file, or run again with this one"
-                ) from None
+        _require_this_schema(content)
         raise
     if isinstance(found, (Header, Footer)):
         raise RecordError("is no verdict, but begins or ends a run")
     return found
+
+
+def _require_this_schema(line: bytes) -> None:
+    """Raises SchemaError for a line of another version of the suite, which it names as far as the line does."""
+    try:
+        written = _VERSION.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return
+    if written.schema not in (None, SCHEMA):
+        suite = written.versions.get("kernel-conformance", "")
+        by = f" by kernel-conformance {shown(suite)}" if suite else ""
+        raise SchemaError(
+            f"written in schema {written.schema}{by}, this version reads schema {SCHEMA}; use the version of "
+            "kernel-conformance that wrote the file, or run again with this one"
+        )
 
 
 def strict_json(content: bytes, decoder: msgspec.json.Decoder[T]) -> T:

@@ -14,7 +14,9 @@ from typing import Annotated, Literal, get_args
 
 from msgspec import Meta, Struct, field
 
-SCHEMA: Literal[2] = 2
+from conformance.failure import Failure, Undeclared, in_brief
+
+SCHEMA: Literal[3] = 3
 
 Status = Literal["pass", "fail", "error", "unsupported", "waived", "unavailable"]
 STATUSES: tuple[Status, ...] = get_args(Status)
@@ -172,7 +174,9 @@ class Record(Struct, tag_field="kind", frozen=True, kw_only=True, omit_defaults=
 
     cases        how many it stands for: one, unless they could not be attempted
     versions     of packages and of the machine, by name; `process` is "not isolated" where a kernel can find its judge
-    reason       why it did not pass; the first line says what, the others are the diagnosis
+    reason       why it did not pass, for people; the first line says what, the others are the diagnosis
+    failure      the same as data, of what fails, is an error or is waived
+    undeclared   what is not declared, where that is why cases are unsupported
     causes       known mistakes that explain a failure, each as well as the others
     waiver       where the status is `waived`, and only there
     run_level    what the run was asked for
@@ -186,7 +190,7 @@ class Record(Struct, tag_field="kind", frozen=True, kw_only=True, omit_defaults=
     refused      whether the kernel raised Unsupported when it was called, although it had declared to support the case
     """
 
-    schema: Literal[2]
+    schema: Literal[3]
     implementation: str
     operator: str
     device: str
@@ -194,6 +198,8 @@ class Record(Struct, tag_field="kind", frozen=True, kw_only=True, omit_defaults=
     cases: Positive
     versions: dict[str, str]
     reason: str
+    failure: Failure | None = None
+    undeclared: Undeclared | None = None
     causes: tuple[str, ...] = ()
     waiver: WaiverRecord | None = None
     run_level: str = ""
@@ -233,8 +239,16 @@ class Record(Struct, tag_field="kind", frozen=True, kw_only=True, omit_defaults=
     @property
     def explanation(self) -> str:
         """All of it: the waiver, if there is one, above the diagnosis, and what was printed."""
+        return self._with(self.reason)
+
+    @property
+    def brief(self) -> str:
+        """The same without details, and without what the heading of a group of failures says."""
+        return self._with(in_brief(self.reason, self.failure, headed=True))
+
+    def _with(self, reason: str) -> str:
         printed = [f"printed: {line}" for line in self.printed]
-        return "\n".join(filter(None, (f"waived: {self.waiver}" if self.waiver else "", self.reason, *printed)))
+        return "\n".join(filter(None, (f"waived: {self.waiver}" if self.waiver else "", reason, *printed)))
 
     def text(self, name: str) -> str:
         """A field that only some kinds have, as text."""
@@ -309,7 +323,7 @@ class Header(Struct, tag_field="kind", tag="header", frozen=True, kw_only=True, 
     resumed      whether it goes on with the run above it in the file, which was cut off
     """
 
-    schema: Literal[2]
+    schema: Literal[3]
     started: Text
     command: tuple[str, ...]
     versions: dict[str, str]
@@ -330,7 +344,7 @@ class Footer(Struct, tag_field="kind", tag="footer", frozen=True, kw_only=True):
     digest        SHA-256 of all bytes from the run's header to where this value stands: the last field of the line
     """
 
-    schema: Literal[2]
+    schema: Literal[3]
     ended: Text
     cases: dict[Status, Count]
     exit_status: Count

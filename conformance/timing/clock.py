@@ -10,6 +10,7 @@ from typing import Any
 
 from conformance.execution.invocation import Invocation
 from conformance.execution.status import KernelFailure
+from conformance.failure import Failure
 from conformance.worker import measuring
 from conformance.worker.call import perform
 from conformance.worker.measuring import Timed
@@ -33,7 +34,12 @@ STRANGE, JITTER = 1.5, 5e-5
 
 
 class CheatError(KernelFailure):
-    """A kernel whose time would not be that of its work; the message says how it showed."""
+    """A kernel whose time would not be that of its work; the message says how it showed, and `what` the same without
+    numbers."""
+
+    def __init__(self, message: str, what: str) -> None:
+        super().__init__(message, Failure(kind="cheat", message=what))
+        self.what = what
 
 
 @dataclass(slots=True)
@@ -76,38 +82,41 @@ class Clock:
                 raise _disagreement(*map(statistics.median, zip(*again, strict=True)))
         turns = self._turns
         for _ in range(AGAIN):
-            if not (doubt := self._burst(native, turns)):
+            if (doubt := self._burst(native, turns)) is None:
                 break
             # a machine that has become slower since is slower for these too: torch failed so, 1.7 times as slow
             for _ in range(AGAIN):
                 self.call(native, *before)
             turns = self._turns[-AGAIN:]
         else:
-            raise CheatError(doubt)
+            assert doubt is not None
+            raise doubt
         if self._turns and _moved(min(one for one, _ in self._turns), statistics.median(two for _, two in self._turns)):
             for _ in range(AGAIN):
                 self.call(native, *before)
             again = self._turns[-AGAIN:]
             if all(_moved(*turn) for turn in again):
                 earlier, timed = map(statistics.median, zip(*again, strict=True))
-                raise CheatError(f"timed calls take {timed:.3g} s, those just before them {earlier:.3g} s or more")
+                took = f"timed calls take {timed:.3g} s, those just before them {earlier:.3g} s or more"
+                raise CheatError(took, "timed calls are faster than those just before them")
 
-    def _burst(self, native: Sequence[Any], turns: Sequence[tuple[float, float]]) -> str:
-        """What many calls in one exchange do not agree in with the timed ones of `turns`; empty if they do in all, or a
+    def _burst(self, native: Sequence[Any], turns: Sequence[tuple[float, float]]) -> CheatError | None:
+        """What many calls in one exchange do not agree in with the timed ones of `turns`; None if they do in all, or a
         single call is long enough."""
         timed = statistics.median(two for _, two in turns) if turns else 0.0
         count = min(MAX_BURST, int(BURST / max(timed, 1e-6)))
         if not turns or count < 5:
-            return ""
+            return None
         start = perf_counter()
         walls = self.invocation.timed(*[native] * count).walls
         span, told = perf_counter() - start, sum(walls)
         if span - told > SLACK + SHARE * told + EXCHANGES * statistics.median(self._exchanges) + count * BETWEEN:
-            return str(_disagreement(told / count, span / count))
+            return _disagreement(told / count, span / count)
         own = statistics.median(walls)
         if own > STRANGE * timed + JITTER:
-            return f"timed calls take {timed:.3g} s, many in a row {own:.3g} s each"
-        return ""
+            took = f"timed calls take {timed:.3g} s, many in a row {own:.3g} s each"
+            return CheatError(took, "timed calls are faster than many in a row")
+        return None
 
     def _lacking(self, spans: Sequence[tuple[float, float]]) -> int:
         """In how many of them the process has said too little."""
@@ -120,4 +129,5 @@ def _moved(before: float, timed: float) -> bool:
 
 
 def _disagreement(told: float, span: float) -> CheatError:
-    return CheatError(f"its process says that calls take {told:.3g} s; by the judge's clock it was {span:.3g} s")
+    says = f"its process says that calls take {told:.3g} s; by the judge's clock it was {span:.3g} s"
+    return CheatError(says, "its process says other times than the judge's clock")

@@ -124,7 +124,8 @@ class Rotation:
         # what the caller's stream sees must be all that the device does, so that its time is the kernel's
         if min(wall) > 2 * min(seconds) + SLACK:
             raise CheatError(
-                f"the device works {min(wall):.2g} s, of which the caller's stream sees {min(seconds):.2g} s"
+                f"the device works {min(wall):.2g} s, of which the caller's stream sees {min(seconds):.2g} s",
+                "the device works longer than the caller's stream sees",
             )
         self.visits.append(Visit(seconds, wall, slots[0].clock))
 
@@ -187,7 +188,7 @@ class _Visit:
             self.call(slot)
             self.fetch(slot.result, slot.copied)
             if self.overlap(self.invocation.split(slot.result), slot.native):
-                raise CheatError(f"{when}: a result lies in the memory of an input")
+                raise CheatError(f"{when}: a result lies in the memory of an input", when)
             if number not in kept:
                 slot.result = None
         for slot in slots:
@@ -203,7 +204,7 @@ class _Visit:
             prepare_reference(expected, self.case.method)
             judgements = judged(expected, outputs, self.case.kernel.contract, self.case.method)
             if wrong := [judgement.explain() for judgement in judgements if not judgement.passed]:
-                raise CheatError(f"{when}: " + "\n".join(wrong))
+                raise CheatError(f"{when}: " + "\n".join(wrong), when)
             if draw not in self._right:
                 self._digests[draw] = digest
         self._right.setdefault(draw, outputs)
@@ -241,9 +242,8 @@ class _Visit:
                 late = self.room()
                 self.fetch(slot.result, late)
                 if not _equal(slot.copied, late):
-                    raise CheatError(
-                        "a timed result changed after the call had returned: late work, or memory used twice"
-                    )
+                    late_work = "a timed result changed after the call had returned: late work, or memory used twice"
+                    raise CheatError(late_work, late_work)
             if last and examined:  # values decide, not the buffers that they lie in
                 native, hosts = kept[0].native, self.invocation.stored(base.inputs())
                 pairs = [(array, host) for array, host in zip(native, hosts, strict=True) if array is not None]
@@ -260,7 +260,8 @@ class _Visit:
         split = self.invocation.split
         for slot, first in product((slot for slot in again if slot.result is not None), slots):
             if self.overlap(split(slot.result), split(first.result)):
-                raise CheatError("a call returns memory in which another one's result lies")
+                shared = "a call returns memory in which another one's result lies"
+                raise CheatError(shared, shared)
         if _suspicious(fastest, min(slot.wall for slot in again)):
             self.compare_with_new(lambda _: again[0], FASTER, "known ones")
 
@@ -283,7 +284,8 @@ class _Visit:
                 return
         on_new, on_others = map(statistics.median, zip(*pairs, strict=True))
         raise CheatError(
-            f"answers from memory: {on_new:.2g} s on inputs that are new to it, {on_others:.2g} s on {what}"
+            f"answers from memory: {on_new:.2g} s on inputs that are new to it, {on_others:.2g} s on {what}",
+            f"answers from memory on {what}",
         )
 
 

@@ -80,6 +80,7 @@ class TimedKernel:
         elif ended.status != "pass":
             verdict.status, verdict.waiver, verdict.crashed = ended.status, ended.waiver, ended.crashed
             verdict.reason = f"no time: {ended.reason}" if ended.status == "fail" else ended.reason
+            verdict.failure = ended.failure
         if self.case.implementation.device == "cuda" and not ended.crashed:
             with suppress(Crash, Exited, Raised):  # what broke the context has been reported
                 perform(self.case.implementation.arrays, measuring.release)

@@ -29,17 +29,20 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
-from conformance.diagnosis.diagnose import diagnose
+from conformance.diagnosis.diagnose import Diagnosis, diagnose
 from conformance.execution.status import KernelFailure
 from conformance.explaining import explaining
+from conformance.failure import Failure
 from conformance.judge import Judgement, Output, judge
+from conformance.judge.judgement import told
 from conformance.operators import OPERATORS, Arrays
 from conformance.training.exchange import Call, Place, RefusedError
 from conformance.training.tables import DISTRIBUTION
@@ -47,6 +50,10 @@ from conformance.training.tables import DISTRIBUTION
 
 class BrokenStepError(KernelFailure):
     """A result that exceeds the bound of its contract; the message names step, layer, direction, and what is wrong."""
+
+    def __init__(self, place: Place, lines: Sequence[str], failure: Failure, cause: Diagnosis | None) -> None:
+        super().__init__("\n".join([str(place), *lines]), replace(failure.below(1), message=place.alike), cause)
+        self.diagnosis = None  # of a call, of which a training has many
 
 
 @dataclass(slots=True)
@@ -80,12 +87,12 @@ class Audit:
         self.worst[place.role] = max(self.worst.get(place.role, 0.0), share)
         failed = [judgement for judgement in judgements if not judgement.passed]
         if failed:
-            lines, operator = list[str](), OPERATORS[call.direction]
+            lines, failure, cause = list[str](), Failure(kind="training"), None
             with explaining(str(place), lambda line, _: lines.append(line)):
-                lines += [judgement.explain() for judgement in failed]
+                lines, failure = told("training", failed)
+                operator = OPERATORS[call.direction]
                 cause = diagnose(operator, call.geometry, call.inputs, call.outputs, reference)
-                lines += [str(cause)] if cause else []
-            raise BrokenStepError("\n".join([str(place), *lines]))
+            raise BrokenStepError(place, lines, failure, cause)
 
 
 @contextmanager

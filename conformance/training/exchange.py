@@ -45,6 +45,11 @@ class Place(Struct, frozen=True, tag=True):
         """Raises GeometryError."""
         return ConvGeometry.parse(self.descriptor)
 
+    @property
+    def alike(self) -> str:
+        """The same in every step and on every problem."""
+        return f"layer {self.layer or 'without a name'}, {self.role}"
+
     def __str__(self) -> str:
         layer = self.layer or "without a name"
         return f"{self.when}, layer {layer}, {self.role}: {self.direction} of {self.descriptor} ({self.what})"

@@ -9,10 +9,12 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from conformance.execution.process import Crash, Process
 from conformance.execution.remote import asked
 from conformance.execution.status import KernelFailure, Verdict, conclude
+from conformance.failure import Failure
 from conformance.implementations.implementation import Implementation, Unsupported, Waiver
 from conformance.inputs import DISTRIBUTIONS
 from conformance.operators import OPERATORS, GeometryError
@@ -28,9 +30,13 @@ from conformance.training.training_demand import Training
 class StalledError(KernelFailure):
     """Every call kept its bound, and yet the loss did not fall as it must."""
 
+    kind = "training"
+
 
 class IncompleteError(KernelFailure):
     """What is said of a training is not what was seen of it."""
+
+    kind = "training"
 
 
 def run(
@@ -82,7 +88,8 @@ def _called(implementation: Implementation, layout: str, place: Place, told: Cal
     for arrays, tensors in ((told.inputs, operator.inputs(geometry)), (told.outputs, operator.outputs(geometry))):
         expected = {name: (tensor.shape, np.dtype(np.float32)) for name, tensor in tensors.items()}
         if {name: (array.shape, array.dtype) for name, array in arrays.items()} != expected:
-            raise IncompleteError(f"{place}\nreports other tensors than those of the call")
+            failure = Failure(kind="training", message=place.alike)
+            raise IncompleteError(f"{place}\nreports other tensors than those of the call", failure)
     return Call(place.direction, geometry, "fp32", contract, told.inputs, told.outputs)
 
 
@@ -91,7 +98,8 @@ def _require_whole(configuration: TrainingConfiguration, history: History, audit
     calls = [audit.calls[f"step {step} of {configuration.steps}"] for step in range(1, configuration.steps + 1)]
     seen = sum(count == calls[0] > 0 for count in calls)
     if not len(history.losses) == len(history.accuracies) == configuration.steps == seen:
-        raise IncompleteError(f"reports a training of {len(history.losses)} steps; {seen} were seen complete")
+        failure = Failure(kind="training", message="reports another number of steps than were seen complete")
+        raise IncompleteError(f"reports a training of {len(history.losses)} steps; {seen} were seen complete", failure)
     if not all(0 <= share <= 1 for share in (*history.accuracies, history.test_accuracy, history.baseline)):
         raise IncompleteError("reports accuracies that are no shares of 1")
 
@@ -116,7 +124,8 @@ def require_fallen(configuration: TrainingConfiguration, history: History) -> No
     if not last <= configuration.falls_to * first:
         raise StalledError(
             f"the loss went from {first:.4g} to {last:.4g} in {configuration.steps} steps; it must fall to "
-            f"{configuration.falls_to:.3g} of its first value ({configuration.falls_to * first:.4g})"
+            f"{configuration.falls_to:.3g} of its first value ({configuration.falls_to * first:.4g})",
+            Failure(kind="training", message="the loss did not fall as it must"),
         )
 
 
@@ -144,6 +153,8 @@ def verify_training(training: Training) -> tuple[Verdict, TrainingRecord]:
     verdict = conclude(attempt, waiver)
     if errors and audit.place is not None and not isinstance(errors[0], (KernelFailure, Unsupported)):
         verdict.reason = f"{audit.place}\n{verdict.reason}"
+        if verdict.failure is not None:
+            verdict.failure = replace(verdict.failure, kind="training", message=audit.place.alike)
     verdict.seconds["judge"] = audit.seconds
     # the contract of the first kernel that is for fp32; another one may be for some of the geometries
     contracts = {

@@ -13,6 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 from msgspec import Struct
 
+from conformance.failure import Failure
 from conformance.implementations.bridges import ArrayBridge
 from conformance.implementations.bridges.tape import Footprint, Saved
 from conformance.implementations.errors import KernelFailure
@@ -42,12 +43,22 @@ class Result:
         self.value = value
 
 
+class Change(Struct, frozen=True, array_like=True):
+    """What a call has done to its inputs, and how that showed, with sizes."""
+
+    what: str
+    how: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.how}" if self.how else self.what
+
+
 class Audited(Struct, frozen=True):
-    """What a call returned, finished; what it has done to its inputs, in words; its work, where a bridge counts what a
+    """What a call returned, finished; what it has done to its inputs; its work, where a bridge counts what a
     device would move and issue; and how many kernels it has launched, where that is counted."""
 
     result: Result
-    changed: tuple[str, ...] = ()
+    changed: tuple[Change, ...] = ()
     work: dict[str, int] = {}
     launches: int | None = None
 
@@ -92,23 +103,23 @@ def audited(
         result = function(*given, **parameters)
         bridge.synchronize(result)
     launches = None if launched is None else int(getattr(bridge, "launches", launched)) - int(launched)
-    changed = []
+    changed: list[Change] = []
     for (name, array), copy in zip(present, before, strict=False):
         try:
             now = bridge.to_host(array)
         except Exception as error:  # jax says so of a buffer that was donated
-            changed.append(f"input {name} cannot be read any more: {error}")
+            changed.append(Change(f"input {name} cannot be read any more", plain(str(error))))
             continue
         if difference := differing(copy, now):
-            changed.append(f"input {name} was written to: {difference}")
+            changed.append(Change(f"input {name} was written to", difference))
     try:
         arrays = [*result] if type(result) in (tuple, list) else [result]
         shared = [name for name, array in present if any(bridge.overlap(one, array) for one in arrays)]
-        changed += [f"a result lies in the memory of input {name}" for name in shared]
+        changed += [Change(f"a result lies in the memory of input {name}") for name in shared]
     except Exception:  # no arrays: whoever fetches the results says so
         pass
     work = {plain(str(name)): int(count) for name, count in (counted or {}).items()}
-    return Audited(Result(result), tuple(map(plain, changed)), work, launches)
+    return Audited(Result(result), tuple(changed), work, launches)
 
 
 def differing(before: np.ndarray, after: np.ndarray) -> str:
@@ -125,7 +136,7 @@ def fetched(bridge: ArrayBridge, arrays: Sequence[Any]) -> list[np.ndarray]:
     try:
         return [np.asanyarray(bridge.to_host(array)) for array in arrays]
     except TypeError as error:
-        raise KernelFailure(str(error)) from None
+        raise KernelFailure(str(error), Failure(kind="malformed", message=str(error))) from None
 
 
 def differentiated(

@@ -21,11 +21,12 @@ import msgspec
 import numpy as np
 
 from conformance import floating_point
+from conformance.failure import Failure
 from conformance.implementations import implementation as declared
 from conformance.implementations import registry, vocabulary
 from conformance.implementations.bridges import ArrayBridge
 from conformance.implementations.devices import Unavailable
-from conformance.implementations.errors import KernelFailure, blame, kernel_frames
+from conformance.implementations.errors import KernelFailure, blame, failure_of, kernel_frames
 from conformance.worker import call, ceilings, measuring, memory, repeating, wire
 from conformance.worker.call import Result, is_several
 from conformance.worker.guard import Guard
@@ -101,9 +102,10 @@ class Server:
             one.become(label)
             found.implementations = {one.name: one}
         self.known |= found.implementations
-        broken, unavailable = (
-            next((plain(why) for why in reasons.values()), None) for reasons in (found.broken, found.unavailable)
-        )
+        unavailable = next(map(plain, found.unavailable.values()), None)
+        broken = next(iter(found.broken.values()), None)
+        if broken is not None:
+            broken = registry.BrokenFile(plain(broken.reason), _sendable(broken.failure))
         return wire.Loaded(tuple(map(_described, found.implementations.values())), unavailable, broken, plain(file))
 
     def hold(self, name: str, kind: str, index: int, geometries: Sequence[Any]) -> list[bool | str]:
@@ -239,7 +241,7 @@ class Server:
                 routine = getattr(self, routine) if isinstance(routine, str) else routine
                 reply.value = self._encoded(routine(*given, **named))
             except BaseException as error:
-                reply.value, reply.failure = None, _failure(error)
+                reply.value, reply.thrown = None, _thrown(error)
                 reply.spoiled = self._lost(error)
                 break
         return reply
@@ -273,8 +275,8 @@ class _Unpickler(pickle.Unpickler):
         return self._found(*name)
 
 
-def _failure(error: BaseException) -> wire.Failure:
-    kinds = {
+def _thrown(error: BaseException) -> wire.Thrown:
+    kinds: dict[type[BaseException], Any] = {
         declared.Unsupported: "unsupported",
         declared.ImplementationError: "declaration",
         Unavailable: "unavailable",
@@ -288,7 +290,18 @@ def _failure(error: BaseException) -> wire.Failure:
     except BaseException:
         message = ""
     lines = traceback.format_list(kernel_frames(error))
-    return wire.Failure(kind, plain(type(error).__name__, 80), *map(plain, (message, blame(error), "".join(lines))))
+    return wire.Thrown(
+        kind=kind,
+        name=plain(type(error).__name__, 80),
+        message=plain(message),
+        blame=plain(blame(error)),
+        traceback=plain("".join(lines)),
+        failure=_sendable(failure_of(error)),
+    )
+
+
+def _sendable(failure: Failure) -> Failure:
+    return msgspec.structs.replace(failure, message=plain(failure.message), file=plain(failure.file))
 
 
 def _described(one: declared.Implementation) -> wire.ImplementationSpec:

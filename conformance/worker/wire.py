@@ -14,14 +14,16 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import ml_dtypes
 import numpy as np
 from msgspec import Meta, Struct
 
 from conformance.contract import Contract
+from conformance.failure import Failure
 from conformance.implementations.implementation import Adapted, AutogradVariant, Kernel, Setting, Waiver
+from conformance.implementations.registry import BrokenFile
 from conformance.zeros import LARGE, bytes_of, filled
 
 LENGTH = 8
@@ -103,7 +105,7 @@ class Loaded(Struct, frozen=True):
 
     implementations: tuple[ImplementationSpec, ...] = ()
     unavailable: str | None = None
-    broken: str | None = None
+    broken: BrokenFile | None = None
     file: str = ""
     """Of what is installed: its source."""
 
@@ -117,16 +119,16 @@ class Returned(Struct, frozen=True):
     computes: str = ""
 
 
-class Failure(Struct, frozen=True):
-    """An exception, as far as it can be told."""
+class Thrown(Struct, frozen=True):
+    """An exception, as far as it can be told; `failure` says it as data, and `blame` in words."""
 
-    kind: str
-    """`unsupported`, `unavailable`, `failure` for results that are wrong, `declaration`, `exception`, or `exit` for
-    what is no Exception."""
+    kind: Literal["unsupported", "unavailable", "failure", "declaration", "exception", "exit"]
+    """`failure` for results that are wrong, `exit` for what is no Exception."""
     name: str
     message: str
     blame: str
     traceback: str
+    failure: Failure
 
 
 class Compiled(Struct, frozen=True, array_like=True):
@@ -141,12 +143,12 @@ class Compiled(Struct, frozen=True, array_like=True):
 
 
 class Reply(Struct):
-    """The result of the last operation of a request, or the failure of the first that failed."""
+    """The result of the last operation of a request, or what the first that failed has thrown."""
 
     question: int = 0
     """Number of the request."""
     value: Any = None
-    failure: Failure | None = None
+    thrown: Thrown | None = None
     findings: tuple[str, ...] = ()
     """Attempts to find the judge."""
     spoiled: bool = False

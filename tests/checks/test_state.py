@@ -142,5 +142,5 @@ def test_a_kernel_is_called_ten_thousand_times(monkeypatch: pytest.MonkeyPatch):
 def test_a_result_in_the_memory_of_an_input_is_said():
     """No other test failed where this was left out."""
     given = np.ones((1, 2, 3, 4), np.float32)
-    for function, found in ((lambda x: x[..., ::-1], ("a result lies in the memory of input x",)), (np.copy, ())):
-        assert audited(NumpyArrays(), function, ("x",), [given], {}).changed == found
+    for function, found in ((lambda x: x[..., ::-1], ["a result lies in the memory of input x"]), (np.copy, [])):
+        assert [*map(str, audited(NumpyArrays(), function, ("x",), [given], {}).changed)] == found

@@ -131,7 +131,7 @@ def test_implementations_of_other_packages(vendor: pytest.Pytester, value: str, 
     registry.load_installed(found)
     assert list(found.implementations) == ["acme", *([] if broken else ["theirs"])]
     assert [name for name in found.broken if not name.startswith(f"acme-kernels ({value})")] == []
-    assert broken in "".join(found.broken.values())
+    assert broken in "".join(map(str, found.broken.values()))
     assert bool(broken) == bool(found.broken)
 
 

@@ -112,7 +112,8 @@ def test_second_of_one_name_does_not_replace_the_first(tmp_path: Path):
     first, second = module(tmp_path / "a" / "acme.py", "'first'"), module(tmp_path / "b" / "acme.py", "'second'")
     registry = load([first, second])
     assert registry.implementations["acme"].version == "first"
-    assert registry.broken == {str(second): f"the name 'acme' is defined here and in {first}; rename one"}
+    (broken,) = registry.broken.items()
+    assert (broken[0], str(broken[1])) == (str(second), f"the name 'acme' is defined here and in {first}; rename one")
 
 
 def test_import_of_a_missing_package_is_no_fault(tmp_path: Path):
@@ -127,7 +128,7 @@ def test_import_of_a_file_beside_it_is_named_with_what_to_do(tmp_path: Path):
     acme = module(tmp_path / "acme.py", head="import helper\n")
     registry = load([acme])
     assert registry.unavailable == {}
-    assert registry.broken[str(acme)] == (
+    assert str(registry.broken[str(acme)]) == (
         "ModuleNotFoundError: No module named 'helper'; files beside it are not imported: put both into a folder with "
         "an __init__.py, which gives the implementation, and import with `from . import helper`"
     )
@@ -136,7 +137,7 @@ def test_import_of_a_file_beside_it_is_named_with_what_to_do(tmp_path: Path):
 def test_import_of_a_missing_module_of_its_own_is(tmp_path: Path):
     registry = load([module(tmp_path / "acme" / "__init__.py", head="from .kernel import f\n").parent])
     assert (registry.implementations, registry.unavailable) == ({}, {})
-    (reason,) = registry.broken.values()
+    (reason,) = map(str, registry.broken.values())
     assert reason.startswith("ModuleNotFoundError: No module named ")
     assert "acme.kernel" in reason
 
@@ -144,7 +145,9 @@ def test_import_of_a_missing_module_of_its_own_is(tmp_path: Path):
 def test_fault_inside_a_package_is_placed(tmp_path: Path):
     folder = package(tmp_path / "acme", "x")
     write(folder / "shared.py", "\n\nsecret = 1 / 0")
-    assert load([folder]).broken == {str(folder): "ZeroDivisionError: division by zero (acme/shared.py, line 3)"}
+    broken = load([folder]).broken[str(folder)]
+    assert str(broken) == "ZeroDivisionError: division by zero (acme/shared.py, line 3)"
+    assert (broken.failure.file, broken.failure.line) == (str(folder / "shared.py"), 3)
 
 
 CHANGES: dict[str, Callable[[Path], object]] = {
@@ -317,7 +320,7 @@ def test_a_function_that_is_never_called_is_an_error_of_the_file(tmp_path: Path,
     path = write(tmp_path / "acme.py", TWICE.format(first=first, second=second))
     registry = load([path])
     assert registry.implementations == {}
-    reason = registry.broken[str(path)]
+    reason = str(registry.broken[str(path)])
     assert f"conv_forward: general ({path}:9) is never called: fast ({path}:6) takes all" in reason
 
 
@@ -340,5 +343,5 @@ def test_two_functions_may_leave_nothing_to_a_third(tmp_path: Path):
     third = "acme.implements('conv_forward', dtypes=('fp32', 'bf16'))(max)"
     text = TWICE.format(first=", dtypes=('fp32',)", second=", dtypes=('bf16',)") + third
     path = write(tmp_path / "acme.py", text.replace("(max)", "(lambda x, w, bias: ...)"))
-    reason = load([path]).broken[str(path)]
+    reason = str(load([path]).broken[str(path)])
     assert f"<lambda> ({path}:11) is never called: fast ({path}:6), general ({path}:9) take all" in reason

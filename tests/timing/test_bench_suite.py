@@ -313,7 +313,7 @@ def test_a_clock_that_disagrees_proves_nothing_on_an_unusable_machine(
     """Beside four busy processes torch-cpu failed: its process and the judge's waited for one another."""
     benchmarked(project, SUITE)
     project.kernel()
-    doubt = CheatError("its process says that calls take 0.009 s; by the judge's clock it was 0.017 s")
+    doubt = CheatError("its process says that calls take 0.009 s; by the judge's clock it was 0.017 s", "says less")
     monkeypatch.setattr(Rotation, "visit", Mock(side_effect=doubt))
     for values, status, code in (({"others": 1.4}, "unavailable", 5), ({"others": 0.4}, "fail", 1)):
         monkeypatch.setattr(Conditions, "values", lambda _, values=values: values)

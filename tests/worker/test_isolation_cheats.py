@@ -149,7 +149,7 @@ def test_the_folder_that_a_run_is_started_in_is_hidden_too(tmp_path: Path, monke
     file = tmp_path / "acme.py"
     file.write_text("import os\nraise ValueError(f\"{os.stat('judge/limits.py').st_size} bytes\")")
     with Workers(Limits()) as workers:
-        (reason,) = workers.load([file]).broken.values()
+        (reason,) = map(str, workers.load([file]).broken.values())
     assert "ValueError: 0 bytes" in reason
 
 

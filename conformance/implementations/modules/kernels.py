@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from conformance.failure import Failure
 from conformance.implementations.errors import KernelFailure
 from conformance.implementations.implementation import Implementation, Unsupported
 from conformance.implementations.modules import KEEPS
@@ -183,7 +184,8 @@ class ModuleKernels:
         if not self._maker.layer.returns_indices:
             return returned
         if not isinstance(returned, (tuple, list)) or len(returned) != 2:
-            raise KernelFailure("the module returns no pair of values and indices, as its reference does")
+            what = "the module returns no pair of values and indices, as its reference does"
+            raise KernelFailure(what, Failure(kind="malformed", message=what))
         return _first(returned)
 
     def _completed(self, tensors: Tensors, told: Mapping[str, Any]) -> Values:
@@ -240,7 +242,8 @@ class ModuleKernels:
                     raise KernelFailure("the result has no graph here, and has one on other problems")
                 raise Unsupported("has no backward: autograd does not go through it")
             if y.shape != tensors["dy"].shape:
-                raise KernelFailure(f"y has shape {tuple(y.shape)}; expected {tuple(tensors['dy'].shape)}")
+                shapes = f"y has shape {tuple(y.shape)}; expected {tuple(tensors['dy'].shape)}"
+                raise KernelFailure(shapes, Failure(kind="malformed", message="y has another shape"))
             # of a copy: the gradient of a bias may be dy itself
             found = torch.autograd.grad(y, leaves, tensors["dy"].clone(), allow_unused=True)
         for name, one in zip(wanted, found, strict=True):
@@ -321,7 +324,7 @@ class ModuleKernels:
                     _put(kept[key], weights)
                     again = compute(kept[key])
                     if not any(_apart(one, other) for one, other in zip(again, found, strict=True)):
-                        raise KernelFailure(KEEPS)
+                        raise KernelFailure(KEEPS, Failure(kind="state", message=KEEPS))
             except (NotImplementedError, ValueError, AssertionError) as refusal:
                 kept.pop(key, None)
                 if not str(refusal).strip():

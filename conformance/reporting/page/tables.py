@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
-from conformance.implementations.implementation import NOT_IMPLEMENTED
 from conformance.problems import LEVELS
 from conformance.reporting import accuracy, modules
 from conformance.reporting.evidence import RunEvidence
+from conformance.reporting.failures import has_no_kernel
 from conformance.reporting.groups import Group, group, located
 from conformance.reporting.kernel_verdicts import KernelVerdict, kernel_verdicts, total
 from conformance.reporting.page.model import Machine, Results, Row, dtype_place, operator_place
@@ -174,10 +174,11 @@ class Digest:
         return {id(record): (place, one) for place, one in every for record in one.records}
 
     def reasons(self, status: str, refused: bool = False) -> list[tuple[str, int, str]]:
-        """(Row, cases, reason on one line) of a status, most cases first; refused at run time, or not."""
+        """(Row, cases, reason on one line) of a status, most cases first; refused at run time, or not. Operators that
+        are not implemented are in no row."""
         found: Counter[tuple[str, str]] = Counter()
         for name, record in self.named:
-            if record.status == status and record.refused == refused:
+            if record.status == status and record.refused == refused and not has_no_kernel(record):
                 found[name, record.headline] += record.cases
         return sorted(((n, count, why) for (n, why), count in found.items()), key=lambda r: (r[0], -r[1], r[2]))
 
@@ -204,9 +205,8 @@ class Digest:
         """What implementations do not take: operators that they do not have, what they do not declare, and what they
         refuse when they are called. None where there is nothing."""
         missing = self.tally.not_implemented
-        absent = {NOT_IMPLEMENTED.format(operator) for held in missing.values() for operator in held}
         rows = [(n, held.total(), f"does not implement {', '.join(held)}") for n, held in missing.items() if held]
-        rows += [row for row in self.reasons("unsupported") if row[2] not in absent]
+        rows += self.reasons("unsupported")
         refused = self.reasons("unsupported", refused=True)
         rows += [(n, count, f"refused when called: {why}") for n, count, why in refused]
         return _reasons("Unsupported", rows) if rows else None
