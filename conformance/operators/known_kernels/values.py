@@ -117,12 +117,16 @@ def _last_bits() -> Iterator[Mutant]:
         yield _mutant(f"inputs rounded to {bits} bits fewer", changed, (*SUMS, "max_pool_forward"), FULL)
     yield _mutant("last 5 bits of the bias rounded away", _reading(_without(5, np.rint), "bias"), (FORWARD,), FULL)
     yield _mutant("last 3 bits of dy truncated", _reading(_without(3), "dy"), (BACKWARD_WEIGHT, *POOLINGS[1:]), FULL)
-    yield _mutant("bn: last 3 bits of gamma truncated", _reading(_without(3), "gamma"), (INFERENCE,), FULL)
+    yield _mutant("bn: last 4 bits of gamma truncated", _reading(_without(4), "gamma"), (INFERENCE,), FULL)
     yield _mutant("bn: last 5 bits of gamma truncated", _reading(_without(5), "gamma"), (TRAINING, BACKWARD), FULL)
     yield _mutant("bn: last 3 bits of beta truncated", _reading(_without(3), "beta"), (INFERENCE,), FULL)
     yield _mutant("bn: last 5 bits of beta truncated", _reading(_without(5), "beta"), (TRAINING,), FULL)
-    for name in ("running_mean", "running_var"):
-        yield _mutant(f"bn: last 3 bits of {name} truncated", _reading(_without(3), name), (TRAINING, INFERENCE), FULL)
+    yield _mutant(
+        "bn: last 3 bits of running_mean truncated", _reading(_without(3), "running_mean"), (TRAINING, INFERENCE), FULL
+    )
+    yield _mutant("bn: last 3 bits of running_var truncated", _reading(_without(3), "running_var"), (TRAINING,), FULL)
+    # its root halves what is lost: of 3 bits no more than honest roundings of a folded scale
+    yield _mutant("bn: last 5 bits of running_var truncated", _reading(_without(5), "running_var"), (INFERENCE,), FULL)
 
 
 def _in_fp32() -> Iterator[Mutant]:
