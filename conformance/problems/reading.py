@@ -189,7 +189,7 @@ def _row(section: Section, family: str, text: str) -> Problem:
                 f"{text!r}: must be a name that has a point and a descriptor, as `edge.tall  n2 c5 h12 w10 k7 r5 s1`; "
                 "or a heading: run, in turn, names"
             )
-    if not section.run:
+    if not (section.run or (section.in_turn and section.one_in == 1)):
         raise MalformedTable(f"[{section.name}] does not say how it is run; add a line as `run: fp32 nchw fixed`")
     try:
         geometry = parse(descriptor)
