@@ -177,14 +177,7 @@ def common(failing: Sequence[Traits]) -> list[Literal]:
             found += [Literal(name, most=most)] if not name.startswith(UNLIMITED) else []
             # a size that few cases have by chance is no path of a kernel
             found += [Literal(name, least, most)] if least == most and name.startswith(FEW) else []
-    return sorted(found, key=lambda one: (one.weight, *_in_order(one.name), str(one)))
-
-
-def _in_order(name: str) -> tuple[str, int]:
-    """What is no multiple of a block before that of a larger one, which holds of it too: it says no more than was
-    seen."""
-    text, _, block = name.rpartition(" ")
-    return (text, int(block)) if text.endswith(("not a multiple of", "no multiple of")) else (name, 0)
+    return sorted(found, key=lambda one: (one.weight, one.name, str(one)))
 
 
 def conditions(

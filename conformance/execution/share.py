@@ -54,7 +54,8 @@ VIEWS = (
     ("reversed",),
     ("expanded", "expanded-channels"),
     ("expanded-columns", "expanded-all"),
-    ("offset-1", "offset-2", "offset-4", "align-16"),
+    ("offset-1", "offset-2", "offset-4"),
+    ("align-16",),
 )
 """Kinds of storage that the same mistakes read wrongly: at smoke each operand lies in one of each."""
 

@@ -140,7 +140,7 @@ LATER = {
     "behaviour": "03-unpadded-cache 09-shares 12-shares 36-reads 37-reads 39-reads "
     "01-1x1 02-depth 08-1x1 10-disjoint 10-shares-result-fp16 11-global 13-large 14-strided",
     "state": "13-nondet 14-key 32-grows 33-counter",
-    "storage": "13-mixed 22-one 25-depthwise 26-int16 30-fp16 09-expanded 23-one",
+    "storage": "13-mixed 14-mixed 22-one 25-depthwise 26-int16 30-fp16 09-expanded 23-one",
 }
 """Class -> beginnings of the names that level smoke may leave to standard: its paths are large, or it reads what lies
 beside operands, where there may be nothing that shows. On which path it looks for shared buffers depends on the

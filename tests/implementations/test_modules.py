@@ -611,7 +611,8 @@ WRONG: dict[str, tuple[str, Sequence[str], str]] = {
     "batch_norm2d_raw_moments": ("yes", [], ": elements mismatched"),
     "conv1d_dilation_ignored": ("yes", ["dilation of W > 1", "window of W > 1"], "dilation ignored"),
     "conv2d_packed_once": ("no, after a change of its weights", ["everywhere"], KEEPS),
-    "conv2d_pointwise_aborts": ("yes", ["K not a multiple of 8"], "SIGABRT"),
+    # most of its failing cases are not run any more, once it has crashed: which multiple it is may not be told
+    "conv2d_pointwise_aborts": ("yes", ["K not a multiple of "], "SIGABRT"),
     "conv2d_stride_of_rows": ("yes", ["stride of H > 1"], "stride of H ignored"),
     "conv3d_bf16_inside": ("no", ["everywhere"], "bf16 inputs"),
     # its output padding is one column of zeros: both names are true, and on one problem the other one alone explains it
