@@ -134,6 +134,22 @@ elif torch.cpu._is_avx512_bf16_supported():
         dtypes=("bf16",),
         distributions=("special", "mixed"),
     )
+    torch_cpu.waive(
+        "conv_backward_data",
+        reason="oneDNN's AVX512-BF16 gradient of a dilated depthwise convolution in 3-D makes NaN of an infinity",
+        url="https://github.com/uxlfoundation/oneDNN",
+        when=lambda p: p.rank == 3 and p.c == p.groups > 1 and max(p.dilation) > 1,
+        dtypes=("bf16",),
+        distributions=("mixed",),
+    )
+    torch_cpu.waive(
+        "conv_forward",
+        reason="oneDNN's depthwise convolution of bf16 in channels last takes minutes under a window of 255 columns",
+        url="https://github.com/uxlfoundation/oneDNN",
+        when=lambda p: p.rank == 2 and p.groups == p.c == p.k > 1 and p.s >= 255,
+        dtypes=("bf16",),
+        layouts=("nhwc",),
+    )
 
 torch_cpu.waive(
     "avg_pool_backward",
