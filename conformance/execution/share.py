@@ -317,9 +317,7 @@ def _further(
             for place, (problem, _) in enumerate(rows)
             if cost(problem.geometry)[1] <= SMALL
             for variant in own
-            if rank_of(variant.layout) == problem.geometry.rank
-            and variant.suits(declared.operator, problem.geometry)
-            and declared.takes(problem, variant)
+            if rank_of(variant.layout) == problem.geometry.rank and _is_suited(declared, problem, variant, pairs)
         )
         yield from islice(suited, 1)
 
