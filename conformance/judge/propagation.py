@@ -50,10 +50,14 @@ class ContractArithmetic:
         wide = "fp64" if self.dtype == "fp64" else "fp32"
         return limits(self.contract, wide, terms, count)
 
+    def holds(self, bits: int) -> bool:
+        """Whether sums that need so many bits are exact in the accumulator, in every order."""
+        return self.contract.holds(bits, self.dtype)
+
     def product(self, exact: np.ndarray, s2: np.ndarray, terms: int, bits: int | None = None) -> np.ndarray:
         """The bound of a convolution's elements; of sums that the accumulator holds, no more than underflow."""
         allowed = self.limits(terms, exact.size)
-        if bits is not None and self.contract.holds(bits, self.dtype):
+        if bits is not None and self.holds(bits):
             return np.full(exact.shape, allowed.tiny)
         scale = s2 if allowed.local else np.broadcast_to(np.max(s2), s2.shape)
         bound: np.ndarray = allowed.inputs * scale + allowed.sums * spread(exact, scale) + allowed.tiny

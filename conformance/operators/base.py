@@ -108,6 +108,10 @@ class Arithmetic(Protocol):
         """Whether a variance is the mean of squares less the square of the mean."""
         ...
 
+    def holds(self, bits: int) -> bool:
+        """Whether sums that need so many bits are exact in the accumulator, in every order."""
+        ...
+
     def product(self, exact: np.ndarray, s2: np.ndarray, terms: int, bits: int | None = None) -> np.ndarray:
         """The bound of sums of `terms` products; `bits`: the most that any of these sums needs, where it is known."""
         ...

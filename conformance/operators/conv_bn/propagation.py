@@ -14,7 +14,11 @@ the R elements of a channel that do not - a constant channel has no others - eac
 sum: u*R*(1 - R/2M)*|sum| is added, which is where sequential addition of a constant arrives.
 
 *Mean.* mean_ = average(z_) + sums_M(z)/M + u*|mean|. No credit is taken for z's errors averaging out: on constant
-channels they are one error.
+channels they are one error. A second pass that corrects the mean adds up d. Where the accumulator holds all bits of z,
+z lies on a grid and the last bits of every d are those of the rounded mean, so that its roundings are not independent:
+as long as the partial sum stays in one binade they are one number. Each is at most u times the partial sum, and u times
+the average of these is added: that of the sums in the order of memory, or (pi/8)*|d|_2 of a random order, whose partial
+sums are a bridge of variance t(1-t)*|d|_2^2, if that is larger.
 
 *Variance.* With d = z - mean, d_ = z_ + mean_ + u*|d|: var_ = average(2*|d|*(z_ + u*|d|) + d_^2) + 2*f*|d|_2*mean_/M
 + 2*u*var + sums_M((|d| + d_)^2)/M, f as below. One error of the mean meets sum d, which is zero, and remains in d_^2;
@@ -112,6 +116,9 @@ def _statistics(geometry: ConvBnGeometry, scales: Arrays, arithmetic: Arithmetic
     d, mean, var, u = scales["d"], scales["mean"], scales["var"], arithmetic.u
     z_bound = _of_z(geometry, scales, arithmetic, int(scales["bits"]))
     mean_bound = z_bound.mean(axis=1) + arithmetic.sum(_summed(scales, arithmetic)) / geometry.count + u * np.abs(mean)
+    if arithmetic.holds(int(scales["bits"])):
+        partial_sums = np.abs(np.cumsum(d, axis=1)).mean(axis=1)
+        mean_bound += u * np.maximum(partial_sums, math.pi / 8 * np.linalg.norm(d, axis=1))
     d_bound = z_bound + mean_bound[:, None] + u * np.abs(d)
     var_bound = _of_variance(geometry, scales, arithmetic, z_bound, mean_bound, d_bound)
     inverse = geometry.inverse(var)
