@@ -19,8 +19,8 @@ from conformance.exit_codes import ExitCode, meanings
 from conformance.interrupts import Interrupt, handle_signals
 
 FAMILIES = {
-    "run": "plugin.run_command:declare",
-    "list": "plugin.listing:declare",
+    "run": "cli.run:declare",
+    "list": "cli.listing:declare",
     "check": "execution.commands:declare_check",
     "fuzz": "fuzzing.command:declare",
     "export": "execution.commands:declare_export",
@@ -43,7 +43,7 @@ MAINTAINERS = ("golden", "calibrate")
 EXAMPLE = """\
 example:
   conformance run acme.py                      verify the kernels that acme.py connects
-  conformance run acme.py --level smoke -n 4   in seconds; options are those of pytest and of the suite
+  conformance run acme.py --level smoke -n 4   in seconds, by four processes
   conformance list operators                   what a kernel can be
 
 exit codes:
@@ -109,9 +109,9 @@ def main(words: Sequence[str] | None = None) -> int:
         return ExitCode.UNUSABLE
     try:
         if words[:1] == ["run"] and not {"-h", "--help", "--help-expert"} & {*words}:
-            from conformance.plugin import run_command
+            from conformance.cli.run import run
 
-            return run_command.run(words[1:])
+            return run(words[1:])
         named = [word for word in words[:1] if word in FAMILIES]
         parser = _parser(named if named or words[:1] == ["--version"] else FAMILIES)
         arguments, left = parser.parse_known_args(words)

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from conformance.calibration.known_kernels import KNOWN_GOOD, MUTANTS
+from conformance.cli import listing
 from conformance.exit_codes import ExitCode
 from conformance.operators import OPERATORS
-from conformance.plugin import listing
 from conformance.reporting import accuracy, training
 from conformance.reporting.page.merge import load
 from conformance.reporting.page.model import ReportError

@@ -13,11 +13,10 @@ from conformance.contract import _CHOICES, Contract
 from conformance.inputs import Expectation, Recipe
 from conformance.operators import CONVOLUTIONS, OPERATORS, parse
 from conformance.operators.conv import known_bad
-from conformance.plugin.recording import LETTERS
 from conformance.reporting import accuracy, training
 from conformance.reporting.tally import Tally
 from conformance.reporting.terminal import LEGEND
-from conformance.results.schema import SCHEMA
+from conformance.results.schema import SCHEMA, STATUSES
 from conformance.storage import KINDS
 from tests.conftest import ROOT
 from tests.documents import BLOCKS, DOCUMENTS, Sources, blocks, main, render
@@ -98,7 +97,7 @@ def test_lines_of_a_run_have_the_form_of_today():
 
 def test_tables_by_hand_name_what_there_is():
     statuses = re.findall(r"^\| (\w+) \| ", (ROOT / "README.md").read_text().split("Exit codes")[0], re.MULTILINE)
-    assert statuses == ["status", *LETTERS]
+    assert statuses == ["status", *STATUSES]
     contract = TEXTS[ROOT / "docs/api.md"].split("## Contract")[1].split("\n## ")[0]
     rows = re.findall(r"^\| (`.*`) \| (.*) \| .* \|$", contract, re.MULTILINE)
     assert [name for row, _ in rows for name in re.findall(r"`(\w+)`", row)] == [f.name for f in fields(Contract)]

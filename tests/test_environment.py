@@ -63,7 +63,7 @@ def test_wrong_references_invalidate_what_came_since_they_were_right(
 
 
 def test_references_are_computed_anew_now_and_then(project: Project, names: tuple[str, ...]):
-    now = "; import conformance.plugin.environment; conformance.plugin.environment.SECONDS = 0"
+    now = "; import conformance.engine.arithmetic; conformance.engine.arithmetic.SECONDS = 0"
     project.write("suite/test_suite.py", SUITE.format(change=BREAK + now))
     outcome = project.run("--seed=5", subprocess=True)
     assert outcome.exit == project.lines()[-1]["exit_status"] == 3

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
+from conformance.cli.run import read
 from conformance.implementations import devices
 from conformance.implementations.devices import neuron_cores
-from conformance.plugin import options
 from tests.conftest import Project
 
 pytest_plugins = ["pytester"]
@@ -77,8 +75,6 @@ def test_no_more_workers_than_cores(project: Project, machine: Callable[[str, in
     [("trn1", "standard", 600), ("trn2 or cpu", "smoke", 600), ("cpu", "standard", 60), ("", "huge", 600)],
 )
 def test_a_call_may_compile_for_minutes(marker: str, level: str, seconds: float):
-    given = {"markexpr": marker, "--level": level, "--workers": "1", "--memory": "1"}
-    config: Any = SimpleNamespace(getoption=lambda name, default=None: given.get(name, default))
-    found = options.isolation(config, 1)
-    assert found is not None
-    assert found[0].seconds == seconds
+    _, _, chosen = read(["numpy-direct", "-m", marker, "--level", level])
+    assert chosen.limits is not None
+    assert chosen.limits.seconds == seconds

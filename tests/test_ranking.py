@@ -76,7 +76,7 @@ TABLE = [*ROWS, (ROWS[0][0], (BF16,))]
 
 
 def shares(one: Implementation, given: Budget, listed: int = len(TABLE)) -> Any:
-    rows = Rows(TABLE, listed, len(TABLE), len(TABLE))
+    rows = Rows(TABLE, listed, len(TABLE))
     found = share.share(Declared(one, "conv_forward"), rows, given)
     return [[f"{v.dtype} {v.layout}" for v in row] for row in found]
 
@@ -106,8 +106,8 @@ def test_problems_of_8_bits_are_run_in_no_other_dtype():
     eight = (ROWS[0][0], (Variant("fp8_e4m3", "nchw", "fixed"),))
     sixteen = (ROWS[0][0], (Variant("fp16", "nchw", "fixed"),))
     declared = Declared(kernel(), "conv_forward")
-    assert share.share(declared, Rows([eight], 0, 1, 1), Budget()) == [[]]
-    assert share.share(declared, Rows([sixteen], 0, 1, 1), Budget()) == [[FP32]]
+    assert share.share(declared, Rows([eight], 0, 1), Budget()) == [[]]
+    assert share.share(declared, Rows([sixteen], 0, 1), Budget()) == [[FP32]]
 
 
 def pointwise(geometry: Any) -> bool:
@@ -251,19 +251,19 @@ def test_what_a_kernel_names_is_checked_at_smoke():
     assert checked(plain, "conv_backward_weight", "smoke", *checks) == []
 
 
-def ranked_at(level: str, operator: str, extra: tuple[float, str] = (0, "")) -> Ranked:
+def ranked_at(level: str, operator: str) -> Ranked:
     every = (operator,), DTYPES, LAYOUTS, tuple(DISTRIBUTIONS)
-    return Ranked(Selection((), (), level, PROBLEMS, *every, 0, "auto", extra=extra))
+    return Ranked(Selection((), (), level, PROBLEMS, *every, 0, "auto"))
 
 
-def run(one: Implementation, operator: str, level: str, extra: tuple[float, str] = (0, "")) -> list[Any]:
+def run(one: Implementation, operator: str, level: str) -> list[Any]:
     """Names and variants that a level has for a kernel, and can be run."""
-    return [(problem.name, variant) for problem, variant in cases(one, operator, level, extra)]
+    return [(problem.name, variant) for problem, variant in cases(one, operator, level)]
 
 
-def cases(one: Implementation, operator: str, level: str, extra: tuple[float, str] = (0, "")) -> list[Any]:
+def cases(one: Implementation, operator: str, level: str) -> list[Any]:
     """The same, with the problems."""
-    listed = ranked_at(level, operator, extra)
+    listed = ranked_at(level, operator)
     declared = listed.declared(one, operator)
     rows = zip(listed.rows(operator).rows, listed.share(declared), strict=True)
     every = [(problem, variant) for (problem, _), variants in rows for variant in variants]
@@ -306,19 +306,6 @@ def test_layers_of_networks_are_met_in_every_format_of_a_kernel(operator: str):
     if operator == "conv_forward":  # of others some are in the tables in several formats; one was brought forward
         assert counts["fp32", "fp16"].total() - counts["fp32",].total() <= 1
         assert max(counts["fp32", "fp16"].values()) - min(counts["fp32", "fp16"].values()) <= 2
-
-
-@pytest.mark.parametrize("level", ["smoke", "standard"])
-def test_a_slice_is_of_what_the_level_leaves_out(level: str):
-    one = kernel(("fp32",))
-    whole, plain = run(one, "conv_forward", "full"), run(one, "conv_forward", level)
-    some, other = (run(one, "conv_forward", level, (20, day)) for day in ("2026-11-25", "2026-11-26"))
-    assert {*plain} <= {*some} & {*other}
-    assert {*some} != {*other}
-    for found in (some, other):
-        assert {*found} <= {*whole}
-        assert 0.1 < (len(found) - len(plain)) / (len(whole) - len(plain)) < 0.3
-    assert {*run(one, "conv_forward", level, (100, "2026-11-25"))} == {*whole}
 
 
 def test_whoever_takes_little_of_a_level_goes_on_behind_it():

@@ -329,7 +329,15 @@ def test_a_disk_that_becomes_full_leaves_whole_lines(project: Project, workers: 
 @pytest.mark.parametrize(("body", "status"), [("return y", 0), ("return y + 1", 1)])
 def test_a_terminal_that_cannot_be_written_to(project: Project, body: str, status: int):
     project.kernel(body=body)
-    words = [sys.executable, "-m", "pytest", "--records=records.jsonl", f"--problem={TINY}"]
+    words = [
+        sys.executable,
+        "-m",
+        "conformance",
+        "run",
+        "impls/acme.py",
+        "--records=records.jsonl",
+        f"--problem={TINY}",
+    ]
     with Path("/dev/full").open("w") as full:
         buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
         told: Any = {"cwd": project.folder, "stdout": full, "stderr": subprocess.PIPE, "text": True, "env": buffered}

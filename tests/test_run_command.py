@@ -7,13 +7,11 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from conformance.__main__ import main
-from conformance.plugin import run_command
 from tests.conftest import ROOT, TINY
 from tests.kit import source
 
@@ -28,7 +26,6 @@ def folder(tmp_path: Path) -> Path:
         "acme": source("acme", "return y + 1"),
         "right": source("acme", "return y"),
         "broken": "raise OSError('libacme.so.1: cannot open')",
-        "interrupting": "def pytest_collection(): raise KeyboardInterrupt",
     }.items():
         (tmp_path / f"{name}.py").write_text(text)
     return tmp_path
@@ -98,7 +95,7 @@ def test_a_file_of_which_nothing_was_verified_is_no_green_run(folder: Path):
     assert "INTERNALERROR" not in typed(folder, "gone.py", "right.py")[1]
     # nothing is said of what was left out on purpose, nor of a folder of which something was verified
     assert typed(folder, "right.py", "away.py", "-m", "cpu")[0] == 0
-    assert typed(folder, "right.py", "narrow.py", "--sw")[0] == 0
+    assert typed(folder, "right.py", "narrow.py", "--lf")[0] == 0
     (folder / "all").mkdir()
     for name in ("right", "lacks"):
         (folder / f"{name}.py").rename(folder / "all" / f"{name}.py")
@@ -116,11 +113,15 @@ def test_without_arguments_it_asks_what_to_run(folder: Path):
 WORDS = {
     "name of a file": (("right",), 0, "acme conv_forward fp32: 1 of 1 pass"),
     "wrong option": (("right.py", "--nonsense"), 4, "usage: conformance run "),
-    "option of a plugin": (("right.py", "--html=a"), 4, "not loaded; --report=DIR writes a page"),
+    "option of a plugin": (("right.py", "--html=a"), 4, "or of a plugin; --report=DIR writes a page"),
     "version": (("--version",), 0, "kernel-conformance "),
     "test": (("right.py::test_conv_forward",), 4, "an implementation stands behind ::, not a test; choose with --op"),
     "all and one": (("right.py", "--all"), 4, "--all and right.py: give one of them"),
-    "stepwise": (("acme.py", "--sw"), 1, "INCOMPLETE, Test failed, continuing from this test next run: acme "),
+    "first failure": (("acme.py", "-x"), 1, "INCOMPLETE, stopping after 1 failures: acme "),
+    "parenthesis": (("right.py", "-k", "(a"), 4, "ERROR: -k '(a': a parenthesis is not closed"),
+    "marker": (("right.py", "-m", "cpuu"), 4, "ERROR: -m cpuu: unknown; did you mean cpu?"),
+    "processes": (("right.py", "-n", "two"), 4, "ERROR: -n two: must be a whole number, or auto"),
+    "times": (("right.py", "--benchmark-only"), 4, "pytest --pyargs conformance.benchmarks --benchmark-only"),
     "details": (("acme.py", "--show=details"), 1, "\nmismatched elements 32 exceeds limit 0\n"),
     "verbose": (("acme.py", "-v"), 1, f"\nconv_forward[acme-{TINY.replace(' ', '_')}-fp32-nchw-integer] FAIL "),
     "problem": (("right.py", "n1 c2 h5 w5 k2 r3 s3"), 4, "a problem is given with --problem, in quotes: --problem "),
@@ -132,9 +133,8 @@ WORDS = {
     "no such test": (
         ("right.py", "-k", "nothing"),
         5,
-        "= -k, -m or --deselect leaves no test; NOTHING WAS ",
+        "= -k or -m leaves no case; NOTHING WAS ",
     ),
-    "Ctrl-C": (("acme.py", "-p", "interrupting"), 2, "= INCOMPLETE, interrupted: nothing was verified ("),
 }
 
 
@@ -184,16 +184,6 @@ def test_a_problem_may_come_without_quotes_and_behind_an_option(
     for line in (f"check right.py --dtype fp32 {words}", f"check right.py {words} --dtype fp32"):
         assert main(shlex.split(line)) == 0
         assert "pass: conv_forward of acme on 'n1 c2 h4 w4 k2 r3 s3', fp32 " in capsys.readouterr().out
-
-
-def test_with_benchmark_only_what_times_nothing_is_no_test():
-    timed = SimpleNamespace(get_closest_marker=lambda name: name == "benchmarks")
-    other = SimpleNamespace(get_closest_marker=lambda _: None)
-    for only, left in ((True, [timed]), (False, [other, timed])):
-        config: Any = SimpleNamespace(option=SimpleNamespace(benchmark_only=only))
-        items: list[Any] = [other, timed]
-        run_command.pytest_collection_modifyitems(config, items)
-        assert items == left
 
 
 def test_the_summary_of_a_job_on_github_has_what_a_report_says(folder: Path):

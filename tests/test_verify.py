@@ -188,7 +188,13 @@ def test_cases_are_run_again(tmp_path: Path, verified: Verified, monkeypatch: py
 def test_two_groups_make_the_whole(tmp_path: Path, verified: Verified):
     """Every case is in exactly one group: records of both are as good as those of the whole run."""
     pytest.importorskip("pytest_split")
-    one, two = (ran(tmp_path, "-p", "pytest_split.plugin", "--splits=2", f"--group={number}") for number in "12")
+    (tmp_path / "acme.py").write_text(KERNEL)
+    words = ["--pyargs", "conformance.suites", "--impl=acme.py", "--problem=edge.plain"]
+    for number in "12":
+        shard = ["--splits=2", f"--group={number}", f"--records={number}.jsonl"]
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        subprocess.run([sys.executable, "-m", "pytest", *words, *shard], cwd=tmp_path, env=environment, check=True)
+    one, two = ((tmp_path / f"{number}.jsonl").read_bytes() for number in "12")
     status, told = verified(one + two)
     assert (status, told.count("run of 20")) == (0, 2)
     assert told.splitlines()[2:] == verified()[1].splitlines()[1:]

@@ -53,8 +53,6 @@ class Selection:
     """Layouts that the implementations of the run declare beside the suite's."""
     programs: int | None = None
     """Programs of each operator that an implementation compiles at most; None for the level's own number."""
-    extra: tuple[float, str] = (0, "")
-    """What percentage runs of what is behind the level, and what it is drawn from."""
     seconds: float = SECONDS
     """That a call may take."""
     program: str = "conformance run" if CHECKOUT is None else "pytest"

@@ -3,7 +3,6 @@ used up."""
 
 from __future__ import annotations
 
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -61,44 +60,34 @@ VIEWS = (
 
 
 class Budget(NamedTuple):
-    """Of one operator; None where there is no limit. `extra` is the percentage of what is left that runs as well, drawn
-    from `seed`."""
+    """Of one operator; None where there is no limit."""
 
     cases: int | None = None
     programs: int | None = None
-    extra: float = 0
-    seed: str = ""
-
-    def draws(self, problem: Problem, variant: Variant) -> bool:
-        """Whether a program beyond the budget is run all the same."""
-        text = f"{self.seed} {problem.name} {variant.dtype} {variant.layout}"
-        return zlib.crc32(text.encode()) % 10_000 < 100 * self.extra
 
 
-def budget(one: Implementation, level: str, programs: int | None, extra: float = 0, seed: str = "") -> Budget:
+def budget(one: Implementation, level: str, programs: int | None) -> Budget:
     """What a level gives an implementation; `programs` stands for the level's own number."""
     cases = SMOKE_CASES if level in ("smoke", "huge") else None
     if programs is None and one.compiles_per_shape:
         programs = PROGRAMS.get("smoke" if level == "huge" else level)
-    return Budget(None if programs is not None else cases, programs, extra, seed)
+    return Budget(None if programs is not None else cases, programs)
 
 
 class Rows(NamedTuple):
-    """Of an operator, in order. How many are of the level asked for, how many of level standard, and how many whoever
-    takes little of the level goes through: the rest is drawn from."""
+    """Of an operator, in order. How many are of the level asked for, and how many of level standard: whoever takes
+    little of the level goes through all."""
 
     rows: Sequence[Row]
     listed: int
     usual: int
-    reach: int
 
 
 def share(
     declared: Declared, of: Rows, given: Budget, wanted: Callable[[str, str], bool] = lambda dtype, layout: True
 ) -> list[list[Variant]]:
     """The variants of every row that are required of an implementation: of those of the level also what it does not
-    take, which is said. Behind them whoever takes little of the level goes on; of the rest of the rows only what
-    `given` draws is run.
+    take, which is said. Behind them whoever takes little of the level goes on.
 
     A problem that rows have in no dtype and layout of a kernel is run in one that it declares and that is `wanted`:
     rows take dtypes and layouts in turn, and a kernel of one pair would miss most shapes. One with `spread` is run in
@@ -109,7 +98,7 @@ def share(
     standard are asked by themselves: a kernel failed at standard and passed at full, where the table had the problem in
     its dtype with other inputs.
     """
-    rows, listed, usual, reach = of
+    rows, listed, usual = of
     pairs = [pair for pair in declared.pairs if wanted(*pair)]
     offered = [_offered(rows[:usual])] * usual + [_offered(rows)] * (len(rows) - usual)
     found: list[list[Variant]] = []
@@ -140,14 +129,11 @@ def share(
             if variant in instead or variant in spread:
                 substituted.add((problem.name, variant))
             program = problem.name, variant.dtype, variant.layout
-            full = (
-                place >= reach
-                or (given.cases is not None and spent >= given.cases)
-                or (given.programs is not None and program not in programs and len(programs) >= given.programs)
+            full = (given.cases is not None and spent >= given.cases) or (
+                given.programs is not None and program not in programs and len(programs) >= given.programs
             )
-            if not full or given.draws(problem, variant):
-                row.append(variant)
             if not full:
+                row.append(variant)
                 programs.add(program)
                 spent += 1
                 first += [(problem, variant)] if spent <= SMOKE_CASES else []
@@ -374,7 +360,7 @@ class Ranked:
         """What an operator has. The rows of level standard come first, whatever level is asked for that has them."""
         level, own = self.asked.level, self._suited(operator, self.asked.level)
         if self.asked.problems is not PROBLEMS:
-            return Rows(own, *[len(own)] * 3)
+            return Rows(own, len(own), len(own))
         standard = own if level == "standard" else self._suited(operator, "standard")
         first = standard if level in ("standard", "full") else _left(own, _left(own, standard))
         rows = [*first, *_left(own, first)]
@@ -382,17 +368,14 @@ class Ranked:
         if level in ("smoke", "huge"):
             rows += _left(standard, rows)
             usual = len(rows) if level == "smoke" else usual
-        reach = len(rows)
-        if self.asked.extra[0]:
-            rows += _left(self._suited(operator, "full"), rows)
-        return Rows(rows, listed, usual, reach)
+        return Rows(rows, listed, usual)
 
     def _share(self, declared: Declared) -> list[list[Variant]]:
         """What is required of an implementation of every row of an operator: all of a problem that is given by hand."""
         asked, rows = self.asked, self.rows(declared.operator)
         if asked.problems is not PROBLEMS:
             return [[*filter(asked.includes, variants)] for _, variants in rows.rows]
-        given = budget(declared.implementation, asked.level, asked.programs, *asked.extra)
+        given = budget(declared.implementation, asked.level, asked.programs)
         return share(declared, rows, given, asked.wants)
 
     def _small(self, family: str) -> list[Problem]:

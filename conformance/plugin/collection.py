@@ -1,28 +1,30 @@
-"""From cases to tests: which cases a marked test function has, in which order they run, and what is no test."""
+"""From tasks to tests: which tasks a marked test function has, in which order they run, and what is no test."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from conformance.checks import CHECKS
-from conformance.checks.state import calls_are_right_later
+from conformance.engine import options
+from conformance.engine.tasks import Asked, Key, Task, key_of, place
 from conformance.execution.case import Absence, Case
-from conformance.execution.required import Demand, VerificationDemand
-from conformance.implementations.devices import DEVICES
+from conformance.execution.required import VerificationDemand
+from conformance.execution.selection import SelectionError
 from conformance.implementations.registry import BrokenFile
-from conformance.plugin import options, recording
-from conformance.plugin.recording import ABSENCES, TESTS, encoded, publish
-from conformance.plugin.session import Session
 from conformance.problems import PROBLEMS
 from conformance.results import build
 from conformance.results.schema import Record
 from conformance.timing.timing_demand import TimingDemand
-from conformance.training.training_demand import Training, TrainingDemand
+from conformance.training.training_demand import TrainingDemand
+
+if TYPE_CHECKING:
+    from conformance.plugin.hooks import Hooks
+    from conformance.plugin.timing import TimingRun
 
 MARKERS = {
     "verifies": "verifies(operator, when): cases of an operator, where when(geometry) holds",
@@ -33,122 +35,113 @@ MARKERS = {
 
 
 class Collection:
-    """The tests of a run, which has a test for each case but for those that nothing is here to run for."""
+    """The tests of a run, which has a test for each task."""
 
-    def __init__(self, session: Session) -> None:
-        self._run = session
-        self._config = session.config
-        self._absent: Counter[tuple[Absence, tuple[str, ...]]] = Counter()
+    def __init__(self, hooks: Hooks) -> None:
+        self._hooks, self._run = hooks, hooks.run
+        self._absent: Counter[tuple[Absence, str]] = Counter()
         """What is not here, with its check if it has one -> its cases."""
+        self.is_asked = False
+        """Whether any test is here to verify something."""
+        self.timing: TimingRun | None = None
+        """Where benchmarks were collected."""
 
     def parametrize(self, metafunc: pytest.Metafunc) -> None:
-        """One test per case that the marker of a test function asks for."""
+        """One test per task that the marker of a test function asks for."""
         marker = next(filter(None, map(metafunc.definition.get_closest_marker, MARKERS)), None)
         if marker is None:
             return
-        self._run.asked |= marker.name != "benchmarks"
+        self.is_asked |= marker.name != "benchmarks"
         names = ("name", "case") if marker.name == "behaves" else ("case",)
         marked = {mark.name for mark in metafunc.definition.iter_markers()}
         parameters = []
-        for prefix, check, demand in self._demands(marker):
-            for case in self._run.plan.required(demand):
-                device = case.device if isinstance(case, Absence) else case.implementation.device
-                devices = [device] if device else [*DEVICES]
-                # three quarters of the tests of a file with one operator were absences; what is claimed is a test,
-                # because it fails, and so is what is timed
-                if isinstance(case, Absence) and case.status != "fail" and marker.name != "benchmarks":
-                    if options.counts_absences(self._config, {*marked, *devices}):
-                        self._absent[replace(case, cases=0), check] += case.cases
+        for suite, check, demand in self._demands(marker, metafunc.definition.originalname):
+            for subject in self._run.plan.required(demand):
+                task = Task(suite, subject, check)
+                # what is timed is a test, because nobody else says that it is absent
+                if isinstance(subject, Absence) and subject.status != "fail" and marker.name != "benchmarks":
+                    if self._counts_absences({*marked, *task.devices}):
+                        self._absent[replace(subject, cases=0), check] += subject.cases
                     continue
-                marks = [getattr(pytest.mark, known) for known in devices]
-                parameters.append(pytest.param(*check, case, id=prefix + case.id, marks=marks))
+                marks = [getattr(pytest.mark, device) for device in task.devices]
+                given = (check, subject) if check else (subject,)
+                parameters.append(pytest.param(*given, id=task.id.partition("[")[2][:-1], marks=marks))
         metafunc.parametrize(names, parameters)
 
-    def _demands(self, marker: pytest.Mark) -> Iterator[tuple[str, tuple[str, ...], Demand]]:
-        """What a marker asks for, each with what its test's id begins with and its behaviour check, if any."""
+    def _counts_absences(self, markers: set[str]) -> bool:
+        """Whether what is not here is counted: where `-m` selects its markers, and no single tests are chosen by name,
+        of which it is none. Of the parts of a run that is split, in the first."""
+        config = self._hooks.config
+        by_name = config.getoption("keyword") or config.getoption("deselect") or any("::" in w for w in config.args)
+        is_first = config.getoption("group", None) in (None, 1)
+        return bool(is_first and not by_name and options.selects(config.getoption("markexpr", "") or "", markers))
+
+    def _demands(self, marker: pytest.Mark, suite: str) -> Iterator[Asked]:
+        """What a marker asks for."""
         ranked, selection = self._run.plan.ranked, self._run.selection
         if marker.name == "behaves":
             for name in marker.args:
                 for demand in CHECKS[name].demands(ranked):
-                    yield f"{name}-{demand.operator}-", (name,), demand
+                    yield Asked(suite, name, demand)
         elif marker.name == "verifies":
-            yield "", (), VerificationDemand(ranked, marker.args[0], marker.kwargs.get("when"))
+            yield Asked(suite, "", VerificationDemand(ranked, marker.args[0], marker.kwargs.get("when")))
         elif marker.name == "trains":
-            yield "", (), TrainingDemand(selection, marker.args[0])
+            yield Asked(suite, "", TrainingDemand(selection, marker.args[0]))
         else:
             if self._run.recorded:
-                raise pytest.UsageError("--resume: times are not in records; time again with --overwrite")
-            if self._run.timing is None:
+                raise SelectionError("--resume: times are not in records; time again with --overwrite")
+            if self.timing is None:
                 from conformance.plugin.timing import TimingRun  # most runs time nothing
 
-                self._run.timing = TimingRun(self._run)
+                self.timing = TimingRun(self._run, self._hooks.config)
             by_hand = selection.problems is not PROBLEMS  # a table is none of somebody who names a problem
             problems = selection.problems if by_hand else marker.kwargs["problems"]
-            yield "", (), TimingDemand(selection, marker.args[0], problems, by_hand)
+            yield Asked(suite, "", TimingDemand(selection, marker.args[0], problems, by_hand))
 
     def arrange(self, session: pytest.Session, items: list[pytest.Item]) -> None:
-        """Drop tests that no case is required for, which pytest would report as skipped, sort the others, and add one
+        """Drop tests that no task is required for, which pytest would report as skipped, sort the others, and add one
         for each broken file."""
-        kept = []
-        for item in items:
-            ours = any(item.get_closest_marker(name) for name in MARKERS)
-            if not ours or not hasattr(item, "callspec") or recording.asked(item)[0] is not None:
-                kept.append(item)
-        failed = self._config.cache.get("cache/lastfailed", {}) if self._config.getoption("failedfirst", False) else {}
-        kept.sort(key=lambda item: (item.nodeid not in failed, self._place(item)))
-        if self._run.asked or any(item.get_closest_marker("benchmarks") for item in kept):
+        config, run = self._hooks.config, self._run
+        marked = [any(item.get_closest_marker(name) for name in MARKERS) for item in items]
+        kept = [
+            item
+            for item, is_ours in zip(items, marked, strict=True)
+            if not is_ours or not hasattr(item, "callspec") or task_of(item) is not None
+        ]
+        failed = config.cache.get("cache/lastfailed", {}) if config.getoption("failedfirst", False) else {}
+        places = {item: place(task, run.workers) for item in kept if (task := task_of(item)) is not None}
+        kept.sort(key=lambda item: (item.nodeid not in failed, places.get(item, (0, 0, 0))))
+        if self.is_asked or any(item.get_closest_marker("benchmarks") for item in kept):
             kept += [
                 Broken.from_parent(session, name=path, path_text=path, broken=broken)
-                for path, broken in self._run.plan.registry.broken.items()
+                for path, broken in run.plan.registry.broken.items()
             ]
-        items[:] = [item for item in kept if not self._is_recorded(recording.key(item))] if self._run.recorded else kept
+        items[:] = [item for item in kept if not run.is_recorded(self._key(item))] if run.recorded else kept
 
-    def _place(self, item: pytest.Item) -> tuple[int, int, int]:
-        """In the order of the ranking, all operators in turn. One file's cases after the other's, where not all of them
-        can have a process at once. Results first: a kernel that crashes in one check after another is not run any
-        more. Last what waits for a second since the first call, which by then has mostly gone by."""
-        case, name = recording.asked(item)
-        workers, whose = self._run.workers, 0
-        later = int(isinstance(case, Training) or item.get_closest_marker("behaves") is not None)
-        later += name == calls_are_right_later.__name__
-        if workers is not None and workers.crowded and isinstance(case, (Case, Training)):
-            whose = workers.place(case.implementation)
-        return whose, later, case.place if isinstance(case, Case) and not later else 0
+    def _key(self, item: pytest.Item) -> Key:
+        """That of the record that a test will have; empty for tests that are not the suite's."""
+        if isinstance(item, Broken):
+            return key_of(item.record)
+        task = task_of(item)
+        return () if task is None else task.key
 
-    def _is_recorded(self, key: recording.Key) -> bool:
-        """Of two tests with one key, and one record, one is left."""
-        self._run.recorded[key] -= 1
-        return self._run.recorded[key] >= 0
+    def finish(self, items: list[pytest.Item]) -> None:
+        """Whether tests that are left verify; of a vendor's own, some can be selected that have nothing to do with the
+        suite."""
+        ours = [item for item in items if isinstance(item, Broken) or task_of(item) is not None]
+        self.is_asked = bool(ours or self._absent)
+        for item in ours if hasattr(self._hooks.config.option, "reruns") else ():
+            item.add_marker(pytest.mark.flaky(reruns=0))  # pytest-rerunfailures would count each, until one passes
+        if self.timing is not None:
+            self.timing.take(items)
 
-    def finish(self, session: pytest.Session) -> None:
-        """Tell every test of the suite how many there are, 0 where they are among others, and count what is no test."""
-        items = session.items
-        ours = [item for item in items if isinstance(item, Broken) or recording.asked(item)[0] is not None]
-        # of a vendor's own tests, some can be selected that have nothing to do with the suite
-        self._run.asked = bool(ours or self._absent)
-        for item in ours:
-            item.user_properties.append((TESTS, len(items) if len(ours) == len(items) else 0))
-            if hasattr(
-                self._config.option, "reruns"
-            ):  # pytest-rerunfailures would count every attempt, until one passes
-                item.add_marker(pytest.mark.flaky(reruns=0))
-        absences = [encoded(record) for record in self._absences()]
-        if not self._run.is_worker:
-            self._run.count_absences(absences)
-        elif items:  # all workers have the same first test, and one of them runs it
-            items[0].user_properties.append((ABSENCES, absences))
-        else:
-            workeroutput: dict[str, Any] = getattr(self._config, "workeroutput", {})
-            workeroutput[ABSENCES] = absences
-        if self._run.timing is not None:
-            self._run.timing.take(items)
-
-    def _absences(self) -> Iterator[Record]:
+    def absences(self) -> list[Record]:
         """The records of what is not here, without what the resumed records have."""
-        for (absence, check), cases in self._absent.items():
-            found = build.absence_record(replace(absence, cases=cases), *check)
-            if not self._run.recorded or not self._is_recorded(recording.key_of(found)):
-                yield recording.of_run(self._config, found)
+        records: list[Record] = [
+            build.absence_record(replace(absence, cases=cases), check)
+            for (absence, check), cases in self._absent.items()
+        ]
+        return [record for record in records if not (self._run.recorded and self._run.is_recorded(key_of(record)))]
 
 
 class Broken(pytest.Item):
@@ -160,12 +153,25 @@ class Broken(pytest.Item):
     def __init__(self, *, path_text: str, broken: BrokenFile, **rest: Any) -> None:
         super().__init__(**rest)
         self.reason = broken.reason
-        publish(self, build.broken_record(path_text, broken))
+        self.record = build.broken_record(path_text, broken)
 
     def runtest(self) -> None:
         """Always fails."""
+        from conformance.plugin.hooks import publish
+
+        publish(self, self.record)
         pytest.fail(self.reason, pytrace=False)
 
     def reportinfo(self) -> tuple[str, None, str]:
         """The file is the headline."""
         return self.name, None, self.name
+
+
+def task_of(item: pytest.Item) -> Task | None:
+    """What a test carries out; None of a test that is not the suite's."""
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    subject = parameters.get("case")
+    if not isinstance(subject, (Case, Absence)) and not hasattr(subject, "configuration"):
+        return None
+    check = parameters["name"] if item.get_closest_marker("behaves") else ""
+    return Task(getattr(item, "originalname", item.name).removeprefix("test_"), subject, check)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Every hook of a run, from top to bottom in the order in which pytest calls them, and pytest-xdist's after them.
+"""Every hook of a run by pytest, from top to bottom in the order in which pytest calls them, pytest-xdist's after them.
 
 Hooks of the plugin that is registered last are called first. `Hooks` is registered after pytest's own reporter and
 pytest-xdist's, so that what it does with a report comes before anybody counts or shows it. (`entry` has the hooks that
@@ -7,40 +7,78 @@ decide whether a run has these.)
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from conformance import __version__
+from conformance import __version__, interrupts
+from conformance.engine import options
+from conformance.engine.arithmetic import Arithmetic, WrongArithmeticError
+from conformance.engine.options import OPTIONS
+from conformance.engine.pool import end_with, share_cores
+from conformance.engine.run import Run, recorded
+from conformance.engine.summary import Summary
+from conformance.execution.compiler_cache import CompilerCache, kept
+from conformance.execution.selection import SelectionError
+from conformance.execution.status import Verdict
+from conformance.execution.workers import Workers
 from conformance.exit_codes import ExitCode
+from conformance.failure import Failure
 from conformance.implementations.devices import DEVICES, missing
-from conformance.plugin import entry, options, processes, run_command
-from conformance.plugin.collection import MARKERS, Collection
-from conformance.plugin.environment import Environment
-from conformance.plugin.fixtures import shown_from_the_kernel_on
-from conformance.plugin.progress import Progress
-from conformance.plugin.recording import ABSENCES, BEGUN, CATEGORIES, LETTERS, asked, encoded, lost, record_of, tests_of
-from conformance.plugin.session import SESSION, Session
+from conformance.implementations.errors import of_the_suite
+from conformance.implementations.registry import BrokenFile
+from conformance.plugin import entry
+from conformance.plugin.collection import MARKERS, Collection, task_of
+from conformance.resources import CHECKOUT
+from conformance.results import build
 from conformance.results.benchmarks import digest_of
+from conformance.results.schema import AnyRecord, Record
+from conformance.results.writing import encode
+from conformance.worker import wire
+
+RECORDS = "conformance-records"
+"""Name of the user property of a report that carries records: that of the test last; before a kernel is called, the
+record of a test that takes its worker down."""
+INVALID = "conformance-invalid"
+"""What a worker reports in the place of a record, or with its end: why it must not judge, and since when."""
+TOLD = "conformance"
+"""What a worker of pytest-xdist is told, and what it tells at its end."""
+STATUSES = {"pass": ("passed", "."), "fail": ("wrong", "F"), "error": ("erred", "E")}
+"""Status -> pytest's category, and its letter; other statuses are categories of their own. What fails is in none of
+pytest's: it would be shown one by one."""
+RUN = pytest.StashKey["Hooks"]()
+_decode = msgspec.json.Decoder(list[AnyRecord]).decode
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The suite's options, and its setting, also where `-p no:` leaves `entry` out."""
     entry.pytest_addoption(parser)
-    options.add(parser)
+    group = parser.getgroup("conformance", "kernel conformance")
+    for name, described in OPTIONS.items():
+        group.addoption(name, **described)
+    group.addoption("--visits", type=_visits, metavar="N", help="times that each kernel is come back to (default: 7)")
+
+
+def _visits(text: str) -> int:
+    from conformance.timing.run import visits  # most runs time nothing
+
+    return visits(text)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_cmdline_main(config: pytest.Config) -> Generator[None, int | None, int | None]:
-    """What `conformance run` is given are implementations, not tests. What only lists tests or fixtures verifies
-    nothing, and does not end well."""
-    if run_command.is_running(config):
-        run_command.take_implementations(config)
+    """What only lists tests or fixtures verifies nothing, and does not end well."""
     status = yield
-    session = config.stash.get(SESSION, None)
-    if status or session is None or not (session.asked and options.lists(config)):
+    hooks = config.stash.get(RUN, None)
+    lists = any(config.getoption(name) for name in ("collectonly", "showfixtures", "show_fixtures_per_test"))
+    if status or hooks is None or not (hooks.collection.is_asked and lists):
         return status
     print("NOTHING WAS VERIFIED: tests were only listed", file=sys.stderr)
     return ExitCode.NOTHING
@@ -49,160 +87,395 @@ def pytest_cmdline_main(config: pytest.Config) -> Generator[None, int | None, in
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Register markers, check the command line, open the records."""
-    reporter = config.pluginmanager.get_plugin("terminalreporter")
-    if run_command.is_running(config) and reporter is not None:
-        run_command.begin_and_end_otherwise(reporter, lambda: config.stash[SESSION].summary.end(reporter))
     for device in DEVICES:
         config.addinivalue_line("markers", f"{device}: cases of implementations on this device")
     for text in MARKERS.values():
         config.addinivalue_line("markers", text)
     entry.collect_suites(config)
     if not (config.option.help or config.option.markers):
-        config.pluginmanager.register(Hooks(config), "conformance-hooks")
+        try:
+            config.pluginmanager.register(Hooks(config), "conformance-hooks")
+        except SelectionError as error:
+            raise pytest.UsageError(str(error)) from None
 
 
 class Hooks:
     """Of one run. Workers of pytest-xdist collect and verify, the process that started them counts and writes."""
 
     def __init__(self, config: pytest.Config) -> None:
+        config.stash[RUN] = self
         self.config = config
-        processes.share_cores(config)  # xdist knows by now how many `-n auto` are
-        processes.prepare(config)
-        self.session = config.stash[SESSION] = Session(config)
-        self.collection = Collection(self.session)
-        self.environment = Environment(config, self.session.selection.operators)
-        self.progress = Progress(config)
+        self.told: dict[str, Any] | None = getattr(config, "workerinput", {}).get(TOLD)
+        self.is_worker = hasattr(config, "workerinput")
+        # a worker that is sent one as well, as one of the group, is ended by the run: its end would be the kernel's
+        handler = interrupts.pass_over if self.is_worker else interrupts.Interrupt()
+        config.add_cleanup(interrupts.handle_signals(handler))
+        processes = getattr(config, "workerinput", {}).get("workercount") or config.getoption("numprocesses", None) or 1
+        chosen = _options(config, processes)
+        if processes > 1 and not self.is_worker:
+            if config.getoption("dist", "no") == "each":
+                raise SelectionError("--dist each: every case would be verified, and counted, by every worker")
+            share_cores(processes)
+        if self.told and self.told["parent"]:
+            end_with(self.told["parent"])
+        self.compiled = wire.Compiled()
+        self.cache = self._cache() if chosen.limits is not None else None
+        workers = None
+        if chosen.limits is not None:
+            workers = Workers(chosen.limits, chosen.workers, compiled=self.cache)
+            config.add_cleanup(workers.close)  # however the run ends, no kernel's process is left
+        counts = not (self.is_worker or config.option.collectonly)
+        words = ("pytest", *map(str, config.invocation_params.args))
+        self.run = Run(chosen, workers, words if counts else ())
+        if self.run.records is not None:
+            config.add_cleanup(self.run.records.close)
+        if self.told and self.told["resumed"]:
+            self.run.recorded = recorded(Path(self.told["resumed"]), self.told["size"])
+        if chosen.selection.implementations or chosen.selection.paths:
+            _ = self.run.plan  # what is wrong with it ends the run before it starts, also where only workers need it
+        self.run.resume()
+        self.collection = Collection(self)
+        self.arithmetic = Arithmetic(chosen.selection.operators)
+        self.begun: dict[str, Record] = {}
+        """Test that a worker has begun with -> its record, should that be the worker's end."""
+        self.failed: set[str] = set()
+        """Implementations that have failed, as far as this process knows."""
+        self.raised: dict[int, Any] = {}
+        """A record by its id -> how pytest shows what its kernel raised in this process."""
+        self.heard = False
+        """Whether a worker has told what is not here."""
+        self.count = 0
+        """Tests that have a verdict."""
+
+    def _cache(self) -> CompilerCache | None:
+        """What compiled kernels are kept in; nothing where they are timed, since they are compiled here and now then,
+        as their users' are."""
+        if getattr(self.config.option, "benchmark_only", False) or self.config.option.collectonly:
+            return None
+        if self.is_worker:
+            folder = self.told["compiled"] if self.told else ""
+            return CompilerCache(Path(folder), self.config.workerinput["workerid"]) if folder else None  # type: ignore[attr-defined]
+        used = ExitStack()
+        self.config.add_cleanup(used.close)  # which comes after the end of all kernels' processes
+        try:
+            return CompilerCache(used.enter_context(kept()), "main")
+        except OSError:
+            return None
 
     def pytest_report_header(self) -> list[str]:
         """What is asked for, which devices are here, and what is resumed."""
         here = ", ".join(device for device in DEVICES if not missing(device))
-        level, seed = self.config.getoption("--level"), self.config.getoption("--seed")
-        lines = [f"kernel-conformance {__version__}: level {level}, seed {seed}, devices {here}"]
-        records = self.session.records
-        if records is not None and (earlier := records.earlier.records):
-            lines.append(f"resumed: {len(earlier):,} records of {records.path}")
+        seed = self.config.getoption("--seed")
+        lines = [f"kernel-conformance {__version__}: level {self.run.options.level}, seed {seed}, devices {here}"]
+        if self.run.records is not None and (earlier := self.run.records.earlier.records):
+            lines.append(f"resumed: {len(earlier):,} records of {self.run.records.path}")
         return lines
-
-    def pytest_collection(self, session: pytest.Session) -> None:
-        """The header, where pytest's, which names settings and plugins that do not apply, is not shown."""
-        self.session.loop = session
-        reporter = self.config.pluginmanager.get_plugin("terminalreporter")
-        if run_command.is_running(self.config) and reporter is not None and self.config.get_verbosity() >= 0:
-            for line in self.pytest_report_header():
-                reporter.write_line(line)
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """One test per case that the marker of a test function asks for."""
-        self.collection.parametrize(metafunc)
+        with _usage():
+            self.collection.parametrize(metafunc)
 
     @pytest.hookimpl(trylast=True)  # after deselection: a broken file is nobody's to deselect
     def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
         """The tests in the order of the ranking, and one for each broken file."""
-        self.collection.arrange(session, items)
+        with _usage():
+            self.collection.arrange(session, items)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Tell every test how many there are, now that all are known: a controller learns it from their reports."""
-        self.collection.finish(session)
-        if session.items:
-            self.progress.expect(tests_of(session.items[0]) or 0)
+        """Count what is not here and is no test; a worker tells it at its end."""
+        self.session = session
+        self.collection.finish(session.items)
+        if not (self.is_worker or self.config.option.collectonly):
+            self._take_absences(self.collection.absences())
 
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
-        """With --first-failure, pass over what is left of an implementation that has failed."""
-        return True if self.session.passes_over(item) else None
+        """With --first-failure, pass over what is left of an implementation that has failed: a campaign over known-bad
+        kernels asks only whether each is detected."""
+        task = task_of(item) if self.failed and self.run.options.first_failure else None
+        name = getattr(getattr(task and task.subject, "implementation", None), "name", None)
+        return True if name in self.failed else None
 
-    def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """A worker says with what it begins: when it has crashed it is too late."""
-        self.environment.before(item)
-        self.progress.begin(*asked(item))
-        if self.session.is_worker and (record := lost(item)) is not None:
-            item.user_properties.append((BEGUN, encoded(record)))
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Iterator[None]:
+        """Check the arithmetic. A worker says with what it begins: when it has crashed it is too late."""
+        task = task_of(item)
+        if task is not None:
+            with self._trusted(item):
+                self.arithmetic.require_before()
+            if self.is_worker:
+                publish(item, task.record(Verdict("error")))
+        return (yield)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
         """Check the arithmetic after every verdict, before that is published."""
-        sent = BEGUN, ABSENCES  # with the report of the setup, and once is enough
-        item.user_properties[:] = [pair for pair in item.user_properties if pair[0] not in sent]
-        with self.environment.checked(item):
+        if task_of(item) is None:
             return (yield)
+        item.user_properties[:] = [pair for pair in item.user_properties if pair[0] != RECORDS]
+        with self._trusted(item):
+            try:
+                return (yield)
+            finally:
+                self.arithmetic.require_mode()
+
+    @contextmanager
+    def _trusted(self, item: pytest.Item) -> Iterator[None]:
+        """A verdict that is reached in a wrong environment is none."""
+        try:
+            yield
+        except WrongArithmeticError as error:
+            item.user_properties[:] = [(INVALID, (f"{error.reason} (seen in {item.nodeid})", error.since))]
+            raise
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """What a kernel raised is shown from the kernel on."""
-        return (yield from shown_from_the_kernel_on(item, call))
+        """Show what a kernel raised from the kernel on, and in short unless `--tb` says otherwise. The calls above it
+        go before pytest makes the report: to write them down took most of a run of what always raises."""
+        raised = call.excinfo
+        if raised is None or task_of(item) is None or not isinstance(raised.value, Exception):
+            return (yield)
+        inside = [of_the_suite(place.path) for place in raised.traceback]
+        if True in inside and not inside[-1]:
+            raised.traceback = raised.traceback[len(inside) - inside[::-1].index(True) :]
+        report = yield
+        asked = self.config.getoption("tbstyle")
+        style: Any = "short" if asked == "auto" else asked
+        report.longrepr = raised.getrepr(style=style, showlocals=self.config.getoption("showlocals"), funcargs=True)
+        return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Count and write a record as soon as its verdict is known."""
-        self.session.note(report)
-        if self.session.is_worker:
+        if invalid := dict(report.user_properties).get(INVALID):
+            self._distrust(*invalid)  # type: ignore[misc]
+        if report.when == "setup" and (begun := records_of(report)):
+            self.begun[report.nodeid] = begun[-1]
+        if report.when != "call" or not (records := records_of(report)):
             return
-        self.environment.require_trust(report)
-        if (record := record_of(report)) is not None:
-            self.session.count_report(record, report)
-            self.progress.add(record, tests_of(report))
+        self.begun.pop(report.nodeid, None)
+        if records[-1].status in ("fail", "error"):
+            self.failed.add(records[-1].implementation)
+        if self.is_worker:
+            return
+        self.count += 1
+        with _usage():
+            for record in records[:-1]:
+                self.run.take(record)
+            taken = self.run.take(records[-1], report.start, claimed="benchmarks" not in report.keywords)
+        if report.longrepr is not None and "\nreproduce: " not in str(report.longrepr):
+            self.raised[id(taken)] = report.longrepr
+        if self.run.stopped:
+            # under xdist it is its own loop that stops
+            loop: Any = self.config.pluginmanager.get_plugin("dsession") or self.session
+            loop.shouldstop = self.run.stopped
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
-        """The suite's statuses. Letters only beside those of other tests, else there is one line of progress."""
-        if (record := record_of(report)) is None:
+        """The suite's statuses."""
+        if report.when != "call" or not (records := records_of(report)):
             return None
-        status, verbose = record.status, self.config.get_verbosity() > 0
-        mixed = tests_of(report) == 0
-        return CATEGORIES.get(status, status), LETTERS[status] * (verbose or mixed), status.upper() * verbose
+        status = records[-1].status
+        category, letter = STATUSES.get(status, (status, status[0]))
+        return category, letter, status.upper()
 
     @pytest.hookimpl(wrapper=True)  # around pytest-benchmark's, which writes its file
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Iterator[None]:
         """The last check of the arithmetic, the exit status, and the end of the records."""
-        self.environment.last_check()
-        self.progress.begin(None, "")
-        if isinstance(sys.exc_info()[1], KeyboardInterrupt):  # a second one, before pytest has noted the first
-            exitstatus = ExitCode.INTERRUPTED
-        if self.session.is_worker:
-            self.session.compiling.tell()
+        try:
+            if self.arithmetic.has_judged and self.run.invalid is None:
+                self.arithmetic.require()
+        except WrongArithmeticError as error:
+            self.run.distrust(error)
+        if self.is_worker:
+            self._tell()
         elif not self.config.option.collectonly:
-            self.session.end(session, exitstatus, self.environment.invalid)
-        self.progress.end()
+            if isinstance(sys.exc_info()[1], KeyboardInterrupt):  # a second one, before pytest has noted the first
+                exitstatus = ExitCode.INTERRUPTED
+            session.exitstatus = self._end(session, exitstatus)
         return (yield)
+
+    def _end(self, session: pytest.Session, exitstatus: int) -> int:
+        """Decide on the exit status, and end the records."""
+        run, timing, option = self.run, self.collection.timing, self.config.option
+        if timing is not None:
+            timing.complete()
+        self.is_part = any(getattr(option, name, None) for name in ("lf", "stepwise", "group"))
+        status, is_whole = exitstatus, exitstatus in (ExitCode.GOOD, ExitCode.BAD, ExitCode.NOTHING)
+        run.stopped = run.stopped or str(session.shouldstop or session.shouldfail or "" if is_whole else "interrupted")
+        if exitstatus in (ExitCode.GOOD, ExitCode.NOTHING):
+            asked = run.status(is_asked=self.collection.is_asked, is_part=self.is_part)
+            status = asked if run.tally.cells or self.collection.is_asked or run.options.given else exitstatus
+        if getattr(option, "stepwise", False) and session.shouldstop and (run.failed):
+            status = ExitCode.BAD  # which pytest takes for an interrupt
+        if status == ExitCode.GOOD and timing is not None:
+            status = timing.status
+        try:
+            run.decide()
+        except KeyboardInterrupt:
+            run.stopped, status = "interrupted", ExitCode.INTERRUPTED
+        interrupts.write_summary_in_peace()
+        return run.end(status)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_benchmark_update_json(self, output_json: dict[str, Any]) -> None:
         """Bind times and records of a benchmark file, before it is written."""
-        if self.session.timing is not None:
+        if self.collection.timing is not None:
             output_json["conformance"] = {"digest": digest_of(output_json)}
 
     @pytest.hookimpl(wrapper=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
         """After pytest's own sections, which show other tests' failures one by one, and not these."""
-        with self.session.summary.around(terminalreporter):
-            result = yield
-        if self.environment.invalid is not None:
-            terminalreporter.write_line(f"VERDICTS CANNOT BE TRUSTED: {self.environment.invalid}", red=True)
+        result = yield
+        run, screen = self.run, _Screen(terminalreporter)
+        if self.config.option.collectonly or not (self.collection.is_asked or run.tally.cells or run.options.devices):
+            if self.config.getoption("impl"):
+                screen.line("no test here verifies anything: add --pyargs conformance.suites, or use conformance run")
+            return result
+        timing = self.collection.timing
+        if timing is not None and timing.run.times:
+            screen.section("speed of what was verified")
+            for text in timing.lines(screen.width):
+                screen.line(text)
+        own = run.workers.compiled if run.workers is not None else wire.Compiled()
+        session = terminalreporter._session
+        collected = session.testscollected if session is not None else 0
+        summary = Summary(
+            run,
+            screen,
+            finished=lambda: f"{self.count:,} of {collected:,} tests have a verdict",
+            raised=self._shown,
+            compiled=self.compiled + own,
+            is_part=self.is_part,
+            is_last=False,
+        )
+        summary.write(terminalreporter.verbosity)
+        if not summary.is_reported and session and session.exitstatus < ExitCode.INTERRUPTED:
+            session.exitstatus = ExitCode.UNUSABLE
+        if run.invalid is not None:
+            screen.line(f"VERDICTS CANNOT BE TRUSTED: {run.invalid}", "red")
         return result
+
+    def _shown(self, record: Record) -> list[str]:
+        return str(self.raised.get(id(record), "")).splitlines()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
         """What a worker is told: who must not go away before it, where compiled kernels are, what is resumed."""
-        node.workerinput |= processes.told(node) | self.session.compiling.told(node) | self.session.told()
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_xdist_node_collection_finished(self, node: Any, ids: list[str]) -> None:
-        """How many tests there are, before the first of them has ended."""
-        self.progress.expect(len(ids))
+        is_here = node.gateway.spec.popen and not node.gateway.spec.via
+        records = self.run.records
+        resumed = records is not None and bool(records.earlier.records)
+        node.workerinput[TOLD] = {
+            "parent": os.getpid() if is_here else 0,
+            # only a process of this machine finds the folder, and code for its own processor in it
+            "compiled": str(self.cache.folder) if self.cache is not None and node.gateway.spec.popen else "",
+            "resumed": str(records.path.absolute()) if records is not None and resumed else "",
+            "size": records.earlier.size if records is not None else 0,
+        }
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
         """Keep the cases of a problem together, unless `--dist` says otherwise."""
-        return self.session.scheduler(log) if config.getoption("dist") == "load" else None
+        if config.getoption("dist") != "load":
+            return None
+        from conformance.plugin.scheduling import scheduler  # xdist is here only if its hook is called
+
+        return scheduler(self.run, config, log)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport) -> None:
         """A kernel that kills its worker is an error, counted like any other."""
-        self.session.make_error(crashitem, report)
+        reason = str(report.longrepr)
+        failure = Failure(kind="suite", message=reason.partition("\n")[0])
+        record: Record = build.broken_record(crashitem, BrokenFile(reason, failure))
+        if begun := self.begun.pop(crashitem, None):
+            record = msgspec.structs.replace(begun, reason=reason, failure=failure)
+        report.when = "call"
+        report.user_properties.append((RECORDS, f"[{encode(record).decode()}]"))
+
+    def _tell(self) -> None:
+        """What a worker tells at its end; one that has crashed tells nothing."""
+        own = self.run.workers.compiled if self.run.workers is not None else wire.Compiled()
+        invalid = self.run.invalid
+        self.config.workeroutput[TOLD] = {  # type: ignore[attr-defined]
+            "compiled": msgspec.to_builtins(own),
+            "absences": _lines(self.collection.absences()),
+            "invalid": None if invalid is None else (invalid.reason, invalid.since),
+        }
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """What a worker tells at its end; one that has crashed tells nothing."""
-        told = getattr(node, "workeroutput", {})
-        self.session.compiling.hear(told)
-        self.session.hear(told)
-        self.environment.hear(told)
+        """Hear what a worker tells at its end: of absences all say the same."""
+        told = getattr(node, "workeroutput", {}).get(TOLD)
+        if told is None:
+            return
+        self.compiled += msgspec.convert(told["compiled"], wire.Compiled)
+        if not self.heard:
+            self.heard = True
+            self._take_absences(_decode(told["absences"]))
+        if told["invalid"]:
+            self._distrust(*told["invalid"])
+
+    def _take_absences(self, records: list[Any]) -> None:
+        self.collection.is_asked |= bool(records)
+        for record in records:
+            self.run.take(record)
+
+    def _distrust(self, reason: str, since: float) -> None:
+        self.run.distrust(WrongArithmeticError(reason, since))
+        pytest.exit("verdicts cannot be trusted")  # the summary says why
+
+
+class _Screen:
+    """Pytest's reporter, as the summary of a run writes on it."""
+
+    def __init__(self, reporter: pytest.TerminalReporter) -> None:
+        self._reporter = reporter
+
+    @property
+    def width(self) -> int:
+        return int(self._reporter._tw.fullwidth) - 1
+
+    def line(self, text: str, color: str = "", *, bold: bool = False) -> None:
+        self._reporter.write_line(text, **({color: True} if color else {}), bold=bold)
+
+    def section(self, title: str) -> None:
+        self._reporter.section(title)
+
+
+def publish(item: pytest.Item, *records: Record) -> None:
+    """Hand records to whoever counts and writes: that of the test last."""
+    item.user_properties.append((RECORDS, _lines(records)))
+
+
+def _lines(records: Any) -> str:
+    return f"[{','.join(encode(record).decode() for record in records)}]"
+
+
+def records_of(report: Any) -> list[Any]:
+    """The records that a report carries."""
+    text = dict(report.user_properties).get(RECORDS)
+    return [] if text is None else _decode(str(text))
+
+
+def _options(config: pytest.Config, processes: int) -> options.RunOptions:
+    """What was given. Raises SelectionError."""
+    expression = config.getoption("markexpr", "") or ""
+    options.require_markers(expression, [line.split(":")[0].split("(")[0].strip() for line in config.getini("markers")])
+    program = "pytest" if CHECKOUT is not None and config.inipath == CHECKOUT / "pytest.ini" else "conformance run"
+    impls = config.rootpath / options.folder_of(config.getini("impls"))
+    words = tuple(map(str, config.invocation_params.args))
+    chosen = options.read(
+        config.option, words, program=program, impls=impls, folder=config.invocation_params.dir, processes=processes
+    )
+    shown = {"unsupported"} if "u" in (config.getoption("reportchars") or "") else set[str]()
+    return replace(chosen, shown=chosen.shown | shown) if shown else chosen
+
+
+@contextmanager
+def _usage() -> Iterator[None]:
+    """What cannot be run ends it with pytest's own status."""
+    try:
+        yield
+    except SelectionError as error:
+        raise pytest.UsageError(str(error)) from None

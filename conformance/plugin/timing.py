@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from conformance.engine.progress import duration
 from conformance.execution.case import Case
 from conformance.execution.status import Verdict
 from conformance.execution.verify import verify
 from conformance.exit_codes import ExitCode
-from conformance.plugin.progress import SIGN, duration
-from conformance.plugin.recording import asked
+from conformance.plugin.collection import task_of
 from conformance.results.schema import Record
 from conformance.timing import table
 from conformance.timing.conditions import cores
@@ -25,18 +25,21 @@ from conformance.timing.measurement import Measurement
 from conformance.timing.run import DEFAULT_VISITS, Run, TimedKernel, time_all
 
 if TYPE_CHECKING:
-    from conformance.plugin.session import Session
+    from conformance.engine.run import Run as Verified
+
+
+SIGN = 10.0
+"""Seconds between two lines that say how far it is."""
 
 
 class TimingRun:
     """What a run times, from the first benchmark that is collected on."""
 
-    def __init__(self, session: Session) -> None:
-        self._session, self._config = session, session.config
-        order = self._config.getoption("--order")
-        self.order = random.SystemRandom().randrange(10**6) if order is None else order
+    def __init__(self, run: Verified, config: pytest.Config) -> None:
+        self._workers, self._config = run.workers, config
+        self.order = random.SystemRandom().randrange(10**6)
         """Seed of the order."""
-        self.visits = self._config.getoption("--visits") or DEFAULT_VISITS
+        self.visits = config.getoption("--visits") or DEFAULT_VISITS
         self.run = Run([])
         self.asked = self.verified = self.interrupted = False
         self._subjects: dict[str, TimedKernel] = {}
@@ -50,8 +53,9 @@ class TimingRun:
     def take(self, items: Iterable[Any]) -> None:
         """When all is collected: what other plugins have deselected is not timed."""
         for item in items:
-            if item.get_closest_marker("benchmarks") is not None and isinstance(case := asked(item)[0], Case):
-                self._subjects[item.nodeid] = TimedKernel(case)
+            task = task_of(item)
+            if item.get_closest_marker("benchmarks") and task is not None and isinstance(task.subject, Case):
+                self._subjects[item.nodeid] = TimedKernel(task.subject)
 
     def verdict(self, test: str, case: Case, enabled: bool) -> tuple[Verdict, Measurement | None]:
         """On a test's case, with its time. The first test that asks has all of them verified and timed, in rounds,
@@ -65,7 +69,7 @@ class TimingRun:
         if not self._begun:
             self._begun = True
             self.run.subjects = list(self._subjects.values())
-            workers = self._session.workers
+            workers = self._workers
             if workers is not None:
                 workers.keep_all()
             try:
@@ -129,7 +133,7 @@ class TimingRun:
         """Times, rates, ratios to torch on the same device, findings, and whether to believe them."""
         given = {name: count for found in self.run.times for name, count in found.threads.items()}
         threads = ", ".join(f"{name} {count}" for name, count in sorted(given.items())) or f"{cores()} cores"
-        yield f"threads: {threads}; order: --order {self.order}"
+        yield f"threads: {threads}"
         for device, known in self.run.ceilings.items():
             yield f"ceilings of {device}: {known}"
         yield from table.suite_table(self.run, width)

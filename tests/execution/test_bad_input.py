@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import subprocess
@@ -121,25 +120,6 @@ def test_tests_that_are_only_listed_are_no_success(project: Project, words: str)
     outcome = project.run(*words.split())
     assert (outcome.exit, outcome.records) == (5, [])
     assert "NOTHING WAS VERIFIED: tests were only listed" in outcome.text
-
-
-@pytest.mark.parametrize("name", ["conformance.plugin.entry", "capture"])
-def test_a_run_does_without_a_plugin_that_somebody_leaves_out(project: Project, name: str):
-    project.kernel()
-    words = [sys.executable, "-m", "conformance", *RUN, "-p", f"no:{name}"]
-    found = subprocess.run(words, cwd=project.folder, capture_output=True, text=True, check=False)
-    assert (found.returncode, no_traceback_of_ours(found.stdout)) == (0, True)
-
-
-def test_a_plugin_with_an_option_of_the_suite_is_named_in_one_line(project: Project):
-    """pytest-timeout has --timeout."""
-    project.write("limiting.py", "def pytest_addoption(parser): parser.addoption('--timeout')")
-    project.kernel()
-    words = [sys.executable, "-m", "conformance", *RUN, "-p", "limiting"]
-    env = os.environ | {"PYTHONPATH": os.pathsep.join([os.environ["PYTHONPATH"], str(project.folder)])}
-    found = subprocess.run(words, cwd=project.folder, capture_output=True, text=True, check=False, env=env)
-    assert (found.returncode, no_traceback_of_ours(found.stderr)) == (4, True)
-    assert "error: a plugin that -p names has an option of the suite: " in found.stderr
 
 
 DESCRIPTORS = {

@@ -193,7 +193,7 @@ def test_wrong_command_line_and_interruption(capsys: pytest.CaptureFixture[str],
         with pytest.raises(SystemExit) as end:
             main(words)
         assert end.value.code == 4
-    monkeypatch.setattr("conformance.plugin.listing.missing", lambda device: _interrupt())
+    monkeypatch.setattr("conformance.cli.listing.missing", lambda device: _interrupt())
     assert main(["list", "devices"]) == 2
     assert main(["list", "implementations", "nowhere.py"]) == 4
     assert "nowhere.py: no such file" in capsys.readouterr().err

@@ -9,6 +9,10 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+from conformance.engine.run import Run
+from conformance.execution.implementation_names import base_of
+from conformance.execution.workers import group_of
+from conformance.implementations import registry
 from conformance.operators import OPERATORS
 
 
@@ -78,3 +82,16 @@ class ByProblem(LoadScopeScheduling):  # type: ignore[misc]
         if node in self.registered_collections:
             with suppress(OSError):
                 super()._reschedule(node)
+
+
+def scheduler(run: Run, config: pytest.Config, log: Any) -> ByProblem:
+    """Which worker gets which tests."""
+    config.option.loadscopereorder = False  # else problems with many cases come first, whatever the ranking
+    selection = run.selection
+    paths = [*selection.paths]
+    if selection.implementations or not paths:
+        paths += registry.discover(run.options.impls)
+    groups = {group_of(path) for path in paths}
+    count = len(groups) + sum(base_of(name) != name for name in selection.implementations)
+    crowded = run.workers is not None and (count > run.workers.most or selection.variants)
+    return ByProblem(config, log, {problem.name for problem in selection.problems}, crowded)

@@ -1,0 +1,1 @@
+"""The command line's own front end of a run."""

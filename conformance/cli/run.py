@@ -1,0 +1,486 @@
+"""`conformance run`: the front end of a run that needs no pytest."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import pdb
+import re
+import sys
+import time
+import traceback
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from conformance import __version__, interrupts
+from conformance.cli.choosing import LastRun, named_by
+from conformance.cli.junit import JUnit
+from conformance.cli.terminal import Terminal
+from conformance.engine import options
+from conformance.engine.arithmetic import WrongArithmeticError
+from conformance.engine.options import EVERYDAY, OPTIONS, RunOptions
+from conformance.engine.pool import (
+    Begun,
+    Died,
+    Done,
+    Here,
+    JudgeError,
+    Pool,
+    Processes,
+    serve,
+    share_cores,
+)
+from conformance.engine.progress import Progress, duration
+from conformance.engine.run import Run
+from conformance.engine.summary import Summary
+from conformance.engine.tasks import Task, key_of, tasks
+from conformance.execution.case import Case
+from conformance.execution.compiler_cache import CompilerCache, kept
+from conformance.execution.remote import Raised
+from conformance.execution.selection import SelectionError
+from conformance.execution.status import Verdict
+from conformance.execution.workers import Workers
+from conformance.exit_codes import ExitCode, meanings
+from conformance.failure import Failure
+from conformance.implementations import registry
+from conformance.implementations.devices import DEVICES, missing
+from conformance.implementations.errors import of_the_suite
+from conformance.operators import OPERATORS
+from conformance.problems import PROBLEMS
+from conformance.reporting.github import JobSummary
+from conformance.resources import IMPLS
+from conformance.results import build
+from conformance.results.schema import Record
+from conformance.worker import wire
+
+ALL = "all implementations that are here"
+FIELD = re.compile(r"(n|c|d|h|w|k|t|r|s|u|p|g|b|dil)\d\S*")
+"""Of a problem that was given without quotes."""
+INSTEAD = {
+    "--html": "--report=DIR writes a page",
+    "--json-report": "--records=FILE writes a line of JSON for each verdict",
+    "--reruns": "a verdict does not change when it is asked for again, and calls are repeated by a check of their own",
+    "--count": "--seed=N draws other data",
+    "--cov": "measure the coverage of your own tests with pytest",
+    "-p": "pytest --pyargs conformance.suites --impl=acme.py has plugins",
+    "--benchmark-only": "pytest --pyargs conformance.benchmarks --benchmark-only --impl=acme.py times what it verifies",
+    "--tb": "--show=details shows all that is known of a failure, -qq only the verdict",
+}
+"""Options of pytest and of its plugins -> what does the same here."""
+
+
+def _parser() -> argparse.ArgumentParser:
+    """Of this command."""
+    from conformance.__main__ import Parser
+
+    parser = Parser(
+        prog="conformance run",
+        usage="conformance run [FILE|FOLDER|NAME ...] [option ...]",
+        description="Verify implementations: files, folders or names; all that are installed, if none is given.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+        epilog=f"exit codes:\n{meanings()}",
+    )
+    declare(parser)
+    return parser
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Verify implementations: files, folders or names; all that are installed, if none is given."""
+    parser.add_argument("file_or_dir", nargs="*", metavar="FILE", help=argparse.SUPPRESS)
+    everyday, expert = parser.add_argument_group("options of the suite"), parser.add_argument_group("for experts")
+    hidden: dict[argparse.Action, str] = {}
+    for name, described in OPTIONS.items():
+        if name in EVERYDAY:
+            everyday.add_argument(name, **described)
+        else:
+            hidden[expert.add_argument(name, **described | {"help": argparse.SUPPRESS})] = described["help"]
+    everyday.add_argument("--all", action="store_true", help=ALL)
+    how = parser.add_argument_group("how it is run and shown")
+    how.add_argument("-n", dest="processes", metavar="N", help="processes that judge; auto: one a core")
+    how.add_argument("-k", dest="keyword", metavar="EXPRESSION", help="only cases whose names hold these words")
+    how.add_argument("-m", dest="markexpr", metavar="EXPRESSION", help="only these devices, such as cpu or trn1")
+    how.add_argument("-x", dest="maxfail", action="store_const", const="1", help="stop at the first failure")
+    how.add_argument("--maxfail", metavar="N", help="stop after so many failures")
+    how.add_argument("--lf", action="store_true", help="only what failed in the last run; all of it, if nothing did")
+    how.add_argument("--ff", dest="failedfirst", action="store_true", help="what failed in the last run first")
+    how.add_argument("-v", dest="verbose", action="count", default=0, help="a line for each case")
+    how.add_argument("-q", dest="quiet", action="count", default=0, help="failures and verdicts; -qq: one line")
+    how.add_argument(
+        "-s", dest="capture", action="store_const", const="no", default="fd", help="show what kernels print"
+    )
+    how.add_argument("--pdb", dest="usepdb", action="store_true", help="a debugger where a kernel raises")
+    how.add_argument("--junitxml", metavar="FILE", help="write JUnit's XML")
+    how.add_argument("-V", "--version", action="version", version=f"kernel-conformance {__version__}")
+    parser.add_argument("--help-expert", action=_Expert, const=hidden, nargs=0, help="all options of the suite")
+
+
+class _Expert(argparse.Action):
+    """Prints the help with what it hides."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        for action, text in self.const.items():
+            action.help = text
+        parser.print_help()
+        parser.exit()
+
+
+def run(words: Sequence[str]) -> int:
+    """Verify what is named, and return the exit status."""
+    if not words:
+        return _refuse(_what_to_give())
+    for word in words:
+        if (option := word.split("=")[0]) in INSTEAD:
+            return _refuse(f"{option} is an option of pytest or of a plugin; {INSTEAD[option]}")
+        if f"-{word}".split("=")[0] in EVERYDAY:
+            return _refuse(f"{word}: an option of several letters has two dashes: -{word}")
+    # a vendor's json.py in the current folder is not the standard library's, in other processes neither
+    os.environ["PYTHONSAFEPATH"] = "1"
+    with ExitStack() as stack:
+        stack.callback(interrupts.handle_signals(interrupts.Interrupt()))
+        try:
+            return _FrontEnd(words, stack).run()
+        except SelectionError as error:
+            print(f"ERROR: {error}", file=sys.stderr)
+            return ExitCode.UNUSABLE
+
+
+def read(words: Sequence[str]) -> tuple[argparse.Namespace, int, RunOptions]:
+    """Return what was given, how many processes judge, and the options of the run. Raises SelectionError."""
+    given = _parser().parse_intermixed_args(words)
+    if given.all and given.file_or_dir:
+        raise SelectionError(f"--all and {given.file_or_dir[0]}: give one of them")
+    given.impl = [*(_file(word, given.problem) for word in given.file_or_dir), *(given.impl or ())]
+    given.file_or_dir = []
+    given.verbose -= given.quiet
+    given.tbstyle = "no" if given.verbose < -1 else ""
+    options.require_markers(given.markexpr or "", (*DEVICES, "verifies", "behaves", "trains"))
+    try:
+        options.selects(given.markexpr or "", ())
+    except SyntaxError:
+        raise SelectionError(f"-m {given.markexpr}: cannot be read; give devices with and, or, not") from None
+    processes, program = _count(given.processes), "conformance run"
+    chosen = options.read(given, tuple(words), program=program, impls=IMPLS, folder=Path(), processes=processes)
+    return given, processes, chosen
+
+
+class _FrontEnd:
+    """One run of the command: plans, hands the tasks to a pool, shows what comes of them."""
+
+    def __init__(self, words: Sequence[str], stack: ExitStack) -> None:
+        self._words, self._stack = tuple(words), stack
+        self._given, self._processes, self.options = read(words)
+        given = self._given
+        self._maxfail = _maxfail(given.maxfail)
+        if self._processes > 1 and given.usepdb:
+            raise SelectionError("--pdb and -n: give one of them")
+        self._named = named_by(given.keyword) if given.keyword else None
+        if self._processes > 1:
+            share_cores(self._processes)
+        self._cache, problem = _cache(stack, isolated=not self.options.in_process)
+        self._workers = self._started(CompilerCache(self._cache, "main") if self._cache else None)
+        self._run = Run(self.options, self._workers, ("conformance", "run", *words))
+        self._run.unexplained += [problem] * bool(problem)
+        self._progress = Progress()
+        self._screen = Terminal(self.options.verbosity, is_live=given.capture != "no" and not given.usepdb)
+        self._job, self._junit = JobSummary(wanted=True), JUnit()
+        self._last_run = LastRun()
+        self._raised: dict[int, list[str]] = {}
+        """A record by its id -> what the kernel raised in this process, in lines."""
+        self._failing: list[str] = []
+        self._ran: list[str] = []
+        self._deselected = False
+        self._compiled = wire.Compiled()
+        """What other processes of the run have compiled."""
+
+    def _started(self, compiled: CompilerCache | None) -> Workers | None:
+        limits = self.options.limits
+        if limits is None:
+            return None
+        workers = Workers(limits, self.options.workers, compiled=compiled)
+        self._stack.callback(workers.close)  # however the run ends, no kernel's process is left
+        return workers
+
+    def run(self) -> int:
+        """Return the exit status."""
+        run, begin = self._run, time.monotonic()
+        if run.records is not None:
+            self._stack.callback(run.records.close)
+        status: int = ExitCode.INTERRUPTED
+        try:
+            with self._screen.showing(self._progress):
+                _ = run.plan  # what is wrong with it ends the run before it starts
+                run.resume()
+                self._head()
+                every, absences = tasks(run.plan, run.workers)
+                chosen = self._chosen(every)
+                is_asked = bool(chosen or absences or not self._given.keyword)
+                self._take_absences(absences)
+                self._progress.tests = len(chosen) + len(run.plan.registry.broken)
+                with closing(self._pool(every)) as pool:
+                    self._carry_out(pool, chosen)
+                    self._compiled = pool.compiled
+                self._take_broken()
+            status = run.status(is_asked=is_asked, is_part=self._given.lf)
+            if run.stopped:
+                is_bad = run.stopped.startswith("stopping")
+                status = ExitCode.BAD if is_bad else ExitCode.INTERRUPTED
+            run.decide()
+        except KeyboardInterrupt:
+            run.stopped, status = "interrupted", ExitCode.INTERRUPTED
+        except WrongArithmeticError as error:
+            run.distrust(error)
+            run.stopped, status = "verdicts cannot be trusted", ExitCode.INTERNAL
+        except JudgeError as error:
+            print(f"ERROR: {error}", file=sys.stderr)
+            run.stopped, status = str(error), ExitCode.INTERNAL
+        interrupts.write_summary_in_peace()
+        status = run.end(status)
+        return self._write(status, time.monotonic() - begin)
+
+    def _head(self) -> None:
+        if self.options.verbosity < 0:
+            return
+        here = ", ".join(device for device in DEVICES if not missing(device))
+        level, seed = self.options.level, self._given.seed
+        self._screen.line(f"kernel-conformance {__version__}: level {level}, seed {seed}, devices {here}")
+        records = self._run.records
+        if records is not None and (earlier := records.earlier.records):
+            self._screen.line(f"resumed: {len(earlier):,} records of {records.path}")
+
+    def _chosen(self, every: Sequence[Task]) -> list[Task]:
+        """The tasks that options of this command leave, those that failed before first, if that is asked for."""
+        expression, failed, run = self._given.markexpr or "", self._last_run.failed, self._run
+        left = [
+            task
+            for task in every
+            if (not self._named or self._named(task.id))
+            and (not expression or options.selects(expression, {task.kind, *task.devices}))
+        ]
+        self._deselected = bool(every) and not left
+        if run.recorded:
+            left = [task for task in left if not run.is_recorded(task.key)]
+        if self._given.lf and (again := [task for task in left if task.id in failed]):
+            left = again
+        if self._given.failedfirst:
+            left.sort(key=lambda task: task.id not in failed)
+        return left
+
+    def _pool(self, every: Sequence[Task]) -> Pool:
+        if self._processes == 1:
+            return Here(self._run)
+        cache = str(self._cache) if self._cache else ""
+        return Processes(every, self._processes, judge, lambda name: (self._words, cache, name))
+
+    def _carry_out(self, pool: Pool, chosen: Sequence[Task]) -> None:
+        """Have all tasks carried out, and take what comes of them."""
+        run, progress = self._run, self._progress
+        failed = set[str]()
+
+        def wanted(task: Task) -> bool:
+            is_over = self.options.first_failure and isinstance(task.subject, Case)
+            return not (is_over and task.subject.implementation.name in failed)  # type: ignore[union-attr]
+
+        for event in pool.run(_units(chosen, self._processes, run.workers), wanted):
+            match event:
+                case Begun(task):
+                    progress.begin(task)
+                case Died(task, reason):
+                    lost = task.record(Verdict("error", reason, Failure(kind="suite", message=reason)))
+                    self._take(task, lost, time.time())
+                case Done(task, start, record, beside, exception):
+                    if beside is not None:
+                        self._job.add(run.take(beside))
+                    taken = self._take(task, record, start)
+                    if taken.status in ("fail", "error"):
+                        failed.add(taken.implementation)
+                    self._debug(taken, exception)
+            if run.stopped:
+                return
+
+    def _take(self, task: Task, record: Record, start: float) -> Record:
+        record = self._run.take(record, start)
+        self._ran.append(task.id)
+        if record.status in ("fail", "error"):
+            self._failing.append(task.id)
+            if self._maxfail and len(self._failing) >= self._maxfail:
+                self._run.stopped = f"stopping after {self._maxfail} failures"
+        self._junit.add(task.id, record)
+        self._show(task.id, record)
+        return record
+
+    def _show(self, name: str, record: Record) -> None:
+        self._job.add(record)
+        lines = self._progress.add(record)
+        if self.options.verbosity == 0:
+            for line in lines:
+                self._screen.line(line)
+        elif self.options.verbosity > 0:
+            share = 100 * self._progress.done // max(1, self._progress.tests)
+            self._screen.line(f"{name} {record.status.upper()} [{share:3}%]")
+
+    def _take_absences(self, absences: Sequence[Record]) -> None:
+        """Count what is not here: where -m selects it, and nothing is chosen by name, of which it is none."""
+        run, expression = self._run, self._given.markexpr or ""
+        for record in absences if not self._given.keyword else ():
+            devices = {record.device} if record.device else {*DEVICES}
+            kind = "behaves" if record.check else "verifies"
+            if options.selects(expression, {kind, *devices}) and not (run.recorded and run.is_recorded(key_of(record))):
+                self._job.add(run.take(record))
+
+    def _take_broken(self) -> None:
+        """Files that cannot be used, last: each is an error, and the others have run."""
+        run = self._run
+        for path, broken in run.plan.registry.broken.items() if not run.stopped else ():
+            record = build.broken_record(path, broken)
+            if run.recorded and run.is_recorded(key_of(record)):
+                continue
+            taken = run.take(record, time.time())
+            self._junit.add(path, taken)
+            self._show(path, taken)
+
+    def _debug(self, record: Record, exception: BaseException | None) -> None:
+        """Keep what a kernel raised in this process, from the kernel on; with --pdb stop there."""
+        if not isinstance(exception, Exception) or isinstance(exception, Raised):
+            return
+        frames = [frame for frame, _ in traceback.walk_tb(exception.__traceback__)]
+        inside = [of_the_suite(frame.f_code.co_filename) for frame in frames]
+        if not inside or inside[-1]:
+            return
+        last, raised = exception.__traceback__, exception.__traceback__
+        for is_ours in inside:
+            if raised is not None:
+                raised = raised.tb_next
+                last = raised if is_ours else last
+        self._raised[id(record)] = "".join(traceback.format_exception(type(exception), exception, last)).splitlines()
+        if self._given.usepdb:
+            self._screen.line(self._raised[id(record)][-1], "red")
+            pdb.post_mortem(last)
+
+    def _write(self, status: int, seconds: float) -> int:
+        """Write the end of the run, and return the exit status: another one where what was asked for cannot be
+        written."""
+        run, screen = self._run, self._screen
+
+        def finished() -> str:
+            return f"{len(self._ran):,} of {self._progress.tests:,} cases have a verdict"
+
+        compiled = self._compiled + (run.workers.compiled if run.workers is not None else wire.Compiled())
+        summary = Summary(
+            run,
+            screen,
+            finished=finished,
+            raised=lambda record: self._raised.get(id(record), []),
+            compiled=compiled,
+            job=self._job,
+        )
+        summary.write(self.options.verbosity)
+        if not summary.is_reported and status not in (ExitCode.INTERRUPTED, ExitCode.INTERNAL):
+            status = ExitCode.UNUSABLE
+        if run.invalid is not None:
+            screen.line(f"VERDICTS CANNOT BE TRUSTED: {run.invalid}", "red")
+        if self._given.junitxml:
+            try:
+                self._junit.write(Path(self._given.junitxml))
+            except OSError as error:
+                screen.line(f"ERROR: --junitxml {self._given.junitxml}: cannot be written ({error.strerror})", "red")
+                status = ExitCode.UNUSABLE
+        self._last_run.end(self._failing, self._ran)
+        text, color = summary.last_line("-k or -m leaves no case" if self._deselected else "")
+        screen.last(f"{text} ({duration(seconds)})", color)
+        return status
+
+
+def judge(connection: Connection, parent: int, words: tuple[str, ...], cache: str, name: str) -> None:
+    """Serve as one of several processes of a run, which has planned the same tasks from the same words."""
+    interrupts.handle_signals(interrupts.pass_over)  # the run ends it
+    _, _, chosen = read(words)
+    compiled = CompilerCache(Path(cache), name) if cache else None
+    workers = None if chosen.limits is None else Workers(chosen.limits, chosen.workers, compiled=compiled)
+    with ExitStack() as stack:
+        if workers is not None:
+            stack.callback(workers.close)
+        run = Run(chosen, workers)
+        every, _ = tasks(run.plan, workers)
+        serve(connection, parent, run, every)
+
+
+def _units(chosen: Sequence[Task], processes: int, workers: Workers | None) -> list[list[Task]]:
+    """Return tasks that share references and compiled programs: of one problem, and where files take turns in a
+    kernel's process of one implementation. In the order of their first ones; one process takes them as they come."""
+    if processes == 1:
+        return [[*chosen]]
+    crowded = workers is not None and workers.crowded
+    units: defaultdict[tuple[str, str], list[Task]] = defaultdict(list)
+    for task in chosen:
+        whose = task.subject.implementation.name if crowded and isinstance(task.subject, Case) else ""
+        units[whose, task.problem or task.id].append(task)
+    return [*units.values()]
+
+
+def _cache(stack: ExitStack, *, isolated: bool) -> tuple[Path | None, str]:
+    """The folder of what is compiled, which is kept for the next run; or why there is none."""
+    if not isolated:
+        return None, ""
+    try:
+        return stack.enter_context(kept()), ""
+    except OSError as error:
+        return None, f"compilation cache: none, the folder cannot be used ({error.strerror}: {error.filename})"
+
+
+def _count(text: str | None) -> int:
+    """How many processes judge. Raises SelectionError."""
+    if text is None or text == "0":
+        return 1
+    if text in ("auto", "logical"):
+        return os.cpu_count() or 1
+    if not re.fullmatch(r"[1-9]\d{0,4}", text, re.ASCII):
+        raise SelectionError(f"-n {text}: must be a whole number, or auto")
+    return int(text)
+
+
+def _maxfail(text: str | None) -> int:
+    if text is not None and not re.fullmatch(r"\d{1,9}", text, re.ASCII):
+        raise SelectionError(f"--maxfail {text}: must be a whole number")
+    return int(text or 0)
+
+
+def _refuse(why: str) -> int:
+    print(f"conformance run: {why}", file=sys.stderr)
+    return ExitCode.UNUSABLE
+
+
+def _what_to_give() -> str:
+    """What would run without an argument, and what to give instead."""
+    here = [path.stem for path in registry.discover(IMPLS)] + [point.name for point in registry.installed()]
+    return (
+        "give a file, a folder or a name, as in `conformance run acme.py`.\n"
+        f"--all verifies everything that is here: {', '.join(here)};\n"
+        "each is up to 10,000 cases and takes minutes; with --level smoke it is up to 1,600."
+    )
+
+
+def _file(word: str, problems: Sequence[str] | None) -> str:
+    """`acme.py` where `acme` is given and that file is here. Raises SelectionError for what is no implementation: the
+    name of a test, a problem, an operator, a file that is not here."""
+    name, _, one = word.partition("::")
+    if one.startswith("test_"):
+        raise SelectionError(f"{word}: an implementation stands behind ::, not a test; choose with --operator or -k")
+    if Path(name).exists():
+        return word
+    if Path(f"{name}.py").is_file():
+        return f"{name}.py{word.removeprefix(name)}"
+    if " " in word or (problems and FIELD.fullmatch(word)) or any(word == problem.name for problem in PROBLEMS):
+        raise SelectionError(f"{word}: a problem is given with --problem, in quotes: --problem 'n1 c8 h9 w9 k4'")
+    if word in OPERATORS:
+        raise SelectionError(f"{word} is an operator: give --operator {word}")
+    if name.endswith(".py"):
+        here = {path.name.lower(): path.name for path in Path().glob("*.py")}
+        near = difflib.get_close_matches(name.lower(), here, 1)
+        raise SelectionError(f"{name}: no such file" + (f"; did you mean {here[near[0]]}?" if near else ""))
+    return word

@@ -1,0 +1,76 @@
+"""Whether the arithmetic of a process that judges is what verdicts rest on, from the first verdict to the last.
+
+A library that switches on flush-to-zero, or that replaces a function of NumPy, changes references as well as kernels: a
+wrong kernel agrees with a wrong reference, and only seed 0 has goldens.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from conformance.floating_point import mode
+from conformance.implementations.errors import described
+from conformance.inputs.golden import check_known
+from conformance.reporting.table import many
+
+SECONDS = 60.0
+"""Between two computations of known references."""
+
+
+class WrongArithmeticError(Exception):
+    """This process must not pronounce verdicts; `since` is the time of the last good check."""
+
+    def __init__(self, reason: str, since: float) -> None:
+        super().__init__(reason)
+        self.reason, self.since = reason, since
+
+
+@dataclass(frozen=True, slots=True)
+class Invalid:
+    """Why verdicts of a run are invalid, since when, and how many, counted from the last one back in the order of the
+    records."""
+
+    reason: str
+    since: float
+    verdicts: int
+
+    def __str__(self) -> str:
+        return f"{self.reason}. Invalid: {many(self.verdicts, 'verdict')} since the last good check"
+
+
+class Arithmetic:
+    """Checks the process that judges: its floating-point mode after every verdict, before that is published; references
+    of the run's operators that are known before the first one, every minute and at the end."""
+
+    def __init__(self, operators: Collection[str]) -> None:
+        self._operators = operators
+        self._mode_held = self._references_held = self._begin = time.time()
+
+    @property
+    def has_judged(self) -> bool:
+        """Whether this process has come to a verdict, or was about to."""
+        return self._references_held > self._begin
+
+    def require_before(self) -> None:
+        """Check before the first verdict, and now and then. Raises WrongArithmeticError."""
+        if not self.has_judged or time.time() - self._references_held > SECONDS:
+            self.require()
+
+    def require(self) -> None:
+        """Check all of it. Raises WrongArithmeticError."""
+        self.require_mode()
+        try:
+            check_known(self._operators)
+        except Exception as error:  # GoldenError; whatever comes where a function of NumPy has been replaced
+            reason = f"known references are not reproduced: {described(error)}"
+            raise WrongArithmeticError(reason, self._references_held) from None
+        self._references_held = time.time()
+
+    def require_mode(self) -> None:
+        """Check after a verdict. Raises WrongArithmeticError."""
+        if changed := mode():
+            reason = f"the floating-point mode of the process that judges is not the default: {', '.join(changed)}"
+            raise WrongArithmeticError(reason, self._mode_held)
+        self._mode_held = time.time()

@@ -1,0 +1,352 @@
+"""The options of a run: one table of them for every front end, and one way to read and check what was given."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from conformance import storage
+from conformance.dtypes import DECLARABLE, DTYPES
+from conformance.execution.process import SECONDS, Limits
+from conformance.execution.selection import BEHAVIOUR, Selection, SelectionError, require_known, seed_number, split
+from conformance.execution.verify import METHODS
+from conformance.execution.workers import share
+from conformance.implementations.devices import DEVICES, NEURON, Unavailable, neuron_cores, require
+from conformance.inputs import DISTRIBUTIONS
+from conformance.inputs.golden import SEED
+from conformance.operators import OPERATORS, GeometryError
+from conformance.problems import LAYOUTS, LEVELS, PROBLEMS, named
+from conformance.problems.regressions import TableError
+from conformance.problems.regressions import read as read_table
+from conformance.reporting.terminal import DETAILS
+from conformance.resources import IMPLS
+from conformance.results.schema import STATUSES
+from conformance.training.tables import DISTRIBUTION as TRAINING
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "--impl": {"action": "append", "metavar": "NAME|PATH", "help": "only these implementations"},
+    "--variants": {"action": "store_true", "help": "also every declared variant of the implementations"},
+    "--level": {"default": "standard", "metavar": "|".join(LEVELS), "help": "how much to run"},
+    "--programs": {"metavar": "N", "help": "only the first N programs of each operator"},
+    "--problem": {
+        "action": "append",
+        "metavar": "TEXT",
+        "help": "a name, or sizes: 'n1 c8 h9 w9 k4 r3 s3 p1'",
+    },
+    "--problems": {"action": "append", "metavar": "FILE", "help": "also the cases of this regression table"},
+    "--operator": {"action": "append", "metavar": "NAME", "help": "only this operator"},
+    "--dtype": {"action": "append", "metavar": "NAME", "help": "only this dtype"},
+    "--layout": {"action": "append", "metavar": "NAME", "help": "only this layout"},
+    "--distribution": {"action": "append", "metavar": "NAME", "help": "only this input distribution"},
+    "--storage": {"action": "append", "metavar": "TEXT", "help": "only this: x:crop,w:page-end, or contiguous"},
+    "--seed": {"default": str(SEED), "metavar": "N", "help": "draw fresh data (default: the goldens' seed)"},
+    "--method": {"default": "auto", "metavar": "|".join(METHODS), "help": "exact reference or probes, or by cost"},
+    "--timeout": {"metavar": "SECONDS", "help": "longest call of a kernel (default: 60; huge, Neuron: 600)"},
+    "--memory": {"metavar": "GIB", "help": "most memory of a kernel's process (default: its share)"},
+    "--workers": {"metavar": "N", "default": "1", "help": "kernels' processes at once, for each -n (default: 1)"},
+    "--minutes": {"metavar": "N", "help": "stop after so long: what detects most comes first"},
+    "--in-process": {"action": "store_true", "help": "run kernels in the judge's process, for debuggers"},
+    "--first-failure": {"action": "store_true", "help": "run no more of an implementation that has failed"},
+    "--require": {"action": "append", "metavar": "DEVICE", "help": "fail at once if the device is not here"},
+    "--show": {"action": "append", "metavar": "STATUS", "help": f"list the cases of a status, or {DETAILS}"},
+    "--records": {"metavar": "FILE", "help": "write one JSON line per verdict to a new file"},
+    "--resume": {"action": "store_true", "help": "run only what has no verdict in the file of records"},
+    "--overwrite": {"action": "store_true", "help": "replace the file of records, if there is one"},
+    "--report": {"metavar": "DIR", "help": "write a page and a summary in Markdown there"},
+}
+"""What each front end declares, as argparse takes it. Values are checked in `read`, so that errors have one form."""
+
+EVERYDAY = (
+    "--impl", "--level", "--problem", "--operator", "--dtype", "--layout", "--seed", "--show", "--records", "--report",
+)  # fmt: skip
+"""What `conformance run --help` lists; the others are for experts, and `--help-expert` has them too."""
+ONCE = ("--level", "--seed", "--method", "--records", "--report")
+"""Options of one value; on one command line, that is: it may replace what `addopts` of an ini file says."""
+SELECTING = {
+    **{
+        f"--{name}": name
+        for name in ("impl", "problem", "operator", "dtype", "layout", "distribution", "storage", "programs")
+    },
+    **{
+        "-k": "keyword",
+        "-m": "markexpr",
+        "--deselect": "deselect",
+        "--ignore": "ignore",
+        "--ignore-glob": "ignore_glob",
+    },
+    **{"--splits": "splits", "--group": "group"},
+}
+"""Options that choose what is run, with the names under which a front end stores them."""
+
+
+MAX_PROCESSES = 4
+"""For each core. Every process takes the memory of a framework: a thousand end the machine before the first verdict."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What a run is asked for and may take, read and checked.
+
+    level      as it was given: problems that are named run at every level
+    given      each text of --impl -> its names and paths, before a kernel can remove its file
+    limits     what each kernel's process may take; None where kernels run in this one
+    workers    kernels' processes at once
+    patience   seconds from the first verdict on, after which the run stops
+    devices    those that -m or --require name
+    shown      statuses whose cases are listed, and `details`
+    chosen     the options that choose what is run -> their values, for the header of records
+    is_chosen  whether somebody has named problems or single cases: none is run to find out where a kernel fails
+    explains   whether failures are shown with what explains them
+    """
+
+    selection: Selection
+    level: str
+    words: tuple[str, ...]
+    given: dict[str, tuple[tuple[str, ...], tuple[Path, ...]]]
+    impls: Path
+    limits: Limits | None
+    workers: int
+    patience: float | None
+    first_failure: bool
+    devices: tuple[str, ...]
+    shown: frozenset[str]
+    records: str | None
+    resume: bool
+    overwrite: bool
+    report: str | None
+    chosen: dict[str, tuple[str, ...]]
+    is_chosen: bool
+    explains: bool
+    verbosity: int
+
+    @property
+    def in_process(self) -> bool:
+        """Whether kernels run in the judge's process."""
+        return self.limits is None
+
+
+def read(
+    given: Namespace, words: tuple[str, ...], *, program: str, impls: Path, folder: Path, processes: int
+) -> RunOptions:
+    """The options of a command line, which `words` are, typed in `folder`. Raises SelectionError naming the option, the
+    value and the choices.
+
+    `program` is the command that runs a single case again, `impls` where implementations are looked for, `processes`
+    how many of this run have kernels' processes.
+    """
+    for option in ("impl", "records", "report"):
+        if "" in (getattr(given, option), *(given.impl or ())):
+            raise SelectionError(f"--{option} is empty; give a name or a path")
+    for option in ONCE:
+        if sum(str(word).split("=")[0] == option for word in words) > 1:
+            raise SelectionError(f"{option} is given twice; it takes one value")
+    expression = getattr(given, "markexpr", "") or ""
+    names, paths = split(given.impl or ())
+    require_known("--level", [given.level], LEVELS)
+    require_known("--method", [given.method], METHODS)
+    require_known("--show", given.show or (), (*STATUSES, DETAILS))
+    require_known("--require", given.require or (), DEVICES)
+    for device in given.require or ():
+        try:
+            require(device)
+        except Unavailable as absence:
+            raise SelectionError(f"--require {device}: {absence}") from None
+    debugged = getattr(given, "usepdb", False) or getattr(given, "trace", False)
+    # Windows has neither the sockets nor the signals
+    in_process = sys.platform == "win32" or given.in_process or debugged
+    devices = _devices_named(expression, given.require or ())
+    _require_possible(processes, devices)
+    seconds = _seconds(given, devices)
+    problems = [_problem(text) for text in given.problem or ()]
+    # what has 8 bits, of any problem, is asked for
+    dtypes = DTYPES if problems and not given.dtype else _chosen("--dtype", given.dtype, DECLARABLE)
+    selection = Selection(
+        implementations=names,
+        paths=paths,
+        level="full" if problems else given.level,
+        problems=tuple(problems) or PROBLEMS,
+        operators=_chosen("--operator", given.operator, OPERATORS),
+        dtypes=dtypes,
+        layouts=tuple(given.layout or LAYOUTS),  # the plan knows what implementations declare
+        distributions=_chosen("--distribution", given.distribution, (*DISTRIBUTIONS, BEHAVIOUR, TRAINING)),
+        seed=seed_number(given.seed),
+        method=given.method,
+        storages=tuple(_storage(text) for text in given.storage or ()),
+        regressions=tuple(rows for file in given.problems or () for rows in _regressions(folder, file)),
+        programs=None if given.programs is None else _whole("--programs", given.programs),
+        variants=given.variants,
+        required=tuple(given.require or ()),
+        devices=devices_selected(expression),
+        seconds=SECONDS if in_process else seconds,
+        program=program,
+    )
+    if not impls.exists() and not paths:
+        raise SelectionError(f"impls = {impls}: no such file or folder; set it in the ini file, or give --impl=FILE")
+    if given.resume and given.overwrite:
+        raise SelectionError("--resume and --overwrite: give one of them")
+    if (given.resume or given.overwrite) and given.records is None and given.report is None:
+        raise SelectionError(f"--{'resume' if given.resume else 'overwrite'}: give the file, --records=FILE")
+    workers = _whole("--workers", given.workers)
+    memory = _number("--memory", given.memory, 0.1, share(processes) / 2**30)
+    shown = getattr(given, "capture", "no") == "no"
+    limits = None if in_process else Limits(seconds, int(memory * 2**30 / workers), shown=shown)
+    values = ((option, getattr(given, name, None)) for option, name in SELECTING.items())
+    by_name = any(getattr(given, name, None) for name in ("problem", "keyword", "deselect", "lf", "benchmark_only"))
+    return RunOptions(
+        selection=selection,
+        level=given.level,
+        words=words,
+        given={text: split([text]) for text in given.impl or ()},
+        impls=impls,
+        limits=limits,
+        workers=workers,
+        patience=_patience(given.minutes),
+        first_failure=given.first_failure,
+        devices=devices,
+        shown=frozenset(given.show or ()),
+        records=given.records,
+        resume=given.resume,
+        overwrite=given.overwrite,
+        report=given.report,
+        chosen={
+            option: (str(value),) if isinstance(value, (str, int)) else tuple(map(str, value))
+            for option, value in values
+            if value
+        },
+        is_chosen=by_name,
+        explains=getattr(given, "tbstyle", "") != "no",
+        verbosity=getattr(given, "verbose", 0) or 0,
+    )
+
+
+def _require_possible(count: int, devices: Collection[str]) -> None:
+    """Raises SelectionError where the machine cannot hold so many processes."""
+    cores = os.cpu_count() or 1
+    if count > (most := MAX_PROCESSES * cores):
+        raise SelectionError(f"-n {count}: with {cores} cores, {most} processes at most; -n auto: one a core")
+    most = neuron_cores()
+    if most and count > most and NEURON.keys() & set(devices):
+        owned = f"{most} NeuronCores, each of which belongs to one process"
+        raise SelectionError(f"-n {count}: this machine has {owned}; -n {most} at most")
+
+
+def _chosen(option: str, given: Iterable[str] | None, choices: Iterable[str]) -> tuple[str, ...]:
+    values = tuple(given or ())
+    require_known(option, values, choices)
+    return values or tuple(choices)
+
+
+def _problem(text: str) -> Any:
+    try:
+        return named(text)
+    except GeometryError as error:
+        raise SelectionError(f"--problem {text!r}: {error}") from None
+
+
+def _storage(text: str) -> str:
+    try:
+        return storage.written(storage.parse(text))
+    except storage.StorageError as error:
+        raise SelectionError(f"--storage {error}") from None
+
+
+def _regressions(folder: Path, file: str) -> Iterable[Any]:
+    try:
+        return read_table(folder / file)
+    except OSError as error:
+        raise SelectionError(f"--problems {file}: cannot be read ({error.strerror})") from None
+    except TableError as error:
+        raise SelectionError(f"--problems {error}") from None
+
+
+def _whole(option: str, text: str) -> int:
+    if not re.fullmatch(r"[1-9]\d{0,8}", text, re.ASCII):
+        raise SelectionError(f"{option} {text}: must be a whole number from 1")
+    return int(text)
+
+
+def _number(option: str, text: str | None, least: float, usual: float) -> float:
+    try:
+        number = usual if text is None else float(text)
+    except ValueError:
+        number = -1.0
+    if not least <= number <= 1e6:
+        raise SelectionError(f"{option} {text}: must be a number, at least {least:g}")
+    return number
+
+
+def _patience(minutes: str | None) -> float | None:
+    """Seconds that the run may take."""
+    try:
+        seconds = None if minutes is None else 60 * float(minutes)
+    except ValueError:
+        seconds = -1.0
+    if seconds is not None and not 0 < seconds < 1e8:
+        raise SelectionError(f"--minutes {minutes}: must be a number above 0")
+    return seconds
+
+
+def _seconds(given: Namespace, devices: Collection[str]) -> float:
+    """That a call may take."""
+    is_long = given.level == "huge" or NEURON.keys() & set(devices)
+    return _number("--timeout", given.timeout, 0.1, 600 if is_long else SECONDS)
+
+
+def folder_of(path: str) -> Path:
+    """Where implementations are looked for, unless a setting says otherwise."""
+    return Path(path) if path else IMPLS
+
+
+def require_markers(expression: str, known: Collection[str]) -> None:
+    """Raises SelectionError for a word of -m that is no marker: it would select nothing, and a typo end in an empty
+    run."""
+    for word in re.findall(r"\w+", expression):
+        if word not in known and word not in ("and", "or", "not", "True", "False"):
+            require_known("-m", [word], DEVICES)
+
+
+def _devices_named(expression: str, required: Iterable[str]) -> tuple[str, ...]:
+    """Devices that -m or --require name."""
+    words = re.findall(r"\w+", expression)
+    return tuple(dict.fromkeys([*(word for word in words if word in DEVICES), *required]))
+
+
+def devices_selected(expression: str) -> tuple[str, ...]:
+    """Devices of which -m can select a case, whatever other markers it has: planning the cases of all others, which
+    would be deselected, took four fifths of a collection. What cannot be read selects all."""
+    try:
+        asked = _read(expression)
+    except SyntaxError:
+        return tuple(DEVICES)
+    return tuple(device for device in DEVICES if _selects(asked, (device,), DEVICES.__contains__) is not False)
+
+
+def selects(expression: str, markers: Collection[str]) -> bool:
+    """Whether -m selects what has these markers. Raises SyntaxError."""
+    return _selects(_read(expression), markers, lambda name: True) is not False
+
+
+def _read(expression: str) -> ast.expr:
+    return ast.parse(expression or "True", mode="eval").body
+
+
+def _selects(asked: ast.expr, markers: Collection[str], is_known: Callable[[str], bool]) -> bool | None:
+    """Whether an expression selects what has these markers; None where that depends on others than the known ones."""
+    match asked:
+        case ast.Name(id) if is_known(id):
+            return id in markers
+        case ast.UnaryOp(ast.Not(), operand):
+            inner = _selects(operand, markers, is_known)
+            return None if inner is None else not inner
+        case ast.BoolOp(op, values):
+            every = [_selects(value, markers, is_known) for value in values]
+            decisive = isinstance(op, ast.Or)
+            return decisive if decisive in every else None if None in every else not decisive
+    return None

@@ -1,0 +1,300 @@
+"""Who carries out the tasks of a run: this process, or several of this machine, behind one small protocol."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from conformance.engine.arithmetic import Arithmetic, WrongArithmeticError
+from conformance.engine.perform import Performed, perform
+from conformance.engine.run import Run
+from conformance.engine.tasks import Task
+from conformance.results.schema import AnyRecord, Record
+from conformance.results.writing import encode
+from conformance.worker import wire
+
+PATIENCE = 10.0
+"""Seconds that a process has to end by itself."""
+PR_SET_PDEATHSIG = 1
+"""From <linux/prctl.h>."""
+
+Wanted = Callable[[Task], bool]
+
+
+class Begun(NamedTuple):
+    """A task is being carried out."""
+
+    task: Task
+
+
+class Done(NamedTuple):
+    """A task has its record, and perhaps a case that its check has verified beside its own. `exception` is what a
+    kernel raised in this process."""
+
+    task: Task
+    start: float
+    """Of its call, in seconds since the epoch."""
+    record: Record
+    beside: Record | None = None
+    exception: BaseException | None = None
+
+
+class Died(NamedTuple):
+    """The process that carried out a task has ended, whose verdict is lost."""
+
+    task: Task
+    reason: str
+
+
+Event = Begun | Done | Died
+
+
+class Pool(Protocol):
+    """Carries out units: tasks that share references and compiled programs, which one process has one after another.
+    What is not `wanted` any more when its turn comes is left out. Raises WrongArithmeticError where a process must not
+    pronounce verdicts."""
+
+    compiled: wire.Compiled
+    """What its processes have compiled for kernels, as far as it is known."""
+
+    def run(self, units: Sequence[Sequence[Task]], wanted: Wanted) -> Iterator[Event]: ...
+
+    def close(self) -> None: ...
+
+
+class Judge:
+    """One process that carries out tasks, and whether its arithmetic can be trusted."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._arithmetic = Arithmetic(run.selection.operators)
+
+    def answer(self, task: Task) -> tuple[float, Performed]:
+        """Carry out a task. Raises WrongArithmeticError."""
+        self._arithmetic.require_before()
+        start = time.time()
+        performed = perform(task, self._run.workers, self._run.claims)
+        self._arithmetic.require_mode()
+        return start, performed
+
+    def end(self) -> None:
+        """Check once more, for the last verdicts. Raises WrongArithmeticError."""
+        if self._arithmetic.has_judged:
+            self._arithmetic.require()
+
+
+class Here:
+    """This process, one task after another."""
+
+    compiled = wire.Compiled()
+
+    def __init__(self, run: Run) -> None:
+        self._judge = Judge(run)
+
+    def run(self, units: Sequence[Sequence[Task]], wanted: Wanted) -> Iterator[Event]:
+        """Carry out all tasks, in the order of their units."""
+        for unit in units:
+            for task in unit:
+                if wanted(task):
+                    yield Begun(task)
+                    start, performed = self._judge.answer(task)
+                    exception = performed.verdict.exception
+                    yield Done(task, start, performed.record, performed.beside, exception)
+        self._judge.end()
+
+    def close(self) -> None:
+        """Nothing is left to end."""
+
+
+class Processes:
+    """Several processes of this machine, each of which plans the same tasks and has a kernel's process of its own.
+
+    One that is killed costs the task that it was carrying out: another takes its place. `target` is what serves there:
+    a function of a connection, the number of this process, and the `arguments` of a judge's name.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        count: int,
+        target: Callable[..., None],
+        arguments: Callable[[str], tuple[Any, ...]],
+    ) -> None:
+        self.compiled = wire.Compiled()
+        self._numbers = {id(task): number for number, task in enumerate(tasks)}
+        self._count, self._target, self._arguments = count, target, arguments
+        self._context = multiprocessing.get_context("spawn")
+        self._names = (f"judge{number}" for number in range(10**9))
+        self._judges: list[_Remote] = []
+
+    def run(self, units: Sequence[Sequence[Task]], wanted: Wanted) -> Iterator[Event]:
+        """Hand each idle process the next unit, in their order, and yield what they say as it comes."""
+        waiting = deque(deque(unit) for unit in units)
+        while True:
+            self._judges = [judge for judge in self._judges if not judge.is_over]
+            while len(self._judges) < min(self._count, len(self._judges) + len(waiting)):
+                arguments = self._arguments(next(self._names))
+                self._judges.append(_Remote(self._context, self._target, arguments))
+            for judge in self._judges:
+                if judge.is_ready and judge.task is None:
+                    yield from self._hand(judge, waiting, wanted)
+            if not waiting and not any(judge.task or judge.unit for judge in self._judges):
+                break
+            for judge in self._heard():
+                yield from self._said(judge, waiting)
+        for judge in self._judges:
+            self.compiled += judge.end()
+        self._judges = []
+
+    def _hand(self, judge: _Remote, waiting: deque[deque[Task]], wanted: Wanted) -> Iterator[Begun]:
+        """Hand a process the next task that is wanted: of its unit, or of the next one."""
+        while judge.unit or waiting:
+            judge.unit = judge.unit or waiting.popleft()
+            task = judge.unit.popleft()
+            if wanted(task):
+                judge.begin(task, self._numbers[id(task)])
+                yield Begun(task)
+                return
+
+    def _heard(self) -> list[_Remote]:
+        """Wait until a process has said something, or has ended."""
+        ready = {id(place) for place in wait([judge.connection for judge in self._judges])}  # which its end makes ready
+        return [judge for judge in self._judges if id(judge.connection) in ready]
+
+    def _said(self, judge: _Remote, waiting: deque[deque[Task]]) -> Iterator[Event]:
+        try:
+            kind, *told = judge.connection.recv()
+        except (EOFError, OSError):
+            task, rest = judge.task, judge.unit
+            judge.is_over = True
+            judge.process.join(PATIENCE)
+            if rest:
+                waiting.appendleft(rest)
+            if task is None and not judge.is_ready:
+                raise JudgeError(f"a process of the run has ended while it planned: {_ending(judge.process)}") from None
+            if task is not None:
+                yield Died(task, f"the process that judged it {_ending(judge.process)}")
+            return
+        if kind == "ready":
+            judge.is_ready = True
+        elif kind == "untrusted":
+            raise WrongArithmeticError(*told)
+        elif kind == "refused":
+            raise JudgeError(told[0])
+        elif kind == "done" and judge.task is not None:
+            start, record, beside = told
+            task, judge.task = judge.task, None
+            yield Done(task, start, _decode(record), _decode(beside) if beside else None)
+
+    def close(self) -> None:
+        """End all processes at once, in the middle of a task as well."""
+        for judge in self._judges:
+            judge.process.kill()
+        for judge in self._judges:
+            judge.process.join(PATIENCE)
+        self._judges = []
+
+
+class JudgeError(Exception):
+    """A process of the run cannot judge; the message says why."""
+
+
+class _Remote:
+    """A process that judges, as the run sees it."""
+
+    def __init__(self, context: Any, target: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        self.connection, other = context.Pipe()
+        self.process = context.Process(target=target, args=(other, os.getpid(), *arguments))
+        self.process.start()
+        other.close()
+        self.is_ready = self.is_over = False
+        self.task: Task | None = None
+        self.unit: deque[Task] = deque()
+
+    def begin(self, task: Task, number: int) -> None:
+        """Tell it what to carry out; whether it still lives is seen when it is waited for."""
+        self.task = task
+        with suppress(OSError):
+            self.connection.send((number, task.key))
+
+    def end(self) -> wire.Compiled:
+        """Let it end, and return what it has compiled. Raises WrongArithmeticError."""
+        compiled = wire.Compiled()
+        if not self.is_ready:
+            self.process.kill()
+        with suppress(EOFError, OSError):
+            self.connection.send(None)
+            while True:
+                kind, *told = self.connection.recv()
+                if kind == "untrusted":
+                    raise WrongArithmeticError(*told)
+                if kind == "compiled":
+                    compiled = msgspec.convert(told[0], wire.Compiled)
+        self.process.join(PATIENCE)
+        self.process.kill()
+        return compiled
+
+
+def serve(connection: Connection, parent: int, run: Run, tasks: Sequence[Task]) -> None:
+    """Carry out tasks by their numbers until there are no more. The end of `parent` is the end of this process."""
+    end_with(parent)
+    judge = Judge(run)
+    connection.send(("ready",))
+    try:
+        while (asked := connection.recv()) is not None:
+            number, key = asked
+            task = tasks[number] if number < len(tasks) else None
+            if task is None or task.key != key:
+                connection.send(
+                    ("refused", "a process of the run has planned other tasks: a file was changed; run again")
+                )
+                return
+            start, performed = judge.answer(task)
+            beside = encode(performed.beside) if performed.beside else None
+            connection.send(("done", start, encode(performed.record), beside))
+        judge.end()
+        compiled = run.workers.compiled if run.workers is not None else wire.Compiled()
+        connection.send(("compiled", msgspec.to_builtins(compiled)))
+    except WrongArithmeticError as error:
+        connection.send(("untrusted", error.reason, error.since))
+    except (EOFError, OSError):
+        return  # nobody listens any more
+
+
+def share_cores(count: int) -> None:
+    """Share the cores among the processes of a run, for libraries that take them all otherwise."""
+    share = str(max(1, (os.cpu_count() or 1) // count))
+    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
+        os.environ.setdefault(variable, share)
+
+
+def end_with(parent: int) -> None:
+    """End this process when its parent is killed, in the middle of a kernel too. Elsewhere than on Linux it ends when
+    the kernel returns, and nobody listens."""
+    if sys.platform != "linux":
+        return
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # killed before this was called
+        os._exit(1)
+
+
+_decode = msgspec.json.Decoder(AnyRecord).decode
+
+
+def _ending(process: Any) -> str:
+    code = process.exitcode
+    if code is not None and code < 0:
+        with suppress(ValueError):
+            return f"was ended by {signal.Signals(-code).name}"
+    return f"exited with status {code}"

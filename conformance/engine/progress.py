@@ -1,0 +1,85 @@
+"""How far a run is, and what a user should know before its end.
+
+No time that is left: problems grow and checks come last, so that the pace until then was wrong by more than a factor of
+two at 51 of 114 places of six runs, and a hundredfold in one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from conformance.engine.tasks import Task
+from conformance.execution.case import Case
+from conformance.explaining import explaining
+from conformance.failure import without_numbers
+from conformance.reporting.failures import signature
+from conformance.reporting.groups import described
+from conformance.results.schema import Record
+
+FEW = 8
+"""Cases of an implementation that end alike, after which that is said; as many crashes end its part of the run."""
+
+
+class Progress:
+    """Counts verdicts, and says what is worth a line while the others run. `tests` is how many there are, 0 where that
+    is not known."""
+
+    def __init__(self) -> None:
+        self.tests = self.done = self.failed = 0
+        self._same: dict[str, tuple[tuple[str, ...], int]] = {}
+        """Implementation -> how all its cases have ended so far, empty where that differs, and how many these are."""
+        self._now = ""
+
+    def begin(self, task: Task) -> None:
+        """Note what is being verified."""
+        case, self._now = task.subject, ""
+        if isinstance(case, Case):
+            self._now = f", now {case.operator.name} {case.problem.geometry.descriptor} {task.check}".rstrip()
+
+    def add(self, record: Record) -> list[str]:
+        """Count a verdict, and return lines on it: on the first that fails, and on what ends every case alike."""
+        self.done += 1
+        is_wrong = record.status in ("fail", "error")
+        self.failed += is_wrong
+        lines: list[str] = []
+        with explaining(f"{record.implementation} {record.operator}", lambda line, _: lines.append(line)):
+            if is_wrong and self.failed == 1 and record.operator:  # a file that cannot be used comes last
+                lines += first_failure(record)
+            lines += self._always(record)
+        return lines
+
+    def _always(self, record: Record) -> Iterator[str]:
+        """What every case of an implementation has ended in, once: its device may not be here, and a run takes
+        minutes."""
+        how: tuple[str, ...] = ("refused", without_numbers(record.headline)) if record.refused else ()
+        if record.status == "error":
+            how = signature(record)
+        first, cases = self._same.get(record.implementation, (how, 0))
+        self._same[record.implementation] = (how if how == first else (), cases + 1)
+        if how and how == first and cases + 1 == FEW:
+            refused = "refused when called: " * record.refused
+            yield f"{record.implementation}: in each of its first {FEW} cases: {refused}{record.headline}"
+
+    def text(self, seconds: float) -> str:
+        """Return how many tests are done, how many of them failed, and what is being verified."""
+        return f"{self.counts}, {duration(seconds)}{self._now}"
+
+    @property
+    def counts(self) -> str:
+        """Tests done, and how many of them failed."""
+        of = f"/{self.tests:,}" if self.tests else " done"
+        return f"{self.done:,}{of}" + (f", {self.failed:,} failed" if self.failed else "")
+
+
+def first_failure(record: Record) -> Iterator[str]:
+    """Say a failure in two lines: the problem once, which is as large as they come, and no contract."""
+    what = record.headline.partition(" (contract: ")[0]
+    yield f"{record.status.upper()} {record.implementation} {record.operator}: {what}"
+    yield f"reproduce: {record.command}" if record.command else f"case: {described(record)}"
+
+
+def duration(seconds: float) -> str:
+    """Say a duration in the two largest units."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"

@@ -1,0 +1,347 @@
+"""One run, whatever front end shows it: its plan, its records, what it has come to, and its exit status."""
+
+from __future__ import annotations
+
+import math
+import time
+import traceback
+from collections import Counter
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from msgspec import structs
+
+from conformance.diagnosis.where import WorkLeft
+from conformance.engine.arithmetic import Invalid, WrongArithmeticError
+from conformance.engine.options import RunOptions
+from conformance.engine.tasks import Key, key_of
+from conformance.execution.case import Case, Claim
+from conformance.execution.plan import Plan
+from conformance.execution.selection import SelectionError
+from conformance.execution.verify import verify
+from conformance.execution.workers import Workers, printed
+from conformance.exit_codes import ExitCode
+from conformance.failure import Failure
+from conformance.implementations import registry
+from conformance.implementations.devices import Unavailable
+from conformance.implementations.implementation import Implementation, ImplementationError
+from conformance.operators import OPERATORS, takes
+from conformance.problems import Problem, Variant
+from conformance.problems.table import DECIDING
+from conformance.reporting import modules, report_command
+from conformance.reporting.claims_report import Compared
+from conformance.reporting.evidence import RunEvidence, Verified
+from conformance.reporting.failures import is_deciding, is_not_run
+from conformance.reporting.groups import Group, described, group
+from conformance.reporting.kernel_verdicts import KernelVerdict, kernel_verdicts
+from conformance.reporting.tally import Tally
+from conformance.results import build, claims_file
+from conformance.results.reading import RecordError, earlier, read, shown
+from conformance.results.schema import Attempt, CaseRecord, CheckRecord, Record, TrainingRecord
+from conformance.results.writing import Records, RecordsError, require_creatable
+
+MAX_WHOLE = 3
+"""Groups of an implementation whose smallest case is shown with all that is known of it."""
+NOTHING = "NOTHING WAS VERIFIED"
+
+
+class Run:
+    """Takes the verdicts of a run: writes, counts, and keeps what its end needs. A front end plans with it, carries out
+    the tasks, here or elsewhere, and hands every record to `take`.
+
+    `counts` is false of a process that only verifies, whose records another one takes. Raises SelectionError where what
+    is asked for cannot be run.
+    """
+
+    def __init__(self, options: RunOptions, workers: Workers | None, command: Sequence[str] = ()) -> None:
+        self.options, self.selection, self.workers = options, options.selection, workers
+        self.claims = _claims(options)
+        self.tally, self.compared = Tally(), Compared(self.claims)
+        self.records: Records | None = None
+        self.recorded = Counter[Key]()
+        """What has a record already, as often as it has one."""
+        self.failed: list[Record] = []
+        self.tables: list[Record] = []
+        """Those that have a row in a table of their own: memory, training."""
+        self.listed: list[Record] = []
+        """Those whose cases are to be listed."""
+        self.own: list[Record] = []
+        """Of the problems that torch modules are made for."""
+        self.deciding = Counter[str]()
+        """Implementation -> cases that were run to find out where it fails."""
+        self.unexplained: list[str] = []
+        """Lines on what could not be explained, which changes no verdict."""
+        self.evidence = RunEvidence(tell=self._tell)
+        self.groups: list[Group] = []
+        self.verdicts: list[KernelVerdict] = []
+        """Of the failures, and of the kernels, when the run has ended."""
+        self.stopped = ""
+        """Why the run ended before all of it was verified; empty where it did not."""
+        self.invalid: Invalid | None = None
+        self.unwritable = ""
+        """Why the records have no end."""
+        self._starts: list[float] = []
+        """When the calls began whose verdicts are counted."""
+        self._end = math.inf
+        self._plan: Plan | None = None
+        self._sources: dict[str, str] = {}
+        """Implementation -> the source that its first pass names."""
+        self._first: dict[tuple[str, ...], CaseRecord] = {}
+        """Problem, dtype, layout and storage of an implementation -> its first case that passed, or was refused when
+        the kernel was called."""
+        if command:
+            self._open(command)
+
+    @property
+    def plan(self) -> Plan:
+        """Loaded when first needed: the controller of a parallel run of pytest usually never needs it."""
+        if self._plan is None:
+            self._plan = Plan(self.selection, self.options.impls, self.claims, self.workers or registry)
+        return self._plan
+
+    def _open(self, command: Sequence[str]) -> None:
+        """Open the file of records: the one that is named, or one beside the report that is made from it. Whether a
+        report can be made is known before minutes are spent on what belongs in it.
+
+        The report's own file is replaced, if the run that wrote it came to its end.
+        """
+        options = self.options
+        if options.records is None and options.report is None:
+            return
+        if options.report is not None:
+            try:
+                report_command.require()
+                require_creatable(Path(options.report) / "index.html")
+            except Unavailable as absence:
+                raise SelectionError(f"--report: {absence}") from None
+            except OSError as error:
+                raise SelectionError(f"--report {options.report}: cannot be written ({error.strerror})") from None
+        path = Path(options.records or Path(options.report or "") / "records.jsonl")
+        header = build.header(command, options.level, self.selection.seed, self.selection.method, options.chosen)
+        overwrite = options.overwrite or (options.records is None and _is_whole(path))
+        try:
+            self.records = Records(path, header, resume=options.resume, overwrite=overwrite)
+        except (OSError, RecordsError) as error:
+            raise unwritable(path, error) from None
+        self.recorded = Counter(map(key_of, self.records.earlier.records))
+
+    def resume(self) -> None:
+        """Count what the file of records has. Raises SelectionError where an implementation is not the one that these
+        records are about."""
+        if self.records is None or not self.records.earlier.records:
+            return
+        known = self.plan.registry.implementations
+        for record in self.records.earlier.records:
+            name = record.implementation
+            if isinstance(record, Attempt) and (name not in known or known[name].source != record.source):
+                what = "was changed since" if name in known else "is not here"
+                raise SelectionError(
+                    f"--records {self.records.path}: cannot be resumed: {shown(name)} {what}; begin again with "
+                    "--overwrite"
+                )
+        for record in self.records.earlier.records:
+            self._count(self._refused_or_not(record))
+
+    def is_recorded(self, key: Key) -> bool:
+        """Whether a record of this key is there; of two with one key, and one record, one is left."""
+        self.recorded[key] -= 1
+        return self.recorded[key] >= 0
+
+    def take(self, record: Record, start: float | None = None, *, claimed: bool = True) -> Record:
+        """Write and count a record, and return it as it was counted; `start` is the time of its call. Sets `stopped`
+        when the run's time is up. Of benchmarks nothing is `claimed`. Raises SelectionError where it cannot be
+        written."""
+        patience = self.options.patience
+        if patience is not None and start is not None:
+            # from the first verdict on: loading frameworks is no part of it
+            self._end = min(self._end, time.monotonic() + patience)
+            if time.monotonic() > self._end:
+                self.stopped = f"stopped after {patience / 60:g} minutes (--minutes)"
+        if start is not None:
+            self._starts.append(start)
+        record = structs.replace(record, run_level=self.options.level, in_process=self.options.in_process)
+        record = self._refused_or_not(self._of_one_source(record))
+        if self.records is not None:
+            try:
+                self.records.write(record)
+            except (OSError, RecordsError) as error:
+                raise unwritable(self.records.path, error) from None
+        self._count(record, claimed=claimed)
+        return record
+
+    def distrust(self, error: WrongArithmeticError) -> None:
+        """Note that verdicts are invalid since the last good check of the arithmetic."""
+        first = next((number for number, start in enumerate(self._starts) if start >= error.since), len(self._starts))
+        self.invalid = Invalid(error.reason, error.since, len(self._starts) - first)
+
+    def _count(self, record: Record, *, claimed: bool = True) -> None:
+        self.tally.add(record)
+        if claimed:
+            self.compared.add(record)
+        if isinstance(record, (CheckRecord, TrainingRecord)):
+            self.tables.append(record)
+        if record.status in self.options.shown:
+            self.listed.append(record)
+        if record.status in ("fail", "error"):
+            self.failed.append(record)
+        if modules.is_own(record):
+            self.own.append(record)
+        with self.evidence.explaining(f"{record.implementation} {described(record)}"):
+            self.evidence.add(record)
+        self.deciding[record.implementation] += is_deciding(record)
+
+    def _of_one_source(self, record: Record) -> Record:
+        """The record; an error where it passes and another process has loaded another source: one of them was changed
+        during the run."""
+        if record.status != "pass" or self._sources.setdefault(record.implementation, record.source) == record.source:
+            return record
+        why = "its source was changed during the run: other records of the run are of another one; run again"
+        return structs.replace(record, status="error", reason=why, failure=Failure(kind="source", message=why))
+
+    def _refused_or_not(self, record: Record) -> Record:
+        """The record; a failure where it says that the kernel computes a problem, and an earlier one that it refuses
+        other values of it, or the reverse: whichever process, or part of a resumed run, has made them."""
+        if not isinstance(record, CaseRecord) or not (record.refused or record.status == "pass"):
+            return record
+        where = record.descriptor, record.dtype, record.layout, record.storage
+        first = self._first.setdefault((record.implementation, record.operator, *where), record)
+        if first.refused == record.refused or record.status not in ("pass", "unsupported"):
+            return record
+        refused, computed = (record, first) if record.refused else (first, record)
+        first_line = f"refuses these values, and computes others of the problem: {refused.headline}"
+        why = (
+            f"refuses these values, and computes others of the problem: {refused.reason}\n"
+            f"refused: distribution {refused.distribution}; computed: distribution {computed.distribution}"
+        )
+        failure = Failure(kind="refusal", message=first_line)
+        return structs.replace(record, status="fail", refused=False, reason=why, failure=failure)
+
+    def _tell(self, line: str, error: Exception) -> None:
+        """Keep what is to be reported: in one line, with -v with its traceback."""
+        self.unexplained.append(line)
+        if self.options.verbosity > 0:
+            self.unexplained += "".join(traceback.format_exception(error)).splitlines()
+
+    def decide(self) -> None:
+        """Run problems that decide where the kernels fail whose failures are shown whole. Not where kernels run in this
+        process, where they compile for each shape, of a run that was cut short, or where somebody has chosen what is
+        run."""
+        if self.workers is None or self.stopped or self.options.is_chosen or not self.options.explains:
+            return
+        for name, groups in groupby(group(self.failed, self.evidence), key=lambda group: group.implementation):
+            implementation = self.plan.registry.implementations.get(name)
+            if implementation is not None and not implementation.compiles_per_shape:
+                for each in [*groups][:MAX_WHOLE]:
+                    self.evidence.decide(each.records, self._verifier(implementation, each.smallest.operator))
+
+    def _verifier(self, implementation: Implementation, operator: str) -> Verified:
+        """Return what verifies problems, as far as the work that there is for a group of failures covers them."""
+        workers, work, selection = self.workers, WorkLeft(), self.selection
+        assert workers is not None
+
+        def verified(geometry: Any, variant: Variant) -> Record | None:
+            if not (takes(operator, geometry) and variant.suits(operator, geometry)):
+                return None
+            try:
+                if not implementation.supports(operator, geometry, variant.dtype, variant.layout):
+                    return None
+            except ImplementationError:  # it has crashed too often to be asked
+                return None
+            if not work.covers(geometry):
+                return None
+            problem = Problem(DECIDING + geometry.descriptor.replace(" ", "_"), geometry, "standard", (variant,))
+            program = self.plan.program(implementation)
+            case = Case(
+                implementation, OPERATORS[operator], problem, variant, selection.seed, selection.method, program
+            )
+            verdict = verify(case)
+            workers.conclude(implementation, verdict)
+            record: Record = build.record(case, verdict)
+            if record.status in ("fail", "error"):
+                record = structs.replace(record, printed=printed(implementation))
+            if is_not_run(record):
+                return None
+            return record if record.status in ("unsupported", "unavailable") else self.take(record)
+
+        return verified
+
+    def conclude(self) -> None:
+        """Group the failures, and come to a verdict on each kernel."""
+        self.groups = group(self.failed, self.evidence)
+        self.verdicts = kernel_verdicts(self.tally, self.groups, self.evidence)
+
+    def idle(self, *, is_part: bool = False) -> dict[str, str]:
+        """Files, folders and names that were given and of which nothing was verified -> that, with what is missing. Not
+        what other options leave out, nor, in a part of a run, what may be in another one."""
+        found = {}
+        for text, given in () if self.stopped else self.options.given.items():
+            names = self.plan.given(*given) & {name for name, _ in self.tally.cells}
+            lacks = [f": {why}" for name, why in self.tally.absent.items() if name in names][:1]
+            if names and not self.tally.speaks_of(names) and (lacks or not is_part):
+                found[text] = "".join((f"{NOTHING} of {text}", *lacks))
+        return found
+
+    def nothing(self, *, is_part: bool = False) -> list[str]:
+        """That nothing was verified, or nothing of something that was given."""
+        return [*self.idle(is_part=is_part).values()] or [NOTHING] * (not self.tally.verified)
+
+    def status(self, *, is_asked: bool, is_part: bool = False) -> ExitCode:
+        """The exit status of a run that has come to its end; one in which nothing was verified does not end well, if it
+        `is_asked` to verify something."""
+        totals = self.tally.totals
+        if totals["fail"] or totals["error"]:
+            return ExitCode.BAD
+        if any(not self.tally.verified_on(device) for device in self.selection.required):
+            return ExitCode.BAD
+        if self.tally.verified:
+            # also where all of it was before this run, which had nothing left
+            return ExitCode.NOTHING if self.idle(is_part=is_part) else ExitCode.GOOD
+        return ExitCode.NOTHING if is_asked or self.options.given else ExitCode.GOOD
+
+    def end(self, status: int) -> int:
+        """End the file of records, and return the exit status: another one where it cannot be written."""
+        if self.invalid is not None:
+            status = ExitCode.INTERNAL
+        if self.records is None:
+            return status
+        try:
+            self.records.end(status, bool(self.stopped), 0 if self.invalid is None else self.invalid.verdicts)
+        except (OSError, RecordsError) as error:
+            if status != ExitCode.UNUSABLE:  # else it has been said
+                self.unwritable = str(unwritable(self.records.path, error))
+                status = ExitCode.UNUSABLE if self.invalid is None else status
+        return status
+
+
+def unwritable(path: Path, error: OSError | RecordsError) -> SelectionError:
+    """What ends a run whose records cannot be written."""
+    reason = f"cannot be written ({error.strerror})" if isinstance(error, OSError) else str(error)
+    return SelectionError(f"--records {path}: {reason}")
+
+
+def recorded(path: Path, size: int) -> Counter[Key]:
+    """What had a record in the first `size` bytes of a file: all processes must plan the same tasks, also one that
+    replaces another in the middle of the run."""
+    with path.open("rb") as file:
+        return Counter(map(key_of, earlier(file.read(size)).records))
+
+
+def _claims(options: RunOptions) -> dict[str, Claim]:
+    """What is claimed beside the files given, and in the folder where implementations are looked for."""
+    selection = options.selection
+    found = claims_file.sources(options.impls) if selection.implementations or not selection.paths else ()
+    try:
+        return claims_file.load([*selection.paths, *found])
+    except claims_file.ClaimsError as error:
+        raise SelectionError(str(error)) from None
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        for run in read(path):
+            run.require_whole()
+    except RecordError:
+        return False
+    return True

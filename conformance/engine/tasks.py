@@ -1,0 +1,163 @@
+"""What a run verifies, one thing after another: the demands of the suites made into tasks, and their order."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from conformance.checks import CHECKS
+from conformance.checks.behaviour import BEHAVIOUR
+from conformance.checks.behaviour_demand import dense, grouped
+from conformance.checks.state import STATE, calls_are_right_later
+from conformance.execution.case import Absence, Case
+from conformance.execution.plan import Plan
+from conformance.execution.required import Demand, Predicate, VerificationDemand
+from conformance.execution.status import Verdict
+from conformance.execution.workers import Workers
+from conformance.implementations.devices import DEVICES
+from conformance.operators import OPERATORS
+from conformance.results import build
+from conformance.results.schema import SCHEMA, Record, TrainingRecord, TrainingRun
+from conformance.training.tables import DISTRIBUTION as TRAINING
+from conformance.training.tables import OPERATOR as TRAINING_OPERATOR
+from conformance.training.training_demand import Training, TrainingDemand
+
+VERIFIED: dict[str, tuple[str, Predicate | None]] = {
+    **{operator: (operator, dense) for operator, its in OPERATORS.items() if its.family == "conv"},
+    **{
+        f"grouped_{operator}": (operator, grouped)
+        for operator in ("conv_forward", "conv_backward_data", "conv_backward_weight")
+    },
+    **{operator: (operator, None) for operator, its in OPERATORS.items() if its.family != "conv"},
+}
+"""Name of a suite -> its operator, and the problems of it: of convolutions, dense ones and grouped ones apart."""
+BEHAVES: dict[str, tuple[str, ...]] = {
+    "behaviour": tuple(check.__name__ for check in BEHAVIOUR),
+    "state": ("calls_in_a_row_are_right", *(check.__name__ for check in STATE)),
+    "adjoint": ("directions_are_adjoint",),
+    "invalid_arguments": ("invalid_arguments",),
+    "partial_requests": ("outputs_asked_for_alone", "gradients_asked_for_alone", "results_are_added_to_arrays"),
+    "memory": ("backward_keeps_what_is_declared", "training_holds_what_autograd_shows"),
+    "switches": ("switches_are_unchanged",),
+    "worked_example": ("worked_example_is_exact",),
+}
+"""Name of a suite -> its behaviour checks."""
+TRAINS = ("digits", "unet")
+"""Suites, which are networks that are trained."""
+
+Key = tuple[Any, ...]
+
+
+class Asked(NamedTuple):
+    """A demand of a suite, and the behaviour check that it is of, if any."""
+
+    suite: str
+    check: str
+    demand: Demand
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A case to verify, a behaviour check to make on one, or a network to train; or what of these is absent although it
+    is claimed, which is a failure."""
+
+    suite: str
+    subject: Case | Training | Absence
+    check: str = ""
+
+    @property
+    def id(self) -> str:
+        """The name that -k looks in: `conv_forward[acme-edge.plain-fp32-nchw-fixed]`."""
+        operator = self.subject.operator if isinstance(self.subject, Absence) else self._operator
+        return f"{self.suite}[{f'{self.check}-{operator}-' * bool(self.check)}{self.subject.id}]"
+
+    @property
+    def _operator(self) -> str:
+        return self.subject.operator.name if isinstance(self.subject, Case) else TRAINING_OPERATOR
+
+    @property
+    def kind(self) -> str:
+        """The marker of its suite."""
+        return "behaves" if self.check else "trains" if self.suite in TRAINS else "verifies"
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Markers of devices; of what cannot be loaded nobody knows it."""
+        device = self.subject.device if isinstance(self.subject, Absence) else self.subject.implementation.device
+        return (device,) if device else tuple(DEVICES)
+
+    @property
+    def problem(self) -> str:
+        """The name of the problem, by which cases share references and compiled programs."""
+        return self.subject.problem.name if isinstance(self.subject, Case) else ""
+
+    @property
+    def key(self) -> Key:
+        """What tells its record from the others of a run: see `key_of`."""
+        return key_of(self.record(Verdict("error")))
+
+    def record(self, verdict: Verdict) -> Record:
+        """The record of a verdict on it."""
+        subject = self.subject
+        if isinstance(subject, Absence):
+            return build.absence_record(subject, self.check)
+        if isinstance(subject, Case):
+            return (
+                build.behaviour_record(subject, verdict, self.check) if self.check else build.record(subject, verdict)
+            )
+        one, network = subject.implementation, subject.configuration.network
+        return TrainingRecord(
+            schema=SCHEMA, implementation=one.name, operator=TRAINING_OPERATOR, device=one.device, cases=1,
+            versions=build.versions(), source=one.source, problem=network, dtype="fp32", layout=subject.layout,
+            distribution=TRAINING, seed=subject.seed, checks={}, command=subject.command, level=subject.level,
+            contracts={}, training=TrainingRun(network=network, steps=0, verified=0),
+            **build.verdict_fields(verdict),
+        )  # fmt: skip
+
+
+def key_of(record: Record) -> Key:
+    """What tells the records of a run apart."""
+    case = (record.problem, record.dtype, record.layout, record.distribution, record.storage)
+    counted = () if record.problem else (record.status, record.reason, record.cases)
+    return record.implementation, record.operator, record.check, *case, *counted
+
+
+def asked(plan: Plan) -> Iterator[Asked]:
+    """The demands of all suites."""
+    for suite, (operator, when) in VERIFIED.items():
+        yield Asked(suite, "", VerificationDemand(plan.ranked, operator, when))
+    for suite, checks in BEHAVES.items():
+        for check in checks:
+            for demand in CHECKS[check].demands(plan.ranked):
+                yield Asked(suite, check, demand)
+    for network in TRAINS:
+        yield Asked(network, "", TrainingDemand(plan.selection, network))
+
+
+def tasks(plan: Plan, workers: Workers | None) -> tuple[list[Task], list[Record]]:
+    """What a plan has to run, in order, and the records of what is not here: three quarters of the tasks of a file with
+    one operator were absences, which are counted together. What is claimed and absent is a task, because it fails."""
+    every, absent = list[Task](), Counter[tuple[Absence, str]]()
+    for suite, check, demand in asked(plan):
+        for subject in plan.required(demand):
+            if isinstance(subject, Absence) and subject.status != "fail":
+                absent[replace(subject, cases=0), check] += subject.cases
+            else:
+                every.append(Task(suite, subject, check))
+    records: list[Record] = [
+        build.absence_record(replace(absence, cases=cases), check) for (absence, check), cases in absent.items()
+    ]
+    return sorted(every, key=lambda task: place(task, workers)), records
+
+
+def place(task: Task, workers: Workers | None) -> tuple[int, int, int]:
+    """In the order of the ranking, all operators in turn. One file's cases after the other's, where not all of them can
+    have a process at once. Results first: a kernel that crashes in one check after another is not run any more. Last
+    what waits for a second since the first call, which by then has mostly gone by."""
+    subject, whose = task.subject, 0
+    later = int(task.kind != "verifies") + (task.check == calls_are_right_later.__name__)
+    if workers is not None and workers.crowded and not isinstance(subject, Absence):
+        whose = workers.place(subject.implementation)
+    return whose, later, subject.place if isinstance(subject, Case) and not later else 0
