@@ -99,7 +99,7 @@ def _run(paths: Sequence[Path], level: str, records: Path, only: Sequence[str] =
         *(sys.executable, "-m", "conformance", "run", *map(str, paths), "--level", level, f"--records={records}"),
         *(f"--impl={name}" for name in only),
         # a process for each file: cases of all of them share references
-        *("--workers", str(len(paths)), "--first-failure", "-q", "--tb=no"),
+        *("--workers", str(len(paths)), "--first-failure", "-qq"),
     )
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if ended.returncode not in (0, 1):
