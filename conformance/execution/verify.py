@@ -56,8 +56,6 @@ METHODS = ("auto", "exact", "probes")
 IN_VAIN = 100
 """Wrong cases of a kernel in a row that no known mistake explains, after which none is tried: this made three minutes
 of half a one."""
-_in_vain: dict[int, tuple[Kernel, int]] = {}
-"""A kernel by its id, itself (so that no other one gets that id), and how many such cases there were last."""
 NOT_LAUNCHED = "no kernel of the file was launched: what it calls instead is right, and is not the kernel"
 """Why right results of a call are not verified."""
 EXACT, PROBED = 32, 12
@@ -309,12 +307,11 @@ def _differing_calls(call: VerifiedCall, lines: list[str]) -> DifferingCalls | N
 
 def _known_mistake(call: VerifiedCall) -> Diagnosis | None:
     """The one that explains wrong results; None where none does, or looking for it takes too long."""
-    kernel, operator, geometry = call.kernel, call.case.operator, call.invocation.geometry
-    _, tried = _in_vain.get(id(kernel), (kernel, 0))
-    if tried >= IN_VAIN or not affordable(operator, geometry):
+    memory, operator, geometry = call.kernel.memory, call.case.operator, call.invocation.geometry
+    if memory.unexplained >= IN_VAIN or not affordable(operator, geometry):
         return None
     cause = diagnose(operator, geometry, call.expected.inputs, call.tensors.outputs, layout=call.invocation.layout)
-    _in_vain[id(kernel)] = kernel, 0 if cause else tried + 1
+    memory.unexplained = 0 if cause else memory.unexplained + 1
     return cause
 
 

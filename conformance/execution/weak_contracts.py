@@ -34,20 +34,16 @@ MAX_TRIED = 48
 FACTOR = 1.01
 ZEROS, SCALED, WITHOUT_TAP = "zeros", f"times {FACTOR}", "without one tap"
 
-_tried: dict[tuple[int, str, str, int], tuple[Kernel, str | None]] = {}
-"""(id of a kernel, operator, dtype, number of dimensions) -> the kernel (so that no other one gets its id), and why its
-contract is too weak, if it is."""
-
 
 def require_adequate(case: Case, kernel: Kernel) -> None:
     """Raises KernelFailure where no problem of a kernel shows whether its results are right, in the case's dtype."""
     dtype = case.variant.dtype
     if _strict(kernel.contract, dtype):
         return
-    key = (id(kernel), case.operator.name, dtype, case.problem.geometry.rank)
-    if key not in _tried:
-        _tried[key] = kernel, _weakness(case, kernel)
-    if (reason := _tried[key][1]) is not None:
+    key, weaknesses = (case.operator.name, dtype, case.problem.geometry.rank), kernel.memory.weaknesses
+    if key not in weaknesses:
+        weaknesses[key] = _weakness(case, kernel)
+    if (reason := weaknesses[key]) is not None:
         message = "the declared contract is too weak to verify anything"
         raise KernelFailure(f"{message}: {reason}", Failure(kind="contract", message=message))
 
