@@ -28,9 +28,8 @@ from conformance.implementations.implementation import (
     Unsupported,
     Waiver,
 )
-from conformance.inputs import Expectation
 from conformance.inputs.golden import check as check_golden
-from conformance.judge import Contract, Judgement
+from conformance.judge import Contract, Expected, Judgement, expect
 from conformance.judge.judgement import told
 from conformance.operators import FAMILIES, Arrays, Tensor
 from conformance.problems import Problem, Variant
@@ -62,9 +61,8 @@ class Sample:
     """One set of inputs, what must come out, and the invocation that computes it."""
 
     invocation: Invocation
-    expected: Expectation
+    expected: Expected
     contract: Contract
-    method: str = "auto"
     judged: list[str] = field(default_factory=list)
     """The subject's."""
 
@@ -132,8 +130,7 @@ class Sample:
     def failed(self, results: Sequence[Any]) -> list[Judgement]:
         """What is wrong with them, by output."""
         outputs = self.invocation.outputs(results)
-        judgements = verify.judged(self.expected, outputs, self.contract, self.method)
-        return [judgement for judgement in judgements if not judgement.passed]
+        return [judgement for judgement in self.expected.judge(outputs, self.contract) if not judgement.passed]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -167,12 +164,12 @@ class Subject:
         distribution = first if self.case.variant.dtype in WHOLE else distribution or first
         variant = replace(self.case.variant, distribution=distribution)
         case = replace(self.case, problem=problem or self.case.problem, variant=variant, seed=self.case.seed + number)
-        expected = Expectation(case.recipe)
-        check_golden(expected)
+        expected = expect(case.recipe, case.method)
+        check_golden(expected.tensors)
         geometry = case.problem.geometry
         invocation = Invocation(self.kernel, self.bridge, case.operator, geometry, variant.dtype, variant.layout)
         contract = self.kernel.contract.on(geometry, case.variant.dtype)
-        return Sample(invocation, expected, contract, case.method, self.judged)
+        return Sample(invocation, expected, contract, self.judged)
 
     def on(self, case: Case) -> Subject:
         """The same check on another case. Raises Unsupported where there is no kernel for it."""

@@ -20,8 +20,9 @@ from conformance.failure import Failure
 from conformance.implementations.errors import KernelFailure
 from conformance.implementations.implementation import Unsupported
 from conformance.inputs import Expectation, Recipe
+from conformance.judge import Expected
 from conformance.operators import FAMILIES, Arrays
-from conformance.problems.table import SPARSE, applies
+from conformance.problems.table import applies
 
 SEEDS = 3
 """More seeds of the plain distribution: what is wrong with a kernel, and noticed by it, few values may not show."""
@@ -38,7 +39,7 @@ def note_computed(invocation: Invocation, recipe: Recipe) -> None:
 
 
 def require_refusal_of_all(
-    invocation: Invocation, expected: Expectation, contract: Contract, refusal: Unsupported
+    invocation: Invocation, expected: Expected, contract: Contract, refusal: Unsupported
 ) -> None:
     """Raises KernelFailure where a kernel that has refused a call computes the same problem with other values, or the
     same call another time."""
@@ -58,7 +59,7 @@ def require_refusal_of_all(
 
 
 def _contradiction(
-    invocation: Invocation, expected: Expectation, values: Iterable[tuple[str, Arrays]]
+    invocation: Invocation, expected: Expected, values: Iterable[tuple[str, Arrays]]
 ) -> tuple[str, str] | None:
     """What says that a refusal is none of all values. The refused values are asked for last, because a kernel may
     remember them; and before all others what the kernel has computed first: where it refuses that now, it refuses by
@@ -74,11 +75,11 @@ def _contradiction(
     return None
 
 
-def _other_values(expected: Expectation, contract: Contract, briefly: bool) -> Iterator[tuple[str, Arrays]]:
+def _other_values(expected: Expected, contract: Contract, briefly: bool) -> Iterator[tuple[str, Arrays]]:
     """Values for the same problem, in words and as inputs: of the distributions that the kernel is held to, of other
     seeds, and zeros, which hide most of what may be wrong with a kernel; briefly, these alone."""
     recipe = expected.recipe
-    if recipe.distribution == SPARSE:  # gigabytes, of which others touch each byte
+    if not expected.dense:
         yield "another seed", Expectation(replace(recipe, seed=recipe.seed + 1)).inputs
         return
     plain, *_ = names = FAMILIES[recipe.operator.family].distributions

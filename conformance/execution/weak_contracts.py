@@ -21,7 +21,7 @@ from conformance.execution.status import KernelFailure
 from conformance.failure import Failure
 from conformance.implementations.implementation import ImplementationError, Kernel, Unsupported
 from conformance.inputs import Expectation, Recipe
-from conformance.judge import outputs_of, passes
+from conformance.judge import Exact, passes
 from conformance.judge.accuracy import KNOWN
 from conformance.operators import Operator, takes
 from conformance.operators.spatial import Index
@@ -99,7 +99,7 @@ def _hidden(case: Case, geometries: list[Any], contract: Contract, sought: tuple
     # zeros are wrong for all outputs; the others leave some as they are, or on some problems
     certain = {f"{n} {ZEROS}" for geometry in geometries for n in operator.outputs(geometry) if ZEROS in sought}
     for geometry in geometries:
-        expected = Expectation(Recipe(operator, geometry, case.variant.dtype, "fixed", case.seed))
+        expected = Exact(Expectation(Recipe(operator, geometry, case.variant.dtype, "fixed", case.seed)))
         for what, passed in _judged(operator, expected, contract, sought):
             if passed:
                 allowed[what] = None
@@ -111,10 +111,10 @@ def _hidden(case: Case, geometries: list[Any], contract: Contract, sought: tuple
 
 
 def _judged(
-    operator: Operator, expected: Expectation, contract: Contract, sought: tuple[str, ...]
+    operator: Operator, expected: Exact, contract: Contract, sought: tuple[str, ...]
 ) -> Iterator[tuple[str, bool]]:
     """Wrong outputs of one problem, and whether the judge lets them pass."""
-    geometry, dtype, reference = expected.recipe.geometry, expected.recipe.dtype, expected.reference
+    geometry, dtype, reference = expected.recipe.geometry, expected.recipe.dtype, expected.tensors.reference
     without = expected.inputs[operator.operand].copy()
     last: Index = (..., *[-1] * geometry.rank)
     without[last] = 0
@@ -132,6 +132,5 @@ def _judged(
             for name, values in wrong.items()
             if not np.array_equal(values, reference[name])
         }
-        of = operator, geometry, dtype, expected.inputs, outputs, reference, lambda: expected.magnitude
-        for output in outputs_of(*of):
+        for output in expected.outputs(outputs):
             yield f"{output.name} {what}", passes(output, "fixed", contract.on(geometry, dtype))

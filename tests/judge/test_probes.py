@@ -10,7 +10,7 @@ import pytest
 from conformance.calibration.known_kernels import judged_by_probes
 from conformance.dtypes import FP32
 from conformance.inputs import Expectation, Recipe
-from conformance.inputs.probing import RISK, Probes
+from conformance.judge.expected import RISK, Probed
 from conformance.operators import CONVOLUTIONS, OPERATORS, ConvGeometry
 from conformance.operators.conv.probes import projected
 from conformance.problems import PROBLEMS, Problem
@@ -40,7 +40,7 @@ def honest(known: Expectation) -> np.ndarray:
 def test_probes_know_what_the_reference_knows(operator: str, problem: Problem):
     known = expected(operator, problem.geometry)
     reference = next(iter(known.reference.values()))
-    probes = Probes(known.recipe, known.inputs)
+    probes = Probed(known)
     values, magnitudes = probes.samples
     index = tuple(probes.index.T)
     np.testing.assert_array_equal(values, reference[index])
@@ -110,5 +110,5 @@ def test_defects_are_seen(operator: str, defect: str, distribution: str):
 
 
 def test_every_sampled_place_is_another():
-    probes = Probes(expected("conv_backward_weight", ConvGeometry.parse("n1 c2 h5 w5 k2 r2 s2")).recipe, {})
+    probes = Probed(expected("conv_backward_weight", ConvGeometry.parse("n1 c2 h5 w5 k2 r2 s2")))
     assert len({tuple(place) for place in probes.index}) == len(probes.index)
