@@ -6,7 +6,6 @@ import builtins
 from collections.abc import Callable
 
 from conformance.diagnosis.diagnose import Diagnosis
-from conformance.execution.case import Case
 from conformance.execution.nondeterminism import NondeterminismError
 from conformance.execution.process import Crash
 from conformance.execution.status import KernelFailure, Verdict
@@ -25,11 +24,10 @@ class OutOfBounds(Crash):
     counted = False
 
 
-def attempt(case: Case, verdict: Verdict, run: Callable[[Verdict, str], None]) -> None:
+def attempt(storage: str, memory: KernelMemory, verdict: Verdict, run: Callable[[Verdict, str], None]) -> None:
     """Make `run`, which raises where the case does not pass, with the case's storage; and again with less of it where
     that fails, so that what is raised names the operand. Raises the same where the storage is not the reason."""
-    kinds = parse(case.variant.storage)
-    memory = case.kernel.memory
+    kinds = parse(storage)
     left_out = {o: kind for o, kind in kinds.items() if f"{o}:{kind}" in memory.ended_by}
     rest = {o: kind for o, kind in kinds.items() if o not in left_out}
     try:

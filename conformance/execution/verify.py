@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -33,7 +33,7 @@ from conformance.execution.status import (
 from conformance.execution.weak_contracts import require_adequate
 from conformance.explaining import explaining
 from conformance.failure import Failure
-from conformance.implementations.implementation import BEHAVIOUR, Unsupported, Waiver
+from conformance.implementations.implementation import BEHAVIOUR, Kernel, Unsupported, Waiver
 from conformance.inputs.golden import check
 from conformance.judge.expected import METHODS as METHODS  # where commands look for it
 from conformance.judge.expected import Exact, Expected, expect_once
@@ -77,15 +77,16 @@ def attempt(case: Case, verdict: Verdict, tensors: Tensors | None = None, again:
     """Raise where the case does not pass, whatever is waived; for `conclude`."""
     for earlier in case.after:
         verify(earlier)
-    storage_causes.attempt(case, verdict, partial(verify_stored, case, tensors or Tensors(), again))
+    kernel = case.kernel
+    run = partial(verify_stored, kernel, case, tensors or Tensors(), again)
+    storage_causes.attempt(case.variant.storage, kernel.memory, verdict, run)
     case.implementation.require_same_source()
 
 
-def verify_stored(case: Case, tensors: Tensors, again: bool, verdict: Verdict, stored: str) -> None:
-    """Raise where the case does not pass with operands in memory as `stored` says: a verdict from its beginning to its
-    end."""
-    kernel, geometry, variant = case.kernel, case.problem.geometry, case.variant
-    invocation = replace(case.invocation(), storage=stored)
+def verify_stored(kernel: Kernel, case: Case, tensors: Tensors, again: bool, verdict: Verdict, stored: str) -> None:
+    """Raise where the case does not pass with operands in memory as `stored` says: from the contract to the pass."""
+    geometry, variant, bridge = case.problem.geometry, case.variant, case.implementation.arrays
+    invocation = Invocation(kernel, bridge, case.operator, geometry, variant.dtype, variant.layout, stored)
     verdict.contract, contract = kernel.contract, kernel.contract.on(geometry, variant.dtype)
     if exempt := contract.exempts(variant.distribution, variant.dtype):  # it is not failed for what that leaves open
         raise Unsupported(exempt)
@@ -110,7 +111,7 @@ def verify_stored(case: Case, tensors: Tensors, again: bool, verdict: Verdict, s
     with verdict.timed("transfer"):
         native, memories = invocation.laid_out(expected.inputs)
         if not geometry.n:
-            fill_freed_memory(invocation.bridge, invocation.tensors.values())
+            fill_freed_memory(bridge, invocation.tensors.values())
     with verdict.timed("kernel"):
         try:
             results, call = invocation.audited(native)

@@ -37,8 +37,11 @@ ZEROS, SCALED, WITHOUT_TAP = "zeros", f"times {FACTOR}", "without one tap"
 
 def require_adequate(case: Case, kernel: Kernel) -> None:
     """Raises KernelFailure where no problem of a kernel shows whether its results are right, in the case's dtype."""
-    dtype = case.variant.dtype
-    if _strict(kernel.contract, dtype):
+    contract, dtype = kernel.contract, case.variant.dtype
+    formats = [contract.accumulator(dtype), *([FORMATS[contract.partials]] if contract.splits > 1 else [])]
+    exact = contract.inputs == "exact" and all(f.precision >= FORMATS["fp32"].precision for f in formats)
+    plain = exact and contract.algorithm == "direct" and contract.rounding == "nearest"
+    if dtype in WHOLE or plain:  # sums as precise as fp32, of inputs as given: something is to be seen
         return
     key, weaknesses = (case.operator.name, dtype, case.problem.geometry.rank), kernel.memory.weaknesses
     if key not in weaknesses:
@@ -46,15 +49,6 @@ def require_adequate(case: Case, kernel: Kernel) -> None:
     if (reason := weaknesses[key]) is not None:
         message = "the declared contract is too weak to verify anything"
         raise KernelFailure(f"{message}: {reason}", Failure(kind="contract", message=message))
-
-
-def _strict(contract: Contract, dtype: str) -> bool:
-    """Whether it is plain that there is something to see: sums as precise as fp32, of inputs as given."""
-    if dtype in WHOLE:
-        return True
-    formats = [contract.accumulator(dtype), *([FORMATS[contract.partials]] if contract.splits > 1 else [])]
-    exact = contract.inputs == "exact" and all(f.precision >= FORMATS["fp32"].precision for f in formats)
-    return exact and contract.algorithm == "direct" and contract.rounding == "nearest"
 
 
 def _weakness(case: Case, kernel: Kernel) -> str | None:
