@@ -278,8 +278,8 @@ def _require_right_alone(case: Case, wrong: WrongResultError, verdict: Verdict) 
                 message = f"{WRONG}, {where} alone in a new process:\n{failed.reason}"
                 failure = msgspec.structs.replace(failed.failure.below(1), on_plain=True)
                 wrong_alone[key] = message, failure, failed.diagnosis
-    if (known := wrong_alone[key]) is not None:
-        raise KernelFailure(*known)
+    if (failing := wrong_alone[key]) is not None:
+        raise KernelFailure(*failing)
 
 
 def _is_wrong_again(sample: Sample) -> bool:

@@ -19,14 +19,7 @@ from conformance.dtypes import FORMATS, STORAGE, WHOLE
 from conformance.inputs.distributions import sparse_places
 from conformance.inputs.drawing import Recipe
 from conformance.inputs.expectation import Expectation
-from conformance.judge.judgement import (
-    EQUALITY_DISTRIBUTIONS,
-    Check,
-    Judgement,
-    Locations,
-    judge,
-    judge_sparse,
-)
+from conformance.judge.judgement import EQUALITY_DISTRIBUTIONS, Check, Judgement, Locations, judge, judge_sparse
 from conformance.judge.limits import ALPHA, LAMBDA, limits
 from conformance.judge.output import Output, outputs_of
 from conformance.operators import Arrays
@@ -99,9 +92,9 @@ class Exact(Expected):
 
     def outputs(self, actual: Arrays) -> list[Output]:
         """Return a kernel's outputs beside the exact ones."""
-        recipe, known = self.recipe, self.tensors
-        described = recipe.operator, recipe.geometry, recipe.dtype, known.inputs, actual
-        return outputs_of(*described, known.reference, lambda: known.magnitude, known.rest)
+        recipe, tensors = self.recipe, self.tensors
+        described = recipe.operator, recipe.geometry, recipe.dtype, tensors.inputs, actual
+        return outputs_of(*described, tensors.reference, lambda: tensors.magnitude, tensors.rest)
 
     def judge(self, outputs: Arrays, contract: Contract) -> tuple[Judgement, ...]:
         recipe = self.recipe
@@ -167,8 +160,8 @@ class Probed(Expected):
     def judge(self, outputs: Arrays, contract: Contract) -> tuple[Judgement, ...]:
         recipe = self.recipe
         contract = contract.on(recipe.geometry, recipe.dtype)
-        known = dict.fromkeys(outputs, self.samples) | self.small
-        reference, magnitude = ({name: pair[half] for name, pair in known.items()} for half in (0, 1))
+        pairs = dict.fromkeys(outputs, self.samples) | self.small
+        reference, magnitude = ({name: pair[half] for name, pair in pairs.items()} for half in (0, 1))
         described = recipe.operator, recipe.geometry, recipe.dtype, self.inputs, outputs
         return tuple(
             judge(output, recipe.distribution, contract) if output.name in self.small else self._main(output, contract)
@@ -243,7 +236,8 @@ class Sparse(Expected):
     def judge(self, outputs: Arrays, contract: Contract) -> tuple[Judgement, ...]:
         tensors = self.recipe.operator.outputs(self.recipe.geometry)
         return tuple(
-            judge_sparse(name, tensors[name].axes, outputs[name], *known) for name, known in self.nonzero.items()
+            judge_sparse(name, tensors[name].axes, outputs[name], places, values)
+            for name, (places, values) in self.nonzero.items()
         )
 
 
