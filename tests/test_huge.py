@@ -10,6 +10,7 @@ import pytest
 from conformance.dtypes import DTYPES, STORAGE
 from conformance.inputs import Recipe, distributions
 from conformance.inputs.expectation import Expectation
+from conformance.judge.expected import Sparse
 from conformance.judge.judgement import judge_sparse
 from conformance.operators import OPERATORS, takes
 from conformance.operators.sparse import RULES
@@ -42,7 +43,7 @@ def test_exact_results_are_those_of_the_reference(name: str, text: str, monkeypa
     expected = Expectation(Recipe(OPERATORS[name], geometry, "fp32", "sparse", 0))
     data = expected.inputs[OPERATORS[name].data]
     assert 0 < np.count_nonzero(data) < data.size
-    for output, (places, values) in expected.nonzero.items():
+    for output, (places, values) in Sparse(expected).nonzero.items():
         found = np.zeros(expected.reference[output].shape)
         found.reshape(-1)[places] = values
         assert len(places)
@@ -59,7 +60,7 @@ def test_every_huge_problem_is_beyond_2_to_the_31_and_has_results_beyond_them():
             expected = Expectation(Recipe(OPERATORS[name], g, "bf16", "sparse", 0))
             tensors = OPERATORS[name].inputs(g) | OPERATORS[name].outputs(g)
             assert max(tensor.size for tensor in tensors.values()) > 1 << 30
-            for output, (places, values) in expected.nonzero.items():
+            for output, (places, values) in Sparse(expected).nonzero.items():
                 assert len(values), (problem.name, name)
                 size = OPERATORS[name].outputs(g)[output].size
                 assert size < 1 << 30 or places[-1] == size - 1 or problem.geometry.stride != (1, 1)

@@ -13,11 +13,9 @@ from typing import Any
 import numpy as np
 
 from conformance.contract import Contract
-from conformance.execution.verify import evidence
 from conformance.inputs import Expectation
-from conformance.inputs.probing import Probes
-from conformance.judge import Judgement, judge, outputs_of
-from conformance.judge.probes import judge_by_probes
+from conformance.judge import Exact, Judgement, judge
+from conformance.judge.expected import Probed
 from conformance.operators import FAMILIES, Arrays
 from conformance.operators.known_kernels import memory, scale, sizes, structure, values
 from conformance.operators.known_kernels.kernel import DEFAULT, CampaignRow, KnownGood, KnownKernel, Mutant, Run
@@ -71,19 +69,12 @@ def judgements(
         return
     if outputs is None:
         outputs = computed(subject.run, expected)
-    for output in outputs_of(
-        recipe.operator, recipe.geometry, recipe.dtype, expected.inputs, outputs,
-        expected.reference, lambda: expected.magnitude, expected.rest,
-    ):  # fmt: skip
+    for output in Exact(expected).outputs(outputs):
         yield judge(output, recipe.distribution, contract, infer)
 
 
 def judged_by_probes(expected: Expectation, actual: np.ndarray, contract: Contract = DEFAULT) -> Judgement:
     """Of a main output by probes alone, all of which are computed here."""
-    recipe, probes = expected.recipe, Probes(expected.recipe, expected.inputs)
-    exact, magnitude = ({probes.output: sample} for sample in probes.samples)
-    actuals = {probes.output: actual}
-    (output,) = outputs_of(
-        recipe.operator, recipe.geometry, recipe.dtype, expected.inputs, actuals, exact, lambda: magnitude
-    )
-    return judge_by_probes(output, evidence(probes, actual), recipe.distribution, contract)
+    output, *_ = expected.recipe.operator.outputs(expected.recipe.geometry)
+    (judgement,) = Probed(expected).judge({output: actual}, contract)
+    return judgement

@@ -64,9 +64,9 @@ def directions_are_adjoint(subject: Subject) -> None:
             if not exact:
                 output = next(iter(sample.tensors))
                 terms = sample.invocation.operator.errors(geometry).terms[output]
-                magnitude = sample.expected.magnitude[output].astype(np.float64)
+                magnitude = sample.expected.tensors.magnitude[output].astype(np.float64)
                 promised = limits(sample.contract, dtype, terms, result.size)
-                errors = promised.bound(sample.expected.reference[output], magnitude) * np.abs(other)
+                errors = promised.bound(sample.expected.tensors.reference[output], magnitude) * np.abs(other)
                 if promised.one_sided:
                     linear = float(errors.sum())
                 else:

@@ -23,15 +23,13 @@ from conformance.failure import Failure
 from conformance.implementations.bridges import ArrayBridge
 from conformance.implementations.implementation import (
     BEHAVIOUR,
-    Implementation,
     ImplementationError,
     Kernel,
     Unsupported,
     Waiver,
 )
-from conformance.inputs import Expectation
 from conformance.inputs.golden import check as check_golden
-from conformance.judge import Contract, Judgement
+from conformance.judge import Contract, Expected, Judgement, expect
 from conformance.judge.judgement import told
 from conformance.operators import FAMILIES, Arrays, Tensor
 from conformance.problems import Problem, Variant
@@ -63,9 +61,8 @@ class Sample:
     """One set of inputs, what must come out, and the invocation that computes it."""
 
     invocation: Invocation
-    expected: Expectation
+    expected: Expected
     contract: Contract
-    method: str = "auto"
     judged: list[str] = field(default_factory=list)
     """The subject's."""
 
@@ -133,8 +130,7 @@ class Sample:
     def failed(self, results: Sequence[Any]) -> list[Judgement]:
         """What is wrong with them, by output."""
         outputs = self.invocation.outputs(results)
-        judgements = verify.judged(self.expected, outputs, self.contract, self.method)
-        return [judgement for judgement in judgements if not judgement.passed]
+        return [judgement for judgement in self.expected.judge(outputs, self.contract) if not judgement.passed]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -168,12 +164,12 @@ class Subject:
         distribution = first if self.case.variant.dtype in WHOLE else distribution or first
         variant = replace(self.case.variant, distribution=distribution)
         case = replace(self.case, problem=problem or self.case.problem, variant=variant, seed=self.case.seed + number)
-        expected = Expectation(case.recipe)
-        check_golden(expected)
+        expected = expect(case.recipe, case.method)
+        check_golden(expected.tensors)
         geometry = case.problem.geometry
         invocation = Invocation(self.kernel, self.bridge, case.operator, geometry, variant.dtype, variant.layout)
         contract = self.kernel.contract.on(geometry, case.variant.dtype)
-        return Sample(invocation, expected, contract, case.method, self.judged)
+        return Sample(invocation, expected, contract, self.judged)
 
     def on(self, case: Case) -> Subject:
         """The same check on another case. Raises Unsupported where there is no kernel for it."""
@@ -187,10 +183,6 @@ class Subject:
 
 
 Check = Callable[[Subject], Facts | None]
-
-
-_wrong: dict[tuple[Any, ...], tuple[Kernel, Check | None]] = {}
-"""Case -> its kernel (so that no other one gets its id), and the check that reports wrong results; None if right."""
 
 
 def check_behaviour(case: Case, check: Check, *, of_right_kernels: bool = False) -> Verdict:
@@ -232,8 +224,8 @@ def _require_right_on_plain_inputs(case: Case, distribution: str, kernel: Kernel
     """
     # what explains the results is looked for where the case itself is verified
     plain = replace(case, variant=replace(case.variant, distribution=distribution), explained=False)
-    key = (id(kernel), case.operator.name, case.problem.geometry, plain.variant, case.seed, case.method)
-    _, reporting = _wrong.get(key, (kernel, check))
+    key = (case.operator.name, case.problem.geometry, plain.variant, case.seed, case.method)
+    reporting = kernel.memory.reported_by.get(key, check)
     if reporting is not check:
         if reporting is None:
             return
@@ -251,7 +243,7 @@ def _require_right_on_plain_inputs(case: Case, distribution: str, kernel: Kernel
         waived = failed and case.waiver((distribution, BEHAVIOUR)) is not None
     except ImplementationError:  # which `conclude` reports
         waived = False
-    _wrong[key] = kernel, check if failed and not waived else None
+    kernel.memory.reported_by[key] = check if failed and not waived else None
     if verdict.exception is not None and not waived:
         raise verdict.exception
     if verdict.crashed and not waived:
@@ -261,11 +253,6 @@ def _require_right_on_plain_inputs(case: Case, distribution: str, kernel: Kernel
         wrong = KernelFailure(f"{WRONG}: {verdict.reason}", msgspec.structs.replace(verdict.failure, on_plain=True))
         wrong.diagnosis = verdict.diagnosis
         raise wrong
-
-
-_alone: dict[tuple[Any, ...], tuple[Implementation, Verdict | None]] = {}
-"""Case of a call that was wrong -> its implementation (so that no other one gets its id), and the verdict on it alone,
-if it is wrong there too."""
 
 
 def _require_right_alone(case: Case, wrong: WrongResultError, verdict: Verdict) -> None:
@@ -279,20 +266,20 @@ def _require_right_alone(case: Case, wrong: WrongResultError, verdict: Verdict) 
     variant = Variant(recipe.dtype, sample.invocation.layout, recipe.distribution)
     problem = Problem(ALONE + geometry.descriptor.replace(" ", "_"), geometry, "standard", (variant,))
     alone = replace(case, operator=operator, problem=problem, variant=variant, seed=recipe.seed)
-    key = (id(case.implementation), operator.name, geometry, variant, recipe.seed)
-    if key not in _alone:
-        _alone[key] = case.implementation, None
+    key, wrong_alone = (operator.name, geometry, variant, recipe.seed), case.implementation.wrong_alone
+    if key not in wrong_alone:
+        wrong_alone[key] = None
         if _is_wrong_again(sample) and begin_anew(case.implementation.arrays):
-            found = verify.verify(alone)
-            if found.status == "fail":
-                _alone[key] = case.implementation, found
-                verdict.alone = alone, found
-    _, failed = _alone[key]
-    if failed is not None:
-        assert failed.failure is not None
-        where = f"{geometry.descriptor} {variant.dtype} {variant.layout} {variant.distribution}"
-        message = f"{WRONG}, {where} alone in a new process:\n{failed.reason}"
-        raise KernelFailure(message, msgspec.structs.replace(failed.failure.below(1), on_plain=True), failed.diagnosis)
+            failed = verify.verify(alone)
+            if failed.status == "fail":
+                verdict.alone = alone, failed
+                assert failed.failure is not None
+                where = f"{geometry.descriptor} {variant.dtype} {variant.layout} {variant.distribution}"
+                message = f"{WRONG}, {where} alone in a new process:\n{failed.reason}"
+                failure = msgspec.structs.replace(failed.failure.below(1), on_plain=True)
+                wrong_alone[key] = message, failure, failed.diagnosis
+    if (failing := wrong_alone[key]) is not None:
+        raise KernelFailure(*failing)
 
 
 def _is_wrong_again(sample: Sample) -> bool:

@@ -20,7 +20,6 @@ from conformance.checks.sample import NOTHING_JUDGED, BehaviourError, Check, Sam
 from conformance.dtypes import STORAGE
 from conformance.execution.case import Case
 from conformance.execution.declared import usual_paths
-from conformance.execution.invocation import first_called
 from conformance.implementations.errors import KernelFailure
 from conformance.implementations.implementation import BEHAVIOUR, Unsupported
 from conformance.layouts import arranged, layouts_of, rank_of
@@ -253,8 +252,8 @@ def calls_are_right_later(subject: Subject) -> None:
 
     One wait serves all paths: a thread that writes late does so after the checks of a single path have ended.
     """
-    case, now = subject.case, time.monotonic()
-    _, start = first_called.setdefault(id(subject.kernel), (subject.kernel, now))
+    case, memory = subject.case, subject.kernel.memory
+    start = memory.first_called = time.monotonic() if memory.first_called is None else memory.first_called
     held = []
     for problem, variant in usual_paths(case.implementation, case.operator.name):
         if (one := _subject(subject, replace(case, problem=problem, variant=variant))) is None:

@@ -21,7 +21,7 @@ from conformance.execution.process import SECONDS, Limits
 from conformance.execution.remote import Exited, Raised
 from conformance.execution.selection import BEHAVIOUR, SelectionError, require_known
 from conformance.execution.status import Verdict
-from conformance.execution.verify import METHODS, Tensors, by_probes, verify
+from conformance.execution.verify import METHODS, Tensors, verify
 from conformance.execution.workers import Loader, Workers, printed, share
 from conformance.explaining import explaining
 from conformance.implementations import modules, registry
@@ -29,7 +29,7 @@ from conformance.implementations.bridges import ArrayBridge, numpy_arrays
 from conformance.implementations.errors import kernel_frames
 from conformance.implementations.implementation import Implementation
 from conformance.inputs import DISTRIBUTIONS
-from conformance.judge import Comparison, Contract, compare, outputs_of
+from conformance.judge import Comparison, Contract, Exact, compare
 from conformance.layouts import NAMES, has_groups, in_rank, rank_of
 from conformance.operators import FAMILIES, OPERATORS, Arrays, Geometry, GeometryError, takes
 from conformance.problems import PROBLEMS, Problem, Variant, at_level, named, typed
@@ -327,19 +327,15 @@ def _require_result(operator: str, geometry: Geometry, variant: Variant) -> None
 
 
 def _comparisons(case: Case, verdict: Verdict, tensors: Tensors) -> dict[str, Comparison]:
-    expected, recipe, contract = tensors.expected, case.recipe, verdict.contract
-    assert expected is not None
+    expected, contract = tensors.expected, verdict.contract
     assert contract is not None
     copies = {name: array.copy() for name, array in tensors.outputs.items()}
-    if by_probes(recipe, case.method):
-        names = case.operator.outputs(recipe.geometry)
+    if not isinstance(expected, Exact):
+        names = case.operator.outputs(case.problem.geometry)
         return {name: Comparison(None, None, copies.get(name), None, None) for name in names}
-    reference = expected.reference
     judged = bool(verdict.judgements)  # otherwise there are the limits, and outputs that cannot be compared with them
-    described = recipe.operator, recipe.geometry, recipe.dtype, expected.inputs
-    outputs = tensors.outputs if judged else reference
-    compared = outputs_of(*described, outputs, reference, lambda: expected.magnitude, expected.rest)
-    found = {output.name: compare(output, recipe.distribution, contract) for output in compared}
+    compared = expected.outputs(tensors.outputs if judged else expected.tensors.reference)
+    found = {output.name: compare(output, case.variant.distribution, contract) for output in compared}
     if judged:
         return found
     return {n: replace(one, actual=copies.get(n), error=None, mismatched=None) for n, one in found.items()}

@@ -25,9 +25,6 @@ from conformance.operators.base import Arrays, Operator, Tensor
 from conformance.worker.call import Audited, audited, fetched, is_several, perform
 from conformance.worker.measuring import Timed, timed
 
-first_called: dict[int, tuple[Kernel | AutogradVariant, float]] = {}
-"""A kernel by its id, itself (so that no other one gets that id), and when it was called first."""
-
 
 class MalformedError(KernelFailure):
     """A result that cannot be compared; the message says what was expected."""
@@ -155,7 +152,8 @@ class Invocation:
 
     def audited(self, native: Sequence[Any]) -> tuple[tuple[Any, ...], Audited]:
         """The same, and what else is known of the call."""
-        first_called.setdefault(id(self.kernel), (self.kernel, time.monotonic()))
+        if self.kernel.memory.first_called is None:
+            self.kernel.memory.first_called = time.monotonic()
         names, parameters = self.operator.arguments, self.parameters()
         found = perform(self.bridge, audited, self.bridge, self.kernel.function, names, native, parameters)
         return self.split(found.result.value), found

@@ -14,7 +14,6 @@ from conformance.execution.invocation import Invocation, MismatchedError
 from conformance.execution.process import Crash
 from conformance.failure import Failure
 from conformance.implementations.errors import KernelFailure, blame, failure_of
-from conformance.implementations.implementation import Kernel
 from conformance.operators import Arrays
 
 CALLS, SECONDS = 10, 5.0
@@ -24,8 +23,6 @@ ALIKE = 5
 """Wrong cases of a kernel that were the same in a second call, after which no more are called again."""
 DIFFERS = "results differ from call to call"
 """How the reason of such a failure begins."""
-_alike: dict[int, tuple[Kernel, int]] = {}
-"""A kernel by its id, itself (so that no other one gets that id), and how many such cases there were."""
 
 
 class NondeterminismError(KernelFailure):
@@ -76,24 +73,22 @@ def differing_calls(
     A difference below what a mistake leaves unexplained is the order of sums, and the same here; without the `exact`
     outputs any difference is one. Raises AnotherCallError, for a kernel once.
     """
-    kernel = invocation.kernel
-    assert isinstance(kernel, Kernel)
-    _, alike = _alike.get(id(kernel), (kernel, 0))
-    if alike >= ALIKE:
+    memory = invocation.kernel.memory
+    if memory.repeated_alike >= ALIKE:
         return None
     seen = DifferingCalls()
     while seen.made < CALLS:
         try:
             again = _called_again(invocation, inputs)
         except AnotherCallError:
-            _alike[id(kernel)] = kernel, ALIKE  # a hang takes a minute
+            memory.repeated_alike = ALIKE  # a hang takes a minute
             raise
         if again is None:
             seen.made, seen.wrong, seen.farthest = seen.made + 1, seen.wrong + 1, math.inf
             continue
         passed = passes(again)
         if seen.made == 1 and not passed and _same(again, outputs, exact):
-            _alike[id(kernel)] = kernel, alike + 1
+            memory.repeated_alike += 1
             return None
         seen.made, seen.wrong = seen.made + 1, seen.wrong + (not passed)
         seen.farthest = max(seen.farthest, *(_farthest(again[name], outputs[name]) for name in outputs))

@@ -6,10 +6,8 @@ run. That one is kept for the next refusal: to begin it can take ten seconds whe
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -20,10 +18,11 @@ from conformance.execution.remote import Exited
 from conformance.execution.workers import another_process, begin_anew
 from conformance.failure import Failure
 from conformance.implementations.errors import KernelFailure
-from conformance.implementations.implementation import AutogradVariant, Kernel, Unsupported
+from conformance.implementations.implementation import Unsupported
 from conformance.inputs import Expectation, Recipe
+from conformance.judge import Expected
 from conformance.operators import FAMILIES, Arrays
-from conformance.problems.table import SPARSE, applies
+from conformance.problems.table import applies
 
 SEEDS = 3
 """More seeds of the plain distribution: what is wrong with a kernel, and noticed by it, few values may not show."""
@@ -31,51 +30,43 @@ PATIENCE = 10
 """Problems of which a kernel that has computed nothing refuses all values, after which of each it is asked for zeros
 alone: a kernel that takes nothing took 35 s of processor time for the problems of `standard`."""
 
-_refused: dict[tuple[Any, ...], tuple[Kernel | AutogradVariant, tuple[str, str] | None]] = {}
-"""What was refused, but for its values -> its kernel (so that no other one gets its id), and what contradicts that, if
-something does: in words, and with which values."""
-_computed: dict[int, tuple[Kernel | AutogradVariant, Invocation, Recipe]] = {}
-"""A kernel by its id, itself, and the first call that it has computed."""
-_in_vain = Counter[int]()
-"""A kernel by its id -> problems of which it has refused all values."""
-
 
 def note_computed(invocation: Invocation, recipe: Recipe) -> None:
     """Keep the first call that a kernel has computed."""
-    _computed.setdefault(id(invocation.kernel), (invocation.kernel, invocation, recipe))
+    memory = invocation.kernel.memory
+    if memory.still_computes is None:
+        memory.still_computes = lambda: _computes(invocation, Expectation(recipe).inputs)
 
 
 def require_refusal_of_all(
-    invocation: Invocation, expected: Expectation, contract: Contract, refusal: Unsupported
+    invocation: Invocation, expected: Expected, contract: Contract, refusal: Unsupported
 ) -> None:
     """Raises KernelFailure where a kernel that has refused a call computes the same problem with other values, or the
     same call another time."""
-    kernel, operator = invocation.kernel, invocation.operator.name
+    memory, operator = invocation.kernel.memory, invocation.operator.name
     # all values after all, of problems too that are refused again, from when it has computed something
-    briefly = id(kernel) not in _computed and _in_vain[id(kernel)] >= PATIENCE
-    key = (id(kernel), operator, invocation.geometry, invocation.dtype, invocation.layout, invocation.storage, briefly)
-    if key not in _refused:
+    briefly = memory.still_computes is None and memory.refusals >= PATIENCE
+    key = (operator, invocation.geometry, invocation.dtype, invocation.layout, invocation.storage, briefly)
+    if key not in memory.refused:
         values = _other_values(expected, contract, briefly)
         with another_process(invocation.bridge):
-            _refused[key] = kernel, _contradiction(invocation, expected, values)
-        _in_vain[id(kernel)] += _refused[key][1] is None
-    _, contradiction = _refused[key]
-    if contradiction is not None:
+            memory.refused[key] = _contradiction(invocation, expected, values)
+        memory.refusals += memory.refused[key] is None
+    if (contradiction := memory.refused[key]) is not None:
         what, computed = contradiction
         first = f"{what}: {refusal}"
         raise KernelFailure(f"{first}\ncomputed: {computed}", Failure(kind="refusal", message=first.partition("\n")[0]))
 
 
 def _contradiction(
-    invocation: Invocation, expected: Expectation, values: Iterable[tuple[str, Arrays]]
+    invocation: Invocation, expected: Expected, values: Iterable[tuple[str, Arrays]]
 ) -> tuple[str, str] | None:
     """What says that a refusal is none of all values. The refused values are asked for last, because a kernel may
     remember them; and before all others what the kernel has computed first: where it refuses that now, it refuses by
     what it has refused before, and is asked in a new process."""
-    if known := _computed.get(id(invocation.kernel)):
-        _, earlier, recipe = known
-        if not _computes(earlier, Expectation(recipe).inputs):
-            begin_anew(invocation.bridge)
+    still_computes = invocation.kernel.memory.still_computes
+    if still_computes is not None and not still_computes():
+        begin_anew(invocation.bridge)
     for words, inputs in values:
         if _computes(invocation, inputs):
             if _computes(invocation, expected.inputs):
@@ -84,11 +75,11 @@ def _contradiction(
     return None
 
 
-def _other_values(expected: Expectation, contract: Contract, briefly: bool) -> Iterator[tuple[str, Arrays]]:
+def _other_values(expected: Expected, contract: Contract, briefly: bool) -> Iterator[tuple[str, Arrays]]:
     """Values for the same problem, in words and as inputs: of the distributions that the kernel is held to, of other
     seeds, and zeros, which hide most of what may be wrong with a kernel; briefly, these alone."""
     recipe = expected.recipe
-    if recipe.distribution == SPARSE:  # gigabytes, of which others touch each byte
+    if not expected.dense:
         yield "another seed", Expectation(replace(recipe, seed=recipe.seed + 1)).inputs
         return
     plain, *_ = names = FAMILIES[recipe.operator.family].distributions

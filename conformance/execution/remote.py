@@ -316,7 +316,8 @@ def implementation(home: Home, seen: wire.ImplementationSpec) -> declared.Implem
 
 
 def _reached(home: Home, place: Place, one: Any) -> Any:
-    """A declaration with what asks for its function and its `when=` in the process of its file."""
+    """A declaration with what asks for its function and its `when=` in the process of its file. Its memory begins
+    empty, whatever the process has sent."""
     there: dict[str, Any] = {}
     if hasattr(one, "function"):
         there["function"] = RemoteFunction(home, place, one.function)

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable
-from typing import Any
 
 from conformance.diagnosis.diagnose import Diagnosis
-from conformance.execution.case import Case
 from conformance.execution.nondeterminism import NondeterminismError
 from conformance.execution.process import Crash
 from conformance.execution.status import KernelFailure, Verdict
 from conformance.failure import Failure
 from conformance.implementations.errors import described
-from conformance.implementations.implementation import Unsupported
+from conformance.implementations.implementation import KernelMemory, Unsupported
 from conformance.storage import KINDS, parse, written
 
 REFUSING = (ValueError, TypeError, NotImplementedError, RuntimeError, BufferError)
 """What a kernel may raise to refuse a storage, beside Unsupported and exceptions of libraries: no IndexError."""
-
-_ends: set[tuple[Any, str]] = set()
-"""(Function, storage of one operand) that has ended a process: it would do so again in every other case."""
 
 
 class OutOfBounds(Crash):
@@ -29,26 +24,29 @@ class OutOfBounds(Crash):
     counted = False
 
 
-def attempt(case: Case, verdict: Verdict, run: Callable[[Verdict, str], None]) -> None:
+def attempt(storage: str, memory: KernelMemory, verdict: Verdict, run: Callable[[Verdict, str], None]) -> None:
     """Make `run`, which raises where the case does not pass, with the case's storage; and again with less of it where
     that fails, so that what is raised names the operand. Raises the same where the storage is not the reason."""
-    kinds = parse(case.variant.storage)
-    function = case.kernel.function
-    left_out = {o: kind for o, kind in kinds.items() if (function, f"{o}:{kind}") in _ends}
+    kinds = parse(storage)
+    left_out = {o: kind for o, kind in kinds.items() if f"{o}:{kind}" in memory.ended_by}
     rest = {o: kind for o, kind in kinds.items() if o not in left_out}
     try:
         run(verdict, written(rest))
     except (Crash, Exception) as error:
         if not rest or isinstance(error, NondeterminismError) or _outcome(run, "")[0] is not None:
             raise
-        _conclude(verdict, function, rest, error, run)
+        _conclude(verdict, memory, rest, error, run)
     if left_out:
         what = f"{', '.join(_causes(left_out))}: not run again with {written(left_out)}, which ended the process before"
         raise OutOfBounds(what, Failure(kind="memory", message=what))
 
 
 def _conclude(
-    verdict: Verdict, function: Any, kinds: dict[str, str], error: BaseException, run: Callable[[Verdict, str], None]
+    verdict: Verdict,
+    memory: KernelMemory,
+    kinds: dict[str, str],
+    error: BaseException,
+    run: Callable[[Verdict, str], None],
 ) -> None:
     """Raise what is known once every operand alone was tried. The call is right where all operands are contiguous."""
     alone = {o: _outcome(run, f"{o}:{kind}") for o, kind in kinds.items()} if len(kinds) > 1 else {}
@@ -64,7 +62,7 @@ def _conclude(
         raise Unsupported(f"refuses {names}: {words}") from None
     if isinstance(error, Crash):
         if len(guilty) == 1 or wrong:
-            _ends.update((function, f"{o}:{kind}") for o, kind in guilty.items())
+            memory.ended_by.update(f"{o}:{kind}" for o, kind in guilty.items())
         what, end = f"{', '.join(_causes(guilty))}: only with {names}", error.failure
         failure = Failure(kind="memory", message=what, file=end.file, line=end.line)
         raise OutOfBounds(f"{what}\n{error}", failure) from None

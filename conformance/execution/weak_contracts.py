@@ -21,7 +21,7 @@ from conformance.execution.status import KernelFailure
 from conformance.failure import Failure
 from conformance.implementations.implementation import ImplementationError, Kernel, Unsupported
 from conformance.inputs import Expectation, Recipe
-from conformance.judge import outputs_of, passes
+from conformance.judge import Exact, passes
 from conformance.judge.accuracy import KNOWN
 from conformance.operators import Operator, takes
 from conformance.operators.spatial import Index
@@ -34,31 +34,21 @@ MAX_TRIED = 48
 FACTOR = 1.01
 ZEROS, SCALED, WITHOUT_TAP = "zeros", f"times {FACTOR}", "without one tap"
 
-_tried: dict[tuple[int, str, str, int], tuple[Kernel, str | None]] = {}
-"""(id of a kernel, operator, dtype, number of dimensions) -> the kernel (so that no other one gets its id), and why its
-contract is too weak, if it is."""
-
 
 def require_adequate(case: Case, kernel: Kernel) -> None:
     """Raises KernelFailure where no problem of a kernel shows whether its results are right, in the case's dtype."""
-    dtype = case.variant.dtype
-    if _strict(kernel.contract, dtype):
-        return
-    key = (id(kernel), case.operator.name, dtype, case.problem.geometry.rank)
-    if key not in _tried:
-        _tried[key] = kernel, _weakness(case, kernel)
-    if (reason := _tried[key][1]) is not None:
-        message = "the declared contract is too weak to verify anything"
-        raise KernelFailure(f"{message}: {reason}", Failure(kind="contract", message=message))
-
-
-def _strict(contract: Contract, dtype: str) -> bool:
-    """Whether it is plain that there is something to see: sums as precise as fp32, of inputs as given."""
-    if dtype in WHOLE:
-        return True
+    contract, dtype = kernel.contract, case.variant.dtype
     formats = [contract.accumulator(dtype), *([FORMATS[contract.partials]] if contract.splits > 1 else [])]
     exact = contract.inputs == "exact" and all(f.precision >= FORMATS["fp32"].precision for f in formats)
-    return exact and contract.algorithm == "direct" and contract.rounding == "nearest"
+    plain = exact and contract.algorithm == "direct" and contract.rounding == "nearest"
+    if dtype in WHOLE or plain:  # sums as precise as fp32, of inputs as given: something is to be seen
+        return
+    key, weaknesses = (case.operator.name, dtype, case.problem.geometry.rank), kernel.memory.weaknesses
+    if key not in weaknesses:
+        weaknesses[key] = _weakness(case, kernel)
+    if (reason := weaknesses[key]) is not None:
+        message = "the declared contract is too weak to verify anything"
+        raise KernelFailure(f"{message}: {reason}", Failure(kind="contract", message=message))
 
 
 def _weakness(case: Case, kernel: Kernel) -> str | None:
@@ -103,7 +93,7 @@ def _hidden(case: Case, geometries: list[Any], contract: Contract, sought: tuple
     # zeros are wrong for all outputs; the others leave some as they are, or on some problems
     certain = {f"{n} {ZEROS}" for geometry in geometries for n in operator.outputs(geometry) if ZEROS in sought}
     for geometry in geometries:
-        expected = Expectation(Recipe(operator, geometry, case.variant.dtype, "fixed", case.seed))
+        expected = Exact(Expectation(Recipe(operator, geometry, case.variant.dtype, "fixed", case.seed)))
         for what, passed in _judged(operator, expected, contract, sought):
             if passed:
                 allowed[what] = None
@@ -115,10 +105,10 @@ def _hidden(case: Case, geometries: list[Any], contract: Contract, sought: tuple
 
 
 def _judged(
-    operator: Operator, expected: Expectation, contract: Contract, sought: tuple[str, ...]
+    operator: Operator, expected: Exact, contract: Contract, sought: tuple[str, ...]
 ) -> Iterator[tuple[str, bool]]:
     """Wrong outputs of one problem, and whether the judge lets them pass."""
-    geometry, dtype, reference = expected.recipe.geometry, expected.recipe.dtype, expected.reference
+    geometry, dtype, reference = expected.recipe.geometry, expected.recipe.dtype, expected.tensors.reference
     without = expected.inputs[operator.operand].copy()
     last: Index = (..., *[-1] * geometry.rank)
     without[last] = 0
@@ -136,6 +126,5 @@ def _judged(
             for name, values in wrong.items()
             if not np.array_equal(values, reference[name])
         }
-        of = operator, geometry, dtype, expected.inputs, outputs, reference, lambda: expected.magnitude
-        for output in outputs_of(*of):
+        for output in expected.outputs(outputs):
             yield f"{output.name} {what}", passes(output, "fixed", contract.on(geometry, dtype))

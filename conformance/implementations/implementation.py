@@ -55,6 +55,30 @@ class NotDeclared(Unsupported):
         self.undeclared = undeclared
 
 
+@dataclass(slots=True)
+class KernelMemory:
+    """A kernel's past in a run, as far as the verdicts on later cases depend on it; the judge's alone."""
+
+    first_called: float | None = None
+    """By the monotonic clock."""
+    still_computes: Callable[[], bool] | None = None
+    """Make the first call that has given results once more, and return whether it still does."""
+    refused: dict[tuple[Any, ...], tuple[str, str] | None] = field(default_factory=dict)
+    """A call but for its values -> what contradicts its refusal, if something does: in words, and with which values."""
+    refusals: int = 0
+    """Calls of which all values were refused."""
+    repeated_alike: int = 0
+    """Wrong results that a second call gave again."""
+    unexplained: int = 0
+    """Wrong cases in a row that no known mistake explains."""
+    ended_by: set[str] = field(default_factory=set)
+    """Storages of one operand, as `x:crop`, that have ended a process: they would do so again in every other case."""
+    weaknesses: dict[tuple[str, str, int], str | None] = field(default_factory=dict)
+    """Operator, dtype and number of dimensions -> why the contract is too weak for them, if it is."""
+    reported_by: dict[tuple[Any, ...], Callable[..., Any] | None] = field(default_factory=dict)
+    """A case -> the behaviour check that reports its wrong results; None where they are right."""
+
+
 @dataclass(frozen=True, slots=True)
 class Kernel:
     """One function of an implementation and the cases it is for."""
@@ -68,6 +92,7 @@ class Kernel:
     keywords: tuple[str, ...]
     """Keyword-only parameters of the function; where it takes any (`**kwargs`), all that the operator has, and of its
     capabilities those that it names."""
+    memory: KernelMemory = field(default_factory=KernelMemory, init=False, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +105,7 @@ class AutogradVariant:
     saves: int | None
     """Activations, buffers of the size of an image, that it keeps for its backward; None where nothing is declared."""
     keywords: tuple[str, ...]
+    memory: KernelMemory = field(default_factory=KernelMemory, init=False, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +201,11 @@ class Implementation:
     """Of a torch module."""
     layouts: dict[str, str] = field(default_factory=dict, init=False)
     """The layouts of its own: names and letters."""
+    wrong_alone: dict[tuple[Any, ...], tuple[str, Failure, Any] | None] = field(
+        default_factory=dict, init=False, repr=False
+    )
+    """Case of a wrong call -> message, failure and diagnosis, if it is wrong too in a new process, where no call comes
+    before it."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not re.fullmatch(r"\S{1,80}", self.name) or not self.name.isprintable():

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from conformance.inputs.distributions import DISTRIBUTIONS
 from conformance.inputs.drawing import Recipe
-from conformance.inputs.expectation import Expectation, expectation
+from conformance.inputs.expectation import Expectation
 
-__all__ = ["DISTRIBUTIONS", "Expectation", "Recipe", "expectation"]
+__all__ = ["DISTRIBUTIONS", "Expectation", "Recipe"]

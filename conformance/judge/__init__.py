@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from conformance.contract import Contract, ContractError
+from conformance.judge.expected import Exact, Expected, expect
 from conformance.judge.judgement import Check, Comparison, Judgement, Worst, compare, judge, passes
 from conformance.judge.output import Output, outputs_of
 
@@ -11,10 +12,13 @@ __all__ = [
     "Comparison",
     "Contract",
     "ContractError",
+    "Exact",
+    "Expected",
     "Judgement",
     "Output",
     "Worst",
     "compare",
+    "expect",
     "judge",
     "outputs_of",
     "passes",

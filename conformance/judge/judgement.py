@@ -301,7 +301,8 @@ def judge(output: Output, distribution: str, contract: Contract, infer: bool = T
     if output.enclosed is not None:
         return _by_enclosure(output, distribution, contract)
     if demands_equality(output, distribution, contract):
-        return _by_equality(output, contract)
+        expected, wrong = _unequal(output, contract)
+        return _counted(output, expected, np.zeros(wrong.shape), wrong, "must equal the exact result")
     allowed, s2, found = output.measured(contract, distribution)
     checks, statistics = _checks(output, distribution, contract, found)
     profile, inferred, conservative = {}, None, False
@@ -427,11 +428,6 @@ def _by_enclosure(output: Output, distribution: str, contract: Contract) -> Judg
     if found.zeros == "fail" and passes(replace(output, actual=np.zeros_like(output.actual)), distribution, contract):
         return replace(found, zeros="allowed")
     return found
-
-
-def _by_equality(output: Output, contract: Contract) -> Judgement:
-    expected, wrong = _unequal(output, contract)
-    return _counted(output, expected, np.zeros(wrong.shape), wrong, "must equal the exact result")
 
 
 def _counted(output: Output, expected: np.ndarray, limit: np.ndarray, wrong: np.ndarray, criterion: str) -> Judgement:

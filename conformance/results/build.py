@@ -15,12 +15,11 @@ import msgspec
 from conformance.execution.case import Absence, Case
 from conformance.execution.selection import BEHAVIOUR
 from conformance.execution.status import Verdict
-from conformance.execution.verify import by_probes
 from conformance.implementations.devices import processor
 from conformance.implementations.registry import BrokenFile
 from conformance.inputs.manifest import digest
 from conformance.inputs.stream import GENERATOR
-from conformance.judge import Judgement
+from conformance.judge import Judgement, expect
 from conformance.judge.accuracy import KNOWN
 from conformance.results.schema import (
     SCHEMA,
@@ -110,7 +109,7 @@ def _attempt(case: Case, verdict: Verdict) -> dict[str, Any]:
         "storage": case.variant.storage,
         "seed": case.seed,
         "generator": GENERATOR,
-        "method": "probes" if by_probes(case.recipe, case.method) else "exact",
+        "method": expect(case.recipe, case.method).method,
         "refused": verdict.refused,
         "terms": dict(case.operator.errors(geometry).terms),
         "checks": {

@@ -24,7 +24,6 @@ import numpy as np
 from conformance.dtypes import STORAGE
 from conformance.execution.case import Case
 from conformance.execution.invocation import MalformedError
-from conformance.execution.verify import judged, prepare_reference
 from conformance.operators import Arrays
 from conformance.timing.clock import CheatError, Clock
 from conformance.timing.conditions import share_threads
@@ -201,8 +200,8 @@ class _Visit:
             return
         if draw in self._right or self._digests.get(draw) != (digest := _digest(outputs)):
             expected = slot.inputs.expected
-            prepare_reference(expected, self.case.method)
-            judgements = judged(expected, outputs, self.case.kernel.contract, self.case.method)
+            expected.compute()
+            judgements = expected.judge(outputs, self.case.kernel.contract)
             if wrong := [judgement.explain() for judgement in judgements if not judgement.passed]:
                 raise CheatError(f"{when}: " + "\n".join(wrong), when)
             if draw not in self._right:

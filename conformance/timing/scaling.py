@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from conformance.execution.case import Case
-from conformance.inputs import Expectation, expectation
+from conformance.judge.expected import Expected, expect, expect_once
 from conformance.operators import Arrays
 from conformance.operators.base import Homogeneous
 
@@ -43,10 +43,12 @@ class ScaledInputs:
     factor: float = 1.0
 
     @property
-    def expected(self) -> Expectation:
+    def expected(self) -> Expected:
         """What was drawn; the first draw is everybody's."""
-        recipe = self.case.recipe
-        return _drawn(replace(recipe, seed=recipe.seed + self.draw)) if self.draw else expectation(recipe)
+        recipe, method = self.case.recipe, self.case.method
+        if not self.draw:
+            return expect_once(recipe, method)
+        return _drawn(replace(recipe, seed=recipe.seed + self.draw), method)
 
     def inputs(self) -> Arrays:
         """Inputs in canonical order, scaled."""
@@ -70,13 +72,13 @@ def scaled_inputs(case: Case) -> tuple[ScaledInputs, ...]:
     return tuple(ScaledInputs(case, draw, factor) for factor in factors(known) for draw in range(count))
 
 
-_drawn = lru_cache(maxsize=SIGNED_DRAWS - 1)(Expectation)
+_drawn = lru_cache(maxsize=SIGNED_DRAWS - 1)(expect)
 """The other draws are kept until those of another problem are asked for."""
 
 
 def free() -> None:
     """Forget all that was drawn: a table's tensors of full size would fill memory."""
-    expectation.cache_clear()
+    expect_once.cache_clear()
     _drawn.cache_clear()
 
 

@@ -10,17 +10,21 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
+from conformance import Contract
+from conformance.execution import remote
 from conformance.execution.process import Crash, Limits, Process
 from conformance.execution.reaper import Reaper, carried
 from conformance.execution.status import Verdict
 from conformance.execution.workers import Workers
 from conformance.failure import Failure, Kind
+from conformance.implementations.implementation import Kernel, KernelMemory
 from conformance.operators import FAMILIES
 from conformance.problems import PROBLEMS
 from conformance.worker import call, wire
@@ -368,3 +372,11 @@ def test_limit_that_cannot_be_meant(project: Project, option: str):
     assert outcome.exit == 4
     assert option.split("=")[0] in outcome.text
     assert "must be" in outcome.text
+
+
+def test_what_a_process_says_of_a_kernels_past_is_dropped():
+    sent = Kernel(print, "conv_forward", ("fp32",), ("nchw",), None, Contract(), ())
+    sent.memory.refusals = 99
+    kernel = remote._reached(cast(remote.Home, None), ("acme", "kernels", 0), sent)
+    assert kernel.memory == KernelMemory()
+    assert sent == replace(sent)  # which is what a file that is loaded again is compared by

@@ -11,11 +11,10 @@ import pytest
 
 from conformance.calibration.mutation import outcomes
 from conformance.dtypes import DTYPES, FORMATS, STORAGE
-from conformance.execution.verify import judged
 from conformance.inputs import Expectation, Recipe
 from conformance.inputs.natural import BINADES, HIGHEST, LAWS, law_of
 from conformance.inputs.stream import Stream
-from conformance.judge import Contract
+from conformance.judge import Contract, Exact
 from conformance.judge.limits import limits
 from conformance.judge.residuals import measure
 from conformance.operators import CONVOLUTIONS, FAMILIES, OPERATORS, ORDINARY, Arrays, parse
@@ -181,8 +180,8 @@ def test_the_maximum_of_negative_zeros_is_negative() -> None:
         Recipe(OPERATORS["max_pool_forward"], parse("maxpool n2 c5 h8 w9 r2 s3"), "fp32", "mixed", 0)
     )
     right = {"y": expected.reference["y"].astype(np.float32)}
-    assert judged(expected, right, Contract())[0].passed
-    assert not judged(expected, {"y": right["y"] + np.float32(0)}, Contract())[0].passed
+    assert Exact(expected).judge(right, Contract())[0].passed
+    assert not Exact(expected).judge({"y": right["y"] + np.float32(0)}, Contract())[0].passed
 
 
 @pytest.mark.parametrize("operator", [name for name, one in OPERATORS.items() if one.takes_empty_batch])

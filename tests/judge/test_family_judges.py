@@ -9,10 +9,9 @@ import pytest
 from conformance.calibration.false_alarms import verdicts
 from conformance.calibration.known_kernels import KNOWN_GOOD, MUTANTS, judgements
 from conformance.calibration.mutation import outcomes, rows, score
-from conformance.execution.verify import judged
 from conformance.inputs import Expectation, Recipe
 from conformance.inputs.manifest import SEED
-from conformance.judge import Contract, judge, outputs_of
+from conformance.judge import Contract, Exact, judge, outputs_of
 from conformance.operators import NORMALISED, OPERATORS, POOLINGS, TRANSPOSED, parse
 from conformance.operators.known_kernels.kernel import FP8, INT8, CampaignRow, KnownGood
 
@@ -104,7 +103,7 @@ def test_a_maximum_must_be_equal(distribution: str):
     expected = Expectation(Recipe(OPERATORS["max_pool_forward"], geometry, "fp32", distribution, 0))
 
     def passes(change: float, contract: Contract) -> bool:
-        return judged(expected, {"y": (expected.reference["y"] * change).astype(np.float32)}, contract)[0].passed
+        return Exact(expected).judge({"y": (expected.reference["y"] * change).astype(np.float32)}, contract)[0].passed
 
     ulp = 1 + 2.0**-23
     assert passes(1, Contract())

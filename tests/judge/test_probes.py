@@ -10,7 +10,7 @@ import pytest
 from conformance.calibration.known_kernels import judged_by_probes
 from conformance.dtypes import FP32
 from conformance.inputs import Expectation, Recipe
-from conformance.inputs.probing import RISK, Probes
+from conformance.judge.expected import RISK, Exact, Expected, Probed, Sparse, expect
 from conformance.operators import CONVOLUTIONS, OPERATORS, ConvGeometry
 from conformance.operators.conv.probes import projected
 from conformance.problems import PROBLEMS, Problem
@@ -40,7 +40,7 @@ def honest(known: Expectation) -> np.ndarray:
 def test_probes_know_what_the_reference_knows(operator: str, problem: Problem):
     known = expected(operator, problem.geometry)
     reference = next(iter(known.reference.values()))
-    probes = Probes(known.recipe, known.inputs)
+    probes = Probed(known)
     values, magnitudes = probes.samples
     index = tuple(probes.index.T)
     np.testing.assert_array_equal(values, reference[index])
@@ -110,5 +110,32 @@ def test_defects_are_seen(operator: str, defect: str, distribution: str):
 
 
 def test_every_sampled_place_is_another():
-    probes = Probes(expected("conv_backward_weight", ConvGeometry.parse("n1 c2 h5 w5 k2 r2 s2")).recipe, {})
+    probes = Probed(expected("conv_backward_weight", ConvGeometry.parse("n1 c2 h5 w5 k2 r2 s2")))
     assert len({tuple(place) for place in probes.index}) == len(probes.index)
+
+
+LARGE = "n8 c128 h56 w56 k128 r3 s3 p1"
+
+
+@pytest.mark.parametrize(
+    ("text", "dtype", "distribution", "method", "kind"),
+    [
+        (LARGE, "fp32", "fixed", "auto", Probed),
+        (LARGE, "fp32", "fixed", "exact", Exact),
+        (LARGE, "fp32", "special", "probes", Exact),  # whose data the bounds are not derived for
+        ("n1 c2 h5 w5 k2 r2 s2", "fp32", "integer", "auto", Exact),
+        ("n1 c2 h5 w5 k2 r2 s2", "fp32", "integer", "probes", Probed),
+        ("n0 c2 h5 w5 k2 r2 s2", "fp32", "integer", "probes", Exact),
+        (LARGE, "int8", "integer", "auto", Exact),
+        (LARGE, "fp32", "sparse", "probes", Sparse),
+    ],
+)
+def test_how_a_case_is_judged_is_chosen_before_anything_is_drawn(
+    text: str, dtype: str, distribution: str, method: str, kind: type[Expected], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("conformance.inputs.expectation.DISTRIBUTIONS", {})
+    recipe = Recipe(OPERATORS["conv_forward"], ConvGeometry.parse(text), dtype, distribution, 0)
+    expected = expect(recipe, method)
+    assert type(expected) is kind
+    assert expected.method == ("probes" if kind is Probed else "exact")
+    assert expected.bytes_needed > 0

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conformance.execution.verify import judged
 from conformance.inputs import Expectation, Recipe
-from conformance.judge import Contract, outputs_of, passes
+from conformance.judge import Contract, Exact, passes
 from conformance.judge.output import Output
 from conformance.operators import NORMALISED, OPERATORS, Arrays, ConvBnGeometry, double_double, parse
 from conformance.operators.conv_bn.known_bad import KNOWN_BAD
@@ -43,7 +42,7 @@ def decimals(array: np.ndarray) -> np.ndarray:
     return found
 
 
-class Exact:
+class Definition:
     """Everything in Decimal, as Ioffe and Szegedy write it, gradients by their chain rule."""
 
     def __init__(self, g: ConvBnGeometry, inputs: Arrays) -> None:
@@ -104,7 +103,7 @@ def test_reference_is_right_to_the_last_digits(operator: str, text: str, distrib
     case = expected(operator, text, distribution=distribution)
     with localcontext() as context:
         context.prec = DIGITS
-        definition = Exact(case.recipe.geometry, case.inputs)
+        definition = Definition(case.recipe.geometry, case.inputs)
         exact = getattr(definition, operator)()
         assert list(exact) == list(case.reference)
         for name, array in case.reference.items():
@@ -173,9 +172,7 @@ def test_a_sum_that_cancels_is_no_dgamma():
 
 
 def outputs(found: Expectation, made: Arrays) -> list[Output]:
-    recipe = found.recipe
-    of = recipe.operator, recipe.geometry, recipe.dtype, found.inputs, made, found.reference
-    return outputs_of(*of, lambda: found.magnitude, found.rest)
+    return Exact(found).outputs(made)
 
 
 def test_bounds_whose_squares_leave_float32_are_numbers():
@@ -195,7 +192,7 @@ def test_a_few_large_results_are_judged_as_few():
 
     for change, right in ((1.0, True), (1.0003, False)):
         outputs = {name: (array * change).astype(np.float16) for name, array in mixed.reference.items()}
-        (found,) = judged(mixed, outputs, Contract(), "exact")
+        (found,) = Exact(mixed).judge(outputs, Contract())
         assert found.passed == right, found.explain()
 
 

@@ -13,9 +13,9 @@ import conformance
 from conformance import Contract, Implementation
 from conformance.calibration.known_kernels import MUTANTS
 from conformance.execution.export import export
-from conformance.execution.verify import judged
 from conformance.implementations.implementation import ImplementationError
 from conformance.inputs import Expectation, Recipe
+from conformance.judge import Exact
 from conformance.judge.propagation import ContractArithmetic
 from conformance.operators import OPERATORS, parse
 from conformance.operators.conv_requantized.operators import TIES, stored
@@ -57,14 +57,14 @@ def test_exact_ties_have_one_right_result(ties: str):
     half = (exact - np.floor(exact) == 0.5) & (np.abs(exact) < 100)
     assert np.count_nonzero(half) > 50
     right = {"y": stored(exact, "int8", -5, ties).astype(np.int8)}
-    assert judged(known, right, Contract(ties=ties))[0].passed
+    assert Exact(known).judge(right, Contract(ties=ties))[0].passed
     for other in TIES.keys() - {ties}:
-        (found,) = judged(known, right, Contract(ties=other))
+        (found,) = Exact(known).judge(right, Contract(ties=other))
         assert not found.passed
         assert "rounded to nearest, ties" in found.explain()
     off = right["y"].copy()
     off[0, 0, 0, 0] += -1 if off[0, 0, 0, 0] > 0 else 1
-    (found,) = judged(known, {"y": off}, Contract(ties=ties))
+    (found,) = Exact(known).judge({"y": off}, Contract(ties=ties))
     assert found.mismatched == 1
 
 

@@ -14,6 +14,7 @@ import pytest
 from conformance import Implementation, numpy_arrays
 from conformance.execution.case import Case
 from conformance.inputs import Expectation
+from conformance.judge import Exact
 from conformance.operators import FAMILIES, OPERATORS, ORDINARY, takes
 from conformance.problems import PROBLEMS, of_section
 from conformance.timing import rotation, scaling
@@ -39,7 +40,7 @@ def test_scaled_inputs_have_exactly_scaled_results(operator: str):
     for content in scaling.scaled_inputs(case):
         inputs = content.inputs()
         found = content.unscaled(case.operator.reference(geometry, inputs))
-        for name, exact in content.expected.reference.items():
+        for name, exact in content.expected.tensors.reference.items():
             np.testing.assert_array_equal(found[name], exact)
         seen.add(b"".join(array.tobytes() for array in inputs.values()))
     known = OPERATORS[operator].homogeneous
@@ -60,7 +61,7 @@ def test_a_wrong_result_of_scaled_inputs_has_no_time():
     case.implementation.implements("conv_forward")(kernels.conv_forward)
     inputs = scaling.scaled_inputs(case)[5]
     assert abs(inputs.factor) != 1
-    outputs = {"y": (inputs.expected.reference["y"] * inputs.factor).astype(np.float32)}
+    outputs = {"y": (inputs.expected.tensors.reference["y"] * inputs.factor).astype(np.float32)}
     slot, subject = rotation._Slot(inputs, [], outputs), rotation._Visit(case, {})
     subject.verify(slot, "right")
     outputs["y"][0, 0, 0, 0] += np.float32(inputs.factor)
@@ -75,11 +76,11 @@ def test_results_that_were_right_are_known_in_the_next_visit(monkeypatch: pytest
         judged.append(1)
         return ()
 
-    monkeypatch.setattr(rotation, "judged", judge)
+    monkeypatch.setattr(Exact, "judge", judge)
     case, digests = case_of("conv_forward"), dict[int, bytes]()
     case.implementation.implements("conv_forward")(kernels.conv_forward)
     inputs = scaling.scaled_inputs(case)
-    exact = inputs[0].expected.reference["y"].astype(np.float32)
+    exact = inputs[0].expected.tensors.reference["y"].astype(np.float32)
 
     def judgements(factor: int, value: np.ndarray) -> int:
         rotation._Visit(case, digests).verify(rotation._Slot(inputs[factor], [], {"y": value}), "")

@@ -18,7 +18,7 @@ from conformance import Contract, Implementation, Unsupported
 from conformance.execution.case import Case
 from conformance.execution.process import Limits
 from conformance.execution.workers import Workers
-from conformance.inputs import expectation
+from conformance.judge.expected import expect_once
 from conformance.problems import Problem, typed
 from conformance.timing import conditions, roofline, rotation
 from conformance.timing.conditions import Conditions
@@ -159,13 +159,13 @@ def test_tensors_of_a_problem_are_freed_before_the_next(monkeypatch: pytest.Monk
     visit = TimedKernel.visit
 
     def visited(subject: TimedKernel, conditions: Conditions) -> None:
-        held.append(expectation.cache_info().currsize)
+        held.append(expect_once.cache_info().currsize)
         visit(subject, conditions)
 
     monkeypatch.setattr(TimedKernel, "visit", visited)
-    expectation.cache_clear()
+    expect_once.cache_clear()
     timed(case_of(named("acme")), case_of(named("acme"), OTHER), visits=2)
-    assert [*held, expectation.cache_info().currsize] == [0] * 5
+    assert [*held, expect_once.cache_info().currsize] == [0] * 5
 
 
 def test_ceilings_are_measured_in_every_round_and_the_best_counts(monkeypatch: pytest.MonkeyPatch):

@@ -13,7 +13,7 @@ from conformance.execution.case import Case
 from conformance.execution.invocation import MalformedError
 from conformance.execution.process import Limits
 from conformance.execution.workers import Workers
-from conformance.inputs import expectation
+from conformance.inputs import Expectation
 from conformance.timing import rotation
 from conformance.timing.clock import CheatError
 from conformance.worker import memory
@@ -137,7 +137,7 @@ class Streams(NumpyArrays):
 
 def test_events_of_a_device_reach_the_judge(workers: Workers, tmp_path: Path):
     (case,) = cases(workers, tmp_path / "streams.py", STREAMS).values()
-    native = case.invocation().to_device(expectation(case.recipe).inputs)
+    native = case.invocation().to_device(Expectation(case.recipe).inputs)
     found = case.invocation().timed(native, native)
     assert (found.walls, found.events) == ((0.01, 0.01), 1e-5)
     verdict = check_behaviour(case, behaviour.work_is_finished)
@@ -149,7 +149,7 @@ def test_memory_is_that_of_the_process(workers: Workers, tmp_path: Path):
     text = f"{HEAD}\nSECONDS = 0\n{takes}\none = declare('takes', lambda: takes)\n"
     (case,) = cases(workers, tmp_path / "takes.py", text).values()
     invocation, bridge = case.invocation(), case.implementation.arrays
-    given = invocation.to_device(expectation(case.recipe).inputs)
+    given = invocation.to_device(Expectation(case.recipe).inputs)
     parameters = invocation.parameters()
     host, device = perform(bridge, memory.growth, bridge, invocation.kernel.function, parameters, given)
     assert device is None

@@ -17,7 +17,7 @@ import pytest
 from conformance.execution.case import Case
 from conformance.implementations import registry
 from conformance.implementations.implementation import Implementation, Unsupported
-from conformance.inputs import expectation
+from conformance.inputs import Expectation
 from conformance.operators import OPERATORS, takes
 from conformance.problems import Variant, typed
 from nki_emulator.tests.kernels.neuron_fakes import absence
@@ -95,4 +95,4 @@ def outputs(implementation: Implementation, operator: str, problem: str, dtype: 
         invocation = case.invocation()
     except Unsupported as refusal:
         pytest.skip(f"{implementation.name}: {refusal}")
-    return invocation.call(invocation.to_device(expectation(case.recipe).inputs))
+    return invocation.call(invocation.to_device(Expectation(case.recipe).inputs))

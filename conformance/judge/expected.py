@@ -1,0 +1,260 @@
+"""What a case's outputs are compared with: all exact outputs, probes of large ones, or the few that are not zero.
+
+`expect` chooses once; whoever verifies, times or records a case asks the object. Nothing is drawn or computed before.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from abc import ABC, abstractmethod
+from dataclasses import replace
+from functools import cached_property, lru_cache
+from typing import ClassVar
+
+import numpy as np
+
+from conformance.contract import Contract
+from conformance.dtypes import FORMATS, STORAGE, WHOLE
+from conformance.inputs.distributions import sparse_places
+from conformance.inputs.drawing import Recipe
+from conformance.inputs.expectation import Expectation
+from conformance.judge.judgement import EQUALITY_DISTRIBUTIONS, Check, Judgement, Locations, judge, judge_sparse
+from conformance.judge.limits import ALPHA, LAMBDA, limits
+from conformance.judge.output import Output, outputs_of
+from conformance.operators import Arrays
+from conformance.operators.conv.probes import Projection, projected, sums_of_gradient
+from conformance.operators.sparse import Nonzero, nonzero
+from conformance.problems.table import SPARSE
+
+METHODS = ("auto", "exact", "probes")
+"""How a verdict is reached: by cost, by the full reference, or by samples and a projection of it."""
+WORTHWHILE = 1 << 32
+"""FLOPs from which an exact reference costs seconds."""
+LANES = 8
+"""Fewer channels to sum than this save too little over the exact reference."""
+RISK = 1e-9
+GATHERED = 1 << 19
+"""Products gathered for all samples together: 4 MiB."""
+
+
+class Expected(ABC):
+    """The outputs that a recipe must have, as far as they are known, and the judgement on a kernel's."""
+
+    method: ClassVar[str] = "exact"
+    """As records name it."""
+    bytes_each: ClassVar[int]
+    """Bytes that verifying takes for each element of the tensors."""
+    dense: ClassVar[bool] = True
+    """Whether inputs are numbers everywhere, and not gigabytes of zeros that nobody touches."""
+
+    def __init__(self, tensors: Expectation) -> None:
+        self.tensors, self.recipe = tensors, tensors.recipe
+
+    @property
+    def inputs(self) -> Arrays:
+        """By name, in canonical order."""
+        return self.tensors.inputs
+
+    def holding(self, inputs: Arrays) -> Expected:
+        """Return what the same recipe has with other values."""
+        return type(self)(self.tensors.holding(inputs))
+
+    @property
+    def bytes_needed(self) -> int:
+        """Memory that a verdict takes. A reference pads one image at a time: with a large stride, far more than the
+        tensors themselves."""
+        geometry = self.recipe.geometry
+        extents = (size + sum(pad) for size, pad in zip(geometry.size, geometry.padding, strict=True))
+        padded: int = 8 * geometry.c * math.prod(extents)
+        return self.recipe.operator.bytes(geometry, self.bytes_each) + padded
+
+    def has_one_result(self, contract: Contract) -> bool:
+        """Return whether the judgement can be made on a kernel of this contract."""
+        return True
+
+    @abstractmethod
+    def compute(self) -> None:
+        """Draw inputs and compute what the judgement needs, so that its time is not the kernel's or the judge's."""
+
+    @abstractmethod
+    def judge(self, outputs: Arrays, contract: Contract) -> tuple[Judgement, ...]:
+        """Return one judgement for each output (canonical order, on the host)."""
+
+
+class Exact(Expected):
+    """Every element of every output."""
+
+    bytes_each = 32  # measured 27 in fp32
+
+    def compute(self) -> None:
+        _ = self.tensors.reference
+
+    def outputs(self, actual: Arrays) -> list[Output]:
+        """Return a kernel's outputs beside the exact ones."""
+        recipe, tensors = self.recipe, self.tensors
+        described = recipe.operator, recipe.geometry, recipe.dtype, tensors.inputs, actual
+        return outputs_of(*described, tensors.reference, lambda: tensors.magnitude, tensors.rest)
+
+    def judge(self, outputs: Arrays, contract: Contract) -> tuple[Judgement, ...]:
+        recipe = self.recipe
+        contract = contract.on(recipe.geometry, recipe.dtype)
+        return tuple(judge(output, recipe.distribution, contract) for output in self.outputs(outputs))
+
+
+class Probed(Expected):
+    """Sampled elements and a random projection of the main output, which is large; the others are small.
+
+    The samples are judged as any output is. The projection sum_k r_k e_k of L lanes' errors is a sum of L independent
+    mean-zero errors, so in units of its root sum of squares it is as sub-Gaussian as one error; with the same LAMBDA
+
+        |projected - expected| <= LAMBDA * sqrt(u_out^2 * sum ref^2 + unit^2 * (sum s2^2 + sum ref^2))
+
+    where `unit` is the contract's rms error per spread, to which the projection's own rounding is added. sum s2^2 is
+    bounded from the inputs' distribution (Hoeffding), and given the inputs sum ref^2 is a quadratic form of independent
+    lanes, below sum s2^2 * (1 + 2 sqrt(x/L) + 2x/L) except with probability exp(-x) (Laurent and Massart 2000). One
+    wrong element among millions is one wrong term of one such sum.
+    """
+
+    method = "probes"
+    bytes_each = 12
+
+    @cached_property
+    def projection(self) -> Projection:
+        """The projected output, exact: in float32 where the verdict is a bound on fp32 sums or wider errors, in float64
+        where equality is demanded."""
+        recipe, methods = self.recipe, self.recipe.operator.probes
+        assert methods is not None
+        signs = 2.0 * np.array(recipe.stream("signs").below(2, methods.channels(recipe.geometry))) - 1.0
+        equal = recipe.distribution == "integer" or recipe.dtype == "fp64"
+        arithmetic = np.dtype(np.float64 if equal else np.float32)
+        projection: Projection = methods.project(recipe.geometry, self.inputs, signs, RISK, arithmetic)
+        return projection
+
+    @cached_property
+    def index(self) -> np.ndarray:
+        """[T, 4]: all corners, and places drawn uniformly; each once, or the statistics would see one error twice."""
+        main, *_ = self.recipe.operator.outputs(self.recipe.geometry).values()
+        corners = np.array(list(itertools.product(*({0, extent - 1} for extent in main.shape))))
+        count = max(8, min(2048, GATHERED // self.recipe.terms))
+        drawn = self.recipe.stream("samples").below(math.prod(main.shape), count)
+        flat = np.union1d(np.ravel_multi_index(tuple(corners.T), main.shape), drawn)
+        return np.stack(np.unravel_index(flat, main.shape), axis=1)
+
+    @cached_property
+    def samples(self) -> tuple[np.ndarray, np.ndarray]:
+        """Exact values and magnitudes at `index`."""
+        methods = self.recipe.operator.probes
+        assert methods is not None
+        return methods.sample(self.recipe.geometry, self.inputs, self.index)
+
+    @cached_property
+    def small(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """Outputs that are cheap to know exactly: {name: (values, magnitudes)}."""
+        _, *others = self.recipe.operator.outputs(self.recipe.geometry)
+        return {name: sums_of_gradient(self.inputs) for name in others}
+
+    def compute(self) -> None:
+        _ = self.projection, self.samples, self.small
+
+    def judge(self, outputs: Arrays, contract: Contract) -> tuple[Judgement, ...]:
+        recipe = self.recipe
+        contract = contract.on(recipe.geometry, recipe.dtype)
+        pairs = dict.fromkeys(outputs, self.samples) | self.small
+        reference, magnitude = ({name: pair[half] for name, pair in pairs.items()} for half in (0, 1))
+        described = recipe.operator, recipe.geometry, recipe.dtype, self.inputs, outputs
+        return tuple(
+            judge(output, recipe.distribution, contract) if output.name in self.small else self._main(output, contract)
+            for output in outputs_of(*described, reference, lambda: magnitude)
+        )
+
+    def _main(self, output: Output, contract: Contract) -> Judgement:
+        """Judge the large output. On the integer distribution both probes must be exact."""
+        distribution, of_filters = self.recipe.distribution, output.name == "dw"
+        axis = 0 if of_filters else output.axes.index("K" if "K" in output.axes else "C")
+        values, channels = output.actual[tuple(self.index.T)], self.index[:, axis]
+        sampled = judge(replace(output, axes="T", actual=values, channels=channels), distribution, contract)
+        worst, where = sampled.worst, None
+        if worst is not None:
+            worst = replace(worst, index=tuple(map(int, self.index[worst.index[0]])))
+            where = Locations(place="a sampled element")
+
+        exact, limit = self.projection.expected, 0.0
+        if not (distribution in EQUALITY_DISTRIBUTIONS and contract.exact_on_integers(output.dtype)):
+            allowed = limits(contract, output.dtype, output.terms, output.actual.size)
+            x = math.log(exact.size / ALPHA) / self.projection.lanes
+            references = self.projection.square * (1 + 2 * math.sqrt(x) + 2 * x)
+            rounded = FORMATS[output.dtype].unit_roundoff ** 2 * references
+            squared = max(allowed.sums / LAMBDA, allowed.unit) ** 2 + self.projection.noise**2
+            limit = LAMBDA * math.sqrt(rounded + squared * (self.projection.square + references))
+        error = np.abs(projected(self.projection, output.actual) - exact)
+        error[np.isnan(error)] = np.inf
+        check = Check("projection error", float(error.max()), limit)
+        if not check.passed:
+            # the projected axis is K or C of an image, and sets of the first axis of a filter; the others are known
+            sets = ("group", "set of channels", *output.axes[1:])
+            names = sets if of_filters else (output.axes[0], *output.axes[2:])
+            position = np.unravel_index(int(np.argmax(error)), error.shape)
+            places = ", ".join(f"{name.lower()} = {i}" for name, i in zip(names, position, strict=True))
+            where = Locations(place=f"somewhere in the channels at {places}")
+        return replace(
+            sampled,
+            criterion=f"{len(values):,} samples, a projection of all {output.actual.size:,}; {sampled.criterion}",
+            checks=(*sampled.checks, check),
+            mismatched=sampled.mismatched + int(np.count_nonzero(~(error <= limit))),
+            worst=worst,
+            where=where,
+            zeros=sampled.zeros if np.max(np.abs(exact)) <= limit else "fail",
+        )
+
+
+class Sparse(Expected):
+    """The few elements that are not zero, of inputs beyond what can be computed with."""
+
+    dense = False
+
+    @cached_property
+    def nonzero(self) -> dict[str, Nonzero]:
+        """Where the exact outputs are not zero, and what they are there."""
+        recipe = self.recipe
+        return nonzero(recipe.operator.name, recipe.geometry, self.inputs, sparse_places(recipe))
+
+    @property
+    def bytes_needed(self) -> int:
+        """Memory of the outputs: inputs are memory that nobody touches."""
+        outputs = self.recipe.operator.outputs(self.recipe.geometry).values()
+        return sum(STORAGE[tensor.stored_as(self.recipe.dtype)].itemsize * tensor.size for tensor in outputs)
+
+    def has_one_result(self, contract: Contract) -> bool:
+        """Results are compared for equality, which rounded sums would fail."""
+        exact = self.recipe.operator.errors(self.recipe.geometry).exact_on_integers
+        return exact and contract.exact_on_integers(self.recipe.dtype)
+
+    def compute(self) -> None:
+        _ = self.nonzero
+
+    def judge(self, outputs: Arrays, contract: Contract) -> tuple[Judgement, ...]:
+        tensors = self.recipe.operator.outputs(self.recipe.geometry)
+        return tuple(
+            judge_sparse(name, tensors[name].axes, outputs[name], places, values)
+            for name, (places, values) in self.nonzero.items()
+        )
+
+
+def expect(recipe: Recipe, method: str = "auto") -> Expected:
+    """Choose how outputs are judged: by cost, or as `method` demands where that is possible.
+
+    The bounds of probes are derived for integers and fixed-point numbers.
+    """
+    tensors, geometry, methods = Expectation(recipe), recipe.geometry, recipe.operator.probes
+    if recipe.distribution == SPARSE:
+        return Sparse(tensors)
+    bounded = recipe.distribution in ("integer", "fixed") and recipe.dtype not in WHOLE
+    if method == "exact" or methods is None or not bounded or not geometry.n:
+        return Exact(tensors)
+    large = recipe.operator.flops(geometry) >= WORTHWHILE and methods.channels(geometry) // geometry.groups >= LANES
+    return Probed(tensors) if method == "probes" or large else Exact(tensors)
+
+
+expect_once = lru_cache(maxsize=1)(expect)
+"""The same, kept until another recipe is asked for: cases are ordered so that one is enough."""
