@@ -6,13 +6,16 @@ import importlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from conformance import Unavailable
+from conformance.__main__ import main
 from conformance.operators.mistakes import Mistake
 from tests.kit import CEILINGS, source
 
@@ -86,9 +89,24 @@ class Project:
         """An implementation in a file of its name, right unless `changes` say otherwise."""
         return self.write(f"{folder}/{name}.py", source(name, body, **changes))
 
-    def run(self, *arguments: str, subprocess: bool = False, patience: float = 60, keep: bool = False) -> Outcome:
-        """Run the suite, on one tiny case unless the arguments select others; `keep` what is in the file of records.
-        Benchmarks have problems of their own, and trainings data."""
+    def run(self, *arguments: str, keep: bool = False) -> Outcome:
+        """Run the command line in this process, on one tiny case unless the arguments select others; `keep` what is in
+        the file of records."""
+        given = [option for option in USUAL if _given(option, arguments)]
+        usual = [f"{option}={value}" for option, value in USUAL.items() if option not in given]
+        usual += [] if _given("--operator", arguments) else ["--operator=conv_forward"]
+        usual += [] if keep or _given("--resume", arguments) else ["--overwrite"]
+        usual += [] if _given("--impl", arguments) else ["--impl=impls"]
+        with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as errors:
+            try:
+                status = main(["run", *arguments, *usual])
+            except SystemExit as ended:
+                status = int(ended.code or 0)
+        return Outcome(status, f"{out.getvalue()}\n{errors.getvalue()}", self.records())
+
+    def pytest(self, *arguments: str, subprocess: bool = False, patience: float = 60, keep: bool = False) -> Outcome:
+        """Run the suite by pytest, on one tiny case unless the arguments select others; `keep` what is in the file of
+        records. Benchmarks have problems of their own, and trainings data."""
         suite = (self.folder / "suite/test_suite.py").read_text()
         apart = {"--problem"} if "mark.benchmarks" in suite else set[str]()
         apart |= {"--problem", "--distribution"} if "mark.trains" in suite else set[str]()

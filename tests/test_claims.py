@@ -75,7 +75,7 @@ def claim(project: Project) -> Callable[..., Path]:
 
     def write(*arguments: str, **changes: str) -> Path:
         file = project.kernel(**changes)
-        assert project.run(*arguments).exit == 0
+        assert project.pytest(*arguments).exit == 0
         assert main(["claims", "write", str(file), str(project.folder / "records.jsonl")]) == 0
         return file.with_name("acme.claims.json")
 
@@ -95,7 +95,7 @@ def test_what_is_claimed_and_lost_fails(project: Project, claim: Callable[..., P
     distribution = f"--distribution={changes.pop('run', 'integer')}"
     claim(distribution)
     file = project.kernel(**changes)
-    outcome = project.run(distribution)
+    outcome = project.pytest(distribution)
     assert (outcome.exit, outcome.statuses) == (1, {"fail": 1})
     words = f"claimed in acme.claims.json, but {reason}"
     assert outcome.of("acme")["reason"].startswith(words)
@@ -109,13 +109,13 @@ def test_claims_hold_where_the_settings_name_the_file(project: Project, claim: C
     claim()
     project.kernel(body="raise Unsupported('not today')")
     project.pytester.makeini("[pytest]\nimpls = impls/acme.py\ntestpaths = suite\naddopts = -p no:cacheprovider\n")
-    assert project.run().exit == 1
+    assert project.pytest().exit == 1
 
 
 def test_what_holds_passes_and_nobody_else_is_bothered(project: Project, claim: Callable[..., Path]):
     claim()
     project.kernel("plain", body="raise Unsupported('never did')")
-    outcome = project.run()
+    outcome = project.pytest()
     assert (outcome.exit, outcome.statuses) == (0, {"pass": 1, "unsupported": 1})
     assert "acme: 1 cases claimed, 1 verified\n" in outcome.text
     assert "plain: " not in outcome.text.replace("plain: never did", "").replace("plain: 1 x never did", "")
@@ -124,7 +124,7 @@ def test_what_holds_passes_and_nobody_else_is_bothered(project: Project, claim: 
 def test_a_wrong_kernel_is_its_own_failure(project: Project, claim: Callable[..., Path]):
     claim()
     project.kernel(body="return y + 1")
-    assert project.run().of("acme")["reason"].startswith("y: 32 of 32 elements mismatched")
+    assert project.pytest().of("acme")["reason"].startswith("y: 32 of 32 elements mismatched")
 
 
 NOT_HERE = [{"device": ABSENT}, {"versions": {"not-installed": "1.0"}}]
@@ -134,7 +134,7 @@ NOT_HERE = [{"device": ABSENT}, {"versions": {"not-installed": "1.0"}}]
 def test_what_cannot_run_here_is_unavailable(project: Project, claim: Callable[..., Path], changes: Any):
     rewritten(claim(), **changes)
     project.kernel(head="import not_installed")
-    assert project.run().statuses == {"unavailable": 1}
+    assert project.pytest().statuses == {"unavailable": 1}
 
 
 def test_packages_that_the_file_imports_are_needed_too(project: Project, claim: Callable[..., Path]):
@@ -149,7 +149,7 @@ def test_of_a_removed_kernel_the_claimed_cases_fail(project: Project, claim: Cal
     claim("--distribution=integer", "--distribution=fixed")
     project.kernel(tail=REMOVED)
     every = ("--distribution=integer", "--distribution=fixed", "--distribution=wide")
-    outcome = project.run(*workers, *every, subprocess=bool(workers))
+    outcome = project.pytest(*workers, *every, subprocess=bool(workers))
     assert (outcome.exit, outcome.statuses) == (1, {"fail": 2, "unsupported": 1})
     assert "acme: 2 cases claimed, 0 verified" in outcome.text
 
@@ -160,20 +160,20 @@ def test_of_a_removed_kernel_the_claimed_cases_fail(project: Project, claim: Cal
 def test_only_what_is_selected_is_compared(project: Project, claim: Callable[..., Path], selected: str):
     claim()
     project.kernel(tail=REMOVED)
-    assert "fail" not in project.run(selected).statuses
+    assert "fail" not in project.pytest(selected).statuses
     project.kernel(body="raise Unsupported('not today')")
-    assert "fail" not in project.run(selected).statuses
+    assert "fail" not in project.pytest(selected).statuses
 
 
 def test_part_of_the_cases_by_keyword(project: Project, claim: Callable[..., Path]):
     claim("--distribution=integer", "--distribution=fixed")
-    outcome = project.run("--distribution=integer", "--distribution=fixed", "-k", "fixed")
+    outcome = project.pytest("--distribution=integer", "--distribution=fixed", "-k", "fixed")
     assert "acme: 2 cases claimed, 1 run, 1 verified" in outcome.text
 
 
 def test_verified_and_not_claimed_is_shown(project: Project, claim: Callable[..., Path]):
     claim()
-    outcome = project.run("--distribution=integer", "--distribution=fixed")
+    outcome = project.pytest("--distribution=integer", "--distribution=fixed")
     command = f"add them with `conformance claims write {project.folder / 'impls/acme.py'} RECORDS`"
     assert f"acme: 1 verified but not claimed: conv_forward fp32 (1); {command}" in outcome.text
 
@@ -184,9 +184,11 @@ def test_benchmarks_are_not_compared(project: Project, claim: Callable[..., Path
     project.pytester.makeconftest(f"pytest_plugins = {BENCHMARK_PLUGINS}")
     project.write("suite/test_suite.py", BENCHMARK)
     project.kernel(body="raise Unsupported('not today')")
-    assert project.run("--benchmark-disable").statuses == {"unsupported": 1}  # verified, and the machine not measured
+    assert project.pytest("--benchmark-disable").statuses == {
+        "unsupported": 1
+    }  # verified, and the machine not measured
     project.kernel(tail=REMOVED)
-    assert project.run("--benchmark-disable").statuses == {"unsupported": 1}
+    assert project.pytest("--benchmark-disable").statuses == {"unsupported": 1}
 
 
 @pytest.mark.parametrize("changes", [{"tail": REMOVED}, {"body": "raise Unsupported('not today')"}])
@@ -196,7 +198,7 @@ def test_behaviour_checks_are_claimed_by_name(project: Project, claim: Callable[
     (group,) = json.loads(file.read_bytes())["implementations"]["acme"]["cases"]["conv_forward"]
     assert len(group["variants"]) == 2
     project.kernel(**changes)
-    outcome = project.run("--distribution=behaviour", "--problem=n2 c3 h5 w5 k4 r3 s3 p1", "--operator=conv_forward")
+    outcome = project.pytest("--distribution=behaviour", "--problem=n2 c3 h5 w5 k4 r3 s3 p1", "--operator=conv_forward")
     assert (outcome.exit, outcome.statuses) == (1, {"fail": 2})
 
 
@@ -204,22 +206,22 @@ def test_behaviour_of_a_kernel_that_has_failed_is_no_second_failure(project: Pro
     project.write("suite/test_suite.py", BEHAVIOUR)
     claim("--distribution=behaviour", "--operator=conv_forward")
     project.kernel(body="return y + 1")
-    outcome = project.run("--distribution=behaviour", "--operator=conv_forward")
+    outcome = project.pytest("--distribution=behaviour", "--operator=conv_forward")
     assert outcome.statuses == {"fail": 1, "unsupported": 1}
     project.kernel(**NOT_CHECKED)  # its own words do not excuse a kernel
-    outcome = project.run("--distribution=behaviour", "--operator=conv_forward")
+    outcome = project.pytest("--distribution=behaviour", "--operator=conv_forward")
     assert (outcome.exit, outcome.statuses) == (1, {"fail": 2})
 
 
 def test_an_implementation_that_is_gone_is_an_error(project: Project, claim: Callable[..., Path]):
     file = claim(tail=SECOND)
     source = project.kernel()
-    outcome = project.run()
+    outcome = project.pytest()
     assert (outcome.exit, outcome.statuses) == (1, {"pass": 1, "error": 1})
     assert "acme.claims.json claims other, which acme.py does not define; define it, or remove" in outcome.text
     source.unlink()
     project.kernel("plain")
-    outcome = project.run()
+    outcome = project.pytest()
     assert outcome.statuses == {"pass": 1, "error": 1}
     words = "acme.claims.json claims acme, other, which acme.py does not define; define it, or remove"
     assert f"{words} {file}" in " ".join(outcome.text.split())
@@ -232,7 +234,7 @@ def test_a_problem_that_is_in_no_table_is_a_warning(project: Project, claim: Cal
     document["cases"]["conv_forward"][0]["problems"].append("edge.old")
     document["problems"]["drawn.n1_c1_h9_w9_k1_r9_s9"] = "n1 c1 h9 w9 k1 r9 s9"  # and never was
     rewritten(file, **document)
-    outcome = project.run()
+    outcome = project.pytest()
     assert outcome.exit == 0
     assert "acme: problems that are claimed and in no table any more: edge.old" in outcome.text
     assert "drawn.n1" not in outcome.text
@@ -264,7 +266,7 @@ def test_garbled_claims_end_the_run_before_it_begins(
     else:
         file.write_bytes(content)
     (project.folder / "records.jsonl").unlink()
-    outcome = project.run()
+    outcome = project.pytest()
     assert (outcome.exit, outcome.records) == (4, [])
     assert f"{file}: " in outcome.text
     assert words in outcome.text
@@ -298,7 +300,7 @@ def test_writing_replaces_one_section_and_says_what_changed(
     file = claim(tail=SECOND)
     source, records = str(project.kernel(tail=SECOND)), str(project.folder / "records.jsonl")
     other = json.loads(file.read_bytes())["implementations"]["other"]
-    project.run("--impl=acme", "--distribution=fixed", "--distribution=wide")
+    project.pytest("--impl=acme", "--distribution=fixed", "--distribution=wide")
     capsys.readouterr()
     assert main(["claims", "write", source, records]) == 0
     written = capsys.readouterr().out
@@ -312,10 +314,10 @@ def test_a_folder_keeps_its_claims_inside_and_its_source_hash(project: Project):
     file = project.kernel()
     (folder := project.folder / "impls" / "folder").mkdir()
     file.rename(folder / "__init__.py")
-    before = project.run().of("acme")["source"]
+    before = project.pytest().of("acme")["source"]
     assert main(["claims", "write", str(folder), str(project.folder / "records.jsonl")]) == 0
     assert (folder / "claims.json").is_file()
-    outcome = project.run()
+    outcome = project.pytest()
     assert outcome.of("acme")["source"] == before
     assert "acme: 1 cases claimed, 1 verified" in outcome.text
 
@@ -335,9 +337,9 @@ def test_bad_command_lines(project: Project, capsys: pytest.CaptureFixture[str])
     records.write_text("{}\n")
     assert "lines 1 to 1: belong to no run" in refused(file, str(records))
     records.unlink()
-    project.run()
+    project.pytest()
     twice = records.read_bytes()
-    project.run("--seed=1")
+    project.pytest("--seed=1")
     records.write_bytes(records.read_bytes() + twice)
     assert "of several runs (--level=standard --seed=0, --level=standard --seed=1)" in refused(file, str(records))
     records.write_bytes(twice.replace(b'"status":"pass"', b'"status":"fail"'))
@@ -353,7 +355,7 @@ def test_bad_command_lines(project: Project, capsys: pytest.CaptureFixture[str])
 def test_nothing_verified_leaves_claims_as_they_are(project: Project, claim: Callable[..., Path]):
     before = (file := claim()).read_bytes()
     source = project.kernel(body="return y + 1")
-    project.run()
+    project.pytest()
     assert main(["claims", "write", str(source), str(project.folder / "records.jsonl")]) == 5
     assert file.read_bytes() == before
 

@@ -54,7 +54,7 @@ def test_a_second_run_compiles_nothing_and_damage_changes_no_verdict(project: Pr
     pytest.importorskip(name)
 
     def run() -> tuple[Any, dict[Path, int]]:
-        found = project.run(f"--impl={ROOT}/impls/{folder}", "--distribution=fixed", subprocess=True, patience=300)
+        found = project.pytest(f"--impl={ROOT}/impls/{folder}", "--distribution=fixed", subprocess=True, patience=300)
         return found.of(f"{name}-cpu")["status"], {f: f.stat().st_mtime_ns for f in project.folder.rglob(ENTRIES)}
 
     status, cold = run()
@@ -141,7 +141,7 @@ def told(project: Project, *words: str) -> tuple[str, set[str]]:
     """What a run prints, and the folders for JAX in a kernel's processes."""
     file = project.folder / "told"
     project.kernel(head=TELLS.format(file=str(file)))
-    found = project.run(*words, subprocess=True)
+    found = project.pytest(*words, subprocess=True)
     assert found.exit == 0, found.text
     return found.text, {*file.read_text().split()}
 
@@ -166,7 +166,7 @@ def test_what_jax_compiles_is_counted(project: Project, words: tuple[str, ...], 
     project.write("fake/jax/monitoring.py", FAKE)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(project.folder / "fake"), str(ROOT)]))
     project.kernel(head="import jax", body="jax.monitoring.compiles(); return y")
-    found = project.run(*words, "--problem=edge.plain", subprocess=True)
+    found = project.pytest(*words, "--problem=edge.plain", subprocess=True)
     assert "JAX compiled 2 programs and read 1, in 100 s" in found.text
 
 

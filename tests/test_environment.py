@@ -41,7 +41,7 @@ def names(project: Project) -> tuple[str, ...]:
 @pytest.mark.parametrize(("workers", "seed"), [((), "0"), (PARALLEL, "5")], ids=["alone", "workers"])
 def test_a_changed_mode_ends_the_run(project: Project, names: tuple[str, ...], workers: tuple[str, ...], seed: str):
     project.write("suite/test_suite.py", SUITE.format(change=ROUND_UP))
-    outcome = project.run(*workers, f"--seed={seed}", "--workers=4", subprocess=True)
+    outcome = project.pytest(*workers, f"--seed={seed}", "--workers=4", subprocess=True)
     assert outcome.exit == 3
     assert "results are rounded upwards (seen in suite/test_suite.py::test_conv_forward[second-" in outcome.text
     assert "Invalid: 0 verdicts since the last good check" in outcome.text
@@ -55,7 +55,7 @@ def test_wrong_references_invalidate_what_came_since_they_were_right(
     project: Project, names: tuple[str, ...], workers: tuple[str, ...], change: str
 ):
     project.write("suite/test_suite.py", SUITE.format(change=change))
-    outcome = project.run(*workers, "--seed=5", "--workers=4", subprocess=True)
+    outcome = project.pytest(*workers, "--seed=5", "--workers=4", subprocess=True)
     assert outcome.exit == 3
     assert "known references are not reproduced: " in outcome.text
     assert "Invalid: 3 verdicts since the last good check" in outcome.text
@@ -65,7 +65,7 @@ def test_wrong_references_invalidate_what_came_since_they_were_right(
 def test_references_are_computed_anew_now_and_then(project: Project, names: tuple[str, ...]):
     now = "; import conformance.engine.arithmetic; conformance.engine.arithmetic.SECONDS = 0"
     project.write("suite/test_suite.py", SUITE.format(change=BREAK + now))
-    outcome = project.run("--seed=5", subprocess=True)
+    outcome = project.pytest("--seed=5", subprocess=True)
     assert outcome.exit == project.lines()[-1]["exit_status"] == 3
     assert "(seen in suite/test_suite.py::test_conv_forward[third-" in outcome.text
     assert "Invalid: 2 verdicts since the last good check" in outcome.text

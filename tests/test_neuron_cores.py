@@ -59,13 +59,13 @@ def test_a_kernels_process_takes_one_core(
     else:
         monkeypatch.setenv("NEURON_RT_NUM_CORES", given)
     project.kernel("acme", head=CORES, body=f"assert wanted == {seen!r}, wanted\n    return y")
-    assert project.run(subprocess=True).statuses == {"pass": 1}
+    assert project.pytest(subprocess=True).statuses == {"pass": 1}
 
 
 def test_no_more_workers_than_cores(project: Project, machine: Callable[[str, int], None]):
     machine("trn1", 1)
     project.kernel("acme", construct=", device='trn1'")
-    outcome = project.run("-m", "trn1", "-p", "xdist", "-n", "3")
+    outcome = project.pytest("-m", "trn1", "-p", "xdist", "-n", "3")
     assert outcome.exit == 4
     assert "-n 3: this machine has 2 NeuronCores, each of which belongs to one process; -n 2 at most" in outcome.text
 

@@ -76,7 +76,7 @@ def test_every_status_has_an_exit_code(project: Project, name: str):
 def test_matrix_counts_all_of_them(project: Project):
     for name, (changes, *_) in STATUSES.items():
         project.kernel(name, **changes)
-    outcome = project.run("--distribution=integer", "--distribution=fixed", KEPT)
+    outcome = project.pytest("--distribution=integer", "--distribution=fixed", KEPT)
     for name, (_, status, _, reason) in STATUSES.items():
         mine = [record for record in outcome.records if record["implementation"] == name]
         assert {record["status"] for record in mine} == {status}, name
@@ -109,7 +109,7 @@ def test_what_is_declared_not_to_be_done_is_no_test(project: Project):
 
 def test_workers_without_a_test_say_what_is_declared_not_to_be_done(project: Project):
     project.kernel(declares=", when=lambda p: p.groups > 1")
-    outcome = project.run("-p", "xdist", "-n", "2")
+    outcome = project.pytest("-p", "xdist", "-n", "2")
     assert (outcome.exit, outcome.statuses) == (5, {"unsupported": 1})
     assert "NOTHING WAS VERIFIED" in outcome.text
 
@@ -168,7 +168,7 @@ def test_marker_selects_by_device(project: Project):
             "\n\ndef pytest_itemcollected(item):\n"
             "    print('planned', item.callspec.params['case'].implementation.name)\n",
         )
-    outcome = project.run("-m", "cpu", "-s")
+    outcome = project.pytest("-m", "cpu", "-s")
     assert [r["implementation"] for r in outcome.records] == ["acme"]
     assert "planned acme" in outcome.text
     assert "planned simulated" not in outcome.text
@@ -181,7 +181,7 @@ def test_marker_does_not_hide_a_broken_file(project: Project):
 
 
 def test_no_implementation_is_no_success(project: Project):
-    assert project.run().exit == 5
+    assert project.pytest().exit == 5
 
 
 REQUIRED = (
@@ -210,7 +210,7 @@ STOPS = {
 def test_records_are_on_disk_before_the_next_verdict(project: Project, stop: str):
     project.kernel()
     project.kernel("later", body=stop)
-    outcome = project.run("--in-process", subprocess=True)
+    outcome = project.pytest("--in-process", subprocess=True)
     assert outcome.exit not in (0, 5)
     assert [r["implementation"] for r in outcome.records] == ["acme"]
 
@@ -232,10 +232,10 @@ def test_parallel_run_writes_the_same_records(project: Project, monkeypatch: pyt
     project.write("impls/broken.py", "1 / 0")
     distributions = ("integer", "fixed", "impulse", "special")
     selection = (*TWO, *(f"--distribution={distribution}" for distribution in distributions), "--level=smoke", KEPT)
-    serial = project.run(*selection)
+    serial = project.pytest(*selection)
     for file in project.folder.glob("*-seen"):
         file.unlink()
-    parallel = project.run("-p", "xdist", "-n", "auto", *selection, subprocess=True)
+    parallel = project.pytest("-p", "xdist", "-n", "auto", *selection, subprocess=True)
     assert (parallel.exit, parallel.statuses) == (1, serial.statuses)
     others = [[r for r in run.records if r["implementation"] != "deadly"] for run in (parallel, serial)]
     assert without_times(others[0]) == without_times(others[1])
@@ -256,7 +256,7 @@ def test_workers_that_a_machine_cannot_hold_or_that_all_do_the_same_are_refused(
     project: Project, words: tuple[str, ...], said: str
 ):
     project.kernel()
-    outcome = project.run("-p", "xdist", *words, subprocess=True)
+    outcome = project.pytest("-p", "xdist", *words, subprocess=True)
     assert (outcome.exit, outcome.records) == (4, [])
     assert said in outcome.text
 
@@ -269,7 +269,7 @@ def test_a_verdict_is_not_asked_for_until_it_passes(project: Project):
         "    open('seen', 'w').write(str([m.kwargs for i in session.items for m in i.iter_markers('flaky')]))\n",
     )  # fmt: skip
     project.kernel()
-    project.run("--reruns=2", subprocess=True)
+    project.pytest("--reruns=2", subprocess=True)
     assert (project.folder / "seen").read_text() == "[{'reruns': 0}]"
 
 
@@ -294,7 +294,7 @@ def test_command_reproduces_one_case(project: Project, folder: str, arguments: t
     project.kernel("right")
     second = 'second = Implementation("second")\nsecond.implements("conv_forward")(kernels.conv_forward)'
     project.kernel(folder=folder, body="return y * 1.5", tail=second)
-    outcome = project.run(*arguments, "--distribution=integer", "--distribution=fixed", "--seed=5")
+    outcome = project.pytest(*arguments, "--distribution=integer", "--distribution=fixed", "--seed=5")
     first = next(r for r in outcome.records if r["implementation"] == "acme")
     assert (first["seed"], first["command"] in outcome.text) == (5, True)
     again = project.pytester.run(sys.executable, "-m", *shlex.split(first["command"]), timeout=60)
@@ -323,7 +323,7 @@ def test_given_implementations_are_all_accounted_for(
     project.kernel("lacks", folder="lacking", head="import not_installed")
     project.kernel("broken", folder="broken", head="1 / 0")
     project.write("impls/unasked.py", "1 / 0")
-    outcome = project.run(*(argument.format(folder=project.folder) for argument in arguments))
+    outcome = project.pytest(*(argument.format(folder=project.folder) for argument in arguments))
     assert sorted(record["implementation"] for record in outcome.records) == sorted(due)
     assert outcome.exit == status
 
@@ -385,7 +385,7 @@ def test_only_what_a_kernel_called_is_written_down_of_a_traceback(project: Proje
 
     monkeypatch.setattr(ExceptionInfoFormatter, "repr_traceback_entry", counted)
     project.kernel(body="raise ValueError('no')")
-    assert project.run("--in-process").statuses == {"error": 1}
+    assert project.pytest("--in-process").statuses == {"error": 1}
     assert set(written) == {"acme.py"}
 
 
@@ -407,7 +407,7 @@ def test_other_peoples_parameter_may_be_called_case(project: Project):
         "import pytest\n@pytest.mark.parametrize('case', [1, 2])\ndef test_other(case):\n    assert case",
     )
     project.kernel()
-    assert "test_other[1]" in project.run("-v").text
+    assert "test_other[1]" in project.pytest("-v").text
 
 
 @pytest.mark.parametrize("words", [(), ("-p", "xdist", "-n", "auto")], ids=["serial", "parallel"])
@@ -416,7 +416,7 @@ def test_a_run_of_so_many_minutes_stops_and_is_a_sample(project: Project, words:
     project.kernel(body="import time; time.sleep(0.05); return y")
     problems = [f"--problem=n1 c2 h4 w{w} k2 r3 s3 p1" for w in (4, 5, 6)]
     distributions = "--distribution=fixed", "--distribution=integer"
-    outcome = project.run(*problems, *distributions, "--minutes=0.001", *words)
+    outcome = project.pytest(*problems, *distributions, "--minutes=0.001", *words)
     assert outcome.exit == 2
     assert "stopped after 0.001 minutes (--minutes)" in outcome.text
     assert f"INCOMPLETE: {len(outcome.records)} of 6 tests have a verdict" in outcome.text
@@ -429,14 +429,14 @@ def test_checks_follow_results_and_last_is_the_one_that_waits_a_second(project: 
     project.write("suite/test_a.py", f"import pytest\n\n{marks}\n    check(name, case)\n")
     project.kernel()
     asked = "--distribution=integer", "--distribution=behaviour", "--collect-only", "-q"
-    listed = [line.split("::")[1] for line in project.run(*asked).text.splitlines() if "::" in line]
+    listed = [line.split("::")[1] for line in project.pytest(*asked).text.splitlines() if "::" in line]
     starts = "test_conv_forward[acme", "test_behaviour[calls_repeat", "test_behaviour[calls_are_right_later"
     assert [line.startswith(start) for line, start in zip(listed, starts, strict=True)] == [True] * 3
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "two", "nan", "1e9"])
 def test_minutes_are_a_number(project: Project, text: str):
-    outcome = project.run(f"--minutes={text}")
+    outcome = project.pytest(f"--minutes={text}")
     assert outcome.exit == 4
     assert f"--minutes {text}: must be a number above 0" in outcome.text
 
@@ -473,10 +473,10 @@ def test_a_name_is_looked_for_in_files_that_are_called_alike_before_others(proje
     project.kernel("acme")
     loaded = project.folder / "loaded"
     file = project.kernel("zeta", head=f"import pathlib\npathlib.Path({str(loaded)!r}).touch()")
-    assert project.run("--impl=acme").statuses == {"pass": 1}
+    assert project.pytest("--impl=acme").statuses == {"pass": 1}
     assert not loaded.exists()
     file.rename(file.with_name("other.py"))
-    assert project.run("--impl=zeta").statuses == {"pass": 1}
+    assert project.pytest("--impl=zeta").statuses == {"pass": 1}
     assert loaded.exists()
 
 

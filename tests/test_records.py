@@ -35,7 +35,7 @@ TWO = (f"--problem={TINY}", "--problem=n1 c1 h3 w3 k1 r1 s1")
 def test_a_run_begins_with_a_header_and_ends_with_a_footer(project: Project, workers: tuple[str, ...]):
     project.kernel()
     project.kernel("wrong", body="return y + 1")
-    project.run(*workers, "--seed=3", "--level=smoke", subprocess=bool(workers))
+    project.pytest(*workers, "--seed=3", "--level=smoke", subprocess=bool(workers))
     first, *verdicts, last = project.lines()
     assert (first["kind"], first["level"], first["seed"], first["golden"]) == ("header", "smoke", 3, digest())
     assert first["selection"]["--problem"] == [TINY]
@@ -64,7 +64,7 @@ def test_a_run_that_is_interrupted_twice_is_not_whole(project: Project, hook: st
         "def pytest_keyboard_interrupt(): raise KeyboardInterrupt\n",
     )  # fmt: skip
     project.kernel()
-    project.run(subprocess=True)
+    project.pytest(subprocess=True)
     *_, last = project.lines()
     assert (last["kind"], last["exit_status"], last["interrupted"]) == ("footer", 2, True)
 
@@ -76,14 +76,14 @@ NOTHING = {"collected only": ("--collect-only",), "help": ("--help",), "nothing 
 @pytest.mark.parametrize("option", ["--overwrite", "--resume"])
 def test_a_run_without_a_verdict_touches_nothing(project: Project, arguments: tuple[str, ...], option: str):
     project.kernel()
-    project.run()
+    project.pytest()
     file = project.folder / "records.jsonl"
     before = file.read_bytes(), file.stat().st_mtime_ns
-    project.run(*arguments, option)
-    assert project.run("--collect-only", keep=True).exit == 5
+    project.pytest(*arguments, option)
+    assert project.pytest("--collect-only", keep=True).exit == 5
     assert (file.read_bytes(), file.stat().st_mtime_ns) == before
-    project.run(*arguments, "--records=new/records.jsonl")
-    project.run(*arguments, "--report=new")
+    project.pytest(*arguments, "--records=new/records.jsonl")
+    project.pytest(*arguments, "--report=new")
     assert not (project.folder / "new").exists()
 
 
@@ -141,12 +141,12 @@ def mixed(project: Project) -> Project:
 @pytest.mark.parametrize(("workers", "whole"), [((), 0), ((), 15), (PARALLEL, 7)])
 def test_a_resumed_run_runs_what_has_no_verdict(mixed: Project, workers: tuple[str, ...], whole: int):
     asked = (*TWO, "--distribution=integer", "--distribution=behaviour")
-    complete = mixed.run(*asked)
+    complete = mixed.pytest(*asked)
     expected, lines = without_seconds(mixed), (mixed.folder / "records.jsonl").read_bytes().splitlines(True)
     assert len(lines) > 20
     kept = lines[0] + b"".join(lines[5 : 5 + whole])
     (mixed.folder / "records.jsonl").write_bytes(kept + lines[-2][:100])
-    outcome = mixed.run(*workers, *asked, "--resume", subprocess=bool(workers))
+    outcome = mixed.pytest(*workers, *asked, "--resume", subprocess=bool(workers))
     content = (mixed.folder / "records.jsonl").read_bytes()
     assert (outcome.exit, without_seconds(mixed), content.startswith(kept)) == (1, expected, True)
     assert [line["cases"] for line in mixed.lines() if line["kind"] == "footer"] == [dict(complete.statuses)]
@@ -154,7 +154,7 @@ def test_a_resumed_run_runs_what_has_no_verdict(mixed: Project, workers: tuple[s
     counted = [line for line in complete.text.splitlines() if re.search(r"\d of \d+ (pass|fail)", line)]
     assert counted
     assert {*counted} <= {*outcome.text.splitlines()}
-    assert mixed.run(*asked, "--resume").exit == 1
+    assert mixed.pytest(*asked, "--resume").exit == 1
     assert (mixed.folder / "records.jsonl").read_bytes() == content, "nothing was left to do"
 
 
@@ -199,13 +199,13 @@ def test_another_run_is_not_resumed(project: Project, arguments: tuple[str, ...]
 
 def test_a_run_on_a_kernel_that_was_changed_is_not_resumed(project: Project):
     project.kernel()
-    project.run()
+    project.pytest()
     project.kernel(tail="# other")
-    outcome = project.run("--resume")
+    outcome = project.pytest("--resume")
     assert (outcome.exit, len(outcome.records)) == (4, 1)
     assert "acme was changed since; begin again with --overwrite" in outcome.text
     (project.folder / "impls/acme.py").unlink()
-    assert "acme is not here; begin again" in project.run("--resume").text
+    assert "acme is not here; begin again" in project.pytest("--resume").text
 
 
 SPOILT: dict[str, tuple[Callable[[list[dict[str, Any]]], object], str]] = {
@@ -231,10 +231,10 @@ def test_a_file_that_cannot_be_resumed(project: Project, spoil: Callable[[list[d
 
 def test_times_are_not_resumed(project: Project):
     project.kernel()
-    project.run()
+    project.pytest()
     timed = '@pytest.mark.benchmarks("conv_forward", problems=())\ndef test_timed(measure_time, case): pass'
     project.write("suite/test_timed.py", f"import pytest\n{timed}")
-    assert "times are not in records; time again with --overwrite" in project.run("--resume", "-p", "benchmark").text
+    assert "times are not in records; time again with --overwrite" in project.pytest("--resume", "-p", "benchmark").text
 
 
 OPENED = "import pathlib; file = pathlib.Path('records.jsonl'); "
@@ -411,7 +411,7 @@ def test_a_run_that_is_terminated_twice_has_its_summary(project: Project, worker
 def test_a_run_that_has_ended_when_it_is_terminated_ends_as_it_would(project: Project):
     project.write("conftest.py", CONFTEST + AGAIN)
     project.kernel(body="return y + 1")
-    outcome = project.run(subprocess=True)
+    outcome = project.pytest(subprocess=True)
     assert outcome.exit == 1
     assert "acme conv_forward fp32: 1 of 1 fail" in outcome.text
 
@@ -448,7 +448,7 @@ def test_a_crash_names_the_case(project: Project):
     project.kernel()
     project.kernel("deadly", body="import os; os.abort()")
     parallel = (*PARALLEL, "--in-process")  # where a kernel can still end it
-    outcome = project.run(*parallel, subprocess=True)
+    outcome = project.pytest(*parallel, subprocess=True)
     crash, right = outcome.of("deadly"), outcome.of("acme")
     own = ("implementation", "status", "reason", "source", "checks", "seconds", "contract", "command", "profile")
     assert {name: crash.get(name) for name in right if name not in own} == {
@@ -456,7 +456,7 @@ def test_a_crash_names_the_case(project: Project):
     }
     assert (crash["status"], "crashed while running" in crash["reason"]) == ("error", True)
     assert "deadly" in crash["command"]
-    assert project.run(*parallel, "--resume", subprocess=True).records == outcome.records
+    assert project.pytest(*parallel, "--resume", subprocess=True).records == outcome.records
 
 
 def test_an_unfinished_file_is_no_claim_and_no_whole_report(

@@ -143,7 +143,7 @@ def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 @pytest.mark.parametrize("workers", [(), ("-p", "xdist", "-n", "2")], ids=["serial", "parallel"])
 def test_a_run_ends_with_where_its_report_is(project: Project, workers: tuple[str, ...]):
     project.kernel()
-    outcome = project.run("--report=told", *workers, subprocess=True)
+    outcome = project.pytest("--report=told", *workers, subprocess=True)
     assert outcome.exit == 0
     assert outcome.text.count("report: ") == 1
     assert f"report: {Path('told', 'index.html')}" in outcome.text

@@ -109,7 +109,7 @@ def test_ratios_have_a_baseline_on_each_device():
 def test_a_right_kernel_is_timed(bench: Project):
     bench.kernel("torch_cpu", construct="", tail="acme.name = 'torch-cpu'")
     bench.kernel()
-    outcome = bench.run("--benchmark-only")
+    outcome = bench.pytest("--benchmark-only")
     assert (outcome.exit, outcome.statuses) == (0, {"pass": 2})
     assert "speed of what was verified" in outcome.text
     assert re.search(r"conv_forward geometric mean relative to torch: acme [\d.]+x of 1", outcome.text)
@@ -119,7 +119,7 @@ def test_a_right_kernel_is_timed(bench: Project):
 
 def test_a_wrong_kernel_is_not(bench: Project):
     bench.kernel(body="return y + 1")
-    outcome = bench.run("--benchmark-only")
+    outcome = bench.pytest("--benchmark-only")
     assert (outcome.exit, outcome.statuses) == (1, {"fail": 1})
     assert "speed of what" not in outcome.text
     assert "elements mismatched" in outcome.text
@@ -128,7 +128,7 @@ def test_a_wrong_kernel_is_not(bench: Project):
 def test_a_benchmark_without_its_device_does_not_end_well(bench: Project):
     device = next(name for name in ("trn1", "cuda") if missing(name))
     bench.kernel(construct=f", device='{device}'")
-    outcome = bench.run("--benchmark-only", "-m", device)
+    outcome = bench.pytest("--benchmark-only", "-m", device)
     assert (outcome.exit, outcome.statuses) == (5, {"unavailable": 1})
     assert f"{device}: nothing verified: {missing(device)}" in outcome.text
 
@@ -137,6 +137,6 @@ def test_a_broken_file_fails_a_run_of_benchmarks(bench: Project):
     """`--benchmark-only` skips what is no benchmark, and what cannot be loaded must not be lost so."""
     bench.kernel()
     bench.kernel("broken", head="1 / 0")
-    outcome = bench.run("--benchmark-only", "--visits=1")
+    outcome = bench.pytest("--benchmark-only", "--visits=1")
     assert (outcome.exit, outcome.statuses) == (1, {"pass": 1, "error": 1})
     assert "ZeroDivisionError" in outcome.text

@@ -72,7 +72,7 @@ def test_the_command_of_a_variant_runs_nothing_else(project: Project, acme: Path
 def test_a_file_can_be_named_without_its_ending(project: Project):
     project.write("impls/acme_engine.py", FILE)
     project.kernel("other")
-    outcome = project.run("--impl=acme_engine", f"--problem={PROBLEM}")
+    outcome = project.pytest("--impl=acme_engine", f"--problem={PROBLEM}")
     assert [record["implementation"] for record in outcome.records] == ["acme"]
 
 

@@ -7,6 +7,7 @@ import difflib
 import os
 import pdb
 import re
+import signal
 import sys
 import time
 import traceback
@@ -399,6 +400,8 @@ class _FrontEnd:
 def judge(connection: Connection, parent: int, words: tuple[str, ...], cache: str, name: str) -> None:
     """Serve as one of several processes of a run, which has planned the same tasks from the same words."""
     interrupts.handle_signals(interrupts.pass_over)  # the run ends it
+    signal.signal(signal.SIGINT, interrupts.pass_over)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     _, _, chosen = read(words)
     compiled = CompilerCache(Path(cache), name) if cache else None
     workers = None if chosen.limits is None else Workers(chosen.limits, chosen.workers, compiled=compiled)

@@ -18,7 +18,6 @@ from conformance.reporting.modules import is_own
 from conformance.results import build
 from conformance.results.claims_file import enforced
 from conformance.results.schema import Record
-from conformance.timing.beside_torch import beside_torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +48,8 @@ def perform(task: Task, workers: Workers | None, claims: Mapping[str, Claim]) ->
         verdict = verify(subject)
         record = task.record(verdict)
         if is_own(record):
+            from conformance.timing.beside_torch import beside_torch  # most kernels are no torch modules
+
             record = structs.replace(record, module_time=beside_torch(subject, verdict))
     performed = concluded(task, verdict, record, workers, claims)
     return Performed(performed.verdict, performed.record, beside)

@@ -216,7 +216,10 @@ class _Remote:
     def __init__(self, context: Any, target: Callable[..., None], arguments: tuple[Any, ...]) -> None:
         self.connection, other = context.Pipe()
         self.process = context.Process(target=target, args=(other, os.getpid(), *arguments))
+        # Ctrl-C goes to the whole group: it is the run that ends its processes
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         self.process.start()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         other.close()
         self.is_ready = self.is_over = False
         self.task: Task | None = None

@@ -34,6 +34,7 @@ from conformance.failure import Failure
 from conformance.implementations.devices import DEVICES, missing
 from conformance.implementations.errors import of_the_suite
 from conformance.implementations.registry import BrokenFile
+from conformance.layouts import NAMES
 from conformance.plugin import entry
 from conformance.plugin.collection import MARKERS, Collection, task_of
 from conformance.resources import CHECKOUT
@@ -118,7 +119,7 @@ class Hooks:
             share_cores(processes)
         if self.told and self.told["parent"]:
             end_with(self.told["parent"])
-        self.compiled = wire.Compiled()
+        self.compiled, self.problem = wire.Compiled(), ""
         self.cache = self._cache() if chosen.limits is not None else None
         workers = None
         if chosen.limits is not None:
@@ -131,8 +132,10 @@ class Hooks:
             config.add_cleanup(self.run.records.close)
         if self.told and self.told["resumed"]:
             self.run.recorded = recorded(Path(self.told["resumed"]), self.told["size"])
-        if chosen.selection.implementations or chosen.selection.paths:
+        asked = chosen.selection
+        if asked.implementations or asked.paths or {*asked.layouts} - {*NAMES}:
             _ = self.run.plan  # what is wrong with it ends the run before it starts, also where only workers need it
+        self.run.unexplained += [self.problem] * bool(self.problem)
         self.run.resume()
         self.collection = Collection(self)
         self.arithmetic = Arithmetic(chosen.selection.operators)
@@ -159,7 +162,8 @@ class Hooks:
         self.config.add_cleanup(used.close)  # which comes after the end of all kernels' processes
         try:
             return CompilerCache(used.enter_context(kept()), "main")
-        except OSError:
+        except OSError as error:
+            self.problem = f"compilation cache: none, the folder cannot be used ({error.strerror}: {error.filename})"
             return None
 
     def pytest_report_header(self) -> list[str]:

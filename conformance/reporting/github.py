@@ -11,9 +11,6 @@ from pathlib import Path
 from conformance.execution.remote import declared_at
 from conformance.implementations.implementation import Implementation
 from conformance.reporting.groups import Group
-from conformance.reporting.page.markdown import summary
-from conformance.reporting.page.merge import ResultsFile, merged
-from conformance.reporting.page.tables import Digest
 from conformance.reporting.terminal import harmless
 from conformance.results.build import now
 from conformance.results.schema import Record
@@ -86,6 +83,10 @@ class JobSummary:
         """At the end of the run, below `notes` on it as a whole. Raises OSError."""
         if not self._file:
             return
+        from conformance.reporting.page.markdown import summary  # what makes a page takes a while to load
+        from conformance.reporting.page.merge import ResultsFile, merged
+        from conformance.reporting.page.tables import Digest
+
         source = ResultsFile("this run", self._records)
         source.ran(self._began, now())
         digest = Digest(merged([source]))

@@ -298,7 +298,7 @@ def test_every_check_is_recorded_and_counted(project: Project):
     project.write("suite/test_behaviour.py", SUITE)
     project.kernel()
     project.kernel("partial", declares=", when=lambda p: False")
-    outcome = project.run("--operator=conv_forward", "--distribution=behaviour")
+    outcome = project.pytest("--operator=conv_forward", "--distribution=behaviour")
     assert (outcome.exit, outcome.statuses) == (0, {"pass": len(BEHAVIOUR), "unsupported": len(BEHAVIOUR)})
     assert [r["check"] for r in outcome.records if r["implementation"] == "acme"] == [c.__name__ for c in BEHAVIOUR]
     assert {r["distribution"] for r in outcome.records} == {"behaviour"}
@@ -373,7 +373,7 @@ def test_a_worker_that_takes_the_place_of_another_has_the_same_source(project: P
     project.kernel(head="CALLS = []", body=body, tail="WRONG = 1")
     options = ("-p", "xdist", "-n", "1", "--in-process", "--distribution=integer", "--distribution=fixed")
     problems = (f"--problem=n1 c1 h3 w3 k{k} r1 s1" for k in range(1, 6))
-    outcome = project.run(*options, *problems, subprocess=True)
+    outcome = project.pytest(*options, *problems, subprocess=True)
     assert (outcome.exit, outcome.statuses["pass"] > 0) == (1, True)
     assert len({r["source"] for r in outcome.records}) == 2
     assert len({r["source"] for r in outcome.records if r["status"] == "pass"}) == 1

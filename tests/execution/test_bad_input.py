@@ -54,7 +54,7 @@ OPTIONS = {
 def test_option(project: Project, option: str, message: str):
     project.kernel()
     project.kernel("right")
-    outcome = project.run(option)
+    outcome = project.pytest(option)
     assert (outcome.exit, outcome.records) == (4, [])
     assert message in outcome.text
     assert no_traceback_of_ours(outcome.text)
@@ -63,13 +63,13 @@ def test_option(project: Project, option: str, message: str):
 @pytest.mark.parametrize("option", ["--level=smoke", "--seed=1", "--method=exact", "--records=r.jsonl"])
 def test_option_given_twice(project: Project, option: str):
     project.kernel()
-    outcome = project.run(option, option)
+    outcome = project.pytest(option, option)
     assert (outcome.exit, outcome.records) == (4, [])
     assert f"{option.split('=')[0]} is given twice; it takes one value" in outcome.text
 
 
 def test_folder_without_implementations(project: Project):
-    outcome = project.run("--impl=impls")
+    outcome = project.pytest("--impl=impls")
     assert (outcome.exit, outcome.records) == (4, [])
     assert "--impl impls: a folder without implementations; give a .py file, or a folder of them" in outcome.text
 
@@ -77,7 +77,7 @@ def test_folder_without_implementations(project: Project):
 def test_two_given_files_define_one_name(project: Project):
     first = project.kernel(folder="first")
     project.write("second/acme.py", first.read_text())
-    outcome = project.run("--impl=first/acme.py", "--impl=second/acme.py")
+    outcome = project.pytest("--impl=first/acme.py", "--impl=second/acme.py")
     assert (outcome.exit, outcome.records) == (4, [])
     assert "--impl second/acme.py: the name 'acme' is defined here and in first/acme.py; rename one" in outcome.text
 
@@ -85,7 +85,7 @@ def test_two_given_files_define_one_name(project: Project):
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
 def test_records_on_a_full_disk(project: Project):
     project.kernel()
-    outcome = project.run("--records=/dev/full")
+    outcome = project.pytest("--records=/dev/full")
     assert outcome.exit == 4
     assert "--records /dev/full: cannot be written (No space left on device)" in outcome.text
     assert no_traceback_of_ours(outcome.text)
@@ -117,7 +117,7 @@ LISTS = ["--collect-only", "--co -q", "--fixtures", "--fixtures-per-test"]
 @pytest.mark.parametrize("words", LISTS)
 def test_tests_that_are_only_listed_are_no_success(project: Project, words: str):
     project.kernel()
-    outcome = project.run(*words.split())
+    outcome = project.pytest(*words.split())
     assert (outcome.exit, outcome.records) == (5, [])
     assert "NOTHING WAS VERIFIED: tests were only listed" in outcome.text
 
@@ -162,7 +162,7 @@ DESCRIPTORS = {
 @pytest.mark.parametrize(("descriptor", "message"), DESCRIPTORS.values(), ids=DESCRIPTORS)
 def test_descriptor(project: Project, descriptor: str, message: str):
     project.kernel()
-    outcome = project.run(f"--problem={descriptor}")
+    outcome = project.pytest(f"--problem={descriptor}")
     assert (outcome.exit, outcome.records) == (4, [])
     assert f"--problem {descriptor!r}: {message}" in outcome.text
     assert no_traceback_of_ours(outcome.text)
@@ -171,7 +171,7 @@ def test_descriptor(project: Project, descriptor: str, message: str):
 def test_problem_that_no_machine_holds_is_unavailable(project: Project):
     project.kernel()
     huge = ("--problem=n1 c1 h999999999999 w999999999999 k1 r1 s1", "--distribution=sparse")
-    outcome = project.run(*huge, "--problem=n1 c1 h1 w1 k1 r1 s1", "--distribution=integer")
+    outcome = project.pytest(*huge, "--problem=n1 c1 h1 w1 k1 r1 s1", "--distribution=integer")
     assert (outcome.exit, outcome.statuses) == (0, {"unavailable": 1, "pass": 1})
     assert any(re.match(r"needs [\d,]+ GiB of memory; \d+ GiB are available", r["reason"]) for r in outcome.records)
     assert no_traceback_of_ours(outcome.text)
@@ -236,7 +236,7 @@ def test_files(project: Project):
     for name, (source, _) in FILES.items():
         project.write(f"impls/{name}.py", source)
     project.kernel("right")
-    outcome = project.run()
+    outcome = project.pytest()
     assert (outcome.exit, outcome.statuses) == (1, {"error": len(FILES), "pass": 1})
     unwrapped = " ".join(outcome.text.split())
     for name, (_, message) in FILES.items():
@@ -248,14 +248,14 @@ def test_files(project: Project):
 
 def test_two_implementations_of_one_name_in_a_file(project: Project):
     project.kernel("right", tail='again = Implementation("right")')
-    outcome = project.run()
+    outcome = project.pytest()
     assert (outcome.exit, outcome.of("right")["status"]) == (1, "pass")
     assert outcome.of("right.py")["reason"] == "the name 'right' is defined twice; rename one"
 
 
 def test_missing_folder_of_implementations(project: Project):
     (project.folder / "impls").rmdir()
-    outcome = project.run()
+    outcome = project.pytest()
     assert outcome.exit == 4
     assert f"impls = {project.folder / 'impls'}: no such file or folder; set it in the ini file" in outcome.text
     assert no_traceback_of_ours(outcome.text)
@@ -294,7 +294,7 @@ def test_results(project: Project):
     for name, (body, *_) in RESULTS.items():
         project.kernel(name, body=body)
     project.kernel("right")
-    outcome = project.run("--distribution=integer", "--distribution=fixed", KEPT)
+    outcome = project.pytest("--distribution=integer", "--distribution=fixed", KEPT)
     assert outcome.exit == 1
     assert len(outcome.records) == 2 * (len(RESULTS) + 1)
     for name, (_, status, message) in {**RESULTS, "right": ("", "pass", "")}.items():
@@ -321,7 +321,7 @@ def test_faults_of_kernels(project: Project):
         head = RIGHT.replace("acme", name) + f"@a.implements('conv_forward'{declares})"
         project.write(f"impls/{name}.py", f"import numpy as np\n{head}\n{function}")
     project.kernel("right")
-    outcome = project.run(KEPT)
+    outcome = project.pytest(KEPT)
     assert (outcome.exit, outcome.statuses) == (1, {"error": len(FAULTS), "pass": 1})
     for name, (*_, message) in FAULTS.items():
         reason = outcome.of(name)["reason"]
@@ -332,7 +332,7 @@ def test_faults_of_kernels(project: Project):
 
 def test_fault_of_a_waivers_predicate(project: Project):
     project.kernel(tail="acme.waive('conv_forward', reason='r', url='u', when=lambda p: p.group == 1)")
-    outcome = project.run()
+    outcome = project.pytest()
     assert (outcome.exit, outcome.statuses) == (1, {"error": 1})
     assert "when=... raised AttributeError" in outcome.of("acme")["reason"]
 
@@ -350,7 +350,7 @@ RAISED = {
 def test_whatever_an_exception_says_is_one_short_verdict(project: Project):
     for name, (changes, _) in RAISED.items():
         project.kernel(name, **changes)
-    outcome = project.run()
+    outcome = project.pytest()
     assert (outcome.exit, outcome.statuses) == (1, {"error": len(RAISED)})
     assert all(reason in outcome.of(name)["reason"] for name, (_, reason) in RAISED.items())
     assert len(outcome.text) < 20_000
@@ -359,14 +359,14 @@ def test_whatever_an_exception_says_is_one_short_verdict(project: Project):
 @pytest.mark.parametrize("option", ["--impl", "--records", "--report"])
 def test_an_empty_path_is_not_the_current_folder(project: Project, option: str):
     project.kernel()
-    outcome = project.run(f"{option}=")
+    outcome = project.pytest(f"{option}=")
     assert (outcome.exit, f"{option} is empty; give a name or a path" in outcome.text) == (4, True)
 
 
 def test_a_file_that_is_no_file_of_records_is_not_overwritten(project: Project):
     file = project.kernel()
     source = file.read_text()
-    outcome = project.run(f"--records={file}")
+    outcome = project.pytest(f"--records={file}")
     assert (outcome.exit, "is no file of records; it is not overwritten" in outcome.text) == (4, True)
     assert file.read_text() == source
 
@@ -374,13 +374,13 @@ def test_a_file_that_is_no_file_of_records_is_not_overwritten(project: Project):
 def test_a_run_that_was_given_an_implementation_and_has_no_case_for_it_does_not_end_well(project: Project):
     file = project.kernel(folder=".")
     project.write("suite/test_suite.py", "def test_of_my_own(): pass")
-    outcome = project.run(f"--impl={file}")
+    outcome = project.pytest(f"--impl={file}")
     assert (outcome.exit, "no test here verifies anything" in outcome.text) == (5, True)
-    assert project.run().exit == 0
+    assert project.pytest().exit == 0
 
 
 def test_tests_of_one_s_own_can_be_selected(project: Project):
     project.kernel()
     project.write("suite/test_own.py", "def test_of_my_own(): pass")
-    outcome = project.run("-k", "of_my_own")
+    outcome = project.pytest("-k", "of_my_own")
     assert (outcome.exit, "NOTHING WAS VERIFIED" in outcome.text) == (0, False)

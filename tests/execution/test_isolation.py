@@ -83,7 +83,7 @@ def test_misbehaviours(project: Project):
     """One verdict each beside a right kernel, and the right one's records as if it were alone. What ends every case has
     one: each is a new process, and many are waited for. All processes are kept, so that no file is loaded twice."""
     file = project.kernel("right", folder="right")
-    assert project.run(f"--impl={file}", *DISTRIBUTIONS, *LIMITS, subprocess=True).exit == 0
+    assert project.pytest(f"--impl={file}", *DISTRIBUTIONS, *LIMITS, subprocess=True).exit == 0
     alone = {r["distribution"]: without_times(r) for r in project.records()}
     ending = [name for name, one in MISBEHAVIOURS.items() if one.said == "error" and name not in SEVERAL]
     lasting = [name for name in MISBEHAVIOURS if name not in ending]
@@ -91,7 +91,7 @@ def test_misbehaviours(project: Project):
     for names, distributions in ((ending, DISTRIBUTIONS[:1]), (lasting, DISTRIBUTIONS)):
         files = [project.write(f"bad/{name}.py", MISBEHAVIOURS[name].file(name)) for name in names]
         given = [f"--impl={one}" for one in (*files, file)]
-        outcome = project.run(*given, *distributions, *LIMITS, subprocess=True, patience=500)
+        outcome = project.pytest(*given, *distributions, *LIMITS, subprocess=True, patience=500)
         assert outcome.exit == 1
         assert left(project.folder) == []
         wrong += [found for name in names if (found := unexpected(project, name, outcome.records, len(distributions)))]
@@ -122,7 +122,7 @@ def test_floating_point_mode_is_changed_for_oneself_alone(project: Project):
         project.kernel(name, head=f"import ctypes; changes = ctypes.CDLL(None).fesetround({mode})")
     selection = ("--distribution=behaviour", "-k", "floating_point_mode or results_are_plain")
     project.write("suite/test_behaviour.py", BEHAVIOUR)
-    outcome = project.run(*selection, subprocess=True)
+    outcome = project.pytest(*selection, subprocess=True)
     failed = {(r["implementation"], r["check"]) for r in outcome.records if r["status"] == "fail"}
     if platform.machine() == "x86_64":
         assert failed == {("down", "floating_point_mode_is_unchanged"), ("up", "floating_point_mode_is_unchanged")}
@@ -277,7 +277,7 @@ def test_a_kernel_that_crashes_is_run_until_it_has_done_so_too_often_in_a_row(pr
 def test_what_a_kernel_printed_before_it_crashed_stands_beside_the_crash(project: Project):
     """Without what Python's fault handler says, which the place is read from."""
     file = project.kernel("acme", body="import ctypes; print('block', 7, flush=True); ctypes.string_at(0)")
-    project.run(f"--impl={file}", *DISTRIBUTIONS[:1], *LIMITS, subprocess=True)
+    project.pytest(f"--impl={file}", *DISTRIBUTIONS[:1], *LIMITS, subprocess=True)
     assert [record["printed"] for record in project.records()] == [["block 7"]]
 
 

@@ -118,7 +118,7 @@ def test_an_empty_batch_alone_verifies_nothing(project: Project):
 def test_invalid_arguments_alone_verify_nothing(project: Project):
     project.kernel()
     project.write("suite/test_behaviour.py", BEHAVIOUR)
-    outcome = project.run("--distribution=behaviour")
+    outcome = project.pytest("--distribution=behaviour")
     assert (outcome.exit, outcome.statuses["pass"]) == (5, 1)
 
 

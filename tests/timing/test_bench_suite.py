@@ -186,7 +186,7 @@ def test_times_are_in_the_file_with_ratios_known_at_the_end(project: Project, ce
     benchmarked(project, SUITE)
     project.kernel("acme")
     project.kernel("torch_cpu", tail="acme.name = 'torch-cpu'")
-    assert project.run("--benchmark-only", "--in-process", "--visits=3", "--benchmark-json=times.json").exit == 0
+    assert project.pytest("--benchmark-only", "--in-process", "--visits=3", "--benchmark-json=times.json").exit == 0
     rows = json.loads((project.folder / "times.json").read_text())["benchmarks"]
     info = {row["extra_info"]["implementation"]: (row["extra_info"]["timing"], row["stats"]) for row in rows}
     acme, base = info["acme"], info["torch-cpu"]
@@ -204,7 +204,7 @@ def test_times_that_were_changed_are_not_compared(project: Project, capsys: pyte
     benchmarked(project, SUITE)
     project.kernel("acme")
     project.kernel("wrong", body="return y + 1")
-    project.run("--benchmark-only", "--in-process", "--visits=3", "--benchmark-json=times.json")
+    project.pytest("--benchmark-only", "--in-process", "--visits=3", "--benchmark-json=times.json")
     file = project.folder / "times.json"
     found = json.loads(file.read_text())
     file.write_text(json.dumps(found))  # in another form, but the same
@@ -221,7 +221,7 @@ def test_an_impossible_time_is_shown_and_not_recorded(project: Project, ceilings
     ceilings(Ceilings(1.0, 1.0, "given"))
     benchmarked(project, SUITE)
     project.kernel()
-    outcome = project.run("--benchmark-only", "--in-process", "--visits=1", "--benchmark-json=times.json")
+    outcome = project.pytest("--benchmark-only", "--in-process", "--visits=1", "--benchmark-json=times.json")
     assert (outcome.exit, outcome.statuses) == (0, {"pass": 1})
     assert "findings: 1" in outcome.text
     (row,) = json.loads((project.folder / "times.json").read_text())["benchmarks"]
@@ -258,14 +258,14 @@ def test_a_problem_that_is_named_is_timed_instead_of_the_table(project: Project)
     benchmarked(project, TABLE)
     project.kernel()
     named = ("--problem=resnet50.conv1", "--problem=n1 c8 h9 w9 k4 r3 s3", "--problem=pool n2 c2 h6 w4 r2 s2")
-    text = project.run("--collect-only", "-q", *named).text
+    text = project.pytest("--collect-only", "-q", *named).text
     assert re.findall(r"test_table\[acme-(\S+)-fp32", text) == ["n1_c3_h64_w64_k64_r7_s7_u2_p3", "n1_c8_h9_w9_k4_r3_s3"]
 
 
 def test_cases_that_cannot_run_are_counted_as_often_as_they_are_required(project: Project):
     benchmarked(project, TABLE)
     project.kernel("far", construct=", device='trn1'")
-    outcome = project.run("--benchmark-only")
+    outcome = project.pytest("--benchmark-only")
     assert (outcome.exit, outcome.statuses) == (5, {"unavailable": 9})
 
 
@@ -274,7 +274,7 @@ def test_what_is_not_the_kernels_time_is_not_taken(project: Project):
     project.kernel("right")
     tail = "acme.arrays = type('Compiling', (type(acme.arrays),), {'untimed': 'compiles each call'})()"
     project.kernel(tail=tail)
-    outcome = project.run("--benchmark-only", "--in-process", "--visits=1", "--level=smoke")
+    outcome = project.pytest("--benchmark-only", "--in-process", "--visits=1", "--level=smoke")
     assert (outcome.exit, outcome.statuses) == (0, {"pass": 2, "unsupported": 2})
     rows = [record for record in outcome.records if record["implementation"] == "acme"]
     assert [record["reason"] for record in rows] == ["no time: compiles each call"]
@@ -286,7 +286,7 @@ def test_the_table_has_an_order_of_its_own(project: Project, monkeypatch: pytest
     places = []
     for seed in (4, 5):
         monkeypatch.setattr(random, "SystemRandom", lambda seed=seed: random.Random(seed))
-        text = project.run("--benchmark-only", "--in-process", "--level=smoke", "--visits=1").text
+        text = project.pytest("--benchmark-only", "--in-process", "--level=smoke", "--visits=1").text
         places.append([line.split()[0] for line in text.splitlines() if "flop/byte" in line])
     assert places[0] == places[1]
     assert len(places[0]) == 2
@@ -297,7 +297,7 @@ def test_a_run_on_an_unusable_machine_exits_3(project: Project, monkeypatch: pyt
     project.kernel()
     project.kernel("torch_cpu", tail="acme.name = 'torch-cpu'")
     monkeypatch.setattr(Conditions, "values", lambda _: {"others": 1.4})
-    outcome = project.run("--benchmark-only", "--in-process", "--visits=1", "--benchmark-json=times.json")
+    outcome = project.pytest("--benchmark-only", "--in-process", "--visits=1", "--benchmark-json=times.json")
     assert (outcome.exit, outcome.statuses) == (3, {"pass": 2})
     assert "machine: unusable. Nothing is compared" in outcome.text
     assert "other processes: they took 1.4 cores (limit 0.8)" in outcome.text
@@ -305,7 +305,7 @@ def test_a_run_on_an_unusable_machine_exits_3(project: Project, monkeypatch: pyt
         times = row["extra_info"]["timing"]
         assert (times["machine"]["state"], times["ratio_to_torch"]) == ("unusable", None)
     project.kernel("wrong", body="return y + 1")
-    assert project.run("--benchmark-only", "--in-process", "--visits=1").exit == 1
+    assert project.pytest("--benchmark-only", "--in-process", "--visits=1").exit == 1
 
 
 def test_a_clock_that_disagrees_proves_nothing_on_an_unusable_machine(
@@ -318,7 +318,7 @@ def test_a_clock_that_disagrees_proves_nothing_on_an_unusable_machine(
     monkeypatch.setattr(Rotation, "visit", Mock(side_effect=doubt))
     for values, status, code in (({"others": 1.4}, "unavailable", 5), ({"others": 0.4}, "fail", 1)):
         monkeypatch.setattr(Conditions, "values", lambda _, values=values: values)
-        outcome = project.run("--benchmark-only", "--in-process", "--visits=1")
+        outcome = project.pytest("--benchmark-only", "--in-process", "--visits=1")
         assert (outcome.exit, {*outcome.statuses}) == (code, {status})
         assert str(doubt) in " ".join(outcome.text.split()) or status == "unavailable"
 
@@ -336,7 +336,7 @@ def test_after_an_interrupt_what_was_timed_counts(project: Project, monkeypatch:
     outcomes = []
     for order in range(4):
         monkeypatch.setattr(random, "SystemRandom", lambda order=order: random.Random(order))
-        outcomes.append(project.run("--benchmark-only", "--in-process", "--level=smoke", "--visits=3"))
+        outcomes.append(project.pytest("--benchmark-only", "--in-process", "--level=smoke", "--visits=3"))
     assert {outcome.exit for outcome in outcomes} == {2}
     assert (("pass", 1),) in [tuple(outcome.statuses.items()) for outcome in outcomes]
     assert any("speed of what was verified" in outcome.text for outcome in outcomes)

@@ -75,7 +75,7 @@ class Trained:
 
     def train(self, *arguments: str, processes: bool = False) -> Outcome:
         """Run the suite: every process of its own takes seconds to import torch."""
-        return self.project.run("--level=standard", *([] if processes else ["--in-process"]), *arguments)
+        return self.project.pytest("--level=standard", *([] if processes else ["--in-process"]), *arguments)
 
 
 @pytest.fixture

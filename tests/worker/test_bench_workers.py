@@ -175,7 +175,7 @@ def test_in_the_benchmark_suite_a_cheater_fails_and_is_in_no_file(project: Proje
     project.write("suite/test_suite.py", SUITE)
     project.kernel("honest")
     project.kernel("cheat", head="import time", body=CACHED.strip())
-    outcome = project.run("--benchmark-only", "--visits=1", "--benchmark-json=times.json", *where)
+    outcome = project.pytest("--benchmark-only", "--visits=1", "--benchmark-json=times.json", *where)
     assert (outcome.exit, outcome.statuses) == (1, {"pass": 1, "fail": 1})
     assert outcome.of("cheat")["reason"].startswith("no time: answers from memory")
     rows = json.loads((project.folder / "times.json").read_text())["benchmarks"]
@@ -189,6 +189,6 @@ def test_a_kernel_that_crashes_when_it_is_timed_is_an_error(project: Project):
     body = "seen.append(1)\n    if len(seen) > 9: os.abort()\n    return y"
     project.kernel("crashes", head="import os\nseen = []", body=body)
     project.kernel("right")
-    outcome = project.run("--benchmark-only", "--visits=1")
+    outcome = project.pytest("--benchmark-only", "--visits=1")
     assert (outcome.exit, outcome.statuses) == (1, {"pass": 1, "error": 1})
     assert "was ended by SIGABRT" in outcome.of("crashes")["reason"]

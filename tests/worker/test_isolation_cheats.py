@@ -128,7 +128,7 @@ def passing(project: Project, kernels: dict[str, str]) -> list[str]:
         f"i{n} = declare({name.replace(' ', '-')!r}, lambda: {sees})" for n, (name, sees) in enumerate(kernels.items())
     ]
     project.write("impls/kernels.py", "\n".join([HEAD, *lines]))
-    outcome = project.run(subprocess=True)
+    outcome = project.pytest(subprocess=True)
     assert len(outcome.records) == len(kernels)
     assert allowed() == ("process" not in outcome.records[0]["versions"])
     return sorted(r["implementation"].replace("-", " ") for r in outcome.records if r["status"] == "pass")
@@ -156,5 +156,5 @@ def test_the_folder_that_a_run_is_started_in_is_hidden_too(tmp_path: Path, monke
 def test_a_process_that_is_not_isolated_says_so(project: Project, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(process, "START", process.START.replace("isolate(); ", ""))
     project.kernel()
-    (record,) = project.run().records
+    (record,) = project.pytest().records
     assert record["versions"]["process"] == "not isolated"
