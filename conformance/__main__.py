@@ -7,6 +7,7 @@ import difflib
 import os
 import re
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
@@ -16,7 +17,7 @@ from typing import Any, NoReturn
 
 from conformance import __version__
 from conformance.exit_codes import ExitCode, meanings
-from conformance.interrupts import Interrupt, handle_signals
+from conformance.interrupts import SIGNALS, Interrupt, handle_signals
 
 FAMILIES = {
     "run": "cli.run:declare",
@@ -142,5 +143,13 @@ def main(words: Sequence[str] | None = None) -> int:
     return status
 
 
+def command() -> int:
+    """Run as a program, whose status stays what it is, whatever is sent to it while Python ends."""
+    status = main()
+    for number in (*SIGNALS, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    return status
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command())

@@ -33,15 +33,17 @@ def pass_over(*_: Any) -> None:
 
 
 def handle_signals(handler: Callable[[int, Any], None]) -> Callable[[], None]:
-    """SIGTERM and SIGHUP go to a handler; returns what restores them. A handler that is there stays, and so does what
+    """SIGTERM and SIGHUP, and those of Ctrl-C if it is an `Interrupt`, go to a handler; returns what restores them. A handler that is there stays, and so does what
     `nohup` wants."""
     if threading.current_thread() is not threading.main_thread():  # no other may set handlers
         return lambda: None
-    taken = [number for number in SIGNALS if signal.getsignal(number) is signal.SIG_DFL]
+    taken = {number: signal.SIG_DFL for number in SIGNALS if signal.getsignal(number) is signal.SIG_DFL}
+    if isinstance(handler, Interrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        taken[signal.SIGINT] = signal.default_int_handler  # type: ignore[assignment]  # two of them are one as well
 
     def restore() -> None:
-        for number in taken:
-            signal.signal(number, signal.SIG_DFL)
+        for number, before in taken.items():
+            signal.signal(number, before)
 
     for number in taken:
         signal.signal(number, handler)
@@ -51,6 +53,6 @@ def handle_signals(handler: Callable[[int, Any], None]) -> Callable[[], None]:
 def write_summary_in_peace() -> None:
     """From now on, pass over signals that end a command as Ctrl-C does: what is left takes a moment, and whoever sends
     them kills soon after."""
-    for number in SIGNALS:
+    for number in (*SIGNALS, signal.SIGINT):
         if isinstance(signal.getsignal(number), Interrupt):
             signal.signal(number, pass_over)

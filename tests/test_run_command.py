@@ -117,7 +117,7 @@ WORDS = {
     "version": (("--version",), 0, "kernel-conformance "),
     "test": (("right.py::test_conv_forward",), 4, "an implementation stands behind ::, not a test; choose with --op"),
     "all and one": (("right.py", "--all"), 4, "--all and right.py: give one of them"),
-    "first failure": (("acme.py", "-x"), 1, "INCOMPLETE, stopping after 1 failures: acme "),
+    "first failure": (("acme.py", "-x"), 1, "INCOMPLETE, stopping after 1 failure: acme "),
     "parenthesis": (("right.py", "-k", "(a"), 4, "ERROR: -k '(a': a parenthesis is not closed"),
     "marker": (("right.py", "-m", "cpuu"), 4, "ERROR: -m cpuu: unknown; did you mean cpu?"),
     "processes": (("right.py", "-n", "two"), 4, "ERROR: -n two: must be a whole number, or auto"),

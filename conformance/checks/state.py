@@ -222,6 +222,13 @@ def _neighbours(operator: Any, geometry: Any) -> Iterator[tuple[str, Any]]:
                 found.append((returned != outputs, other))
         if found:
             yield field.meaning.split(" (")[0].split(",")[0], min(found, key=lambda one: one[0])[1]
+    for axis, (before, after) in enumerate(geometry.padding):
+        # a buffer that is kept by the shape of the padded image has the other border in it
+        split = (0, before + after) if before else (after, 0)
+        with suppress(GeometryError):
+            other = replace(geometry, padding=(*geometry.padding[:axis], split, *geometry.padding[axis + 1 :]))
+            if other != geometry and not _reaches_beyond(other):
+                yield "split of the padding", other
 
 
 def _reaches_beyond(geometry: Any) -> bool:

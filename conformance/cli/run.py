@@ -54,9 +54,11 @@ from conformance.implementations.errors import of_the_suite
 from conformance.operators import OPERATORS
 from conformance.problems import PROBLEMS
 from conformance.reporting.github import JobSummary
+from conformance.reporting.table import many
 from conformance.resources import IMPLS
 from conformance.results import build
 from conformance.results.schema import Record
+from conformance.results.writing import require_creatable
 from conformance.worker import wire
 
 ALL = "all implementations that are here"
@@ -178,6 +180,11 @@ class _FrontEnd:
         self._given, self._processes, self.options = read(words)
         given = self._given
         self._maxfail = _maxfail(given.maxfail)
+        if given.junitxml:
+            try:
+                require_creatable(Path(given.junitxml))
+            except OSError as error:
+                raise SelectionError(f"--junitxml {given.junitxml}: cannot be written ({error.strerror})") from None
         if self._processes > 1 and given.usepdb:
             raise SelectionError("--pdb and -n: give one of them")
         self._named = named_by(given.keyword) if given.keyword else None
@@ -310,7 +317,7 @@ class _FrontEnd:
         if record.status in ("fail", "error"):
             self._failing.append(task.id)
             if self._maxfail and len(self._failing) >= self._maxfail:
-                self._run.stopped = f"stopping after {self._maxfail} failures"
+                self._run.stopped = f"stopping after {many(self._maxfail, 'failure')}"
         self._junit.add(task.id, record)
         self._show(task.id, record)
         return record
@@ -361,7 +368,11 @@ class _FrontEnd:
         self._raised[id(record)] = "".join(traceback.format_exception(type(exception), exception, last)).splitlines()
         if self._given.usepdb:
             self._screen.line(self._raised[id(record)][-1], "red")
-            pdb.post_mortem(last)
+            debugger = pdb.Pdb()
+            debugger.reset()
+            debugger.interaction(None, last)
+            if debugger.quitting:
+                self._run.stopped = "stopping in the debugger"
 
     def _write(self, status: int, seconds: float) -> int:
         """Write the end of the run, and return the exit status: another one where what was asked for cannot be

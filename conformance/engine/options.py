@@ -252,9 +252,12 @@ def _problem(text: str) -> Any:
 
 def _storage(text: str) -> str:
     try:
-        return storage.written(storage.parse(text))
+        kinds = storage.parse(text)
     except storage.StorageError as error:
         raise SelectionError(f"--storage {error}") from None
+    operands = {argument for operator in OPERATORS.values() for argument in operator.arguments}
+    require_known(f"--storage {text}:", kinds, operands)
+    return storage.written(kinds)
 
 
 def _regressions(folder: Path, file: str) -> Iterable[Any]:
@@ -315,7 +318,8 @@ def require_markers(expression: str, known: Collection[str]) -> None:
 def _devices_named(expression: str, required: Iterable[str]) -> tuple[str, ...]:
     """Devices that -m or --require name."""
     words = re.findall(r"\w+", expression)
-    return tuple(dict.fromkeys([*(word for word in words if word in DEVICES), *required]))
+    named = (word for word in devices_selected(expression) if word in words)  # `not cpu` asks for none
+    return tuple(dict.fromkeys([*named, *required]))
 
 
 def devices_selected(expression: str) -> tuple[str, ...]:

@@ -117,6 +117,9 @@ class Summary:
         run = self._run
         if run.records is None or not run.options.report:
             return
+        if not run.records.path.exists():
+            self._screen.line("report: none, since nothing was verified")
+            return
         try:
             for text in report_command.of_run(run.records.path, Path(run.options.report)):
                 if verbosity >= 0:

@@ -186,7 +186,7 @@ class VerificationDemand(Demand):
         unknown = its.unknown if its is not None and its.operator == self.operator else ""
         unverified = its.unverified if its is not None and its.operator == self.operator else ""
         # one of an operator's demands takes the first problem
-        if self.asked.problems is PROBLEMS and self._when(ranked[0][0].geometry):
+        if ranked and self.asked.problems is PROBLEMS and self._when(ranked[0][0].geometry):
             if unknown:
                 yield Lacking(UNKNOWN_SHAPE + unknown, 1, undeclared=Undeclared(kind="shape", what=unknown))
             if unverified:
