@@ -39,7 +39,6 @@ PADDING_RULES: tuple[Callable[[int, int, int], tuple[int, int]], ...] = (
     lambda taps, stride, dilation: (dilation * (taps - 1) // 2, -(-dilation * (taps - 1) // 2)),
     lambda taps, stride, dilation: (dilation * (taps - 1) // 2,) * 2,
     lambda taps, stride, dilation: (dilation * (taps // 2),) * 2,
-    lambda taps, stride, dilation: (taps // 2,) * 2,
     lambda taps, stride, dilation: (max(0, taps - stride) // 2,) * 2,
 )
 """How the padding of an axis follows from what is FOLLOWED in layers: torch's padding="same", which keeps the size of
@@ -326,13 +325,8 @@ def _changes(geometry: Any) -> tuple[Any, list[list[dict[str, Any]]]]:
 
 def _followed(small: Any, change: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield a change, and behind it the same with the padding that follows the window, by each rule that the problem's
-    own padding keeps to.
-
-    A module of torch's padding="same" has no window that is one longer with the padding of before: it met windows of
-    an odd length alone."""
+    own padding keeps to: a module of torch's padding="same" has no window that is one longer with that of before."""
     yield change
-    if change.keys().isdisjoint(FOLLOWED):
-        return
     before, after = ([change.get(word, getattr(small, word)) for word in FOLLOWED] for change in ({}, change))
     for rule in PADDING_RULES:
         kept, padding = (tuple(starmap(rule, zip(*words, strict=True))) for words in (before, after))
