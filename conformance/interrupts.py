@@ -33,8 +33,8 @@ def pass_over(*_: Any) -> None:
 
 
 def handle_signals(handler: Callable[[int, Any], None]) -> Callable[[], None]:
-    """SIGTERM and SIGHUP, and those of Ctrl-C if it is an `Interrupt`, go to a handler; returns what restores them. A handler that is there stays, and so does what
-    `nohup` wants."""
+    """SIGTERM and SIGHUP, and those of Ctrl-C if it is an `Interrupt`, go to a handler; returns what restores them. A
+    handler that is there stays, and so does what `nohup` wants."""
     if threading.current_thread() is not threading.main_thread():  # no other may set handlers
         return lambda: None
     taken = {number: signal.SIG_DFL for number in SIGNALS if signal.getsignal(number) is signal.SIG_DFL}

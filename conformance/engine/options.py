@@ -256,7 +256,7 @@ def _storage(text: str) -> str:
     except storage.StorageError as error:
         raise SelectionError(f"--storage {error}") from None
     operands = {argument for operator in OPERATORS.values() for argument in operator.arguments}
-    require_known(f"--storage {text}:", kinds, operands)
+    require_known(f"--storage {text}:", [*kinds], operands)
     return storage.written(kinds)
 
 

@@ -221,7 +221,7 @@ class VerificationDemand(Demand):
         except GeometryError:  # no module that was adapted says so
             return
         variant = Variant(its.dtype, layouts_of(own.rank)[0], "fixed")
-        for geometry in (own, *neighbours(own)):
+        for geometry in dict.fromkeys((own, *neighbours(own))):
             asked = self._when(geometry) and self.asked.includes(variant)
             if asked and (geometry is own or one.supports(self.operator, geometry, variant.dtype, variant.layout)):
                 named = f"{OWN}{its.batch or own.n}." if geometry is own else f"{DRAWN}near."

@@ -8,11 +8,11 @@ from __future__ import annotations
 import copy
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
 from functools import cache
-from itertools import chain, product, tee
+from itertools import chain, product, starmap, tee
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from conformance.dtypes import ordinary
@@ -34,6 +34,15 @@ NOVELTY = 6
 
 NEAR_EXTENT = 8
 """Positions of the window along an axis of a problem near another one, at most."""
+FOLLOWED = ("window", "stride", "dilation")
+PADDING_RULES: tuple[Callable[[int, int, int], tuple[int, int]], ...] = (
+    lambda taps, stride, dilation: (dilation * (taps - 1) // 2, -(-dilation * (taps - 1) // 2)),
+    lambda taps, stride, dilation: (dilation * (taps - 1) // 2,) * 2,
+    lambda taps, stride, dilation: (dilation * (taps // 2),) * 2,
+    lambda taps, stride, dilation: (max(0, taps - stride) // 2,) * 2,
+)
+"""How the padding of an axis follows from what is FOLLOWED in layers: torch's padding="same", which keeps the size of
+the image and has the odd element behind it; what is written in place of it; that of a transposed convolution."""
 COMBINATIONS = 300
 """Draws of several changes of a problem, of which those are chosen that have most in them that no other case has."""
 MOST_STORED = 1 << 20
@@ -263,7 +272,7 @@ def neighbours(geometry: Any) -> Iterator[Any]:
     """Small problems like one, each with one parameter changed, on all axes or on the first; the channels of a
     depthwise one together."""
     small, changes = _changes(geometry)
-    for change in [{}, *chain.from_iterable(changes)]:
+    for change in chain.from_iterable(_followed(small, one) for one in [{}, *chain.from_iterable(changes)]):
         with suppress(GeometryError):
             yield replace(small, **change)
 
@@ -289,8 +298,9 @@ def combinations_near(geometry: Any) -> Iterator[Any]:
         change: dict[str, Any] = {}
         for options in dice.sample(changes, min(len(changes), dice.choice((2, 3, 4, 5)))):
             change |= dice.choice(options)
-        with suppress(GeometryError):
-            yield replace(small, **change)
+        for each in _followed(small, change):
+            with suppress(GeometryError):
+                yield replace(small, **each)
 
 
 def _changes(geometry: Any) -> tuple[Any, list[list[dict[str, Any]]]]:
@@ -311,6 +321,17 @@ def _changes(geometry: Any) -> tuple[Any, list[list[dict[str, Any]]]]:
             more = tuple(tuple(side + 1 for side in part) if isinstance(part, tuple) else part + 1 for part in value)
             changes.append([{name: more}, {name: (more[0], *value[1:])}])
     return small, changes
+
+
+def _followed(small: Any, change: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield a change, and behind it the same with the padding that follows the window, by each rule that the problem's
+    own padding keeps to: a module of torch's padding="same" has no window that is one longer with that of before."""
+    yield change
+    before, after = ([change.get(word, getattr(small, word)) for word in FOLLOWED] for change in ({}, change))
+    for rule in PADDING_RULES:
+        kept, padding = (tuple(starmap(rule, zip(*words, strict=True))) for words in (before, after))
+        if kept == small.padding != padding:
+            yield change | {"padding": padding}
 
 
 def _candidates(operator: str, seed: str, rank: int, count: int) -> Iterator[tuple[Problem, tuple[Variant, ...]]]:

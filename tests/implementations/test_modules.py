@@ -439,6 +439,37 @@ def demanded(one: Implementation, level: str = "smoke") -> list[Case]:
     return [case for case in cases if declared.takes(case.problem, case.variant)]
 
 
+@pytest.mark.parametrize(
+    ("layer", "window", "image"),
+    [("Conv1d", 31, "100"), ("Conv1d", 1, "20"), ("Conv1d", 4, "20"), ("Conv2d", 3, "9, 9")],
+)
+def test_padding_that_keeps_the_size_meets_windows_of_both_parities(
+    tmp_path: Path, layer: str, window: int, image: str
+):
+    """A layer of padding="same" that padded even windows before met odd ones alone: its neighbours kept the number."""
+    path = written(
+        tmp_path, signature="self, in_channels, out_channels, kernel_size, bias=False", shape=f"2, 4, {image}",
+        layer=f'nn.{layer}(in_channels, out_channels, kernel_size, padding="same", bias=bias)',
+    )  # fmt: skip
+    path.write_text(path.read_text().replace("[4, 6, 3]", f"[4, 6, {window}]"))
+    near = [case for case in demanded(only(path)) if case.problem.name.startswith("drawn.near.")]
+    assert {case.problem.geometry.window[0] % 2 for case in near} == {0, 1}
+
+
+def test_even_window_that_is_padded_on_the_wrong_side_is_found_at_smoke(tmp_path: Path):
+    told = "self, in_channels, out_channels, kernel_size, groups=1"
+    path = written(
+        tmp_path, signature=told, shape="2, 32, 100",
+        layer='nn.Conv1d(in_channels, out_channels, kernel_size, padding="same", groups=groups)',
+        init="self.more = kernel_size - 1",
+        forward="return F.conv1d(F.pad(x, (self.more - self.more // 2, self.more // 2)), self.conv.weight, "
+        "self.conv.bias, groups=self.conv.groups)",
+    )  # fmt: skip
+    path.write_text(path.read_text().replace("[4, 6, 3]", "[32, 32, 31, 4]"))
+    near = [case for case in demanded(only(path)) if case.problem.name.startswith("drawn.near.")]
+    assert {(case.problem.geometry.window[0] % 2, verify(case).status) for case in near} == {(0, "fail"), (1, "pass")}
+
+
 def test_bias_that_is_lost_where_it_is_dilated_is_found_at_smoke(tmp_path: Path):
     depthwise = "self, channels, kernel_size, stride=1, padding=0, dilation=1, bias=False"
     layer = "nn.Conv1d(channels, channels, kernel_size, stride, padding, dilation, groups=channels, bias=bias)"

@@ -47,8 +47,8 @@ OUTPUT_PADDING: Sizes = {
     "output padding of columns": lambda g: g.output_padding[1],
 }
 POINTWISE, DENSE, DEPTHWISE, GROUPED = PATHS = {
-    "1x1": lambda g: g.groups == 1 and g.r == g.s == 1,
-    "3x3": lambda g: g.groups == 1 and g.r * g.s > 1,
+    "1x1": lambda g: g.groups == 1 and {*g.window} == {1},
+    "3x3": lambda g: g.groups == 1 and {*g.window} != {1},
     "depthwise": lambda g: g.groups == g.c > 1,
     "grouped": lambda g: 1 < g.groups < g.c,
 }
@@ -208,6 +208,41 @@ def test_standard_meets_what_kernels_were_wrong_on(
         which(problem.geometry) and (variant.dtype, variant.layout, bool(variant.storage)) == (*form, stored)
         for problem, variants in at_level(own, "standard")
         for variant in variants
+    )
+
+
+ROUNDED = {"fixed", "natural"}
+"""Distributions of numbers that TF32 rounds; `integer` is exact in it."""
+
+
+def channel_class(geometry: Any) -> tuple[Any, ...]:
+    """The path of a convolution, and the size of its channels and filters, from 512 on alike."""
+    path = next(name for name, taken in PATHS.items() if taken(geometry))
+    channels = geometry.c, geometry.k
+    sizes = (max((size for size in (32, 64, 128, 256, 512) if count >= size), default=0) for count in channels)
+    return geometry.rank, path, *sizes, all(count % 32 == 0 for count in channels)
+
+
+@pytest.mark.parametrize("family", ["conv", "conv_bn", "conv_transpose"])
+def test_channels_of_every_size_meet_inputs_that_round(family: str):
+    """Layers of 512 channels and filters met whole numbers alone: a kernel of TF32 there passed."""
+    own = [problem for problem in PROBLEMS if problem.geometry.family == family]
+    met: dict[tuple[Any, ...], set[str]] = {}
+    for problem, variants in at_level(own, "standard"):
+        for variant in (v for v in variants if v.dtype == "fp32"):
+            met.setdefault(channel_class(problem.geometry), set()).add(variant.distribution)
+    assert [found for found, distributions in met.items() if not distributions & ROUNDED] == []
+
+
+@pytest.mark.parametrize("layout", layouts_of(2))
+@pytest.mark.parametrize("path", PATHS)
+def test_many_channels_and_filters_meet_inputs_that_round_in_each_layout(path: str, layout: str):
+    own = [problem for problem in PROBLEMS if problem.geometry.family == "conv" and problem.geometry.rank == 2]
+    assert any(
+        PATHS[path](g) and min(g.c, g.k) >= 256 and g.c % 32 == g.k % 32 == 0 and variant.distribution in ROUNDED
+        for g, variants in ((problem.geometry, variants) for problem, variants in at_level(own, "standard"))
+        for variant in variants
+        if (variant.dtype, variant.layout) == ("fp32", layout)
     )
 
 

@@ -97,9 +97,31 @@ def _cut_off(format: Format) -> Mutant:
     )  # fmt: skip
 
 
+_WHOLE, _MANY = 32, 512
+_WIDE: dict[str, Callable[[ConvGeometry], bool]] = {
+    "1x1": lambda g: g.groups == 1 and {*g.window} == {1},
+    "3x3": lambda g: g.groups == 1 and {*g.window} == {3},
+    "depthwise": lambda g: g.groups == g.c,
+    "grouped": lambda g: 1 < g.groups < g.c,
+}
+"""Paths that a kernel takes for many channels and filters, in whole tiles, alone."""
+
+
+def _is_wide(path: str) -> Callable[[ConvGeometry], bool]:
+    def is_wide(g: ConvGeometry) -> bool:
+        return g.c + g.k >= _MANY and g.c % _WHOLE == g.k % _WHOLE == 0 and _WIDE[path](g)
+
+    return is_wide
+
+
 _PRECISION: tuple[Mutant, ...] = (
     *(Mutant(name, "precision", run, dtypes=dtypes, base=EXACT) for name, run, dtypes in _EMULATED),
     *map(_cut_off, (BF16, FP16)),
+    *(
+        Mutant(f"inputs rounded to tf32 from {_MANY} channels and filters on, {path} alone", "precision",
+               KernelArithmetic(to(TF32), to(TF32)), dtypes=FP32_ONLY, when=_is_wide(path), base=EXACT, ranks=(2,))
+        for path in _WIDE
+    ),
     Mutant(
         "dw of the images added in the storage dtype", "precision", _atomic, DEFAULT, CONVOLUTIONS[2:], dtypes=SHORT,
         base=exact,
