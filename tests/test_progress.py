@@ -95,7 +95,7 @@ def test_beside_other_tests_all_have_letters(project: Project):
     project.write("suite/test_own.py", "def test_one(): pass\n\ndef test_two(): assert False, 'of my own'\n")
     project.kernel()
     project.kernel("zeta", body="return y + 1")
-    outcome = project.run("--distribution=integer", "--distribution=fixed")
+    outcome = project.pytest("--distribution=integer", "--distribution=fixed")
     letters = "".join(re.findall(r"suite/test_(?:own|suite)\.py ([.F]+)", outcome.text))
     assert sorted(letters) == [*"...FFF"]
     assert "of my own" in outcome.text
