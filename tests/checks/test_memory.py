@@ -408,7 +408,7 @@ def measured(project: Project) -> Project:
 @pytest.mark.parametrize(("saves", "status"), [(2, "pass"), (1, "fail")])
 def test_run(measured: Project, saves: int, status: str):
     measured.write("impls/acme.py", IMPLEMENTATION.format(saves=saves))
-    outcome = measured.run("--distribution=behaviour", OF_THE_FAMILY)
+    outcome = measured.pytest("--distribution=behaviour", OF_THE_FAMILY)
     records = [r for r in outcome.records if r["status"] != "unsupported"]
     assert [(r["status"], r["check"]) for r in records] == [(status, "backward_keeps_what_is_declared")]
     assert (outcome.exit == 0) is (status == "pass")
@@ -419,5 +419,5 @@ def test_run(measured: Project, saves: int, status: str):
 def test_what_is_not_asked_for_is_not_measured(measured: Project, option: str):
     measured.write("impls/acme.py", IMPLEMENTATION.format(saves=2))
     given = ["--distribution=behaviour"] if "distribution" not in option else []
-    outcome = measured.run(*given, option, OF_THE_FAMILY)
+    outcome = measured.pytest(*given, option, OF_THE_FAMILY)
     assert (outcome.records, outcome.exit) == ([], int(pytest.ExitCode.NO_TESTS_COLLECTED))
