@@ -21,7 +21,7 @@ from conformance.implementations.implementation import Implementation, Unsupport
 from conformance.layouts import layouts_of
 from conformance.problems import typed
 from conformance.resources import IMPLS
-from conformance.worker import repeating
+from conformance.worker import memory, repeating
 from conformance.worker.call import audited
 from tests import kernels
 from tests.kit import case_of
@@ -64,7 +64,7 @@ def test_threads_do_not_install_their_interruptions_at_once():
         import sys, time
         import numpy as np
         from conformance.implementations.bridges.numpy import NumpyArrays
-        from conformance.worker import repeating
+        from conformance.worker import memory, repeating
         repeating.TRACED = 0.0
         sys.addaudithook(lambda event, _: time.sleep(1e-3) if event == "sys.settrace" else None)
         repeating.repeated(NumpyArrays(), lambda: np.zeros(1), [((), {})] * 4, 6, 0.05)
@@ -116,6 +116,7 @@ def test_what_torch_keeps_for_a_shape_is_no_leak_of_a_kernel(leaks: bool, monkey
         return (dw, dy.sum((0, 2, 3))) if with_bias else dw
 
     measured = subject(conv_backward_weight, "n2 c5 h6 w7 k1 r1 s1", "conv_backward_weight", arrays=torch_arrays("cpu"))
+    memory.give_back()  # or what is kept here lies where earlier tests were
     with pytest.raises(BehaviourError, match="its operands have") if leaks else nullcontext():
         state.memory_is_given_back(measured)
     assert torch.backends.mkldnn.enabled
