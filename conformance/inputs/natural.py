@@ -63,7 +63,7 @@ def _drawn(recipe: Recipe, name: str, tensor: Tensor) -> np.ndarray:
     powers = np.zeros((1,) * len(tensor.shape), np.int64)
     if len(tensor.shape) > 1:
         steps = BINADES[stored] // 3
-        powers = powers - np.array(recipe.stream(f"{name} channels").below(steps, extent)).reshape(along)
+        powers = powers - np.array(recipe.stream(f"{name} channels").below(steps, extent), np.int64).reshape(along)
     if len(tensor.shape) > 1 and not tensor.is_filter:
         powers = powers - _darkness(recipe, name, tensor.shape, BINADES[stored])
     _, exponents = np.frexp(values)

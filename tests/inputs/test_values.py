@@ -201,3 +201,10 @@ def test_a_maximum_of_minus_infinities_alone_is_asked_for(text: str):
     expected = drawn("max_pool_forward", text, "fp32", "mixed").reference["y"]
     assert np.isneginf(expected[0, 2]).all()
     assert not np.isneginf(expected[0, :2]).all()
+
+
+def test_natural_numbers_of_no_channels_are_none():
+    """A problem of fuzz without channels raised a TypeError: an empty list of powers has no whole numbers."""
+    expected = Expectation(Recipe(OPERATORS["conv_forward"], parse("n1 c0 h1 w2 k3 r1 s1 b1"), "fp32", "natural", 0))
+    assert expected.inputs["x"].shape == (1, 0, 1, 2)
+    assert np.isfinite(expected.reference["y"]).all()
