@@ -641,7 +641,8 @@ WRONG: dict[str, tuple[str, Sequence[str], str]] = {
     # on half of the shifted inputs its errors are within what one sum that cancels may leave: no condition is sure
     "batch_norm2d_raw_moments": ("yes", [], ": elements mismatched"),
     "conv1d_dilation_ignored": ("yes", ["dilation of W > 1", "window of W > 1"], "dilation ignored"),
-    "conv2d_packed_once": ("no, after a change of its weights", ["everywhere"], KEEPS),
+    # one problem in 42 has the same results with its old weights
+    "conv2d_packed_once": ("no, after a change of its weights", [], KEEPS),
     # most of its failing cases are not run any more, once it has crashed: which multiple it is may not be told
     "conv2d_pointwise_aborts": ("yes", ["K not a multiple of "], "SIGABRT"),
     "conv2d_stride_of_rows": ("yes", ["stride of H > 1"], "stride of H ignored"),
