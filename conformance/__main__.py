@@ -109,7 +109,7 @@ def main(words: Sequence[str] | None = None) -> int:
         print(f"conformance: error: {words[0]} is no command; {_meant(words)}", file=sys.stderr)
         return ExitCode.UNUSABLE
     try:
-        if words[:1] == ["run"] and not {"-h", "--help", "--help-expert"} & {*words}:
+        if words[:1] == ["run"]:
             from conformance.cli.run import run
 
             return run(words[1:])

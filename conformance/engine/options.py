@@ -26,7 +26,6 @@ from conformance.problems import LAYOUTS, LEVELS, PROBLEMS, named
 from conformance.problems.regressions import TableError
 from conformance.problems.regressions import read as read_table
 from conformance.reporting.terminal import DETAILS
-from conformance.resources import IMPLS
 from conformance.results.schema import STATUSES
 from conformance.training.tables import DISTRIBUTION as TRAINING
 
@@ -108,7 +107,6 @@ class RunOptions:
 
     selection: Selection
     level: str
-    words: tuple[str, ...]
     given: dict[str, tuple[tuple[str, ...], tuple[Path, ...]]]
     impls: Path
     limits: Limits | None
@@ -202,7 +200,6 @@ def read(
     return RunOptions(
         selection=selection,
         level=given.level,
-        words=words,
         given={text: split([text]) for text in given.impl or ()},
         impls=impls,
         limits=limits,
@@ -300,11 +297,6 @@ def _seconds(given: Namespace, devices: Collection[str]) -> float:
     """That a call may take."""
     is_long = given.level == "huge" or NEURON.keys() & set(devices)
     return _number("--timeout", given.timeout, 0.1, 600 if is_long else SECONDS)
-
-
-def folder_of(path: str) -> Path:
-    """Where implementations are looked for, unless a setting says otherwise."""
-    return Path(path) if path else IMPLS
 
 
 def require_markers(expression: str, known: Collection[str]) -> None:

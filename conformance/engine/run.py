@@ -51,8 +51,8 @@ class Run:
     """Takes the verdicts of a run: writes, counts, and keeps what its end needs. A front end plans with it, carries out
     the tasks, here or elsewhere, and hands every record to `take`.
 
-    `counts` is false of a process that only verifies, whose records another one takes. Raises SelectionError where what
-    is asked for cannot be run.
+    `command` is the command line, for the header of the records; empty of a process that only verifies, whose records
+    another one takes. Raises SelectionError where what is asked for cannot be run.
     """
 
     def __init__(self, options: RunOptions, workers: Workers | None, command: Sequence[str] = ()) -> None:

@@ -37,7 +37,7 @@ from conformance.implementations.registry import BrokenFile
 from conformance.layouts import NAMES
 from conformance.plugin import entry
 from conformance.plugin.collection import MARKERS, Collection, task_of
-from conformance.resources import CHECKOUT
+from conformance.resources import CHECKOUT, IMPLS
 from conformance.results import build
 from conformance.results.benchmarks import digest_of
 from conformance.results.schema import AnyRecord, Record
@@ -467,7 +467,7 @@ def _options(config: pytest.Config, processes: int) -> options.RunOptions:
     expression = config.getoption("markexpr", "") or ""
     options.require_markers(expression, [line.split(":")[0].split("(")[0].strip() for line in config.getini("markers")])
     program = "pytest" if CHECKOUT is not None and config.inipath == CHECKOUT / "pytest.ini" else "conformance run"
-    impls = config.rootpath / options.folder_of(config.getini("impls"))
+    impls = config.rootpath / (config.getini("impls") or IMPLS)
     words = tuple(map(str, config.invocation_params.args))
     chosen = options.read(
         config.option, words, program=program, impls=impls, folder=config.invocation_params.dir, processes=processes
