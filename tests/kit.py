@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from conformance import Implementation, numpy_arrays
-from conformance.execution.case import Case
 from conformance.execution.plan import Plan
 from conformance.execution.selection import Selection
+from conformance.execution.trial import Trial
 from conformance.implementations.bridges import ArrayBridge
 from conformance.implementations.registry import Registry
 from conformance.inputs import DISTRIBUTIONS
@@ -59,7 +59,7 @@ def results(records: Path) -> Counter[str]:
     return found
 
 
-def case_of(
+def trial_of(
     kernel: Callable[..., Any] | Implementation,
     problem: str | Problem = SUMS,
     operator: str = "conv_forward",
@@ -70,17 +70,17 @@ def case_of(
     storage: str = "",
     arrays: ArrayBridge | None = None,
     method: str = "exact",
-) -> Case:
+) -> Trial:
     """One case of an implementation, or of a kernel that becomes one."""
     if not isinstance(kernel, Implementation):
         implementation = Implementation("acme", arrays=arrays or numpy_arrays())
         implementation.implements(operator, dtypes=(dtype,), layouts=(layout,))(kernel)
         kernel = implementation
     known = typed(problem) if isinstance(problem, str) else problem
-    return Case(kernel, OPERATORS[operator], known, Variant(dtype, layout, distribution, storage), 0, method)
+    return Trial(kernel, OPERATORS[operator], known, Variant(dtype, layout, distribution, storage), 0, method)
 
 
-def rotate(case: Case) -> Measurement:
+def rotate(case: Trial) -> Measurement:
     """The time of one visit. Raises what `Rotation.visit` raises."""
     rotation = Rotation(case, 1.0)
     rotation.visit()

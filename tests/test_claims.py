@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from conformance.__main__ import main
-from conformance.execution.case import Claim, Key
 from conformance.execution.plan import Plan
 from conformance.execution.selection import Selection
+from conformance.execution.trial import Claim, Key
 from conformance.implementations.devices import DEVICES, missing
 from conformance.problems import LAYOUTS, PROBLEMS
 from conformance.training.tables import DIRECTIONS, DISTRIBUTION

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from conformance import Implementation, numpy_arrays
-from conformance.execution.case import Case
+from conformance.execution.trial import Trial
 from conformance.execution.verify import verify
 from conformance.implementations import registry
 from conformance.implementations.bridges.numpy import NumpyArrays
@@ -42,7 +42,7 @@ class Counting(NumpyArrays):
 
 
 def tried(implementation: Implementation, dtype: str = "fp32", problem: str = PROBLEM) -> Record:
-    case = Case(implementation, OPERATORS["conv_forward"], typed(problem), Variant(dtype, "nchw", "fixed"), seed=3)
+    case = Trial(implementation, OPERATORS["conv_forward"], typed(problem), Variant(dtype, "nchw", "fixed"), seed=3)
     return build.record(case, verify(case))
 
 

@@ -16,7 +16,7 @@ from conformance.judge import judge
 from tests.conftest import ROOT
 from tests.judge.test_judge import output
 from tests.kernels import conv_forward
-from tests.kit import case_of
+from tests.kit import trial_of
 
 TEXTS = frozenset({"reason", "explanation"})
 READING = frozenset({"startswith", "endswith", "partition", "rpartition", "split", "removeprefix", "removesuffix"})
@@ -80,7 +80,7 @@ def test_what_a_kernel_raises_is_data():
     def raises(x, w, bias, **parameters):
         raise ValueError("no 3\nat all")
 
-    failure = verify(case_of(raises)).failure
+    failure = verify(trial_of(raises)).failure
     assert failure is not None
     line = raises.__code__.co_firstlineno + 1
     assert failure == Failure(kind="raised", message="ValueError: no 3", file=str(Path(__file__)), line=line)
@@ -89,6 +89,6 @@ def test_what_a_kernel_raises_is_data():
 
 def test_results_of_another_dtype_are_told_by_it():
     failure = verify(
-        case_of(lambda *given, **parameters: conv_forward(*given, **parameters).astype(np.float64))
+        trial_of(lambda *given, **parameters: conv_forward(*given, **parameters).astype(np.float64))
     ).failure
     assert failure == Failure(kind="malformed", message="y has another dtype", dtype="fp64", headed=(1,))

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.execution.case import Case
 from conformance.execution.status import Verdict
+from conformance.execution.trial import Trial
 from conformance.execution.verify import verify
 from conformance.implementations.implementation import Implementation
 from conformance.judge import Contract
@@ -26,7 +26,7 @@ def verdict_on(function: Callable[..., Any], distribution: str, contract: Contra
     implementation = Implementation("planted", contract=contract)
     implementation.implements("conv_forward")(function)
     variant = Variant("fp32", "nchw", distribution)
-    return verify(Case(implementation, OPERATORS["conv_forward"], typed(SMALL), variant, seed=3))
+    return verify(Trial(implementation, OPERATORS["conv_forward"], typed(SMALL), variant, seed=3))
 
 
 def tf32(array: np.ndarray) -> np.ndarray:

@@ -22,7 +22,7 @@ from conformance.cli.terminal import Terminal
 from conformance.engine.progress import Progress, duration
 from conformance.engine.streams import TolerantStream
 from conformance.engine.tasks import Task
-from conformance.execution.case import Case
+from conformance.execution.trial import Trial
 from conformance.operators import OPERATORS
 from conformance.problems import Variant, typed
 from tests.conftest import TINY, Project
@@ -105,7 +105,7 @@ def test_beside_other_tests_all_have_letters(project: Project):
 def test_while_one_case_takes_long_a_pipe_says_which(monkeypatch: pytest.MonkeyPatch, capsys: Any):
     monkeypatch.setattr(terminal, "SIGN", 0.05)
     progress, variant = Progress(), Variant("fp32", "nchw", "fixed")
-    case = Case(Implementation("acme"), OPERATORS["conv_forward"], typed("n16 c64 h572 w572 k64 r3 s3"), variant, 0)
+    case = Trial(Implementation("acme"), OPERATORS["conv_forward"], typed("n16 c64 h572 w572 k64 r3 s3"), variant, 0)
     with Terminal(0, is_live=True).showing(progress):
         time.sleep(0.2)
         progress.tests = 3

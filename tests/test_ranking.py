@@ -18,11 +18,11 @@ from conformance.checks import CHECKS
 from conformance.checks.behaviour_demand import BehaviourDemand
 from conformance.dtypes import DTYPES
 from conformance.execution import share
-from conformance.execution.case import Absence, Case
 from conformance.execution.declared import Declared
 from conformance.execution.required import VerificationDemand, required
 from conformance.execution.selection import Selection
 from conformance.execution.share import VIEWS, Budget, Ranked, Rows, budget
+from conformance.execution.trial import Absence, Trial
 from conformance.implementations.bridges import jax_arrays, jax_neuron_arrays, numpy_arrays, torch_neuron_arrays
 from conformance.inputs import DISTRIBUTIONS
 from conformance.layouts import rank_of
@@ -208,7 +208,7 @@ def geometries(one: Implementation, operator: str, level: str = "smoke") -> list
 BEHAVES = ("output_is_written", "calls_do_not_depend_on_the_one_before", "calls_repeat", "work_is_finished")
 
 
-def checked(one: Implementation, operator: str, level: str, *checks: str) -> list[Case]:
+def checked(one: Implementation, operator: str, level: str, *checks: str) -> list[Trial]:
     """The cases of some behaviour checks."""
     demands = [BehaviourDemand(ranked_at(level, operator), CHECKS[check], operator) for check in checks]
     return [case for demand in demands for case in required(one, demand)]
@@ -284,7 +284,7 @@ def test_what_is_required_of_one_is_the_same_whoever_else_is_there():
         assert len({*first}) == len(first) > 3
 
 
-def compared(one: Case | Absence) -> Any:
+def compared(one: Trial | Absence) -> Any:
     return one if isinstance(one, Absence) else (one.id, one.place)
 
 

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from conformance import Implementation
-from conformance.execution.case import Absence, Case
 from conformance.execution.status import Verdict
+from conformance.execution.trial import Absence, Trial
 from conformance.execution.verify import verify
 from conformance.implementations.implementation import Waiver
 from conformance.implementations.registry import unusable
@@ -40,9 +40,9 @@ ACME.implements("conv_forward", dtypes=("fp32",))(kernels.conv_forward)
 ACME.source = "a" * 64
 
 
-def case(distribution: str = "fixed") -> Case:
+def case(distribution: str = "fixed") -> Trial:
     problem = typed("n1 c3 h5 w5 k4 r3 s3 p1")
-    return Case(ACME, OPERATORS["conv_forward"], problem, Variant("fp32", "nchw", distribution), seed=3)
+    return Trial(ACME, OPERATORS["conv_forward"], problem, Variant("fp32", "nchw", distribution), seed=3)
 
 
 def trained() -> schema.TrainingRecord:

@@ -38,15 +38,15 @@ def directions_are_adjoint(subject: Subject) -> None:
     Errors of the elements of a result are independent and within their bounds b, so that their sum stays below
     z * sqrt(sum of b^2) but for one time in 2 exp(z^2/2) (Hoeffding, JASA 58, 1963); those of one sign add up.
     """
-    geometry = replace(subject.case.problem.geometry, bias=False)
-    problem, dtype = replace(subject.case.problem, geometry=geometry), subject.case.variant.dtype
-    cofactors = COFACTORS[subject.case.operator.family]
+    geometry = replace(subject.trial.problem.geometry, bias=False)
+    problem, dtype = replace(subject.trial.problem, geometry=geometry), subject.trial.variant.dtype
+    cofactors = COFACTORS[subject.trial.operator.family]
     for distribution in ("integer", "fixed"):
         directions = []
         for name in cofactors:
-            case = replace(subject.case, operator=OPERATORS[name], problem=problem)
+            trial = replace(subject.trial, operator=OPERATORS[name], problem=problem)
             try:
-                directions.append(subject.on(case).sample(distribution=distribution))
+                directions.append(subject.on(trial).sample(distribution=distribution))
             except Unsupported as refusal:
                 raise Unsupported(f"has no {name} for this problem: {refusal}") from None
         forward, backward_data, _ = directions

@@ -18,9 +18,9 @@ import numpy as np
 
 from conformance.checks.sample import BehaviourError, Check, Sample, Subject
 from conformance.dtypes import STORAGE
-from conformance.execution.case import Case
 from conformance.execution.invocation import MalformedError, fill_freed_memory
 from conformance.execution.process import Crash
+from conformance.execution.trial import Trial
 from conformance.implementations.implementation import Unsupported
 from conformance.layouts import LayoutError
 from conformance.operators import takes
@@ -61,7 +61,7 @@ def output_is_written(subject: Subject) -> None:
 def calls_do_not_depend_on_the_one_before(subject: Subject) -> None:
     """A call on other shapes changes nothing for the next one, to the bit where the kernel repeats itself at all."""
     sample = subject.sample(distribution="fixed")
-    other = subject.sample(distribution="fixed", problem=_other_problem(subject.case))
+    other = subject.sample(distribution="fixed", problem=_other_problem(subject.trial))
     inputs = sample.inputs()
     before = [sample.hosts(sample.call(inputs)) for _ in range(2)]
     other_results = other.call(other.inputs())
@@ -77,14 +77,14 @@ def calls_do_not_depend_on_the_one_before(subject: Subject) -> None:
         raise BehaviourError("a call on other shapes changes the bits of the next result, which otherwise repeats")
 
 
-def _other_problem(case: Case) -> Problem:
+def _other_problem(trial: Trial) -> Problem:
     """A problem of another shape that the implementation takes: one image more, or else one of the tables'."""
-    geometry = case.problem.geometry
-    larger = replace(case.problem, geometry=replace(geometry, n=geometry.n + 1))
-    others = (problem for problem, _ in at_level(PROBLEMS, "smoke") if takes(case.operator.name, problem.geometry))
+    geometry = trial.problem.geometry
+    larger = replace(trial.problem, geometry=replace(geometry, n=geometry.n + 1))
+    others = (problem for problem, _ in at_level(PROBLEMS, "smoke") if takes(trial.operator.name, problem.geometry))
     for problem in (larger, *others):
-        asked = (case.operator.name, problem.geometry, case.variant.dtype, case.variant.layout)
-        if problem.geometry != geometry and case.implementation.supports(*asked):
+        asked = (trial.operator.name, problem.geometry, trial.variant.dtype, trial.variant.layout)
+        if problem.geometry != geometry and trial.implementation.supports(*asked):
             return problem
     raise Unsupported("supports only one shape")
 
@@ -96,7 +96,7 @@ def _same_bits(first: Sequence[np.ndarray], second: Sequence[np.ndarray]) -> boo
 def calls_repeat(subject: Subject) -> Facts:
     """The same call over and over is right every time; whether to the bit is reported, and judged if declared."""
     repeats = repeated([subject.sample(distribution="fixed")], CALLS, SECONDS, "one of {} calls on the same inputs")
-    if subject.case.implementation.deterministic and not repeats:
+    if subject.trial.implementation.deterministic and not repeats:
         raise BehaviourError("declared as deterministic, and calls on the same inputs differ in bits")
     return Facts(repeatable=repeats)
 
@@ -168,13 +168,13 @@ def floating_point_mode_is_unchanged(subject: Subject) -> None:
 def switches_are_unchanged(subject: Subject) -> None:
     """A torch module leaves the switches of the whole process as they are, such as `cudnn.benchmark`: when its file is
     imported, and in calls on small problems near one. Results are verified with the switches as they were."""
-    case, bridge, function = subject.case, subject.bridge, subject.kernel.function
+    trial, bridge, function = subject.trial, subject.bridge, subject.kernel.function
     plain = subject.sample()
     plain.require_right(plain.call(plain.inputs()), "single call")  # what computes nothing changes nothing
-    for geometry in neighbours(case.problem.geometry):
-        if not case.implementation.supports(case.operator.name, geometry, case.variant.dtype, case.variant.layout):
+    for geometry in neighbours(trial.problem.geometry):
+        if not trial.implementation.supports(trial.operator.name, geometry, trial.variant.dtype, trial.variant.layout):
             continue
-        sample, changes = subject.sample(problem=replace(case.problem, geometry=geometry)), list[str]()
+        sample, changes = subject.sample(problem=replace(trial.problem, geometry=geometry)), list[str]()
         with suppress(Crash):  # which a case of the problem reports
             changes = perform(bridge, switched, bridge, function, sample.inputs(), sample.invocation.parameters())
         if changes:
@@ -187,7 +187,7 @@ def invalid_arguments(subject: Subject) -> Facts:
     A parameter that the kernel does not take is not tried, and what raises on valid arguments, too, refuses nothing.
     Raises Crash, with the argument, where the kernel ends its process or hangs.
     """
-    sample, operator, geometry = subject.sample(), subject.case.operator, subject.case.problem.geometry
+    sample, operator, geometry = subject.sample(), subject.trial.operator, subject.trial.problem.geometry
     sample.require_right(sample.call(sample.inputs()), "valid arguments")
     valid = Request(sample.expected.inputs, operator.parameters(geometry))
     accepted = []
@@ -220,12 +220,12 @@ def invalid_arguments(subject: Subject) -> Facts:
 def worked_example_is_exact(subject: Subject) -> None:
     """A case that a public text works out, the operator's `worked_example`, comes out exactly. Blind to a sum that is
     rounded: such sums need few bits, and lose nothing of the result."""
-    example = subject.case.operator.worked_example
+    example = subject.trial.operator.worked_example
     if example is None:
-        raise Unsupported(f"no public text works out a case of {subject.case.operator.name}")
-    case = replace(subject.case, problem=typed(example.descriptor))
-    inputs = {name: array.astype(STORAGE[case.variant.dtype]) for name, array in example.inputs.items()}
-    sample = subject.on(case).sample().holding(inputs)
+        raise Unsupported(f"no public text works out a case of {subject.trial.operator.name}")
+    trial = replace(subject.trial, problem=typed(example.descriptor))
+    inputs = {name: array.astype(STORAGE[trial.variant.dtype]) for name, array in example.inputs.items()}
+    sample = subject.on(trial).sample().holding(inputs)
     sample.require_right(sample.call(sample.inputs()), example.what)
 
 

@@ -27,9 +27,9 @@ from conformance.checks.partial import (
 )
 from conformance.checks.sample import Check
 from conformance.checks.state import STATE, calls_in_a_row_are_right
-from conformance.execution.case import Case, Key
 from conformance.execution.required import Demand, Keys, Lacking, keys, with_kernel
 from conformance.execution.share import Ranked, behaviour_dtypes
+from conformance.execution.trial import Key, Trial
 from conformance.implementations.implementation import BEHAVIOUR as DISTRIBUTION
 from conformance.implementations.implementation import Implementation, Unsupported
 from conformance.layouts import rank_of
@@ -168,7 +168,7 @@ class BehaviourDemand(Demand):
             count = sum(len(variants) for _, variants in self._rows) if self.asked.level != "smoke" else 0
         return count, partial(keys, self.operator, self._rows, self.name)
 
-    def cases(self, one: Implementation, claimed: frozenset[Key]) -> Iterator[Case | Lacking]:
+    def cases(self, one: Implementation, claimed: frozenset[Key]) -> Iterator[Trial | Lacking]:
         """All of its own, or some of the kernel's paths."""
         if not self._rows:
             return
@@ -178,7 +178,7 @@ class BehaviourDemand(Demand):
             if self.asked.level == "smoke":
                 taken = (path for path in reversed(chosen) if declared.takes(*path))
                 chosen = [] if one.compiles_per_shape else [*islice(taken, PARTIAL_AT_SMOKE)]
-                yield from (self.case(one, *path) for path in chosen)
+                yield from (self.trial(one, *path) for path in chosen)
                 return
         elif self.required.prefers is not None:
             every = self.ranked.paths(declared)
@@ -190,7 +190,7 @@ class BehaviourDemand(Demand):
             chosen = [every[turn] for turn in dict.fromkeys(turns)]
         else:
             chosen = self.ranked.paths(declared)[: self.required.paths or None]
-        yield from with_kernel(declared, (self.case(one, *path) for path in chosen), claimed, self.name)
+        yield from with_kernel(declared, (self.trial(one, *path) for path in chosen), claimed, self.name)
         if not chosen:
             reason = "no small problem of those asked for is supported: behaviour not checked"
             yield Lacking(reason, 1, self.everything(one.device)[1])

@@ -71,7 +71,7 @@ def _bytes(buffers: Iterable[Saved]) -> int:
 
 def backward_keeps_what_is_declared(subject: Subject) -> Facts:
     """Every autograd variant of the operator is right, has the right gradients and keeps what it declares to."""
-    geometry = subject.case.problem.geometry
+    geometry = subject.trial.problem.geometry
     defects: list[str] = []
     rows = []
     for variant in _variants(subject):
@@ -84,8 +84,8 @@ def backward_keeps_what_is_declared(subject: Subject) -> Facts:
 
 
 def _variants(subject: Subject) -> list[AutogradVariant]:
-    operator = subject.case.operator.name
-    every = subject.case.implementation.autograd_variants
+    operator = subject.trial.operator.name
+    every = subject.trial.implementation.autograd_variants
     variants = [one for one in every if one.operator == operator and one.saves is not None]
     if not variants:
         raise Unsupported(f"offers no {operator} that can be differentiated (Implementation.differentiates)")
@@ -114,13 +114,13 @@ def _meter(subject: Subject, name: str) -> Callable[..., Any]:
 
 def training_holds_what_autograd_shows(subject: Subject) -> Facts:
     """One training step of the tutorial's network: after forward, nothing lives that the graph does not account for."""
-    train, geometry = _meter(subject, "footprint"), subject.case.problem.geometry
-    few = replace(subject.case.problem, geometry=replace(geometry, n=2))
-    sample = subject.on(replace(subject.case, problem=few)).sample()
+    train, geometry = _meter(subject, "footprint"), subject.trial.problem.geometry
+    few = replace(subject.trial.problem, geometry=replace(geometry, n=2))
+    sample = subject.on(replace(subject.trial, problem=few)).sample()
     rows, hidden = [], []
     for variant in _variants(subject):
-        parameters = replace(subject.case.invocation(), kernel=variant).parameters()
-        step: Footprint = train(variant.function, len(subject.case.operator.arguments), parameters, geometry.n)
+        parameters = replace(subject.trial.invocation(), kernel=variant).parameters()
+        step: Footprint = train(variant.function, len(subject.trial.operator.arguments), parameters, geometry.n)
         sizes = {"peak_bytes": step.peak, "forward_bytes": step.forward}
         rows.append(TrainingStep(variant=variant.label, batch=geometry.n, **sizes))
         if step.hidden > step.scratch:

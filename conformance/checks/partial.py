@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from conformance.checks.sample import BehaviourError, Sample, Subject
-from conformance.execution.case import Case
 from conformance.execution.invocation import fill_freed_memory
+from conformance.execution.trial import Trial
 from conformance.implementations.bridges import ArrayBridge
 from conformance.implementations.bridges.tape import Tape
 from conformance.implementations.implementation import AutogradVariant, Implementation, Unsupported
@@ -95,10 +95,10 @@ def gradients_asked_for_alone(subject: Subject) -> None:
     gradients = gradients_at(subject, sample)
     dy, inputs, other_inputs = gradients[0].expected.inputs["dy"], sample.inputs(), other.inputs()
     operands = tuple(n for n, array in zip(sample.names, inputs, strict=True) if n in GRADIENTS and array is not None)
-    every = subject.case.implementation.autograd_variants
-    variants = [one for one in every if one.operator == subject.case.operator.name]
+    every = subject.trial.implementation.autograd_variants
+    variants = [one for one in every if one.operator == subject.trial.operator.name]
     # jax compiles anew for each set of operands: fewer of the variants after the first, and of 16-bit ones
-    wide = subject.case.variant.dtype == "fp32"
+    wide = subject.trial.variant.dtype == "fp32"
     for variant in variants if wide else variants[:1]:
         label = f"autograd variant {variant.label}"
         tape = recorded(sample, variant, inputs, operands, label)
@@ -132,25 +132,25 @@ def gradients_asked_for_alone(subject: Subject) -> None:
 
 def _without_images(subject: Subject) -> Subject | None:
     """The same with an empty batch, where operator and kernel take one."""
-    geometry = replace(subject.case.problem.geometry, n=0)
-    case = replace(subject.case, problem=replace(subject.case.problem, geometry=geometry))
-    variant = case.variant
-    taken = takes(case.operator.name, geometry)
-    taken = taken and case.implementation.supports(case.operator.name, geometry, variant.dtype, variant.layout)
-    return subject.on(case) if taken else None
+    geometry = replace(subject.trial.problem.geometry, n=0)
+    trial = replace(subject.trial, problem=replace(subject.trial.problem, geometry=geometry))
+    variant = trial.variant
+    taken = takes(trial.operator.name, geometry)
+    taken = taken and trial.implementation.supports(trial.operator.name, geometry, variant.dtype, variant.layout)
+    return subject.on(trial) if taken else None
 
 
 def gradients_at(subject: Subject, forward: Sample) -> list[Sample]:
     """What the gradients of the subject's operator must be at the operator's inputs, and one gradient of y for all."""
     found: list[Sample] = []
-    for gradient in subject.case.operator.gradients:
+    for gradient in subject.trial.operator.gradients:
         operator = OPERATORS[gradient] if isinstance(gradient, str) else gradient
-        case: Case = replace(subject.case, operator=operator)
+        trial: Trial = replace(subject.trial, operator=operator)
         try:
-            kernel = case.kernel
+            kernel = trial.kernel
         except Unsupported:
             kernel = subject.kernel
-        sample = replace(subject, case=case, kernel=kernel).sample()
+        sample = replace(subject, trial=trial, kernel=kernel).sample()
         dy = (found or [sample])[0].expected.inputs["dy"]
         shared = {**sample.expected.inputs, **forward.expected.inputs, "dy": dy}
         found.append(sample.holding({name: shared[name] for name in sample.expected.inputs}))
@@ -235,7 +235,7 @@ def results_are_added_to_arrays(subject: Subject) -> None:
     none computes as ever."""
     _require(subject, "into")
     plain = subject.sample()
-    accumulating = replace(subject, case=replace(subject.case, operator=Accumulating(subject.case.operator)))
+    accumulating = replace(subject, trial=replace(subject.trial, operator=Accumulating(subject.trial.operator)))
     samples = [accumulating.sample(), accumulating.sample(1), accumulating.sample(distribution="fixed")]
     for number, sample in enumerate(samples, 1):
         results = _added(sample)

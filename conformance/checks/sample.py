@@ -12,12 +12,12 @@ import numpy as np
 
 from conformance.dtypes import WHOLE
 from conformance.execution import verify
-from conformance.execution.case import Case
 from conformance.execution.invocation import Invocation
 from conformance.execution.process import Crash
 from conformance.execution.refusals import require_refusal_of_all
 from conformance.execution.status import BehaviourError as BehaviourError  # where checks look for it
 from conformance.execution.status import KernelFailure, Verdict, conclude
+from conformance.execution.trial import Trial
 from conformance.execution.workers import begin_anew
 from conformance.failure import Failure
 from conformance.implementations.bridges import ArrayBridge
@@ -137,7 +137,7 @@ class Sample:
 class Subject:
     """A kernel and the case that its behaviour is checked on."""
 
-    case: Case
+    trial: Trial
     kernel: Kernel
     judged: list[str] = field(default_factory=list)
     """Which results were judged and are right, of this subject and of those made from it: without any a check is no
@@ -146,13 +146,13 @@ class Subject:
     @property
     def bridge(self) -> ArrayBridge:
         """Of the implementation."""
-        return self.case.implementation.arrays
+        return self.trial.implementation.arrays
 
     @property
     def takes_threads(self) -> bool:
         """Whether several threads call the kernel at once. Not a simulator's: its calls wait for one another, for
         seconds, and say nothing about a device's."""
-        return "threads" not in self.case.implementation.unsafe and not getattr(self.bridge, "stands_for", ())
+        return "threads" not in self.trial.implementation.unsafe and not getattr(self.bridge, "stands_for", ())
 
     def sample(self, number: int = 0, distribution: str = "", problem: Problem | None = None) -> Sample:
         """Inputs of the case's seed, or the `number`-th others; of another problem if one is given.
@@ -160,20 +160,22 @@ class Subject:
         On the first distribution of the operator's family, unless another one is asked for; whole numbers have no
         fractions.
         """
-        first = FAMILIES[self.case.operator.family].distributions[0]
-        distribution = first if self.case.variant.dtype in WHOLE else distribution or first
-        variant = replace(self.case.variant, distribution=distribution)
-        case = replace(self.case, problem=problem or self.case.problem, variant=variant, seed=self.case.seed + number)
-        expected = expect(case.recipe, case.method)
+        first = FAMILIES[self.trial.operator.family].distributions[0]
+        distribution = first if self.trial.variant.dtype in WHOLE else distribution or first
+        variant = replace(self.trial.variant, distribution=distribution)
+        trial = replace(
+            self.trial, problem=problem or self.trial.problem, variant=variant, seed=self.trial.seed + number
+        )
+        expected = expect(trial.recipe, trial.method)
         check_golden(expected.tensors)
-        geometry = case.problem.geometry
-        invocation = Invocation(self.kernel, self.bridge, case.operator, geometry, variant.dtype, variant.layout)
-        contract = self.kernel.contract.on(geometry, case.variant.dtype)
+        geometry = trial.problem.geometry
+        invocation = Invocation(self.kernel, self.bridge, trial.operator, geometry, variant.dtype, variant.layout)
+        contract = self.kernel.contract.on(geometry, trial.variant.dtype)
         return Sample(invocation, expected, contract, self.judged)
 
-    def on(self, case: Case) -> Subject:
+    def on(self, trial: Trial) -> Subject:
         """The same check on another case. Raises Unsupported where there is no kernel for it."""
-        return replace(self, case=case, kernel=case.kernel)
+        return replace(self, trial=trial, kernel=trial.kernel)
 
     def overwrite(self, arrays: Sequence[Any], hosts: Sequence[np.ndarray | None]) -> bool:
         """Change arrays in place; False where the framework's arrays never change."""
@@ -185,7 +187,7 @@ class Subject:
 Check = Callable[[Subject], Facts | None]
 
 
-def check_behaviour(case: Case, check: Check, *, of_right_kernels: bool = False) -> Verdict:
+def check_behaviour(trial: Trial, check: Check, *, of_right_kernels: bool = False) -> Verdict:
     """The verdict of one check on a case. Raises nothing that an implementation does, except KeyboardInterrupt.
 
     What a waiver says of a distribution excuses results that are wrong on it, or do not come; all else has to be waived
@@ -193,38 +195,38 @@ def check_behaviour(case: Case, check: Check, *, of_right_kernels: bool = False)
     of a kernel that is wrong on plain inputs the first check that is made on the case reports that, whatever else the
     run verifies, and the others are unsupported.
     """
-    plain = FAMILIES[case.operator.family].distributions[0]
+    plain = FAMILIES[trial.operator.family].distributions[0]
 
     def waiver(raised: BaseException | None) -> Waiver | None:
         where = raised.wrong_on if isinstance(raised, BehaviourError) else plain
-        return case.waiver((where, BEHAVIOUR))
+        return trial.waiver((where, BEHAVIOUR))
 
     def attempt(verdict: Verdict) -> None:
-        kernel = case.kernel
+        kernel = trial.kernel
         verdict.contract = kernel.contract
         if of_right_kernels:
-            _require_right_on_plain_inputs(case, plain, kernel, check)
+            _require_right_on_plain_inputs(trial, plain, kernel, check)
         try:
-            verdict.facts = check(subject := Subject(case, kernel))
+            verdict.facts = check(subject := Subject(trial, kernel))
         except WrongResultError as wrong:
-            _require_right_alone(case, wrong, verdict)
+            _require_right_alone(trial, wrong, verdict)
             raise
         if not subject.judged:
             raise Unsupported(NOTHING_JUDGED)
-        case.implementation.require_same_source()
+        trial.implementation.require_same_source()
 
     return conclude(attempt, waiver)
 
 
-def _require_right_on_plain_inputs(case: Case, distribution: str, kernel: Kernel, check: Check) -> None:
+def _require_right_on_plain_inputs(trial: Trial, distribution: str, kernel: Kernel, check: Check) -> None:
     """Verify the first distribution of the family, once for all checks of a case.
 
     Raises what is wrong with the results if it is this check that reports it, and Unsupported if another one does.
     Nothing where a waiver covers it.
     """
     # what explains the results is looked for where the case itself is verified
-    plain = replace(case, variant=replace(case.variant, distribution=distribution), explained=False)
-    key = (case.operator.name, case.problem.geometry, plain.variant, case.seed, case.method)
+    plain = replace(trial, variant=replace(trial.variant, distribution=distribution), explained=False)
+    key = (trial.operator.name, trial.problem.geometry, plain.variant, trial.seed, trial.method)
     reporting = kernel.memory.reported_by.get(key, check)
     if reporting is not check:
         if reporting is None:
@@ -240,7 +242,7 @@ def _require_right_on_plain_inputs(case: Case, distribution: str, kernel: Kernel
         raise verdict.refusal
     failed = verdict.status == "fail" or verdict.exception is not None or verdict.crashed
     try:
-        waived = failed and case.waiver((distribution, BEHAVIOUR)) is not None
+        waived = failed and trial.waiver((distribution, BEHAVIOUR)) is not None
     except ImplementationError:  # which `conclude` reports
         waived = False
     kernel.memory.reported_by[key] = check if failed and not waived else None
@@ -255,7 +257,7 @@ def _require_right_on_plain_inputs(case: Case, distribution: str, kernel: Kernel
         raise wrong
 
 
-def _require_right_alone(case: Case, wrong: WrongResultError, verdict: Verdict) -> None:
+def _require_right_alone(trial: Trial, wrong: WrongResultError, verdict: Verdict) -> None:
     """Verify the case of a wrong result in a new process, where no call comes before it; once for all checks.
 
     Raises what is wrong with it there, since no state is to blame then; the case goes to the verdict. Nothing where it
@@ -265,11 +267,11 @@ def _require_right_alone(case: Case, wrong: WrongResultError, verdict: Verdict) 
     operator, geometry = getattr(recipe.operator, "base", recipe.operator), recipe.geometry
     variant = Variant(recipe.dtype, sample.invocation.layout, recipe.distribution)
     problem = Problem(ALONE + geometry.descriptor.replace(" ", "_"), geometry, "standard", (variant,))
-    alone = replace(case, operator=operator, problem=problem, variant=variant, seed=recipe.seed)
-    key, wrong_alone = (operator.name, geometry, variant, recipe.seed), case.implementation.wrong_alone
+    alone = replace(trial, operator=operator, problem=problem, variant=variant, seed=recipe.seed)
+    key, wrong_alone = (operator.name, geometry, variant, recipe.seed), trial.implementation.wrong_alone
     if key not in wrong_alone:
         wrong_alone[key] = None
-        if _is_wrong_again(sample) and begin_anew(case.implementation.arrays):
+        if _is_wrong_again(sample) and begin_anew(trial.implementation.arrays):
             failed = verify.verify(alone)
             if failed.status == "fail":
                 verdict.alone = alone, failed

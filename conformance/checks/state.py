@@ -18,8 +18,8 @@ import numpy as np
 from conformance.checks.behaviour import CALLS, LATER, SECONDS, repeated
 from conformance.checks.sample import NOTHING_JUDGED, BehaviourError, Check, Sample, Subject
 from conformance.dtypes import STORAGE
-from conformance.execution.case import Case
 from conformance.execution.declared import usual_paths
+from conformance.execution.trial import Trial
 from conformance.implementations.errors import KernelFailure
 from conformance.implementations.implementation import BEHAVIOUR, Unsupported
 from conformance.layouts import arranged, layouts_of, rank_of
@@ -80,14 +80,14 @@ def calls_in_a_row_are_right(subject: Subject) -> Facts:
     (_, _, _, once), (_, _, _, twice) = made[1:3]  # of the same content
     if any(subject.bridge.overlap(one, other) for one, other in itertools.product(once, twice)):
         raise BehaviourError("results of two calls on the same content lie in the same memory")
-    if subject.case.implementation.deterministic and not repeats:
+    if subject.trial.implementation.deterministic and not repeats:
         raise BehaviourError("declared as deterministic, and calls on the same inputs differ in bits")
     return Facts(repeatable=repeats)
 
 
 def _samples(subject: Subject, first: Sample, second: Sample) -> Iterator[tuple[str, Sample]]:
     """Contents that a careless key of a cache does not tell from the ones before; `first` was one of them."""
-    operator, old, new = subject.case.operator, first.expected.inputs, second.expected.inputs
+    operator, old, new = subject.trial.operator, first.expected.inputs, second.expected.inputs
     yield "all inputs new", second
     for name in dict.fromkeys((operator.data, operator.operand, [*old][-1])):
         yield f"only {name} new", first.holding(old | {name: new[name]})
@@ -105,10 +105,8 @@ def other_parameters_are_told_apart(subject: Subject) -> None:
     """A call with the same shapes of inputs, in the same memory, and one parameter changed is right, and so is the next
     one with the first parameter again. A cache whose key lacks the parameter mistakes one for the other."""
     pairs = 0
-    for what, case_of_first, case_of_other in _pairs(subject):
-        first, other = (
-            one.sample(distribution="fixed") for one in (case_of_first, case_of_other)
-        )  # which 16 bits do not hold
+    for what, *both in _pairs(subject):
+        first, other = (one.sample(distribution="fixed") for one in both)  # which 16 bits do not hold
         memory = first.inputs()
         try:
             first.require_right(first.call(memory), f"first call, before {what}")
@@ -151,20 +149,20 @@ PAIRS = {"dtype": 2}
 
 def _pairs(subject: Subject) -> Iterator[tuple[str, Subject, Subject]]:
     """What differs, and two cases that the kernel's implementation takes, whose inputs have the same shapes."""
-    case, bridge = subject.case, subject.case.implementation
-    operator, counts = case.operator, dict[str, int]()
+    trial, bridge = subject.trial, subject.trial.implementation
+    operator, counts = trial.operator, dict[str, int]()
     problems = [typed(text) for text in EQUAL_SHAPES.get(operator.family, ())]
     declared = [kernel for kernel in bridge.kernels if kernel.operator == operator.name]
-    variants = tuple(Variant(d, la, case.variant.distribution) for k in declared for d in k.dtypes for la in k.layouts)
+    variants = tuple(Variant(d, la, trial.variant.distribution) for k in declared for d in k.dtypes for la in k.layouts)
     # those of two dimensions also for a path in another rank, where nothing small tells strides apart: a window of
     # 257 x 257 took a minute
-    plane = rank_of(case.variant.layout) == 2
-    own = case.variant if plane else replace(case.variant, layout=layouts_of(2)[0])
+    plane = rank_of(trial.variant.layout) == 2
+    own = trial.variant if plane else replace(trial.variant, layout=layouts_of(2)[0])
     places = [(problem, own) for problem in problems]
     places += usual_paths(bridge, operator.name)
 
     def at(problem: Problem, variant: Variant) -> Subject | None:
-        return _subject(subject, replace(case, problem=problem, variant=variant))
+        return _subject(subject, replace(trial, problem=problem, variant=variant))
 
     for problem, variant in places:
         base = at(problem, variant)
@@ -193,11 +191,11 @@ def _other_variants(variant: Variant, variants: Sequence[Variant]) -> Iterator[t
     yield from ((name, other) for name, other in (("dtype", dtype), ("layout", layout)) if other)
 
 
-def _subject(subject: Subject, case: Case) -> Subject | None:
+def _subject(subject: Subject, trial: Trial) -> Subject | None:
     """The subject on another case; None where the implementation does not take it, or it is waived."""
     try:
-        excused = case.waiver((*FAMILIES[case.operator.family].distributions, BEHAVIOUR))
-        return None if excused else subject.on(case)
+        excused = trial.waiver((*FAMILIES[trial.operator.family].distributions, BEHAVIOUR))
+        return None if excused else subject.on(trial)
     except Unsupported:
         return None
 
@@ -259,11 +257,11 @@ def calls_are_right_later(subject: Subject) -> None:
 
     One wait serves all paths: a thread that writes late does so after the checks of a single path have ended.
     """
-    case, memory = subject.case, subject.kernel.memory
+    trial, memory = subject.trial, subject.kernel.memory
     start = memory.first_called = time.monotonic() if memory.first_called is None else memory.first_called
     held = []
-    for problem, variant in usual_paths(case.implementation, case.operator.name):
-        if (one := _subject(subject, replace(case, problem=problem, variant=variant))) is None:
+    for problem, variant in usual_paths(trial.implementation, trial.operator.name):
+        if (one := _subject(subject, replace(trial, problem=problem, variant=variant))) is None:
             continue
         sample = one.sample()
         inputs = sample.inputs()
@@ -280,7 +278,9 @@ def calls_are_right_later(subject: Subject) -> None:
                 raise BehaviourError(f"a result changed after the call had returned: {difference} ({place})")
         sample.require_right(results, f"first call: {place}")
     if held:
-        cheapest = min((sample for _, sample, *_ in held), key=lambda one: case.operator.flops(one.invocation.geometry))
+        cheapest = min(
+            (sample for _, sample, *_ in held), key=lambda one: trial.operator.flops(one.invocation.geometry)
+        )
         repeated([cheapest], MANY, SECONDS_OF_MANY, "one of {} calls on the same inputs")
     time.sleep(max(0.0, start + AGE - time.monotonic()))
     for place, sample, inputs, _, _ in held:
@@ -289,7 +289,7 @@ def calls_are_right_later(subject: Subject) -> None:
 
 def forked_child_computes(subject: Subject) -> None:
     """A child of a process that has called the kernel can call it too."""
-    implementation = subject.case.implementation
+    implementation = subject.trial.implementation
     if implementation.device != "cpu":
         raise Unsupported("a device is not forked")
     if "fork" in implementation.unsafe:
@@ -309,12 +309,12 @@ def forked_child_computes(subject: Subject) -> None:
 
 def _with_bias(subject: Subject) -> Subject:
     """The same problem with a bias, if the kernel takes it: one kept x wherever it had one, and the path had not."""
-    case, geometry = subject.case, subject.case.problem.geometry
+    trial, geometry = subject.trial, subject.trial.problem.geometry
     optional = any(field.attribute == "bias" for field in geometry.fields)
     if not optional or geometry.bias:
         return subject
-    problem = replace(case.problem, geometry=replace(geometry, bias=True))
-    return _subject(subject, replace(case, problem=problem)) or subject
+    problem = replace(trial.problem, geometry=replace(geometry, bias=True))
+    return _subject(subject, replace(trial, problem=problem)) or subject
 
 
 def memory_is_given_back(subject: Subject) -> None:
@@ -326,7 +326,7 @@ def memory_is_given_back(subject: Subject) -> None:
     """
     if getattr(subject.bridge, "stands_for", ()):  # which takes minutes over large operands
         raise Unsupported("the memory of a simulator says nothing about a device's")
-    if subject.case.implementation.compiles_per_shape:  # two dozen programs for an answer that was the same for all
+    if subject.trial.implementation.compiles_per_shape:  # two dozen programs for an answer that was the same for all
         raise Unsupported("not measurable: a call on a new shape compiles a program, which stays in memory")
     subject = _with_bias(subject)
     sample = subject.sample()
@@ -342,7 +342,7 @@ def _left(subject: Subject, sample: Sample, more: range, *, bare: bool = False) 
     """The bytes that a call leaves, and those of its operands, on small shapes and on large ones, which have so many
     `more` images; `bare` of what the framework keeps for a shape, where it can be told not to. What small ones leave
     may be too much to go on. Raises Unsupported where calls take too long."""
-    invocation, operator, geometry = sample.invocation, subject.case.operator, subject.case.problem.geometry
+    invocation, operator, geometry = sample.invocation, subject.trial.operator, subject.trial.problem.geometry
     each = max(tensor.size for tensor in operator.inputs(geometry).values()) // geometry.n
     firsts = geometry.n + 1, geometry.n + SHAPES + max(1, OPERANDS // each)
     left: list[tuple[int, int]] = []

@@ -7,9 +7,9 @@ import json
 import sys
 from pathlib import Path
 
-from conformance.execution.case import absence_reason
 from conformance.execution.process import Limits
 from conformance.execution.selection import SelectionError, split
+from conformance.execution.trial import absence_reason
 from conformance.execution.workers import Workers, share
 from conformance.exit_codes import ExitCode
 from conformance.implementations import registry

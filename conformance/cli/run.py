@@ -40,11 +40,11 @@ from conformance.engine.progress import Progress, duration
 from conformance.engine.run import Run
 from conformance.engine.summary import Summary
 from conformance.engine.tasks import Task, key_of, tasks
-from conformance.execution.case import Case
 from conformance.execution.compiler_cache import CompilerCache, kept
 from conformance.execution.remote import Raised
 from conformance.execution.selection import SelectionError
 from conformance.execution.status import Verdict
+from conformance.execution.trial import Trial
 from conformance.execution.workers import Workers
 from conformance.exit_codes import ExitCode, meanings
 from conformance.failure import Failure
@@ -291,7 +291,7 @@ class _FrontEnd:
         failed = set[str]()
 
         def wanted(task: Task) -> bool:
-            is_over = self.options.first_failure and isinstance(task.subject, Case)
+            is_over = self.options.first_failure and isinstance(task.subject, Trial)
             return not (is_over and task.subject.implementation.name in failed)  # type: ignore[union-attr]
 
         for event in pool.run(_units(chosen, self._processes, run.workers), wanted):
@@ -432,7 +432,7 @@ def _units(chosen: Sequence[Task], processes: int, workers: Workers | None) -> l
     crowded = workers is not None and workers.crowded
     units: defaultdict[tuple[str, str], list[Task]] = defaultdict(list)
     for task in chosen:
-        whose = task.subject.implementation.name if crowded and isinstance(task.subject, Case) else ""
+        whose = task.subject.implementation.name if crowded and isinstance(task.subject, Trial) else ""
         units[whose, task.problem or task.id].append(task)
     return [*units.values()]
 

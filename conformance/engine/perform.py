@@ -10,8 +10,8 @@ from msgspec import structs
 from conformance.checks import CHECKS, check_behaviour
 from conformance.checks.sample import NotChecked
 from conformance.engine.tasks import Task
-from conformance.execution.case import Absence, Case, Claim
 from conformance.execution.status import Verdict
+from conformance.execution.trial import Absence, Claim, Trial
 from conformance.execution.verify import verify
 from conformance.execution.workers import Workers, printed
 from conformance.reporting.modules import is_own
@@ -35,7 +35,7 @@ def perform(task: Task, workers: Workers | None, claims: Mapping[str, Claim]) ->
     if isinstance(subject, Absence):
         verdict = Verdict(subject.status, subject.reason, subject.failure)
         return concluded(task, verdict, task.record(verdict), workers, claims)
-    if not isinstance(subject, Case):
+    if not isinstance(subject, Trial):
         from conformance.training.train import verify_training  # torch is needed from here on
 
         return concluded(task, *verify_training(subject), workers, claims)

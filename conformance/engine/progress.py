@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from conformance.engine.tasks import Task
-from conformance.execution.case import Case
+from conformance.execution.trial import Trial
 from conformance.explaining import explaining
 from conformance.failure import without_numbers
 from conformance.reporting.failures import signature
@@ -31,9 +31,9 @@ class Progress:
 
     def begin(self, task: Task) -> None:
         """Note what is being verified."""
-        case, self._now = task.subject, ""
-        if isinstance(case, Case):
-            self._now = f", now {case.operator.name} {case.problem.geometry.descriptor} {task.check}".rstrip()
+        trial, self._now = task.subject, ""
+        if isinstance(trial, Trial):
+            self._now = f", now {trial.operator.name} {trial.problem.geometry.descriptor} {task.check}".rstrip()
 
     def add(self, record: Record) -> list[str]:
         """Count a verdict, and return lines on it: on the first that fails, and on what ends every case alike."""

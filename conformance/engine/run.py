@@ -17,9 +17,9 @@ from conformance.diagnosis.where import WorkLeft
 from conformance.engine.arithmetic import Invalid, WrongArithmeticError
 from conformance.engine.options import RunOptions
 from conformance.engine.tasks import Key, key_of
-from conformance.execution.case import Case, Claim
 from conformance.execution.plan import Plan
 from conformance.execution.selection import SelectionError
+from conformance.execution.trial import Claim, Trial
 from conformance.execution.verify import verify
 from conformance.execution.workers import Workers, printed
 from conformance.exit_codes import ExitCode
@@ -253,12 +253,12 @@ class Run:
                 return None
             problem = Problem(DECIDING + geometry.descriptor.replace(" ", "_"), geometry, "standard", (variant,))
             program = self.plan.program(implementation)
-            case = Case(
+            trial = Trial(
                 implementation, OPERATORS[operator], problem, variant, selection.seed, selection.method, program
             )
-            verdict = verify(case)
+            verdict = verify(trial)
             workers.conclude(implementation, verdict)
-            record: Record = build.record(case, verdict)
+            record: Record = build.record(trial, verdict)
             if record.status in ("fail", "error"):
                 record = structs.replace(record, printed=printed(implementation))
             if is_not_run(record):

@@ -11,10 +11,10 @@ from conformance.checks import CHECKS
 from conformance.checks.behaviour import BEHAVIOUR
 from conformance.checks.behaviour_demand import dense, grouped
 from conformance.checks.state import STATE, calls_are_right_later
-from conformance.execution.case import Absence, Case
 from conformance.execution.plan import Plan
 from conformance.execution.required import Demand, Predicate, VerificationDemand
 from conformance.execution.status import Verdict
+from conformance.execution.trial import Absence, Trial
 from conformance.execution.workers import Workers
 from conformance.implementations.devices import DEVICES
 from conformance.operators import OPERATORS
@@ -64,7 +64,7 @@ class Task:
     is claimed, which is a failure."""
 
     suite: str
-    subject: Case | Training | Absence
+    subject: Trial | Training | Absence
     check: str = ""
 
     @property
@@ -75,7 +75,7 @@ class Task:
 
     @property
     def _operator(self) -> str:
-        return self.subject.operator.name if isinstance(self.subject, Case) else TRAINING_OPERATOR
+        return self.subject.operator.name if isinstance(self.subject, Trial) else TRAINING_OPERATOR
 
     @property
     def kind(self) -> str:
@@ -91,7 +91,7 @@ class Task:
     @property
     def problem(self) -> str:
         """The name of the problem, by which cases share references and compiled programs."""
-        return self.subject.problem.name if isinstance(self.subject, Case) else ""
+        return self.subject.problem.name if isinstance(self.subject, Trial) else ""
 
     @property
     def key(self) -> Key:
@@ -103,7 +103,7 @@ class Task:
         subject = self.subject
         if isinstance(subject, Absence):
             return build.absence_record(subject, self.check)
-        if isinstance(subject, Case):
+        if isinstance(subject, Trial):
             return (
                 build.behaviour_record(subject, verdict, self.check) if self.check else build.record(subject, verdict)
             )
@@ -119,9 +119,9 @@ class Task:
 
 def key_of(record: Record) -> Key:
     """What tells the records of a run apart."""
-    case = (record.problem, record.dtype, record.layout, record.distribution, record.storage)
+    trial = (record.problem, record.dtype, record.layout, record.distribution, record.storage)
     counted = () if record.problem else (record.status, record.reason, record.cases)
-    return record.implementation, record.operator, record.check, *case, *counted
+    return record.implementation, record.operator, record.check, *trial, *counted
 
 
 def asked(plan: Plan) -> Iterator[Asked]:
@@ -160,4 +160,4 @@ def place(task: Task, workers: Workers | None) -> tuple[int, int, int]:
     later = int(task.kind != "verifies") + (task.check == calls_are_right_later.__name__)
     if workers is not None and workers.crowded and not isinstance(subject, Absence):
         whose = workers.place(subject.implementation)
-    return whose, later, subject.place if isinstance(subject, Case) and not later else 0
+    return whose, later, subject.place if isinstance(subject, Trial) and not later else 0

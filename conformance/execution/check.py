@@ -15,12 +15,12 @@ from typing import Any
 from conformance.diagnosis.nearby import Tried
 from conformance.diagnosis.where import FEWEST, WorkLeft, said, where
 from conformance.dtypes import DECLARABLE
-from conformance.execution.case import Case, absence_reason
 from conformance.execution.implementation_names import base_of, load_named, vary
 from conformance.execution.process import SECONDS, Limits
 from conformance.execution.remote import Exited, Raised
 from conformance.execution.selection import BEHAVIOUR, SelectionError, require_known
 from conformance.execution.status import Verdict
+from conformance.execution.trial import Trial, absence_reason
 from conformance.execution.verify import METHODS, Tensors, verify
 from conformance.execution.workers import Loader, Workers, printed, share
 from conformance.explaining import explaining
@@ -48,7 +48,7 @@ class CheckResult:
     (`unsupported`, `waived`, `unavailable`) to ask for its truth raises ValueError; ask for `passed` or `status`.
     """
 
-    case: Case
+    trial: Trial
     verdict: Verdict
     inputs: Arrays
     """By name, in the case's dtype; empty where no reference could be computed or no kernel is for the case."""
@@ -147,22 +147,22 @@ class CheckResult:
         failure = self.verdict.failure
         if self.status != "fail" or failure is None or failure.kind == "differs":
             return ""
-        case, work = self.case, WorkLeft()
+        trial, work = self.trial, WorkLeft()
 
         def fails(geometry: Geometry, variant: Variant) -> bool | None:
-            if not variant.suits(case.operator.name, geometry) or not work.covers(geometry):
+            if not variant.suits(trial.operator.name, geometry) or not work.covers(geometry):
                 return None
-            verdict = verify(replace(case, problem=typed(geometry.descriptor), variant=variant, explained=False))
+            verdict = verify(replace(trial, problem=typed(geometry.descriptor), variant=variant, explained=False))
             return verdict.status == "fail" if verdict.status in ("pass", "fail") else None
 
-        rank, family = case.problem.geometry.rank, case.problem.geometry.family
+        rank, family = trial.problem.geometry.rank, trial.problem.geometry.family
         with explaining(str(self)):
-            tried = [Tried(case.problem.geometry, case.variant, failed=True)]
+            tried = [Tried(trial.problem.geometry, trial.variant, failed=True)]
             for problem, variants in at_level(PROBLEMS, "smoke"):
                 geometry = problem.geometry
-                alike = (geometry.family, geometry.rank) == (family, rank) and takes(case.operator.name, geometry)
+                alike = (geometry.family, geometry.rank) == (family, rank) and takes(trial.operator.name, geometry)
                 if alike and cost(geometry) <= THIN:
-                    for variant in dict.fromkeys((case.variant, replace(case.variant, dtype=variants[0].dtype))):
+                    for variant in dict.fromkeys((trial.variant, replace(trial.variant, dtype=variants[0].dtype))):
                         if (failed := fails(geometry, variant)) is not None:
                             tried.append(Tried(geometry, variant, failed))
             found = where(tried, fails)
@@ -171,11 +171,11 @@ class CheckResult:
         return ""
 
     def __str__(self) -> str:
-        case, variant = self.case, self.case.variant
-        operator, name = case.operator.name, case.implementation.name
-        what = f"{operator}{f' of {name}' * (name != operator)} on {case.problem.geometry.descriptor!r}"
+        trial, variant = self.trial, self.trial.variant
+        operator, name = trial.operator.name, trial.implementation.name
+        what = f"{operator}{f' of {name}' * (name != operator)} on {trial.problem.geometry.descriptor!r}"
         how = " ".join(filter(None, (variant.dtype, variant.layout, variant.distribution, variant.storage)))
-        return f"{self.status}: {what}, {how}, seed {case.seed}"
+        return f"{self.status}: {what}, {how}, seed {trial.seed}"
 
     def __repr__(self) -> str:
         return f"<CheckResult {self}>"
@@ -282,18 +282,18 @@ def check(
     variant = Variant(dtype, layout, distribution, storage)
     _require_result(operator, found.geometry, variant)
 
-    case = Case(implementation, OPERATORS[operator], found, variant, seed, method)
+    trial = Trial(implementation, OPERATORS[operator], found, variant, seed, method)
     tensors = Tensors()
     reason = absent or absence_reason(implementation)
-    verdict = Verdict("unavailable", reason) if reason else verify(case, tensors, again=True)
+    verdict = Verdict("unavailable", reason) if reason else verify(trial, tensors, again=True)
     lines = printed(implementation)
     if tensors.expected is None:
-        return CheckResult(case, verdict, {}, {}, lines)
+        return CheckResult(trial, verdict, {}, {}, lines)
     inputs = {name: array.copy() for name, array in tensors.expected.inputs.items()}
     outputs: dict[str, Comparison] = {}
-    with explaining(case.id):
-        outputs = _comparisons(case, verdict, tensors)
-    return CheckResult(case, verdict, inputs, outputs, lines)
+    with explaining(trial.id):
+        outputs = _comparisons(trial, verdict, tensors)
+    return CheckResult(trial, verdict, inputs, outputs, lines)
 
 
 def _only_operator(implementation: Implementation, possible: Sequence[str], geometry: Geometry) -> str:
@@ -326,16 +326,16 @@ def _require_result(operator: str, geometry: Geometry, variant: Variant) -> None
         raise SelectionError(f"storage {variant.storage}: {operator} has the operands {operands}; vectors have no rows")
 
 
-def _comparisons(case: Case, verdict: Verdict, tensors: Tensors) -> dict[str, Comparison]:
+def _comparisons(trial: Trial, verdict: Verdict, tensors: Tensors) -> dict[str, Comparison]:
     expected, contract = tensors.expected, verdict.contract
     assert contract is not None
     copies = {name: array.copy() for name, array in tensors.outputs.items()}
     if not isinstance(expected, Exact):
-        names = case.operator.outputs(case.problem.geometry)
+        names = trial.operator.outputs(trial.problem.geometry)
         return {name: Comparison(None, None, copies.get(name), None, None) for name in names}
     judged = bool(verdict.judgements)  # otherwise there are the limits, and outputs that cannot be compared with them
     compared = expected.outputs(tensors.outputs if judged else expected.tensors.reference)
-    found = {output.name: compare(output, case.variant.distribution, contract) for output in compared}
+    found = {output.name: compare(output, trial.variant.distribution, contract) for output in compared}
     if judged:
         return found
     return {n: replace(one, actual=copies.get(n), error=None, mismatched=None) for n, one in found.items()}

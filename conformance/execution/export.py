@@ -103,13 +103,13 @@ def export(result: CheckResult, folder: str | Path) -> Path:
     Raises ValueError for a case that the kernel was not called for, or that is judged by probes; OSError where the
     folder cannot be written.
     """
-    case, variant, verdict = result.case, result.case.variant, result.verdict
+    trial, variant, verdict = result.trial, result.trial.variant, result.verdict
     if not result.outputs:
         raise SelectionError(f"nothing to export: {result.explain()}")
     if result.limit is None:
         raise SelectionError("nothing to compare with: the case is judged by probes; use method exact")
-    invocation = case.invocation()
-    operator, geometry = case.operator, case.problem.geometry
+    invocation = trial.invocation()
+    operator, geometry = trial.operator, trial.problem.geometry
     tensors, returned = operator.inputs(geometry), operator.outputs(geometry)
     parameters = invocation.parameters()
 
@@ -135,12 +135,12 @@ def export(result: CheckResult, folder: str | Path) -> Path:
     }
     facts = {
         "operator": operator.name,
-        "implementation": case.implementation.name,
+        "implementation": trial.implementation.name,
         "problem": geometry.descriptor,
         "dtype": variant.dtype,
         "layout": variant.layout,
         "distribution": variant.distribution,
-        "seed": case.seed,
+        "seed": trial.seed,
         "arguments": [name if name in tensors else None for name in operator.arguments],
         "parameters": parameters,
         "results": list(returned),
@@ -154,7 +154,7 @@ def export(result: CheckResult, folder: str | Path) -> Path:
         f'{name} = native(inputs["{name}"], "{dtypes[name]}")' if name in tensors else f"{name} = None"
         for name in operator.arguments
     ]
-    bridge = case.implementation.arrays
+    bridge = trial.implementation.arrays
     imports, native, host = BRIDGES.get(bridge.name, UNKNOWN)
     if bridge.name == "numpy" and not {dtype.name for dtype in BEYOND_NUMPY} & {*dtypes.values()}:
         imports = ""

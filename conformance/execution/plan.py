@@ -10,12 +10,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from conformance.execution.case import Absence, Case, Claim, absence_reason
 from conformance.execution.implementation_names import base_of, load_named, vary, word
 from conformance.execution.process import SECONDS
 from conformance.execution.required import Demand, absent, required
 from conformance.execution.selection import BEHAVIOUR, Selection, SelectionError, require_known
 from conformance.execution.share import Ranked
+from conformance.execution.trial import Absence, Claim, Trial, absence_reason
 from conformance.execution.workers import Loader
 from conformance.implementations import registry
 from conformance.implementations.devices import Unavailable
@@ -162,9 +162,9 @@ class Plan:
         return able
 
 
-def _of_tensors(case: Any) -> tuple[Any, ...]:
+def _of_tensors(trial: Any) -> tuple[Any, ...]:
     """By what cases share a reference, in the order of the ranking; checks of behaviour stay together by kernel."""
-    if not isinstance(case, Case) or case.variant.distribution == BEHAVIOUR:
+    if not isinstance(trial, Trial) or trial.variant.distribution == BEHAVIOUR:
         return ()
-    v = case.variant
-    return case.place, case.problem.name, v.dtype, v.distribution, v.layout, v.storage
+    v = trial.variant
+    return trial.place, trial.problem.name, v.dtype, v.distribution, v.layout, v.storage

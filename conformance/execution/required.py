@@ -15,10 +15,10 @@ from functools import cached_property, partial
 from itertools import chain
 from typing import Any, NamedTuple
 
-from conformance.execution.case import Absence, Case, Claim, Key, compared
 from conformance.execution.declared import Declared
 from conformance.execution.selection import Selection, like_channels_last
 from conformance.execution.share import Ranked
+from conformance.execution.trial import Absence, Claim, Key, Trial, compared
 from conformance.failure import Undeclared
 from conformance.implementations.devices import Unavailable
 from conformance.implementations.implementation import (
@@ -95,10 +95,10 @@ class Demand(ABC):
     def cases(self, one: Implementation, claimed: frozenset[Key]) -> Iterator[Any]:
         """What is to be run of an implementation that can be used, cases or trainings, and what it is `Lacking`."""
 
-    def case(self, one: Implementation, problem: Problem, variant: Variant, place: int = 0) -> Case:
+    def trial(self, one: Implementation, problem: Problem, variant: Variant, place: int = 0) -> Trial:
         """A case of the selection's seed and method."""
         seed, method = self.asked.seed, self.asked.method
-        return Case(one, OPERATORS[self.operator], problem, variant, seed, method, place=place)
+        return Trial(one, OPERATORS[self.operator], problem, variant, seed, method, place=place)
 
 
 def required(one: Implementation, demand: Demand, claims: Sequence[Claim] = ()) -> Iterator[Any]:
@@ -171,7 +171,7 @@ class VerificationDemand(Demand):
         many, would fill everybody's totals. Where it is asked for by name it is what the run is about."""
         return not (is_optional(layout) and self.asked.every_layout)
 
-    def cases(self, one: Implementation, claimed: frozenset[Key]) -> Iterator[Case | Lacking]:
+    def cases(self, one: Implementation, claimed: frozenset[Key]) -> Iterator[Trial | Lacking]:
         """Of its share of the ranking, of regression tables, and of problems that no table has."""
         declared = self.ranked.declared(one, self.operator)
         missing = defaultdict[tuple[str, Undeclared | None], list[Row]](list)
@@ -196,13 +196,13 @@ class VerificationDemand(Demand):
 
         shares = zip(ranked, self.ranked.share(declared), strict=True)
         of_ranking = (
-            self.case(one, problem, variant, place)
+            self.trial(one, problem, variant, place)
             for place, ((problem, _), share) in enumerate(shares)
             if share and self._when(problem.geometry)
             for variant in share
             if not declared.lacks(variant)
         )
-        chosen: Iterable[Case] = chain(self._own(one), of_ranking)
+        chosen: Iterable[Trial] = chain(self._own(one), of_ranking)
         if its is not None and self.asked.problems is PROBLEMS:
             chosen = [*chosen]
             chosen += self._pairs(declared, chosen)
@@ -210,7 +210,7 @@ class VerificationDemand(Demand):
         if self.asked.level != "smoke" and self.asked.problems is PROBLEMS:
             yield from self._drawn(declared)
 
-    def _own(self, one: Implementation) -> Iterator[Case]:
+    def _own(self, one: Implementation) -> Iterator[Trial]:
         """Before all others the problem that a torch module is made for, and those near it that its `__init__` can say:
         of a class with few arguments the tables have few."""
         its = one.adapted
@@ -226,9 +226,9 @@ class VerificationDemand(Demand):
             if asked and (geometry is own or one.supports(self.operator, geometry, variant.dtype, variant.layout)):
                 named = f"{OWN}{its.batch or own.n}." if geometry is own else f"{DRAWN}near."
                 name = named + geometry.descriptor.replace(" ", "_")
-                yield self.case(one, Problem(name, geometry, "smoke", (variant,)), variant, place=-1)
+                yield self.trial(one, Problem(name, geometry, "smoke", (variant,)), variant, place=-1)
 
-    def _pairs(self, declared: Declared, chosen: Sequence[Case]) -> Iterator[Case]:
+    def _pairs(self, declared: Declared, chosen: Sequence[Trial]) -> Iterator[Trial]:
         """Yield small problems that a torch module can express, each with most pairs of features that no case before
         it has, those of parameters first. They stand in the tables behind what is `chosen`, or are drawn near the
         module's own shape; where that is not known, near the first problem that it takes.
@@ -237,9 +237,9 @@ class VerificationDemand(Demand):
         that lost its bias where it was dilated passed every level.
         """
         its = declared.implementation.adapted
-        every = [case for case in chosen if declared.takes(case.problem, case.variant)]
+        every = [trial for trial in chosen if declared.takes(trial.problem, trial.variant)]
         # which every level has, so that a higher one chooses the same
-        taken = [case.problem.geometry for case in every[:SMOKE_CASES]]
+        taken = [trial.problem.geometry for trial in every[:SMOKE_CASES]]
         if its is None or not taken:
             return
         base = parse(its.problem) if its.problem else taken[0]
@@ -261,7 +261,7 @@ class VerificationDemand(Demand):
             and variant.suits(self.operator, problem.geometry)
             and declared.takes(problem, variant)
         ]
-        run = {(case.problem.name, case.variant) for case in every}
+        run = {(trial.problem.name, trial.variant) for trial in every}
         of_parameters = {pair for geometry in taken for pair in parameter_pairs(geometry)}
         others = {pair for geometry in taken for pair in feature_pairs(geometry)}
 
@@ -276,22 +276,22 @@ class VerificationDemand(Demand):
             of_parameters |= parameter_pairs(problem.geometry)
             others |= feature_pairs(problem.geometry)
             if (problem.name, variant) not in run:
-                yield self.case(declared.implementation, problem, variant, place=-1)
+                yield self.trial(declared.implementation, problem, variant, place=-1)
 
-    def _regressions(self, one: Implementation) -> Iterator[Case]:
+    def _regressions(self, one: Implementation) -> Iterator[Trial]:
         """The lines of regression tables that end in the operator, each after the calls that stand before it."""
         for rows in self.asked.regressions:
             if rows[-1].operator == self.operator and self._when(rows[-1].geometry):
-                *before, case = (
-                    Case(
+                *before, trial = (
+                    Trial(
                         one, OPERATORS[row.operator], Problem(f"{DRAWN}{row.name}", row.geometry, "smoke", ()),
                         row.variant, row.seed, self.asked.method,
                     )
                     for row in rows
                 )  # fmt: skip
-                yield replace(case, after=tuple(before))
+                yield replace(trial, after=tuple(before))
 
-    def _drawn(self, declared: Declared) -> Iterator[Case | Lacking]:
+    def _drawn(self, declared: Declared) -> Iterator[Trial | Lacking]:
         """What no table has: the first problems drawn from the seed that it takes, in each number of dimensions.
 
         A kernel that knows the tables, and is right on nothing else, is detected here.
@@ -308,7 +308,7 @@ class VerificationDemand(Demand):
                 offered += bool(wanted)
                 variant = next((v for v in wanted if declared.takes(problem, v)), None)
                 if variant is not None:
-                    yield self.case(declared.implementation, problem, variant, behind)
+                    yield self.trial(declared.implementation, problem, variant, behind)
                     given, left = given + 1, left - 1
                 if not left:
                     break
@@ -317,22 +317,22 @@ class VerificationDemand(Demand):
 
 
 def with_kernel(
-    declared: Declared, cases: Iterable[Case], claimed: frozenset[Key], check: str = ""
-) -> Iterator[Case | Lacking]:
+    declared: Declared, cases: Iterable[Trial], claimed: frozenset[Key], check: str = ""
+) -> Iterator[Trial | Lacking]:
     """The cases that there is a kernel for, and how many there is none for. Of those a claimed one is run, and fails;
     and one whose predicate raises, which is its verdict."""
     refused = Counter[tuple[str, Undeclared | None]]()
-    for case in cases:
-        v = case.variant
+    for trial in cases:
+        v = trial.variant
         try:
-            declared.kernel(case.problem.geometry, v.dtype, v.layout)
+            declared.kernel(trial.problem.geometry, v.dtype, v.layout)
         except Unsupported as refusal:
-            if not claimed or key_of(declared.operator, case.problem, v, check) not in claimed:
+            if not claimed or key_of(declared.operator, trial.problem, v, check) not in claimed:
                 refused[str(refusal), refusal.undeclared] += 1
                 continue
         except ImplementationError:
             pass
-        yield case
+        yield trial
     for (reason, undeclared), count in refused.items():
         yield Lacking(reason, count, undeclared=undeclared)
 

@@ -18,7 +18,6 @@ from msgspec import structs
 from conformance.contract import Contract
 from conformance.diagnosis.diagnose import affordable, diagnose, diagnose_shapes
 from conformance.execution import storage_causes
-from conformance.execution.case import Case
 from conformance.execution.invocation import Invocation, MismatchedError, fill_freed_memory
 from conformance.execution.nondeterminism import AnotherCallError, NondeterminismError, differing_calls, wrong_calls
 from conformance.execution.refusals import note_computed, require_refusal_of_all
@@ -30,6 +29,7 @@ from conformance.execution.status import (
     Verdict,
     conclude,
 )
+from conformance.execution.trial import Trial
 from conformance.execution.weak_contracts import require_adequate
 from conformance.explaining import explaining
 from conformance.failure import Failure
@@ -59,38 +59,38 @@ class Tensors:
     """In canonical order; as the kernel returned them where they are malformed."""
 
 
-def verify(case: Case, tensors: Tensors | None = None, *, again: bool = False) -> Verdict:
+def verify(trial: Trial, tensors: Tensors | None = None, *, again: bool = False) -> Verdict:
     """Return the verdict on a case. Nothing an implementation does raises from here, except KeyboardInterrupt.
 
     `tensors` is filled for whoever wants to look at them. With `again`, a kernel that is right is called several times.
     """
 
     def waiver(failure: BaseException | None) -> Waiver | None:
-        return case.waiver([BEHAVIOUR if isinstance(failure, BehaviourError) else case.variant.distribution])
+        return trial.waiver([BEHAVIOUR if isinstance(failure, BehaviourError) else trial.variant.distribution])
 
     # whoever writes a waiver does not know what will be drawn
-    must_fail = not case.problem.name.startswith(DRAWN)
-    return conclude(partial(attempt, case, tensors=tensors, again=again), waiver, must_fail=must_fail)
+    must_fail = not trial.problem.name.startswith(DRAWN)
+    return conclude(partial(attempt, trial, tensors=tensors, again=again), waiver, must_fail=must_fail)
 
 
-def attempt(case: Case, verdict: Verdict, tensors: Tensors | None = None, again: bool = False) -> None:
+def attempt(trial: Trial, verdict: Verdict, tensors: Tensors | None = None, again: bool = False) -> None:
     """Raise where the case does not pass, whatever is waived; for `conclude`."""
-    for earlier in case.after:
+    for earlier in trial.after:
         verify(earlier)
-    kernel = case.kernel
-    run = partial(verify_stored, kernel, case, tensors or Tensors(), again)
-    storage_causes.attempt(case.variant.storage, kernel.memory, verdict, run)
-    case.implementation.require_same_source()
+    kernel = trial.kernel
+    run = partial(verify_stored, kernel, trial, tensors or Tensors(), again)
+    storage_causes.attempt(trial.variant.storage, kernel.memory, verdict, run)
+    trial.implementation.require_same_source()
 
 
-def verify_stored(kernel: Kernel, case: Case, tensors: Tensors, again: bool, verdict: Verdict, stored: str) -> None:
+def verify_stored(kernel: Kernel, trial: Trial, tensors: Tensors, again: bool, verdict: Verdict, stored: str) -> None:
     """Raise where the case does not pass with operands in memory as `stored` says: from the contract to the pass."""
-    geometry, variant, bridge = case.problem.geometry, case.variant, case.implementation.arrays
-    invocation = Invocation(kernel, bridge, case.operator, geometry, variant.dtype, variant.layout, stored)
+    geometry, variant, bridge = trial.problem.geometry, trial.variant, trial.implementation.arrays
+    invocation = Invocation(kernel, bridge, trial.operator, geometry, variant.dtype, variant.layout, stored)
     verdict.contract, contract = kernel.contract, kernel.contract.on(geometry, variant.dtype)
     if exempt := contract.exempts(variant.distribution, variant.dtype):  # it is not failed for what that leaves open
         raise Unsupported(exempt)
-    expected = expect_once(case.recipe, case.method)
+    expected = expect_once(trial.recipe, trial.method)
     if not expected.has_one_result(contract):
         raise Unsupported("sparse data has no one result in the declared arithmetic")
     if expected.bytes_needed > (available := available_memory()):  # it would end the judge, and lose other verdicts
@@ -119,21 +119,21 @@ def verify_stored(kernel: Kernel, case: Case, tensors: Tensors, again: bool, ver
             require_refusal_of_all(invocation, expected, contract, refusal)
             verdict.refused = True
             raise
-    note_computed(invocation, case.recipe)
+    note_computed(invocation, trial.recipe)
     verdict.work = call.work
     try:
         with verdict.timed("transfer"):
             tensors.outputs = invocation.outputs(results)
     except MismatchedError as error:
         tensors.outputs, lines, cause = error.returned, [str(error)], None
-        with verdict.timed("diagnosis"), explaining(case.id, lambda line, _: lines.append(line)):
-            cause = diagnose_shapes(case.operator, geometry, expected.inputs, error.returned, variant.layout)
+        with verdict.timed("diagnosis"), explaining(trial.id, lambda line, _: lines.append(line)):
+            cause = diagnose_shapes(trial.operator, geometry, expected.inputs, error.returned, variant.layout)
         raise KernelFailure("\n".join(lines), error.failure, cause) from None
 
     with verdict.timed("judge"):
         verdict.judgements = expected.judge(tensors.outputs, contract)
     if not all(judgement.passed for judgement in verdict.judgements):  # whatever else the call has done
-        raise explained(case, verdict, invocation, expected, tensors.outputs, contract, call.changed)
+        raise explained(trial, verdict, invocation, expected, tensors.outputs, contract, call.changed)
     if call.launches == 0:  # a file with kernels has called its framework
         raise Unsupported(NOT_LAUNCHED)
     if call.changed:  # a kernel that writes to its inputs, or returns their memory, is right once
@@ -146,14 +146,14 @@ def verify_stored(kernel: Kernel, case: Case, tensors: Tensors, again: bool, ver
             where = f"memory of {laid.operand} ({laid.kind}) was written to"
             what = f"{where}: {np.count_nonzero(changed):,} bytes changed, first at element {place} of {now.size:,}"
             raise KernelFailure(what, Failure(kind="memory", message=where))
-    require_adequate(case, kernel)
+    require_adequate(trial, kernel)
     judgements = verdict.judgements
     if verdict.unverified and all(judgement.says_nothing or judgement.zeros == "right" for judgement in judgements):
         most = any(judgement.zeros == "mostly" for judgement in judgements)
         allows = f"the declared contract allows zeros{' for most results' if most else ''} here"
         raise Unsupported(f"{allows} ({kernel.contract.describe(variant.dtype)})")
     if again:
-        require_right_every_time(case, verdict, invocation, expected, tensors, contract)
+        require_right_every_time(trial, verdict, invocation, expected, tensors, contract)
 
 
 def available_memory() -> float:
@@ -166,21 +166,21 @@ def available_memory() -> float:
 
 
 def explained(
-    case: Case, verdict: Verdict, invocation: Invocation, expected: Expected, outputs: Arrays, contract: Contract,
+    trial: Trial, verdict: Verdict, invocation: Invocation, expected: Expected, outputs: Arrays, contract: Contract,
     changed: Sequence[Change],
 ) -> KernelFailure:  # fmt: skip
     """Return the failure of wrong results: that they differ from call to call, or the mistake that explains them."""
-    operator, geometry, memory = case.operator, case.problem.geometry, invocation.kernel.memory
+    operator, geometry, memory = trial.operator, trial.problem.geometry, invocation.kernel.memory
     wrong = [judgement for judgement in verdict.judgements if not judgement.passed]
     lines, unexplained, failure, calls, cause = list[str](), list[str](), Failure(kind="elements"), None, None
 
     def passes(again: Arrays) -> bool:
         return all(judgement.passed for judgement in expected.judge(again, contract))
 
-    with explaining(case.id, lambda line, _: unexplained.append(line)):
+    with explaining(trial.id, lambda line, _: unexplained.append(line)):
         lines, failure = told("elements", wrong)
         lines += map(str, changed)
-        if case.explained:
+        if trial.explained:
             with verdict.timed("diagnosis"):
                 exact = expected.tensors.reference if isinstance(expected, Exact) else None
                 try:
@@ -197,7 +197,7 @@ def explained(
 
 
 def require_right_every_time(
-    case: Case, verdict: Verdict, invocation: Invocation, expected: Expected, tensors: Tensors, contract: Contract
+    trial: Trial, verdict: Verdict, invocation: Invocation, expected: Expected, tensors: Tensors, contract: Contract
 ) -> None:
     """Raise KernelFailure where more calls are wrong: a kernel that is wrong in one of three is right in the first one.
     Results and judgements are those of the first wrong call."""
@@ -217,6 +217,6 @@ def require_right_every_time(
         raise KernelFailure(str(error), error.failure) from None
     if calls is not None:
         lines, failure = list[str](), Failure(kind="differs")
-        with explaining(case.id, lambda line, _: lines.append(line)):
+        with explaining(trial.id, lambda line, _: lines.append(line)):
             lines, failure = told("differs", [judgement for judgement in verdict.judgements if not judgement.passed])
         raise NondeterminismError("\n".join([str(calls), *lines]), failure.below(1))

@@ -16,8 +16,8 @@ import numpy as np
 
 from conformance.contract import Contract
 from conformance.dtypes import FORMATS, STORAGE, WHOLE
-from conformance.execution.case import Case
 from conformance.execution.status import KernelFailure
+from conformance.execution.trial import Trial
 from conformance.failure import Failure
 from conformance.implementations.implementation import ImplementationError, Kernel, Unsupported
 from conformance.inputs import Expectation, Recipe
@@ -35,43 +35,43 @@ FACTOR = 1.01
 ZEROS, SCALED, WITHOUT_TAP = "zeros", f"times {FACTOR}", "without one tap"
 
 
-def require_adequate(case: Case, kernel: Kernel) -> None:
+def require_adequate(trial: Trial, kernel: Kernel) -> None:
     """Raises KernelFailure where no problem of a kernel shows whether its results are right, in the case's dtype."""
-    contract, dtype = kernel.contract, case.variant.dtype
+    contract, dtype = kernel.contract, trial.variant.dtype
     formats = [contract.accumulator(dtype), *([FORMATS[contract.partials]] if contract.splits > 1 else [])]
     exact = contract.inputs == "exact" and all(f.precision >= FORMATS["fp32"].precision for f in formats)
     plain = exact and contract.algorithm == "direct" and contract.rounding == "nearest"
     if dtype in WHOLE or plain:  # sums as precise as fp32, of inputs as given: something is to be seen
         return
-    key, weaknesses = (case.operator.name, dtype, case.problem.geometry.rank), kernel.memory.weaknesses
+    key, weaknesses = (trial.operator.name, dtype, trial.problem.geometry.rank), kernel.memory.weaknesses
     if key not in weaknesses:
-        weaknesses[key] = _weakness(case, kernel)
+        weaknesses[key] = _weakness(trial, kernel)
     if (reason := weaknesses[key]) is not None:
         message = "the declared contract is too weak to verify anything"
         raise KernelFailure(f"{message}: {reason}", Failure(kind="contract", message=message))
 
 
-def _weakness(case: Case, kernel: Kernel) -> str | None:
+def _weakness(trial: Trial, kernel: Kernel) -> str | None:
     """What is not told apart on any problem, and what to declare; None where everything is."""
     small = sorted(
-        {case.problem.geometry, *(p.geometry for p in usual(PROBLEMS) if takes(case.operator.name, p.geometry))},
-        key=lambda g: (case.operator.flops(g), g.descriptor),
+        {trial.problem.geometry, *(p.geometry for p in usual(PROBLEMS) if takes(trial.operator.name, p.geometry))},
+        key=lambda g: (trial.operator.flops(g), g.descriptor),
     )
     most_flops, most_elements = LARGEST
-    small = [g for g in small if case.operator.flops(g) <= most_flops and case.operator.bytes(g, 1) <= most_elements]
-    own = _some([geometry for geometry in small if _takes(case, kernel, geometry)])
+    small = [g for g in small if trial.operator.flops(g) <= most_flops and trial.operator.bytes(g, 1) <= most_elements]
+    own = _some([geometry for geometry in small if _takes(trial, kernel, geometry)])
     # of each number of dimensions apart, so that problems of one do not change what is tried of another
-    ranks = dict.fromkeys((2, case.problem.geometry.rank))
+    ranks = dict.fromkeys((2, trial.problem.geometry.rank))
     every = [*own, *(g for rank in ranks for g in _some([g for g in small if g.rank == rank]))]
 
     def hidden(contract: Contract) -> list[str]:
-        return [*_hidden(case, own, contract, (ZEROS,)), *_hidden(case, every, contract, (SCALED, WITHOUT_TAP))]
+        return [*_hidden(trial, own, contract, (ZEROS,)), *_hidden(trial, every, contract, (SCALED, WITHOUT_TAP))]
 
     if not (found := hidden(kernel.contract)):
         return None
     adequate = (known for known in reversed(KNOWN) if not hidden(known))
     declare = next((f"declare {known.arithmetic} or better" for known in adequate), "no contract known shows it")
-    return f"{kernel.contract.describe(case.variant.dtype)} allows {' and '.join(found)} on every problem; {declare}"
+    return f"{kernel.contract.describe(trial.variant.dtype)} allows {' and '.join(found)} on every problem; {declare}"
 
 
 def _some(geometries: list[Any]) -> list[Any]:
@@ -79,21 +79,21 @@ def _some(geometries: list[Any]) -> list[Any]:
     return geometries[:: -(-len(geometries) // MAX_TRIED)] if geometries else []
 
 
-def _takes(case: Case, kernel: Kernel, geometry: Any) -> bool:
-    name, dtype, layout = case.operator.name, case.variant.dtype, case.variant.layout
+def _takes(trial: Trial, kernel: Kernel, geometry: Any) -> bool:
+    name, dtype, layout = trial.operator.name, trial.variant.dtype, trial.variant.layout
     try:
-        return case.implementation.find(name, geometry, dtype, layout) is kernel
+        return trial.implementation.find(name, geometry, dtype, layout) is kernel
     except (Unsupported, ImplementationError):
         return False
 
 
-def _hidden(case: Case, geometries: list[Any], contract: Contract, sought: tuple[str, ...]) -> list[str]:
+def _hidden(trial: Trial, geometries: list[Any], contract: Contract, sought: tuple[str, ...]) -> list[str]:
     """Which wrong outputs are within the limits on every problem that has them, as `dx times 1.01`."""
-    operator, told, allowed = case.operator, set[str](), dict[str, None]()
+    operator, told, allowed = trial.operator, set[str](), dict[str, None]()
     # zeros are wrong for all outputs; the others leave some as they are, or on some problems
     certain = {f"{n} {ZEROS}" for geometry in geometries for n in operator.outputs(geometry) if ZEROS in sought}
     for geometry in geometries:
-        expected = Exact(Expectation(Recipe(operator, geometry, case.variant.dtype, "fixed", case.seed)))
+        expected = Exact(Expectation(Recipe(operator, geometry, trial.variant.dtype, "fixed", trial.seed)))
         for what, passed in _judged(operator, expected, contract, sought):
             if passed:
                 allowed[what] = None

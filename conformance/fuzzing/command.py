@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from conformance.dtypes import DECLARABLE
-from conformance.execution.case import absence_reason
 from conformance.execution.plan import Plan
 from conformance.execution.process import SECONDS, Limits
 from conformance.execution.selection import Selection, SelectionError, require_known, seed_number, split
+from conformance.execution.trial import absence_reason
 from conformance.execution.workers import Workers, share
 from conformance.exit_codes import ExitCode
 from conformance.explaining import explaining

@@ -16,8 +16,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from conformance.dtypes import DTYPES, SUMS
-from conformance.execution.case import Case
 from conformance.execution.status import Verdict, conclude
+from conformance.execution.trial import Trial
 from conformance.execution.verify import attempt
 from conformance.explaining import explaining
 from conformance.fuzzing.shrink import Rows, shrunk
@@ -190,7 +190,7 @@ class Search:
         for row in rows:
             verdict = self.verify(row)
         if verdict.status in ("fail", "error"):
-            found, command = kind(rows[-1].operator, verdict), self.case(rows[-1]).command
+            found, command = kind(rows[-1].operator, verdict), self.trial(rows[-1]).command
             finding = ShrunkFailure(found, rows, rows[-1], verdict, command, 0, 0.0, cases=0)
             finding.learn(rows[-1])
             self.findings.append(finding)
@@ -213,7 +213,7 @@ class Search:
             if known is None and self._merged[found] >= MAX_SHRUNK:
                 known = next((one for one in self.findings if self._needs(one, found, row)), None)
             if known is None:
-                command, seconds = self.case(row).command, time.monotonic() - began
+                command, seconds = self.trial(row).command, time.monotonic() - began
                 finding = ShrunkFailure(found, (row,), row, verdict, command, self.cases, seconds)
                 with explaining(str(row)):
                     finding = self._shrunk(found, verdict, history, began)
@@ -285,15 +285,15 @@ class Search:
             return False
         return applies(v.distribution, v.dtype, v.storage) and not kernel.contract.exempts(v.distribution, v.dtype)
 
-    def case(self, row: CaseSpec) -> Case:
+    def trial(self, row: CaseSpec) -> Trial:
         """The case that a run makes of a row."""
         problem = Problem(row.name, row.geometry, "standard", (row.variant,))
-        return Case(self.implementation, OPERATORS[row.operator], problem, row.variant, row.seed, program=self.program)
+        return Trial(self.implementation, OPERATORS[row.operator], problem, row.variant, row.seed, program=self.program)
 
     def verify(self, row: CaseSpec) -> Verdict:
         """The verdict on a case; a waiver that none of its failures needs is no failure of a case drawn by chance."""
-        case = self.case(row)
-        return conclude(partial(attempt, case), lambda _: case.waiver((row.variant.distribution,)))
+        trial = self.trial(row)
+        return conclude(partial(attempt, trial), lambda _: trial.waiver((row.variant.distribution,)))
 
     def _shrunk(self, found: Kind, verdict: Verdict, history: list[CaseSpec], began: float) -> ShrunkFailure:
         """The smallest failure of the same kind: of the case alone, else of the cases before it in the process too."""
@@ -330,7 +330,7 @@ class Search:
             reproduced = False
         verdict = last.get(rows, verdict)
         finding = ShrunkFailure(
-            found, rows, original, verdict, self.case(rows[-1]).command, drawn, seconds,
+            found, rows, original, verdict, self.trial(rows[-1]).command, drawn, seconds,
             reproduced=reproduced,
         )  # fmt: skip
         finding.learn(original)

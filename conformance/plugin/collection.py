@@ -12,9 +12,9 @@ import pytest
 from conformance.checks import CHECKS
 from conformance.engine import options
 from conformance.engine.tasks import Asked, Key, Task, key_of, place
-from conformance.execution.case import Absence, Case
 from conformance.execution.required import VerificationDemand
 from conformance.execution.selection import SelectionError
+from conformance.execution.trial import Absence, Trial
 from conformance.implementations.registry import BrokenFile
 from conformance.problems import PROBLEMS
 from conformance.results import build
@@ -171,7 +171,7 @@ def task_of(item: pytest.Item) -> Task | None:
     """What a test carries out; None of a test that is not the suite's."""
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
     subject = parameters.get("case")
-    if not isinstance(subject, (Case, Absence)) and not hasattr(subject, "configuration"):
+    if not isinstance(subject, (Trial, Absence)) and not hasattr(subject, "configuration"):
         return None
     check = parameters["name"] if item.get_closest_marker("behaves") else ""
     return Task(getattr(item, "originalname", item.name).removeprefix("test_"), subject, check)  # type: ignore[arg-type]

@@ -11,9 +11,9 @@ import pytest
 
 from conformance.engine.perform import perform
 from conformance.engine.tasks import Task
-from conformance.execution.case import Absence, Case
 from conformance.execution.remote import Raised
 from conformance.execution.status import Verdict
+from conformance.execution.trial import Absence, Trial
 from conformance.implementations.errors import MAX_MESSAGE, described, of_the_suite
 from conformance.plugin.collection import task_of
 from conformance.plugin.hooks import RUN, publish
@@ -39,12 +39,12 @@ def train(request: pytest.FixtureRequest) -> Callable[[Any], None]:
 
 
 @pytest.fixture
-def measure_time(request: pytest.FixtureRequest, benchmark: Any) -> Callable[[Case | Absence], None]:
+def measure_time(request: pytest.FixtureRequest, benchmark: Any) -> Callable[[Trial | Absence], None]:
     """Verify a case and, only if it passes, time the kernel on inputs that are new to it."""
     timing = request.config.stash[RUN].collection.timing
     assert timing is not None  # since a benchmark was collected
 
-    def run(case: Case | Absence) -> None:
+    def run(case: Trial | Absence) -> None:
         timing.asked = benchmark.skipped = True  # nothing is wrong with a benchmark that was not used
         if isinstance(case, Absence):
             _carry_out(request, case)

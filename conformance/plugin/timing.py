@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 from conformance.engine.progress import duration
-from conformance.execution.case import Case
 from conformance.execution.status import Verdict
+from conformance.execution.trial import Trial
 from conformance.execution.verify import verify
 from conformance.exit_codes import ExitCode
 from conformance.plugin.collection import task_of
@@ -54,10 +54,10 @@ class TimingRun:
         """When all is collected: what other plugins have deselected is not timed."""
         for item in items:
             task = task_of(item)
-            if item.get_closest_marker("benchmarks") and task is not None and isinstance(task.subject, Case):
+            if item.get_closest_marker("benchmarks") and task is not None and isinstance(task.subject, Trial):
                 self._subjects[item.nodeid] = TimedKernel(task.subject)
 
-    def verdict(self, test: str, case: Case, enabled: bool) -> tuple[Verdict, Measurement | None]:
+    def verdict(self, test: str, trial: Trial, enabled: bool) -> tuple[Verdict, Measurement | None]:
         """On a test's case, with its time. The first test that asks has all of them verified and timed, in rounds,
         unless pytest-benchmark was told to time nothing.
 
@@ -65,7 +65,7 @@ class TimingRun:
         """
         subject = self._subjects[test]
         if not enabled:
-            return verify(case), None
+            return verify(trial), None
         if not self._begun:
             self._begun = True
             self.run.subjects = list(self._subjects.values())
@@ -106,7 +106,7 @@ class TimingRun:
         It counts rounds that have been timed already, by a clock that shows what the rotation's did: it cannot be given
         a device's time, nor rounds whose results are looked at before they count.
         """
-        benchmark.group = f"{found.case.operator.name} {found.case.problem.name}"
+        benchmark.group = f"{found.trial.operator.name} {found.trial.problem.name}"
         benchmark.extra_info.update(msgspec.to_builtins(record))
         benchmark._timer = chain.from_iterable((0.0, seconds) for seconds in found.rounds).__next__
         benchmark.pedantic(lambda: None, rounds=len(found.rounds))

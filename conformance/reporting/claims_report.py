@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from conformance.checks import CHECKS
-from conformance.execution.case import Claim, Key
+from conformance.execution.trial import Claim, Key
 from conformance.implementations.source_files import source_hash
 from conformance.problems import PROBLEMS
 from conformance.problems.table import DRAWN

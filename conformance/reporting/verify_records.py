@@ -13,11 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from conformance.execution.case import Claim, Key
 from conformance.execution.check import check
 from conformance.execution.implementation_names import base_of, load_named, vary
 from conformance.execution.process import Limits
 from conformance.execution.selection import SelectionError, seed_number, split
+from conformance.execution.trial import Claim, Key
 from conformance.execution.workers import Workers, share
 from conformance.exit_codes import ExitCode
 from conformance.implementations.registry import Registry, discover, unusable
@@ -211,7 +211,7 @@ def reran(
             except ValueError as problem:
                 yield NOT_RUN, f"{name}: {shown(problem)}"
                 continue
-            now = claims_file.enforced(build.record(found.case, found.verdict), claimed)
+            now = claims_file.enforced(build.record(found.trial, found.verdict), claimed)
             other = "" if record.source == here.source else " (other sources than those of the records)"
             if now.status == "unavailable":
                 yield NOT_RUN, f"{name}: {shown(now.headline)}"

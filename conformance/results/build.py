@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from conformance.execution.case import Absence, Case
 from conformance.execution.selection import BEHAVIOUR
 from conformance.execution.status import Verdict
+from conformance.execution.trial import Absence, Trial
 from conformance.implementations.devices import processor
 from conformance.implementations.registry import BrokenFile
 from conformance.inputs.manifest import digest
@@ -37,16 +37,16 @@ from conformance.results.schema import (
 )
 
 
-def record(case: Case, verdict: Verdict) -> CaseRecord:
+def record(trial: Trial, verdict: Verdict) -> CaseRecord:
     """The record of a case whose results were to be compared."""
-    return CaseRecord(**_attempt(case, verdict))
+    return CaseRecord(**_attempt(trial, verdict))
 
 
-def behaviour_record(case: Case, verdict: Verdict, check: str) -> CheckRecord:
+def behaviour_record(trial: Trial, verdict: Verdict, check: str) -> CheckRecord:
     """The record of a behaviour check: the same, with the check's name and what it measured."""
-    fields = _attempt(case, verdict)
+    fields = _attempt(trial, verdict)
     facts = verdict.facts or Facts()
-    return CheckRecord(**fields | {"check": check, "facts": facts, "command": f"{case.selection} -k {check}"})
+    return CheckRecord(**fields | {"check": check, "facts": facts, "command": f"{trial.selection} -k {check}"})
 
 
 def absence_record(absence: Absence, check: str = "") -> AbsenceRecord:
@@ -90,28 +90,28 @@ def verdict_fields(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _attempt(case: Case, verdict: Verdict) -> dict[str, Any]:
-    geometry, dtype, here = case.problem.geometry, case.variant.dtype, case.implementation
-    least = case.operator.traffic(geometry, dtype)
+def _attempt(trial: Trial, verdict: Verdict) -> dict[str, Any]:
+    geometry, dtype, here = trial.problem.geometry, trial.variant.dtype, trial.implementation
+    least = trial.operator.traffic(geometry, dtype)
     return {
         "schema": SCHEMA,
         "implementation": here.name,
-        "operator": case.operator.name,
+        "operator": trial.operator.name,
         "device": here.device,
         "cases": 1,
         "source": here.source,
         "contract": verdict.contract.as_record() if verdict.contract else None,
-        "problem": case.problem.name,
+        "problem": trial.problem.name,
         "descriptor": geometry.descriptor,
         "dtype": dtype,
-        "layout": case.variant.layout,
-        "distribution": case.variant.distribution,
-        "storage": case.variant.storage,
-        "seed": case.seed,
+        "layout": trial.variant.layout,
+        "distribution": trial.variant.distribution,
+        "storage": trial.variant.storage,
+        "seed": trial.seed,
         "generator": GENERATOR,
-        "method": expect(case.recipe, case.method).method,
+        "method": expect(trial.recipe, trial.method).method,
         "refused": verdict.refused,
-        "terms": dict(case.operator.errors(geometry).terms),
+        "terms": dict(trial.operator.errors(geometry).terms),
         "checks": {
             judgement.output: {check.name: (number(check.value), float(check.limit)) for check in judgement.checks}
             for judgement in verdict.judgements
@@ -122,7 +122,7 @@ def _attempt(case: Case, verdict: Verdict) -> dict[str, Any]:
         "versions": versions()
         | ({"implementation": here.version} if here.version else {})
         | ({} if verdict.status == "unavailable" else {str(k): str(v) for k, v in here.arrays.describe().items()}),
-        "command": case.command,
+        "command": trial.command,
         **verdict_fields(verdict),
     }
 

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from conformance import __version__
-from conformance.execution.case import Claim, Key
+from conformance.execution.trial import Claim, Key
 from conformance.failure import Failure
 from conformance.implementations.devices import DEVICES
 from conformance.operators import OPERATORS

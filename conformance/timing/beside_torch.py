@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from conformance.execution.case import Case
 from conformance.execution.process import Crash
 from conformance.execution.remote import Exited
 from conformance.execution.status import Verdict
+from conformance.execution.trial import Trial
 from conformance.results.schema import ModuleTime
 from conformance.timing.conditions import Conditions
 from conformance.timing.timing_demand import SIMULATED
@@ -20,11 +20,11 @@ LONGEST = 10.0
 """Seconds of a verified call, which makes modules and calls them three times, above which nothing is timed."""
 
 
-def beside_torch(case: Case, verdict: Verdict) -> ModuleTime | None:
+def beside_torch(trial: Trial, verdict: Verdict) -> ModuleTime | None:
     """None for what is not right, is slow or simulated, or raises when it is called as its file says."""
-    if verdict.status != "pass" or verdict.seconds["kernel"] > LONGEST or case.implementation.device in SIMULATED:
+    if verdict.status != "pass" or verdict.seconds["kernel"] > LONGEST or trial.implementation.device in SIMULATED:
         return None
-    bridge, conditions = case.implementation.arrays, Conditions(ceilings.reference_seconds)
+    bridge, conditions = trial.implementation.arrays, Conditions(ceilings.reference_seconds)
     found = []
     with suppress(Crash, Exited, Exception):  # right on the suite's inputs, it may raise on its own
         for _ in range(ROUNDS):

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from conformance.dtypes import STORAGE
-from conformance.execution.case import Case
+from conformance.execution.trial import Trial
 from conformance.results import schema
 from conformance.timing.roofline import Ceilings
 
@@ -64,7 +64,7 @@ class Measurement:
     rotated  bytes of inputs and floods touched between two uses of a buffer; `cache` is the last level's size
     """
 
-    case: Case
+    trial: Trial
     visits: tuple[Visit, ...]
     first: float
     copy_in: float
@@ -79,8 +79,8 @@ class Measurement:
 
     @property
     def key(self) -> Key:
-        case = self.case
-        return case.implementation.device, case.operator.name, case.problem.name, case.implementation.name
+        trial = self.trial
+        return trial.implementation.device, trial.operator.name, trial.problem.name, trial.implementation.name
 
     @property
     def rounds(self) -> tuple[float, ...]:
@@ -108,17 +108,17 @@ class Measurement:
     @property
     def flops(self) -> float:
         """Required operations a second."""
-        return self.case.operator.flops(self.case.problem.geometry) / self.median
+        return self.trial.operator.flops(self.trial.problem.geometry) / self.median
 
     @property
     def bandwidth(self) -> float:
         """Least traffic a second, bytes."""
-        return self.case.operator.bytes(self.case.problem.geometry, self._itemsize) / self.median
+        return self.trial.operator.bytes(self.trial.problem.geometry, self._itemsize) / self.median
 
     @property
     def intensity(self) -> float:
         """Operations a byte."""
-        operator, geometry = self.case.operator, self.case.problem.geometry
+        operator, geometry = self.trial.operator, self.trial.problem.geometry
         return operator.flops(geometry) / operator.bytes(geometry, self._itemsize)
 
     @property
@@ -126,8 +126,8 @@ class Measurement:
         """The roofline's time over the median; None where the device's ceilings are unknown."""
         if self.ceilings is None:
             return None
-        case = self.case
-        return self.ceilings.floor(case.operator, case.problem.geometry, case.variant.dtype) / self.median
+        trial = self.trial
+        return self.ceilings.floor(trial.operator, trial.problem.geometry, trial.variant.dtype) / self.median
 
     @property
     def cold(self) -> bool:
@@ -142,10 +142,10 @@ class Measurement:
         Inputs that may lie in a cache, and results that may stay in it, need no memory's time. An algorithm that saves
         multiplications has no such floor, nor has arithmetic on rounded or narrow inputs, whose ceiling is another one.
         """
-        contract, known, share = self.case.kernel.contract, self.ceilings, self.share
+        contract, known, share = self.trial.kernel.contract, self.ceilings, self.share
         if known is None or share is None:
             return None
-        operator, geometry = self.case.operator, self.case.problem.geometry
+        operator, geometry = self.trial.operator, self.trial.problem.geometry
         floor = products = operator.flops(geometry) / known.flops
         if self.cold:
             read = sum(tensor.size * self._itemsize for tensor in operator.inputs(geometry).values())
@@ -154,7 +154,7 @@ class Measurement:
         if contract.algorithm != "direct":
             arithmetic = f"its algorithm ({contract.algorithm}) needs fewer operations"
         elif contract.inputs != "exact" or self._itemsize < 4:
-            inputs = self.case.variant.dtype if contract.inputs == "exact" else f"rounded to {contract.inputs}"
+            inputs = self.trial.variant.dtype if contract.inputs == "exact" else f"rounded to {contract.inputs}"
             arithmetic = f"the ceiling is that of fp32, its inputs are {inputs}"
         # of a single call only the products count: it may find its data in the cache
         for seconds, least in ((self.median, floor), (self.minimum, products)):
@@ -213,7 +213,7 @@ class Measurement:
 
     @property
     def _itemsize(self) -> int:
-        return STORAGE[self.case.variant.dtype].itemsize
+        return STORAGE[self.trial.variant.dtype].itemsize
 
 
 def medians(rounds: Sequence[float], visits: Sequence[int]) -> tuple[float, ...]:

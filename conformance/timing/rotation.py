@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from conformance.dtypes import STORAGE
-from conformance.execution.case import Case
 from conformance.execution.invocation import MalformedError
+from conformance.execution.trial import Trial
 from conformance.operators import Arrays
 from conformance.timing.clock import CheatError, Clock
 from conformance.timing.conditions import share_threads
@@ -73,8 +73,8 @@ class _Slot:
 class Rotation:
     """One kernel on one problem, through all the visits of a run."""
 
-    def __init__(self, case: Case, first: float = 0.0) -> None:
-        self.case, self.first = case, first
+    def __init__(self, trial: Trial, first: float = 0.0) -> None:
+        self.trial, self.first = trial, first
         self.visits: list[Visit] = []
         self.copies = 0.0, 0.0
         self.growth: tuple[int | None, int | None] = None, None
@@ -91,16 +91,16 @@ class Rotation:
         """What the visits so far have shown."""
         host, device = self.growth
         return Measurement(
-            self.case, tuple(self.visits), self.first, *self.copies, rotated=self.rotated, cache=self.cache,
+            self.trial, tuple(self.visits), self.first, *self.copies, rotated=self.rotated, cache=self.cache,
             host_growth=host, device_growth=device, threads=self.threads,
         )  # fmt: skip
 
     def visit(self) -> None:
         """Some timed rounds. Raises CheatError, MalformedError, ThreadsError, and what the kernel raises."""
-        visit = _Visit(self.case, self._digests)
-        self.threads = share_threads(self.case.implementation)
+        visit = _Visit(self.trial, self._digests)
+        self.threads = share_threads(self.trial.implementation)
         perform(visit.bridge, memory.keep_pages)
-        base, *fresh = scaled_inputs(self.case)
+        base, *fresh = scaled_inputs(self.trial)
         slot = visit.slot(base)
         visit.time([slot], "wrong on the buffers that are timed")
         if not self.visits:
@@ -132,12 +132,12 @@ class Rotation:
 class _Visit:
     """A kernel and the buffers that it is called on."""
 
-    def __init__(self, case: Case, digests: dict[int, bytes]) -> None:
-        self.case, self.bridge, self.invocation = case, case.implementation.arrays, case.invocation()
+    def __init__(self, trial: Trial, digests: dict[int, bytes]) -> None:
+        self.trial, self.bridge, self.invocation = trial, trial.implementation.arrays, trial.invocation()
         self.clock = Clock(self.invocation)
-        self.outputs = case.operator.outputs(case.problem.geometry)
-        self.size = case.operator.bytes(case.problem.geometry, STORAGE[case.variant.dtype].itemsize)
-        self.cache = perform(self.bridge, memory.last_level_cache, case.implementation.device)
+        self.outputs = trial.operator.outputs(trial.problem.geometry)
+        self.size = trial.operator.bytes(trial.problem.geometry, STORAGE[trial.variant.dtype].itemsize)
+        self.cache = perform(self.bridge, memory.last_level_cache, trial.implementation.device)
         self.warm_up: tuple[_Slot, ...] = ()
         """What is called on before a timed call."""
         self._right: dict[int, Arrays] = {}
@@ -156,7 +156,7 @@ class _Visit:
         What is allocated between two calls takes the place of the result that was freed, and the next one's pages must
         be fetched from the system: that made kernels slower by half.
         """
-        dtype = self.case.variant.dtype
+        dtype = self.trial.variant.dtype
         return {name: np.zeros(t.shape, STORAGE[t.stored_as(dtype)]) + 0 for name, t in self.outputs.items()}
 
     def call(self, slot: _Slot) -> None:
@@ -201,7 +201,7 @@ class _Visit:
         if draw in self._right or self._digests.get(draw) != (digest := _digest(outputs)):
             expected = slot.inputs.expected
             expected.compute()
-            judgements = expected.judge(outputs, self.case.kernel.contract)
+            judgements = expected.judge(outputs, self.trial.kernel.contract)
             if wrong := [judgement.explain() for judgement in judgements if not judgement.passed]:
                 raise CheatError(f"{when}: " + "\n".join(wrong), when)
             if draw not in self._right:
@@ -217,7 +217,7 @@ class _Visit:
         rest = min(MAX_FLOOD, math.ceil(FLOOD_FACTOR * (self.cache or 0)) - filled)
         if rest <= 0:
             return filled
-        perform(self.bridge, measuring.flood, self.bridge, self.case.implementation.device, rest)
+        perform(self.bridge, measuring.flood, self.bridge, self.trial.implementation.device, rest)
         return filled + rest
 
     def waves(self, inputs: Sequence[ScaledInputs], base: ScaledInputs, examined: bool) -> tuple[list[_Slot], int]:
@@ -266,7 +266,7 @@ class _Visit:
 
     def require_novelty(self) -> None:
         """Calls take as long on scaled copies of known inputs as on a draw that nobody can know. Raises CheatError."""
-        _, *scaled = scaled_inputs(self.case)
+        _, *scaled = scaled_inputs(self.trial)
         self.compare_with_new(lambda number: self.slot(scaled[-1 - number % len(scaled)]), STRANGE, "scaled copies")
 
     def compare_with_new(self, known: Callable[[int], _Slot], factor: float, what: str) -> None:
@@ -274,7 +274,7 @@ class _Visit:
         The second that does not ends it."""
         pairs, agreeing = [], 0
         for number in range(PAIRS):
-            new, other = self.slot(unverified_inputs(self.case)), known(number)
+            new, other = self.slot(unverified_inputs(self.trial)), known(number)
             self.call(new)
             self.call(other)
             pairs.append((new.wall, other.wall))

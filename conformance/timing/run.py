@@ -17,10 +17,10 @@ from functools import partial
 from threadpoolctl import threadpool_limits
 
 from conformance.execution import remote
-from conformance.execution.case import Case
 from conformance.execution.process import Crash, Process
 from conformance.execution.remote import Exited, Raised
 from conformance.execution.status import Verdict, conclude
+from conformance.execution.trial import Trial
 from conformance.execution.verify import verify
 from conformance.execution.workers import Workers
 from conformance.implementations.devices import Unavailable
@@ -49,7 +49,7 @@ def visits(text: str) -> int:
 class TimedKernel:
     """A kernel on a problem: its verdict, and its visits as long as that is `pass`."""
 
-    case: Case
+    trial: Trial
     verdict: Verdict | None = None
     rotation: Rotation | None = None
 
@@ -58,8 +58,8 @@ class TimedKernel:
         KeyboardInterrupt. A clock that does not agree proves nothing where processes wait for processors: on an
         unusable machine the kernel has no time, and has not failed."""
         if self.verdict is None:
-            self.verdict = verify(replace(self.case, explained=False))
-            self.rotation = Rotation(self.case, self.verdict.seconds.get("kernel", 0.0))
+            self.verdict = verify(replace(self.trial, explained=False))
+            self.rotation = Rotation(self.trial, self.verdict.seconds.get("kernel", 0.0))
         verdict, rotation = self.verdict, self.rotation
         if verdict.status != "pass" or rotation is None:
             return
@@ -72,7 +72,7 @@ class TimedKernel:
                 doubts.append(doubt)
                 raise
 
-        ended = conclude(attempt, lambda _: self.case.waiver((self.case.variant.distribution,)))
+        ended = conclude(attempt, lambda _: self.trial.waiver((self.trial.variant.distribution,)))
         if doubts:
             conditions.look()
         if doubts and conditions.state.state == "unusable":
@@ -81,9 +81,9 @@ class TimedKernel:
             verdict.status, verdict.waiver, verdict.crashed = ended.status, ended.waiver, ended.crashed
             verdict.reason = f"no time: {ended.reason}" if ended.status == "fail" else ended.reason
             verdict.failure = ended.failure
-        if self.case.implementation.device == "cuda" and not ended.crashed:
+        if self.trial.implementation.device == "cuda" and not ended.crashed:
             with suppress(Crash, Exited, Raised):  # what broke the context has been reported
-                perform(self.case.implementation.arrays, measuring.release)
+                perform(self.trial.implementation.arrays, measuring.release)
 
     @property
     def time(self) -> Measurement | None:
@@ -115,7 +115,7 @@ class Run:
         """Beside the best ceilings of all the run."""
         known = self.ceilings
         found = (subject.time for subject in self.subjects)
-        return [replace(one, ceilings=known.get(one.case.implementation.device)) for one in found if one is not None]
+        return [replace(one, ceilings=known.get(one.trial.implementation.device)) for one in found if one is not None]
 
     @property
     def ratios(self) -> dict[Key, Ratio]:
@@ -145,7 +145,7 @@ def time_all(
                     run.conditions.look()
                     subject.visit(run.conditions)
                     if workers is not None and subject.verdict is not None:
-                        workers.conclude(subject.case.implementation, subject.verdict)
+                        workers.conclude(subject.trial.implementation, subject.verdict)
                 scaling.free()  # before the tensors of the next problem are drawn
                 gc.collect()
             if workers is not None:
@@ -155,7 +155,7 @@ def time_all(
 
 def measure_ceilings(run: Run, process: Process | None) -> None:
     """Of every device that kernels run on, as far as they can be measured, in a process that loads no vendor's file."""
-    for device in dict.fromkeys(subject.case.implementation.device for subject in run.subjects):
+    for device in dict.fromkeys(subject.trial.implementation.device for subject in run.subjects):
         known = run.conditions.ceilings.setdefault(device, [])
         with suppress(Unavailable):
             known.append(roofline.measure_ceilings(device, process))
@@ -166,7 +166,7 @@ def _shuffled(subjects: Sequence[TimedKernel], generator: random.Random) -> list
     each other, in an order of their own."""
     groups: dict[Hashable, list[TimedKernel]] = {}
     for subject in subjects:
-        groups.setdefault((subject.case.operator.name, subject.case.problem), []).append(subject)
+        groups.setdefault((subject.trial.operator.name, subject.trial.problem), []).append(subject)
     found = list(groups.values())
     generator.shuffle(found)
     for group in found:

@@ -11,7 +11,7 @@ import random
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from conformance.execution.case import Case
+from conformance.execution.trial import Trial
 from conformance.judge.expected import Expected, expect, expect_once
 from conformance.operators import Arrays
 from conformance.operators.base import Homogeneous
@@ -38,25 +38,25 @@ class ScaledInputs:
     """One set of inputs: a drawn one, by its number, and the factor that some of them are multiplied with. It holds no
     tensors, so that all sets of a run can be known at once."""
 
-    case: Case
+    trial: Trial
     draw: int = 0
     factor: float = 1.0
 
     @property
     def expected(self) -> Expected:
         """What was drawn; the first draw is everybody's."""
-        recipe, method = self.case.recipe, self.case.method
+        recipe, method = self.trial.recipe, self.trial.method
         if not self.draw:
             return expect_once(recipe, method)
         return _drawn(replace(recipe, seed=recipe.seed + self.draw), method)
 
     def inputs(self) -> Arrays:
         """Inputs in canonical order, scaled."""
-        return _scaled(self.expected.inputs, self.case.operator.homogeneous.inputs, self.factor)
+        return _scaled(self.expected.inputs, self.trial.operator.homogeneous.inputs, self.factor)
 
     def unscaled(self, outputs: Arrays) -> Arrays:
         """Outputs as they would be of the drawn inputs."""
-        return _scaled(outputs, self.case.operator.homogeneous.outputs, 1 / self.factor)
+        return _scaled(outputs, self.trial.operator.homogeneous.outputs, 1 / self.factor)
 
 
 def _scaled(arrays: Arrays, names: tuple[str, ...], factor: float) -> Arrays:
@@ -65,11 +65,11 @@ def _scaled(arrays: Arrays, names: tuple[str, ...], factor: float) -> Arrays:
     return {n: a * a.dtype.type(factor) if n in names else a for n, a in arrays.items()}
 
 
-def scaled_inputs(case: Case) -> tuple[ScaledInputs, ...]:
+def scaled_inputs(trial: Trial) -> tuple[ScaledInputs, ...]:
     """All that there are, first those of the case itself."""
-    known = case.operator.homogeneous
+    known = trial.operator.homogeneous
     count = DRAWS if known.inputs and known.powers else SIGNED_DRAWS
-    return tuple(ScaledInputs(case, draw, factor) for factor in factors(known) for draw in range(count))
+    return tuple(ScaledInputs(trial, draw, factor) for factor in factors(known) for draw in range(count))
 
 
 _drawn = lru_cache(maxsize=SIGNED_DRAWS - 1)(expect)
@@ -82,9 +82,9 @@ def free() -> None:
     _drawn.cache_clear()
 
 
-def unverified_inputs(case: Case) -> ScaledInputs:
+def unverified_inputs(trial: Trial) -> ScaledInputs:
     """Inputs of a draw that nobody can know, for a call whose results nobody looks at: no reference is computed.
 
     The other draws are the same in every run, so that a kernel can bring their results along.
     """
-    return ScaledInputs(case, UNVERIFIED + random.SystemRandom().randrange(UNVERIFIED))
+    return ScaledInputs(trial, UNVERIFIED + random.SystemRandom().randrange(UNVERIFIED))

@@ -133,19 +133,19 @@ def finding_lines(found: Iterable[Measurement], width: int) -> Iterator[str]:
         _, operator, problem, name = m.key
         yield from wrapped(f"  {name} {operator} {problem}: {m.finding.text if m.finding else ''}", width)
         if m.impossible:
-            yield from wrapped(f"  reproduce: {m.case.command}", width)
+            yield from wrapped(f"  reproduce: {m.trial.command}", width)
 
 
 def suite_table(run: Run, width: int) -> Iterator[str]:
     """By operator and problem, torch on the same device first."""
     found, known, state = run.times, run.ratios, run.state
     rows = [
-        {"implementation": m.case.implementation.name + ("!" if m.impossible else "")} | times(m, known.get(m.key))
+        {"implementation": m.trial.implementation.name + ("!" if m.impossible else "")} | times(m, known.get(m.key))
         for m in found
     ]
     heads, *lines = laid_out(rows, width)
     yield from textwrap.wrap(LEGEND, width)
-    for operator in dict.fromkeys(m.case.operator.name for m in found):
+    for operator in dict.fromkeys(m.trial.operator.name for m in found):
         yield from ("", operator, *heads)
         places: dict[str, list[tuple[bool, list[str]]]] = {}
         for m, row in zip(found, lines, strict=True):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from conformance.execution.case import Case, Key
 from conformance.execution.required import Demand, Keys
 from conformance.execution.selection import Selection
+from conformance.execution.trial import Key, Trial
 from conformance.implementations.implementation import Implementation, Unsupported
 from conformance.layouts import layouts_of
 from conformance.operators import takes
@@ -57,7 +57,7 @@ class TimingDemand(Demand):
         """Those that the device is timed on; claims know none."""
         return len(self._on(device)), list
 
-    def cases(self, one: Implementation, claimed: frozenset[Key]) -> Iterator[Case]:
+    def cases(self, one: Implementation, claimed: frozenset[Key]) -> Iterator[Trial]:
         """The same."""
         for place, problem in self._on(one.device):
-            yield self.case(one, problem, Variant("fp32", layouts_of(problem.geometry.rank)[0], "fixed"), place)
+            yield self.trial(one, problem, Variant("fp32", layouts_of(problem.geometry.rank)[0], "fixed"), place)

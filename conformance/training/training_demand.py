@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 
-from conformance.execution.case import Key
 from conformance.execution.required import Demand, Keys, Lacking
 from conformance.execution.selection import Selection
+from conformance.execution.trial import Key
 from conformance.implementations.implementation import Implementation, Unsupported
 from conformance.problems import PROBLEMS
 from conformance.training.tables import (

@@ -19,7 +19,7 @@ from conformance.checks.behaviour import BEHAVIOUR
 from conformance.checks.sample import Check
 from conformance.checks.state import calls_in_a_row_are_right, other_parameters_are_told_apart
 from conformance.execution import selection
-from conformance.execution.case import Case
+from conformance.execution.trial import Trial
 from conformance.execution.verify import verify
 from conformance.implementations.bridges import ArrayBridge
 from conformance.implementations.bridges.numpy import NumpyArrays
@@ -27,7 +27,7 @@ from conformance.problems import Variant
 from tests import cheaters
 from tests.cheaters import Kernel
 from tests.conftest import TINY, Project
-from tests.kit import case_of
+from tests.kit import trial_of
 
 pytest_plugins = ["pytester"]
 
@@ -89,8 +89,8 @@ def _default_rounding():
     ctypes.CDLL(None).fesetround(0)
 
 
-def behaviour_of(kernel: Kernel, arrays: ArrayBridge | None = None) -> Case:
-    return case_of(kernel, distribution=selection.BEHAVIOUR, arrays=arrays)
+def behaviour_of(kernel: Kernel, arrays: ArrayBridge | None = None) -> Trial:
+    return trial_of(kernel, distribution=selection.BEHAVIOUR, arrays=arrays)
 
 
 def status_of(check: Check, kernel: Kernel, arrays: ArrayBridge | None = None) -> str:

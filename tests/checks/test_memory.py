@@ -12,9 +12,9 @@ import pytest
 
 from conformance import Implementation, numpy_arrays, torch_arrays
 from conformance.checks import check_behaviour, memory
-from conformance.execution.case import Case
 from conformance.execution.selection import BEHAVIOUR
 from conformance.execution.status import Verdict
+from conformance.execution.trial import Trial
 from conformance.implementations.bridges.tape import Saved
 from conformance.implementations.implementation import AutogradVariant, ImplementationError
 from conformance.implementations.registry import load
@@ -54,7 +54,7 @@ def concluded(
     implementation: Implementation, check: Any = memory.backward_keeps_what_is_declared, problem: Any = PROBLEM
 ) -> Verdict:
     operator = OPERATORS["conv_bn_forward"]
-    return check_behaviour(Case(implementation, operator, problem, Variant("fp32", "nchw", BEHAVIOUR), 0), check)
+    return check_behaviour(Trial(implementation, operator, problem, Variant("fp32", "nchw", BEHAVIOUR), 0), check)
 
 
 def offering(kernel: Callable[..., Any], saves: int, form: Callable[..., Any] | None = None) -> Implementation:

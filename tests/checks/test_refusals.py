@@ -12,8 +12,8 @@ import pytest
 
 from conformance.checks import check_behaviour
 from conformance.checks.behaviour import invalid_arguments, worked_example_is_exact
-from conformance.execution.case import Case
 from conformance.execution.process import Limits
+from conformance.execution.trial import Trial
 from conformance.execution.workers import Workers
 from conformance.implementations import registry
 from conformance.operators import FAMILIES, OPERATORS, ORDINARY
@@ -29,14 +29,14 @@ BATCH_NORM = "bn n2 c4 h6 w5 k4 r3 s3 p1"
 NUMPY = registry.load([IMPLS / "numpy_direct"]).implementations["numpy-direct"]
 
 
-def case_of(operator: str, kernel: Callable[..., Any], text: str = "", layout: str = "nchw") -> Case:
+def trial_of(operator: str, kernel: Callable[..., Any], text: str = "", layout: str = "nchw") -> Trial:
     family = OPERATORS[operator].family
     problem = text or next(p for p in PROBLEMS if p.geometry.family == family)
     dtype, distribution = "fp32" if operator in ORDINARY else "int8", FAMILIES[family].distributions[0]
-    return kit.case_of(kernel, problem, operator, dtype=dtype, distribution=distribution, layout=layout)
+    return kit.trial_of(kernel, problem, operator, dtype=dtype, distribution=distribution, layout=layout)
 
 
-def right_at_first(operator: str, later: Callable[..., Any], text: str = "", layout: str = "nchw") -> Case:
+def right_at_first(operator: str, later: Callable[..., Any], text: str = "", layout: str = "nchw") -> Trial:
     """A kernel whose first call, which has valid arguments, is right; what it does later is given."""
     of_numpy = next(kernel.function for kernel in NUMPY.kernels if kernel.operator == operator)
     function = kernels.conv_forward if layout == "nhwc" else of_numpy
@@ -46,7 +46,7 @@ def right_at_first(operator: str, later: Callable[..., Any], text: str = "", lay
     def kernel(*arrays, **keywords):
         return next(calls, later)(*arrays, **keywords)
 
-    return case_of(operator, kernel, text, layout)
+    return trial_of(operator, kernel, text, layout)
 
 
 def answers(*arguments, **keywords):
@@ -137,7 +137,7 @@ def test_what_a_kernel_does_not_take_is_not_tried():
             raise ValueError(f"stride={stride}: must be positive")
         return kernels.conv_forward(x, w, bias, stride=stride, padding=((0, 0), (0, 0)), dilation=(1, 1), groups=1)
 
-    case = case_of("conv_forward", kernel, "n2 c2 h6 w5 k4 r3 s3 u2")
+    case = trial_of("conv_forward", kernel, "n2 c2 h6 w5 k4 r3 s3 u2")
     accepted = check_behaviour(case, invalid_arguments).facts.accepted
     assert not {"stride 0", "dilation 0", "groups 0", "groups -1", "padding -1"} & {*accepted}
 
@@ -149,7 +149,7 @@ def test_a_crash_names_the_argument(tmp_path: Path):
     file.write_text(kit.source(head="import os, signal").replace("    y = ", divides))
     with Workers(Limits(seconds=30)) as workers:
         (one,) = workers.load([file]).implementations.values()
-        verdict = check_behaviour(kit.case_of(one, distribution="integer"), invalid_arguments)
+        verdict = check_behaviour(kit.trial_of(one, distribution="integer"), invalid_arguments)
     assert verdict.status == "error"
     assert verdict.reason.splitlines()[0].startswith("crashed: its process was ended by SIGFPE")
     assert verdict.reason.splitlines()[0].endswith(", called with stride 0")
@@ -176,9 +176,11 @@ def pooled(half: Callable[[np.ndarray], np.ndarray]) -> Callable[..., Any]:
 
 def test_tutorial_is_judged_exactly():
     text = "pool n1 c2 h6 w6 r2 s2"
-    assert check_behaviour(case_of("avg_pool_forward", pooled(np.copy), text), worked_example_is_exact).status == "pass"
+    assert (
+        check_behaviour(trial_of("avg_pool_forward", pooled(np.copy), text), worked_example_is_exact).status == "pass"
+    )
     verdict = check_behaviour(
-        case_of("avg_pool_forward", pooled(lambda total: total * 1.0000002), text), worked_example_is_exact
+        trial_of("avg_pool_forward", pooled(lambda total: total * 1.0000002), text), worked_example_is_exact
     )
     assert verdict.status == "fail"
     assert "wrong result (on consecutive numbers)" in verdict.reason

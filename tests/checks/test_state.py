@@ -23,11 +23,11 @@ from conformance.resources import IMPLS
 from conformance.worker import repeating
 from conformance.worker.call import audited
 from tests import kernels
-from tests.kit import case_of
+from tests.kit import trial_of
 
 
 def subject(kernel: Any, problem: str, operator: str = "conv_forward", **given: Any) -> Subject:
-    case = case_of(kernel, problem, operator, distribution="behaviour", **given)
+    case = trial_of(kernel, problem, operator, distribution="behaviour", **given)
     return Subject(case, case.kernel)
 
 
@@ -38,7 +38,7 @@ def test_parameters_are_told_apart_on_small_problems_in_every_rank(problem: str)
     layout = layouts_of(typed(problem).geometry.rank)[0]
     pairs = list(state._pairs(subject(numpy, problem, "max_pool_backward", layout=layout)))
     assert any(what.startswith("another stride") for what, *_ in pairs)
-    large = [what for what, first, _ in pairs if math.prod(first.case.problem.geometry.window) > 100]
+    large = [what for what, first, _ in pairs if math.prod(first.trial.problem.geometry.window) > 100]
     assert large == []
 
 
@@ -107,7 +107,7 @@ KEEPS = """if True:
     from conformance.checks.sample import BehaviourError, Subject
     from conformance.implementations.bridges import torch_arrays
     from conformance.worker import repeating
-    from tests.kit import case_of
+    from tests.kit import trial_of
 
     repeating.PATIENCE, kept, leaks = 1e9, [], sys.argv[1] == "leaks"  # the machine may be busy
 
@@ -121,8 +121,8 @@ KEEPS = """if True:
 
     try:
         chosen = dict(operator="conv_backward_weight", distribution="behaviour", arrays=torch_arrays("cpu"))
-        case = case_of(conv_backward_weight, "n2 c5 h6 w7 k1 r1 s1", **chosen)
-        state.memory_is_given_back(Subject(case, case.kernel))
+        trial = trial_of(conv_backward_weight, "n2 c5 h6 w7 k1 r1 s1", **chosen)
+        state.memory_is_given_back(Subject(trial, trial.kernel))
     except BehaviourError as error:
         print(error)
     assert torch.backends.mkldnn.enabled

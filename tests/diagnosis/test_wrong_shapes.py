@@ -10,8 +10,8 @@ import pytest
 
 from conformance.diagnosis import diagnose
 from conformance.execution import verify as verifying
-from conformance.execution.case import Case
 from conformance.execution.status import Verdict
+from conformance.execution.trial import Trial
 from conformance.execution.verify import verify
 from conformance.implementations.implementation import Implementation
 from conformance.operators import OPERATORS
@@ -91,7 +91,7 @@ HAND = RESIZES | {kernel.__name__: kernel for kernel in (conv_backward_data, con
 def verdict_on(kernel: Callable[..., Any], operator: str, problem: str, layout: str = "nchw") -> Verdict:
     implementation = Implementation("planted")
     implementation.implements(operator, layouts=(layout,))(kernel)
-    return verify(Case(implementation, OPERATORS[operator], typed(problem), Variant("fp32", layout, "fixed"), 3))
+    return verify(Trial(implementation, OPERATORS[operator], typed(problem), Variant("fp32", layout, "fixed"), 3))
 
 
 def names(verdict: Verdict) -> tuple[str, ...]:
@@ -247,6 +247,6 @@ def test_no_mistake_is_tried_where_none_has_explained_anything(monkeypatch: pyte
     acme.implements("conv_forward")(lambda x, w, bias, **given: 2 * conv_forward(x, w, bias, **given))
     problem = typed("n1 c2 h4 w4 k3 r2 s2")
     for seed in range(6):
-        verdict = verify(Case(acme, OPERATORS["conv_forward"], problem, Variant("fp32", "nchw", "fixed"), seed))
+        verdict = verify(Trial(acme, OPERATORS["conv_forward"], problem, Variant("fp32", "nchw", "fixed"), seed))
         assert (verdict.status, verdict.diagnosis) == ("fail", known if seed == 1 else None)
     assert [*answers] == [known]

@@ -66,8 +66,8 @@ def swapped(x, w, bias, *, stride, padding, dilation, groups):
 def test_right_kernels_pass_with_errors_within_limits(operator: str):
     result = check(NUMPY, problem_of(operator), operator=operator, **HOW.get(operator, {}))
     assert (result.status, result.passed, result.reason) == ("pass", True, "")
-    assert list(result.outputs) == list(OPERATORS[operator].outputs(result.case.problem.geometry))
-    assert list(result.inputs) == list(OPERATORS[operator].inputs(result.case.problem.geometry))
+    assert list(result.outputs) == list(OPERATORS[operator].outputs(result.trial.problem.geometry))
+    assert list(result.inputs) == list(OPERATORS[operator].inputs(result.trial.problem.geometry))
     for output in result.outputs.values():
         assert (output.error <= output.limit).all()
         assert not output.mismatched.any()
@@ -121,7 +121,7 @@ def test_an_output_whose_limits_exceed_it_is_not_verified():
     small = "bn n1 c3 d300 h1 w4 k1 t300 r1 s2 u2x4x2 p1:0x0:1x0:1 run0 eps9"
     found = check(NUMPY, small, operator="conv_bn_backward", dtype="fp16")
     assert found.passed
-    assert build.record(found.case, found.verdict).unverified == ("dx", "dw")
+    assert build.record(found.trial, found.verdict).unverified == ("dx", "dw")
     assert "dx is not verified: limits exceed most of its results" in found.explain()
     nothing = check(NUMPY, f"{small} affine0", operator="conv_bn_backward", dtype="fp16")
     assert nothing.status == "unsupported"
@@ -308,7 +308,7 @@ def test_arguments_are_arrays_of_the_bridge():
 def test_callables_and_geometries_are_taken():
     result = check(partial(swapped), parse("n1 c2 h5 w5 k2 r3 s3"), operator="conv_forward")
     assert result.passed
-    assert result.case.implementation.name == "partial"
+    assert result.trial.implementation.name == "partial"
 
 
 def test_a_file_is_read_anew_and_its_one_operator_is_found(tmp_path: Path):
@@ -335,7 +335,7 @@ def test_one_of_several_implementations_is_named(tmp_path: Path):
     path.write_text(KERNEL + KERNEL.replace("acme", "fast"))
     with pytest.raises(ValueError, match=r"Choices: .*two.py::acme, .*two.py::fast"):
         check(path, CONV)
-    assert check(f"{path}::fast", CONV).case.implementation.name == "fast"
+    assert check(f"{path}::fast", CONV).trial.implementation.name == "fast"
 
 
 def test_shipped_implementations_are_found_by_name():

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from conformance import Contract, Implementation
-from conformance.execution.case import Case
 from conformance.execution.invocation import Invocation
+from conformance.execution.trial import Trial
 from conformance.execution.verify import verify
 from conformance.implementations.bridges.numpy import NumpyArrays
 from conformance.operators import OPERATORS
 from conformance.problems import Variant, typed
 from tests import kernels
-from tests.kit import case_of
+from tests.kit import trial_of
 
 Y = (2, 4, 6, 5)
 
@@ -45,7 +45,7 @@ def log() -> list[str]:
 
 
 def invocation(kernel: Callable[..., Any], layout: str = "nchw") -> Invocation:
-    return case_of(kernel, "n2 c3 h6 w5 k4 r3 s3 p1", layout=layout, arrays=Watched()).invocation()
+    return trial_of(kernel, "n2 c3 h6 w5 k4 r3 s3 p1", layout=layout, arrays=Watched()).invocation()
 
 
 def inputs() -> dict[str, np.ndarray]:
@@ -105,5 +105,5 @@ def test_a_guard_of_verify_stops_what_the_others_let_pass(contract: Contract, di
     one = Implementation("spoils", contract=contract)
     one.implements("conv_forward")(spoils)
     variant = Variant("fp32", "nchw", distribution)
-    verdict = verify(Case(one, OPERATORS["conv_forward"], typed("n1 c2 h4 w4 k2 r3 s3 p1"), variant, 0))
+    verdict = verify(Trial(one, OPERATORS["conv_forward"], typed("n1 c2 h4 w4 k2 r3 s3 p1"), variant, 0))
     assert f"{verdict.status}: {verdict.reason}".startswith(found)

@@ -13,7 +13,7 @@ from conformance.execution.nondeterminism import CALLS, DIFFERS
 from conformance.execution.process import Crash
 from conformance.execution.verify import verify
 from tests import kernels
-from tests.kit import SUMS, case_of
+from tests.kit import SUMS, trial_of
 
 
 def calling(change: Callable[[np.ndarray, int], None]) -> Callable[..., Any]:
@@ -42,7 +42,7 @@ def wrong_in(first: int) -> Callable[[np.ndarray, int], None]:
 @pytest.mark.parametrize("storage", ["", "x:crop"])
 def test_a_result_that_is_wrong_in_some_calls_says_in_how_many_and_by_how_much(storage: str):
     """A race in 5% of the calls was told that it reads past the end of w: it was right with contiguous operands."""
-    verdict = verify(case_of(calling(wrong_in(1)), storage=storage))
+    verdict = verify(trial_of(calling(wrong_in(1)), storage=storage))
     assert verdict.status == "fail"
     first, judged, *_ = verdict.reason.splitlines()
     assert first == f"{DIFFERS}: wrong in 1 of {CALLS} calls on the same inputs, by up to 0.5"
@@ -51,7 +51,7 @@ def test_a_result_that_is_wrong_in_some_calls_says_in_how_many_and_by_how_much(s
 
 
 def test_a_result_that_is_wrong_in_the_same_way_every_time_is_diagnosed():
-    assert DIFFERS not in verify(case_of(calling(wrong_in(1000)))).reason
+    assert DIFFERS not in verify(trial_of(calling(wrong_in(1000)))).reason
 
 
 def test_sums_in_another_order_in_every_call_do_not_hide_the_mistake():
@@ -59,7 +59,7 @@ def test_sums_in_another_order_in_every_call_do_not_hide_the_mistake():
         y[..., -1] = 0
         y *= np.float32(1 + 1e-6 * (call % 2))
 
-    assert "likely cause: last column of y" in verify(case_of(calling(change), SUMS)).reason
+    assert "likely cause: last column of y" in verify(trial_of(calling(change), SUMS)).reason
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_another_call_that_raises_leaves_the_first_verdict_and_is_the_last_one(r
         if call == 2:
             raise raised
 
-    case = case_of(calling(change))
+    case = trial_of(calling(change))
     found = [verify(case) for _ in range(2)]
     assert [(one.status, DIFFERS in one.reason) for one in found] == [("fail", False)] * 2
     assert made == [1, 2, 3]

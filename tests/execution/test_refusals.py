@@ -16,7 +16,7 @@ from conformance.execution.status import Verdict
 from conformance.execution.verify import verify
 from conformance.execution.workers import Workers
 from tests.conftest import Project
-from tests.kit import case_of
+from tests.kit import trial_of
 
 pytest_plugins = ["pytester"]
 
@@ -113,7 +113,7 @@ def run(one: Any) -> Iterator[Verdict]:
     """Of all distributions on a few problems."""
     for problem in (PLAIN, "n1 c3 h7 w7 k4 r3 s3 u2", "n2 c4 h8 w8 k5 r1 s1"):
         for distribution in ("integer", "fixed", "impulse", "nonfinite", "large", "natural", "wide"):
-            yield verify(case_of(one, problem, distribution=distribution))
+            yield verify(trial_of(one, problem, distribution=distribution))
 
 
 @pytest.mark.parametrize("body", BY_VALUE.values(), ids=BY_VALUE)
@@ -127,8 +127,8 @@ def test_a_kernel_that_refuses_by_value_fails(body: str, workers: Workers, tmp_p
 
 def test_a_second_process_does_not_remember_what_was_refused(workers: Workers, tmp_path: Path):
     one = loaded(workers, tmp_path, BY_VALUE["loses NaN, and refuses the geometry for its next forty calls"])
-    assert verify(case_of(one, "n2 c4 h8 w8 k5 r1 s1")).status == "pass"
-    verdict = verify(case_of(one, PLAIN, distribution="nonfinite"))
+    assert verify(trial_of(one, "n2 c4 h8 w8 k5 r1 s1")).status == "pass"
+    verdict = verify(trial_of(one, PLAIN, distribution="nonfinite"))
     assert verdict.reason == (
         "refuses these values, and computes others of the problem: this alignment\ncomputed: distribution integer"
     )
@@ -136,7 +136,7 @@ def test_a_second_process_does_not_remember_what_was_refused(workers: Workers, t
 
 def test_a_refusal_does_not_hide_the_next(workers: Workers, tmp_path: Path):
     one = loaded(workers, tmp_path, BY_VALUE["refuses all after a refusal of strides"])
-    found = [verify(case_of(one, f"n2 c4 h8 w8 k5 r1 s1{how}")).status for how in ("", " u2", " p1")]
+    found = [verify(trial_of(one, f"n2 c4 h8 w8 k5 r1 s1{how}")).status for how in ("", " u2", " p1")]
     assert found == ["pass", "unsupported", "fail"]
 
 
@@ -144,7 +144,7 @@ def test_a_refusal_does_not_hide_the_next(workers: Workers, tmp_path: Path):
 def test_a_kernel_that_refuses_by_anything_else_does_not(body: str, workers: Workers, tmp_path: Path):
     one = loaded(workers, tmp_path, f"    {body}\n    return y\n")
     cases = [
-        case_of(one, problem, distribution=distribution, dtype=dtype, layout=layout, storage=storage)
+        trial_of(one, problem, distribution=distribution, dtype=dtype, layout=layout, storage=storage)
         for problem in (PLAIN, f"{PLAIN} d2", "n2 c8 h20 w20 k5 r3 s3")
         for distribution in ("integer", "nonfinite")
         for dtype, layout, storage in (("fp32", "nchw", ""), ("bf16", "nhwc", ""), ("fp32", "nchw", "x:crop"))
@@ -157,11 +157,11 @@ def test_a_kernel_that_refuses_by_anything_else_does_not(body: str, workers: Wor
 
 def test_another_refusal_of_the_same_costs_nothing(workers: Workers, tmp_path: Path):
     one = loaded(workers, tmp_path, "    raise Unsupported('never')\n")
-    verify(case_of(one, PLAIN))
+    verify(trial_of(one, PLAIN))
     (other,) = workers._others.values()
     asked = other._question
     for distribution in ("integer", "nonfinite", "impulse"):
-        assert verify(case_of(one, PLAIN, distribution=distribution)).status == "unsupported"
+        assert verify(trial_of(one, PLAIN, distribution=distribution)).status == "unsupported"
     assert workers._others == {next(iter(workers._processes)): other}
     assert other._question == asked
 
@@ -175,7 +175,7 @@ def test_a_kernel_that_refuses_all_is_asked_little(workers: Workers, tmp_path: P
     body = f"    with open({str(log)!r}, 'a') as file: file.write('.')\n    raise Unsupported('never')\n"
     one, calls = loaded(workers, tmp_path, body), [0]
     for problem in (*NOTHING, PLAIN, f"{PLAIN} u2"):
-        assert verify(case_of(one, problem)).status == "unsupported"
+        assert verify(trial_of(one, problem)).status == "unsupported"
         calls.append(log.stat().st_size)
     counts = [now - before for before, now in pairwise(calls)]
     assert min(counts[:PATIENCE]) > 10
@@ -192,16 +192,16 @@ def test_a_kernel_that_computes_something_is_asked_for_all_values_again(
     )
     one = loaded(workers, tmp_path, f"{body.format(computes)}    return y\n")
     for problem in NOTHING:
-        verify(case_of(one, problem))
-    assert verify(case_of(one, PLAIN, distribution="large")).status == "unsupported", "zeros are refused too"
-    verify(case_of(one, PLAIN, distribution="integer"))
-    assert verify(case_of(one, PLAIN, distribution="large")).status == status
+        verify(trial_of(one, problem))
+    assert verify(trial_of(one, PLAIN, distribution="large")).status == "unsupported", "zeros are refused too"
+    verify(trial_of(one, PLAIN, distribution="integer"))
+    assert verify(trial_of(one, PLAIN, distribution="large")).status == status
 
 
 def test_a_refusal_in_the_middle_of_a_check_fails(workers: Workers, tmp_path: Path):
     """It counted as a check that the kernel does not support."""
     one = loaded(workers, tmp_path, BY_VALUE["refuses after twenty calls"])
-    verdict = check_behaviour(case_of(one, PLAIN, distribution="behaviour"), CHECKS["calls_repeat"].check)
+    verdict = check_behaviour(trial_of(one, PLAIN, distribution="behaviour"), CHECKS["calls_repeat"].check)
     assert (verdict.status, "computes the same one another time" in verdict.reason) == ("fail", True)
 
 
@@ -237,9 +237,9 @@ def test_where_there_can_be_no_second_process_the_first_is_asked(workers: Worker
     lock = tmp_path / "lock"
     body = BY_VALUE["refuses large values"] + f"\nPath({str(lock)!r}).mkdir()\n"
     one = loaded(workers, tmp_path, body)
-    verdict = verify(case_of(one, PLAIN, distribution="large"))
+    verdict = verify(trial_of(one, PLAIN, distribution="large"))
     assert verdict.reason.startswith(
         "refuses these values, and computes others of the problem: this alignment\ncomputed: "
     )
-    assert verify(case_of(one, PLAIN)).status == "pass"
+    assert verify(trial_of(one, PLAIN)).status == "pass"
     assert len(workers._processes) == 1

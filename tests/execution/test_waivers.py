@@ -14,26 +14,26 @@ from conformance.checks.adjoint import directions_are_adjoint
 from conformance.checks.behaviour import results_are_plain
 from conformance.checks.memory import training_holds_what_autograd_shows
 from conformance.execution import verify
-from conformance.execution.case import Case
+from conformance.execution.trial import Trial
 from conformance.implementations.bridges import torch_arrays
 from conformance.inputs.golden import GoldenError
 from tests import cheaters
 from tests.conftest import Project
-from tests.kit import case_of
+from tests.kit import trial_of
 
 pytest_plugins = ["pytester"]
 
 
-def waived_case() -> Case:
+def waived_case() -> Trial:
     """A kernel that is wrong everywhere, and says so."""
-    case = case_of(lambda x, w, bias: np.zeros((1, 1, 1, 1), np.float32), "n1 c1 h1 w1 k1 r1 s1")
+    case = trial_of(lambda x, w, bias: np.zeros((1, 1, 1, 1), np.float32), "n1 c1 h1 w1 k1 r1 s1")
     case.implementation.waive("conv_forward", reason="known", url="https://example.org/1")
     return case
 
 
 @pytest.mark.parametrize(("distribution", "status"), [("fixed", "fail"), ("behaviour", "waived")])
 def test_what_a_call_does_besides_is_waived_as_behaviour_alone(distribution: str, status: str):
-    case = case_of(cheaters.spoils_input())
+    case = trial_of(cheaters.spoils_input())
     case.implementation.waive("conv_forward", reason="r", url="u", distributions=(distribution,))
     assert verify.verify(case).status == status
 
@@ -75,7 +75,7 @@ def sevens(x, w, bias, *, padding):
 @pytest.mark.parametrize("name", [name for name, check in CHECKS.items() if "conv_forward" in check.operators])
 def test_a_check_that_judged_no_call_is_no_pass(name: str, kernel: Callable[..., Any]):
     """A kernel that always raises, with everything waived, ended with 0: 3 of 24 pass."""
-    case = case_of(kernel, "n2 c4 h6 w5 k4 r3 s3 p1", distribution="behaviour")
+    case = trial_of(kernel, "n2 c4 h6 w5 k4 r3 s3 p1", distribution="behaviour")
     case.implementation.waive("conv_forward", reason="r", url="u")
     verdict = sample.check_behaviour(case, CHECKS[name].check, of_right_kernels=CHECKS[name].of_right_kernels)
     assert verdict.status in ("waived", "unsupported")
@@ -86,7 +86,7 @@ def test_zeros_are_adjoint_and_say_nothing():
     one.implements("conv_forward")(lambda x, w, bias: np.zeros((len(x), len(w), *x.shape[2:]), x.dtype))
     one.implements("conv_backward_data")(lambda dy, w: np.zeros((len(dy), w.shape[1], *dy.shape[2:]), dy.dtype))
     one.implements("conv_backward_weight")(lambda x, dy: (np.zeros((dy.shape[1], x.shape[1], 1, 1), x.dtype), None)[:1])
-    verdict = sample.check_behaviour(case_of(one, "n2 c4 h6 w5 k4 r1 s1"), directions_are_adjoint)
+    verdict = sample.check_behaviour(trial_of(one, "n2 c4 h6 w5 k4 r1 s1"), directions_are_adjoint)
     assert (verdict.status, verdict.reason) == ("unsupported", sample.NOTHING_JUDGED)
 
 
@@ -103,7 +103,7 @@ def test_a_training_step_of_a_wrong_variant_is_no_pass():
         return y, mean, variance, mean, variance
 
     one.waive("conv_bn_forward", reason="r", url="u")
-    case = case_of(one, "bn n8 c32 h26 w26 k64 r3 s3 affine0 run0 eps3", "conv_bn_forward")
+    case = trial_of(one, "bn n8 c32 h26 w26 k64 r3 s3 affine0 run0 eps3", "conv_bn_forward")
     assert sample.check_behaviour(case, training_holds_what_autograd_shows).status == "waived"
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from conformance.__main__ import main
 from conformance.calibration import field, mutation
-from conformance.execution.case import Case
+from conformance.execution.trial import Trial
 from conformance.execution.verify import verify
 from conformance.implementations import registry
 from conformance.operators import OPERATORS, takes
@@ -131,7 +131,7 @@ def test_the_tables_have_what_a_reported_kernel_needs(name: str, when: Callable[
     (kernel,) = one.kernels
     operator = OPERATORS[kernel.operator]
     problems = [p for p in PROBLEMS if p.level == "standard" and takes(operator.name, p.geometry) and when(p.geometry)]
-    cases = [Case(one, operator, p, v, 1) for p in problems for v in p.variants if v.suits(operator.name, p.geometry)]
+    cases = [Trial(one, operator, p, v, 1) for p in problems for v in p.variants if v.suits(operator.name, p.geometry)]
     mine = [case for case in cases if case.variant.dtype in kernel.dtypes and case.variant.layout in kernel.layouts]
     assert "fail" in {verify(case).status for case in mine}
 

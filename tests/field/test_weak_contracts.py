@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from conformance import Contract, Implementation, Unsupported
-from conformance.execution.case import Case
 from conformance.execution.status import Verdict
+from conformance.execution.trial import Trial
 from conformance.execution.verify import verify
 from conformance.implementations import registry
 from conformance.operators import OPERATORS, ORDINARY, takes
@@ -63,7 +63,7 @@ def verdicts(
         for variant in variants if takes(operator, problem.geometry) else ():
             declared = variant.dtype == dtype and variant.layout in right.layouts and not variant.storage
             if declared and variant.distribution != "behaviour" and variant.suits(operator, problem.geometry):
-                yield verify(Case(one, OPERATORS[operator], problem, variant, 0))
+                yield verify(Trial(one, OPERATORS[operator], problem, variant, 0))
 
 
 def scaled(factor: float) -> Callable[..., Any]:

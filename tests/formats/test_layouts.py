@@ -13,8 +13,8 @@ import conformance
 from conformance import Implementation
 from conformance.diagnosis.arrangements import misreadings
 from conformance.diagnosis.diagnose import diagnose
-from conformance.execution.case import Absence, Case
 from conformance.execution.required import VerificationDemand
+from conformance.execution.trial import Absence, Trial
 from conformance.implementations.implementation import ImplementationError, Unsupported
 from conformance.inputs import Expectation, Recipe
 from conformance.layouts import (
@@ -131,7 +131,7 @@ def test_a_declared_layout_is_verified(layout: str, dtype: str):
                 made, problem, dtype=dtype, layout=layout, distribution=distribution, storage=storage
             )
             assert found.status == "pass", found.explain()
-    assert found.case.variant.layout == layout
+    assert found.trial.variant.layout == layout
 
 
 SOURCE = """
@@ -188,7 +188,7 @@ def declaring(*layouts: str) -> Implementation:
 @pytest.mark.parametrize("operator", CONVOLUTIONS)
 def test_each_layout_meets_grouped_depthwise_and_dense_problems(operator: str):
     found = set()
-    for case in (case for case in cases_of(declaring(*GROUPED), operator=operator) if isinstance(case, Case)):
+    for case in (case for case in cases_of(declaring(*GROUPED), operator=operator) if isinstance(case, Trial)):
         if case.variant.layout in GROUPED and not case.problem.name.startswith("drawn."):
             g, v = case.problem.geometry, case.variant
             kind = "dense" if g.groups == 1 else "depthwise" if g.groups == g.c else "grouped"
@@ -199,7 +199,7 @@ def test_each_layout_meets_grouped_depthwise_and_dense_problems(operator: str):
 
 def test_who_declares_no_such_layout_has_no_case_in_one():
     every = cases_of(declaring("nchw"))
-    assert {case.variant.layout for case in every if isinstance(case, Case)} == {"nchw"}
+    assert {case.variant.layout for case in every if isinstance(case, Trial)} == {"nchw"}
     said = {case.reason for case in every if isinstance(case, Absence)}  # would fill everybody's totals
     assert said.isdisjoint(f"layout {layout} is not declared" for layout in GROUPED)
     absence, *_ = (case for case in cases_of(declaring("nchw"), ("gnhwc",)) if isinstance(case, Absence))

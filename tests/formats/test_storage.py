@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from conformance.dtypes import DTYPES, STORAGE
-from conformance.execution.case import Case
 from conformance.execution.status import Verdict
+from conformance.execution.trial import Trial
 from conformance.execution.verify import verify
 from conformance.implementations.bridges.base import beside_guard_page
 from conformance.inputs.drawing import Recipe
@@ -119,12 +119,12 @@ def test_every_operand_has_every_kind_in_every_dtype_and_layout(operator: str):
         assert expected <= alone
 
 
-def case_of(kernel: Kernel, storage: str, distribution: str = "fixed") -> Case:
-    return kit.case_of(kernel, storage=storage, distribution=distribution)
+def trial_of(kernel: Kernel, storage: str, distribution: str = "fixed") -> Trial:
+    return kit.trial_of(kernel, storage=storage, distribution=distribution)
 
 
 def verdict_of(kernel: Kernel, storage: str, distribution: str = "fixed") -> Verdict:
-    return verify(case_of(kernel, storage, distribution))
+    return verify(trial_of(kernel, storage, distribution))
 
 
 def misreads_w(x, w, bias, **parameters):
@@ -181,13 +181,13 @@ def test_waiver_of_a_storage_or_of_a_layout_excuses_nothing_else():
         ("x:crop,w:strided", only, (), "waived"), ("w:crop", only, (), "fail"), ("w:offset-1", only, (), "pass"),
         ("w:crop", (), ("nchw",), "waived"), ("w:crop", (), ("nhwc",), "fail"),
     ):  # fmt: skip
-        case = case_of(misreads_w, stored)
+        case = trial_of(misreads_w, stored)
         case.implementation.waive("conv_forward", reason="r", url="u", storages=storages, layouts=layouts)
         assert verify(case).status == status
 
 
 def test_record_claim_and_command_name_the_storage():
-    case = replace(case_of(cheaters.honest, "x:crop,w:page-end"), program=("pytest", "--impl", "acme"))
+    case = replace(trial_of(cheaters.honest, "x:crop,w:page-end"), program=("pytest", "--impl", "acme"))
     record = build.record(case, Verdict("pass"))
     assert record.storage == "x:crop,w:page-end"
     (key,) = claims_file.section([record], {}).keys

@@ -23,9 +23,9 @@ from hypothesis import strategies as st
 from conformance import Implementation
 from conformance.__main__ import main
 from conformance.dtypes import DTYPES
-from conformance.execution.case import Absence, Case
 from conformance.execution.plan import Plan
 from conformance.execution.required import DRAWN_PROBLEMS, VerificationDemand
+from conformance.execution.trial import Absence, Trial
 from conformance.execution.verify import verify
 from conformance.fuzzing import command
 from conformance.fuzzing.search import COMMON, Search
@@ -141,11 +141,11 @@ def acme(kernel: Any, **declared: Any) -> Implementation:
     return one
 
 
-def cases(plan: Plan, operator: str = "conv_forward") -> list[Case]:
-    return [case for case in plan.required(VerificationDemand(plan.ranked, operator)) if isinstance(case, Case)]
+def cases(plan: Plan, operator: str = "conv_forward") -> list[Trial]:
+    return [case for case in plan.required(VerificationDemand(plan.ranked, operator)) if isinstance(case, Trial)]
 
 
-def drawn_cases(plan: Plan, operator: str = "conv_forward") -> list[Case]:
+def drawn_cases(plan: Plan, operator: str = "conv_forward") -> list[Trial]:
     return [case for case in cases(plan, operator) if case.problem.name.startswith("drawn.")]
 
 

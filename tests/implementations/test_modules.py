@@ -21,12 +21,12 @@ from conformance.checks.behaviour import switches_are_unchanged  # noqa: E402
 from conformance.checks.behaviour_demand import CHECKS, BehaviourDemand  # noqa: E402
 from conformance.checks.sample import check_behaviour  # noqa: E402
 from conformance.execution import nondeterminism  # noqa: E402
-from conformance.execution.case import Absence, Case  # noqa: E402
 from conformance.execution.check import CheckResult  # noqa: E402
 from conformance.execution.declared import Declared  # noqa: E402
 from conformance.execution.required import VerificationDemand, required  # noqa: E402
 from conformance.execution.selection import BEHAVIOUR, Selection, SelectionError, split  # noqa: E402
 from conformance.execution.share import Ranked  # noqa: E402
+from conformance.execution.trial import Absence, Trial  # noqa: E402
 from conformance.execution.verify import NOT_LAUNCHED, verify  # noqa: E402
 from conformance.implementations.implementation import OUTSIDE, Implementation  # noqa: E402
 from conformance.implementations.modules import KEEPS, kernels  # noqa: E402
@@ -430,12 +430,12 @@ def test_problems_near_its_own_find_what_a_class_with_few_arguments_hides(tmp_pa
     assert any(f"fails where {one}" in out for one in said[:2]) or said[2] in out, out
 
 
-def demanded(one: Implementation, level: str = "smoke") -> list[Case]:
+def demanded(one: Implementation, level: str = "smoke") -> list[Trial]:
     """The cases of its forward operator that a module takes."""
     assert one.adapted is not None
     operator = one.adapted.operator
     demand, declared = VerificationDemand(ranked(operator, level), operator), Declared(one, operator)
-    cases = (case for case in required(one, demand) if isinstance(case, Case))
+    cases = (case for case in required(one, demand) if isinstance(case, Trial))
     return [case for case in cases if declared.takes(case.problem, case.variant)]
 
 

@@ -17,7 +17,7 @@ from conformance.implementations.registry import load
 from conformance.inputs import Expectation, Recipe
 from conformance.operators import OPERATORS, POOLINGS, ConvBnGeometry, PoolGeometry
 from conformance.resources import IMPLS
-from tests.kit import case_of
+from tests.kit import trial_of
 
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
@@ -52,7 +52,7 @@ PAIRS = ("conv_batch_norm", *JAX)
 def test_what_torch_declares_of_its_16_bit_gradients_says_something_of_each(problem: str, dtype: str):
     """Declared as sums in 16 bits, dgamma, dw and dx were told from zeros on hardly any problem."""
     torch_cpu = load([IMPLS / "torch_native"]).implementations["torch-cpu"]
-    verdict = verify(case_of(torch_cpu, problem, "conv_bn_backward", dtype=dtype))
+    verdict = verify(trial_of(torch_cpu, problem, "conv_bn_backward", dtype=dtype))
     assert (verdict.status, verdict.unverified) == ("pass", ())
 
 
@@ -340,7 +340,7 @@ def test_forms_keep_the_same_contract(form: str, case: str, dtype: str):
     function = getattr(native(), form)
     for operator, kernel in (("conv_bn_forward", function), ("conv_bn_backward", gradient_of(function))):
         acme.implements(operator, dtypes=(dtype,), layouts=("nhwc",))(kernel)
-        verdict = verify(case_of(acme, CASES[case], operator, dtype=dtype, layout="nhwc"))
+        verdict = verify(trial_of(acme, CASES[case], operator, dtype=dtype, layout="nhwc"))
         assert verdict.status == "pass", verdict.reason
 
 
@@ -431,5 +431,5 @@ def test_a_pooling_refuses_a_gradient_of_another_shape():
 def test_a_window_that_begins_behind_the_image_is_dropped():
     """It took the padding after an image of one column for a window more, and refused it."""
     one = load([IMPLS / "jax_native"]).implementations["jax-cpu"]
-    verdict = verify(case_of(one, "maxpool n2 c3 w1 s1 u2 p0:2 d2 ceil1", "max_pool_forward", layout="ncw"))
+    verdict = verify(trial_of(one, "maxpool n2 c3 w1 s1 u2 p0:2 d2 ceil1", "max_pool_forward", layout="ncw"))
     assert verdict.status == "pass", verdict.reason

@@ -9,7 +9,7 @@ from conformance.implementations import registry
 from conformance.layouts import layouts_of
 from conformance.problems import typed
 from conformance.resources import IMPLS
-from tests.kit import case_of
+from tests.kit import trial_of
 
 pytest.importorskip("numba")
 
@@ -37,5 +37,5 @@ def test_every_way_to_treat_an_axis_is_right(shape: str, operator: str):
     implementation, problem = registry.load([IMPLS / "numba_cpu"]).implementations["numba-cpu"], typed(SHAPES[shape])
     for layout in layouts_of(len(problem.geometry.size)):
         for distribution in "integer", "nonfinite":
-            verdict = verify(case_of(implementation, problem, operator, layout=layout, distribution=distribution))
+            verdict = verify(trial_of(implementation, problem, operator, layout=layout, distribution=distribution))
             assert verdict.status == "pass", f"{layout} {distribution}: {verdict.reason}"

@@ -25,7 +25,7 @@ from conformance.operators import OPERATORS
 from conformance.problems import typed
 from conformance.resources import IMPLS
 from tests.conftest import ROOT, absence
-from tests.kit import case_of
+from tests.kit import trial_of
 
 NAMES = ("conv_forward", "conv_backward_data", "conv_backward_weight")
 RAGGED = "n1 c5 h6 w7 k6 r3 s2 u1x2 p1 b1"
@@ -57,7 +57,7 @@ def tried(implementation: Implementation, operator: str, problem: str, distribut
     kernel = next(kernel for kernel in implementation.kernels if kernel.operator == operator)
     layout, _ = layouts_of(typed(problem).geometry.rank)
     arrays = implementation.arrays
-    return verify(case_of(kernel.function, problem, operator, layout=layout, distribution=distribution, arrays=arrays))
+    return verify(trial_of(kernel.function, problem, operator, layout=layout, distribution=distribution, arrays=arrays))
 
 
 @only_simulated

@@ -11,8 +11,8 @@ from conformance import Implementation
 from conformance.checks import check_behaviour
 from conformance.checks.adjoint import directions_are_adjoint
 from conformance.dtypes import STORAGE
-from conformance.execution.case import Case
 from conformance.execution.status import Verdict
+from conformance.execution.trial import Trial
 from conformance.implementations.implementation import BEHAVIOUR
 from conformance.operators import OPERATORS
 from conformance.problems import Variant, typed
@@ -46,7 +46,7 @@ def verdict(shape: str, dtype: str, seed: int, wrong: dict[str, float]) -> Verdi
     for name in (forward, f"{family}_backward_data", f"{family}_backward_weight"):
         offer(name)
     variant = Variant(dtype, layout, BEHAVIOUR)
-    case = Case(acme, OPERATORS[forward], problem, variant, seed, program=("pytest", "--impl", "acme"))
+    case = Trial(acme, OPERATORS[forward], problem, variant, seed, program=("pytest", "--impl", "acme"))
     return check_behaviour(case, directions_are_adjoint, of_right_kernels=True)
 
 

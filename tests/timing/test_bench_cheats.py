@@ -20,7 +20,7 @@ from conformance.worker.call import Result
 from conformance.worker.measuring import Timed
 from tests import cheaters
 from tests.cheaters import Kernel
-from tests.kit import case_of, rotate
+from tests.kit import rotate, trial_of
 
 pytestmark = pytest.mark.usefixtures("one_core")
 
@@ -56,7 +56,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def timed(kernel: Kernel, arrays: NumpyArrays | None = None) -> Measurement:
-    return rotate(case_of(kernel, arrays=arrays or NumpyArrays()))
+    return rotate(trial_of(kernel, arrays=arrays or NumpyArrays()))
 
 
 @pytest.mark.parametrize(("make", "reason"), cheaters.TIMED.values(), ids=cheaters.TIMED)

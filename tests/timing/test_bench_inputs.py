@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from conformance import Implementation, numpy_arrays
-from conformance.execution.case import Case
+from conformance.execution.trial import Trial
 from conformance.inputs import Expectation
 from conformance.judge import Exact
 from conformance.operators import FAMILIES, OPERATORS, ORDINARY, takes
@@ -27,14 +27,14 @@ from tests import kernels, kit
 SMALL = [next(p for p in PROBLEMS if p.geometry.family == family) for family in FAMILIES]
 
 
-def case_of(operator: str, layout: str = "nchw") -> Case:
+def trial_of(operator: str, layout: str = "nchw") -> Trial:
     problem = next(problem for problem in SMALL if takes(operator, problem.geometry))
-    return kit.case_of(Implementation("acme"), problem, operator, layout=layout)
+    return kit.trial_of(Implementation("acme"), problem, operator, layout=layout)
 
 
 @pytest.mark.parametrize("operator", ORDINARY)
 def test_scaled_inputs_have_exactly_scaled_results(operator: str):
-    case = case_of(operator)
+    case = trial_of(operator)
     geometry = case.problem.geometry
     seen = set()
     for content in scaling.scaled_inputs(case):
@@ -49,7 +49,7 @@ def test_scaled_inputs_have_exactly_scaled_results(operator: str):
 
 
 def test_the_first_content_is_that_of_the_case():
-    case = case_of("conv_forward", "nhwc")
+    case = trial_of("conv_forward", "nhwc")
     first, second = scaling.scaled_inputs(case)[:2]
     drawn = Expectation(case.recipe).inputs["x"]
     for content, sign in ((first, 1), (second, -1)):
@@ -57,7 +57,7 @@ def test_the_first_content_is_that_of_the_case():
 
 
 def test_a_wrong_result_of_scaled_inputs_has_no_time():
-    case = case_of("conv_forward")
+    case = trial_of("conv_forward")
     case.implementation.implements("conv_forward")(kernels.conv_forward)
     inputs = scaling.scaled_inputs(case)[5]
     assert abs(inputs.factor) != 1
@@ -77,7 +77,7 @@ def test_results_that_were_right_are_known_in_the_next_visit(monkeypatch: pytest
         return ()
 
     monkeypatch.setattr(Exact, "judge", judge)
-    case, digests = case_of("conv_forward"), dict[int, bytes]()
+    case, digests = trial_of("conv_forward"), dict[int, bytes]()
     case.implementation.implements("conv_forward")(kernels.conv_forward)
     inputs = scaling.scaled_inputs(case)
     exact = inputs[0].expected.tensors.reference["y"].astype(np.float32)
@@ -131,7 +131,7 @@ def test_the_largest_cache_is_the_last(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_buffers_rotate_through_more_than_the_cache(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(rotation, "share_threads", lambda _: {})  # pytest-xdist has shared the cores
-    case = case_of("conv_forward")
+    case = trial_of("conv_forward")
     case.implementation.implements("conv_forward")(kernels.conv_forward)
     cold = []
     for size in (1 << 20, 1 << 40, None):
@@ -206,7 +206,7 @@ def test_slow_kernels_have_fewer_rounds():
 
 
 def test_other_draws_have_seeds_of_their_own():
-    case = case_of("conv_bn_forward")
+    case = trial_of("conv_bn_forward")
     found = scaling.scaled_inputs(case)
     assert {content.expected.recipe.seed for content in found} == {0, 1, 2, 3}
     for content in found:

@@ -27,7 +27,7 @@ from conformance.timing.rotation import Rotation
 from conformance.timing.run import Run, visits
 from tests import kernels
 from tests.conftest import Project
-from tests.kit import TINY, case_of
+from tests.kit import TINY, trial_of
 from tests.test_speed import PLUGINS, SUITE
 
 pytest_plugins = ["pytester"]
@@ -45,7 +45,7 @@ def measurement(*rounds: float, contract: Contract | None = None, cold: bool = T
     """Of a right kernel with these seconds."""
     acme = Implementation(changed.pop("name", "acme"), contract=contract or Contract())
     acme.implements("conv_forward")(kernels.conv_forward)
-    case = case_of(acme, changed.pop("problem", TINY))
+    case = trial_of(acme, changed.pop("problem", TINY))
     times = (0.5, 0.001, 0.002)
     beside = {"rotated": 100, "cache": 10 if cold else 1000, "host_growth": 1 << 20}
     return replace(Measurement(case, (Visit(rounds, rounds),), *times, CEILINGS, **beside), **changed)  # type: ignore[arg-type]

@@ -15,8 +15,8 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from conformance import Contract, Implementation, Unsupported
-from conformance.execution.case import Case
 from conformance.execution.process import Limits
+from conformance.execution.trial import Trial
 from conformance.execution.workers import Workers
 from conformance.judge.expected import expect_once
 from conformance.problems import Problem, typed
@@ -33,17 +33,17 @@ LARGE = replace(typed("n1 c16 h30 w30 k16 r3 s3 p1 b1"), name="unet.16x16@30")
 Change = Callable[[np.ndarray, int], np.ndarray]
 
 
-def case_of(implementation: Implementation, problem: Problem = TINY, method: str = "exact") -> Case:
-    return kit.case_of(implementation, problem, method=method)
+def trial_of(implementation: Implementation, problem: Problem = TINY, method: str = "exact") -> Trial:
+    return kit.trial_of(implementation, problem, method=method)
 
 
-def timed(*cases: Case, visits: int = 1, workers: Workers | None = None) -> Run:
+def timed(*cases: Trial, visits: int = 1, workers: Workers | None = None) -> Run:
     found = Run([TimedKernel(case) for case in cases])
     time_all(found, visits, 0, workers, lambda *_: None)
     return found
 
 
-def measured(case: Case, visits: int = 1) -> TimedKernel:
+def measured(case: Trial, visits: int = 1) -> TimedKernel:
     (found,) = timed(case, visits=visits).subjects
     return found
 
@@ -85,7 +85,7 @@ def with_element(difference: float, index: tuple[int, ...] = (0, 1, 2, 3)) -> Ch
 
 
 def test_a_right_kernel_is_visited_as_often_as_asked():
-    found = measured(case_of(named("acme")), visits=3)
+    found = measured(trial_of(named("acme")), visits=3)
     assert (status(found), found.time is not None) == (("pass", ""), True)
     assert found.time is not None
     assert [len(visit.seconds) for visit in found.time.visits] == [rotation.MAX_ROUNDS] * 3
@@ -98,8 +98,8 @@ def test_visits_lie_a_round_apart_in_an_order_of_chance(monkeypatch: pytest.Monk
     monkeypatch.setattr(TimedKernel, "visit", lambda *_: None)
     monkeypatch.setattr("conformance.timing.run.measure_ceilings", lambda *_: None)
     seen: list[tuple[int, str]] = []
-    found = Run([TimedKernel(case_of(named(name), OTHER if name == "d" else TINY)) for name in "abcd"])
-    time_all(found, 8, 0, None, lambda number, subject: seen.append((number, subject.case.implementation.name)))
+    found = Run([TimedKernel(trial_of(named(name), OTHER if name == "d" else TINY)) for name in "abcd"])
+    time_all(found, 8, 0, None, lambda number, subject: seen.append((number, subject.trial.implementation.name)))
     rounds = [[name for number, name in seen if number == one] for one in range(1, 9)]
     assert all(Counter(names) == Counter("abcd") for names in rounds)
     assert {names.index("d") for names in rounds} == {0, 3}  # those on one problem stay beside each other
@@ -117,7 +117,7 @@ def in_its_process(folder: Path) -> Path:
 def test_every_visit_has_a_process_of_its_own(tmp_path: Path):
     with Workers(Limits(), 9) as workers:
         one = workers.load([in_its_process(tmp_path)]).implementations["one"]
-        found = timed(case_of(one), visits=2, workers=workers)
+        found = timed(trial_of(one), visits=2, workers=workers)
     assert [len(m.visits) for m in found.times] == [2]
     assert len(set((tmp_path / "seen").read_text().split())) == 2
 
@@ -131,7 +131,7 @@ def test_the_judge_leaves_the_cores_to_the_kernel(tmp_path: Path):
 
     with threadpool_limits(2, "blas"), Workers(Limits(), 9) as workers:
         one = workers.load([in_its_process(tmp_path)]).implementations["one"]
-        time_all(Run([TimedKernel(case_of(one))]), 1, 0, workers, report)
+        time_all(Run([TimedKernel(trial_of(one))]), 1, 0, workers, report)
         after = [one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"]
     assert threads == [1] * len(after)
 
@@ -142,7 +142,7 @@ def test_what_was_timed_before_an_interrupt_is_there():
             raise KeyboardInterrupt
         return y
 
-    found = Run([TimedKernel(case_of(fake(change)[0]))])
+    found = Run([TimedKernel(trial_of(fake(change)[0]))])
     with pytest.raises(KeyboardInterrupt):
         time_all(found, 99, 0, None, lambda *_: None)
     assert [len(time.visits) for time in found.times] == [1]
@@ -164,7 +164,7 @@ def test_tensors_of_a_problem_are_freed_before_the_next(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(TimedKernel, "visit", visited)
     expect_once.cache_clear()
-    timed(case_of(named("acme")), case_of(named("acme"), OTHER), visits=2)
+    timed(trial_of(named("acme")), trial_of(named("acme"), OTHER), visits=2)
     assert [*held, expect_once.cache_info().currsize] == [0] * 5
 
 
@@ -173,7 +173,7 @@ def test_ceilings_are_measured_in_every_round_and_the_best_counts(monkeypatch: p
     monkeypatch.setattr(
         roofline, "measure_ceilings", lambda *_: replace(CEILINGS, flops=(r := next(rates))[0], bandwidth=r[1])
     )
-    found = timed(case_of(named("acme")), visits=3)
+    found = timed(trial_of(named("acme")), visits=3)
     assert (found.ceilings["cpu"].flops, found.ceilings["cpu"].bandwidth) == (3.0, 8.0)
     assert found.times[0].ceilings == found.ceilings["cpu"]
     assert found.conditions.values()["ceilings"] == 1.0
@@ -193,7 +193,7 @@ WRONG: dict[str, tuple[Change, str, str]] = {
 @pytest.mark.parametrize(("change", "expected", "reason"), WRONG.values(), ids=WRONG)
 def test_what_does_not_pass_has_no_time(change: Change, expected: str, reason: str):
     implementation, _ = fake(change=change)
-    found = measured(case_of(implementation))
+    found = measured(trial_of(implementation))
     assert found.verdict is not None
     assert (found.verdict.status, found.time) == (expected, None)
     assert found.verdict.reason.startswith(reason)
@@ -201,17 +201,17 @@ def test_what_does_not_pass_has_no_time(change: Change, expected: str, reason: s
 
 def test_a_kernel_that_is_wrong_at_once_is_not_called_again():
     implementation, calls = fake(change=with_element(0.5))
-    measured(case_of(implementation))
+    measured(trial_of(implementation))
     assert len(calls) == 1
 
 
 def test_a_declared_limit_is_unsupported_and_a_waiver_waived():
     narrow, calls = fake(when=lambda p: p.k == 1)
-    assert status(measured(case_of(narrow)))[0] == "unsupported"
+    assert status(measured(trial_of(narrow)))[0] == "unsupported"
     assert not calls
     waived, _ = fake(change=with_element(0.5))
     waived.waive("conv_forward", reason="one off", url="https://example.org/1")
-    found = measured(case_of(waived))
+    found = measured(trial_of(waived))
     assert found.time is None
     assert (status(found)[0], status(found)[1][:38]) == ("waived", "waived: one off (https://example.org/1")
 
@@ -223,14 +223,14 @@ def test_a_broken_context_does_not_end_the_run(monkeypatch: pytest.MonkeyPatch):
     torch = SimpleNamespace(cuda=SimpleNamespace(empty_cache=fails, is_available=lambda: False))
     torch.set_num_threads, torch.get_num_threads = (lambda _: None), (lambda: 1)
     monkeypatch.setitem(sys.modules, "torch", torch)
-    found = measured(case_of(fake(device="cuda")[0]))
+    found = measured(trial_of(fake(device="cuda")[0]))
     assert status(found)[0] == "pass"
 
 
 def test_a_kernel_that_is_judged_by_probes_has_a_time_unless_it_is_wrong():
     right, wrong = (fake(change=change)[0] for change in (lambda y, _: y, with_element(7.0)))
-    assert measured(case_of(right, LARGE, "probes")).time is not None
-    assert measured(case_of(wrong, LARGE, "probes")).time is None
+    assert measured(trial_of(right, LARGE, "probes")).time is not None
+    assert measured(trial_of(wrong, LARGE, "probes")).time is None
 
 
 def test_frameworks_have_as_many_threads_as_the_process_has_cores(monkeypatch: pytest.MonkeyPatch):

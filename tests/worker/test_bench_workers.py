@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from conformance.checks import behaviour, check_behaviour
-from conformance.execution.case import Case
 from conformance.execution.invocation import MalformedError
 from conformance.execution.process import Limits
+from conformance.execution.trial import Trial
 from conformance.execution.workers import Workers
 from conformance.inputs import Expectation
 from conformance.timing import rotation
@@ -20,7 +20,7 @@ from conformance.worker import memory
 from conformance.worker.call import perform
 from tests import cheaters
 from tests.conftest import Project
-from tests.kit import case_of, rotate, source
+from tests.kit import rotate, source, trial_of
 from tests.test_speed import PLUGINS, SUITE
 
 pytest_plugins = ["pytester"]
@@ -87,21 +87,21 @@ def workers() -> Iterator[Workers]:
         yield found
 
 
-def cases(workers: Workers, file: Path, text: str) -> dict[str, Case]:
+def cases(workers: Workers, file: Path, text: str) -> dict[str, Trial]:
     """Of all that a file declares."""
     file.write_text(text)
     found = workers.load([file])
     assert not found.broken
-    return {name: case_of(one) for name, one in found.implementations.items()}
+    return {name: trial_of(one) for name, one in found.implementations.items()}
 
 
 @pytest.fixture(scope="module")
-def cheating(workers: Workers, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
+def cheating(workers: Workers, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trial]:
     return cases(workers, tmp_path_factory.mktemp("cheaters") / "cheaters.py", CHEATERS)
 
 
 @pytest.mark.parametrize(("name", "reason"), [(n, reason) for n, (_, reason) in cheaters.TIMED.items()])
-def test_a_cheater_has_no_time(cheating: dict[str, Case], name: str, reason: str):
+def test_a_cheater_has_no_time(cheating: dict[str, Trial], name: str, reason: str):
     with pytest.raises((CheatError, MalformedError), match=reason):
         rotate(cheating[name])
 

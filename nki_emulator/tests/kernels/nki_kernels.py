@@ -12,8 +12,8 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import nki_emulator
-from conformance.execution.case import Case
 from conformance.execution.status import Verdict
+from conformance.execution.trial import Trial
 from conformance.execution.verify import verify
 from conformance.implementations.implementation import Implementation
 from conformance.operators import OPERATORS
@@ -62,7 +62,7 @@ def tried(
     seed: int = 3,
 ) -> Verdict:
     """The verdict on one case."""
-    return verify(Case(subject, OPERATORS[operator], typed(problem), Variant(dtype, "nchw", distribution), seed=seed))
+    return verify(Trial(subject, OPERATORS[operator], typed(problem), Variant(dtype, "nchw", distribution), seed=seed))
 
 
 class Minimum(NamedTuple):

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.execution.case import Case
+from conformance.execution.trial import Trial
 from conformance.implementations import registry
 from conformance.implementations.implementation import Implementation, Unsupported
 from conformance.inputs import Expectation
@@ -88,7 +88,7 @@ def test_whole_kernels_agree_on_integers(
 
 def outputs(implementation: Implementation, operator: str, problem: str, dtype: str) -> tuple[np.ndarray, ...]:
     """What a tier's kernel returns; a test that it cannot or does not run for is skipped with its reason."""
-    case = Case(implementation, OPERATORS[operator], typed(problem), Variant(dtype, "nchw", "integer"), seed=3)
+    case = Trial(implementation, OPERATORS[operator], typed(problem), Variant(dtype, "nchw", "integer"), seed=3)
     if reason := absence(implementation.arrays.require):
         pytest.skip(f"{implementation.name}: {reason}")
     try:

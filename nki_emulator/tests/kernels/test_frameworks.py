@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from conformance.execution.case import Case
+from conformance.execution.trial import Trial
 from conformance.execution.verify import verify
 from conformance.implementations import registry
 from conformance.implementations.bridges.base import ArrayBridge
@@ -58,7 +58,7 @@ def cases() -> list[tuple[str, str, str]]:
 @pytest.mark.parametrize(("file", "operator", "problem"), cases())
 @pytest.mark.parametrize("distribution", ["fixed", "integer"])
 def test_kernels_are_right(file: str, operator: str, problem: str, distribution: str):
-    case = Case(on_cpu(file), OPERATORS[operator], typed(problem), Variant("fp32", "nchw", distribution), seed=7)
+    case = Trial(on_cpu(file), OPERATORS[operator], typed(problem), Variant("fp32", "nchw", distribution), seed=7)
     verdict = verify(case)
     assert (verdict.status, verdict.reason) == ("pass", "")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.execution.case import Case
+from conformance.execution.trial import Trial
 from conformance.execution.verify import verify
 from conformance.implementations import registry
 from conformance.implementations.implementation import Implementation
@@ -51,13 +51,13 @@ def test_names_and_markers(found: dict[str, Implementation]):
     assert found["nki"].device.startswith("trn")
 
 
-def cases(implementation: Implementation, distribution: str = "fixed") -> list[Case]:
+def cases(implementation: Implementation, distribution: str = "fixed") -> list[Trial]:
     """A small case of every operator and dtype that is declared."""
     found = []
     for operator in (name for name in OPERATORS if any(k.operator == name for k in implementation.kernels)):
         for problem in (typed(text) for text in PROBLEMS if takes(operator, typed(text).geometry)):
             variants = (Variant(dtype, "nchw", distribution) for dtype in ("fp32", "bf16", "fp16"))
-            due = (Case(implementation, OPERATORS[operator], problem, variant, seed=5) for variant in variants)
+            due = (Trial(implementation, OPERATORS[operator], problem, variant, seed=5) for variant in variants)
             found += [
                 case
                 for case in due

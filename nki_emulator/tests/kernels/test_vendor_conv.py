@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from conformance.execution.case import Case
 from conformance.execution.status import Verdict
+from conformance.execution.trial import Trial
 from conformance.execution.verify import verify
 from conformance.implementations import registry
 from conformance.implementations.bridges.neuron_stacks import VENDOR
@@ -49,7 +49,9 @@ class Subject:
         (kernel,) = (k for k in self.implementation.kernels if k.operator == operator and "fp32" in k.dtypes)
         subject = Implementation("neuronx-conv", arrays=torch_arrays())
         subject.implements(operator)(kernel.function)
-        return verify(Case(subject, OPERATORS[operator], typed(problem), Variant("fp32", "nchw", distribution), seed=5))
+        return verify(
+            Trial(subject, OPERATORS[operator], typed(problem), Variant("fp32", "nchw", distribution), seed=5)
+        )
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.execution.case import Case
+from conformance.execution.trial import Trial
 from conformance.execution.verify import verify
 from conformance.implementations import registry
 from conformance.implementations.devices import Unavailable
@@ -63,7 +63,7 @@ def _statuses(implementation: Implementation, problems: tuple[str, ...]) -> dict
     implementation.arrays.require()
     return {
         (operator, problem, dtype): verify(
-            Case(implementation, OPERATORS[operator], typed(problem), Variant(dtype, "nchw", "fixed"), seed=5)
+            Trial(implementation, OPERATORS[operator], typed(problem), Variant(dtype, "nchw", "fixed"), seed=5)
         ).status
         for operator in OPERATORS_OF_IT
         for problem in problems

@@ -23,7 +23,7 @@ from conformance.problems import Problem, Variant
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Case:
+class Trial:
     """An implementation on one variant of one problem."""
 
     implementation: Implementation
@@ -35,7 +35,7 @@ class Case:
     """How the verdict is reached: `exact` (full reference), `probes`, or by cost."""
     program: tuple[str, ...] = ()
     """The first words of a command that runs the implementation again."""
-    after: tuple[Case, ...] = ()
+    after: tuple[Trial, ...] = ()
     """Cases whose calls come before, in the same process: a kernel with a state may fail only then."""
     explained: bool = True
     """Whether it is looked for what explains wrong results, which takes longer than to find them."""
