@@ -22,9 +22,9 @@ from conformance.interrupts import SIGNALS, Interrupt, handle_signals
 FAMILIES = {
     "run": "cli.run:declare",
     "list": "cli.listing:declare",
-    "check": "execution.commands:declare_check",
+    "check": "cli.check:declare_check",
     "fuzz": "fuzzing.command:declare",
-    "export": "execution.commands:declare_export",
+    "export": "cli.check:declare_export",
     "report": "reporting.report_command:declare",
     "claims": "reporting.claims_report:declare",
     "compare": "reporting.comparison.compare:declare",

@@ -13,9 +13,10 @@ import pytest
 from conformance.__main__ import main
 from conformance.execution.plan import Plan
 from conformance.execution.selection import Selection
-from conformance.execution.trial import Claim, Key
+from conformance.execution.trial import Claim
 from conformance.implementations.devices import DEVICES, missing
 from conformance.problems import LAYOUTS, PROBLEMS
+from conformance.problems.case import Case
 from conformance.training.tables import DIRECTIONS, DISTRIBUTION
 from conformance.training.training_demand import TrainingDemand
 from tests.conftest import TINY, Project, no_traceback_of_ours
@@ -43,6 +44,7 @@ def test_behaviour(check, name, case):
 
 BENCHMARK = f"""
 import pytest
+from conformance.problems.case import Case
 from conformance.problems import typed
 
 @pytest.mark.benchmarks("conv_forward", problems=[typed("{TINY}")])
@@ -362,7 +364,7 @@ def test_a_claimed_training_is_lost_with_its_kernels(tmp_path: Path):
     file = tmp_path / "acme.py"
     file.write_text("from conformance import Implementation\nacme = Implementation('acme')\n")
     selection = Selection((), (file,), "standard", PROBLEMS, DIRECTIONS, ("fp32",), LAYOUTS, (DISTRIBUTION,), 7, "auto")
-    key = Key("training", "digits", "fp32", "nchw", DISTRIBUTION)
+    key = Case("training", "digits", "fp32", "nchw", DISTRIBUTION)
     claim = Claim("acme", file, tmp_path / "acme.claims.json", "cpu", (), {}, frozenset({key}))
     plan = Plan(selection, tmp_path, {"acme": claim})
     assert [getattr(absence, "status", "") for absence in plan.required(TrainingDemand(selection, "digits"))] == [

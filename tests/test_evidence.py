@@ -17,7 +17,6 @@ import pytest
 from conformance.diagnosis.where import WorkLeft
 from conformance.execution.workers import MAX_CRASHES
 from conformance.operators import parse
-from conformance.problems.table import DECIDING
 from conformance.reporting.evidence import RunEvidence
 from conformance.reporting.groups import group, located
 from conformance.reporting.kernel_verdicts import kernel_verdicts
@@ -77,7 +76,7 @@ def test_problems_that_were_run_to_decide_choose_no_other_evidence():
     """They fail without the storage in which alone those of the tables did: of thirteen failures one was left."""
     stored = run(lambda text, dtype: "u2" in text and dtype == "bf16", storage="w:strided")
     before = line(stored)
-    drawn = as_read(failed(descriptor="n1 c4 h6 w6 k8 r3 s3 p1 u2", dtype="bf16", problem="drawn.where.one"))
+    drawn = as_read(failed(descriptor="n1 c4 h6 w6 k8 r3 s3 p1 u2", dtype="bf16", origin="where"))
     assert before == line([*stored, drawn]).replace("13 of 13", "12 of 12")
     assert "bf16 and stride of H > 1: 12 of 12" in before
 
@@ -130,10 +129,10 @@ def test_one_mistake_under_two_conditions_is_one_group_with_both():
     assert "none of" not in found
 
 
-@pytest.mark.parametrize(("name", "asked"), [("drawn.n1", True), ("drawn.where.n1", False)])
-def test_problems_are_run_unless_an_earlier_run_has_done_so(name: str, asked: bool):
+@pytest.mark.parametrize(("origin", "asked"), [("drawn", True), ("where", False)])
+def test_problems_are_run_unless_an_earlier_run_has_done_so(origin: Any, asked: bool):
     """Level standard draws problems as well, of which one that failed left no problem to decide by."""
-    records = [msgspec.structs.replace(one, problem=name) for one in run(lambda text, dtype: "u2" in text)]
+    records = [msgspec.structs.replace(one, origin=origin) for one in run(lambda text, dtype: "u2" in text)]
     called: list[Any] = []
     evidence = RunEvidence(records)
     evidence.decide([one for one in records if one.status == "fail"], lambda *problem: called.append(problem))
@@ -192,7 +191,7 @@ def test_problems_that_were_run_to_find_out_where_are_counted_apart():
     """How many there are was said among the cases of the level: "30 of 142 fail", and "22 of 127" on a busy machine."""
     records = run(lambda text, dtype: "u2" in text)
     failing = [one for one in records if one.status == "fail"]
-    more = [msgspec.structs.replace(one, problem=DECIDING + one.descriptor) for one in records[:9]]
+    more = [msgspec.structs.replace(one, origin="where") for one in records[:9]]
     tally, evidence = Tally(), RunEvidence([*records, *more])
     for record in (*records, *more):
         tally.add(record)
@@ -201,7 +200,7 @@ def test_problems_that_were_run_to_find_out_where_are_counted_apart():
     (one,) = group([*records, *more], evidence)
     assert one.cases == len(failing)
     assert len(one.records) > len(failing), "they are evidence all the same"
-    (alone,) = group([msgspec.structs.replace(failing[0], problem=DECIDING + "n1")])
+    (alone,) = group([msgspec.structs.replace(failing[0], origin="where")])
     assert alone.counted == "only in 1 more problem"
 
 

@@ -29,13 +29,14 @@ from conformance.checks.sample import Check
 from conformance.checks.state import STATE, calls_in_a_row_are_right
 from conformance.execution.required import Demand, Keys, Lacking, keys, with_kernel
 from conformance.execution.share import Ranked, behaviour_dtypes
-from conformance.execution.trial import Key, Trial
+from conformance.execution.trial import Trial
 from conformance.implementations.implementation import BEHAVIOUR as DISTRIBUTION
 from conformance.implementations.implementation import Implementation, Unsupported
 from conformance.layouts import rank_of
 from conformance.operators import OPERATORS, takes
 from conformance.operators.spatial import RANKS
 from conformance.problems import PROBLEMS, Problem, Variant, at_level, typed
+from conformance.problems.case import Case
 from conformance.problems.ranking import Row
 
 
@@ -168,7 +169,7 @@ class BehaviourDemand(Demand):
             count = sum(len(variants) for _, variants in self._rows) if self.asked.level != "smoke" else 0
         return count, partial(keys, self.operator, self._rows, self.name)
 
-    def cases(self, one: Implementation, claimed: frozenset[Key]) -> Iterator[Trial | Lacking]:
+    def cases(self, one: Implementation, claimed: frozenset[Case]) -> Iterator[Trial | Lacking]:
         """All of its own, or some of the kernel's paths."""
         if not self._rows:
             return

@@ -33,7 +33,7 @@ from conformance.judge import Contract, Expected, Judgement, expect
 from conformance.judge.judgement import told
 from conformance.operators import FAMILIES, Arrays, Tensor
 from conformance.problems import Problem, Variant
-from conformance.problems.table import ALONE
+from conformance.problems.table import unlisted
 from conformance.results.schema import Facts
 
 WRONG, NOT_CHECKED = "results are wrong on plain inputs", "not checked, results are wrong"
@@ -266,7 +266,7 @@ def _require_right_alone(trial: Trial, wrong: WrongResultError, verdict: Verdict
     sample, recipe = wrong.sample, wrong.sample.expected.recipe
     operator, geometry = getattr(recipe.operator, "base", recipe.operator), recipe.geometry
     variant = Variant(recipe.dtype, sample.invocation.layout, recipe.distribution)
-    problem = Problem(ALONE + geometry.descriptor.replace(" ", "_"), geometry, "standard", (variant,))
+    problem = unlisted(geometry, "alone", "standard", variant)
     alone = replace(trial, operator=operator, problem=problem, variant=variant, seed=recipe.seed)
     key, wrong_alone = (operator.name, geometry, variant, recipe.seed), trial.implementation.wrong_alone
     if key not in wrong_alone:

@@ -23,8 +23,8 @@ from conformance.inputs import DISTRIBUTIONS
 from conformance.inputs.golden import SEED
 from conformance.operators import OPERATORS, GeometryError
 from conformance.problems import LAYOUTS, LEVELS, PROBLEMS, named
-from conformance.problems.regressions import TableError
-from conformance.problems.regressions import read as read_table
+from conformance.problems.case import CaseError
+from conformance.problems.case import read as read_cases
 from conformance.reporting.terminal import DETAILS
 from conformance.results.schema import STATUSES
 from conformance.training.tables import DISTRIBUTION as TRAINING
@@ -259,10 +259,10 @@ def _storage(text: str) -> str:
 
 def _regressions(folder: Path, file: str) -> Iterable[Any]:
     try:
-        return read_table(folder / file)
+        return [*read_cases(folder / file)]
     except OSError as error:
         raise SelectionError(f"--problems {file}: cannot be read ({error.strerror})") from None
-    except TableError as error:
+    except CaseError as error:
         raise SelectionError(f"--problems {error}") from None
 
 

@@ -28,8 +28,8 @@ from conformance.implementations import registry
 from conformance.implementations.devices import Unavailable
 from conformance.implementations.implementation import Implementation, ImplementationError
 from conformance.operators import OPERATORS, takes
-from conformance.problems import Problem, Variant
-from conformance.problems.table import DECIDING
+from conformance.problems import Variant
+from conformance.problems.table import unlisted
 from conformance.reporting import modules, report_command
 from conformance.reporting.claims_report import Compared
 from conformance.reporting.evidence import RunEvidence, Verified
@@ -60,7 +60,7 @@ class Run:
         self.claims = _claims(options)
         self.tally, self.compared = Tally(), Compared(self.claims)
         self.records: Records | None = None
-        self.recorded = Counter[Key]()
+        self.recorded = Counter[Key | None]()
         """What has a record already, as often as it has one."""
         self.failed: list[Record] = []
         self.tables: list[Record] = []
@@ -144,7 +144,7 @@ class Run:
         for record in self.records.earlier.records:
             self._count(self._refused_or_not(record))
 
-    def is_recorded(self, key: Key) -> bool:
+    def is_recorded(self, key: Key | None) -> bool:
         """Whether a record of this key is there; of two with one key, and one record, one is left."""
         self.recorded[key] -= 1
         return self.recorded[key] >= 0
@@ -251,7 +251,7 @@ class Run:
                 return None
             if not work.covers(geometry):
                 return None
-            problem = Problem(DECIDING + geometry.descriptor.replace(" ", "_"), geometry, "standard", (variant,))
+            problem = unlisted(geometry, "where", "standard", variant)
             program = self.plan.program(implementation)
             trial = Trial(
                 implementation, OPERATORS[operator], problem, variant, selection.seed, selection.method, program
@@ -321,7 +321,7 @@ def unwritable(path: Path, error: OSError | RecordsError) -> SelectionError:
     return SelectionError(f"--records {path}: {reason}")
 
 
-def recorded(path: Path, size: int) -> Counter[Key]:
+def recorded(path: Path, size: int) -> Counter[Key | None]:
     """What had a record in the first `size` bytes of a file: all processes must plan the same tasks, also one that
     replaces another in the middle of the run."""
     with path.open("rb") as file:

@@ -18,6 +18,7 @@ from conformance.execution.trial import Absence, Trial
 from conformance.execution.workers import Workers
 from conformance.implementations.devices import DEVICES
 from conformance.operators import OPERATORS
+from conformance.problems.case import Case
 from conformance.results import build
 from conformance.results.schema import SCHEMA, Record, TrainingRecord, TrainingRun
 from conformance.training.tables import DISTRIBUTION as TRAINING
@@ -47,7 +48,8 @@ BEHAVES: dict[str, tuple[str, ...]] = {
 TRAINS = ("digits", "unet")
 """Suites, which are networks that are trained."""
 
-Key = tuple[Any, ...]
+Key = tuple[str, Case, *tuple[Any, ...]]
+"""Implementation and case; of cases that are not here, which are counted, what their record says."""
 
 
 class Asked(NamedTuple):
@@ -96,7 +98,9 @@ class Task:
     @property
     def key(self) -> Key:
         """What tells its record from the others of a run: see `key_of`."""
-        return key_of(self.record(Verdict("error")))
+        if isinstance(self.subject, Absence):
+            return key_of(self.record(Verdict("error")))
+        return self.subject.implementation.name, replace(self.subject.case, check=self.check)
 
     def record(self, verdict: Verdict) -> Record:
         """The record of a verdict on it."""
@@ -119,9 +123,8 @@ class Task:
 
 def key_of(record: Record) -> Key:
     """What tells the records of a run apart."""
-    trial = (record.problem, record.dtype, record.layout, record.distribution, record.storage)
     counted = () if record.problem else (record.status, record.reason, record.cases)
-    return record.implementation, record.operator, record.check, *trial, *counted
+    return record.implementation, record.case, *counted
 
 
 def asked(plan: Plan) -> Iterator[Asked]:

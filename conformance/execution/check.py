@@ -30,12 +30,12 @@ from conformance.implementations.errors import kernel_frames
 from conformance.implementations.implementation import Implementation
 from conformance.inputs import DISTRIBUTIONS
 from conformance.judge import Comparison, Contract, Exact, compare
-from conformance.layouts import NAMES, has_groups, in_rank, rank_of
+from conformance.layouts import NAMES, in_rank, rank_of
 from conformance.operators import FAMILIES, OPERATORS, Arrays, Geometry, GeometryError, takes
 from conformance.problems import PROBLEMS, Problem, Variant, at_level, named, typed
+from conformance.problems.case import TRAINING, Case
 from conformance.problems.drawn import THIN
 from conformance.problems.parameters import cost
-from conformance.problems.table import applies, determines
 from conformance.resources import IMPLS
 from conformance.storage import StorageError, parse, written
 
@@ -222,22 +222,54 @@ def check(
     Whatever the kernel does is a status of the result. Raises ValueError for arguments that cannot be meant; the
     message names the argument.
     """
+    trial, absent = chosen(
+        kernel, problem, operator=operator, dtype=dtype, layout=layout, distribution=distribution, storage=storage,
+        seed=seed, arrays=arrays, contract=contract, method=method, in_process=in_process, timeout=timeout,
+    )  # fmt: skip
+    tensors = Tensors()
+    reason = absent or absence_reason(trial.implementation)
+    verdict = Verdict("unavailable", reason) if reason else verify(trial, tensors, again=True)
+    lines = printed(trial.implementation)
+    if tensors.expected is None:
+        return CheckResult(trial, verdict, {}, {}, lines)
+    inputs = {name: array.copy() for name, array in tensors.expected.inputs.items()}
+    outputs: dict[str, Comparison] = {}
+    with explaining(trial.id):
+        outputs = _comparisons(trial, verdict, tensors)
+    return CheckResult(trial, verdict, inputs, outputs, lines)
+
+
+def chosen(
+    kernel: Implementation | Callable[..., Any] | Path | str,
+    problem: str | Geometry | Problem,
+    *,
+    operator: str | None,
+    dtype: str,
+    layout: str,
+    distribution: str,
+    storage: str,
+    seed: int,
+    method: str,
+    in_process: bool,
+    timeout: float,
+    arrays: ArrayBridge | None = None,
+    contract: Contract | None = None,
+    behaviour: str = "",
+) -> tuple[Trial, str]:
+    """Return the trial that arguments of `check` mean, or one of a `behaviour` check, and why its kernel is not
+    available (empty if it is). Raises ValueError."""
     found = _problem(problem)
     family = FAMILIES[found.geometry.family]
     require_known("dtype", [dtype], OPERATORS[operator].dtypes if operator in OPERATORS else DECLARABLE)
-    if distribution in (BEHAVIOUR, "training"):
-        raise SelectionError(f"distribution {distribution}: is checked by `conformance run` only")
-    require_known("distribution", [distribution], DISTRIBUTIONS)
-    if distribution not in family.distributions or not applies(distribution, dtype):
-        of = found.geometry.family + (f" in {dtype}" if distribution in family.distributions else "")
-        choices = ", ".join(family.distributions)
-        raise SelectionError(f"distribution {distribution}: there is none for {of}. Choices: {choices}")
+    if distribution == BEHAVIOUR and not behaviour:
+        raise SelectionError("distribution behaviour: is of checks, see `conformance check --check`")
+    if distribution == TRAINING:
+        raise SelectionError("distribution training: is verified by `conformance run` only")
+    require_known("distribution", [distribution], (*DISTRIBUTIONS, BEHAVIOUR))
     try:
         storage = written(parse(storage))
     except StorageError as error:
         raise SelectionError(f"storage {error}") from None
-    if not applies(distribution, dtype, storage):
-        raise SelectionError(f"storage {storage}: values repeat; give distribution='integer', or 'scaled' for conv_bn")
     require_known("method", [method], METHODS)
     if not isinstance(seed, int) or not 0 <= seed < 10**18:
         raise SelectionError(f"seed {seed!r}: must be a whole number from 0 to 10^18 - 1")
@@ -280,20 +312,8 @@ def check(
     if operator is None:
         operator = possible[0] if absent else _only_operator(implementation, possible, found.geometry)
     variant = Variant(dtype, layout, distribution, storage)
-    _require_result(operator, found.geometry, variant)
-
-    trial = Trial(implementation, OPERATORS[operator], found, variant, seed, method)
-    tensors = Tensors()
-    reason = absent or absence_reason(implementation)
-    verdict = Verdict("unavailable", reason) if reason else verify(trial, tensors, again=True)
-    lines = printed(implementation)
-    if tensors.expected is None:
-        return CheckResult(trial, verdict, {}, {}, lines)
-    inputs = {name: array.copy() for name, array in tensors.expected.inputs.items()}
-    outputs: dict[str, Comparison] = {}
-    with explaining(trial.id):
-        outputs = _comparisons(trial, verdict, tensors)
-    return CheckResult(trial, verdict, inputs, outputs, lines)
+    Case.of(operator, found.geometry, variant, seed, behaviour).require_one_result()
+    return Trial(implementation, OPERATORS[operator], found, variant, seed, method), absent
 
 
 def _only_operator(implementation: Implementation, possible: Sequence[str], geometry: Geometry) -> str:
@@ -306,24 +326,6 @@ def _only_operator(implementation: Implementation, possible: Sequence[str], geom
         choices = ", ".join(sorted(offered) or possible)
         raise SelectionError(f"operator: {implementation.name} {has} {geometry.descriptor!r}. Choices: {choices}")
     return offered.pop()
-
-
-def _require_result(operator: str, geometry: Geometry, variant: Variant) -> None:
-    """Raises SelectionError where the operator has no one right result of a variant of a problem."""
-    known, dtype, distribution = OPERATORS[operator], variant.dtype, variant.distribution
-    if has_groups(variant.layout) and not hasattr(geometry, "groups"):
-        raise SelectionError(f"layout {variant.layout}: has groups as an axis; {geometry.descriptor!r} has none")
-    if not determines(operator, geometry, distribution):
-        raise SelectionError(
-            f"distribution {distribution}: {operator} has no one right result on {geometry.descriptor!r}, where "
-            "an element of the window meets padding alone; algorithms multiply its NaN by zero or leave it out"
-        )
-    if not known.defined(geometry, dtype):
-        choices = ", ".join(name for name in DECLARABLE if known.defined(geometry, name))
-        raise SelectionError(f"dtype {dtype}: {operator} has none of {geometry.descriptor!r}. Choices: {choices}")
-    if not variant.suits(operator, geometry):
-        operands = ", ".join(known.inputs(geometry))
-        raise SelectionError(f"storage {variant.storage}: {operator} has the operands {operands}; vectors have no rows")
 
 
 def _comparisons(trial: Trial, verdict: Verdict, tensors: Tensors) -> dict[str, Comparison]:

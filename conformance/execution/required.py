@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from conformance.execution.declared import Declared
 from conformance.execution.selection import Selection, like_channels_last
 from conformance.execution.share import Ranked
-from conformance.execution.trial import Absence, Claim, Key, Trial, compared
+from conformance.execution.trial import Absence, Claim, Trial, compared
 from conformance.failure import Undeclared
 from conformance.implementations.devices import Unavailable
 from conformance.implementations.implementation import (
@@ -32,14 +32,15 @@ from conformance.implementations.modules import UNKNOWN_SHAPE
 from conformance.layouts import GROUPED, is_optional, layouts_of, rank_of
 from conformance.operators import OPERATORS, GeometryError, parse
 from conformance.problems import PROBLEMS, Problem, Variant
+from conformance.problems.case import Case
 from conformance.problems.drawn import CANDIDATES, THIN, candidates, combinations_near, neighbours
 from conformance.problems.features import feature_pairs, parameter_pairs
 from conformance.problems.parameters import cost
 from conformance.problems.ranking import SMOKE_CASES, Row
-from conformance.problems.table import DRAWN, OWN
+from conformance.problems.table import unlisted
 
 Predicate = Callable[[Any], bool]
-Keys = Callable[[], Sequence[Key]]
+Keys = Callable[[], Sequence[Case]]
 """What claims call some cases; asked for where there are claims."""
 
 DRAWN_PROBLEMS = 3
@@ -92,7 +93,7 @@ class Demand(ABC):
         """How many cases an implementation on a device is without if it cannot be used, and which they may be."""
 
     @abstractmethod
-    def cases(self, one: Implementation, claimed: frozenset[Key]) -> Iterator[Any]:
+    def cases(self, one: Implementation, claimed: frozenset[Case]) -> Iterator[Any]:
         """What is to be run of an implementation that can be used, cases or trainings, and what it is `Lacking`."""
 
     def trial(self, one: Implementation, problem: Problem, variant: Variant, place: int = 0) -> Trial:
@@ -114,7 +115,7 @@ def required(one: Implementation, demand: Demand, claims: Sequence[Claim] = ()) 
     except (Unavailable, Unsupported) as absence:
         yield from absent(one.name, one.device, demand, absence, claims)
         return
-    for each in demand.cases(one, frozenset[Key]().union(*(claim.cases for claim in claims))):
+    for each in demand.cases(one, frozenset[Case]().union(*(claim.cases for claim in claims))):
         if isinstance(each, Lacking):
             whose = one.name, demand.operator, one.device
             lacking = Absence(*whose, each.status, each.reason, each.cases, undeclared=each.undeclared)
@@ -171,7 +172,7 @@ class VerificationDemand(Demand):
         many, would fill everybody's totals. Where it is asked for by name it is what the run is about."""
         return not (is_optional(layout) and self.asked.every_layout)
 
-    def cases(self, one: Implementation, claimed: frozenset[Key]) -> Iterator[Trial | Lacking]:
+    def cases(self, one: Implementation, claimed: frozenset[Case]) -> Iterator[Trial | Lacking]:
         """Of its share of the ranking, of regression tables, and of problems that no table has."""
         declared = self.ranked.declared(one, self.operator)
         missing = defaultdict[tuple[str, Undeclared | None], list[Row]](list)
@@ -180,7 +181,7 @@ class VerificationDemand(Demand):
             absence = declared.lacks(variant)
             if absence is not None:
                 counts = self._counts(variant.layout) or variant.layout in declared.layouts
-                said = [(p, (v,)) for p, (v,) in rows if counts or key_of(self.operator, p, v) in claimed]
+                said = [(p, (v,)) for p, (v,) in rows if counts or Case.of(self.operator, p.geometry, v) in claimed]
                 missing[str(absence), absence.undeclared] += said
         its, ranked = one.adapted, self.ranked.rows(self.operator).rows
         unknown = its.unknown if its is not None and its.operator == self.operator else ""
@@ -202,7 +203,9 @@ class VerificationDemand(Demand):
             for variant in share
             if not declared.lacks(variant)
         )
-        chosen: Iterable[Trial] = chain(self._own(one), of_ranking)
+        near = [*self._own(one)]
+        known = {trial.case for trial in near}
+        chosen: Iterable[Trial] = chain(near, (trial for trial in of_ranking if trial.case not in known))
         if its is not None and self.asked.problems is PROBLEMS:
             chosen = [*chosen]
             chosen += self._pairs(declared, chosen)
@@ -224,9 +227,11 @@ class VerificationDemand(Demand):
         for geometry in dict.fromkeys((own, *neighbours(own))):
             asked = self._when(geometry) and self.asked.includes(variant)
             if asked and (geometry is own or one.supports(self.operator, geometry, variant.dtype, variant.layout)):
-                named = f"{OWN}{its.batch or own.n}." if geometry is own else f"{DRAWN}near."
-                name = named + geometry.descriptor.replace(" ", "_")
-                yield self.trial(one, Problem(name, geometry, "smoke", (variant,)), variant, place=-1)
+                problem = unlisted(geometry, "own" if geometry is own else "near", "smoke", variant)
+                if geometry is own and its.batch:  # what it is made for may have a larger one
+                    name = replace(own, n=its.batch).descriptor.replace(" ", "_")
+                    problem = replace(problem, name=name)
+                yield self.trial(one, problem, variant, place=-1)
 
     def _pairs(self, declared: Declared, chosen: Sequence[Trial]) -> Iterator[Trial]:
         """Yield small problems that a torch module can express, each with most pairs of features that no case before
@@ -246,10 +251,7 @@ class VerificationDemand(Demand):
         variant = Variant(*declared.pairs[0], "fixed")
         rows = self.ranked.rows(self.operator)
         listed = (p for p, _ in rows.rows[: rows.usual] if p.geometry.rank == base.rank and cost(p.geometry) <= THIN)
-        near = (
-            Problem(f"{DRAWN}near.{g.descriptor.replace(' ', '_')}", g, "smoke", (variant,))
-            for g in combinations_near(base)
-        )
+        near = (unlisted(geometry, "near", "smoke", variant) for geometry in combinations_near(base))
         known = {geometry.descriptor for geometry in taken}
         offered = {p.geometry.descriptor: p for p in chain(listed, near) if p.geometry.descriptor not in known}
         declared.learn([problem.geometry for problem in offered.values()])
@@ -280,16 +282,10 @@ class VerificationDemand(Demand):
 
     def _regressions(self, one: Implementation) -> Iterator[Trial]:
         """The lines of regression tables that end in the operator, each after the calls that stand before it."""
-        for rows in self.asked.regressions:
-            if rows[-1].operator == self.operator and self._when(rows[-1].geometry):
-                *before, trial = (
-                    Trial(
-                        one, OPERATORS[row.operator], Problem(f"{DRAWN}{row.name}", row.geometry, "smoke", ()),
-                        row.variant, row.seed, self.asked.method,
-                    )
-                    for row in rows
-                )  # fmt: skip
-                yield replace(trial, after=tuple(before))
+        for cases in self.asked.regressions:
+            if cases[-1].operator == self.operator and self._when(cases[-1].geometry):
+                *before, last = (Trial.of(one, case, "drawn", self.asked.method) for case in cases)
+                yield replace(last, after=tuple(before))
 
     def _drawn(self, declared: Declared) -> Iterator[Trial | Lacking]:
         """What no table has: the first problems drawn from the seed that it takes, in each number of dimensions.
@@ -317,7 +313,7 @@ class VerificationDemand(Demand):
 
 
 def with_kernel(
-    declared: Declared, cases: Iterable[Trial], claimed: frozenset[Key], check: str = ""
+    declared: Declared, cases: Iterable[Trial], claimed: frozenset[Case], check: str = ""
 ) -> Iterator[Trial | Lacking]:
     """The cases that there is a kernel for, and how many there is none for. Of those a claimed one is run, and fails;
     and one whose predicate raises, which is its verdict."""
@@ -327,7 +323,7 @@ def with_kernel(
         try:
             declared.kernel(trial.problem.geometry, v.dtype, v.layout)
         except Unsupported as refusal:
-            if not claimed or key_of(declared.operator, trial.problem, v, check) not in claimed:
+            if not claimed or Case.of(declared.operator, trial.problem.geometry, v, check=check) not in claimed:
                 refused[str(refusal), refusal.undeclared] += 1
                 continue
         except ImplementationError:
@@ -337,12 +333,8 @@ def with_kernel(
         yield Lacking(reason, count, undeclared=undeclared)
 
 
-def keys(operator: str, rows: Iterable[Row], check: str = "") -> list[Key]:
+def keys(operator: str, rows: Iterable[Row], check: str = "") -> list[Case]:
     """What claims call the variants of rows."""
-    return [key_of(operator, problem, variant, check) for problem, variants in rows for variant in variants]
-
-
-def key_of(operator: str, problem: Problem, variant: Variant, check: str = "") -> Key:
-    """What claims call a case; two names of one problem are two cases."""
-    v = variant
-    return Key(operator, problem.geometry.descriptor, v.dtype, v.layout, v.distribution, check, v.storage)
+    return [
+        Case.of(operator, problem.geometry, variant, check=check) for problem, variants in rows for variant in variants
+    ]

@@ -15,7 +15,7 @@ from conformance.implementations.implementation import BEHAVIOUR as BEHAVIOUR
 from conformance.implementations.registry import discover
 from conformance.layouts import LAYOUTS, NAMES, layouts_of, rank_of
 from conformance.problems import Problem, Variant, at_level
-from conformance.problems.regressions import CaseSpec
+from conformance.problems.case import Case
 from conformance.problems.table import EVERY, applies
 from conformance.resources import CHECKOUT
 
@@ -41,8 +41,8 @@ class Selection:
     method: str
     storages: tuple[str, ...] = ()
     """Texts of `conformance.storage`; none stands for every storage that the tables have."""
-    regressions: tuple[tuple[CaseSpec, ...], ...] = ()
-    """Lines of regression tables."""
+    regressions: tuple[tuple[Case, ...], ...] = ()
+    """Lines of files of cases."""
     variants: bool = False
     """Whether every variant of the implementations runs as well."""
     devices: tuple[str, ...] = tuple(DEVICES)

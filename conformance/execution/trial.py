@@ -10,16 +10,16 @@ from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
 
 from conformance.execution.invocation import Invocation
 from conformance.failure import Failure, Undeclared
 from conformance.implementations.devices import Unavailable, missing
 from conformance.implementations.implementation import Implementation, Kernel, Waiver
 from conformance.inputs import Recipe
-from conformance.layouts import layouts_of
-from conformance.operators import Operator, takes
+from conformance.operators import OPERATORS, Operator, takes
 from conformance.problems import Problem, Variant
+from conformance.problems.case import Case
+from conformance.problems.table import Origin, unlisted
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,6 +41,20 @@ class Trial:
     """Whether it is looked for what explains wrong results, which takes longer than to find them."""
     place: int = 0
     """In the ranking of its operator; what stands in none comes behind it."""
+
+    @classmethod
+    def of(
+        cls, implementation: Implementation, case: Case, origin: Origin, method: str = "auto",
+        program: tuple[str, ...] = (),
+    ) -> Trial:  # fmt: skip
+        """Return the trial of a case that stands in no table, of a kernel."""
+        problem, operator = unlisted(case.geometry, origin, "standard", case.variant), OPERATORS[case.operator]
+        return cls(implementation, operator, problem, case.variant, case.seed, method, program)
+
+    @property
+    def case(self) -> Case:
+        """Its identity, whatever the kernel."""
+        return Case.of(self.operator.name, self.problem.geometry, self.variant, self.seed)
 
     @property
     def recipe(self) -> Recipe:
@@ -76,37 +90,21 @@ class Trial:
     @property
     def command(self) -> str:
         """One line that reproduces the case, whatever table it came from."""
+        return self.repeats()
+
+    def repeats(self, check: str = "") -> str:
+        """Return one line that verifies it again, or makes a behaviour check on it: with the implementation's name
+        where a file defines several, and the operator's where it has several that take the problem."""
         words = [*self.program[2 if self.program[:1] == ("conformance",) else 1 :]]
         longest = [words.pop()] if words and words[-1].startswith("--timeout=") else []
         file = words[0].removeprefix("--impl=") if words and words[0] != "--impl" else ""
-        possible = {one.operator for one in self.implementation.kernels if takes(one.operator, self.problem.geometry)}
-        arguments = self.arguments(self.method, named=bool(file) and "--impl" in words, operator=len(possible) != 1)
+        named = ["--impl", self.implementation.name] if file and "--impl" in words else []
         file = f"./{file}" if file.startswith("-") else file  # which is no option
-        return shlex.join(["conformance", "check", file or self.implementation.name, *longest, *arguments])
-
-    def arguments(self, method: str, *, named: bool, operator: bool) -> list[str]:
-        """Of `conformance check` behind the kernel, without what is its default: with the implementation's name where a
-        file defines several, and the operator's where it has several that take the problem."""
-        v, plainest = self.variant, layouts_of(self.problem.geometry.rank)[0]
-        words = [self.problem.geometry.descriptor]
-        words += ["--impl", self.implementation.name] if named else []
-        words += ["--operator", self.operator.name] if operator else []
-        words += ["--method", method] if method != "auto" else []
-        words += ["--dtype", v.dtype] if v.dtype != "fp32" else []
-        words += ["--layout", v.layout] if v.layout != plainest else []
-        words += ["--distribution", v.distribution] if v.distribution != "fixed" else []
-        words += ["--storage", v.storage] if v.storage else []
-        return words + (["--seed", str(self.seed)] if self.seed else [])
-
-    @property
-    def selection(self) -> str:
-        """One line that runs the case with its behaviour checks."""
-        v = self.variant
-        words = [*self.program, "--operator", self.operator.name]
-        words += ["--problem", self.problem.geometry.descriptor]
-        words += ["--method", self.method] if self.method != "auto" else []
-        words += ["--dtype", v.dtype, "--layout", v.layout, "--distribution", v.distribution]
-        return shlex.join([*words, "--seed", str(self.seed)])
+        possible = {one.operator for one in self.implementation.kernels if takes(one.operator, self.problem.geometry)}
+        problem, *options = replace(self.case, check=check).words(operator=len(possible) != 1)
+        method = ["--method", self.method] if self.method != "auto" else []
+        kernel = file or self.implementation.name
+        return shlex.join(["conformance", "check", kernel, *longest, problem, *named, *options, *method])
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,20 +136,6 @@ def absence_reason(implementation: Implementation) -> str | None:
     return None
 
 
-class Key(NamedTuple):
-    """What tells a case of an implementation from its others, at every level and seed."""
-
-    operator: str
-    problem: str
-    """Its descriptor in claims, which stays when a table names it anew; its name where two names of one descriptor are
-    two cases; of a training, the network."""
-    dtype: str
-    layout: str
-    distribution: str
-    check: str = ""
-    storage: str = ""
-
-
 @dataclass(frozen=True, slots=True)
 class Claim:
     """What one implementation has verified, as a file beside it says."""
@@ -164,7 +148,8 @@ class Claim:
     packages: tuple[str, ...]
     problems: Mapping[str, str]
     """Name -> descriptor."""
-    cases: frozenset[Key]
+    cases: frozenset[Case]
+    """Of seed 0: a claim is of every seed."""
 
     @property
     def can_run(self) -> bool:
@@ -182,10 +167,10 @@ class Claim:
         return f"claimed in {self.place}, but {status}: {reason}; support it again, or {anew}"
 
 
-def compared(absence: Absence, claims: Iterable[Claim], selected: Sequence[Key]) -> Iterator[Absence]:
+def compared(absence: Absence, claims: Iterable[Claim], selected: Sequence[Case]) -> Iterator[Absence]:
     """Absent cases as they are reported: those that are claimed failed, unless what they need is not here."""
     held = [claim for claim in claims if absence.status == "unsupported" or claim.can_run]
-    keys = frozenset[Key]().union(*(claim.cases for claim in held))
+    keys = frozenset[Case]().union(*(claim.cases for claim in held))
     count = min(absence.cases, sum(key in keys for key in selected))
     if count:
         reason = held[0].lost(absence.status, absence.reason)

@@ -23,7 +23,7 @@ from conformance.inputs import DISTRIBUTIONS
 from conformance.interrupts import write_summary_in_peace
 from conformance.operators import OPERATORS
 from conformance.problems import LAYOUTS, PROBLEMS
-from conformance.problems.regressions import TableError, read, rows
+from conformance.problems.case import CaseError, read, sequence
 from conformance.resources import IMPLS
 
 
@@ -44,13 +44,13 @@ def _run(arguments: argparse.Namespace) -> int:
     try:
         seed = seed_number(arguments.seed)
         if arguments.replay is not None:
-            rows(arguments.replay)
+            sequence(arguments.replay)
         if not (0 < arguments.minutes <= 1e5 and 0.1 <= arguments.timeout <= 1e6):
             raise SelectionError("--minutes, --timeout: must be numbers, above 0 and at least 0.1")
         require_known("--operator", arguments.operator or (), OPERATORS)
         with Workers(Limits(arguments.timeout, share(1)), ahead=True) as workers:
             return _searched(arguments, seed, workers)
-    except (SelectionError, TableError) as error:
+    except (SelectionError, CaseError) as error:
         print(f"error: {error}", file=sys.stderr)
     except OSError as error:
         print(f"error: {arguments.save}: {error.strerror}", file=sys.stderr)
@@ -120,7 +120,7 @@ def _chosen(arguments: argparse.Namespace, workers: Workers) -> tuple[Plan, Impl
 
 
 def _learn(file: Path, search: Search) -> None:
-    """What the table of an earlier search holds is known, and not found anew. Raises TableError for another file."""
+    """What the table of an earlier search holds is known, and not found anew. Raises CaseError for another file."""
     if file.exists():
         for found in read(file):
             search.known(found)
@@ -130,7 +130,7 @@ def _learn(file: Path, search: Search) -> None:
 
 def _replayed(search: Search, text: str) -> int:
     """The verdict on the last call of a row, after the others."""
-    for row in rows(text):
+    for row in sequence(text):
         verdict = search.verify(row)
         print(f"{verdict.status}: {row}")
     if verdict.reason:
@@ -143,11 +143,10 @@ def _replayed(search: Search, text: str) -> int:
 def described(finding: ShrunkFailure, number: int, again: str) -> Iterator[str]:
     """A finding as it is shown: what fails, the smallest problem, one line that reproduces it."""
     row = finding.rows[-1]
-    variant = " ".join(str(row).split(" | ")[2:])
     yield f"{number}. {finding.kind}"
     yield f"found after {finding.drawn} cases, {finding.seconds:.1f} s of round on: {finding.original}"
     calls = f" after {len(finding.rows) - 1} other calls" * (len(finding.rows) > 1)
-    yield f"smallest: {row.geometry.descriptor} ({variant}){calls}"
+    yield f"smallest: {row}{calls}"
     yield f"{finding.verdict.status.upper()}: {finding.verdict.explanation}"
     if not finding.reproduced:
         yield "does not fail again, neither alone nor after the same calls: not deterministic, or out of memory or time"

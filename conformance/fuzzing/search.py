@@ -25,10 +25,10 @@ from conformance.implementations.implementation import Implementation, Implement
 from conformance.layouts import layouts_of, rank_of
 from conformance.operators import OPERATORS, GeometryError, takes
 from conformance.operators.spatial import RANKS
-from conformance.problems import PROBLEMS, Problem, Variant
+from conformance.problems import PROBLEMS, Variant
+from conformance.problems.case import Case
 from conformance.problems.drawn import ALIKE, THIN, CostLimit, distribution, drawn, near, storage
 from conformance.problems.parameters import SIMPLEST, Coverage, cost, features, geometry, parameters
-from conformance.problems.regressions import CaseSpec
 from conformance.problems.storage_cases import EXACT
 from conformance.problems.table import applies
 from conformance.storage import repeats
@@ -84,7 +84,7 @@ class ShrunkFailure:
 
     kind: Kind
     rows: Rows
-    original: CaseSpec
+    original: Case
     verdict: Verdict
     command: str
     drawn: int
@@ -95,12 +95,12 @@ class ShrunkFailure:
     values: dict[str, set[Any]] = field(default_factory=dict)
     """Of what is not at its simplest in the last case: the values that failures had which were shrunk to this one."""
 
-    def covers(self, found: Kind, row: CaseSpec) -> bool:
+    def covers(self, found: Kind, row: Case) -> bool:
         """Whether a failure is this one, as far as its parameters tell."""
         given = _described(row)
         return self.kind.same(found) and all(given[name] in known for name, known in self.values.items())
 
-    def learn(self, row: CaseSpec) -> None:
+    def learn(self, row: Case) -> None:
         """Another failure was shrunk to this one."""
         simplest, given = _simplest(row), _described(row)
         for name, value in _described(self.rows[-1]).items():
@@ -108,11 +108,11 @@ class ShrunkFailure:
                 self.values.setdefault(name, {value}).add(given[name])
 
 
-def _described(row: CaseSpec) -> dict[str, Any]:
+def _described(row: Case) -> dict[str, Any]:
     return {**parameters(row.geometry), **{one.name: getattr(row.variant, one.name) for one in fields(row.variant)}}
 
 
-def _simplest(row: CaseSpec) -> dict[str, Any]:
+def _simplest(row: Case) -> dict[str, Any]:
     first = OPERATORS[row.operator].dtypes[0], layouts_of(row.geometry.rank)[0]
     variant = Variant(*first, OPERATOR_FIRST[row.operator])
     return SIMPLEST[row.geometry.family, row.geometry.rank] | {
@@ -126,13 +126,13 @@ OPERATOR_FIRST = {
 }
 
 
-def _place(row: CaseSpec) -> str:
+def _place(row: Case) -> str:
     """What is covered together: cases of an operator with the same parameters."""
     rank: int = row.geometry.rank
     return row.operator if rank == 2 else f"{row.operator} {rank}-D"
 
 
-def _shapes(row: CaseSpec) -> list[Any]:
+def _shapes(row: Case) -> list[Any]:
     operator = OPERATORS[row.operator]
     return [tensor.shape for tensor in operator.inputs(row.geometry).values()]
 
@@ -197,7 +197,7 @@ class Search:
 
     def run(self, number: int, deadline: float) -> Iterator[ShrunkFailure]:
         """A round: what it finds that was not known. It ends early at the deadline, a time of `time.monotonic`."""
-        began, history = time.monotonic(), list[CaseSpec]()
+        began, history = time.monotonic(), list[Case]()
         self.restart()
         for row in self.drawn(number):
             if time.monotonic() > deadline:
@@ -226,10 +226,10 @@ class Search:
                 known.learn(row)
             known.cases += 1
 
-    def drawn(self, number: int) -> Iterator[CaseSpec]:
+    def drawn(self, number: int) -> Iterator[Case]:
         """The cases of a round; the same whenever they are drawn."""
         dice, coverage = random.Random(f"{self.seed} {number}"), defaultdict[str, Coverage](Coverage)
-        before: dict[str, CaseSpec] = {}
+        before: dict[str, Case] = {}
         for _ in range(ROUND):
             operator = dice.choice(self.operators)
             again = before.get(operator) if dice.randrange(REPEATED) == 0 else None
@@ -243,7 +243,7 @@ class Search:
                 before[operator] = draws[place]
                 yield draws[place]
 
-    def _draw(self, operator: str, dice: random.Random, again: CaseSpec | None) -> CaseSpec | None:
+    def _draw(self, operator: str, dice: random.Random, again: Case | None) -> Case | None:
         """A case that a kernel is declared for; None after many that none is for."""
         family = OPERATORS[operator].family
         budget = RARE if again is not None or dice.randrange(8) == 0 else COMMON
@@ -259,23 +259,23 @@ class Search:
                 text = storage(operator, made, layout, dice.choice, pages=self._pages)
                 name = EXACT.get(family, "integer") if repeats(text) else variant.distribution
                 variant = replace(variant, distribution=name, storage=text)
-            row = CaseSpec(operator, made, variant, dice.choice((0, 0, 1, 2, 3)))
+            row = Case.of(operator, made, variant, dice.choice((0, 0, 1, 2, 3)))
             if self._takes(row):
                 return row
         return None
 
-    def _needs(self, known: ShrunkFailure, found: Kind, row: CaseSpec) -> bool:
+    def _needs(self, known: ShrunkFailure, found: Kind, row: Case) -> bool:
         """Whether a failure of the kind of a known one goes away where what that one needs is at its simplest."""
         if known.kind[::2] != found[::2]:
             return False
         changed = _described(row) | {name: _simplest(row)[name] for name in known.values}
         variant = Variant(**{one.name: changed.pop(one.name) for one in fields(Variant)})
         with suppress(GeometryError):
-            without = CaseSpec(row.operator, geometry(row.geometry.family, changed), variant, row.seed)
+            without = Case.of(row.operator, geometry(row.geometry.family, changed), variant, row.seed)
             return not self._takes(without) or self.verify(without).status not in ("fail", "error")
         return True
 
-    def _takes(self, row: CaseSpec) -> bool:
+    def _takes(self, row: Case) -> bool:
         v = row.variant
         try:
             kernel = self.implementation.find(row.operator, row.geometry, v.dtype, v.layout)
@@ -285,17 +285,16 @@ class Search:
             return False
         return applies(v.distribution, v.dtype, v.storage) and not kernel.contract.exempts(v.distribution, v.dtype)
 
-    def trial(self, row: CaseSpec) -> Trial:
+    def trial(self, row: Case) -> Trial:
         """The case that a run makes of a row."""
-        problem = Problem(row.name, row.geometry, "standard", (row.variant,))
-        return Trial(self.implementation, OPERATORS[row.operator], problem, row.variant, row.seed, program=self.program)
+        return Trial.of(self.implementation, row, "drawn", program=self.program)
 
-    def verify(self, row: CaseSpec) -> Verdict:
+    def verify(self, row: Case) -> Verdict:
         """The verdict on a case; a waiver that none of its failures needs is no failure of a case drawn by chance."""
         trial = self.trial(row)
         return conclude(partial(attempt, trial), lambda _: trial.waiver((row.variant.distribution,)))
 
-    def _shrunk(self, found: Kind, verdict: Verdict, history: list[CaseSpec], began: float) -> ShrunkFailure:
+    def _shrunk(self, found: Kind, verdict: Verdict, history: list[Case], began: float) -> ShrunkFailure:
         """The smallest failure of the same kind: of the case alone, else of the cases before it in the process too."""
         drawn, seconds = self.cases, time.monotonic() - began
         original = history[-1]

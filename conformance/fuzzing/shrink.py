@@ -13,12 +13,12 @@ from itertools import combinations
 
 from conformance.layouts import layouts_of
 from conformance.operators import FAMILIES, OPERATORS, GeometryError
+from conformance.problems.case import Case
 from conformance.problems.parameters import SIMPLEST, Parameters, geometry, parameters
-from conformance.problems.regressions import CaseSpec
 from conformance.problems.table import applies
 from conformance.storage import parse, written
 
-Rows = tuple[CaseSpec, ...]
+Rows = tuple[Case, ...]
 """Calls in one process; the last one fails."""
 
 
@@ -63,33 +63,39 @@ def _together(rows: Rows) -> Iterator[Rows]:
         return
     for change in _lower(rows[-1], (1,)):
         with suppress(GeometryError):
-            yield tuple(replace(r, geometry=geometry(families[0], parameters(r.geometry) | change)) for r in rows)
+            yield tuple(_with(row, change) for row in rows)
 
 
-def simpler(row: CaseSpec) -> Iterator[CaseSpec]:
+def _with(row: Case, change: Parameters) -> Case:
+    """Return the case with other parameters. Raises GeometryError."""
+    made = geometry(row.geometry.family, parameters(row.geometry) | change)
+    return replace(row, problem=made.descriptor)
+
+
+def simpler(row: Case) -> Iterator[Case]:
     """Cases that are simpler in one or two things, those that save most first."""
     known, variant = FAMILIES[row.geometry.family], row.variant
     dtypes = OPERATORS[row.operator].dtypes
     for dtype in dtypes[: dtypes.index(variant.dtype)]:
         if applies(variant.distribution, dtype, variant.storage):
-            yield replace(row, variant=replace(variant, dtype=dtype))
+            yield replace(row, dtype=dtype)
     plain = layouts_of(row.geometry.rank)
     for layout in plain[: plain.index(variant.layout)] if variant.layout in plain else plain:
-        yield replace(row, variant=replace(variant, layout=layout))
+        yield replace(row, layout=layout)
     for name in known.distributions[: known.distributions.index(variant.distribution)]:
         if applies(name, variant.dtype, variant.storage):
-            yield replace(row, variant=replace(variant, distribution=name))
+            yield replace(row, distribution=name)
     if kinds := parse(variant.storage):
         for fewer in ({}, *({name: kind} for name, kind in kinds.items())):
-            yield replace(row, variant=replace(variant, storage=written(fewer)))
+            yield replace(row, storage=written(fewer))
     if row.seed:
         yield replace(row, seed=0)
     for change in _lower(row, (1, 2)):
         with suppress(GeometryError):
-            yield replace(row, geometry=geometry(row.geometry.family, parameters(row.geometry) | change))
+            yield _with(row, change)
 
 
-def _lower(row: CaseSpec, counts: tuple[int, ...]) -> Iterator[Parameters]:
+def _lower(row: Case, counts: tuple[int, ...]) -> Iterator[Parameters]:
     """So many parameters at once: at their simplest values, half way to these, and closer by a step. One alone by steps
     of 2, 4, 8, ... as well, so that a remainder is kept."""
     now, goal = parameters(row.geometry), SIMPLEST[row.geometry.family, row.geometry.rank]

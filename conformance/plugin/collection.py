@@ -118,12 +118,12 @@ class Collection:
             ]
         items[:] = [item for item in kept if not run.is_recorded(self._key(item))] if run.recorded else kept
 
-    def _key(self, item: pytest.Item) -> Key:
-        """That of the record that a test will have; empty for tests that are not the suite's."""
+    def _key(self, item: pytest.Item) -> Key | None:
+        """That of the record that a test will have; None for tests that are not the suite's."""
         if isinstance(item, Broken):
             return key_of(item.record)
         task = task_of(item)
-        return () if task is None else task.key
+        return None if task is None else task.key
 
     def finish(self, items: list[pytest.Item]) -> None:
         """Whether tests that are left verify; of a vendor's own, some can be selected that have nothing to do with the

@@ -22,7 +22,7 @@ from conformance.operators.spatial import IMAGE, WINDOW, spans
 from conformance.problems import PROBLEMS
 from conformance.problems.parameters import SIMPLEST, Coverage, Parameters, cost, features, geometry, parameters
 from conformance.problems.storage_cases import suits
-from conformance.problems.table import DRAWN, Problem, Variant, applies, usual
+from conformance.problems.table import Problem, Variant, applies, unlisted, usual
 from conformance.storage import KINDS, PAGES, placement, written
 
 T = TypeVar("T")
@@ -351,4 +351,4 @@ def _candidates(operator: str, seed: str, rank: int, count: int) -> Iterator[tup
         formats = dice.sample(every := [*product(ordinary(OPERATORS[operator].dtypes), layouts_of(rank))], len(every))
         offered = (Variant(d, layout, distribution(family, d, dice.choice)) for d, layout in formats)
         variants = tuple(variant for variant in offered if variant.suits(operator, best))
-        yield Problem(DRAWN + best.descriptor.replace(" ", "_"), best, "standard", variants), variants
+        yield unlisted(best, "drawn", "standard", *variants), variants

@@ -203,7 +203,8 @@ def _row(section: Section, family: str, text: str) -> Problem:
     turn, rest = divmod(len(section.problems), section.one_in)
     others = section.in_turn[turn % len(section.in_turn)] if section.in_turn and not rest else ()
     spread = section.spread and (section.spread[0], in_rank(section.spread[1], geometry.rank))
-    return Problem(name, geometry, section.level, _variants(family, (*section.run, *others), geometry.rank), spread)
+    variants = _variants(family, (*section.run, *others), geometry.rank)
+    return Problem(name, geometry, section.level, variants, spread=spread)
 
 
 @cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 from conformance.dtypes import DECLARABLE, DTYPES, SUMS, WHOLE
 from conformance.layouts import grouped_of, has_groups, in_rank, layouts_of
@@ -14,19 +14,26 @@ from conformance.operators.spatial import RANKS, taps_of_padding
 from conformance.storage import fits, repeats
 from conformance.storage import parse as parse_storage
 
-DRAWN = "drawn."
-"""What the names of problems begin with that stand in no table, and were drawn."""
-DECIDING = DRAWN + "where."
-"""The same of those that were drawn to decide where a kernel fails, by what had failed."""
-ALONE = DRAWN + "alone."
-"""The same of those that a check of behaviour was wrong on, and a call alone."""
-OWN = "own."
-"""The same of the problem that a torch module is made for."""
+Origin = Literal["table", "drawn", "near", "where", "alone", "own"]
+"""Where a problem comes from: a table, or given by hand; drawn from the seed, or read from a file of failures; near a
+module's own shape; run to decide where a kernel fails; what a behaviour check was wrong on, in a new process; and what
+a torch module is made for."""
 LEVELS = ("smoke", "standard", "full", "huge")
 SPARSE, HUGE = "sparse", 1 << 29
 """The distribution of problems with as many elements in one operand, which are 2^31 bytes in fp32, and of no others."""
 DISTRIBUTIONS = (*dict.fromkeys(name for family in FAMILIES.values() for name in family.distributions), SPARSE)
 """Ways of drawing a problem's inputs; `conformance.inputs.distributions` has one function for each."""
+
+
+def unlisted(geometry: Any, origin: Origin, level: str, *variants: Variant) -> Problem:
+    """Return a problem that stands in no table, which has its descriptor in one word as its name."""
+    return Problem(geometry.descriptor.replace(" ", "_"), geometry, level, variants, origin)
+
+
+def is_huge(geometry: Any) -> bool:
+    """Whether inputs of a problem may be drawn sparse."""
+    sizes = geometry.x.size, geometry.y.size
+    return max(sizes) >= HUGE and geometry.family not in ("conv_bn", "conv_requantized")
 
 
 def determines(operator: str, geometry: Any, distribution: str) -> bool:
@@ -71,6 +78,7 @@ class Problem:
     """A `conformance.operators.Geometry`."""
     level: str
     variants: tuple[Variant, ...]
+    origin: Origin = "table"
     spread: tuple[str, str] | None = None
     """A dtype and a layout: cases in these are run in one that a kernel declares, which problems take in turn."""
 
@@ -144,11 +152,11 @@ def typed(text: str, level: str = "smoke") -> Problem:
     """The problem of a descriptor given by hand, in every variant; raises GeometryError."""
     geometry = parse(text)
     family = geometry.family
-    huge = max(geometry.x.size, geometry.y.size) >= HUGE and family not in ("conv_bn", "conv_requantized")
+    huge = is_huge(geometry)
     run = variants(family, f"all all {SPARSE}", rank=geometry.rank) if huge else EVERY[family, geometry.rank]
     existing = tuple(v for v in run if any(one.defined(geometry, v.dtype) for one in FAMILIES[family].operators))
     # the selection adds storages to a problem with all of `EVERY`
-    return Problem(geometry.descriptor.replace(" ", "_"), geometry, level, run if existing == run else existing)
+    return unlisted(geometry, "table", level, *(run if existing == run else existing))
 
 
 def usual(problems: Iterable[Problem], dtypes: Iterable[str] = DTYPES) -> list[Problem]:

@@ -10,16 +10,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from conformance.checks import CHECKS
-from conformance.execution.trial import Claim, Key
+from conformance.execution.trial import Claim
 from conformance.implementations.source_files import source_hash
 from conformance.problems import PROBLEMS
-from conformance.problems.table import DRAWN
+from conformance.problems.case import Case
 from conformance.results.claims_file import (
     ClaimsError,
     ImplementationClaims,
     beside,
+    claimed_as,
     imported,
-    key,
     read,
     section,
     text,
@@ -40,15 +40,15 @@ class Compared:
     def __init__(self, claims: Mapping[str, Claim]) -> None:
         self.claims = claims
         self._run: Counter[str] = Counter()
-        self._verified: defaultdict[str, set[Key]] = defaultdict(set)
-        self._unclaimed: defaultdict[str, set[Key]] = defaultdict(set)
+        self._verified: defaultdict[str, set[Case]] = defaultdict(set)
+        self._unclaimed: defaultdict[str, set[Case]] = defaultdict(set)
 
     def add(self, record: Record) -> None:
         """Count one record."""
         name = record.implementation
         if name not in self.claims:
             return
-        found = key(record)
+        found = claimed_as(record)
         claimed = found in self.claims[name].cases
         if claimed or (isinstance(record, AbsenceRecord) and record.status == "fail"):
             self._run[name] += record.cases
@@ -66,16 +66,16 @@ class Compared:
                 add = f"add them with `conformance claims write {claim.source} RECORDS`"
                 found.append(f"{name}: {len(unclaimed):,} verified but not claimed: {_counted(unclaimed)}; {add}")
             # a descriptor that was typed was in no table, nor was one that was drawn
-            elsewhere = ((n, d) for n, d in claim.problems.items() if not n.startswith(DRAWN))
-            left = (n for n, d in elsewhere if (d or n) not in TABLES and n != d.replace(" ", "_"))
+            named = ((n, d) for n, d in claim.problems.items() if not n.endswith(d.replace(" ", "_") or "?"))
+            left = (n for n, d in named if (d or n) not in TABLES)
             if (run or unclaimed) and (names := ", ".join(left)):
                 found.append(f"{name}: problems that are claimed and in no table any more: {names}")
         return [line for long in found for line in textwrap.wrap(long, width, subsequent_indent="  ")]
 
 
-def _counted(keys: Iterable[Key]) -> str:
+def _counted(cases: Iterable[Case]) -> str:
     """`conv_forward bf16 (35), conv_forward fp32 (2)`."""
-    counts = Counter(f"{key.operator} {key.dtype}" for key in keys)
+    counts = Counter(f"{case.operator} {case.dtype}" for case in cases)
     return ", ".join(f"{name} ({count:,})" for name, count in sorted(counts.items()))
 
 
@@ -113,7 +113,7 @@ def _run(arguments: argparse.Namespace) -> int:
         return 4
     for name, new in found.items():
         old = before.get(name)
-        had = old.keys if old else frozenset[Key]()
+        had = old.keys if old else frozenset[Case]()
         print(f"{name}: {len(new.keys):,} cases claimed in {beside(source)}")
         for words, keys in (("added", new.keys - had), ("no longer claimed", had - new.keys)):
             if keys:

@@ -9,7 +9,6 @@ from functools import lru_cache
 from conformance.diagnosis.diagnose import AFFORDABLE
 from conformance.failure import Kind
 from conformance.operators import OPERATORS, GeometryError, parse, takes
-from conformance.problems.table import DECIDING
 from conformance.results.schema import Record
 from conformance.storage import KINDS, StorageError
 from conformance.storage import parse as parse_storage
@@ -52,7 +51,7 @@ def is_not_run(record: Record) -> bool:
 
 def is_deciding(record: Record) -> bool:
     """Whether it is of a problem that was run to find out where a kernel fails."""
-    return record.problem.startswith(DECIDING)
+    return record.origin == "where"
 
 
 def has_no_kernel(record: Record) -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from conformance.problems.table import OWN
+from conformance.operators import parse
 from conformance.reporting.failures import has, is_not_run
 from conformance.reporting.groups import Group
 from conformance.reporting.table import Table
@@ -21,7 +21,7 @@ ANSWERS = {"pass": "yes", "fail": "no", "error": "no", "waived": "no"}
 def is_own(record: Record) -> bool:
     """Whether a case is the problem that a module is made for, or why there is none."""
     unknown = record.undeclared is not None and record.undeclared.kind == "shape"
-    return unknown or (record.problem.startswith(OWN) and not record.check)
+    return unknown or (record.origin == "own" and not record.check)
 
 
 def row(
@@ -50,8 +50,9 @@ def _at_its_own(record: Record) -> str:
     answer = ANSWERS[record.status] if verified else "not verified"
     answer += ", after a change of its weights" if has(record, "state") else ""
     why = "" if verified else f": {record.headline}"
-    batch = record.problem.removeprefix(OWN).partition(".")[0]
-    smaller = "" if f"n{batch}" in record.descriptor.split() else f", of a batch of {batch}"
+    smaller = ""
+    if record.problem != record.descriptor.replace(" ", "_"):
+        smaller = f", of a batch of {parse(record.problem.replace('_', ' ')).n}"
     return f"{answer} ({record.descriptor}, {record.dtype}{smaller}){why}"
 
 

@@ -17,7 +17,7 @@ from conformance.execution.check import check
 from conformance.execution.implementation_names import base_of, load_named, vary
 from conformance.execution.process import Limits
 from conformance.execution.selection import SelectionError, seed_number, split
-from conformance.execution.trial import Claim, Key
+from conformance.execution.trial import Claim
 from conformance.execution.workers import Workers, share
 from conformance.exit_codes import ExitCode
 from conformance.implementations.registry import Registry, discover, unusable
@@ -142,14 +142,14 @@ def defects(runs: Sequence[Run], placed: Sequence[Placed]) -> Iterator[str]:
         if record.source and sources.setdefault(record.implementation, record.source) != record.source:
             yield f"{place}: {shown(record.implementation)} has another source than in the lines above it"
         if isinstance(record, Attempt):
-            case = (*_case(record), str(record.seed))
+            case = _case(record)
             if first.setdefault(case, place) != place:
                 yield f"{place}: {_name(record)} has a verdict already ({first[case]}); give the records of one run"
             yield from (f"{place}: {_name(record)}: {defect}" for defect in _defects(record))
 
 
 def _case(record: Attempt) -> tuple[str, ...]:
-    return record.implementation, *(getattr(record, field) for field in Key._fields)
+    return record.implementation, str(record.case)
 
 
 def _name(record: Attempt) -> str:

@@ -46,7 +46,7 @@ def behaviour_record(trial: Trial, verdict: Verdict, check: str) -> CheckRecord:
     """The record of a behaviour check: the same, with the check's name and what it measured."""
     fields = _attempt(trial, verdict)
     facts = verdict.facts or Facts()
-    return CheckRecord(**fields | {"check": check, "facts": facts, "command": f"{trial.selection} -k {check}"})
+    return CheckRecord(**fields | {"check": check, "facts": facts, "command": trial.repeats(check)})
 
 
 def absence_record(absence: Absence, check: str = "") -> AbsenceRecord:
@@ -102,6 +102,7 @@ def _attempt(trial: Trial, verdict: Verdict) -> dict[str, Any]:
         "source": here.source,
         "contract": verdict.contract.as_record() if verdict.contract else None,
         "problem": trial.problem.name,
+        "origin": trial.problem.origin,
         "descriptor": geometry.descriptor,
         "dtype": dtype,
         "layout": trial.variant.layout,

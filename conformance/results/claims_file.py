@@ -11,6 +11,7 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from typing import Annotated, Literal
@@ -19,10 +20,11 @@ import msgspec
 from msgspec import Meta, Struct
 
 from conformance import __version__
-from conformance.execution.trial import Claim, Key
+from conformance.execution.trial import Claim
 from conformance.failure import Failure
 from conformance.implementations.devices import DEVICES
 from conformance.operators import OPERATORS
+from conformance.problems.case import Case
 from conformance.results.reading import RecordError, strict_json
 from conformance.results.schema import Attempt, Count, Record, Text
 
@@ -65,9 +67,9 @@ class ImplementationClaims(Struct, frozen=True, kw_only=True):
                 raise ValueError(f"problem {name!r} has no descriptor in `problems`")
 
     @property
-    def keys(self) -> frozenset[Key]:
+    def keys(self) -> frozenset[Case]:
         return frozenset(
-            _key(operator, self.problems[name] or name, *variant.split())
+            _case(operator, self.problems[name] or name, *variant.split())
             for operator, groups in self.cases.items()
             for group in groups
             for variant in group.variants
@@ -123,22 +125,21 @@ def load(paths: Iterable[Path]) -> dict[str, Claim]:
     return found
 
 
-def key(record: Record) -> Key:
-    problem = record.descriptor or record.problem
-    case = (record.operator, problem, record.dtype, record.layout, record.distribution)
-    return Key(*case, record.check, record.storage)
+def claimed_as(record: Record) -> Case:
+    """Return the case of a record as claims have it, which are of every seed."""
+    return replace(record.case, seed=0)
 
 
-def _key(operator: str, problem: str, dtype: str, layout: str, distribution: str, other: str = "") -> Key:
-    """Of a variant as it is written; `other` is a storage or the name of a check."""
-    is_storage = ":" in other
-    return Key(operator, problem, dtype, layout, distribution, "" if is_storage else other, other if is_storage else "")
+def _case(operator: str, problem: str, dtype: str, layout: str, distribution: str, other: str = "") -> Case:
+    """Return the case of a variant as it is written; `other` is a storage or the name of a check."""
+    storage, check = (other, "") if ":" in other else ("", other)
+    return Case(operator, problem, dtype, layout, distribution, storage, check=check)
 
 
 def enforced(record: Record, claims: Mapping[str, Claim]) -> Record:
     """The record; a failure where it is unsupported and claimed."""
     claim = claims.get(record.implementation)
-    if claim is None or record.status != "unsupported" or key(record) not in claim.cases:
+    if claim is None or record.status != "unsupported" or claimed_as(record) not in claim.cases:
         return record
     lost = claim.lost(record.status, record.reason)
     return msgspec.structs.replace(record, status="fail", reason=lost, failure=Failure(kind="claim"), undeclared=None)

@@ -15,6 +15,8 @@ from typing import Annotated, Literal, get_args
 from msgspec import Meta, Struct, field
 
 from conformance.failure import Failure, Undeclared, in_brief
+from conformance.problems.case import Case
+from conformance.problems.table import Origin
 
 SCHEMA: Literal[3] = 3
 
@@ -182,6 +184,7 @@ class Record(Struct, tag_field="kind", frozen=True, kw_only=True, omit_defaults=
     run_level    what the run was asked for
     in_process   whether kernels ran in the judge's process, which they could change
     command      one line that reproduces the verdict
+    origin       where the problem comes from, see `conformance.problems.table.Origin`
     storage      how operands lie in memory; empty where all are contiguous
     check        of a behaviour check, its name
     terms        contraction length, by output
@@ -207,6 +210,7 @@ class Record(Struct, tag_field="kind", frozen=True, kw_only=True, omit_defaults=
     command: str = ""
     source: str = ""
     problem: str = ""
+    origin: Origin = "table"
     descriptor: str = ""
     dtype: str = ""
     layout: str = ""
@@ -230,6 +234,14 @@ class Record(Struct, tag_field="kind", frozen=True, kw_only=True, omit_defaults=
     def __post_init__(self) -> None:
         if (self.status == "waived") != (self.waiver is not None):
             raise ValueError("a record has a waiver where its status is 'waived', and only there")
+
+    @property
+    def case(self) -> Case:
+        """Its identity."""
+        return Case(
+            self.operator, self.descriptor or self.problem, self.dtype, self.layout, self.distribution, self.storage,
+            self.seed or 0, self.check,
+        )  # fmt: skip
 
     @property
     def headline(self) -> str:

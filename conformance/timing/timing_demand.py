@@ -6,11 +6,12 @@ from collections.abc import Iterable, Iterator
 
 from conformance.execution.required import Demand, Keys
 from conformance.execution.selection import Selection
-from conformance.execution.trial import Key, Trial
+from conformance.execution.trial import Trial
 from conformance.implementations.implementation import Implementation, Unsupported
 from conformance.layouts import layouts_of
 from conformance.operators import takes
 from conformance.problems import Problem, Variant
+from conformance.problems.case import Case
 
 SIMULATED = ("simulator", "emulator")
 """What they take says nothing about the device that they stand for."""
@@ -57,7 +58,7 @@ class TimingDemand(Demand):
         """Those that the device is timed on; claims know none."""
         return len(self._on(device)), list
 
-    def cases(self, one: Implementation, claimed: frozenset[Key]) -> Iterator[Trial]:
+    def cases(self, one: Implementation, claimed: frozenset[Case]) -> Iterator[Trial]:
         """The same."""
         for place, problem in self._on(one.device):
             yield self.trial(one, problem, Variant("fp32", layouts_of(problem.geometry.rank)[0], "fixed"), place)

@@ -10,9 +10,9 @@ from importlib.util import find_spec
 
 from conformance.execution.required import Demand, Keys, Lacking
 from conformance.execution.selection import Selection
-from conformance.execution.trial import Key
 from conformance.implementations.implementation import Implementation, Unsupported
 from conformance.problems import PROBLEMS
+from conformance.problems.case import Case
 from conformance.training.tables import (
     DIRECTIONS,
     DISTRIBUTION,
@@ -37,6 +37,11 @@ class Training:
     seed: int
     program: tuple[str, ...] = ()
     """The first words of a command that runs the implementation again."""
+
+    @property
+    def case(self) -> Case:
+        """Its identity."""
+        return Case(OPERATOR, self.configuration.network, "fp32", self.layout, DISTRIBUTION, seed=self.seed)
 
     @property
     def id(self) -> str:
@@ -72,10 +77,10 @@ class TrainingDemand(Demand):
 
     def everything(self, device: str) -> tuple[int, Keys]:
         """One training, in any layout."""
-        key = partial(Key, OPERATOR, self._network, "fp32", distribution=DISTRIBUTION)
+        key = partial(Case, OPERATOR, self._network, "fp32", distribution=DISTRIBUTION)
         return 1, lambda: [key(layout=layout) for layout in self.asked.layouts]
 
-    def cases(self, one: Implementation, claimed: frozenset[Key]) -> Iterator[Training | Lacking]:
+    def cases(self, one: Implementation, claimed: frozenset[Case]) -> Iterator[Training | Lacking]:
         """The training, where packages allow one."""
         absent = [package for module, package in NEEDED.items() if find_spec(module) is None]
         if absent:  # whatever is claimed of the kernels

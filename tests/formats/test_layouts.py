@@ -189,7 +189,7 @@ def declaring(*layouts: str) -> Implementation:
 def test_each_layout_meets_grouped_depthwise_and_dense_problems(operator: str):
     found = set()
     for case in (case for case in cases_of(declaring(*GROUPED), operator=operator) if isinstance(case, Trial)):
-        if case.variant.layout in GROUPED and not case.problem.name.startswith("drawn."):
+        if case.variant.layout in GROUPED and case.problem.origin != "drawn":
             g, v = case.problem.geometry, case.variant
             kind = "dense" if g.groups == 1 else "depthwise" if g.groups == g.c else "grouped"
             found.add((v.layout, v.dtype, kind))

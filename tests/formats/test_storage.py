@@ -190,8 +190,8 @@ def test_record_claim_and_command_name_the_storage():
     case = replace(trial_of(cheaters.honest, "x:crop,w:page-end"), program=("pytest", "--impl", "acme"))
     record = build.record(case, Verdict("pass"))
     assert record.storage == "x:crop,w:page-end"
-    (key,) = claims_file.section([record], {}).keys
-    assert (key.storage, key.check, key) == (record.storage, "", claims_file.key(record))
+    (claimed,) = claims_file.section([record], {}).keys
+    assert (claimed.storage, claimed.check, claimed) == (record.storage, "", record.case)
 
 
 def test_option_selects_and_refuses(project: Project):

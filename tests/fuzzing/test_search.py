@@ -29,13 +29,13 @@ from conformance.execution.trial import Absence, Trial
 from conformance.execution.verify import verify
 from conformance.fuzzing import command
 from conformance.fuzzing.search import COMMON, Search
-from conformance.operators import FAMILIES, OPERATORS, parse, takes
+from conformance.operators import FAMILIES, OPERATORS, takes
 from conformance.operators.known_kernels import sizes
 from conformance.operators.spatial import RANKS
 from conformance.problems import LAYOUTS, PROBLEMS, Variant, at_level, typed
+from conformance.problems.case import Case, read, sequence
 from conformance.problems.drawn import THIN, candidates, drawn
 from conformance.problems.parameters import SIMPLEST, Coverage, cost, features, geometry, parameters
-from conformance.problems.regressions import CaseSpec, TableError, read, rows
 from conformance.storage import repeats
 from impls.numpy_direct.conv_requantized import conv_requantized
 from tests import kernels
@@ -146,7 +146,7 @@ def cases(plan: Plan, operator: str = "conv_forward") -> list[Trial]:
 
 
 def drawn_cases(plan: Plan, operator: str = "conv_forward") -> list[Trial]:
-    return [case for case in cases(plan, operator) if case.problem.name.startswith("drawn.")]
+    return [case for case in cases(plan, operator) if case.problem.origin == "drawn"]
 
 
 right = kernels.conv_forward
@@ -163,7 +163,7 @@ def test_a_kernel_that_knows_the_tables_fails_on_what_a_run_draws():
     ends = []
     for kernel in (right, dictionary):
         every = cases(standard(acme(kernel)))
-        of_tables = [case for case in every if not case.problem.name.startswith("drawn.")]
+        of_tables = [case for case in every if case.problem.origin != "drawn"]
         assert [verify(case).status for case in of_tables[::50]] == ["pass"] * len(of_tables[::50])
         ends.append([verify(case).status for case in every[len(of_tables) :]])
     assert ends[0] == ["pass"] * DRAWN_PROBLEMS
@@ -295,8 +295,8 @@ def test_kernels_of_8_bits_are_searched_in_what_they_declare(layout: str, smalle
     declared = one.implements("conv_requantized", dtypes=("int8", "fp8_e4m3"), layouts=(layout,))
     declared(padding_without_zero_point)
     search = searched(one, 1)
-    found = {str(finding.rows[-1]).replace("zx-1", "zx1") for finding in search.findings}
-    assert found == {f"conv_requantized | {smallest} | int8 {layout} scales | 0"}
+    found = {Case.parse(str(finding.rows[-1]).replace("zx-1", "zx1")) for finding in search.findings}
+    assert found == {Case("conv_requantized", smallest, "int8", layout, "scales")}
     assert {row.variant.dtype for row in search.drawn(0)} == {"int8", "fp8_e4m3"}
 
 
@@ -304,10 +304,7 @@ def test_what_no_kernel_can_do_is_not_drawn():
     """A batch without images has no statistics; a sum of one subnormal number many times is not exact."""
     one = Implementation("acme")
     one.implements("conv_bn_forward")(lambda x, w, gamma, beta, running_mean, running_var, **_: x)
-    none, two = (
-        CaseSpec("conv_bn_forward", parse(f"bn n{n} c1 h1 w1 k1 r1 s1"), Variant("fp32", "nchw", "fixed"), 0)
-        for n in (0, 2)
-    )
+    none, two = (Case("conv_bn_forward", f"bn n{n} c1 h1 w1 k1 r1 s1", "fp32", "nchw", "fixed") for n in (0, 2))
     search = Search(one, ("conv_bn_forward",), 0)
     assert [search._takes(row) for row in (none, two)] == [False, True]
     search = Search(acme(right), ("conv_forward",), 0)
@@ -315,38 +312,9 @@ def test_what_no_kernel_can_do_is_not_drawn():
     assert {row.variant.distribution for row in repeated} == {"integer"}
 
 
-def test_a_row_is_its_text():
-    first = "conv_forward | n1 c2 h5 w5 k2 r3 s3 | bf16 nhwc fixed | 7"
-    line = f"{first}; max_pool_forward | maxpool n1 c2 h5 w5 r3 s3 | fp32 nchw integer | 0"
-    assert "; ".join(map(str, rows(line))) == line
-
-
-BAD = {
-    "form": ("conv_forward n1", "must be: operator | descriptor"),
-    "operator": ("conv | n1 c1 h1 w1 k1 r1 s1 | fp32 nchw fixed | 0", "'conv' is no operator"),
-    "problem": ("conv_forward | n1 | fp32 nchw fixed | 0", "'n1': field 'c' is missing"),
-    "family": ("conv_forward | pool n1 c1 h1 w1 r1 s1 | fp32 nchw fixed | 0", "conv_forward does not take"),
-    "variant": ("conv_forward | n1 c1 h1 w1 k1 r1 s1 | fp32 nchw scaled | 0", "a distribution of conv"),
-    "wide": ("conv_forward | n1 c1 h1 w1 k1 r1 s1 | fp64 nchw wide | 0", "no such distribution in fp64"),
-    "storage": ("conv_forward | n1 c1 h1 w1 k1 r1 s1 | fp32 nchw fixed x:far | 0", "storage 'x:far': must be"),
-    "operand": ("conv_forward | n1 c1 h1 w1 k1 r1 s1 | fp32 nchw fixed dy:crop | 0", "no operand of the name"),
-    "seed": ("conv_forward | n1 c1 h1 w1 k1 r1 s1 | fp32 nchw fixed | x", "'x': the seed must be a whole number"),
-}
-
-
-@pytest.mark.parametrize(("line", "message"), BAD.values(), ids=BAD)
-def test_a_bad_table_is_refused_by_file_and_line(line: str, message: str, tmp_path: Path):
-    file = tmp_path / "table.txt"
-    file.write_text(f"# a comment\n{line}\n")
-    with pytest.raises(TableError) as error:
-        read(file)
-    assert message in str(error.value)
-    assert str(error.value).startswith(f"{file}, line 2: ")
-
-
 def test_a_run_takes_the_rows_of_a_table(project: Project):
     project.kernel(body="return y + (stride[0] == 3)")
-    project.write("found.txt", "# acme\nconv_forward | n1 c1 h1 w1 k1 r1 s1 u3x1 | fp32 nchw fixed | 5\n")
+    project.write("found.txt", "# acme\n'n1 c1 h1 w1 k1 r1 s1 u3x1' --operator conv_forward --seed 5\n")
     outcome = project.run("--problems=found.txt")
     assert (outcome.exit, outcome.statuses) == (1, {"pass": 1, "fail": 1})
     (failed,) = (record for record in outcome.records if record["status"] == "fail")
@@ -355,7 +323,7 @@ def test_a_run_takes_the_rows_of_a_table(project: Project):
     project.write("found.txt", "nonsense")
     outcome = project.run("--problems=found.txt")
     assert outcome.exit == 4
-    assert "found.txt, line 1: 'nonsense': must be: operator" in outcome.text
+    assert "found.txt, line 1: 'nonsense': must be: 'DESCRIPTOR' --operator" in outcome.text
 
 
 def test_the_calls_of_a_row_come_in_order():
@@ -365,8 +333,8 @@ def test_the_calls_of_a_row_come_in_order():
         calls.append(x.shape[2])
         return w[:, :, 0, 0] * x
 
-    line = "; ".join(f"conv_forward | n1 c1 h{h} w1 k1 r1 s1 | fp32 nchw fixed | 0" for h in (3, 1, 2))
-    plan = standard(acme(kernel), regressions=(rows(line),), level="smoke", problems=())
+    line = "; ".join(f"'n1 c1 h{h} w1 k1 r1 s1' --operator conv_forward" for h in (3, 1, 2))
+    plan = standard(acme(kernel), regressions=(sequence(line),), level="smoke", problems=())
     (case,) = cases(plan)
     assert verify(case).status == "pass"
     assert calls == [3, 1, 2]
@@ -391,11 +359,11 @@ def test_the_command_finds_and_saves_what_its_table_does_not_hold(tmp_path: Path
     assert code == 1, text
     assert "ended by SIGABRT" in text
     (line,) = (str(found[0]) for found in read(table))
-    assert line == "conv_forward | n1 c2 h1 w1 k2 r1 s1 u1x4 g2 | fp32 nchw integer | 0"
+    assert line == "'n1 c2 h1 w1 k2 r1 s1 u1x4 g2' --operator conv_forward --distribution integer"
     assert f"reproduce: conformance check {bad} 'n1 c2 h1 w1 k2 r1 s1 u1x4 g2' --distribution integer" in text
     assert fuzz(str(bad), "--replay", line)[0] == 1
     code, text = fuzz(str(bad), "--minutes=0.02", f"--save={table}")
-    assert (code, len(read(table))) == (1, 1), text  # known, and not found again
+    assert (code, len([*read(table)])) == (1, 1), text  # known, and not found again
 
 
 WRONG = {

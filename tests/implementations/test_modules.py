@@ -452,7 +452,7 @@ def test_padding_that_keeps_the_size_meets_windows_of_both_parities(
         layer=f'nn.{layer}(in_channels, out_channels, kernel_size, padding="same", bias=bias)',
     )  # fmt: skip
     path.write_text(path.read_text().replace("[4, 6, 3]", f"[4, 6, {window}]"))
-    near = [case for case in demanded(only(path)) if case.problem.name.startswith("drawn.near.")]
+    near = [case for case in demanded(only(path)) if case.problem.origin == "near"]
     assert {case.problem.geometry.window[0] % 2 for case in near} == {0, 1}
 
 
@@ -466,7 +466,7 @@ def test_even_window_that_is_padded_on_the_wrong_side_is_found_at_smoke(tmp_path
         "self.conv.bias, groups=self.conv.groups)",
     )  # fmt: skip
     path.write_text(path.read_text().replace("[4, 6, 3]", "[32, 32, 31, 4]"))
-    near = [case for case in demanded(only(path)) if case.problem.name.startswith("drawn.near.")]
+    near = [case for case in demanded(only(path)) if case.problem.origin == "near"]
     assert {(case.problem.geometry.window[0] % 2, verify(case).status) for case in near} == {(0, "fail"), (1, "pass")}
 
 
@@ -480,7 +480,7 @@ def test_bias_that_is_lost_where_it_is_dilated_is_found_at_smoke(tmp_path: Path)
         "self.conv.dilation, self.conv.groups)",
     )  # fmt: skip
     path.write_text(path.read_text().replace("[4, 6, 3]", "[32, 5]"))
-    near = [case for case in demanded(only(path)) if case.problem.name.startswith("drawn.near.")]
+    near = [case for case in demanded(only(path)) if case.problem.origin == "near"]
     assert [verify(case).status for case in near if case.problem.geometry.bias].count("fail") >= 1
 
 

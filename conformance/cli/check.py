@@ -5,17 +5,24 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
+from conformance.checks import CHECKS
 from conformance.dtypes import DECLARABLE
-from conformance.execution.check import CheckResult, check
+from conformance.engine.perform import perform
+from conformance.engine.tasks import Task
+from conformance.execution.check import check, chosen
 from conformance.execution.export import export
 from conformance.execution.process import SECONDS
-from conformance.execution.selection import seed_number
+from conformance.execution.selection import require_known, seed_number
+from conformance.execution.trial import absence_reason
 from conformance.execution.verify import METHODS
+from conformance.execution.workers import printed
 from conformance.exit_codes import ExitCode
 from conformance.explaining import explaining
 from conformance.implementations.errors import printable
 from conformance.inputs import DISTRIBUTIONS
+from conformance.problems.case import BEHAVIOUR
 
 EXIT = {"pass": 0, "waived": 5, "fail": 1, "error": 1, "unsupported": 5, "unavailable": 5}
 
@@ -23,6 +30,7 @@ EXIT = {"pass": 0, "waived": 5, "fail": 1, "error": 1, "unsupported": 5, "unavai
 def declare_check(parser: argparse.ArgumentParser) -> None:
     """Verify one kernel on one problem and explain the verdict."""
     _declare(parser)
+    parser.add_argument("--check", default="", metavar="NAME", help="make this behaviour check on the problem")
     parser.set_defaults(run=_check)
 
 
@@ -50,7 +58,8 @@ def _declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--method", default="auto", metavar="|".join(METHODS), help="exact reference or probes")
 
 
-def _verdict(arguments: argparse.Namespace) -> CheckResult:
+def _given(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of `check`. Raises ValueError."""
     problems = [text for text in (arguments.text, arguments.problem) if text is not None]
     if " " in arguments.kernel and ".py" not in arguments.kernel and not Path(arguments.kernel).exists():
         raise ValueError(f"{arguments.kernel!r}: give the file first, and then the problem")
@@ -58,19 +67,12 @@ def _verdict(arguments: argparse.Namespace) -> CheckResult:
         every = f"or verify on all: conformance run {arguments.kernel}"
         raise ValueError(f"PROBLEM: give one, such as 'n1 c8 h9 w9 k4 r3 s3 p1', {every}")
     named = arguments.impl and arguments.impl != arguments.kernel
-    return check(
-        f"{arguments.kernel}::{arguments.impl}" if named else arguments.kernel,
-        problems[0],
-        operator=arguments.operator,
-        dtype=arguments.dtype,
-        layout=arguments.layout,
-        distribution=arguments.distribution,
-        storage=arguments.storage,
-        seed=seed_number(arguments.seed),
-        method=arguments.method,
-        in_process=arguments.in_process,
-        timeout=arguments.timeout,
-    )
+    same = ("operator", "dtype", "layout", "distribution", "storage", "method", "in_process", "timeout")
+    return {name: getattr(arguments, name) for name in same} | {
+        "kernel": f"{arguments.kernel}::{arguments.impl}" if named else arguments.kernel,
+        "problem": problems[0],
+        "seed": seed_number(arguments.seed),
+    }
 
 
 def _show(text: str) -> None:
@@ -80,7 +82,9 @@ def _show(text: str) -> None:
 
 def _check(arguments: argparse.Namespace) -> int:
     try:
-        result = _verdict(arguments)
+        if arguments.check:
+            return _behaves(arguments)
+        result = check(**_given(arguments))
     except ValueError as error:
         print(f"error: {printable(str(error))}", file=sys.stderr)
         return ExitCode.UNUSABLE
@@ -93,11 +97,30 @@ def _check(arguments: argparse.Namespace) -> int:
     return EXIT[result.status]
 
 
+def _behaves(arguments: argparse.Namespace) -> int:
+    """Make a behaviour check on one problem, as a run does, and return the exit status. Raises ValueError."""
+    require_known("--check", [arguments.check], CHECKS)
+    trial, absent = chosen(**_given(arguments) | {"distribution": BEHAVIOUR}, behaviour=arguments.check)
+    implementation, variant = trial.implementation, trial.variant
+    what = f"{arguments.check} of {implementation.name}, {trial.operator.name} on {trial.problem.geometry.descriptor!r}"
+    what = f"{what}, {variant.dtype} {variant.layout}"
+    if reason := absent or absence_reason(implementation):
+        _show(f"unavailable: {what}\n{reason}")
+        return EXIT["unavailable"]
+    performed = perform(Task("", trial, arguments.check), None, {})
+    record = performed.record
+    _show(f"{record.status}: {what}")
+    _show("\n".join([record.explanation, *(f"printed: {line}" for line in printed(implementation))]))
+    if performed.beside is not None:  # what is wrong alone is not the check's matter
+        _show(f"{performed.beside.status}: {performed.beside.case}\n{performed.beside.explanation}")
+    return EXIT[record.status]
+
+
 def _export(arguments: argparse.Namespace) -> int:
     try:
         if arguments.storage:
             raise ValueError("--storage: arrays are written contiguous; leave it out")
-        result = _verdict(arguments)
+        result = check(**_given(arguments))
         _show(result.explain())
         if not result.outputs:
             return EXIT[result.status]

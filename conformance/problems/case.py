@@ -1,0 +1,188 @@
+"""A case: what is computed, on which inputs, in which format. It is the one identity of whatever is verified, recorded,
+claimed, found and repeated, and is written as the tail of the command that repeats it:
+
+    conformance check acme.py 'n1 c8 h9 w9 k16 r3 s3 p1' --operator conv_forward --dtype bf16
+
+A file of such cases (`--problems FILE`) has one a line. Where a failure needs calls before it in the same process, they
+stand before it in the line, with `;` between cases. `#` begins a comment.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from conformance.dtypes import DECLARABLE
+from conformance.layouts import grouped_of, layouts_of
+from conformance.operators import FAMILIES, OPERATORS, GeometryError, parse, takes
+from conformance.problems.table import SPARSE, Variant, applies, determines, is_huge
+from conformance.storage import StorageError
+
+BEHAVIOUR, TRAINING = "behaviour", "training"
+"""Distributions of what is judged by more than the results of one call; `training` is an operator too."""
+FORM = "'DESCRIPTOR' --operator NAME [--dtype D] [--layout L] [--distribution D] [--storage S] [--seed N]"
+SEPARATOR = ";"
+
+
+class CaseError(ValueError):
+    """A text that is no case, or one that has no one right result; the message says what is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What is verified, whatever the kernel.
+
+    problem   its descriptor; of a training, the network
+    storage   how operands lie in memory, see `conformance.storage`; empty where all are contiguous
+    seed      of the inputs
+    check     the behaviour check that is made on the problem, if it is one
+    """
+
+    operator: str
+    problem: str
+    dtype: str
+    layout: str
+    distribution: str
+    storage: str = ""
+    seed: int = 0
+    check: str = ""
+
+    @classmethod
+    def of(cls, operator: str, geometry: Any, variant: Variant, seed: int = 0, check: str = "") -> Case:
+        """Return the case of an operator on a geometry, in a variant."""
+        v = variant
+        return cls(operator, geometry.descriptor, v.dtype, v.layout, v.distribution, v.storage, seed, check)
+
+    @classmethod
+    def parse(cls, text: str) -> Case:
+        """Return the case that is written so; see `require_one_result`. Raises CaseError."""
+        try:
+            problem, *words = shlex.split(text)
+        except ValueError:
+            raise CaseError(f"{text.strip()!r}: must be: {FORM}") from None
+        options = dict(zip(words[::2], words[1::2], strict=False))
+        known = {f"--{field.name}": field.name for field in fields(cls) if field.name != "problem"}
+        if len(words) != 2 * len(options) or not options.keys() <= known.keys() or "--operator" not in options:
+            raise CaseError(f"{text.strip()!r}: must be: {FORM}")
+        given: dict[str, Any] = {known[option]: value for option, value in options.items()}
+        seed = given.setdefault("seed", "0")
+        if not (seed.isascii() and seed.isdigit() and len(seed) <= 18):
+            raise CaseError(f"{seed!r}: the seed must be a whole number from 0 to 10^18 - 1")
+        given["seed"] = int(seed)
+        case = cls(**_usual(problem, given["operator"], "check" in given) | given, problem=problem)
+        case.require_one_result()
+        return case if case.operator == TRAINING else replace(case, problem=case.geometry.descriptor)
+
+    @property
+    def geometry(self) -> Any:
+        """The `conformance.operators.Geometry` of the problem. Raises GeometryError."""
+        return _geometry(self.problem)
+
+    @property
+    def variant(self) -> Variant:
+        """How the problem is run."""
+        return Variant(self.dtype, self.layout, self.distribution, self.storage)
+
+    def words(self, *, operator: bool = True) -> list[str]:
+        """Return the arguments of the command that repeats it, behind the kernel: without what is usual, and without
+        the operator where only one takes the problem."""
+        usual = _usual(self.problem, self.operator, bool(self.check))
+        found = [self.problem]
+        for field in fields(self)[2:] if not operator else (fields(self)[0], *fields(self)[2:]):
+            value = getattr(self, field.name)
+            if value != usual.get(field.name, field.default):
+                found += [f"--{field.name}", str(value)]
+        return found
+
+    def __str__(self) -> str:
+        return shlex.join(self.words())
+
+    def require_one_result(self) -> None:
+        """Raise CaseError where the operator does not take the problem, or has no one right result of it so."""
+        if self.operator == TRAINING:
+            return
+        if self.operator not in OPERATORS:
+            raise CaseError(f"operator {self.operator}: unknown. Choices: {', '.join(OPERATORS)}")
+        try:
+            geometry = self.geometry
+        except GeometryError as error:
+            raise CaseError(f"problem {self.problem!r}: {error}") from None
+        operator, family, variant = OPERATORS[self.operator], FAMILIES[geometry.family], self.variant
+        if not takes(operator.name, geometry):
+            possible = ", ".join(one.name for one in family.operators if takes(one.name, geometry))
+            what = f"does not take the problem {self.problem!r}. Choices: {possible}"
+            raise CaseError(f"operator {self.operator}: {what}")
+        if self.dtype not in operator.dtypes:
+            raise CaseError(f"dtype {self.dtype}: unknown. Choices: {', '.join(operator.dtypes)}")
+        groups = grouped_of(geometry.rank)
+        if self.layout in groups and not hasattr(geometry, "groups"):
+            raise CaseError(f"layout {self.layout}: has groups as an axis; {self.problem!r} has none")
+        if self.layout not in (*layouts_of(geometry.rank), *groups):
+            raise CaseError(
+                f"layout {self.layout}: unknown. Choices: {', '.join((*layouts_of(geometry.rank), *groups))}"
+            )
+        if not operator.defined(geometry, self.dtype):
+            choices = ", ".join(name for name in DECLARABLE if operator.defined(geometry, name))
+            raise CaseError(f"dtype {self.dtype}: {self.operator} has none of {self.problem!r}. Choices: {choices}")
+        if self.check:
+            return
+        known = (*family.distributions, *([SPARSE] if is_huge(geometry) else ()))
+        if self.distribution not in known or not applies(self.distribution, self.dtype):
+            of = geometry.family + (f" in {self.dtype}" if self.distribution in known else "")
+            choices = ", ".join(known)
+            raise CaseError(f"distribution {self.distribution}: there is none for {of}. Choices: {choices}")
+        if not determines(self.operator, geometry, self.distribution):
+            raise CaseError(
+                f"distribution {self.distribution}: {self.operator} has no one right result on {self.problem!r}, where "
+                "an element of the window meets padding alone; algorithms multiply its NaN by zero or leave it out"
+            )
+        try:
+            suits = variant.suits(self.operator, geometry)
+        except StorageError as error:
+            raise CaseError(f"storage {error}") from None
+        if not applies(self.distribution, self.dtype, self.storage):
+            what = "values repeat; give distribution='integer', or 'scaled' for conv_bn"
+            raise CaseError(f"storage {self.storage}: {what}")
+        if not suits:
+            operands = ", ".join(operator.inputs(geometry))
+            what = f"{self.operator} has the operands {operands}; vectors have no rows"
+            raise CaseError(f"storage {self.storage}: {what}")
+
+
+def _usual(problem: str, operator: str, is_check: bool) -> dict[str, str]:
+    """Return what is not written of a case."""
+    if operator == TRAINING:
+        return {"dtype": "fp32", "layout": "nchw", "distribution": TRAINING}
+    try:
+        layout = layouts_of(_geometry(problem).rank)[0]
+    except GeometryError:
+        layout = layouts_of(2)[0]
+    return {"dtype": "fp32", "layout": layout, "distribution": BEHAVIOUR if is_check else "fixed"}
+
+
+@lru_cache(maxsize=1 << 14)
+def _geometry(descriptor: str) -> Any:
+    return parse(descriptor)
+
+
+def sequence(text: str) -> tuple[Case, ...]:
+    """Return the cases of a line, in the order of their calls. Raises CaseError."""
+    return tuple(map(Case.parse, text.split(SEPARATOR)))
+
+
+def read(path: Path) -> Iterator[tuple[Case, ...]]:
+    """Yield the lines of a file. Raises CaseError, and OSError where it cannot be read."""
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise CaseError(f"{path}: is not a text file in UTF-8") from None
+    for number, line in enumerate(lines, 1):
+        if text := line.partition("#")[0].strip():
+            try:
+                yield sequence(text)
+            except CaseError as error:
+                raise CaseError(f"{path}, line {number}: {error}") from None
