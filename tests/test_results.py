@@ -100,7 +100,7 @@ def test_facts_of_checks_have_their_fields():
     assert (found.check, found.facts.repeatable, found.facts.accepted) == ("calls_repeat", True, ("integer tensors",))
     assert found.facts.saved_for_backward[0].variant == "fused"
     assert found.facts.training_steps[0].peak_bytes == 9
-    assert found.command.endswith("-k calls_repeat")
+    assert found.command.endswith("--check calls_repeat")
 
 
 def test_the_file_has_a_line_for_each_as_it_comes(tmp_path: Path):
