@@ -39,8 +39,13 @@ KEPT = 4
 OTHER = 0.5
 """Every weight of the first call."""
 SLOW = 0.5
-"""Seconds of this thread, for one module, above which a problem that is not the file's own has no second one, and no
-gradient. A right loop in Python over 70,001 channels had no answer within a minute."""
+"""Seconds of this thread, for one module, above which a problem that is not the file's own has no second one."""
+MAX_NODES = 4096
+"""Nodes of a graph above which no gradient is asked for on a problem that is not the file's own: a right loop in Python
+over 70,001 channels had no answer within a minute. No seconds: on a busy machine a right module was refused in one call
+and answered in the next, which was told as its failure."""
+MAX_AVERAGED = 1 << 22
+"""Elements of all images of a cumulative average, above which none is asked for on such a problem."""
 DIFFERENT = 1 / 16
 """Of the largest result: more than rounding does to a module that repeats its bits."""
 MAX_PROBED = 1 << 18
@@ -86,7 +91,7 @@ class ModuleKernels:
         if self._alone:
             self._copied = tuple(name for name in CALLED if name != "bias")
         self._local = threading.local()
-        self._shape, self._slow = shape, set[str]()
+        self._shape = shape
         self._refusals: dict[Any, Unsupported | None] = {}
         """Problem -> why no module is asked for it, if that is so."""
         self._graphs: bool | None = None
@@ -232,11 +237,9 @@ class ModuleKernels:
         with torch.enable_grad():
             for leaf in (*own.values(), *leaves):
                 leaf.requires_grad_()
-            start, problem = thread_time(), repr((own["x"].shape, tensors["dy"].shape, told))
             y = self._values(module, self._seen(own["x"], own["w"], told) if self._alone else own["x"])
-            if problem in self._slow or self._is_slow(own["x"], start):
-                self._slow.add(problem)  # on all inputs: what refuses some values only is wrong
-                raise Unsupported(f"no gradient is asked for: the forward alone takes longer than {SLOW} s")
+            if own["x"].shape != self._shape and _has_more_nodes(y, MAX_NODES):
+                raise Unsupported(f"no gradient is asked for: the forward alone is more than {MAX_NODES:,} operations")
             if not y.requires_grad:
                 if self._differentiable(own["x"]):
                     raise KernelFailure("the result has no graph here, and has one on other problems")
@@ -250,10 +253,6 @@ class ModuleKernels:
             if one is None:
                 raise KernelFailure(f"no gradient reaches {name}")
         return tuple(one.reshape(tensors[name].shape) for name, one in zip(wanted, found, strict=True))
-
-    def _is_slow(self, x: torch.Tensor, start: float) -> bool:
-        """Whether what began then has taken too long for more of it; at the file's own shape nothing does."""
-        return thread_time() - start > SLOW and x.shape != self._shape
 
     def _differentiable(self, like: torch.Tensor) -> bool:
         """Whether autograd goes through the module at its own shape, or on one of some small problems near it. What the
@@ -301,15 +300,15 @@ class ModuleKernels:
 
         with self._watch.watching(), self._device(), torch.no_grad():
             try:
-                fresh, start = made(), thread_time()
+                fresh, start, is_own = made(), thread_time(), tensors["x"].shape == self._shape
+                if call * tensors["x"].numel() > MAX_AVERAGED and not is_own:
+                    raise Unsupported(f"no cumulative average is asked for: {call} calls on a large image")
                 for _ in range(call - 1):
                     _put(fresh, _others(weights))
                     compute(fresh)
-                    if self._is_slow(tensors["x"], start):
-                        raise Unsupported(f"no cumulative average is asked for: calls take longer than {SLOW} s")
                 _put(fresh, weights)
                 first = compute(fresh)
-                if call or self._is_slow(tensors["x"], start):
+                if call or (thread_time() - start > SLOW and not is_own):
                     return first
                 if key not in kept:
                     kept[key] = made()
@@ -349,6 +348,17 @@ def lacking(maker: Maker) -> list[str]:
             places = _places(module, weights, channels)
             return [word for word in maker.unsaid if not {*TENSORS[word]} <= places.keys()]
     return []
+
+
+def _has_more_nodes(y: torch.Tensor, most: int) -> bool:
+    """Return whether the graph of a result has more than `most` nodes."""
+    known, left = set[Any](), [y.grad_fn]
+    while left and len(known) <= most:
+        node = left.pop()
+        if node is not None and node not in known:
+            known.add(node)
+            left += [before for before, _ in node.next_functions]
+    return len(known) > most
 
 
 def _first(returned: Any) -> torch.Tensor:
