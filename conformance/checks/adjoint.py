@@ -11,7 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from conformance.checks.sample import BehaviourError, Sample, Subject
+from conformance.checks.sample import Sample, Subject
+from conformance.execution.status import BehaviourError
 from conformance.implementations.implementation import Unsupported
 from conformance.inputs.drawing import room
 from conformance.judge.limits import limits

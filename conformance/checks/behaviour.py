@@ -16,10 +16,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from conformance.checks.sample import BehaviourError, Check, Sample, Subject
+from conformance.checks.sample import Check, Sample, Subject
 from conformance.dtypes import STORAGE
 from conformance.execution.invocation import MalformedError, fill_freed_memory
 from conformance.execution.process import Crash
+from conformance.execution.status import BehaviourError
 from conformance.execution.trial import Trial
 from conformance.implementations.implementation import Unsupported
 from conformance.layouts import LayoutError
@@ -229,7 +230,7 @@ def worked_example_is_exact(subject: Subject) -> None:
     sample.require_right(sample.call(sample.inputs()), example.what)
 
 
-BEHAVIOUR: tuple[Check, ...] = (
+BEHAVIOUR_CHECKS: tuple[Check, ...] = (
     output_is_written,
     calls_do_not_depend_on_the_one_before,
     calls_repeat,

@@ -11,7 +11,7 @@ from typing import Any
 
 from conformance.checks.adjoint import directions_are_adjoint
 from conformance.checks.behaviour import (
-    BEHAVIOUR,
+    BEHAVIOUR_CHECKS,
     invalid_arguments,
     switches_are_unchanged,
     worked_example_is_exact,
@@ -35,7 +35,7 @@ from conformance.implementations.implementation import Implementation, Unsupport
 from conformance.layouts import rank_of
 from conformance.operators import OPERATORS, takes
 from conformance.operators.spatial import RANKS
-from conformance.problems import PROBLEMS, Problem, Variant, at_level, typed
+from conformance.problems import Problem, Variant, at_level, typed
 from conformance.problems.case import Case
 from conformance.problems.ranking import Row
 
@@ -143,7 +143,7 @@ class BehaviourDemand(Demand):
     def _rows(self) -> list[Row]:
         """Its own problems at the level asked for; of the tables all that are small."""
         asked, own = self.asked, self.required.problems
-        if own and asked.problems is not PROBLEMS:  # somebody tries problems of one family
+        if own and not asked.is_of_tables:  # somebody tries problems of one family
             families = {problem.geometry.family for problem in asked.problems}
             own = tuple(problem for problem in own if problem.geometry.family in families)
         if self.required.problems:
@@ -202,7 +202,7 @@ def _capable(capability: str) -> tuple[str, ...]:
 
 
 _CHECKS = (
-    *(RequiredCheck(check, of_right_kernels=True) for check in BEHAVIOUR),
+    *(RequiredCheck(check, of_right_kernels=True) for check in BEHAVIOUR_CHECKS),
     RequiredCheck(calls_in_a_row_are_right, of_right_kernels=True, paths=0),
     *(RequiredCheck(check, of_right_kernels=True, paths=1) for check in STATE),
     RequiredCheck(directions_are_adjoint, ("conv_forward", "conv_transpose_forward"), of_right_kernels=True),

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from conformance.checks.partial import GRADIENTS, gradients_at, recorded, require_gradients
-from conformance.checks.sample import BehaviourError, Subject
+from conformance.checks.sample import Subject
+from conformance.execution.status import BehaviourError
 from conformance.implementations.bridges.tape import Footprint, Saved, Tape
 from conformance.implementations.implementation import AutogradVariant, Unsupported
 from conformance.results.schema import Facts, SavedForBackward, TrainingStep

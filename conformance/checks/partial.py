@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from conformance.checks.sample import BehaviourError, Sample, Subject
+from conformance.checks.sample import Sample, Subject
 from conformance.execution.invocation import fill_freed_memory
+from conformance.execution.status import BehaviourError
 from conformance.execution.trial import Trial
 from conformance.implementations.bridges import ArrayBridge
 from conformance.implementations.bridges.tape import Tape

@@ -15,12 +15,12 @@ from conformance.execution import verify
 from conformance.execution.invocation import Invocation
 from conformance.execution.process import Crash
 from conformance.execution.refusals import require_refusal_of_all
-from conformance.execution.status import BehaviourError as BehaviourError  # where checks look for it
-from conformance.execution.status import KernelFailure, Verdict, conclude
+from conformance.execution.status import BehaviourError, Verdict, conclude
 from conformance.execution.trial import Trial
 from conformance.execution.workers import begin_anew
 from conformance.failure import Failure
 from conformance.implementations.bridges import ArrayBridge
+from conformance.implementations.errors import KernelFailure
 from conformance.implementations.implementation import (
     BEHAVIOUR,
     ImplementationError,

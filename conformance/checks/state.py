@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from conformance.checks.behaviour import CALLS, LATER, SECONDS, repeated
-from conformance.checks.sample import NOTHING_JUDGED, BehaviourError, Check, Sample, Subject
+from conformance.checks.sample import NOTHING_JUDGED, Check, Sample, Subject
 from conformance.dtypes import STORAGE
 from conformance.execution.declared import usual_paths
+from conformance.execution.status import BehaviourError
 from conformance.execution.trial import Trial
 from conformance.implementations.errors import KernelFailure
 from conformance.implementations.implementation import BEHAVIOUR, Unsupported

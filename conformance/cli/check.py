@@ -16,12 +16,12 @@ from conformance.execution.export import export
 from conformance.execution.process import SECONDS
 from conformance.execution.selection import require_known, seed_number
 from conformance.execution.trial import absence_reason
-from conformance.execution.verify import METHODS
 from conformance.execution.workers import printed
 from conformance.exit_codes import ExitCode
 from conformance.explaining import explaining
 from conformance.implementations.errors import printable
 from conformance.inputs import DISTRIBUTIONS
+from conformance.judge.expected import METHODS
 from conformance.problems.case import BEHAVIOUR
 
 EXIT = {"pass": 0, "waived": 5, "fail": 1, "error": 1, "unsupported": 5, "unavailable": 5}
@@ -50,7 +50,7 @@ def _declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--operator", metavar="NAME", help="may be left out where only one takes the problem")
     parser.add_argument("--dtype", default="fp32", metavar="|".join(DECLARABLE))
     parser.add_argument("--layout", default="nchw", metavar="NAME", help="nchw, nhwgc, ... (default: nchw)")
-    parser.add_argument("--distribution", default="fixed", metavar="NAME", help="one of " + ", ".join(DISTRIBUTIONS))
+    parser.add_argument("--distribution", metavar="NAME", help="one of " + ", ".join(DISTRIBUTIONS))
     parser.add_argument("--storage", default="", metavar="TEXT", help="e.g. x:crop,w:page-end (default: contiguous)")
     parser.add_argument("--seed", default="0", metavar="N")
     parser.add_argument("--in-process", action="store_true", help="run the kernel in this process, for debuggers")

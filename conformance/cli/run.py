@@ -390,6 +390,7 @@ class _FrontEnd:
             raised=lambda record: self._raised.get(id(record), []),
             compiled=compiled,
             job=self._job,
+            is_part=self._given.lf,
         )
         summary.write(self.options.verbosity)
         if not summary.is_reported and status not in (ExitCode.INTERRUPTED, ExitCode.INTERNAL):

@@ -15,15 +15,15 @@ from typing import Any
 from conformance import storage
 from conformance.dtypes import DECLARABLE, DTYPES
 from conformance.execution.process import SECONDS, Limits
-from conformance.execution.selection import BEHAVIOUR, Selection, SelectionError, require_known, seed_number, split
-from conformance.execution.verify import METHODS
+from conformance.execution.selection import Selection, SelectionError, require_known, seed_number, split
 from conformance.execution.workers import share
 from conformance.implementations.devices import DEVICES, NEURON, Unavailable, neuron_cores, require
 from conformance.inputs import DISTRIBUTIONS
 from conformance.inputs.golden import SEED
+from conformance.judge.expected import METHODS
 from conformance.operators import OPERATORS, GeometryError
 from conformance.problems import LAYOUTS, LEVELS, PROBLEMS, named
-from conformance.problems.case import CaseError
+from conformance.problems.case import BEHAVIOUR, CaseError
 from conformance.problems.case import read as read_cases
 from conformance.reporting.terminal import DETAILS
 from conformance.results.schema import STATUSES

@@ -51,12 +51,16 @@ def perform(task: Task, workers: Workers | None, claims: Mapping[str, Claim]) ->
             from conformance.timing.beside_torch import beside_torch  # most kernels are no torch modules
 
             record = structs.replace(record, module_time=beside_torch(subject, verdict))
-    performed = concluded(task, verdict, record, workers, claims)
-    return Performed(performed.verdict, performed.record, beside)
+    return concluded(task, verdict, record, workers, claims, beside)
 
 
 def concluded(
-    task: Task, verdict: Verdict, record: Record, workers: Workers | None, claims: Mapping[str, Claim]
+    task: Task,
+    verdict: Verdict,
+    record: Record,
+    workers: Workers | None,
+    claims: Mapping[str, Claim],
+    beside: Record | None = None,
 ) -> Performed:
     """A verdict and its record, with what the kernel's process has printed, and a failure where it loses a claim."""
     subject = task.subject
@@ -68,4 +72,4 @@ def concluded(
     if not isinstance(verdict.refusal, NotChecked):  # another check has failed
         record = enforced(record, claims)
         verdict.status, verdict.reason, verdict.failure = record.status, record.reason, record.failure
-    return Performed(verdict, record)
+    return Performed(verdict, record, beside)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing
 import os
 import signal
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -23,11 +21,10 @@ from conformance.engine.tasks import Task
 from conformance.results.schema import AnyRecord, Record
 from conformance.results.writing import encode
 from conformance.worker import wire
+from conformance.worker.isolation import end_with
 
 PATIENCE = 10.0
 """Seconds that a process has to end by itself."""
-PR_SET_PDEATHSIG = 1
-"""From <linux/prctl.h>."""
 
 Wanted = Callable[[Task], bool]
 
@@ -280,16 +277,6 @@ def share_cores(count: int) -> None:
     share = str(max(1, (os.cpu_count() or 1) // count))
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
         os.environ.setdefault(variable, share)
-
-
-def end_with(parent: int) -> None:
-    """End this process when its parent is killed, in the middle of a kernel too. Elsewhere than on Linux it ends when
-    the kernel returns, and nobody listens."""
-    if sys.platform != "linux":
-        return
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # killed before this was called
-        os._exit(1)
 
 
 _decode = msgspec.json.Decoder(AnyRecord).decode

@@ -27,9 +27,9 @@ from conformance.failure import Failure
 from conformance.implementations import registry
 from conformance.implementations.devices import Unavailable
 from conformance.implementations.implementation import Implementation, ImplementationError
-from conformance.operators import OPERATORS, takes
+from conformance.operators import takes
 from conformance.problems import Variant
-from conformance.problems.table import unlisted
+from conformance.problems.case import Case
 from conformance.reporting import modules, report_command
 from conformance.reporting.claims_report import Compared
 from conformance.reporting.evidence import RunEvidence, Verified
@@ -251,11 +251,8 @@ class Run:
                 return None
             if not work.covers(geometry):
                 return None
-            problem = unlisted(geometry, "where", "standard", variant)
-            program = self.plan.program(implementation)
-            trial = Trial(
-                implementation, OPERATORS[operator], problem, variant, selection.seed, selection.method, program
-            )
+            case, program = Case.of(operator, geometry, variant, selection.seed), self.plan.program(implementation)
+            trial = Trial.of(implementation, case, "where", selection.method, program)
             verdict = verify(trial)
             workers.conclude(implementation, verdict)
             record: Record = build.record(trial, verdict)

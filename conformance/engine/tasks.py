@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from conformance.checks import CHECKS
-from conformance.checks.behaviour import BEHAVIOUR
+from conformance.checks.behaviour import BEHAVIOUR_CHECKS
 from conformance.checks.behaviour_demand import dense, grouped
 from conformance.checks.state import STATE, calls_are_right_later
 from conformance.execution.plan import Plan
@@ -35,7 +35,7 @@ VERIFIED: dict[str, tuple[str, Predicate | None]] = {
 }
 """Name of a suite -> its operator, and the problems of it: of convolutions, dense ones and grouped ones apart."""
 BEHAVES: dict[str, tuple[str, ...]] = {
-    "behaviour": tuple(check.__name__ for check in BEHAVIOUR),
+    "behaviour": tuple(check.__name__ for check in BEHAVIOUR_CHECKS),
     "state": ("calls_in_a_row_are_right", *(check.__name__ for check in STATE)),
     "adjoint": ("directions_are_adjoint",),
     "invalid_arguments": ("invalid_arguments",),

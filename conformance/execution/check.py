@@ -18,10 +18,10 @@ from conformance.dtypes import DECLARABLE
 from conformance.execution.implementation_names import base_of, load_named, vary
 from conformance.execution.process import SECONDS, Limits
 from conformance.execution.remote import Exited, Raised
-from conformance.execution.selection import BEHAVIOUR, SelectionError, require_known
+from conformance.execution.selection import SelectionError, require_known
 from conformance.execution.status import Verdict
 from conformance.execution.trial import Trial, absence_reason
-from conformance.execution.verify import METHODS, Tensors, verify
+from conformance.execution.verify import Tensors, verify
 from conformance.execution.workers import Loader, Workers, printed, share
 from conformance.explaining import explaining
 from conformance.implementations import modules, registry
@@ -30,12 +30,14 @@ from conformance.implementations.errors import kernel_frames
 from conformance.implementations.implementation import Implementation
 from conformance.inputs import DISTRIBUTIONS
 from conformance.judge import Comparison, Contract, Exact, compare
+from conformance.judge.expected import METHODS
 from conformance.layouts import NAMES, in_rank, rank_of
 from conformance.operators import FAMILIES, OPERATORS, Arrays, Geometry, GeometryError, takes
 from conformance.problems import PROBLEMS, Problem, Variant, at_level, named, typed
-from conformance.problems.case import TRAINING, Case
+from conformance.problems.case import BEHAVIOUR, TRAINING, Case
 from conformance.problems.drawn import THIN
 from conformance.problems.parameters import cost
+from conformance.problems.table import usual_distribution
 from conformance.resources import IMPLS
 from conformance.storage import StorageError, parse, written
 
@@ -188,7 +190,7 @@ def check(
     operator: str | None = None,
     dtype: str = "fp32",
     layout: str = "nchw",
-    distribution: str = "fixed",
+    distribution: str | None = None,
     storage: str = "",
     seed: int = 0,
     arrays: ArrayBridge | None = None,
@@ -208,7 +210,8 @@ def check(
       plain function that takes and returns what a kernel of `operator` does.
     - `problem`: a descriptor as above, or the name of a problem in the tables (`conformance list problems`).
     - `operator`: such as `conv_forward`; may be left out where only one of the kernels takes the problem.
-    - `dtype`, `layout`, `distribution`: what a run's options of these names take. `fixed` inputs use every bit.
+    - `dtype`, `layout`, `distribution`: what a run's options of these names take. `fixed` inputs, the default, use
+      every bit; in 8 bits there are none, and the default is the first that there is.
     - `storage`: how operands lie in memory, such as `x:crop,w:page-end`; all contiguous by default.
     - `seed`: of the inputs; that of the goldens by default.
     - `arrays`, `contract`: of a plain function, its bridge and its arithmetic; NumPy arrays and `Contract()` by
@@ -246,7 +249,7 @@ def chosen(
     operator: str | None,
     dtype: str,
     layout: str,
-    distribution: str,
+    distribution: str | None,
     storage: str,
     seed: int,
     method: str,
@@ -261,6 +264,8 @@ def chosen(
     found = _problem(problem)
     family = FAMILIES[found.geometry.family]
     require_known("dtype", [dtype], OPERATORS[operator].dtypes if operator in OPERATORS else DECLARABLE)
+    if distribution is None:
+        distribution = usual_distribution(found.geometry.family, dtype)
     if distribution == BEHAVIOUR and not behaviour:
         raise SelectionError("distribution behaviour: is of checks, see `conformance check --check`")
     if distribution == TRAINING:
@@ -329,8 +334,9 @@ def _only_operator(implementation: Implementation, possible: Sequence[str], geom
 
 
 def _comparisons(trial: Trial, verdict: Verdict, tensors: Tensors) -> dict[str, Comparison]:
-    expected, contract = tensors.expected, verdict.contract
-    assert contract is not None
+    expected = tensors.expected
+    assert verdict.contract is not None
+    contract = verdict.contract.on(trial.problem.geometry, trial.variant.dtype)  # as it is judged
     copies = {name: array.copy() for name, array in tensors.outputs.items()}
     if not isinstance(expected, Exact):
         names = trial.operator.outputs(trial.problem.geometry)

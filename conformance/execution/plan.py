@@ -13,7 +13,7 @@ from typing import Any
 from conformance.execution.implementation_names import base_of, load_named, vary, word
 from conformance.execution.process import SECONDS
 from conformance.execution.required import Demand, absent, required
-from conformance.execution.selection import BEHAVIOUR, Selection, SelectionError, require_known
+from conformance.execution.selection import Selection, SelectionError, require_known
 from conformance.execution.share import Ranked
 from conformance.execution.trial import Absence, Claim, Trial, absence_reason
 from conformance.execution.workers import Loader
@@ -21,6 +21,7 @@ from conformance.implementations import registry
 from conformance.implementations.devices import Unavailable
 from conformance.implementations.implementation import Implementation, variant_name
 from conformance.implementations.registry import unusable
+from conformance.problems.case import BEHAVIOUR
 from conformance.resources import IMPLS
 
 

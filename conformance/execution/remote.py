@@ -17,13 +17,12 @@ import numpy as np
 from msgspec.structs import asdict
 
 from conformance.execution.process import Crash, Elsewhere, Handle, Process
-from conformance.execution.status import KernelFailure
 from conformance.failure import Failure
 from conformance.implementations import implementation as declared
 from conformance.implementations.bridges.base import ArrayBridge
 from conformance.implementations.bridges.tape import Footprint, Tape
 from conformance.implementations.devices import Unavailable
-from conformance.implementations.errors import printable
+from conformance.implementations.errors import KernelFailure, printable
 from conformance.layouts import LayoutError, declare
 from conformance.worker import call, wire
 

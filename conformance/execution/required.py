@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from conformance.execution.declared import Declared
 from conformance.execution.selection import Selection, like_channels_last
 from conformance.execution.share import Ranked
-from conformance.execution.trial import Absence, Claim, Trial, compared
+from conformance.execution.trial import Absence, Claim, Trial, with_claims
 from conformance.failure import Undeclared
 from conformance.implementations.devices import Unavailable
 from conformance.implementations.implementation import (
@@ -31,7 +31,7 @@ from conformance.implementations.implementation import (
 from conformance.implementations.modules import UNKNOWN_SHAPE
 from conformance.layouts import GROUPED, is_optional, layouts_of, rank_of
 from conformance.operators import OPERATORS, GeometryError, parse
-from conformance.problems import PROBLEMS, Problem, Variant
+from conformance.problems import Problem, Variant
 from conformance.problems.case import Case
 from conformance.problems.drawn import CANDIDATES, THIN, candidates, combinations_near, neighbours
 from conformance.problems.features import feature_pairs, parameter_pairs
@@ -119,7 +119,7 @@ def required(one: Implementation, demand: Demand, claims: Sequence[Claim] = ()) 
         if isinstance(each, Lacking):
             whose = one.name, demand.operator, one.device
             lacking = Absence(*whose, each.status, each.reason, each.cases, undeclared=each.undeclared)
-            yield from compared(lacking, claims, each.keys() if claims else ())
+            yield from with_claims(lacking, claims, each.keys() if claims else ())
         else:
             yield each
 
@@ -133,7 +133,7 @@ def absent(
     count, selected = demand.everything(device)
     undeclared = reason.undeclared if isinstance(reason, Unsupported) else None
     found = Absence(name, demand.operator, device, status, str(reason), count, undeclared=undeclared)
-    yield from compared(found, claims, selected() if claims else ())
+    yield from with_claims(found, claims, selected() if claims else ())
 
 
 class VerificationDemand(Demand):
@@ -187,7 +187,7 @@ class VerificationDemand(Demand):
         unknown = its.unknown if its is not None and its.operator == self.operator else ""
         unverified = its.unverified if its is not None and its.operator == self.operator else ""
         # one of an operator's demands takes the first problem
-        if ranked and self.asked.problems is PROBLEMS and self._when(ranked[0][0].geometry):
+        if ranked and self.asked.is_of_tables and self._when(ranked[0][0].geometry):
             if unknown:
                 yield Lacking(UNKNOWN_SHAPE + unknown, 1, undeclared=Undeclared(kind="shape", what=unknown))
             if unverified:
@@ -206,18 +206,18 @@ class VerificationDemand(Demand):
         near = [*self._own(one)]
         known = {trial.case for trial in near}
         chosen: Iterable[Trial] = chain(near, (trial for trial in of_ranking if trial.case not in known))
-        if its is not None and self.asked.problems is PROBLEMS:
+        if its is not None and self.asked.is_of_tables:
             chosen = [*chosen]
             chosen += self._pairs(declared, chosen)
         yield from with_kernel(declared, chain(chosen, self._regressions(one)), claimed)
-        if self.asked.level != "smoke" and self.asked.problems is PROBLEMS:
+        if self.asked.level != "smoke" and self.asked.is_of_tables:
             yield from self._drawn(declared)
 
     def _own(self, one: Implementation) -> Iterator[Trial]:
         """Before all others the problem that a torch module is made for, and those near it that its `__init__` can say:
         of a class with few arguments the tables have few."""
         its = one.adapted
-        if its is None or its.operator != self.operator or not its.problem or self.asked.problems is not PROBLEMS:
+        if its is None or its.operator != self.operator or not its.problem or not self.asked.is_of_tables:
             return
         try:
             own = parse(its.problem)

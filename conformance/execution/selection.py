@@ -11,10 +11,9 @@ from pathlib import Path
 
 from conformance.execution.process import SECONDS
 from conformance.implementations.devices import DEVICES
-from conformance.implementations.implementation import BEHAVIOUR as BEHAVIOUR
 from conformance.implementations.registry import discover
 from conformance.layouts import LAYOUTS, NAMES, layouts_of, rank_of
-from conformance.problems import Problem, Variant, at_level
+from conformance.problems import PROBLEMS, Problem, Variant, at_level
 from conformance.problems.case import Case
 from conformance.problems.table import EVERY, applies
 from conformance.resources import CHECKOUT
@@ -68,6 +67,11 @@ class Selection:
                 variants = tuple(v for v in stored if applies(v.distribution, v.dtype, v.storage))
             if kept := tuple(filter(self._draws, variants)):
                 yield problem, kept
+
+    @property
+    def is_of_tables(self) -> bool:
+        """Whether the problems are those of the tables, and nobody has given others."""
+        return self.problems is PROBLEMS
 
     def includes(self, variant: Variant) -> bool:
         """Whether a variant is asked for."""

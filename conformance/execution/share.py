@@ -16,7 +16,7 @@ from conformance.execution.selection import Selection
 from conformance.implementations.implementation import Implementation
 from conformance.layouts import is_optional, rank_of
 from conformance.operators import FAMILIES, OPERATORS, takes
-from conformance.problems import PROBLEMS, Problem, Variant, at_level
+from conformance.problems import Problem, Variant, at_level
 from conformance.problems.parameters import cost
 from conformance.problems.ranking import PROGRAMS, SMOKE_CASES, Row
 from conformance.problems.table import applies
@@ -359,7 +359,7 @@ class Ranked:
     def _rows(self, operator: str) -> Rows:
         """What an operator has. The rows of level standard come first, whatever level is asked for that has them."""
         level, own = self.asked.level, self._suited(operator, self.asked.level)
-        if self.asked.problems is not PROBLEMS:
+        if not self.asked.is_of_tables:
             return Rows(own, len(own), len(own))
         standard = own if level == "standard" else self._suited(operator, "standard")
         first = standard if level in ("standard", "full") else _left(own, _left(own, standard))
@@ -373,7 +373,7 @@ class Ranked:
     def _share(self, declared: Declared) -> list[list[Variant]]:
         """What is required of an implementation of every row of an operator: all of a problem that is given by hand."""
         asked, rows = self.asked, self.rows(declared.operator)
-        if asked.problems is not PROBLEMS:
+        if not asked.is_of_tables:
             return [[*filter(asked.includes, variants)] for _, variants in rows.rows]
         given = budget(declared.implementation, asked.level, asked.programs)
         return share(declared, rows, given, asked.wants)

@@ -17,8 +17,7 @@ from msgspec import structs
 from conformance.diagnosis.diagnose import Diagnosis
 from conformance.execution.process import Crash
 from conformance.failure import Failure, in_brief
-from conformance.implementations.errors import KernelFailure as KernelFailure  # where most look for it
-from conformance.implementations.errors import blame, failure_of
+from conformance.implementations.errors import KernelFailure, blame, failure_of
 from conformance.implementations.implementation import ImplementationError, Unsupported, Waiver
 from conformance.inputs.golden import GoldenError
 from conformance.judge import Contract, Judgement

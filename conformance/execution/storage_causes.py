@@ -8,9 +8,9 @@ from collections.abc import Callable
 from conformance.diagnosis.diagnose import Diagnosis
 from conformance.execution.nondeterminism import NondeterminismError
 from conformance.execution.process import Crash
-from conformance.execution.status import KernelFailure, Verdict
+from conformance.execution.status import Verdict
 from conformance.failure import Failure
-from conformance.implementations.errors import described
+from conformance.implementations.errors import KernelFailure, described
 from conformance.implementations.implementation import KernelMemory, Unsupported
 from conformance.storage import KINDS, parse, written
 

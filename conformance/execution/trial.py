@@ -167,7 +167,7 @@ class Claim:
         return f"claimed in {self.place}, but {status}: {reason}; support it again, or {anew}"
 
 
-def compared(absence: Absence, claims: Iterable[Claim], selected: Sequence[Case]) -> Iterator[Absence]:
+def with_claims(absence: Absence, claims: Iterable[Claim], selected: Sequence[Case]) -> Iterator[Absence]:
     """Absent cases as they are reported: those that are claimed failed, unless what they need is not here."""
     held = [claim for claim in claims if absence.status == "unsupported" or claim.can_run]
     keys = frozenset[Case]().union(*(claim.cases for claim in held))

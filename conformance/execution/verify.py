@@ -24,7 +24,6 @@ from conformance.execution.refusals import note_computed, require_refusal_of_all
 from conformance.execution.status import (
     BehaviourError,
     InsufficientMemoryError,
-    KernelFailure,
     MissingReferenceError,
     Verdict,
     conclude,
@@ -33,9 +32,9 @@ from conformance.execution.trial import Trial
 from conformance.execution.weak_contracts import require_adequate
 from conformance.explaining import explaining
 from conformance.failure import Failure
+from conformance.implementations.errors import KernelFailure
 from conformance.implementations.implementation import BEHAVIOUR, Kernel, Unsupported, Waiver
 from conformance.inputs.golden import check
-from conformance.judge.expected import METHODS as METHODS  # where commands look for it
 from conformance.judge.expected import Exact, Expected, expect_once
 from conformance.judge.judgement import told
 from conformance.operators import Arrays
@@ -77,12 +76,12 @@ def attempt(trial: Trial, verdict: Verdict, tensors: Tensors | None = None, agai
     for earlier in trial.after:
         verify(earlier)
     kernel = trial.kernel
-    run = partial(verify_stored, kernel, trial, tensors or Tensors(), again)
+    run = partial(verify_once, kernel, trial, tensors or Tensors(), again)
     storage_causes.attempt(trial.variant.storage, kernel.memory, verdict, run)
     trial.implementation.require_same_source()
 
 
-def verify_stored(kernel: Kernel, trial: Trial, tensors: Tensors, again: bool, verdict: Verdict, stored: str) -> None:
+def verify_once(kernel: Kernel, trial: Trial, tensors: Tensors, again: bool, verdict: Verdict, stored: str) -> None:
     """Raise where the case does not pass with operands in memory as `stored` says: from the contract to the pass."""
     geometry, variant, bridge = trial.problem.geometry, trial.variant, trial.implementation.arrays
     invocation = Invocation(kernel, bridge, trial.operator, geometry, variant.dtype, variant.layout, stored)

@@ -16,9 +16,9 @@ import numpy as np
 
 from conformance.contract import Contract
 from conformance.dtypes import FORMATS, STORAGE, WHOLE
-from conformance.execution.status import KernelFailure
 from conformance.execution.trial import Trial
 from conformance.failure import Failure
+from conformance.implementations.errors import KernelFailure
 from conformance.implementations.implementation import ImplementationError, Kernel, Unsupported
 from conformance.inputs import Expectation, Recipe
 from conformance.judge import Exact, passes

@@ -17,13 +17,13 @@ from conformance.execution import remote
 from conformance.execution.compiler_cache import CompilerCache
 from conformance.execution.process import Crash, Limits, Process
 from conformance.execution.reaper import Reaper
-from conformance.execution.status import KernelFailure, Verdict
+from conformance.execution.status import Verdict
 from conformance.failure import Failure
 from conformance.implementations import implementation as declared
 from conformance.implementations import registry
 from conformance.implementations.bridges.base import ArrayBridge
 from conformance.implementations.devices import Unavailable
-from conformance.implementations.errors import described
+from conformance.implementations.errors import KernelFailure, described
 from conformance.implementations.registry import Registry, installed, place_of
 from conformance.implementations.source_files import SourceFiles
 from conformance.resources import ENGINES, IMPLS
@@ -154,8 +154,8 @@ class Workers:
 
     def place(self, one: declared.Implementation) -> int:
         """Which of the groups it belongs to."""
-        home = getattr(one.arrays, "home", None)
-        return self._groups.get(home.group, 0) if isinstance(home, Source) else 0
+        home = home_of(one.arrays)
+        return self._groups.get(home.group, 0) if home else 0
 
     def load(self, paths: Iterable[Path], registry: Registry | None = None) -> Registry:
         """As `conformance.implementations.registry.load`."""
@@ -173,8 +173,8 @@ class Workers:
     def vary(self, one: declared.Implementation, label: str, registry: Registry) -> None:
         """Load a variant of an implementation, which has a process of its own."""
         (setting,) = [known for known in one.settings if known.label == label]
-        home: Any = one.arrays
-        base: Source = home.home
+        base = home_of(one.arrays)
+        assert base is not None
         name = declared.variant_name(one.name, label)
         source = replace(base, group=f"{base.group} {name}", variant=(one.name, label), environment=setting.environment)
         self._load(source, name, registry)
@@ -257,8 +257,8 @@ class Workers:
 
     def conclude(self, one: declared.Implementation, verdict: Verdict) -> None:
         """Count how a case of an implementation has ended, if it was attempted."""
-        home, crashed = getattr(one.arrays, "home", None), verdict.crashed
-        if isinstance(home, Source) and verdict.status != "unsupported":
+        home, crashed = home_of(one.arrays), verdict.crashed
+        if home and verdict.status != "unsupported":
             key = home.group, home.place
             hung = verdict.failure is not None and verdict.failure.kind == "hung"
             weight = OF_A_HANG if hung else 1
@@ -277,8 +277,8 @@ class Workers:
 
         To replace it takes ten seconds where frameworks are to be loaded, so it is asked to give memory back before.
         """
-        home = getattr(one.arrays, "home", None)
-        group = home.group if isinstance(home, Source) else ""
+        home = home_of(one.arrays)
+        group = home.group if home else ""
         process = self._processes.get(group)
         if process is None or process.ended:
             return
@@ -371,11 +371,17 @@ class Workers:
                 found.broken[source.title] = registry.unusable(described(error))
 
 
+def home_of(bridge: ArrayBridge) -> Source | None:
+    """The file of a bridge's kernels, where they have a process of their own."""
+    home = getattr(bridge, "home", None)
+    return home if isinstance(home, Source) else None
+
+
 def begin_anew(bridge: ArrayBridge) -> bool:
     """End the process of a bridge's kernels, so that the next call is the first in another one; False where they have
     none of their own."""
-    home = getattr(bridge, "home", None)
-    if not isinstance(home, Source):
+    home = home_of(bridge)
+    if home is None:
         return False
     home.workers.end(home.group)
     return True
@@ -385,15 +391,15 @@ def begin_anew(bridge: ArrayBridge) -> bool:
 def another_process(bridge: ArrayBridge) -> Iterator[None]:
     """The calls of a bridge's kernels go meanwhile to a process in which no case has run, kept for the next time; where
     they have no process of their own, to this one."""
-    home = getattr(bridge, "home", None)
-    with home.workers.other_process(home) if isinstance(home, Source) else nullcontext():
+    home = home_of(bridge)
+    with home.workers.other_process(home) if home else nullcontext():
         yield
 
 
 def printed(one: declared.Implementation) -> tuple[str, ...]:
     """The last lines that an implementation's process has printed since this was asked last, if it has one."""
-    home = getattr(one.arrays, "home", None)
-    return tuple(home.workers.printed(home.group)) if isinstance(home, Source) else ()
+    home = home_of(one.arrays)
+    return tuple(home.workers.printed(home.group)) if home else ()
 
 
 def share(processes: int) -> int:

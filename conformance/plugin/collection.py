@@ -16,7 +16,6 @@ from conformance.execution.required import VerificationDemand
 from conformance.execution.selection import SelectionError
 from conformance.execution.trial import Absence, Trial
 from conformance.implementations.registry import BrokenFile
-from conformance.problems import PROBLEMS
 from conformance.results import build
 from conformance.results.schema import Record
 from conformance.timing.timing_demand import TimingDemand
@@ -94,7 +93,7 @@ class Collection:
                 from conformance.plugin.timing import TimingRun  # most runs time nothing
 
                 self.timing = TimingRun(self._run, self._hooks.config)
-            by_hand = selection.problems is not PROBLEMS  # a table is none of somebody who names a problem
+            by_hand = not selection.is_of_tables  # a table is none of somebody who names a problem
             problems = selection.problems if by_hand else marker.kwargs["problems"]
             yield Asked(suite, "", TimingDemand(selection, marker.args[0], problems, by_hand))
 

@@ -22,7 +22,7 @@ from conformance import __version__, interrupts
 from conformance.engine import options
 from conformance.engine.arithmetic import Arithmetic, WrongArithmeticError
 from conformance.engine.options import OPTIONS
-from conformance.engine.pool import end_with, share_cores
+from conformance.engine.pool import share_cores
 from conformance.engine.run import Run, recorded
 from conformance.engine.summary import Summary
 from conformance.execution.compiler_cache import CompilerCache, kept
@@ -43,6 +43,7 @@ from conformance.results.benchmarks import digest_of
 from conformance.results.schema import AnyRecord, Record
 from conformance.results.writing import encode
 from conformance.worker import wire
+from conformance.worker.isolation import end_with
 
 RECORDS = "conformance-records"
 """Name of the user property of a report that carries records: that of the test last; before a kernel is called, the

@@ -19,7 +19,7 @@ from typing import Any
 from conformance.dtypes import DECLARABLE
 from conformance.layouts import grouped_of, layouts_of
 from conformance.operators import FAMILIES, OPERATORS, GeometryError, parse, takes
-from conformance.problems.table import SPARSE, Variant, applies, determines, is_huge
+from conformance.problems.table import SPARSE, Variant, applies, determines, is_huge, usual_distribution
 from conformance.storage import StorageError
 
 BEHAVIOUR, TRAINING = "behaviour", "training"
@@ -73,7 +73,9 @@ class Case:
         if not (seed.isascii() and seed.isdigit() and len(seed) <= 18):
             raise CaseError(f"{seed!r}: the seed must be a whole number from 0 to 10^18 - 1")
         given["seed"] = int(seed)
-        case = cls(**_usual(problem, given["operator"], "check" in given) | given, problem=problem)
+        case = cls(
+            **_usual(problem, given.get("dtype", "fp32"), given["operator"], "check" in given) | given, problem=problem
+        )
         case.require_one_result()
         return case if case.operator == TRAINING else replace(case, problem=case.geometry.descriptor)
 
@@ -90,7 +92,7 @@ class Case:
     def words(self, *, operator: bool = True) -> list[str]:
         """Return the arguments of the command that repeats it, behind the kernel: without what is usual, and without
         the operator where only one takes the problem."""
-        usual = _usual(self.problem, self.operator, bool(self.check))
+        usual = _usual(self.problem, self.dtype, self.operator, bool(self.check))
         found = [self.problem]
         for field in fields(self)[2:] if not operator else (fields(self)[0], *fields(self)[2:]):
             value = getattr(self, field.name)
@@ -133,7 +135,7 @@ class Case:
         known = (*family.distributions, *([SPARSE] if is_huge(geometry) else ()))
         if self.distribution not in known or not applies(self.distribution, self.dtype):
             of = geometry.family + (f" in {self.dtype}" if self.distribution in known else "")
-            choices = ", ".join(known)
+            choices = ", ".join(name for name in known if applies(name, self.dtype))
             raise CaseError(f"distribution {self.distribution}: there is none for {of}. Choices: {choices}")
         if not determines(self.operator, geometry, self.distribution):
             raise CaseError(
@@ -153,15 +155,16 @@ class Case:
             raise CaseError(f"storage {self.storage}: {what}")
 
 
-def _usual(problem: str, operator: str, is_check: bool) -> dict[str, str]:
+def _usual(problem: str, dtype: str, operator: str, is_check: bool) -> dict[str, str]:
     """Return what is not written of a case."""
     if operator == TRAINING:
         return {"dtype": "fp32", "layout": "nchw", "distribution": TRAINING}
     try:
-        layout = layouts_of(_geometry(problem).rank)[0]
-    except GeometryError:
-        layout = layouts_of(2)[0]
-    return {"dtype": "fp32", "layout": layout, "distribution": BEHAVIOUR if is_check else "fixed"}
+        geometry = _geometry(problem)
+    except GeometryError:  # which is told by whoever asks for one right result
+        return {"dtype": "fp32", "layout": "nchw", "distribution": "fixed"}
+    distribution = BEHAVIOUR if is_check else usual_distribution(geometry.family, dtype)
+    return {"dtype": "fp32", "layout": layouts_of(geometry.rank)[0], "distribution": distribution}
 
 
 @lru_cache(maxsize=1 << 14)

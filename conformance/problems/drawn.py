@@ -313,7 +313,10 @@ def _changes(geometry: Any) -> tuple[Any, list[list[dict[str, Any]]]]:
         changes.append([dict.fromkeys(("c", "k", "groups"), small.c + 1)])
     for name in (field.name for field in fields(small) if field.init):
         value = getattr(small, name)
-        if isinstance(value, bool):
+        if name == "ceil_mode":  # with outputs that it adds, or it is lost on nobody
+            longer = tuple(extent + 1 for extent in small.size)
+            changes.append([{name: not value}, {name: True, "size": longer}])
+        elif isinstance(value, bool):
             changes.append([{name: not value}])
         elif isinstance(value, int):
             changes.append([{name: value + 1}, {name: 2 * value}])

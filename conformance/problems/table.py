@@ -113,6 +113,12 @@ def applies(distribution: str, dtype: str, storage: str = "") -> bool:
     return not (distribution == "wide" and dtype == "fp64")
 
 
+def usual_distribution(family: str, dtype: str) -> str:
+    """Return the distribution of a case whose own is not said: `fixed`, or the first that there is of so few bits."""
+    known = FAMILIES[family].distributions
+    return next(name for name in ("fixed", *known) if name in known and applies(name, dtype))
+
+
 @cache
 def variants(family: str, *lines: str, rank: int = 2) -> tuple[Variant, ...]:
     """Read lines such as `fp32,bf16 nchw,nhwc integer,fixed`: every combination that exists; `all` stands for all.

@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 
-from conformance.execution.selection import BEHAVIOUR
 from conformance.execution.status import Verdict
 from conformance.execution.trial import Absence, Trial
 from conformance.implementations.devices import processor
@@ -21,6 +20,7 @@ from conformance.inputs.manifest import digest
 from conformance.inputs.stream import GENERATOR
 from conformance.judge import Judgement, expect
 from conformance.judge.accuracy import KNOWN
+from conformance.problems.case import BEHAVIOUR
 from conformance.results.schema import (
     SCHEMA,
     AbsenceRecord,
@@ -122,7 +122,7 @@ def _attempt(trial: Trial, verdict: Verdict) -> dict[str, Any]:
         "work": msgspec.convert(verdict.work | {"least_bytes": least}, Work) if verdict.work and least else None,
         "versions": versions()
         | ({"implementation": here.version} if here.version else {})
-        | ({} if verdict.status == "unavailable" else {str(k): str(v) for k, v in here.arrays.describe().items()}),
+        | ({} if verdict.status == "unavailable" else texts(here.arrays.describe())),
         "command": trial.command,
         **verdict_fields(verdict),
     }

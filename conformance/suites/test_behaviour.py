@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from conformance.checks.behaviour import BEHAVIOUR
+from conformance.checks.behaviour import BEHAVIOUR_CHECKS
 from conformance.checks.state import STATE
 
 
-@pytest.mark.behaves(*(behaviour.__name__ for behaviour in BEHAVIOUR))
+@pytest.mark.behaves(*(behaviour.__name__ for behaviour in BEHAVIOUR_CHECKS))
 def test_behaviour(check, name, case):
     """Each of `conformance.checks.behaviour`: inputs stay, results are independent, nothing is left unwritten, ..."""
     check(name, case)

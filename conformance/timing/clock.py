@@ -9,8 +9,8 @@ from time import perf_counter
 from typing import Any
 
 from conformance.execution.invocation import Invocation
-from conformance.execution.status import KernelFailure
 from conformance.failure import Failure
+from conformance.implementations.errors import KernelFailure
 from conformance.worker import measuring
 from conformance.worker.call import perform
 from conformance.worker.measuring import Timed

@@ -38,9 +38,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from conformance.diagnosis.diagnose import Diagnosis, diagnose
-from conformance.execution.status import KernelFailure
 from conformance.explaining import explaining
 from conformance.failure import Failure
+from conformance.implementations.errors import KernelFailure
 from conformance.judge import Judgement, Output, judge
 from conformance.judge.judgement import told
 from conformance.operators import OPERATORS, Arrays

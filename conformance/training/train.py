@@ -13,8 +13,9 @@ from msgspec.structs import replace
 
 from conformance.execution.process import Crash, Process
 from conformance.execution.remote import asked
-from conformance.execution.status import KernelFailure, Verdict, conclude
+from conformance.execution.status import Verdict, conclude
 from conformance.failure import Failure
+from conformance.implementations.errors import KernelFailure
 from conformance.implementations.implementation import Implementation, Unsupported, Waiver
 from conformance.inputs import DISTRIBUTIONS
 from conformance.operators import OPERATORS, GeometryError

@@ -11,7 +11,6 @@ from importlib.util import find_spec
 from conformance.execution.required import Demand, Keys, Lacking
 from conformance.execution.selection import Selection
 from conformance.implementations.implementation import Implementation, Unsupported
-from conformance.problems import PROBLEMS
 from conformance.problems.case import Case
 from conformance.training.tables import (
     DIRECTIONS,
@@ -52,7 +51,7 @@ class Training:
     def command(self) -> str:
         """One line that trains the same again."""
         words = [*self.program, "--distribution", DISTRIBUTION, "--layout", self.layout, "--level", self.level]
-        return shlex.join([*words, "--seed", str(self.seed), "-k", f"test_{self.configuration.network}"])
+        return shlex.join([*words, "--seed", str(self.seed), "-k", self.configuration.network])
 
 
 class TrainingDemand(Demand):
@@ -68,7 +67,7 @@ class TrainingDemand(Demand):
     @property
     def is_asked(self) -> bool:
         asked = self.asked
-        everything = DISTRIBUTION in asked.distributions and "fp32" in asked.dtypes and asked.problems is PROBLEMS
+        everything = DISTRIBUTION in asked.distributions and "fp32" in asked.dtypes and asked.is_of_tables
         return self._network in networks(asked.level) and everything and set(DIRECTIONS) <= set(asked.operators)
 
     def require(self, one: Implementation) -> None:

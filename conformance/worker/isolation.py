@@ -9,7 +9,9 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
+import signal
 import struct
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +20,7 @@ from conformance.resources import GOLDEN, PACKAGE
 from conformance.worker.guard import readable
 
 CLONE_NEWNS, CLONE_NEWUSER, MS_REC, MS_SLAVE, PR_SET_NO_NEW_PRIVS = 0x20000, 0x10000000, 0x4000, 0x80000, 38
+PR_SET_PDEATHSIG = 1
 LANDLOCK_CREATE_RULESET, LANDLOCK_ADD_RULE, LANDLOCK_RESTRICT_SELF = 444, 445, 446
 REFER, SIGNAL, PATH_BENEATH, VERSION = 1 << 13, 1 << 1, 1, 1
 """Landlock's: the right to move a file to another folder, signals to other processes, a kind of rule, a flag."""
@@ -47,6 +50,16 @@ def isolate() -> None:
     with suppress(OSError):
         if _possible(_restrict):
             _restrict()
+
+
+def end_with(parent: int) -> None:
+    """End this process when its parent is killed, in the middle of a kernel too. Elsewhere than on Linux it ends when
+    the kernel returns, and nobody listens."""
+    if sys.platform == "linux":
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # killed before this was called
+        os._exit(1)
 
 
 def isolated() -> bool:

@@ -30,6 +30,7 @@ from conformance.implementations.errors import KernelFailure, blame, failure_of,
 from conformance.worker import call, ceilings, measuring, memory, repeating, wire
 from conformance.worker.call import Result, is_several
 from conformance.worker.guard import Guard
+from conformance.worker.isolation import end_with
 from conformance.worker.wire import plain
 
 BEFORE_KERNELS = (call, ceilings, measuring, memory, repeating)
@@ -340,7 +341,7 @@ def _described(one: declared.Implementation) -> wire.ImplementationSpec:
 
 def main(channel: int, to_kernels: int, from_kernels: int, findings: int, parent: int) -> None:
     """Serve until the judge closes the channel."""
-    _die_with(parent)
+    end_with(parent)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with suppress(OSError):
@@ -371,15 +372,3 @@ def _exactly(connection: socket.socket, count: int) -> bytes | None:
         parts.append(part)
         count -= len(part)
     return b"".join(parts)
-
-
-def _die_with(parent: int) -> None:
-    """Linux kills this process when the judge ends, however that comes about."""
-    if sys.platform == "linux":
-        import ctypes
-
-        pr_set_pdeathsig = 1
-        with suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)

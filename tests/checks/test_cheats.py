@@ -15,10 +15,9 @@ import pytest
 
 from conformance import suites, torch_arrays
 from conformance.checks import CHECKS, behaviour, check_behaviour
-from conformance.checks.behaviour import BEHAVIOUR
+from conformance.checks.behaviour import BEHAVIOUR_CHECKS
 from conformance.checks.sample import Check
 from conformance.checks.state import calls_in_a_row_are_right, other_parameters_are_told_apart
-from conformance.execution import selection
 from conformance.execution.trial import Trial
 from conformance.execution.verify import verify
 from conformance.implementations.bridges import ArrayBridge
@@ -90,7 +89,7 @@ def _default_rounding():
 
 
 def behaviour_of(kernel: Kernel, arrays: ArrayBridge | None = None) -> Trial:
-    return trial_of(kernel, distribution=selection.BEHAVIOUR, arrays=arrays)
+    return trial_of(kernel, distribution="behaviour", arrays=arrays)
 
 
 def status_of(check: Check, kernel: Kernel, arrays: ArrayBridge | None = None) -> str:
@@ -116,7 +115,7 @@ def test_torch_cheat_is_caught(name: str, check: Check):
     assert status_of(check, torch.CHEATERS[name](), torch.ARRAYS) == "fail"
 
 
-@pytest.mark.parametrize("check", BEHAVIOUR, ids=[check.__name__ for check in BEHAVIOUR])
+@pytest.mark.parametrize("check", BEHAVIOUR_CHECKS, ids=[check.__name__ for check in BEHAVIOUR_CHECKS])
 def test_honest_kernel_keeps_every_promise(check: Check):
     assert status_of(check, cheaters.honest) == "pass"
     assert status_of(check, cheaters.sums_in_any_order()) == "pass"
@@ -128,14 +127,14 @@ def test_bits_that_change_by_chance_do_not_depend_on_the_call_before(seed: int):
     assert status_of(behaviour.calls_do_not_depend_on_the_one_before, kernel) == "pass"
 
 
-@pytest.mark.parametrize("check", BEHAVIOUR, ids=[check.__name__ for check in BEHAVIOUR])
+@pytest.mark.parametrize("check", BEHAVIOUR_CHECKS, ids=[check.__name__ for check in BEHAVIOUR_CHECKS])
 def test_honest_torch_kernel_keeps_every_promise(check: Check):
     torch = pytest.importorskip("tests.cheaters_torch", exc_type=ImportError)
     assert status_of(check, torch.honest, torch.ARRAYS) == "pass"
 
 
 def test_every_check_has_a_cheat_and_a_place_in_the_suite():
-    assert {cheat.check for cheat in CHEATS.values()} == {*BEHAVIOUR, calls_in_a_row_are_right}
+    assert {cheat.check for cheat in CHEATS.values()} == {*BEHAVIOUR_CHECKS, calls_in_a_row_are_right}
     marks = [mark for name in suites.__all__ for mark in marks_of(getattr(suites, name))]
     assert sorted(name for mark in marks for name in mark.args if mark.name == "behaves") == sorted(CHECKS)
 
@@ -259,19 +258,19 @@ def doubled(calls: list[int]) -> Kernel:
 def test_kernel_that_is_wrong_on_plain_inputs_is_called_once_and_reported_once():
     calls: list[int] = []
     case = behaviour_of(doubled(calls))
-    checked = [check_behaviour(case, check, of_right_kernels=True) for check in BEHAVIOUR]
-    assert [verdict.status for verdict in checked] == ["fail"] + ["unsupported"] * (len(BEHAVIOUR) - 1)
+    checked = [check_behaviour(case, check, of_right_kernels=True) for check in BEHAVIOUR_CHECKS]
+    assert [verdict.status for verdict in checked] == ["fail"] + ["unsupported"] * (len(BEHAVIOUR_CHECKS) - 1)
     assert checked[0].reason.startswith("results are wrong on plain inputs: y: ")
     assert {verdict.reason for verdict in checked[1:]} == {"not checked, results are wrong"}
     assert len(calls) == 1
     # made again, as plugins that repeat failures do, the one that reported it does so again
-    assert check_behaviour(case, BEHAVIOUR[0], of_right_kernels=True).status == "fail"
-    assert check_behaviour(case, BEHAVIOUR[1], of_right_kernels=True).status == "unsupported"
+    assert check_behaviour(case, BEHAVIOUR_CHECKS[0], of_right_kernels=True).status == "fail"
+    assert check_behaviour(case, BEHAVIOUR_CHECKS[1], of_right_kernels=True).status == "unsupported"
 
 
 def test_what_a_kernel_raises_on_plain_inputs_is_reported_as_it_was_raised():
     case = behaviour_of(lambda *inputs, **parameters: 1 // 0)
-    first, second = (check_behaviour(case, check, of_right_kernels=True) for check in BEHAVIOUR[:2])
+    first, second = (check_behaviour(case, check, of_right_kernels=True) for check in BEHAVIOUR_CHECKS[:2])
     assert (first.status, type(first.exception)) == ("error", ZeroDivisionError)
     assert (second.status, second.reason) == ("unsupported", "not checked, results are wrong")
 
@@ -279,16 +278,16 @@ def test_what_a_kernel_raises_on_plain_inputs_is_reported_as_it_was_raised():
 def test_waived_results_do_not_keep_a_kernel_from_being_checked():
     case = behaviour_of(doubled([]))
     case.implementation.waive("conv_forward", reason="r", url="u", distributions=("integer",))
-    statuses = [check_behaviour(case, check, of_right_kernels=True).status for check in BEHAVIOUR]
-    assert statuses == [check_behaviour(case, check).status for check in BEHAVIOUR]
+    statuses = [check_behaviour(case, check, of_right_kernels=True).status for check in BEHAVIOUR_CHECKS]
+    assert statuses == [check_behaviour(case, check).status for check in BEHAVIOUR_CHECKS]
     assert "waived" in statuses
 
 
 SUITE = """
 import pytest
-from conformance.checks.behaviour import BEHAVIOUR
+from conformance.checks.behaviour import BEHAVIOUR_CHECKS
 
-@pytest.mark.behaves(*(check.__name__ for check in BEHAVIOUR))
+@pytest.mark.behaves(*(check.__name__ for check in BEHAVIOUR_CHECKS))
 def test_behaviour(check, name, case):
     check(name, case)
 """
@@ -299,8 +298,13 @@ def test_every_check_is_recorded_and_counted(project: Project):
     project.kernel()
     project.kernel("partial", declares=", when=lambda p: False")
     outcome = project.pytest("--operator=conv_forward", "--distribution=behaviour")
-    assert (outcome.exit, outcome.statuses) == (0, {"pass": len(BEHAVIOUR), "unsupported": len(BEHAVIOUR)})
-    assert [r["check"] for r in outcome.records if r["implementation"] == "acme"] == [c.__name__ for c in BEHAVIOUR]
+    assert (outcome.exit, outcome.statuses) == (
+        0,
+        {"pass": len(BEHAVIOUR_CHECKS), "unsupported": len(BEHAVIOUR_CHECKS)},
+    )
+    assert [r["check"] for r in outcome.records if r["implementation"] == "acme"] == [
+        c.__name__ for c in BEHAVIOUR_CHECKS
+    ]
     assert {r["distribution"] for r in outcome.records} == {"behaviour"}
     assert [r["facts"]["repeatable"] for r in outcome.records if r.get("facts")] == [True]
 

@@ -12,7 +12,6 @@ import pytest
 
 from conformance import Implementation, numpy_arrays, torch_arrays
 from conformance.checks import check_behaviour, memory
-from conformance.execution.selection import BEHAVIOUR
 from conformance.execution.status import Verdict
 from conformance.execution.trial import Trial
 from conformance.implementations.bridges.tape import Saved
@@ -20,6 +19,7 @@ from conformance.implementations.implementation import AutogradVariant, Implemen
 from conformance.implementations.registry import load
 from conformance.operators import OPERATORS
 from conformance.problems import Variant, typed
+from conformance.problems.case import BEHAVIOUR
 from conformance.reporting import training
 from conformance.resources import IMPLS
 from conformance.results.schema import SavedForBackward

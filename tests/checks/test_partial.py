@@ -59,8 +59,8 @@ def folded(x, w, gamma, beta, running_mean, running_var, *, eps, eps_outside, **
 
 
 def rounded_between(x, w, gamma, beta, running_mean, running_var, *, eps, eps_outside, **window):
-    """What lies between convolution and normalisation is stored. Summed in fp32: where a processor has no bf16, torch adds
-    gradients up in it."""
+    """What lies between convolution and normalisation is stored. Sums are of fp32: where a processor has no bf16, torch
+    adds gradients up in it."""
     z = convolved(x.float(), w.float(), **window).to(x.dtype).float() - along_channels(running_mean)
     y = z * along_channels(inverse(running_var, eps, eps_outside))
     return (y if gamma is None else y * along_channels(gamma) + along_channels(beta)).to(x.dtype)

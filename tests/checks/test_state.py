@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from conformance.checks import state
-from conformance.checks.sample import BehaviourError, Subject
+from conformance.checks.sample import Subject
+from conformance.execution.status import BehaviourError
 from conformance.implementations import registry
 from conformance.implementations.bridges import ArrayBridge, jax_arrays, torch_arrays
 from conformance.implementations.bridges.numpy import NumpyArrays
@@ -104,7 +105,8 @@ KEEPS = """if True:
     import sys
     import torch
     from conformance.checks import state
-    from conformance.checks.sample import BehaviourError, Subject
+    from conformance.checks.sample import Subject
+    from conformance.execution.status import BehaviourError
     from conformance.implementations.bridges import torch_arrays
     from conformance.worker import repeating
     from tests.kit import trial_of

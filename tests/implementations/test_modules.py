@@ -24,7 +24,7 @@ from conformance.execution import nondeterminism  # noqa: E402
 from conformance.execution.check import CheckResult  # noqa: E402
 from conformance.execution.declared import Declared  # noqa: E402
 from conformance.execution.required import VerificationDemand, required  # noqa: E402
-from conformance.execution.selection import BEHAVIOUR, Selection, SelectionError, split  # noqa: E402
+from conformance.execution.selection import Selection, SelectionError, split  # noqa: E402
 from conformance.execution.share import Ranked  # noqa: E402
 from conformance.execution.trial import Absence, Trial  # noqa: E402
 from conformance.execution.verify import NOT_LAUNCHED, verify  # noqa: E402
@@ -34,6 +34,7 @@ from conformance.implementations.registry import load  # noqa: E402
 from conformance.layouts import LAYOUTS  # noqa: E402
 from conformance.operators import parse  # noqa: E402
 from conformance.problems import PROBLEMS  # noqa: E402
+from conformance.problems.case import BEHAVIOUR  # noqa: E402
 from conformance.problems.drawn import neighbours  # noqa: E402
 from conformance.problems.features import parameter_pairs  # noqa: E402
 from conformance.problems.table import DISTRIBUTIONS  # noqa: E402
@@ -477,6 +478,35 @@ def test_even_window_that_is_padded_on_the_wrong_side_is_found_at_smoke(tmp_path
     path.write_text(path.read_text().replace("[4, 6, 3]", "[32, 32, 31, 4]"))
     near = [case for case in demanded(only(path)) if case.problem.origin == "near"]
     assert {(case.problem.geometry.window[0] % 2, verify(case).status) for case in near} == {(0, "fail"), (1, "pass")}
+
+
+def test_ceil_mode_that_is_lost_where_it_adds_an_output_is_found_near_its_own_shape(tmp_path: Path):
+    """Near an image of 32 x 32 under windows of 2 x 2 it was tried on even images alone, where it adds none."""
+    assert "maxpool n2 c8 h11 w11 r2 s2 ceil1" in {
+        n.descriptor for n in neighbours(parse("maxpool n4 c8 h32 w32 r2 s2"))
+    }
+    path = written(
+        tmp_path, signature="self, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False",
+        layer="nn.MaxPool2d(kernel_size, stride, padding, dilation, ceil_mode=ceil_mode)", shape="4, 8, 32, 32",
+        init="self.fast = kernel_size == 2 and stride in (None, 2) and not padding and dilation == 1",
+        forward="return F.max_pool2d(x, 2) if self.fast else self.conv(x)",
+    )  # fmt: skip
+    path.write_text(path.read_text().replace("[4, 6, 3]", "[2]"))
+    near = [case for case in demanded(only(path)) if case.problem.origin == "near"]
+    failing = {case.problem.geometry.descriptor for case in near if verify(case).status == "fail"}
+    assert "maxpool n2 c8 h11 w11 r2 s2 ceil1" in failing
+
+
+def test_batch_norm_alone_that_changes_its_input_is_wrong(tmp_path: Path):
+    """What it is given is the suite's own convolution, with which nobody compared it afterwards."""
+    norm = {"signature": "self, num_features", "layer": "nn.BatchNorm2d(num_features)"}
+    path = written(tmp_path, **norm, forward="return self.conv(x)\n")
+    right = path.read_text().replace("[4, 6, 3]", "[4]")
+    for change, status in (("", "pass"), ("y = self.conv(x.clone())\n        x.sub_(1)\n        return y", "fail")):
+        path.write_text(right.replace("return self.conv(x)\n", change or "return self.conv(x)\n"))
+        for storage in ("", "x:other-format"):
+            result = check(only(path), "bn n3 c4 h6 w5 k6 r3 s3", operator="conv_bn_inference", storage=storage)
+            assert (result.status, "changes its input" in result.reason) == (status, bool(change)), result.reason
 
 
 def test_bias_that_is_lost_where_it_is_dilated_is_found_at_smoke(tmp_path: Path):

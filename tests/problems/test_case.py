@@ -76,6 +76,7 @@ def test_what_is_usual_is_not_written():
     assert str(Case("conv_forward", USUAL, "fp32", "nchw", "fixed")) == f"'{USUAL}' --operator conv_forward"
     assert Case("conv_forward", USUAL, "bf16", "nchw", "fixed").words(operator=False) == [USUAL, "--dtype", "bf16"]
     assert Case.parse("'w1 c1  k1 s1 n1' --operator conv_forward").problem == "n1 c1 w1 k1 s1"
+    assert Case.parse(f"'{USUAL}' --operator conv_forward --dtype int8").distribution == "integer"
 
 
 BAD = {

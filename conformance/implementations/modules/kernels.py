@@ -167,7 +167,11 @@ class ModuleKernels:
                 module.train(direction != "inference")
                 if wanted:
                     return self._gradients(module, tensors, wanted, told)
-                y = self._values(module, tensors["x"] if seen is None else seen.clone())
+                given = tensors["x"] if seen is None else seen.clone()
+                y = self._values(module, given)
+                if seen is not None and not _same_bits(given, seen):  # which nobody else holds
+                    what = "the call changes its input"
+                    raise KernelFailure(what, Failure(kind="memory", message=what))
                 moved = _leaves(
                     module,
                     ["running_mean", "running_var"] if statistics and tensors["running_mean"] is not None else [],
@@ -348,6 +352,11 @@ def lacking(maker: Maker) -> list[str]:
             places = _places(module, weights, channels)
             return [word for word in maker.unsaid if not {*TENSORS[word]} <= places.keys()]
     return []
+
+
+def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether two tensors are the same, where NaN is itself."""
+    return bool(torch.equal(one.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8)))
 
 
 def _has_more_nodes(y: torch.Tensor, most: int) -> bool:
