@@ -88,6 +88,11 @@ def has_groups(layout: str) -> bool:
     return "g" in letters(layout)
 
 
+def is_known(layout: str) -> bool:
+    """Whether it is a name of the suite, or one that somebody has declared."""
+    return layout in NAMES or layout in _declared
+
+
 def is_optional(layout: str) -> bool:
     """Whether only who declares it is run in it."""
     return layout not in LAYOUTS

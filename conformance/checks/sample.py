@@ -266,7 +266,7 @@ def _require_right_alone(trial: Trial, wrong: WrongResultError, verdict: Verdict
     sample, recipe = wrong.sample, wrong.sample.expected.recipe
     operator, geometry = getattr(recipe.operator, "base", recipe.operator), recipe.geometry
     variant = Variant(recipe.dtype, sample.invocation.layout, recipe.distribution)
-    problem = unlisted(geometry, "alone", "standard", variant)
+    problem = unlisted(geometry, "alone", "standard", (variant,))
     alone = replace(trial, operator=operator, problem=problem, variant=variant, seed=recipe.seed)
     key, wrong_alone = (operator.name, geometry, variant, recipe.seed), trial.implementation.wrong_alone
     if key not in wrong_alone:

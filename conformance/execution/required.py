@@ -227,7 +227,7 @@ class VerificationDemand(Demand):
         for geometry in dict.fromkeys((own, *neighbours(own))):
             asked = self._when(geometry) and self.asked.includes(variant)
             if asked and (geometry is own or one.supports(self.operator, geometry, variant.dtype, variant.layout)):
-                problem = unlisted(geometry, "own" if geometry is own else "near", "smoke", variant)
+                problem = unlisted(geometry, "own" if geometry is own else "near", "smoke", (variant,))
                 if geometry is own and its.batch:  # what it is made for may have a larger one
                     name = replace(own, n=its.batch).descriptor.replace(" ", "_")
                     problem = replace(problem, name=name)
@@ -251,7 +251,7 @@ class VerificationDemand(Demand):
         variant = Variant(*declared.pairs[0], "fixed")
         rows = self.ranked.rows(self.operator)
         listed = (p for p, _ in rows.rows[: rows.usual] if p.geometry.rank == base.rank and cost(p.geometry) <= THIN)
-        near = (unlisted(geometry, "near", "smoke", variant) for geometry in combinations_near(base))
+        near = (unlisted(geometry, "near", "smoke", (variant,)) for geometry in combinations_near(base))
         known = {geometry.descriptor for geometry in taken}
         offered = {p.geometry.descriptor: p for p in chain(listed, near) if p.geometry.descriptor not in known}
         declared.learn([problem.geometry for problem in offered.values()])

@@ -48,7 +48,7 @@ class Trial:
         program: tuple[str, ...] = (),
     ) -> Trial:  # fmt: skip
         """Return the trial of a case that stands in no table, of a kernel."""
-        problem, operator = unlisted(case.geometry, origin, "standard", case.variant), OPERATORS[case.operator]
+        problem, operator = unlisted(case.geometry, origin, "standard", (case.variant,)), OPERATORS[case.operator]
         return cls(implementation, operator, problem, case.variant, case.seed, method, program)
 
     @property

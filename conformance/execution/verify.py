@@ -44,6 +44,10 @@ from conformance.worker.call import Change
 IN_VAIN = 100
 """Wrong cases of a kernel in a row that no known mistake explains, after which none is tried: this made three minutes
 of half a one."""
+WORK, LITTLE = 1 << 27, 1 << 22
+"""Multiply-adds, times operands and results, of a kernel's wrong cases that known mistakes are tried on, and of a case
+on which they still are when that is spent: three minutes of three and a half went there, of a wrong gradient of batch
+norm."""
 NOT_LAUNCHED = "no kernel of the file was launched: what it calls instead is right, and is not the kernel"
 """Why right results of a call are not verified."""
 
@@ -185,7 +189,10 @@ def explained(
                     calls = differing_calls(invocation, expected.inputs, outputs, passes, exact)
                 except AnotherCallError as error:
                     lines.append(str(error))
-                if calls is None and memory.unexplained < IN_VAIN and affordable(operator, geometry):
+                work = operator.flops(geometry) // 2 * len(operator.arguments) * len(operator.returns)
+                has_patience = memory.unexplained < IN_VAIN and (memory.diagnosed < WORK or work < LITTLE)
+                if calls is None and has_patience and affordable(operator, geometry):
+                    memory.diagnosed += work
                     cause = diagnose(operator, geometry, expected.inputs, outputs, layout=invocation.layout)
                     memory.unexplained = 0 if cause else memory.unexplained + 1
     lines = [*(lines or [f"wrong results: {', '.join(judgement.output for judgement in wrong)}"]), *unexplained]

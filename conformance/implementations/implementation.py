@@ -71,6 +71,8 @@ class KernelMemory:
     """Wrong results that a second call gave again."""
     unexplained: int = 0
     """Wrong cases in a row that no known mistake explains."""
+    diagnosed: int = 0
+    """Work of the wrong cases on which known mistakes were tried, see `conformance.execution.verify.WORK`."""
     ended_by: set[str] = field(default_factory=set)
     """Storages of one operand, as `x:crop`, that have ended a process: they would do so again in every other case."""
     weaknesses: dict[tuple[str, str, int], str | None] = field(default_factory=dict)

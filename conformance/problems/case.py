@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from conformance.dtypes import DECLARABLE
-from conformance.layouts import grouped_of, layouts_of
+from conformance.layouts import grouped_of, has_groups, is_known, layouts_of, rank_of
 from conformance.operators import FAMILIES, OPERATORS, GeometryError, parse, takes
 from conformance.problems.table import SPARSE, Variant, applies, determines, is_huge, usual_distribution
 from conformance.storage import StorageError
@@ -120,13 +120,11 @@ class Case:
             raise CaseError(f"operator {self.operator}: {what}")
         if self.dtype not in operator.dtypes:
             raise CaseError(f"dtype {self.dtype}: unknown. Choices: {', '.join(operator.dtypes)}")
-        groups = grouped_of(geometry.rank)
-        if self.layout in groups and not hasattr(geometry, "groups"):
+        if not is_known(self.layout) or rank_of(self.layout) != geometry.rank:
+            choices = ", ".join((*layouts_of(geometry.rank), *grouped_of(geometry.rank)))
+            raise CaseError(f"layout {self.layout}: there is none for {self.problem!r}. Choices: {choices}")
+        if has_groups(self.layout) and not hasattr(geometry, "groups"):
             raise CaseError(f"layout {self.layout}: has groups as an axis; {self.problem!r} has none")
-        if self.layout not in (*layouts_of(geometry.rank), *groups):
-            raise CaseError(
-                f"layout {self.layout}: unknown. Choices: {', '.join((*layouts_of(geometry.rank), *groups))}"
-            )
         if not operator.defined(geometry, self.dtype):
             choices = ", ".join(name for name in DECLARABLE if operator.defined(geometry, name))
             raise CaseError(f"dtype {self.dtype}: {self.operator} has none of {self.problem!r}. Choices: {choices}")

@@ -354,4 +354,4 @@ def _candidates(operator: str, seed: str, rank: int, count: int) -> Iterator[tup
         formats = dice.sample(every := [*product(ordinary(OPERATORS[operator].dtypes), layouts_of(rank))], len(every))
         offered = (Variant(d, layout, distribution(family, d, dice.choice)) for d, layout in formats)
         variants = tuple(variant for variant in offered if variant.suits(operator, best))
-        yield unlisted(best, "drawn", "standard", *variants), variants
+        yield unlisted(best, "drawn", "standard", variants), variants

@@ -25,7 +25,7 @@ DISTRIBUTIONS = (*dict.fromkeys(name for family in FAMILIES.values() for name in
 """Ways of drawing a problem's inputs; `conformance.inputs.distributions` has one function for each."""
 
 
-def unlisted(geometry: Any, origin: Origin, level: str, *variants: Variant) -> Problem:
+def unlisted(geometry: Any, origin: Origin, level: str, variants: tuple[Variant, ...]) -> Problem:
     """Return a problem that stands in no table, which has its descriptor in one word as its name."""
     return Problem(geometry.descriptor.replace(" ", "_"), geometry, level, variants, origin)
 
@@ -162,7 +162,7 @@ def typed(text: str, level: str = "smoke") -> Problem:
     run = variants(family, f"all all {SPARSE}", rank=geometry.rank) if huge else EVERY[family, geometry.rank]
     existing = tuple(v for v in run if any(one.defined(geometry, v.dtype) for one in FAMILIES[family].operators))
     # the selection adds storages to a problem with all of `EVERY`
-    return unlisted(geometry, "table", level, *(run if existing == run else existing))
+    return unlisted(geometry, "table", level, run if existing == run else existing)
 
 
 def usual(problems: Iterable[Problem], dtypes: Iterable[str] = DTYPES) -> list[Problem]:

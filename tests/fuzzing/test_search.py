@@ -371,7 +371,7 @@ WRONG = {
     "operator": (("numpy-direct", "--operator=conv"), "--operator conv: unknown"),
     "minutes": (("numpy-direct", "--minutes=0"), "--minutes"),
     "seed": (("numpy-direct", "--seed=-1"), "--seed -1: must be a whole number"),
-    "replay": (("numpy-direct", "--replay=x"), "'x': must be: operator"),
+    "replay": (("numpy-direct", "--replay=x"), "'x': must be: 'DESCRIPTOR' --operator"),
 }
 
 

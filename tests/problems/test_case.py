@@ -90,7 +90,7 @@ BAD = {
     "problem": ("n1 --operator conv_forward", "problem 'n1': field 'c' is missing"),
     "family": ("'maxpool n1 c1 h1 w1 r1 s1' --operator conv_forward", "conv_forward: does not take"),
     "dtype": (f"'{USUAL}' --operator conv_forward --dtype fp8", "dtype fp8: unknown. Choices: "),
-    "layout": (f"'{USUAL}' --operator conv_forward --layout ncw", "layout ncw: unknown. Choices: "),
+    "layout": (f"'{USUAL}' --operator conv_forward --layout ncw", "layout ncw: there is none for"),
     "groups": ("'maxpool n1 c1 h1 w1 r1 s1' --operator max_pool_forward --layout nhwgc", "has groups as an axis"),
     "distribution": (f"'{USUAL}' --operator conv_forward --distribution scaled", "there is none for conv"),
     "wide": (f"'{USUAL}' --operator conv_forward --dtype fp64 --distribution wide", "none for conv in fp64"),
