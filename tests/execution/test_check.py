@@ -294,6 +294,20 @@ def test_a_contract_sets_the_limits():
     assert declared.contract == Contract(inputs="bf16")
 
 
+def test_arrays_have_the_limits_of_the_problem_that_a_contract_is_narrowed_to():
+    """A Winograd kernel is a direct one on 1x1: the verdict had 318 elements, the arrays 18 within wide limits."""
+
+    def inexact(x, w, bias, **parameters):
+        return kernels.conv_forward(x, w, bias, **parameters) * np.float32(1 + 2e-6)
+
+    result = check(
+        inexact, "n2 c8 h9 w9 k16 r1 s1", operator="conv_forward", contract=Contract(algorithm="winograd-f4")
+    )
+    wrong = re.search(r"y: ([\d,]+) of", result.reason)
+    assert wrong is not None, result.reason
+    assert int(wrong[1].replace(",", "")) == np.count_nonzero(result.mismatched) > 1000
+
+
 def test_arguments_are_arrays_of_the_bridge():
     torch = pytest.importorskip("torch")
 
