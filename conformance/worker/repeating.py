@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from itertools import pairwise
-from time import perf_counter, sleep
+from time import perf_counter, sleep, thread_time
 from types import FrameType
 from typing import Any
 
@@ -39,7 +39,7 @@ PAUSE = 1e-5
 TRACED = 0.2
 """Seconds of a call in which they do. A window of 257 x 257 that is a loop in Python was called a hang: Python asks at
 each line whether it is a new one, with three other threads in its way."""
-PATIENCE = 20
+PATIENCE = 40
 """How many times longer a few calls are waited for. One that compiles for each shape is not."""
 KEPT_FROM = "jax_persistent_cache_min_compile_time_secs"
 FOREIGN = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
@@ -226,12 +226,14 @@ def growth_by_shape(
     other, in three parts of equal length; the first one lasts a third of the seconds, or until a third of `least` are
     made. Nothing is kept, where it is to be `bare` by the framework neither.
 
-    Returns the number of calls, fewer than `least` if these took PATIENCE times the seconds, how many bytes each
-    leaves, and the bytes of the inputs and results of one. The first part fills what every process fills once and is
-    not counted; of the others the one that leaves less is, because what happens once is no leak. Only after each part
-    is memory looked at: in a process with gigabytes, giving free pages back takes longer than a call.
+    Returns the number of calls, fewer than `least` if these took this thread PATIENCE times the seconds (of processor
+    time: what is measured does not depend on what else the machine does), how many bytes each leaves, and the bytes of
+    the inputs and results of one. The first part fills what every process fills once and is not counted; of the others
+    the one that leaves less is, because what happens once is no leak. Only after each part is memory looked at: in a
+    process with gigabytes, giving free pages back takes longer than a call.
     """
     resident, tensors, count, size, start = [], 0, 0, len(cases) // 3, perf_counter()
+    own = thread_time()
     for part in range(3):
         for shapes, parameters in cases[count : count + size]:
             hosts = [None if one is None else np.ones(one[1], one[0]) for one in shapes]
@@ -245,7 +247,7 @@ def growth_by_shape(
             if not part and count >= least // 3 and elapsed > seconds / 3:
                 size = count
                 break
-            if elapsed > PATIENCE * seconds and 3 * size <= least:
+            if thread_time() - own > PATIENCE * seconds and 3 * size <= least:
                 return min(count, least - 1), 0, tensors // count
         if part == 2:
             gc.collect()  # once: with a framework loaded it takes a tenth of a second
