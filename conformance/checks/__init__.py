@@ -1,4 +1,4 @@
-"""Behaviour, invalid arguments, adjoint, memory; `required` is the table of all checks."""
+"""Behaviour, invalid arguments, adjoint, memory; CHECKS has all of them by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""pytest wiring and the command line: outermost, nothing imports it.
+"""The front end that is a plugin of pytest: outermost, nothing imports it.
 
 PYTEST_DONT_REWRITE, because `entry` is imported long before pytest is told that this is a plugin.
 """
