@@ -82,9 +82,10 @@ class Trial:
 
     @property
     def id(self) -> str:
-        """The part of a test's name in brackets."""
-        v = self.variant
-        words = (self.implementation.name, self.problem.name, v.dtype, v.layout, v.distribution, v.storage)
+        """The part of a test's name in brackets, in which -k finds where a problem comes from, too: `drawn.`, `own.`."""
+        v, problem = self.variant, self.problem
+        name = problem.name if problem.origin == "table" else f"{problem.origin}.{problem.name}"
+        words = (self.implementation.name, name, v.dtype, v.layout, v.distribution, v.storage)
         return "-".join(filter(None, words))
 
     @property
