@@ -82,7 +82,7 @@ class Trial:
 
     @property
     def id(self) -> str:
-        """The part of a test's name in brackets, in which -k finds where a problem comes from, too: `drawn.`, `own.`."""
+        """The part of a test's name in brackets, in which -k finds where a problem comes from: `drawn.`, `own.`."""
         v, problem = self.variant, self.problem
         name = problem.name if problem.origin == "table" else f"{problem.origin}.{problem.name}"
         words = (self.implementation.name, name, v.dtype, v.layout, v.distribution, v.storage)
