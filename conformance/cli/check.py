@@ -100,6 +100,8 @@ def _check(arguments: argparse.Namespace) -> int:
 def _behaves(arguments: argparse.Namespace) -> int:
     """Make a behaviour check on one problem, as a run does, and return the exit status. Raises ValueError."""
     require_known("--check", [arguments.check], CHECKS)
+    if arguments.storage:
+        raise ValueError("--storage: a behaviour check has contiguous operands; leave it out")
     trial, absent = chosen(**_given(arguments) | {"distribution": BEHAVIOUR}, behaviour=arguments.check)
     implementation, variant = trial.implementation, trial.variant
     what = f"{arguments.check} of {implementation.name}, {trial.operator.name} on {trial.problem.geometry.descriptor!r}"

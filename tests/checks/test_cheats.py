@@ -7,13 +7,16 @@ import shlex
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import redirect_stderr
 from dataclasses import dataclass, replace
 from functools import partial
+from io import StringIO
 
 import numpy as np
 import pytest
 
 from conformance import suites, torch_arrays
+from conformance.__main__ import main
 from conformance.checks import CHECKS, behaviour, check_behaviour
 from conformance.checks.behaviour import BEHAVIOUR_CHECKS
 from conformance.checks.sample import Check
@@ -321,6 +324,20 @@ def test_command_reproduces_one_check(project: Project):
     first, *others = again.stdout.lines
     assert first.startswith(f"fail: {failed[0]['check']} of acme, conv_forward on ")
     assert failed[0]["reason"].splitlines() == others[: failed[0]["reason"].count("\n") + 1]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--check", "calls_repeat", "--storage", "x:crop"), "--storage: a behaviour check has contiguous operands"),
+        (("--check", "calls_repeats"), "--check calls_repeats: unknown; did you mean calls_repeat?"),
+    ],
+)
+def test_a_check_that_cannot_be_made_is_refused(project: Project, words: tuple[str, ...], said: str):
+    command = ["check", str(project.kernel()), "n1 c2 h4 w4 k2 r3 s3", *words]
+    with redirect_stderr(StringIO()) as errors:
+        assert main(command) == 4
+    assert said in errors.getvalue()
 
 
 def test_other_distributions_leave_behaviour_out(project: Project):
