@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from conformance.contract import Contract
     from conformance.execution.check import CheckResult, check
     from conformance.execution.export import export
-    from conformance.implementations.bridges import (
-        jax_arrays,
+    from conformance.implementations.bridges.jax import jax_arrays
+    from conformance.implementations.bridges.neuron import (
         jax_neuron_arrays,
         neuron_device,
         nki_arrays,
-        numba_cuda_arrays,
-        numpy_arrays,
-        torch_arrays,
         torch_neuron_arrays,
     )
+    from conformance.implementations.bridges.numba_cuda import numba_cuda_arrays
+    from conformance.implementations.bridges.numpy import numpy_arrays
+    from conformance.implementations.bridges.torch import torch_arrays
     from conformance.implementations.devices import Unavailable
     from conformance.implementations.implementation import Implementation, Unsupported
 
@@ -51,21 +51,29 @@ __all__ = [
 # Loaded when they are used: pytest imports this package at the start of every run of an environment in which it is
 # installed, also of runs that have nothing to do with it.
 _MODULES = {
-    "CheckResult": "conformance.execution.check",
-    "check": "conformance.execution.check",
-    "export": "conformance.execution.export",
-    "Contract": "conformance.contract",
-    "Implementation": "conformance.implementations.implementation",
-    "Unavailable": "conformance.implementations.devices",
-    "Unsupported": "conformance.implementations.implementation",
+    "CheckResult": "execution.check",
+    "Contract": "contract",
+    "Implementation": "implementations.implementation",
+    "Unavailable": "implementations.devices",
+    "Unsupported": "implementations.implementation",
+    "check": "execution.check",
+    "export": "execution.export",
+    "jax_arrays": "implementations.bridges.jax",
+    "jax_neuron_arrays": "implementations.bridges.neuron",
+    "neuron_device": "implementations.bridges.neuron",
+    "nki_arrays": "implementations.bridges.neuron",
+    "numba_cuda_arrays": "implementations.bridges.numba_cuda",
+    "numpy_arrays": "implementations.bridges.numpy",
+    "torch_arrays": "implementations.bridges.torch",
+    "torch_neuron_arrays": "implementations.bridges.neuron",
 }
-"""Name -> its module, where that is not the bridges'."""
+"""Name -> its module."""
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULES.get(name, "conformance.implementations.bridges")), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -89,3 +89,8 @@ def ordinary(dtypes: Iterable[str]) -> tuple[str, ...]:
 def name_of(dtype: np.dtype) -> str:
     """The suite's name of a NumPy dtype (`str(dtype)` if it is none of `STORAGE`)."""
     return next((name for name, known in STORAGE.items() if known == dtype), str(dtype))
+
+
+def dtype_place(name: str) -> tuple[int, str]:
+    """Sort key of a dtype; what has none comes last."""
+    return (DTYPES.index(name) if name in DTYPES else len(DTYPES) + (not name)), name

@@ -25,9 +25,9 @@ from conformance.exit_codes import ExitCode
 from conformance.operators import OPERATORS
 from conformance.reporting import accuracy, training
 from conformance.reporting.page.merge import load
-from conformance.reporting.page.model import ReportError
 from conformance.reporting.page.speeds import banners, speed_tables, speeds
 from conformance.reporting.page.tables import Digest
+from conformance.reporting.report_command import ReportError
 from conformance.reporting.table import Table
 from conformance.reporting.tally import Tally
 from conformance.reporting.terminal import LEGEND, counted

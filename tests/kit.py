@@ -13,7 +13,7 @@ from conformance import Implementation, numpy_arrays
 from conformance.execution.plan import Plan
 from conformance.execution.selection import Selection
 from conformance.execution.trial import Trial
-from conformance.implementations.bridges import ArrayBridge
+from conformance.implementations.bridges.base import ArrayBridge
 from conformance.implementations.registry import Registry
 from conformance.inputs import DISTRIBUTIONS
 from conformance.operators import OPERATORS

@@ -20,7 +20,7 @@ from conformance.operators.known_kernels import sizes
 from conformance.operators.known_kernels.arithmetic import EXACT
 from conformance.operators.known_kernels.kernel import KnownKernel, Mutant, exact, plain
 from conformance.operators.mistakes import InapplicableError, Misread
-from conformance.operators.table import LIBRARY, operators_of
+from conformance.operators.table import library, operators_of
 from conformance.problems import PROBLEMS
 
 BASES = {"float32": plain, "float64": exact, "lowered": EXACT}
@@ -113,7 +113,7 @@ def test_mistakes_change_nothing_where_their_axes_are_not(operator: str):
     for problem in (p for p in PROBLEMS if p.geometry.rank == 1 and takes(operator, p.geometry) and p.geometry.n):
         if "plain" in problem.name or "ceil" in problem.name or problem.name.endswith("rank1-groups"):
             expected = Expectation(Recipe(OPERATORS[operator], problem.geometry, "fp32", "fixed", SEED))
-            for mistake in (m for m in LIBRARY if operator in operators_of(m) and 1 not in m.ranks):
+            for mistake in (m for m in library() if operator in operators_of(m) and 1 not in m.ranks):
                 assert mistake.outputs(OPERATORS[operator], problem.geometry, expected.inputs) is None
                 if not isinstance(mistake.compute, Misread) and mistake.when(problem.geometry):
                     with suppress(GeometryError, InapplicableError), np.errstate(all="ignore"):

@@ -23,7 +23,9 @@ from conformance.execution.required import VerificationDemand, required
 from conformance.execution.selection import Selection
 from conformance.execution.share import VIEWS, Budget, Ranked, Rows, budget
 from conformance.execution.trial import Absence, Trial
-from conformance.implementations.bridges import jax_arrays, jax_neuron_arrays, numpy_arrays, torch_neuron_arrays
+from conformance.implementations.bridges.jax import jax_arrays
+from conformance.implementations.bridges.neuron import jax_neuron_arrays, torch_neuron_arrays
+from conformance.implementations.bridges.numpy import numpy_arrays
 from conformance.inputs import DISTRIBUTIONS
 from conformance.layouts import rank_of
 from conformance.operators import FAMILIES, MAXIMA, NORMALISED, OPERATORS, ORDINARY

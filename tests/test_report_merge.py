@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from conformance.reporting.page.merge import ResultsFile, load, read
-from conformance.reporting.page.model import ReportError, Results
+from conformance.reporting.page.model import Results
 from conformance.reporting.page.tables import Digest
+from conformance.reporting.report_command import ReportError
 from conformance.reporting.tally import Tally
 from tests.report_samples import (
     FOOTER,

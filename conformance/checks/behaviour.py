@@ -26,7 +26,7 @@ from conformance.implementations.implementation import Unsupported
 from conformance.layouts import LayoutError
 from conformance.operators import takes
 from conformance.operators.base import Request
-from conformance.problems import PROBLEMS, Problem, at_level, typed
+from conformance.problems import PROBLEMS, Problem, at_level, of_family, typed
 from conformance.problems.drawn import neighbours
 from conformance.results.schema import Facts
 from conformance.storage import nan_bytes
@@ -82,7 +82,8 @@ def _other_problem(trial: Trial) -> Problem:
     """A problem of another shape that the implementation takes: one image more, or else one of the tables'."""
     geometry = trial.problem.geometry
     larger = replace(trial.problem, geometry=replace(geometry, n=geometry.n + 1))
-    others = (problem for problem, _ in at_level(PROBLEMS, "smoke") if takes(trial.operator.name, problem.geometry))
+    known = at_level(of_family(PROBLEMS, geometry.family), "smoke")
+    others = (problem for problem, _ in known if takes(trial.operator.name, problem.geometry))
     for problem in (larger, *others):
         asked = (trial.operator.name, problem.geometry, trial.variant.dtype, trial.variant.layout)
         if problem.geometry != geometry and trial.implementation.supports(*asked):

@@ -16,7 +16,7 @@ from conformance.checks.sample import Sample, Subject
 from conformance.execution.invocation import fill_freed_memory
 from conformance.execution.status import BehaviourError
 from conformance.execution.trial import Trial
-from conformance.implementations.bridges import ArrayBridge
+from conformance.implementations.bridges.base import ArrayBridge
 from conformance.implementations.bridges.tape import Tape
 from conformance.implementations.implementation import AutogradVariant, Implementation, Unsupported
 from conformance.operators import OPERATORS, Arrays, Operator, Tensor, takes

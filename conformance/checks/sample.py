@@ -19,7 +19,7 @@ from conformance.execution.status import BehaviourError, Verdict, conclude
 from conformance.execution.trial import Trial
 from conformance.execution.workers import begin_anew
 from conformance.failure import Failure
-from conformance.implementations.bridges import ArrayBridge
+from conformance.implementations.bridges.base import ArrayBridge
 from conformance.implementations.errors import KernelFailure
 from conformance.implementations.implementation import (
     BEHAVIOUR,

@@ -52,7 +52,7 @@ from conformance.implementations import registry
 from conformance.implementations.devices import DEVICES, missing
 from conformance.implementations.errors import of_the_suite
 from conformance.operators import OPERATORS
-from conformance.problems import PROBLEMS
+from conformance.problems import descriptors
 from conformance.reporting.github import JobSummary
 from conformance.reporting.table import many
 from conformance.resources import IMPLS
@@ -167,8 +167,8 @@ def read(words: Sequence[str]) -> tuple[argparse.Namespace, int, RunOptions]:
         options.selects(given.markexpr or "", ())
     except SyntaxError:
         raise SelectionError(f"-m {given.markexpr}: cannot be read; give devices with and, or, not") from None
-    processes, program = _count(given.processes), "conformance run"
-    chosen = options.read(given, tuple(words), program=program, impls=IMPLS, folder=Path(), processes=processes)
+    processes = _count(given.processes)
+    chosen = options.read(given, tuple(words), impls=IMPLS, folder=Path(), processes=processes)
     return given, processes, chosen
 
 
@@ -490,7 +490,7 @@ def _file(word: str, problems: Sequence[str] | None) -> str:
         return word
     if Path(f"{name}.py").is_file():
         return f"{name}.py{word.removeprefix(name)}"
-    if " " in word or (problems and FIELD.fullmatch(word)) or any(word == problem.name for problem in PROBLEMS):
+    if " " in word or (problems and FIELD.fullmatch(word)) or word in descriptors():
         raise SelectionError(f"{word}: a problem is given with --problem, in quotes: --problem 'n1 c8 h9 w9 k4'")
     if word in OPERATORS:
         raise SelectionError(f"{word} is an operator: give --operator {word}")

@@ -13,7 +13,8 @@ import numpy as np
 from conformance.diagnosis.arrangements import misreadings
 from conformance.layouts import Arrangement, arranged, filter_letters, layouts_of, letters
 from conformance.operators import FAMILIES, Arrays, Operator, Tensor
-from conformance.operators.mistakes import ROUNDING, Mistake, fitted, misread
+from conformance.operators.mistakes import ROUNDING, Mistake, misread
+from conformance.operators.spatial import fitted
 
 EXPLAINED = 0.05
 """Largest share of the error that a named mistake may leave unexplained."""

@@ -7,7 +7,7 @@ wrong kernel agrees with a wrong reference, and only seed 0 has goldens.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from conformance.floating_point import mode
@@ -41,10 +41,11 @@ class Invalid:
 
 
 class Arithmetic:
-    """Checks the process that judges: its floating-point mode after every verdict, before that is published; references
-    of the run's operators that are known before the first one, every minute and at the end."""
+    """Checks the process that judges: its floating-point mode after every verdict, before that is published; known
+    references of the `operators` that are judged, which are asked for first then, before the first one, every minute
+    and at the end."""
 
-    def __init__(self, operators: Collection[str]) -> None:
+    def __init__(self, operators: Callable[[], Collection[str]]) -> None:
         self._operators = operators
         self._mode_held = self._references_held = self._begin = time.time()
 
@@ -62,7 +63,7 @@ class Arithmetic:
         """Check all of it. Raises WrongArithmeticError."""
         self.require_mode()
         try:
-            check_known(self._operators)
+            check_known(self._operators())
         except Exception as error:  # GoldenError; whatever comes where a function of NumPy has been replaced
             reason = f"known references are not reproduced: {described(error)}"
             raise WrongArithmeticError(reason, self._references_held) from None

@@ -130,14 +130,11 @@ class RunOptions:
         return self.limits is None
 
 
-def read(
-    given: Namespace, words: tuple[str, ...], *, program: str, impls: Path, folder: Path, processes: int
-) -> RunOptions:
+def read(given: Namespace, words: tuple[str, ...], *, impls: Path, folder: Path, processes: int) -> RunOptions:
     """The options of a command line, which `words` are, typed in `folder`. Raises SelectionError naming the option, the
     value and the choices.
 
-    `program` is the command that runs a single case again, `impls` where implementations are looked for, `processes`
-    how many of this run have kernels' processes.
+    `impls` is where implementations are looked for, `processes` how many of this run have kernels' processes.
     """
     for option in ("impl", "records", "report"):
         if "" in (getattr(given, option), *(given.impl or ())):
@@ -183,7 +180,6 @@ def read(
         required=tuple(given.require or ()),
         devices=devices_selected(expression),
         seconds=SECONDS if in_process else seconds,
-        program=program,
     )
     if not impls.exists() and not paths:
         raise SelectionError(f"impls = {impls}: no such file or folder; set it in the ini file, or give --impl=FILE")

@@ -75,7 +75,7 @@ class Judge:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._arithmetic = Arithmetic(run.selection.operators)
+        self._arithmetic = Arithmetic(run.operators)
 
     def answer(self, task: Task) -> tuple[float, Performed]:
         """Carry out a task. Raises WrongArithmeticError."""

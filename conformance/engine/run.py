@@ -101,6 +101,10 @@ class Run:
             self._plan = Plan(self.selection, self.options.impls, self.claims, self.workers or registry)
         return self._plan
 
+    def operators(self) -> set[str]:
+        """Return the operators that implementations of the run have kernels of."""
+        return {kernel.operator for one in self.plan.implementations for kernel in one.kernels}
+
     def _open(self, command: Sequence[str]) -> None:
         """Open the file of records: the one that is named, or one beside the report that is made from it. Whether a
         report can be made is known before minutes are spent on what belongs in it.
@@ -251,8 +255,8 @@ class Run:
                 return None
             if not work.covers(geometry):
                 return None
-            case, program = Case.of(operator, geometry, variant, selection.seed), self.plan.program(implementation)
-            trial = Trial.of(implementation, case, "where", selection.method, program)
+            case, named = Case.of(operator, geometry, variant, selection.seed), self.plan.named(implementation)
+            trial = Trial.of(implementation, case, "where", selection.method, named)
             verdict = verify(trial)
             workers.conclude(implementation, verdict)
             record: Record = build.record(trial, verdict)

@@ -15,7 +15,7 @@ from conformance.reporting import github, modules, report_command, terminal, tra
 from conformance.reporting.failures import has_no_kernel
 from conformance.reporting.groups import Group, amount, described, located
 from conformance.reporting.kernel_verdicts import total
-from conformance.reporting.page.model import ReportError
+from conformance.reporting.report_command import ReportError
 from conformance.reporting.table import many
 from conformance.reporting.terminal import harmless
 from conformance.results.schema import Record

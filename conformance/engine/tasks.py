@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -139,20 +138,35 @@ def asked(plan: Plan) -> Iterator[Asked]:
         yield Asked(network, "", TrainingDemand(plan.selection, network))
 
 
+class Absences:
+    """What of a run is not here and is no failure, counted by its reason and behaviour check. An operator that an
+    implementation has no kernel of is absent once, whatever is asked for of it."""
+
+    def __init__(self) -> None:
+        self._cases: dict[tuple[Absence, str], int] = {}
+
+    def add(self, absence: Absence, check: str) -> None:
+        """Count an absence; of a behaviour check, if there is one."""
+        is_operator = absence.undeclared is not None and absence.undeclared.kind == "operator"
+        key = replace(absence, cases=0), "" if is_operator else check
+        self._cases[key] = 1 if is_operator else self._cases.get(key, 0) + absence.cases
+
+    def records(self) -> list[Record]:
+        """Return a record of each."""
+        return [build.absence_record(replace(one, cases=cases), check) for (one, check), cases in self._cases.items()]
+
+
 def tasks(plan: Plan, workers: Workers | None) -> tuple[list[Task], list[Record]]:
-    """What a plan has to run, in order, and the records of what is not here: three quarters of the tasks of a file with
-    one operator were absences, which are counted together. What is claimed and absent is a task, because it fails."""
-    every, absent = list[Task](), Counter[tuple[Absence, str]]()
+    """Return what a plan has to run, in order, and the records of what is not here. What is claimed and absent fails,
+    and is a task."""
+    every, absences = list[Task](), Absences()
     for suite, check, demand in asked(plan):
         for subject in plan.required(demand):
             if isinstance(subject, Absence) and subject.status != "fail":
-                absent[replace(subject, cases=0), check] += subject.cases
+                absences.add(subject, check)
             else:
                 every.append(Task(suite, subject, check))
-    records: list[Record] = [
-        build.absence_record(replace(absence, cases=cases), check) for (absence, check), cases in absent.items()
-    ]
-    return sorted(every, key=lambda task: place(task, workers)), records
+    return sorted(every, key=lambda task: place(task, workers)), absences.records()
 
 
 def place(task: Task, workers: Workers | None) -> tuple[int, int, int]:

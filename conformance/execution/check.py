@@ -25,7 +25,8 @@ from conformance.execution.verify import Tensors, verify
 from conformance.execution.workers import Loader, Workers, printed, share
 from conformance.explaining import explaining
 from conformance.implementations import modules, registry
-from conformance.implementations.bridges import ArrayBridge, numpy_arrays
+from conformance.implementations.bridges.base import ArrayBridge
+from conformance.implementations.bridges.numpy import numpy_arrays
 from conformance.implementations.errors import kernel_frames
 from conformance.implementations.implementation import Implementation
 from conformance.inputs import DISTRIBUTIONS
@@ -33,7 +34,7 @@ from conformance.judge import Comparison, Contract, Exact, compare
 from conformance.judge.expected import METHODS
 from conformance.layouts import NAMES, in_rank, rank_of
 from conformance.operators import FAMILIES, OPERATORS, Arrays, Geometry, GeometryError, takes
-from conformance.problems import PROBLEMS, Problem, Variant, at_level, named, typed
+from conformance.problems import PROBLEMS, Problem, Variant, at_level, named, of_family, typed
 from conformance.problems.case import BEHAVIOUR, TRAINING, Case
 from conformance.problems.drawn import THIN
 from conformance.problems.parameters import cost
@@ -160,10 +161,9 @@ class CheckResult:
         rank, family = trial.problem.geometry.rank, trial.problem.geometry.family
         with explaining(str(self)):
             tried = [Tried(trial.problem.geometry, trial.variant, failed=True)]
-            for problem, variants in at_level(PROBLEMS, "smoke"):
+            for problem, variants in at_level(of_family(PROBLEMS, family), "smoke"):
                 geometry = problem.geometry
-                alike = (geometry.family, geometry.rank) == (family, rank) and takes(trial.operator.name, geometry)
-                if alike and cost(geometry) <= THIN:
+                if geometry.rank == rank and takes(trial.operator.name, geometry) and cost(geometry) <= THIN:
                     for variant in dict.fromkeys((trial.variant, replace(trial.variant, dtype=variants[0].dtype))):
                         if (failed := fails(geometry, variant)) is not None:
                             tried.append(Tried(geometry, variant, failed))

@@ -23,7 +23,7 @@ from conformance.implementations.implementation import (
 from conformance.layouts import is_optional, rank_of
 from conformance.operators import OPERATORS, takes
 from conformance.operators.spatial import RANKS
-from conformance.problems import PROBLEMS, Problem, Variant, at_level
+from conformance.problems import PROBLEMS, Problem, Variant, at_level, of_family
 from conformance.problems.features import AXES, LARGE, of_geometry, options
 
 MAX_WORK = 1 << 25
@@ -150,7 +150,8 @@ def usual_paths(one: Implementation, operator: str) -> list[Path]:
 
 @cache
 def _standard(operator: str) -> tuple[Problem, ...]:
-    return tuple(problem for problem, _ in at_level(PROBLEMS, "standard") if takes(operator, problem.geometry))
+    known = at_level(of_family(PROBLEMS, OPERATORS[operator].family), "standard")
+    return tuple(problem for problem, _ in known if takes(operator, problem.geometry))
 
 
 def _is_thin(geometry: Any) -> bool:

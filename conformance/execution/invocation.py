@@ -17,7 +17,7 @@ import numpy as np
 from conformance import storage
 from conformance.dtypes import STORAGE, name_of
 from conformance.failure import Failure
-from conformance.implementations.bridges import ArrayBridge
+from conformance.implementations.bridges.base import ArrayBridge
 from conformance.implementations.errors import KernelFailure
 from conformance.implementations.implementation import AutogradVariant, Kernel, Unsupported
 from conformance.layouts import arranged, arrangement

@@ -15,7 +15,7 @@ from conformance.execution.process import SECONDS
 from conformance.execution.required import Demand, absent, required
 from conformance.execution.selection import Selection, SelectionError, require_known
 from conformance.execution.share import Ranked
-from conformance.execution.trial import Absence, Claim, Trial, absence_reason
+from conformance.execution.trial import Absence, Claim, Named, Trial, absence_reason
 from conformance.execution.workers import Loader
 from conformance.implementations import registry
 from conformance.implementations.devices import Unavailable
@@ -117,15 +117,12 @@ class Plan:
             return {*names, *(n for n, stem in files.items() if stem in map(word, names))}
         return {n for n, path in self.registry.paths.items() if Path(path) in paths} | {path.stem for path in paths}
 
-    def program(self, one: Implementation) -> tuple[str, ...]:
-        """The first words of a command that runs it again: with its file, unless the name is enough."""
-        file, by_pytest = self._files.get(one.name), self.selection.program == "pytest"
-        # the name too, where a file defines several; with `=`, because to pytest a path of its own would be a test file
-        named = [] if file and not by_pytest and [*self._files.values()].count(file) == 1 else ["--impl", one.name]
-        place = [f"--impl={file}" if by_pytest else file] if file else []
-        seconds = self.selection.seconds
-        longest = [f"--timeout={seconds:g}"] if seconds != SECONDS else []
-        return (*self.selection.program.split(), *place, *named, *longest)
+    def named(self, one: Implementation) -> Named:
+        """Return how a command names an implementation: by its file, unless the name is enough."""
+        file, seconds = self._files.get(one.name, ""), self.selection.seconds
+        name = one.name if file and [*self._files.values()].count(file) > 1 else ""
+        file = f"./{file}" if file.startswith("-") else file  # which is no option
+        return Named(file or one.name, name, seconds if seconds != SECONDS else None)
 
     @cached_property
     def ranked(self) -> Ranked:
@@ -143,9 +140,9 @@ class Plan:
             return []
         found: list[Any] = []
         for one in self.implementations:
-            program = self.program(one)
+            named = self.named(one)
             for each in required(one, demand, [c for c in self.claims.values() if c.implementation == one.name]):
-                found.append(each if isinstance(each, Absence) else replace(each, program=program))
+                found.append(each if isinstance(each, Absence) else replace(each, named=named))
         for stem, reason in self.registry.unavailable.items():
             claims = [claim for claim in self.claims.values() if claim.source.stem == stem]
             found += absent(stem, "", demand, Unavailable(reason), claims)

@@ -130,10 +130,14 @@ def absent(
     """All that a demand requires of an implementation that cannot be used for it; or of a file that cannot be imported
     here, of which nobody knows the device."""
     status = "unavailable" if isinstance(reason, Unavailable) else "unsupported"
-    count, selected = demand.everything(device)
     undeclared = reason.undeclared if isinstance(reason, Unsupported) else None
-    found = Absence(name, demand.operator, device, status, str(reason), count, undeclared=undeclared)
-    yield from with_claims(found, claims, selected() if claims else ())
+    found = Absence(name, demand.operator, device, status, str(reason), 1, undeclared=undeclared)
+    if undeclared is not None and undeclared.kind == "operator" and not claims:
+        if demand.asked.concerns(demand.operator):  # how many cases it has nobody needs to know: tables stay unread
+            yield found
+        return
+    count, selected = demand.everything(device)
+    yield from with_claims(replace(found, cases=count), claims, selected() if claims else ())
 
 
 class VerificationDemand(Demand):

@@ -13,10 +13,10 @@ from conformance.execution.process import SECONDS
 from conformance.implementations.devices import DEVICES
 from conformance.implementations.registry import discover
 from conformance.layouts import LAYOUTS, NAMES, layouts_of, rank_of
-from conformance.problems import PROBLEMS, Problem, Variant, at_level
+from conformance.operators import OPERATORS, takes
+from conformance.problems import PROBLEMS, Problem, Variant, at_level, of_family
 from conformance.problems.case import Case
-from conformance.problems.table import EVERY, applies
-from conformance.resources import CHECKOUT
+from conformance.problems.table import applies, every
 
 
 class SelectionError(ValueError):
@@ -30,7 +30,7 @@ class Selection:
     implementations: tuple[str, ...]
     paths: tuple[Path, ...]
     level: str
-    problems: tuple[Problem, ...]
+    problems: Sequence[Problem]
     operators: tuple[str, ...]
     dtypes: tuple[str, ...]
     layouts: tuple[str, ...]
@@ -54,19 +54,23 @@ class Selection:
     """Programs of each operator that an implementation compiles at most; None for the level's own number."""
     seconds: float = SECONDS
     """That a call may take."""
-    program: str = "conformance run" if CHECKOUT is None else "pytest"
-    """What runs a single case again: `pytest` does in the checkout, and in a project of its own nowhere else."""
 
-    def rows(self) -> Iterator[tuple[Problem, tuple[Variant, ...]]]:
-        """Problems with the variants whose inputs are asked for, in every dtype and layout; a problem given by hand has
-        any storage."""
-        for problem, variants in at_level(self.problems, self.level):
+    def rows(self, family: str) -> Iterator[tuple[Problem, tuple[Variant, ...]]]:
+        """Problems of a family with the variants whose inputs are asked for, in every dtype and layout; a problem given
+        by hand has any storage."""
+        for problem, variants in at_level(of_family(self.problems, family), self.level):
             variants = (*variants, *like_channels_last(problem, variants, self.declared))
-            if self.storages and problem.variants is EVERY[problem.geometry.family, problem.geometry.rank]:
+            if self.storages and problem.variants is every(family, problem.geometry.rank):
                 stored = (replace(v, storage=text) for v in variants for text in self.storages)
                 variants = tuple(v for v in stored if applies(v.distribution, v.dtype, v.storage))
             if kept := tuple(filter(self._draws, variants)):
                 yield problem, kept
+
+    def concerns(self, operator: str) -> bool:
+        """Whether an operator has cases among what is asked for."""
+        if not {*OPERATORS[operator].dtypes} & {*self.dtypes}:
+            return False
+        return self.is_of_tables or any(takes(operator, problem.geometry) for problem in self.problems)
 
     @property
     def is_of_tables(self) -> bool:

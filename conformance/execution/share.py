@@ -16,7 +16,7 @@ from conformance.execution.selection import Selection
 from conformance.implementations.implementation import Implementation
 from conformance.layouts import is_optional, rank_of
 from conformance.operators import FAMILIES, OPERATORS, takes
-from conformance.problems import Problem, Variant, at_level
+from conformance.problems import Problem, Variant, at_level, of_family
 from conformance.problems.parameters import cost
 from conformance.problems.ranking import PROGRAMS, SMOKE_CASES, Row
 from conformance.problems.table import applies
@@ -339,7 +339,7 @@ class Ranked:
         self.asked = asked
         self.rows, self.share = cache(self._rows), cache(self._share)
         self.small, self.paths, self.spread = cache(self._small), cache(self._paths), cache(self._spread)
-        self._at_level = cache(lambda level: [*replace(asked, level=level).rows()])
+        self._at_level = cache(lambda family, level: [*replace(asked, level=level).rows(family)])
         self._declared: dict[tuple[str, str], Declared] = {}
 
     def declared(self, one: Implementation, operator: str) -> Declared:
@@ -352,7 +352,8 @@ class Ranked:
 
     def _suited(self, operator: str, level: str) -> list[Row]:
         """What of a level an operator has."""
-        every = ((p, variants) for p, variants in self._at_level(level) if takes(operator, p.geometry))
+        of_family = self._at_level(OPERATORS[operator].family, level)
+        every = ((p, variants) for p, variants in of_family if takes(operator, p.geometry))
         suited = ((p, tuple(v for v in variants if v.suits(operator, p.geometry))) for p, variants in every)
         return [row for row in suited if row[1]]
 
@@ -381,7 +382,7 @@ class Ranked:
     def _small(self, family: str) -> list[Problem]:
         """Where behaviour is checked, in dtypes and on inputs of its own: up to level standard at least."""
         level = "standard" if self.asked.level in ("smoke", "huge") else self.asked.level
-        every = at_level((p for p in self.asked.problems if p.geometry.family == family), level)
+        every = at_level(of_family(self.asked.problems, family), level)
         return [*{problem.name: problem for problem, _ in every}.values()]
 
     def _paths(self, declared: Declared) -> list[Path]:

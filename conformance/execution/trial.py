@@ -22,6 +22,23 @@ from conformance.problems.case import Case
 from conformance.problems.table import Origin, unlisted
 
 
+@dataclass(frozen=True, slots=True)
+class Named:
+    """How a command line names an implementation: by its file, or by its name alone."""
+
+    kernel: str
+    name: str = ""
+    """Its name, where the file defines several."""
+    timeout: float | None = None
+    """Seconds that a call may take, where they are not the usual ones."""
+
+    @property
+    def options(self) -> list[str]:
+        """The options behind the kernel."""
+        name = ["--impl", self.name] if self.name else []
+        return [*name, *([] if self.timeout is None else [f"--timeout={self.timeout:g}"])]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Trial:
     """An implementation on one variant of one problem."""
@@ -33,8 +50,8 @@ class Trial:
     seed: int
     method: str = "auto"
     """How the verdict is reached: `exact` (full reference), `probes`, or by cost."""
-    program: tuple[str, ...] = ()
-    """The first words of a command that runs the implementation again."""
+    named: Named | None = None
+    """How a command names the implementation; None where its name is enough."""
     after: tuple[Trial, ...] = ()
     """Cases whose calls come before, in the same process: a kernel with a state may fail only then."""
     explained: bool = True
@@ -45,11 +62,11 @@ class Trial:
     @classmethod
     def of(
         cls, implementation: Implementation, case: Case, origin: Origin, method: str = "auto",
-        program: tuple[str, ...] = (),
+        named: Named | None = None,
     ) -> Trial:  # fmt: skip
         """Return the trial of a case that stands in no table, of a kernel."""
         problem, operator = unlisted(case.geometry, origin, "standard", (case.variant,)), OPERATORS[case.operator]
-        return cls(implementation, operator, problem, case.variant, case.seed, method, program)
+        return cls(implementation, operator, problem, case.variant, case.seed, method, named)
 
     @property
     def case(self) -> Case:
@@ -96,16 +113,11 @@ class Trial:
     def repeats(self, check: str = "") -> str:
         """Return one line that verifies it again, or makes a behaviour check on it: with the implementation's name
         where a file defines several, and the operator's where it has several that take the problem."""
-        words = [*self.program[2 if self.program[:1] == ("conformance",) else 1 :]]
-        longest = [words.pop()] if words and words[-1].startswith("--timeout=") else []
-        file = words[0].removeprefix("--impl=") if words and words[0] != "--impl" else ""
-        named = ["--impl", self.implementation.name] if file and "--impl" in words else []
-        file = f"./{file}" if file.startswith("-") else file  # which is no option
+        named = self.named or Named(self.implementation.name)
         possible = {one.operator for one in self.implementation.kernels if takes(one.operator, self.problem.geometry)}
         problem, *options = replace(self.case, check=check).words(operator=len(possible) != 1)
         method = ["--method", self.method] if self.method != "auto" else []
-        kernel = file or self.implementation.name
-        return shlex.join(["conformance", "check", kernel, *longest, problem, *named, *options, *method])
+        return shlex.join(["conformance", "check", named.kernel, problem, *named.options, *options, *method])
 
 
 @dataclass(frozen=True, slots=True)

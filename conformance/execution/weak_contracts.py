@@ -25,7 +25,7 @@ from conformance.judge import Exact, passes
 from conformance.judge.accuracy import KNOWN
 from conformance.operators import Operator, takes
 from conformance.operators.spatial import Index
-from conformance.problems import PROBLEMS
+from conformance.problems import PROBLEMS, of_family
 from conformance.problems.table import usual
 
 LARGEST = 1 << 25, 1 << 18
@@ -53,8 +53,9 @@ def require_adequate(trial: Trial, kernel: Kernel) -> None:
 
 def _weakness(trial: Trial, kernel: Kernel) -> str | None:
     """What is not told apart on any problem, and what to declare; None where everything is."""
+    known = of_family(PROBLEMS, trial.operator.family)
     small = sorted(
-        {trial.problem.geometry, *(p.geometry for p in usual(PROBLEMS) if takes(trial.operator.name, p.geometry))},
+        {trial.problem.geometry, *(p.geometry for p in usual(known) if takes(trial.operator.name, p.geometry))},
         key=lambda g: (trial.operator.flops(g), g.descriptor),
     )
     most_flops, most_elements = LARGEST

@@ -62,16 +62,16 @@ def _searched(arguments: argparse.Namespace, seed: int, workers: Workers) -> int
     if reason := absence_reason(one):
         print(f"unavailable: {reason}")
         return ExitCode.NOTHING
-    home, program = Path(plan.registry.paths[one.name]), plan.program(one)
+    home, named = Path(plan.registry.paths[one.name]), plan.named(one)
     search = Search(
-        one, arguments.operator or tuple(OPERATORS), seed, restart=lambda: workers.forget(home), program=program
+        one, arguments.operator or tuple(OPERATORS), seed, restart=lambda: workers.forget(home), named=named
     )
     if not search.operators:
         print(f"{one.name} implements none of the operators asked for")
         return ExitCode.NOTHING
     if arguments.replay is not None:
         return _replayed(search, arguments.replay)
-    again = shlex.join(["conformance", "fuzz", *program[2:]])
+    again = shlex.join(["conformance", "fuzz", named.kernel, *named.options])
     if arguments.save is not None:
         _learn(arguments.save, search)
     print(f"{one.name}: {', '.join(search.operators)}; seed {seed}", flush=True)
@@ -108,7 +108,7 @@ def _chosen(arguments: argparse.Namespace, workers: Workers) -> tuple[Plan, Impl
     names, paths = split([arguments.kernel, *([arguments.impl] if arguments.impl else [])])
     selection = Selection(
         names, paths, "standard", PROBLEMS, tuple(OPERATORS), DECLARABLE, LAYOUTS, tuple(DISTRIBUTIONS), 0, "auto",
-        seconds=max(SECONDS, arguments.timeout), program="conformance run",
+        seconds=max(SECONDS, arguments.timeout),
     )  # fmt: skip
     plan = Plan(selection, IMPLS, loader=workers)
     reasons = [*map(str, plan.registry.broken.values()), *plan.registry.unavailable.values()]

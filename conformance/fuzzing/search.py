@@ -12,20 +12,20 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 from conformance.dtypes import DTYPES, SUMS
-from conformance.execution.status import Verdict, conclude
-from conformance.execution.trial import Trial
-from conformance.execution.verify import attempt
+from conformance.execution.status import Verdict
+from conformance.execution.trial import Named, Trial
+from conformance.execution.verify import verify
 from conformance.explaining import explaining
 from conformance.fuzzing.shrink import Rows, shrunk
 from conformance.implementations.implementation import Implementation, ImplementationError, Unsupported
 from conformance.layouts import layouts_of, rank_of
 from conformance.operators import OPERATORS, GeometryError, takes
 from conformance.operators.spatial import RANKS
-from conformance.problems import PROBLEMS, Variant
+from conformance.problems import PROBLEMS, Variant, of_family
 from conformance.problems.case import Case
 from conformance.problems.drawn import ALIKE, THIN, CostLimit, distribution, drawn, near, storage
 from conformance.problems.parameters import SIMPLEST, Coverage, cost, features, geometry, parameters
@@ -114,16 +114,16 @@ def _described(row: Case) -> dict[str, Any]:
 
 def _simplest(row: Case) -> dict[str, Any]:
     first = OPERATORS[row.operator].dtypes[0], layouts_of(row.geometry.rank)[0]
-    variant = Variant(*first, OPERATOR_FIRST[row.operator])
+    variant = Variant(*first, first_distribution(row.geometry.family))
     return SIMPLEST[row.geometry.family, row.geometry.rank] | {
         one.name: getattr(variant, one.name) for one in fields(variant)
     }
 
 
-OPERATOR_FIRST = {
-    name: next(p for p in PROBLEMS if p.geometry.family == operator.family).variants[0].distribution
-    for name, operator in OPERATORS.items()
-}
+@cache
+def first_distribution(family: str) -> str:
+    """Return the distribution that a case is shrunk towards: that of the first case of the family's table."""
+    return of_family(PROBLEMS, family)[0].variants[0].distribution
 
 
 def _place(row: Case) -> str:
@@ -151,9 +151,9 @@ class Search:
         seed: int,
         *,
         restart: Callable[[], None] = lambda: None,
-        program: tuple[str, ...] = (),
+        named: Named | None = None,
     ) -> None:
-        self.implementation, self.seed, self.restart, self.program = implementation, seed, restart, program
+        self.implementation, self.seed, self.restart, self.named = implementation, seed, restart, named
         self.operators = [name for name in operators if any(k.operator == name for k in implementation.kernels)]
         self._views, self._pages = (getattr(implementation.arrays, name, False) for name in ("views", "pages"))
         self.findings: list[ShrunkFailure] = []
@@ -287,12 +287,11 @@ class Search:
 
     def trial(self, row: Case) -> Trial:
         """The case that a run makes of a row."""
-        return Trial.of(self.implementation, row, "drawn", program=self.program)
+        return Trial.of(self.implementation, row, "drawn", named=self.named)
 
     def verify(self, row: Case) -> Verdict:
         """The verdict on a case; a waiver that none of its failures needs is no failure of a case drawn by chance."""
-        trial = self.trial(row)
-        return conclude(partial(attempt, trial), lambda _: trial.waiver((row.variant.distribution,)))
+        return verify(self.trial(row))
 
     def _shrunk(self, found: Kind, verdict: Verdict, history: list[Case], began: float) -> ShrunkFailure:
         """The smallest failure of the same kind: of the case alone, else of the cases before it in the process too."""

@@ -11,7 +11,7 @@ from conformance.inputs.drawing import Recipe
 from conformance.inputs.expectation import Expectation
 from conformance.inputs.manifest import MANIFEST, REMEDY, SEED, GoldenError, differences, entry, read
 from conformance.operators import OPERATORS
-from conformance.problems import PROBLEMS, Problem, Variant, at_level
+from conformance.problems import PROBLEMS, Problem, Variant, at_level, of_family
 
 __all__ = ["SEED", "GoldenError", "check", "check_known"]
 
@@ -19,17 +19,17 @@ _pinned = cache(read)
 
 
 @cache
-def _tables() -> dict[str, list[tuple[Problem, tuple[Variant, ...]]]]:
-    """Descriptor -> the rows that goldens are made of."""
+def _tables(family: str) -> dict[str, list[tuple[Problem, tuple[Variant, ...]]]]:
+    """Descriptor -> the rows of a family that goldens are made of."""
     found: dict[str, list[tuple[Problem, tuple[Variant, ...]]]] = {}
-    for row in at_level(PROBLEMS, "standard"):
+    for row in at_level(of_family(PROBLEMS, family), "standard"):
         found.setdefault(row[0].geometry.descriptor, []).append(row)
     return found
 
 
 def required(recipe: Recipe) -> bool:
     """Whether it must have a golden."""
-    rows = _tables().get(recipe.geometry.descriptor, [])
+    rows = _tables(recipe.operator.family).get(recipe.geometry.descriptor, [])
     return recipe.key in {one.key for one in recipes.from_rows(rows, SEED, [recipe.operator.name])}
 
 
@@ -72,6 +72,5 @@ def check_known(operators: Collection[str]) -> None:
     milliseconds after the first time.
     """
     families = {OPERATORS[name].family for name in operators}
-    for recipe in recipes.stored():
-        if recipe.operator.family in families:
-            check(Expectation(recipe))
+    for recipe in recipes.stored(families):
+        check(Expectation(recipe))

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -18,8 +18,8 @@ from conformance.inputs.distributions import DISTRIBUTIONS
 from conformance.inputs.drawing import Recipe
 from conformance.inputs.expectation import Expectation
 from conformance.inputs.manifest import SEED, Entry, GoldenError, entry
-from conformance.operators import OPERATORS, takes
-from conformance.problems import PROBLEMS, Problem, Variant, at_level
+from conformance.operators import FAMILIES, OPERATORS, takes
+from conformance.problems import PROBLEMS, Problem, Variant, at_level, of_family
 
 Item = TypeVar("Item")
 SECONDS = 10.0
@@ -93,12 +93,14 @@ def pinned() -> list[Recipe]:
     return [*found, *(recipe for recipe in stored() if recipe.key not in known)]
 
 
-def stored() -> list[Recipe]:
-    """The recipes of `STORED`. Raises GoldenError for a row that the tables no longer know."""
-    geometries = {problem.name: problem.geometry for problem in PROBLEMS}
+def stored(families: Collection[str] = tuple(FAMILIES)) -> list[Recipe]:
+    """The recipes of `STORED` of some families. Raises GoldenError for a row that the tables no longer know."""
+    geometries = {problem.name: problem.geometry for family in families for problem in of_family(PROBLEMS, family)}
     found = {}
     for line in STORED:
         operator, problem, dtype, distribution = line.split()
+        if operator in OPERATORS and OPERATORS[operator].family not in families:
+            continue
         known = (
             operator in OPERATORS and problem in geometries and dtype in DECLARABLE and distribution in DISTRIBUTIONS
         )

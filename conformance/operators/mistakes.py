@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from conformance.operators.base import Arrays, Operator
-from conformance.operators.spatial import RANKS, Extents, GeometryError, spans
+from conformance.operators.spatial import RANKS, Extents, GeometryError, fitted, spans
 
 T = TypeVar("T")
 Compute = Callable[[Operator, Any, Arrays, Any], Arrays]
@@ -216,16 +216,6 @@ def spanning(g: Any, size: Extents) -> Any:
         sizes.append(min(extent, end))
         padding.append((before, max(0, end - extent)))
     return replace(g, size=tuple(sizes), padding=tuple(padding))
-
-
-def fitted(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """The array cropped and filled with zeros to `shape`, aligned at the first elements."""
-    if array.shape == shape:
-        return array
-    out = np.zeros(shape, array.dtype)
-    kept = tuple(slice(min(pair)) for pair in zip(array.shape, shape, strict=True))
-    out[kept] = array[kept]
-    return out
 
 
 def restored(found: np.ndarray, change: Change | None, shape: tuple[int, ...], geometry: Any) -> np.ndarray:

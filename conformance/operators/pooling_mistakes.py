@@ -23,12 +23,11 @@ from conformance.operators.mistakes import (
     Sees,
     W,
     everywhere,
-    fitted,
     misread,
     on_axis,
     swapped,
 )
-from conformance.operators.spatial import Extents, Index, spans
+from conformance.operators.spatial import Extents, Index, fitted, spans
 
 Kept = Callable[[Any], np.ndarray]
 """Which positions of the window take part, [R, S]."""

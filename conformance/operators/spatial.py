@@ -215,3 +215,13 @@ def places(image: np.ndarray) -> tuple[int, ...]:
 def column(values: np.ndarray | None) -> np.ndarray | float:
     """A parameter [K] as [K, 1] in float64; one where there is none."""
     return 1.0 if values is None else values.astype(np.float64)[:, None]
+
+
+def fitted(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """The array cropped and filled with zeros to `shape`, aligned at the first elements."""
+    if array.shape == shape:
+        return array
+    out = np.zeros(shape, array.dtype)
+    kept = tuple(slice(min(pair)) for pair in zip(array.shape, shape, strict=True))
+    out[kept] = array[kept]
+    return out

@@ -3,38 +3,51 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache, cached_property
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from conformance.operators.base import Geometry, Operator
 from conformance.operators.conv.geometry import ConvGeometry
 from conformance.operators.descriptor import Described
-from conformance.operators.mistakes import OF_RESULTS, Mistake
+
+if TYPE_CHECKING:
+    from conformance.operators.mistakes import Mistake
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Family:
     """Operators that take the same geometry; all else of a family stands in the folder of its name.
 
-    distributions  the ways of drawing inputs that mean anything here; checks of behaviour take the first
-    mistakes       what diagnosis knows, in the order in which equally good explanations are named
-    further        those that diagnosis knows besides and calibration does not plant: most of them show in the output's
-                   shape, and some in nothing else
+    `distributions` are the ways of drawing inputs that mean anything here; checks of behaviour take the first.
     """
 
+    name: str
     geometry: type[Described]
     operators: tuple[Operator, ...]
     distributions: tuple[str, ...]
-    mistakes: tuple[Mistake, ...]
-    further: tuple[Mistake, ...]
+
+    @cached_property
+    def mistakes(self) -> tuple[Mistake, ...]:
+        """Mistakes that diagnosis knows, in the order in which equally good explanations are named. They are imported
+        where they are first asked for, which a right kernel never does."""
+        known: tuple[Mistake, ...] = import_module(f"conformance.operators.{self.name}.mistakes").MISTAKES
+        return known
+
+    @cached_property
+    def further(self) -> tuple[Mistake, ...]:
+        """Mistakes that diagnosis knows besides and calibration does not plant: most of them show in the output's
+        shape, and some in nothing else."""
+        from conformance.operators.mistakes import OF_RESULTS
+
+        own: tuple[Mistake, ...] = getattr(import_module(f"conformance.operators.{self.name}.mistakes"), "FURTHER", ())
+        return own + (OF_RESULTS if "fixed" in self.distributions else ())
 
 
 def _of_folder(name: str, distributions: tuple[str, ...]) -> Family:
-    """What a family's `operators.py` and `mistakes.py` end with: FAMILY; MISTAKES and, where there are any, FURTHER."""
-    mathematics, known = (import_module(f"conformance.operators.{name}.{file}") for file in ("operators", "mistakes"))
-    geometry, operators = mathematics.FAMILY
-    further = getattr(known, "FURTHER", ()) + (OF_RESULTS if "fixed" in distributions else ())
-    return Family(geometry, operators, distributions, known.MISTAKES, further)
+    """Return the family whose `operators.py` ends with FAMILY, its geometry and operators."""
+    geometry, operators = import_module(f"conformance.operators.{name}.operators").FAMILY
+    return Family(name, geometry, operators, distributions)
 
 
 LINEAR = ("integer", "fixed", "natural", "impulse", "special", "nonfinite", "range", "subnormal", "wide", "mixed")
@@ -67,8 +80,12 @@ MAXIMA, TRANSPOSED = names_of("max_pool"), names_of("conv_transpose")
 """Names of the operators, by family."""
 ORDINARY = tuple(name for name, operator in OPERATORS.items() if "fp32" in operator.dtypes)
 """Names of those with problems whose tensors all have one format; what is requantized has 8 bits alone."""
-LIBRARY: tuple[Mistake, ...] = tuple(dict.fromkeys(m for family in FAMILIES.values() for m in family.mistakes))
-"""The known mistakes of all families: calibration plants them, and diagnosis names them."""
+
+
+@cache
+def library() -> tuple[Mistake, ...]:
+    """Return the known mistakes of all families: calibration plants them, and diagnosis names them."""
+    return tuple(dict.fromkeys(mistake for family in FAMILIES.values() for mistake in family.mistakes))
 
 
 def takes(operator: str, geometry: Geometry) -> bool:

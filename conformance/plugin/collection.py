@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from conformance.checks import CHECKS
 from conformance.engine import options
-from conformance.engine.tasks import Asked, Key, Task, key_of, place
+from conformance.engine.tasks import Absences, Asked, Key, Task, key_of, place
 from conformance.execution.required import VerificationDemand
 from conformance.execution.selection import SelectionError
 from conformance.execution.trial import Absence, Trial
@@ -38,8 +36,7 @@ class Collection:
 
     def __init__(self, hooks: Hooks) -> None:
         self._hooks, self._run = hooks, hooks.run
-        self._absent: Counter[tuple[Absence, str]] = Counter()
-        """What is not here, with its check if it has one -> its cases."""
+        self._absences = Absences()
         self.is_asked = False
         """Whether any test is here to verify something."""
         self.timing: TimingRun | None = None
@@ -60,7 +57,7 @@ class Collection:
                 # what is timed is a test, because nobody else says that it is absent
                 if isinstance(subject, Absence) and subject.status != "fail" and marker.name != "benchmarks":
                     if self._counts_absences({*marked, *task.devices}):
-                        self._absent[replace(subject, cases=0), check] += subject.cases
+                        self._absences.add(subject, check)
                     continue
                 marks = [getattr(pytest.mark, device) for device in task.devices]
                 given = (check, subject) if check else (subject,)
@@ -128,7 +125,7 @@ class Collection:
         """Whether tests that are left verify; of a vendor's own, some can be selected that have nothing to do with the
         suite."""
         ours = [item for item in items if isinstance(item, Broken) or task_of(item) is not None]
-        self.is_asked = bool(ours or self._absent)
+        self.is_asked = bool(ours or self._absences.records())
         for item in ours if hasattr(self._hooks.config.option, "reruns") else ():
             item.add_marker(pytest.mark.flaky(reruns=0))  # pytest-rerunfailures would count each, until one passes
         if self.timing is not None:
@@ -136,11 +133,8 @@ class Collection:
 
     def absences(self) -> list[Record]:
         """The records of what is not here, without what the resumed records have."""
-        records: list[Record] = [
-            build.absence_record(replace(absence, cases=cases), check)
-            for (absence, check), cases in self._absent.items()
-        ]
-        return [record for record in records if not (self._run.recorded and self._run.is_recorded(key_of(record)))]
+        records, run = self._absences.records(), self._run
+        return [record for record in records if not (run.recorded and run.is_recorded(key_of(record)))]
 
 
 class Broken(pytest.Item):

@@ -37,7 +37,7 @@ from conformance.implementations.registry import BrokenFile
 from conformance.layouts import NAMES
 from conformance.plugin import entry
 from conformance.plugin.collection import MARKERS, Collection, task_of
-from conformance.resources import CHECKOUT, IMPLS
+from conformance.resources import IMPLS
 from conformance.results import build
 from conformance.results.benchmarks import digest_of
 from conformance.results.schema import AnyRecord, Record
@@ -139,7 +139,7 @@ class Hooks:
         self.run.unexplained += [self.problem] * bool(self.problem)
         self.run.resume()
         self.collection = Collection(self)
-        self.arithmetic = Arithmetic(chosen.selection.operators)
+        self.arithmetic = Arithmetic(self.run.operators)
         self.begun: dict[str, Record] = {}
         """Test that a worker has begun with -> its record, should that be the worker's end."""
         self.failed: set[str] = set()
@@ -467,12 +467,9 @@ def _options(config: pytest.Config, processes: int) -> options.RunOptions:
     """What was given. Raises SelectionError."""
     expression = config.getoption("markexpr", "") or ""
     options.require_markers(expression, [line.split(":")[0].split("(")[0].strip() for line in config.getini("markers")])
-    program = "pytest" if CHECKOUT is not None and config.inipath == CHECKOUT / "pytest.ini" else "conformance run"
     impls = config.rootpath / (config.getini("impls") or IMPLS)
     words = tuple(map(str, config.invocation_params.args))
-    chosen = options.read(
-        config.option, words, program=program, impls=impls, folder=config.invocation_params.dir, processes=processes
-    )
+    chosen = options.read(config.option, words, impls=impls, folder=config.invocation_params.dir, processes=processes)
     shown = {"unsupported"} if "u" in (config.getoption("reportchars") or "") else set[str]()
     return replace(chosen, shown=chosen.shown | shown) if shown else chosen
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from itertools import chain
+from typing import overload
 
 from conformance.layouts import LAYOUTS, NAMES
 from conformance.operators import FAMILIES, GeometryError
@@ -12,27 +16,74 @@ from conformance.problems.reading import of_section, table_of
 from conformance.problems.storage_cases import with_storage
 from conformance.problems.table import LEVELS, Problem, Variant, typed
 
-PROBLEMS: tuple[Problem, ...] = with_storage(
-    problem for family in FAMILIES for section in table_of(family).values() for problem in section.problems
-)
-"""All, in the order of the tables; behaviour is checked on the first ones of a family."""
-_DESCRIPTORS = {problem.name: problem.geometry.descriptor for problem in PROBLEMS}
+
+class Tables(Sequence[Problem]):
+    """Every problem of the tables, in their order: behaviour is checked on the first ones of a family. A family's table
+    is read when it is first asked for: to read all of them takes longer than to verify a small kernel's first case."""
+
+    @staticmethod
+    @cache
+    def of(family: str) -> tuple[Problem, ...]:
+        """Return the problems of a family."""
+        return with_storage(family, (p for section in table_of(family).values() for p in section.problems))
+
+    def __iter__(self) -> Iterator[Problem]:
+        return chain.from_iterable(map(self.of, FAMILIES))
+
+    def __len__(self) -> int:
+        return sum(len(self.of(family)) for family in FAMILIES)
+
+    @overload
+    def __getitem__(self, place: int) -> Problem: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Problem]: ...
+    def __getitem__(self, place: int | slice) -> Problem | Sequence[Problem]:
+        return [*self][place]
+
+
+PROBLEMS = Tables()
+
+
+def of_family(problems: Iterable[Problem], family: str) -> Sequence[Problem]:
+    """Return those of the problems that are of a family, without reading the tables of others."""
+    if isinstance(problems, Tables):
+        return problems.of(family)
+    return [problem for problem in problems if problem.geometry.family == family]
+
+
+@cache
+def descriptors() -> dict[str, str]:
+    """Return the descriptor of every problem of the tables, by its name."""
+    return {problem.name: problem.geometry.descriptor for problem in PROBLEMS}
 
 
 def named(text: str) -> Problem:
     """The problem of a name in the tables, or of a descriptor; in every variant either way. Raises GeometryError, with
     the names that hold the text, or are like it."""
     try:
-        return typed(_DESCRIPTORS.get(text, text))
+        return typed(descriptors().get(text, text))
     except GeometryError:
         if " " in text or not re.search(r"[.]|[a-z]{3}", text, re.IGNORECASE):  # else it is meant as a name
             raise
-    holding = [name for name in _DESCRIPTORS if text.lower() in name.lower()]
-    near = holding or difflib.get_close_matches(text, _DESCRIPTORS, 3)
+    holding = [name for name in descriptors() if text.lower() in name.lower()]
+    near = holding or difflib.get_close_matches(text, descriptors(), 3)
     more = f" or one of {len(near) - 3:,} more" * (len(near) > 3)
     hint = f"; did you mean {' or '.join(near[:3])}{more}?" if near else ""
     words = f" {text}" if holding else ""
     raise GeometryError(f"no problem is called {text}{hint} (all: conformance list problems{words})")
 
 
-__all__ = ["LAYOUTS", "LEVELS", "NAMES", "PROBLEMS", "Problem", "Variant", "at_level", "named", "of_section", "typed"]
+__all__ = [
+    "LAYOUTS",
+    "LEVELS",
+    "NAMES",
+    "PROBLEMS",
+    "Problem",
+    "Variant",
+    "at_level",
+    "descriptors",
+    "named",
+    "of_family",
+    "of_section",
+    "typed",
+]

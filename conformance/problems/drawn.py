@@ -19,7 +19,7 @@ from conformance.dtypes import ordinary
 from conformance.layouts import arranged, is_optional, layouts_of
 from conformance.operators import FAMILIES, OPERATORS, GeometryError
 from conformance.operators.spatial import IMAGE, WINDOW, spans
-from conformance.problems import PROBLEMS
+from conformance.problems import PROBLEMS, of_family
 from conformance.problems.parameters import SIMPLEST, Coverage, Parameters, cost, features, geometry, parameters
 from conformance.problems.storage_cases import suits
 from conformance.problems.table import Problem, Variant, applies, unlisted, usual
@@ -234,8 +234,9 @@ def storage(operator: str, problem: Any, layout: str, choose: Choose, *, pages: 
 def near(family: str, rank: int) -> list[Any]:
     """The geometries of the tables up to `standard` that others are drawn near to. Those that are only run in inputs of
     8 bits, or in optional layouts, are none: what a seed draws stays as it is when more of them are added."""
-    tables = [p for p in PROBLEMS if p.level == "standard" and not all(is_optional(v.layout) for v in p.variants)]
-    return [p.geometry for p in usual(tables) if (p.geometry.family, p.geometry.rank) == (family, rank)]
+    known = (problem for problem in of_family(PROBLEMS, family) if problem.level == "standard")
+    tables = [problem for problem in known if not all(is_optional(v.layout) for v in problem.variants)]
+    return [problem.geometry for problem in usual(tables) if problem.geometry.rank == rank]
 
 
 @cache

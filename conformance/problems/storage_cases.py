@@ -15,6 +15,7 @@ from itertools import count, cycle, product
 from conformance.dtypes import DTYPES, ordinary
 from conformance.layouts import layouts_of
 from conformance.operators import FAMILIES, Operator
+from conformance.operators.spatial import RANKS
 from conformance.problems.table import Problem, Variant
 from conformance.storage import KINDS, PAGES, fits, repeats, written
 
@@ -99,47 +100,42 @@ PAIRS = (("x", "w"), ("dy", "w"), ("x", "dy"))
 """Operands of each direction of a convolution."""
 
 
-def with_storage(problems: Iterable[Problem]) -> tuple[Problem, ...]:
-    """The same problems; those that are named above with variants of storage too."""
+def with_storage(family: str, problems: Iterable[Problem]) -> tuple[Problem, ...]:
+    """Return the problems of a family; those that are named above with variants of storage too."""
     problems = tuple(problems)
     known = {problem.name: problem for problem in problems}
     extra: dict[str, dict[Variant, None]] = {name: {} for name in known}
-    for family, large in LARGE.items():
-        for operator in FAMILIES[family].operators:
-            if family in PROBLEMS:
-                for name, variant in _rows(operator, [known[name] for name in PROBLEMS[family]]):
-                    extra[name][variant] = None
-            ways, kinds = product((("fp32", "nchw"), ("bf16", "nhwc")), PAGES), dict.fromkeys(operator.arguments)
-            for (dtype, layout), page in ways:
-                for name in (*large, *ODD.get(family, ())):
-                    here = operator.inputs(known[name].geometry)
-                    text = written({operand: page for operand in kinds if operand in here})
-                    extra[name][Variant(dtype, layout, "fixed", text)] = None
-            if family in ONE_CHANNEL:
-                name = ONE_CHANNEL[family]
-                for dtype, layout, kind in product(
-                    ("fp32", "bf16"), layouts_of(2), ("crop", "transposed", "other-format", LOOSE_ONES)
-                ):
-                    extra[name][Variant(dtype, layout, "fixed", f"{operator.data}:{kind}")] = None
-    for family, (name, dtype, distribution) in MIXED.items():
-        for operator in FAMILIES[family].operators:
-            here = operator.inputs(known[name].geometry)
-            for layout, operand in product(layouts_of(2), ("x", "dy") if "dy" in here else ()):
-                if operand in here:
-                    extra[name][Variant(dtype, layout, distribution, f"{operand}:other-format")] = None
-    for family, names in ONE_IMAGE.items():
-        for operator, name in product(FAMILIES[family].operators, names):
-            here = operator.inputs(known[name].geometry)
-            for (dtype, layout), kind in product((("fp32", "nchw"), ("bf16", "nhwc")), VIEWS):
-                fitting = (operand for operand, tensor in here.items() if fits(kind, len(tensor.shape)))
-                text = written(dict.fromkeys(fitting, kind))
-                exact = EXACT.get(family, "integer") if repeats(text) else "fixed"
-                extra[name][Variant(dtype, layout, exact, text)] = None
-    for (family, rank), names in ONCE.items():
-        for operator in FAMILIES[family].operators:
-            for name, variant in _once(operator, [known[name] for name in names], rank):
+    operators, exact = FAMILIES[family].operators, EXACT.get(family, "integer")
+    for operator in operators if family in LARGE else ():
+        if family in PROBLEMS:
+            for name, variant in _rows(operator, [known[name] for name in PROBLEMS[family]]):
                 extra[name][variant] = None
-    for name, layouts in GROUPED.items():
+        ways, kinds = product((("fp32", "nchw"), ("bf16", "nhwc")), PAGES), dict.fromkeys(operator.arguments)
+        for (dtype, layout), page in ways:
+            for name in (*LARGE[family], *ODD.get(family, ())):
+                here = operator.inputs(known[name].geometry)
+                text = written({operand: page for operand in kinds if operand in here})
+                extra[name][Variant(dtype, layout, "fixed", text)] = None
+        if family in ONE_CHANNEL:
+            of_one = ("crop", "transposed", "other-format", LOOSE_ONES)
+            for dtype, layout, kind in product(("fp32", "bf16"), layouts_of(2), of_one):
+                extra[ONE_CHANNEL[family]][Variant(dtype, layout, "fixed", f"{operator.data}:{kind}")] = None
+    for operator in operators if family in MIXED else ():
+        name, dtype, distribution = MIXED[family]
+        here = operator.inputs(known[name].geometry)
+        for layout, operand in product(layouts_of(2), ("x", "dy") if "dy" in here else ()):
+            if operand in here:
+                extra[name][Variant(dtype, layout, distribution, f"{operand}:other-format")] = None
+    for operator, name in product(operators, ONE_IMAGE.get(family, ())):
+        here = operator.inputs(known[name].geometry)
+        for (dtype, layout), kind in product((("fp32", "nchw"), ("bf16", "nhwc")), VIEWS):
+            fitting = (operand for operand, tensor in here.items() if fits(kind, len(tensor.shape)))
+            text = written(dict.fromkeys(fitting, kind))
+            extra[name][Variant(dtype, layout, exact if repeats(text) else "fixed", text)] = None
+    for operator, rank in product(operators, (rank for rank in RANKS if (family, rank) in ONCE)):
+        for name, variant in _once(operator, [known[name] for name in ONCE[family, rank]], rank):
+            extra[name][variant] = None
+    for name, layouts in GROUPED.items() if family == "conv" else ():
         extra[name] |= dict.fromkeys(_grouped(layouts, known[name].geometry.rank))
     return tuple(
         replace(problem, variants=(*problem.variants, *extra[problem.name])) if extra[problem.name] else problem

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from conformance.dtypes import DECLARABLE, DTYPES, SUMS, WHOLE
 from conformance.layouts import grouped_of, has_groups, in_rank, layouts_of
 from conformance.operators import FAMILIES, OPERATORS, parse
-from conformance.operators.spatial import RANKS, taps_of_padding
+from conformance.operators.spatial import taps_of_padding
 from conformance.storage import fits, repeats
 from conformance.storage import parse as parse_storage
 
@@ -142,7 +142,9 @@ def grouped(every: Iterable[Variant], rank: int) -> tuple[Variant, ...]:
     return tuple(replace(variant, layout=layout) for layout in grouped_of(rank) for variant in last)
 
 
-def _every(family: str, rank: int) -> tuple[Variant, ...]:
+@cache
+def every(family: str, rank: int) -> tuple[Variant, ...]:
+    """Return all variants that a problem of a family and a rank can have; the same object each time."""
     known = FAMILIES[family]
     dtypes = [dtype for dtype in DECLARABLE if any(dtype in operator.dtypes for operator in known.operators)]
     plain = variants(family, f"{','.join(dtypes)} all all", rank=rank)
@@ -150,18 +152,14 @@ def _every(family: str, rank: int) -> tuple[Variant, ...]:
     return (*plain, *(grouped(plain, rank) if takes_groups else ()))
 
 
-EVERY = {(family, rank): _every(family, rank) for family in FAMILIES for rank in RANKS}
-"""All variants that a problem of a family and a rank can have."""
-
-
 def typed(text: str, level: str = "smoke") -> Problem:
     """The problem of a descriptor given by hand, in every variant; raises GeometryError."""
     geometry = parse(text)
     family = geometry.family
     huge = is_huge(geometry)
-    run = variants(family, f"all all {SPARSE}", rank=geometry.rank) if huge else EVERY[family, geometry.rank]
+    run = variants(family, f"all all {SPARSE}", rank=geometry.rank) if huge else every(family, geometry.rank)
     existing = tuple(v for v in run if any(one.defined(geometry, v.dtype) for one in FAMILIES[family].operators))
-    # the selection adds storages to a problem with all of `EVERY`
+    # the selection adds storages to a problem with all of `every`
     return unlisted(geometry, "table", level, run if existing == run else existing)
 
 

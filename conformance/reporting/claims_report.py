@@ -7,12 +7,13 @@ import sys
 import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 
 from conformance.checks import CHECKS
 from conformance.execution.trial import Claim
 from conformance.implementations.source_files import source_hash
-from conformance.problems import PROBLEMS
+from conformance.problems import descriptors
 from conformance.problems.case import Case
 from conformance.results.claims_file import (
     ClaimsError,
@@ -28,10 +29,12 @@ from conformance.results.reading import RecordError, verdicts
 from conformance.results.schema import AbsenceRecord, Attempt, Record
 from conformance.training.tables import EMULATED
 
-TABLES = frozenset(
-    [problem.geometry.descriptor for problem in (*PROBLEMS, *(p for check in CHECKS.values() for p in check.problems))]
-) | {*EMULATED}
-"""Every problem that a claim may be compared on."""
+
+@cache
+def known() -> frozenset[str]:
+    """Return the descriptor of every problem that a claim may be compared on."""
+    of_checks = (problem.geometry.descriptor for check in CHECKS.values() for problem in check.problems)
+    return frozenset((*descriptors().values(), *of_checks, *EMULATED))
 
 
 class Compared:
@@ -67,7 +70,7 @@ class Compared:
                 found.append(f"{name}: {len(unclaimed):,} verified but not claimed: {_counted(unclaimed)}; {add}")
             # a descriptor that was typed was in no table, nor was one that was drawn
             named = ((n, d) for n, d in claim.problems.items() if not n.endswith(d.replace(" ", "_") or "?"))
-            left = (n for n, d in named if (d or n) not in TABLES)
+            left = (n for n, d in named if (d or n) not in known())
             if (run or unclaimed) and (names := ", ".join(left)):
                 found.append(f"{name}: problems that are claimed and in no table any more: {names}")
         return [line for long in found for line in textwrap.wrap(long, width, subsequent_indent="  ")]

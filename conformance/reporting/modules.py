@@ -11,11 +11,10 @@ from conformance.reporting.failures import has, is_not_run
 from conformance.reporting.groups import Group
 from conformance.reporting.table import Table
 from conformance.results.schema import CaseRecord, Record
-from conformance.timing.measurement import ratio
-from conformance.timing.table import ABSENT, bounded
 
 ANSWERS = {"pass": "yes", "fail": "no", "error": "no", "waived": "no"}
 """Whether a module is right, by the status of its own problem."""
+NO_TIME = "-"
 
 
 def is_own(record: Record) -> bool:
@@ -60,9 +59,12 @@ def _time(record: Record) -> str:
     """Over its reference's, with what holds it with 95%; no number where the machine does not allow one."""
     found = record.module_time if isinstance(record, CaseRecord) else None
     if found is None:
-        return ABSENT
+        return NO_TIME
     if found.machine.state == "unusable":
         return "unstable machine"
+    from conformance.timing.measurement import ratio  # most runs have no torch modules
+    from conformance.timing.table import bounded
+
     over = ratio(found.module_s, found.reference_s)
     return bounded(over.value, over.interval)
 
@@ -72,7 +74,7 @@ def lines(name: str, answer: str, others_say: str, where: str, cause: str, time:
     why = f"; fails {where}" if where else f"; likely cause: {cause}" if cause else ""
     yield f"{name}: right at its own shape: {answer}"
     yield f"{name}: right at other shapes: {others_say}{why}"
-    if time != ABSENT:
+    if time != NO_TIME:
         yield f"{name}: time over its reference's: {time}"
 
 

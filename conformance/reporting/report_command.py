@@ -15,6 +15,10 @@ MAX_LISTED = 20
 """Defects of files that are named on the terminal."""
 
 
+class ReportError(Exception):
+    """No report can be made; the message names the file and says what to do."""
+
+
 def declare(parser: argparse.ArgumentParser) -> None:
     """A page and a Markdown summary from records, or a badge."""
     parser.add_argument(
@@ -61,7 +65,6 @@ def _run(arguments: argparse.Namespace) -> int:
         return ExitCode.UNUSABLE
     from conformance.reporting.badge import badge
     from conformance.reporting.page.merge import load
-    from conformance.reporting.page.model import ReportError
     from conformance.reporting.page.render import PAGE, texts, write
     from conformance.reporting.page.tables import Digest
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from conformance.reporting.page.model import dtype_place
+from conformance.dtypes import dtype_place
 from conformance.reporting.table import Table
 from conformance.results.schema import CheckRecord, Record, TrainingRecord
 

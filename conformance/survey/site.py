@@ -17,9 +17,10 @@ from urllib.parse import urlencode
 
 from conformance.reporting.page import render
 from conformance.reporting.page.merge import ResultsFile, merged, read
-from conformance.reporting.page.model import ReportError, Row
+from conformance.reporting.page.model import Row
 from conformance.reporting.page.render import PAGE, texts, write
 from conformance.reporting.page.tables import Digest
+from conformance.reporting.report_command import ReportError
 from conformance.reporting.table import Table
 from conformance.survey import survey_file
 from conformance.survey.changes import FAILING, SurveyedEnvironment, differences, parted

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from conformance.execution.invocation import Invocation, MalformedError
-from conformance.implementations.bridges import torch_arrays
-from conformance.implementations.bridges.torch import TorchArrays
+from conformance.implementations.bridges.torch import TorchArrays, torch_arrays
 from conformance.implementations.implementation import Implementation, Kernel, Unsupported
 from conformance.layouts import Arrangement, arranged
 from conformance.operators.conv.geometry import ConvGeometry

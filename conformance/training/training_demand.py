@@ -10,6 +10,7 @@ from importlib.util import find_spec
 
 from conformance.execution.required import Demand, Keys, Lacking
 from conformance.execution.selection import Selection
+from conformance.execution.trial import Named
 from conformance.implementations.implementation import Implementation, Unsupported
 from conformance.problems.case import Case
 from conformance.training.tables import (
@@ -34,8 +35,8 @@ class Training:
     layout: str
     level: str
     seed: int
-    program: tuple[str, ...] = ()
-    """The first words of a command that runs the implementation again."""
+    named: Named | None = None
+    """How a command names the implementation; None where its name is enough."""
 
     @property
     def case(self) -> Case:
@@ -50,8 +51,10 @@ class Training:
     @property
     def command(self) -> str:
         """One line that trains the same again."""
-        words = [*self.program, "--distribution", DISTRIBUTION, "--layout", self.layout, "--level", self.level]
-        return shlex.join([*words, "--seed", str(self.seed), "-k", self.configuration.network])
+        named = self.named or Named(self.implementation.name)
+        words = ["conformance", "run", named.kernel, *named.options, "--distribution", DISTRIBUTION]
+        words += ["--layout", self.layout, "--level", self.level, "--seed", str(self.seed)]
+        return shlex.join([*words, "-k", self.configuration.network])
 
 
 class TrainingDemand(Demand):

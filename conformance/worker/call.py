@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 
 from conformance.failure import Failure
-from conformance.implementations.bridges import ArrayBridge
+from conformance.implementations.bridges.base import ArrayBridge
 from conformance.implementations.bridges.tape import Footprint, Saved
 from conformance.implementations.errors import KernelFailure
 from conformance.worker.isolation import isolated

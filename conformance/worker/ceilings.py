@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.implementations.bridges import ArrayBridge
+from conformance.implementations.bridges.base import ArrayBridge
 from conformance.implementations.bridges.torch import torch_arrays
 from conformance.implementations.devices import Unavailable
 

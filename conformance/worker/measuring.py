@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from conformance.implementations.bridges import ArrayBridge
+from conformance.implementations.bridges.base import ArrayBridge
 from conformance.worker import memory
 from conformance.worker.call import Result
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.implementations.bridges import ArrayBridge
+from conformance.implementations.bridges.base import ArrayBridge
 
 TRIM_THRESHOLD, MMAP_MAX = -1, -4
 """Parameters of mallopt(3)."""

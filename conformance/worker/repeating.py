@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from conformance.implementations.bridges import ArrayBridge
+from conformance.implementations.bridges.base import ArrayBridge
 from conformance.implementations.errors import KernelFailure
 from conformance.implementations.implementation import Unsupported
 from conformance.worker import memory

@@ -24,7 +24,7 @@ from conformance import floating_point
 from conformance.failure import Failure
 from conformance.implementations import implementation as declared
 from conformance.implementations import registry, vocabulary
-from conformance.implementations.bridges import ArrayBridge
+from conformance.implementations.bridges.base import ArrayBridge
 from conformance.implementations.devices import Unavailable
 from conformance.implementations.errors import KernelFailure, blame, failure_of, kernel_frames
 from conformance.worker import call, ceilings, measuring, memory, repeating, wire

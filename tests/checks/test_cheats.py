@@ -23,7 +23,7 @@ from conformance.checks.sample import Check
 from conformance.checks.state import calls_in_a_row_are_right, other_parameters_are_told_apart
 from conformance.execution.trial import Trial
 from conformance.execution.verify import verify
-from conformance.implementations.bridges import ArrayBridge
+from conformance.implementations.bridges.base import ArrayBridge
 from conformance.implementations.bridges.numpy import NumpyArrays
 from conformance.problems import Variant
 from tests import cheaters

@@ -15,8 +15,10 @@ from conformance.checks import state
 from conformance.checks.sample import Subject
 from conformance.execution.status import BehaviourError
 from conformance.implementations import registry
-from conformance.implementations.bridges import ArrayBridge, jax_arrays, torch_arrays
+from conformance.implementations.bridges.base import ArrayBridge
+from conformance.implementations.bridges.jax import jax_arrays
 from conformance.implementations.bridges.numpy import NumpyArrays
+from conformance.implementations.bridges.torch import torch_arrays
 from conformance.implementations.implementation import Implementation, Unsupported
 from conformance.layouts import layouts_of
 from conformance.problems import typed
@@ -107,7 +109,7 @@ KEEPS = """if True:
     from conformance.checks import state
     from conformance.checks.sample import Subject
     from conformance.execution.status import BehaviourError
-    from conformance.implementations.bridges import torch_arrays
+    from conformance.implementations.bridges.torch import torch_arrays
     from conformance.worker import repeating
     from tests.kit import trial_of
 

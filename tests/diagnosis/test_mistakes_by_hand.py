@@ -18,8 +18,8 @@ from conformance.inputs import Expectation, Recipe
 from conformance.operators import CONVOLUTIONS, FAMILIES, OPERATORS, POOLINGS, Arrays, ConvGeometry, parse
 from conformance.operators.conv.operators import ConvForward
 from conformance.operators.known_kernels.structure import planted
-from conformance.operators.mistakes import fitted
-from conformance.operators.table import LIBRARY
+from conformance.operators.spatial import fitted
+from conformance.operators.table import library
 
 pytestmark = pytest.mark.usefixtures("mistakes_computed_once")
 
@@ -45,7 +45,7 @@ def names(found: Diagnosis | None) -> tuple[str, ...]:
 
 def flipped(known: Expectation, inputs: Arrays | None = None) -> Arrays:
     """Outputs of a filter that is flipped in W."""
-    flip = planted(next(mistake for mistake in LIBRARY if mistake.name == "filter flipped in W"))
+    flip = planted(next(mistake for mistake in library() if mistake.name == "filter flipped in W"))
     return flip.run(known.recipe.operator, known.recipe.geometry, inputs or known.inputs, "fp32")
 
 

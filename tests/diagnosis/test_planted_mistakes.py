@@ -17,7 +17,7 @@ from conformance.operators import FAMILIES, OPERATORS, Arrays, parse, spatial
 from conformance.operators.known_kernels.kernel import Mutant
 from conformance.operators.known_kernels.structure import planted
 from conformance.operators.mistakes import BUDGET
-from conformance.operators.table import LIBRARY, operators_of
+from conformance.operators.table import library, operators_of
 from conformance.problems import PROBLEMS
 from conformance.problems.parameters import SIMPLEST, geometry
 
@@ -115,7 +115,7 @@ CASES = [(operator.name, rank) for family, rank in HELD_OUT for operator in FAMI
 
 @functools.cache
 def mutants(operator: str) -> dict[str, Mutant]:
-    return {mistake.name: planted(mistake) for mistake in LIBRARY if operator in operators_of(mistake)}
+    return {mistake.name: planted(mistake) for mistake in library() if operator in operators_of(mistake)}
 
 
 def same(first: Arrays, second: Arrays) -> bool:

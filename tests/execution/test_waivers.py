@@ -15,7 +15,7 @@ from conformance.checks.behaviour import results_are_plain
 from conformance.checks.memory import training_holds_what_autograd_shows
 from conformance.execution import verify
 from conformance.execution.trial import Trial
-from conformance.implementations.bridges import torch_arrays
+from conformance.implementations.bridges.torch import torch_arrays
 from conformance.inputs.golden import GoldenError
 from tests import cheaters
 from tests.conftest import Project

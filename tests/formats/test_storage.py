@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import product
 from mmap import PAGESIZE
 
@@ -187,7 +186,7 @@ def test_waiver_of_a_storage_or_of_a_layout_excuses_nothing_else():
 
 
 def test_record_claim_and_command_name_the_storage():
-    case = replace(trial_of(cheaters.honest, "x:crop,w:page-end"), program=("pytest", "--impl", "acme"))
+    case = trial_of(cheaters.honest, "x:crop,w:page-end")
     record = build.record(case, Verdict("pass"))
     assert record.storage == "x:crop,w:page-end"
     (claimed,) = claims_file.section([record], {}).keys

@@ -28,8 +28,8 @@ from conformance.operators.conv_bn.normalisation_mistakes import (
     over,
 )
 from conformance.operators.conv_bn.steps import BACKWARD, Average, Parts, Step, Steps, convolved, summed
-from conformance.operators.mistakes import Change, InapplicableError, Mistake, Sees, fitted, swapped
-from conformance.operators.spatial import unpadded
+from conformance.operators.mistakes import Change, InapplicableError, Mistake, Sees, swapped
+from conformance.operators.spatial import fitted, unpadded
 
 
 def _inner(p: Parts, mean: Any, pull: Any) -> Any:

@@ -41,10 +41,9 @@ from conformance.operators.mistakes import (
     Mistake,
     W,
     everywhere,
-    fitted,
     misread,
 )
-from conformance.operators.spatial import Extents, Index, is_padded, per_channel, unpadded
+from conformance.operators.spatial import Extents, Index, fitted, is_padded, per_channel, unpadded
 
 FORWARD, BACKWARD_DATA, BACKWARD_WEIGHT = (
     "conv_transpose_forward",

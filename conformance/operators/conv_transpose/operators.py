@@ -35,8 +35,7 @@ from conformance.operators.conv import probes as large
 from conformance.operators.conv.operators import Products
 from conformance.operators.conv.probes import Projection
 from conformance.operators.conv_transpose.geometry import TransposedGeometry
-from conformance.operators.mistakes import fitted
-from conformance.operators.spatial import per_channel, spans, unpadded
+from conformance.operators.spatial import fitted, per_channel, spans, unpadded
 
 _FORWARD, _BACKWARD_DATA, _BACKWARD_WEIGHT = conv.ConvForward(), conv.ConvBackwardData(), conv.ConvBackwardWeight()
 

@@ -13,7 +13,7 @@ from typing import Any
 from conformance.operators import OPERATORS, ORDINARY, Arrays, Operator
 from conformance.operators.known_kernels.kernel import STORED, Mutant, exact, of_operator
 from conformance.operators.mistakes import Mistake
-from conformance.operators.table import LIBRARY, operators_of
+from conformance.operators.table import library, operators_of
 
 
 def _dtypes_of(mistake: Mistake) -> tuple[str, ...]:
@@ -37,7 +37,7 @@ def planted(mistake: Mistake) -> Mutant:
     )  # fmt: skip
 
 
-KNOWN_BAD: tuple[Mutant, ...] = tuple(planted(mistake) for mistake in LIBRARY)
+KNOWN_BAD: tuple[Mutant, ...] = tuple(planted(mistake) for mistake in library())
 
 Paths = Mapping[str, tuple[Callable[[Any], bool], tuple[str, ...]]]
 """Special path of a kernel -> when it is taken, and the mistakes that are made on it alone."""

@@ -20,8 +20,7 @@ from conformance.dtypes import WHOLE, Format, sums_of
 from conformance.operators import Arrays, Operator
 from conformance.operators.known_kernels.lowering import lowered
 from conformance.operators.known_kernels.rounding import Way, parts, rounded, stored
-from conformance.operators.mistakes import fitted
-from conformance.operators.spatial import per_channel
+from conformance.operators.spatial import fitted, per_channel
 
 State = tuple[np.ndarray, ...]
 """The accumulators, and what a compensated sum carries beside them."""

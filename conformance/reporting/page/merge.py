@@ -16,17 +16,17 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from conformance.dtypes import dtype_place
 from conformance.exit_codes import ExitCode
 from conformance.reporting.page.model import (
     Clocked,
     Machine,
     Period,
     ReportedVerdict,
-    ReportError,
     Results,
-    dtype_place,
     operator_place,
 )
+from conformance.reporting.report_command import ReportError
 from conformance.results import benchmarks
 from conformance.results.reading import RecordError, SchemaError, decode, runs
 from conformance.results.schema import Attempt, Extras, Footer, Record

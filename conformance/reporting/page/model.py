@@ -21,10 +21,6 @@ NOT_JUDGED = "not judged"
 """The state of a machine of which a file says nothing."""
 
 
-class ReportError(Exception):
-    """No report can be made; the message names the file and says what to do."""
-
-
 @dataclass(frozen=True, slots=True, order=True)
 class Machine:
     """Where verdicts were reached. `name` is what the framework or the system calls the device, where it tells."""
@@ -196,8 +192,3 @@ class Results:
 def operator_place(name: str) -> tuple[int, str]:
     """Sort key of an operator."""
     return ORDER.get(name, len(ORDER)), name
-
-
-def dtype_place(name: str) -> tuple[int, str]:
-    """Sort key of a dtype; what has none comes last."""
-    return (DTYPES.index(name) if name in DTYPES else len(DTYPES) + (not name)), name

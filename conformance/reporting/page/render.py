@@ -27,10 +27,10 @@ from conformance.reporting.groups import amount, described
 from conformance.reporting.kernel_verdicts import total
 from conformance.reporting.page import charts, markdown, tables
 from conformance.reporting.page.merge import load
-from conformance.reporting.page.model import ReportError
 from conformance.reporting.page.sections import sections
 from conformance.reporting.page.tables import Digest
 from conformance.reporting.page.verdict_list import packed
+from conformance.reporting.report_command import ReportError
 from conformance.reporting.table import many
 
 PAGE = "index.html"

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
+from conformance.dtypes import dtype_place
 from conformance.problems import LEVELS
 from conformance.reporting import accuracy, modules
 from conformance.reporting.evidence import RunEvidence
 from conformance.reporting.failures import has_no_kernel
 from conformance.reporting.groups import Group, group, located
 from conformance.reporting.kernel_verdicts import KernelVerdict, kernel_verdicts, total
-from conformance.reporting.page.model import Machine, Results, Row, dtype_place, operator_place
+from conformance.reporting.page.model import Machine, Results, Row, operator_place
 from conformance.reporting.table import Table, many
 from conformance.reporting.tally import RAN, Tally
 from conformance.reporting.terminal import ACCEPTS

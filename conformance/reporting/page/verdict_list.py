@@ -14,7 +14,8 @@ from typing import Any
 
 import msgspec
 
-from conformance.reporting.page.model import ReportedVerdict, dtype_place, operator_place
+from conformance.dtypes import dtype_place
+from conformance.reporting.page.model import ReportedVerdict, operator_place
 from conformance.reporting.page.tables import Digest
 from conformance.results.schema import Number, Record
 
