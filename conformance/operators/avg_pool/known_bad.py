@@ -83,6 +83,11 @@ class Pooling:
 GOOD = Pooling()
 
 
+def _infinite_beyond(sums: np.ndarray, storage: Format) -> np.ndarray:
+    """Sums that are exact, and infinite where the format does not hold them although it holds the average."""
+    return np.where(np.isinf(overflowing(sums, storage)), np.copysign(np.inf, sums), sums)
+
+
 def _roundings() -> Iterator[tuple[str, Pooling, tuple[str, ...]]]:
     for format, dtypes in ((BF16, STORED), (FP16, STORED), (TF32, STORED), (bits(18), FP32_ONLY)):
         yield f"reciprocals rounded to {format.name}", Pooling(reciprocal=to(format)), dtypes
@@ -98,6 +103,7 @@ def _roundings() -> Iterator[tuple[str, Pooling, tuple[str, ...]]]:
 _ARITHMETIC: tuple[tuple[str, Pooling, tuple[str, ...]], ...] = (
     *_roundings(),
     ("sum rounded to storage before it is divided", Pooling(before=to_storage), SHORT),
+    ("sum infinite beyond the range of fp16 before it is divided", Pooling(before=_infinite_beyond), ("fp16",)),
     ("pooled in the storage dtype", Pooling(in_storage=True), SHORT),
     ("quotients rounded to storage before they are added", Pooling(share=to_storage, first=True), SHORT),
     ("quotients rounded to bf16 before they are added", Pooling(share=to(BF16), first=True), STORED),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from operator import lt
+from operator import le, lt
 
 import numpy as np
 
@@ -60,6 +60,13 @@ def _greater(operator: Operator, g: MaxPoolGeometry, inputs: Arrays, dtype: str)
         seen = image[place]
         y = np.where(seen > y, seen, y)
     return stored({"y": y}, dtype)
+
+
+def _first_where_infinite(g: MaxPoolGeometry, x: np.ndarray) -> np.ndarray:
+    """The element that is chosen; of a window with an infinity the first in the image."""
+    infinite = padded(np.isposinf(x), g.overhang, np.dtype(np.bool_))
+    has_one = np.any([infinite[place] for place in taps(g)], axis=0)
+    return np.where(has_one, selected(g, np.zeros_like(x)), selected(g, x))
 
 
 def _added(keep: Callable[[np.ndarray, str], np.ndarray], by_mask: bool = False) -> Run:
@@ -154,4 +161,12 @@ KNOWN_BAD: tuple[Mutant, ...] = (
     ),
     *(Mutant(f"max: {name}", "memory", run, operators=where, base=exact) for name, (run, where) in _MEMORY.items()),
     *on_paths(_PATHS, BOTH, "paths", "{mistake}, on the {path} path of a max pooling"),
+    Mutant(
+        "max: gradient of an infinite maximum goes to the first element, in windows apart",
+        "paths",
+        _choosing(_first_where_infinite),
+        operators=(BACKWARD,),
+        base=exact,
+        when=lambda g: all(map(le, g.window, g.stride)) and not is_padded(g.padding) and g.rank == 2,
+    ),
 )
