@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from conformance.__main__ import main
-from conformance.execution.selection import Selection
 from conformance.implementations import errors, registry
 from conformance.plugin.entry import FOLDERS
 from conformance.resources import IMPLS
@@ -214,7 +213,3 @@ def test_output_that_is_closed_or_cannot_show_a_name(vendor: pytest.Pytester, mo
     assert (outcome.ret, " does not implement conv_forward (1 case)" in outcome.stdout.str()) == (5, True)
     monkeypatch.setattr(sys, "stdout", None)
     assert main(["list", "devices"]) == 0
-
-
-def test_program_that_runs_a_case_again_in_the_checkout():
-    assert Selection.__dataclass_fields__["program"].default == "pytest"
