@@ -12,6 +12,8 @@ from conformance import suites
 from conformance.engine.tasks import BEHAVES, TRAINS, VERIFIED
 from tests.conftest import Project
 
+pytest_plugins = ["pytester"]
+
 
 def test_the_suites_of_pytest_are_those_of_a_run():
     """Each is listed twice, in a test file and as data: a suite that stands in one of them alone runs in one front end
