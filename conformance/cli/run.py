@@ -40,7 +40,7 @@ from conformance.engine.progress import Progress, duration
 from conformance.engine.run import Run
 from conformance.engine.summary import Summary
 from conformance.engine.tasks import Task, key_of, tasks
-from conformance.execution.compiler_cache import CompilerCache, kept
+from conformance.execution.compiler_cache import CompilerCache, of_run
 from conformance.execution.remote import Raised
 from conformance.execution.selection import SelectionError
 from conformance.execution.status import Verdict
@@ -103,6 +103,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
             everyday.add_argument(name, **described)
         else:
             hidden[expert.add_argument(name, **described | {"help": argparse.SUPPRESS})] = described["help"]
+    over = expert.add_argument("--first-failure", action="store_true", help=argparse.SUPPRESS)
+    hidden[over] = "run no more of an implementation that has failed"
     everyday.add_argument("--all", action="store_true", help=ALL)
     how = parser.add_argument_group("how it is run and shown")
     how.add_argument("-n", dest="processes", metavar="N", help="processes that judge; auto: one a core")
@@ -190,8 +192,8 @@ class _FrontEnd:
         self._named = named_by(given.keyword) if given.keyword else None
         if self._processes > 1:
             share_cores(self._processes)
-        self._cache, problem = _cache(stack, isolated=not self.options.in_process)
-        self._workers = self._started(CompilerCache(self._cache, "main") if self._cache else None)
+        self._cache, problem = (None, "") if self.options.in_process else of_run(stack)
+        self._workers = self._started(self._cache)
         self._run = Run(self.options, self._workers, ("conformance", "run", *words))
         self._run.unexplained += [problem] * bool(problem)
         self._progress = Progress()
@@ -282,7 +284,7 @@ class _FrontEnd:
     def _pool(self, every: Sequence[Task]) -> Pool:
         if self._processes == 1:
             return Here(self._run)
-        cache = str(self._cache) if self._cache else ""
+        cache = str(self._cache.folder) if self._cache else ""
         return Processes(every, self._processes, judge, lambda name: (self._words, cache, name))
 
     def _carry_out(self, pool: Pool, chosen: Sequence[Task]) -> None:
@@ -291,7 +293,7 @@ class _FrontEnd:
         failed = set[str]()
 
         def wanted(task: Task) -> bool:
-            is_over = self.options.first_failure and isinstance(task.subject, Trial)
+            is_over = self._given.first_failure and isinstance(task.subject, Trial)
             return not (is_over and task.subject.implementation.name in failed)  # type: ignore[union-attr]
 
         for event in pool.run(_units(chosen, self._processes, run.workers), wanted):
@@ -436,16 +438,6 @@ def _units(chosen: Sequence[Task], processes: int, workers: Workers | None) -> l
         whose = task.subject.implementation.name if crowded and isinstance(task.subject, Trial) else ""
         units[whose, task.problem or task.id].append(task)
     return [*units.values()]
-
-
-def _cache(stack: ExitStack, *, isolated: bool) -> tuple[Path | None, str]:
-    """The folder of what is compiled, which is kept for the next run; or why there is none."""
-    if not isolated:
-        return None, ""
-    try:
-        return stack.enter_context(kept()), ""
-    except OSError as error:
-        return None, f"compilation cache: none, the folder cannot be used ({error.strerror}: {error.filename})"
 
 
 def _count(text: str | None) -> int:

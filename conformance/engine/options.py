@@ -52,7 +52,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--workers": {"metavar": "N", "default": "1", "help": "kernels' processes at once, for each -n (default: 1)"},
     "--minutes": {"metavar": "N", "help": "stop after so long: what detects most comes first"},
     "--in-process": {"action": "store_true", "help": "run kernels in the judge's process, for debuggers"},
-    "--first-failure": {"action": "store_true", "help": "run no more of an implementation that has failed"},
     "--require": {"action": "append", "metavar": "DEVICE", "help": "fail at once if the device is not here"},
     "--show": {"action": "append", "metavar": "STATUS", "help": f"list the cases of a status, or {DETAILS}"},
     "--records": {"metavar": "FILE", "help": "write one JSON line per verdict to a new file"},
@@ -112,7 +111,6 @@ class RunOptions:
     limits: Limits | None
     workers: int
     patience: float | None
-    first_failure: bool
     devices: tuple[str, ...]
     shown: frozenset[str]
     records: str | None
@@ -201,7 +199,6 @@ def read(given: Namespace, words: tuple[str, ...], *, impls: Path, folder: Path,
         limits=limits,
         workers=workers,
         patience=_patience(given.minutes),
-        first_failure=given.first_failure,
         devices=devices,
         shown=frozenset(given.show or ()),
         records=given.records,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -126,16 +126,25 @@ def key_of(record: Record) -> Key:
     return record.implementation, record.case, *counted
 
 
+def demanded(plan: Plan, suite: str, kind: str, names: Sequence[str], when: Predicate | None = None) -> Iterator[Asked]:
+    """Yield what a suite asks for: it `verifies` an operator on the problems `when` a predicate holds, `behaves` as the
+    checks of these names say, or `trains` a network."""
+    if kind == "verifies":
+        yield Asked(suite, "", VerificationDemand(plan.ranked, names[0], when))
+    elif kind == "trains":
+        yield Asked(suite, "", TrainingDemand(plan.selection, names[0]))
+    else:
+        yield from (Asked(suite, name, demand) for name in names for demand in CHECKS[name].demands(plan.ranked))
+
+
 def asked(plan: Plan) -> Iterator[Asked]:
-    """The demands of all suites."""
+    """Yield the demands of all suites."""
     for suite, (operator, when) in VERIFIED.items():
-        yield Asked(suite, "", VerificationDemand(plan.ranked, operator, when))
+        yield from demanded(plan, suite, "verifies", (operator,), when)
     for suite, checks in BEHAVES.items():
-        for check in checks:
-            for demand in CHECKS[check].demands(plan.ranked):
-                yield Asked(suite, check, demand)
+        yield from demanded(plan, suite, "behaves", checks)
     for network in TRAINS:
-        yield Asked(network, "", TrainingDemand(plan.selection, network))
+        yield from demanded(plan, network, "trains", (network,))
 
 
 class Absences:

@@ -18,7 +18,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -54,6 +54,14 @@ class CompilerCache:
         jax = {} if any(name in known for name in OF_JAX) else {OF_JAX[0]: str(self.folder / "jax" / own), **SETTINGS}
         numba = {OF_NUMBA: str(self.folder / self.judge / own)} if shipped else {}
         return {name: value for name, value in (jax | numba).items() if name not in known}
+
+
+def of_run(stack: ExitStack) -> tuple[CompilerCache | None, str]:
+    """Return the cache of a run, until its stack is closed; None where its folder cannot be used, and why."""
+    try:
+        return CompilerCache(stack.enter_context(kept()), "main"), ""
+    except OSError as error:
+        return None, f"compilation cache: none, the folder cannot be used ({error.strerror}: {error.filename})"
 
 
 @contextmanager

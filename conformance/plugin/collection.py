@@ -7,17 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from conformance.checks import CHECKS
 from conformance.engine import options
-from conformance.engine.tasks import Absences, Asked, Key, Task, key_of, place
-from conformance.execution.required import VerificationDemand
+from conformance.engine.tasks import Absences, Asked, Key, Task, demanded, key_of, place
 from conformance.execution.selection import SelectionError
 from conformance.execution.trial import Absence, Trial
 from conformance.implementations.registry import BrokenFile
 from conformance.results import build
 from conformance.results.schema import Record
 from conformance.timing.timing_demand import TimingDemand
-from conformance.training.training_demand import TrainingDemand
+from conformance.training.training_demand import Training
 
 if TYPE_CHECKING:
     from conformance.plugin.hooks import Hooks
@@ -70,29 +68,23 @@ class Collection:
         config = self._hooks.config
         by_name = config.getoption("keyword") or config.getoption("deselect") or any("::" in w for w in config.args)
         is_first = config.getoption("group", None) in (None, 1)
-        return bool(is_first and not by_name and options.selects(config.getoption("markexpr", "") or "", markers))
+        return is_first and not by_name and options.selects(config.getoption("markexpr", "") or "", markers)
 
     def _demands(self, marker: pytest.Mark, suite: str) -> Iterator[Asked]:
         """What a marker asks for."""
-        ranked, selection = self._run.plan.ranked, self._run.selection
-        if marker.name == "behaves":
-            for name in marker.args:
-                for demand in CHECKS[name].demands(ranked):
-                    yield Asked(suite, name, demand)
-        elif marker.name == "verifies":
-            yield Asked(suite, "", VerificationDemand(ranked, marker.args[0], marker.kwargs.get("when")))
-        elif marker.name == "trains":
-            yield Asked(suite, "", TrainingDemand(selection, marker.args[0]))
-        else:
-            if self._run.recorded:
-                raise SelectionError("--resume: times are not in records; time again with --overwrite")
-            if self.timing is None:
-                from conformance.plugin.timing import TimingRun  # most runs time nothing
+        if marker.name != "benchmarks":
+            yield from demanded(self._run.plan, suite, marker.name, marker.args, marker.kwargs.get("when"))
+            return
+        if self._run.recorded:
+            raise SelectionError("--resume: times are not in records; time again with --overwrite")
+        if self.timing is None:
+            from conformance.plugin.timing import TimingRun  # most runs time nothing
 
-                self.timing = TimingRun(self._run, self._hooks.config)
-            by_hand = not selection.is_of_tables  # a table is none of somebody who names a problem
-            problems = selection.problems if by_hand else marker.kwargs["problems"]
-            yield Asked(suite, "", TimingDemand(selection, marker.args[0], problems, by_hand))
+            self.timing = TimingRun(self._run, self._hooks.config)
+        selection = self._run.selection
+        by_hand = not selection.is_of_tables  # a table is none of somebody who names a problem
+        problems = selection.problems if by_hand else marker.kwargs["problems"]
+        yield Asked(suite, "", TimingDemand(selection, marker.args[0], problems, by_hand))
 
     def arrange(self, session: pytest.Session, items: list[pytest.Item]) -> None:
         """Drop tests that no task is required for, which pytest would report as skipped, sort the others, and add one
@@ -164,7 +156,7 @@ def task_of(item: pytest.Item) -> Task | None:
     """What a test carries out; None of a test that is not the suite's."""
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
     subject = parameters.get("case")
-    if not isinstance(subject, (Trial, Absence)) and not hasattr(subject, "configuration"):
+    if not isinstance(subject, (Trial, Absence, Training)):
         return None
     check = parameters["name"] if item.get_closest_marker("behaves") else ""
-    return Task(getattr(item, "originalname", item.name).removeprefix("test_"), subject, check)  # type: ignore[arg-type]
+    return Task(item.originalname.removeprefix("test_"), subject, check)  # type: ignore[attr-defined]

@@ -41,7 +41,8 @@ def train(request: pytest.FixtureRequest) -> Callable[[Any], None]:
 @pytest.fixture
 def measure_time(request: pytest.FixtureRequest, benchmark: Any) -> Callable[[Trial | Absence], None]:
     """Verify a case and, only if it passes, time the kernel on inputs that are new to it."""
-    timing = request.config.stash[RUN].collection.timing
+    hooks = request.config.stash[RUN]
+    timing, workers = hooks.collection.timing, hooks.run.workers
     assert timing is not None  # since a benchmark was collected
 
     def run(case: Trial | Absence) -> None:
@@ -50,7 +51,6 @@ def measure_time(request: pytest.FixtureRequest, benchmark: Any) -> Callable[[Tr
             _carry_out(request, case)
             return
         verdict, measured = timing.verdict(request.node.nodeid, case, benchmark.enabled)
-        workers = request.config.stash[RUN].run.workers
         if workers is not None:
             workers.conclude(case.implementation, verdict)
         record = Task("", case).record(verdict)
@@ -67,8 +67,7 @@ def measure_time(request: pytest.FixtureRequest, benchmark: Any) -> Callable[[Tr
 def _carry_out(request: pytest.FixtureRequest, subject: Any, check: str = "") -> None:
     """Hand the records to whoever counts and writes, and turn the verdict into the test's outcome."""
     run = request.config.stash[RUN].run
-    known = task_of(request.node)
-    task = Task(known.suite if known is not None else "", subject, check)
+    task = Task(getattr(task_of(request.node), "suite", ""), subject, check)
     performed = perform(task, run.workers, run.claims)
     publish(request.node, *filter(None, (performed.beside, performed.record)))
     _tell(request, performed.verdict, performed.record)

@@ -25,7 +25,7 @@ from conformance.engine.options import OPTIONS
 from conformance.engine.pool import share_cores
 from conformance.engine.run import Run, recorded
 from conformance.engine.summary import Summary
-from conformance.execution.compiler_cache import CompilerCache, kept
+from conformance.execution.compiler_cache import CompilerCache, of_run
 from conformance.execution.selection import SelectionError
 from conformance.execution.status import Verdict
 from conformance.execution.workers import Workers
@@ -74,18 +74,6 @@ def _visits(text: str) -> int:
     return visits(text)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_cmdline_main(config: pytest.Config) -> Generator[None, int | None, int | None]:
-    """What only lists tests or fixtures verifies nothing, and does not end well."""
-    status = yield
-    hooks = config.stash.get(RUN, None)
-    lists = any(config.getoption(name) for name in ("collectonly", "showfixtures", "show_fixtures_per_test"))
-    if status or hooks is None or not (hooks.collection.is_asked and lists):
-        return status
-    print("NOTHING WAS VERIFIED: tests were only listed", file=sys.stderr)
-    return ExitCode.NOTHING
-
-
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Register markers, check the command line, open the records."""
@@ -120,8 +108,8 @@ class Hooks:
             share_cores(processes)
         if self.told and self.told["parent"]:
             end_with(self.told["parent"])
-        self.compiled, self.problem = wire.Compiled(), ""
-        self.cache = self._cache() if chosen.limits is not None else None
+        self.compiled = wire.Compiled()
+        self.cache, problem = self._cache() if chosen.limits is not None else (None, "")
         workers = None
         if chosen.limits is not None:
             workers = Workers(chosen.limits, chosen.workers, compiled=self.cache)
@@ -136,14 +124,12 @@ class Hooks:
         asked = chosen.selection
         if asked.implementations or asked.paths or {*asked.layouts} - {*NAMES}:
             _ = self.run.plan  # what is wrong with it ends the run before it starts, also where only workers need it
-        self.run.unexplained += [self.problem] * bool(self.problem)
+        self.run.unexplained += [problem] * bool(problem)
         self.run.resume()
         self.collection = Collection(self)
         self.arithmetic = Arithmetic(self.run.operators)
         self.begun: dict[str, Record] = {}
         """Test that a worker has begun with -> its record, should that be the worker's end."""
-        self.failed: set[str] = set()
-        """Implementations that have failed, as far as this process knows."""
         self.raised: dict[int, Any] = {}
         """A record by its id -> how pytest shows what its kernel raised in this process."""
         self.heard = False
@@ -151,21 +137,17 @@ class Hooks:
         self.count = 0
         """Tests that have a verdict."""
 
-    def _cache(self) -> CompilerCache | None:
+    def _cache(self) -> tuple[CompilerCache | None, str]:
         """What compiled kernels are kept in; nothing where they are timed, since they are compiled here and now then,
         as their users' are."""
         if getattr(self.config.option, "benchmark_only", False) or self.config.option.collectonly:
-            return None
+            return None, ""
         if self.is_worker:
             folder = self.told["compiled"] if self.told else ""
-            return CompilerCache(Path(folder), self.config.workerinput["workerid"]) if folder else None  # type: ignore[attr-defined]
+            return CompilerCache(Path(folder), self.config.workerinput["workerid"]) if folder else None, ""  # type: ignore[attr-defined]
         used = ExitStack()
         self.config.add_cleanup(used.close)  # which comes after the end of all kernels' processes
-        try:
-            return CompilerCache(used.enter_context(kept()), "main")
-        except OSError as error:
-            self.problem = f"compilation cache: none, the folder cannot be used ({error.strerror}: {error.filename})"
-            return None
+        return of_run(used)
 
     def pytest_report_header(self) -> list[str]:
         """What is asked for, which devices are here, and what is resumed."""
@@ -193,13 +175,6 @@ class Hooks:
         self.collection.finish(session.items)
         if not (self.is_worker or self.config.option.collectonly):
             self._take_absences(self.collection.absences())
-
-    def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
-        """With --first-failure, pass over what is left of an implementation that has failed: a campaign over known-bad
-        kernels asks only whether each is detected."""
-        task = task_of(item) if self.failed and self.run.options.first_failure else None
-        name = getattr(getattr(task and task.subject, "implementation", None), "name", None)
-        return True if name in self.failed else None
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Iterator[None]:
@@ -260,8 +235,6 @@ class Hooks:
         if report.when != "call" or not (records := records_of(report)):
             return
         self.begun.pop(report.nodeid, None)
-        if records[-1].status in ("fail", "error"):
-            self.failed.add(records[-1].implementation)
         if self.is_worker:
             return
         self.count += 1
@@ -311,7 +284,7 @@ class Hooks:
         if exitstatus in (ExitCode.GOOD, ExitCode.NOTHING):
             asked = run.status(is_asked=self.collection.is_asked, is_part=self.is_part)
             status = asked if run.tally.cells or self.collection.is_asked or run.options.given else exitstatus
-        if getattr(option, "stepwise", False) and session.shouldstop and (run.failed):
+        if getattr(option, "stepwise", False) and session.shouldstop and run.failed:
             status = ExitCode.BAD  # which pytest takes for an interrupt
         if status == ExitCode.GOOD and timing is not None:
             status = timing.status

@@ -111,17 +111,6 @@ def test_streams_that_cannot_be_used(project: Project, words: tuple[str, ...], s
     assert (found.returncode, found.stderr.strip()) == (status, said)
 
 
-LISTS = ["--collect-only", "--co -q", "--fixtures", "--fixtures-per-test"]
-
-
-@pytest.mark.parametrize("words", LISTS)
-def test_tests_that_are_only_listed_are_no_success(project: Project, words: str):
-    project.kernel()
-    outcome = project.pytest(*words.split())
-    assert (outcome.exit, outcome.records) == (5, [])
-    assert "NOTHING WAS VERIFIED: tests were only listed" in outcome.text
-
-
 DESCRIPTORS = {
     "empty": ("", "field 'n' is missing"),
     "missing": ("n1 c2 h4 w4 k2 r3 p1", "field 's' is missing"),
