@@ -39,6 +39,7 @@ from conformance.operators.spatial import (
     BLOCK_ELEMENTS,
     Index,
     cropped,
+    is_padded,
     padded,
     per_channel,
     spans,
@@ -66,9 +67,10 @@ def _gathered(g: ConvGeometry, x: np.ndarray, dtype: Any) -> Iterator[tuple[slic
     order = (1, 2, *range(3 + rank, 3 + 2 * rank), 0, *range(3, 3 + rank))
     for images, rows in _blocks(g):
         if images != before:
-            by_group = padded(
-                x[images].reshape(len(x[images]), g.groups, g.c // g.groups, *g.size), g.padding, np.dtype(dtype)
-            )
+            by_group = x[images].reshape(len(x[images]), g.groups, g.c // g.groups, *g.size)
+            if is_padded(g.padding):
+                by_group = padded(by_group, g.padding, np.dtype(dtype))
+            by_group = by_group.astype(dtype, copy=False)
             seen = sliding_window_view(by_group, spans(g), axis=tuple(range(3, 3 + rank)))[places]
             before = images
         part = seen[:, :, :, rows].transpose(order)
