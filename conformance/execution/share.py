@@ -140,22 +140,28 @@ def share(
             # whoever compiles each program meets natural inputs on one that runs anyway
             if place < usual and (given.programs is None or program in programs):
                 natural.offer(place, problem, variant)
+
+    def bring(place: int, variant: Variant) -> None:
+        """Add a case to a row, and take it out of those behind, which are lines of the ranking that only higher levels
+        have."""
+        for (problem, _), row in zip(rows[place:], found[place:], strict=True):
+            if problem.name == rows[place][0].name and variant in row:
+                row.remove(variant)
+        found[place].append(variant)
+
     if given.programs is None:
         by_size = sorted(enumerate(rows[:usual]), key=lambda row: cost(row[1][0].geometry)[1])
         forward = chain(_brought_forward(declared, by_size, pairs, first), _views(declared, by_size, pairs, first))
         for place, variant in forward:
             if variant not in found[place]:
-                found[place].append(variant)
+                bring(place, variant)
                 natural.offer(place, rows[place][0], variant)
     if given.programs is None and run:
         for place, variant in _further(declared, rows[:usual], pairs, run):
-            found[place].append(variant)
+            bring(place, variant)
             natural.offer(place, rows[place][0], variant)
     for place, variant in natural.chosen:
-        for (problem, _), row in zip(rows[place:], found[place:], strict=True):
-            if problem.name == rows[place][0].name and variant in row:
-                row.remove(variant)  # a line of the ranking that only higher levels have
-        found[place].append(variant)
+        bring(place, variant)
     return found
 
 
