@@ -297,6 +297,7 @@ class _FrontEnd:
             return not (is_over and task.subject.implementation.name in failed)  # type: ignore[union-attr]
 
         for event in pool.run(_units(chosen, self._processes, run.workers), wanted):
+            interrupts.require_none()
             match event:
                 case Begun(task):
                     progress.begin(task)

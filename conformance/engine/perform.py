@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
+from conformance import interrupts
 from conformance.checks import CHECKS, check_behaviour
 from conformance.checks.sample import NotChecked
 from conformance.engine.tasks import Task
@@ -31,6 +32,7 @@ class Performed:
 
 def perform(task: Task, workers: Workers | None, claims: Mapping[str, Claim]) -> Performed:
     """Carry out a task. Nothing that an implementation does raises from here, except KeyboardInterrupt."""
+    interrupts.require_none()
     subject, beside = task.subject, None
     if isinstance(subject, Absence):
         verdict = Verdict(subject.status, subject.reason, subject.failure)

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple, Protocol
 
@@ -213,7 +214,9 @@ class _Remote:
     def __init__(self, context: Any, target: Callable[..., None], arguments: tuple[Any, ...]) -> None:
         self.connection, other = context.Pipe()
         self.process = context.Process(target=target, args=(other, os.getpid(), *arguments))
-        # Ctrl-C goes to the whole group: it is the run that ends its processes
+        # Ctrl-C goes to the whole group: it is the run that ends its processes. What starts with the first of them
+        # unblocks the signal
+        resource_tracker.ensure_running()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         self.process.start()
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

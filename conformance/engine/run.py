@@ -13,6 +13,7 @@ from typing import Any
 
 from msgspec import structs
 
+from conformance import interrupts
 from conformance.diagnosis.where import WorkLeft
 from conformance.engine.arithmetic import Invalid, WrongArithmeticError
 from conformance.engine.options import RunOptions
@@ -246,6 +247,7 @@ class Run:
         assert workers is not None
 
         def verified(geometry: Any, variant: Variant) -> Record | None:
+            interrupts.require_none()
             if not (takes(operator, geometry) and variant.suits(operator, geometry)):
                 return None
             try:

@@ -120,11 +120,7 @@ def _unsupported(tally: Tally, verdicts: Sequence[KernelVerdict], listed: Set[st
 
 def _not_implemented(tally: Tally, name: str) -> str:
     missing = tally.not_implemented[name]
-    return (
-        f"unsupported: {name} does not implement {', '.join(missing)} ({many(missing.total(), 'case')})"
-        if missing
-        else ""
-    )
+    return f"unsupported: {name} does not implement {', '.join(missing)}" if missing else ""
 
 
 def _reasons(status: str, name: str, reasons: Counter[str], width: int, listed: Set[str]) -> Iterator[Line]:

@@ -6,6 +6,8 @@ import os
 import signal
 import time
 from collections.abc import Sequence
+from contextlib import closing
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from types import SimpleNamespace
 from typing import Any
@@ -38,6 +40,12 @@ def fake(connection: Connection, parent: int, doing: dict[str, str], name: str) 
         record = as_read(sample(problem=f"{key}{number}", reason=name))
         connection.send(("done", time.time(), encode(record), None))
     connection.send(("compiled", msgspec.to_builtins(wire.Compiled(programs=2, kept=1, seconds=0.5))))
+
+
+def masked(connection: Connection, *_: Any) -> None:
+    """Say whether Ctrl-C would reach this process while it starts."""
+    is_blocked = signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    connection.send(("refused", "blocked" if is_blocked else "open"))
 
 
 def tasks(*keys: str) -> list[Any]:
@@ -89,3 +97,11 @@ def test_what_is_not_wanted_any_more_is_left_out():
 def test_a_process_that_cannot_judge_ends_the_run(key: str, plans: str, error: type[Exception], said: str):
     with pytest.raises(error, match=said):
         ran([tasks(key)], plans=plans)
+
+
+def test_ctrl_c_does_not_reach_a_process_that_starts():
+    """It ended the first one in a traceback of its imports: what multiprocessing starts with it unblocks the signal."""
+    resource_tracker._resource_tracker._stop()  # type: ignore[attr-defined]  # as at the start of a run
+    pool = Processes(every := tasks("a"), 1, masked, lambda name: (name,))
+    with closing(pool), pytest.raises(JudgeError, match="blocked"):
+        list(pool.run([every], lambda task: True))

@@ -49,7 +49,7 @@ ASKED = {
 def test_run_that_asks_for_the_suite_has_it(vendor: pytest.Pytester, words: tuple[str, ...]):
     outcome = vendor.runpytest_subprocess(*ENTRY, *words, *ONE)
     assert outcome.ret == 5
-    assert " does not implement conv_forward (1 case)" in outcome.stdout.str()
+    assert " does not implement conv_forward" in outcome.stdout.str()
 
 
 def test_run_that_names_a_path_of_the_suite_has_its_options(vendor: pytest.Pytester):
@@ -63,7 +63,7 @@ def test_suite_among_the_tests_of_a_project(vendor: pytest.Pytester, workers: tu
     vendor.makeini("[pytest]\nimpls = acme.py\n")
     vendor.makepyfile(test_conformance="from conformance.suites import *", test_own="def test_it(): pass")
     outcome = vendor.runpytest_subprocess(*ENTRY, *workers, *ONE)
-    assert " does not implement conv_forward (1 case)" in outcome.stdout.str()
+    assert " does not implement conv_forward" in outcome.stdout.str()
     assert "1 passed" in outcome.stdout.str()
 
 
@@ -88,7 +88,7 @@ def test_option_that_somebody_else_has_too(vendor: pytest.Pytester, file: str, w
     assert (outcome.ret, "'--level'" in text, "`conformance run`" in text) == (4, True, True)
     assert no_traceback_of_ours(text)
     alone = vendor.run(sys.executable, "-m", "conformance", "run", "acme.py", *ONE)
-    assert " does not implement conv_forward (1 case)" in alone.stdout.str()
+    assert " does not implement conv_forward" in alone.stdout.str()
 
 
 def test_a_run_leaves_nothing_behind(
@@ -105,7 +105,7 @@ def test_command_ignores_settings_of_the_project(vendor: pytest.Pytester, monkey
     vendor.makeini("[pytest]\naddopts = --maxfail=1 --no-such-option\nimpls = nowhere\n")
     monkeypatch.setenv("PYTEST_ADDOPTS", "--also-unknown")
     outcome = vendor.run(sys.executable, "-m", "conformance", "run", *ONE, "--level=full", "acme.py")
-    assert (outcome.ret, " does not implement conv_forward (1 case)" in outcome.stdout.str()) == (5, True)
+    assert (outcome.ret, " does not implement conv_forward" in outcome.stdout.str()) == (5, True)
 
 
 INSTALLED = {
@@ -210,6 +210,6 @@ def test_output_that_is_closed_or_cannot_show_a_name(vendor: pytest.Pytester, mo
     outcome = vendor.run(sys.executable, "-m", "conformance", "list", "implementations", str(name))
     assert (outcome.ret, "gr\\xf6\\xdfe-\\u6838" in outcome.stdout.str()) == (0, True)
     outcome = vendor.run(sys.executable, "-m", "conformance", "run", str(name), *ONE)
-    assert (outcome.ret, " does not implement conv_forward (1 case)" in outcome.stdout.str()) == (5, True)
+    assert (outcome.ret, " does not implement conv_forward" in outcome.stdout.str()) == (5, True)
     monkeypatch.setattr(sys, "stdout", None)
     assert main(["list", "devices"]) == 0
