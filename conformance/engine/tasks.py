@@ -160,6 +160,9 @@ class Absences:
         key = replace(absence, cases=0), "" if is_operator else check
         self._cases[key] = 1 if is_operator else self._cases.get(key, 0) + absence.cases
 
+    def __bool__(self) -> bool:
+        return bool(self._cases)
+
     def records(self) -> list[Record]:
         """Return a record of each."""
         return [build.absence_record(replace(one, cases=cases), check) for (one, check), cases in self._cases.items()]

@@ -30,7 +30,7 @@ class Selection:
     implementations: tuple[str, ...]
     paths: tuple[Path, ...]
     level: str
-    problems: Sequence[Problem]
+    problems: Iterable[Problem]
     operators: tuple[str, ...]
     dtypes: tuple[str, ...]
     layouts: tuple[str, ...]

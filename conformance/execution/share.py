@@ -358,8 +358,8 @@ class Ranked:
 
     def _suited(self, operator: str, level: str) -> list[Row]:
         """What of a level an operator has."""
-        of_family = self._at_level(OPERATORS[operator].family, level)
-        every = ((p, variants) for p, variants in of_family if takes(operator, p.geometry))
+        rows = self._at_level(OPERATORS[operator].family, level)
+        every = ((p, variants) for p, variants in rows if takes(operator, p.geometry))
         suited = ((p, tuple(v for v in variants if v.suits(operator, p.geometry))) for p, variants in every)
         return [row for row in suited if row[1]]
 

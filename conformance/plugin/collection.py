@@ -117,7 +117,7 @@ class Collection:
         """Whether tests that are left verify; of a vendor's own, some can be selected that have nothing to do with the
         suite."""
         ours = [item for item in items if isinstance(item, Broken) or task_of(item) is not None]
-        self.is_asked = bool(ours or self._absences.records())
+        self.is_asked = bool(ours or self._absences)
         for item in ours if hasattr(self._hooks.config.option, "reruns") else ():
             item.add_marker(pytest.mark.flaky(reruns=0))  # pytest-rerunfailures would count each, until one passes
         if self.timing is not None:

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from itertools import chain
-from typing import overload
 
 from conformance.layouts import LAYOUTS, NAMES
 from conformance.operators import FAMILIES, GeometryError
@@ -17,7 +16,7 @@ from conformance.problems.storage_cases import with_storage
 from conformance.problems.table import LEVELS, Problem, Variant, typed
 
 
-class Tables(Sequence[Problem]):
+class Tables:
     """Every problem of the tables, in their order: behaviour is checked on the first ones of a family. A family's table
     is read when it is first asked for: to read all of them takes longer than to verify a small kernel's first case."""
 
@@ -29,16 +28,6 @@ class Tables(Sequence[Problem]):
 
     def __iter__(self) -> Iterator[Problem]:
         return chain.from_iterable(map(self.of, FAMILIES))
-
-    def __len__(self) -> int:
-        return sum(len(self.of(family)) for family in FAMILIES)
-
-    @overload
-    def __getitem__(self, place: int) -> Problem: ...
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[Problem]: ...
-    def __getitem__(self, place: int | slice) -> Problem | Sequence[Problem]:
-        return [*self][place]
 
 
 PROBLEMS = Tables()
