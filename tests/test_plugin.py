@@ -19,7 +19,7 @@ from conformance.engine import options
 from conformance.implementations.devices import DEVICES, missing, processor
 from conformance.results.reading import decode
 from conformance.results.schema import SCHEMA
-from tests.conftest import CONFTEST, ROOT, SUITE, TINY, Project
+from tests.conftest import CONFTEST, CONFTEST, ROOT, SUITE, TINY, Project
 
 pytest_plugins = ["pytester"]
 
@@ -107,10 +107,14 @@ def test_what_is_declared_not_to_be_done_is_no_test(project: Project):
 
 
 def test_workers_without_a_test_say_what_is_declared_not_to_be_done(project: Project):
+    """And come to their ends: a hook that raised there left kernels' processes to the system, and nobody saw it."""
     project.kernel(declares=", when=lambda p: p.groups > 1")
+    ended = "def pytest_unconfigure(config):\n    open(f'ended.{os.getpid()}', 'w').close()\n"
+    project.write("conftest.py", f"import os\n{CONFTEST}\n{ended}")
     outcome = project.pytest("-p", "xdist", "-n", "2")
     assert (outcome.exit, outcome.statuses) == (5, {"unsupported": 1})
     assert "NOTHING WAS VERIFIED" in outcome.text
+    assert len([*project.folder.glob("ended.*")]) == 3
 
 
 @pytest.mark.parametrize("device", ["trn1", "cuda"])

@@ -305,6 +305,8 @@ class Hooks:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
         """After pytest's own sections, which show other tests' failures one by one, and not these."""
         result = yield
+        if self.is_worker:  # where it raised, and nothing that was to be cleaned up was
+            return result
         run, screen = self.run, _Screen(terminalreporter)
         if self.config.option.collectonly or not (self.collection.is_asked or run.tally.cells or run.options.devices):
             if self.config.getoption("impl"):
