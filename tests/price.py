@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,6 +34,9 @@ USUAL = ("-n", "auto", "-m", "cpu")
 ROWS = 40
 """Of a table, the dearest first."""
 TICK = os.sysconf("SC_CLK_TCK")
+TABLES = ("phases", "rows", "cases", "spent")
+
+Prices = defaultdict[str, float]
 
 
 class Clock:
@@ -76,9 +79,9 @@ class Price:
 
     def __init__(self) -> None:
         self.clock = Clock()
-        self.phases: Counter[str] = Counter()
-        self.rows: Counter[str] = Counter()
-        self.cases: Counter[str] = Counter()
+        self.phases: Prices = defaultdict(float)
+        self.rows: Prices = defaultdict(float)
+        self.cases: Prices = defaultdict(float)
         self._within: list[float] = []
         """Of the blocks that are being timed, what the blocks inside them have spent."""
         self._patch(Process, "__init__", self._started)
@@ -128,7 +131,7 @@ class Price:
     def _note(self, item: pytest.Item, spent: float, own: float) -> None:
         task = task_of(item)
         subject = None if task is None else task.subject
-        if isinstance(subject, Absence) or task is None:
+        if task is None or subject is None or isinstance(subject, Absence):
             return
         what = task.check or (subject.operator.name if isinstance(subject, Trial) else "training")
         for row in ("all", f"kernel {subject.implementation.name}", f"{'check' if task.check else 'operator'} {what}"):
@@ -157,7 +160,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Price(), "conformance-price")
 
 
-def priced(arguments: list[str], cache: str) -> dict[str, Counter[str]]:
+def priced(arguments: list[str], cache: str) -> dict[str, Prices]:
     """Make a run; return its prices, added up over its processes."""
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, FOLDER: folder, "XDG_CACHE_HOME": cache}
@@ -165,35 +168,39 @@ def priced(arguments: list[str], cache: str) -> dict[str, Counter[str]]:
         command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.price", *arguments]
         status = subprocess.run(command, env=environment, check=False).returncode
         after, seconds = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter() - start
-        prices: dict[str, Counter[str]] = {"phases": Counter(), "rows": Counter(), "cases": Counter(), "spent": Counter()}
+        prices: dict[str, Prices] = {table: defaultdict(float) for table in TABLES}
         for file in Path(folder).glob("*.json"):
-            for name, counts in json.loads(file.read_text()).items():
-                prices[name].update(counts)
+            for table, numbers in json.loads(file.read_text()).items():
+                for name, number in numbers.items():
+                    prices[table][name] += number
     if not prices["rows"]:
         sys.exit(f"nothing was priced: pytest ended with {status}")
     processor = sum(getattr(after, name) - getattr(before, name) for name in ("ru_utime", "ru_stime"))
-    prices["spent"] |= Counter({"processor": processor, "wall": seconds, "status": status})
+    prices["spent"] |= {"processor": processor, "wall": seconds, "status": status}
     return prices
 
 
-def shown(cold: dict[str, Counter[str]], warm: dict[str, Counter[str]]) -> Iterator[str]:
+def shown(cold: dict[str, Prices], warm: dict[str, Prices]) -> Iterator[str]:
     """The tables, as lines of text."""
     for name, run in (("cold", cold), ("warm", warm)):
         spent = run["spent"]
         yield (
             f"{name}: {spent['processor']:,.0f} s of processor time, {spent['wall']:,.0f} s of wall, status "
-            f"{spent['status']}; JAX was asked for {spent['programs']:,} programs, {spent['kept']:,} of them kept, in "
-            f"{spent['jax']:,.0f} s"
+            f"{spent['status']:.0f}; JAX was asked for {spent['programs']:,.0f} programs, {spent['kept']:,.0f} of them "
+            f"kept, in {spent['jax']:,.0f} s"
         )
     for prices, kinds in (("phases", [""]), ("rows", ["kernel ", "operator ", "check "])):
         for kind in kinds:
-            names = [name for name, _ in cold[prices].most_common() if name.startswith(kind)]
+            names = sorted(
+                (name for name in cold[prices] if name.startswith(kind)), key=lambda name: -cold[prices][name]
+            )
             names = [name for name in names if not name.endswith(" judge")][:ROWS]
-            yield f"\n{(kind.strip() or 'phase'):42} {'cold s':>9} {'warm s':>9} {'judge s':>9} {'cases':>7} {'ms each':>8}"
+            title = kind.strip() or "phase"
+            yield f"\n{title:42} {'cold s':>9} {'warm s':>9} {'judge s':>9} {'cases':>7} {'ms each':>8}"
             for name in names:
                 judge, cases = cold["rows"][f"{name} judge"], cold["cases"][name]
                 seconds, again = cold[prices][name], warm[prices][name]
-                more = f" {judge:9.1f} {cases:7,} {1000 * again / cases:8.2f}" if cases else ""
+                more = f" {judge:9.1f} {cases:7,.0f} {1000 * again / cases:8.2f}" if cases else ""
                 yield f"{name.removeprefix(kind):42} {seconds:9.1f} {again:9.1f}{more}"
 
 

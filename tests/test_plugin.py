@@ -19,7 +19,7 @@ from conformance.engine import options
 from conformance.implementations.devices import DEVICES, missing, processor
 from conformance.results.reading import decode
 from conformance.results.schema import SCHEMA
-from tests.conftest import CONFTEST, CONFTEST, ROOT, SUITE, TINY, Project
+from tests.conftest import CONFTEST, ROOT, SUITE, TINY, Project
 
 pytest_plugins = ["pytester"]
 

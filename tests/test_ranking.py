@@ -78,7 +78,7 @@ TABLE = [*ROWS, (ROWS[0][0], (BF16,))]
 
 
 def shares(one: Implementation, given: Budget, listed: int = len(TABLE)) -> Any:
-    rows = Rows(TABLE, listed, len(TABLE))
+    rows = Rows.of(TABLE, listed, len(TABLE))
     found = share.share(Declared(one, "conv_forward"), rows, given)
     return [[f"{v.dtype} {v.layout}" for v in row] for row in found]
 
@@ -108,8 +108,8 @@ def test_problems_of_8_bits_are_run_in_no_other_dtype():
     eight = (ROWS[0][0], (Variant("fp8_e4m3", "nchw", "fixed"),))
     sixteen = (ROWS[0][0], (Variant("fp16", "nchw", "fixed"),))
     declared = Declared(kernel(), "conv_forward")
-    assert share.share(declared, Rows([eight], 0, 1), Budget()) == [[]]
-    assert share.share(declared, Rows([sixteen], 0, 1), Budget()) == [[FP32]]
+    assert share.share(declared, Rows.of([eight], 0, 1), Budget()) == [[]]
+    assert share.share(declared, Rows.of([sixteen], 0, 1), Budget()) == [[FP32]]
 
 
 def pointwise(geometry: Any) -> bool:

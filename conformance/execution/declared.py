@@ -4,9 +4,10 @@ kernels' paths, as far as features tell: cases that together show their behaviou
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, reduce
 from itertools import combinations
+from operator import or_
 from typing import Any
 
 from conformance.execution.invocation import require_storage
@@ -112,22 +113,27 @@ class Declared:
         return self._stored[key]
 
 
-def paths(
-    declared: Declared, problems: Iterable[Problem], most: int, wanted: Wanted = lambda dtype, layout: True
-) -> list[Path]:
-    """Of the programs that an implementation takes, those that cover most pairs of what kernels choose a path by, small
-    ones first, with two dimensions before others. One operand is beyond 2^16 elements, in fp32 if possible, and one of
-    two has a window of many taps.
+def candidates(
+    declared: Declared, problems: Iterable[Problem], wanted: Wanted = lambda dtype, layout: True
+) -> dict[int, list[Path]]:
+    """Return the programs that an implementation takes and that kernels may choose a path for, small ones first, by
+    their number of dimensions: two before others.
 
     A predicate that raises takes a case, which reports it.
     """
     operator = declared.operator
     ranked = [problem for problem in problems if _is_small(operator, problem.geometry)]
     ranked.sort(key=lambda problem: (_is_thin(problem.geometry), OPERATORS[operator].bytes(problem.geometry, 1)))
+    ranks = sorted(RANKS, key=lambda rank: (rank != 2, rank))
+    return {rank: _taken(declared, [p for p in ranked if p.geometry.rank == rank], wanted) for rank in ranks}
+
+
+def paths(programs: Mapping[int, Sequence[Path]], most: int) -> list[Path]:
+    """Return those of the `candidates` that cover most pairs of what kernels choose a path by. One operand is beyond
+    2^16 elements, in fp32 if possible, and one of two has a window of many taps."""
     found = []
-    for rank in sorted(RANKS, key=lambda rank: (rank != 2, rank)):
+    for rank, every in programs.items():
         room = most if rank == 2 else -(-most // 4)
-        every = _taken(declared, [problem for problem in ranked if problem.geometry.rank == rank], wanted)
         chosen = _covering(every, room)
         many = [path for path in every if has_many_taps(path[0].geometry)]
         if many and len(chosen) > 1 and not any(path in many for path in chosen):
@@ -143,9 +149,13 @@ def has_many_taps(geometry: Any) -> bool:
     return bool(math.prod(geometry.window) >= 25)
 
 
-def usual_paths(one: Implementation, operator: str) -> list[Path]:
-    """Those of level standard, in every dtype and layout of the implementation."""
-    return paths(Declared(one, operator), _standard(operator), MAX_PATHS["standard"])
+def usual_paths(one: Implementation, operator: str) -> Sequence[Path]:
+    """Return those of level standard, in every dtype and layout of the implementation."""
+    known: list[Path] | None = one.usual_paths.get(operator)
+    if known is None:
+        programs = candidates(Declared(one, operator), _standard(operator))
+        known = one.usual_paths[operator] = paths(programs, MAX_PATHS["standard"])
+    return known
 
 
 @cache
@@ -176,12 +186,12 @@ def _is_small(operator: str, geometry: Any) -> bool:
 
 def _taken(declared: Declared, problems: Sequence[Problem], wanted: Wanted) -> list[Path]:
     """Of each kind the first problem, in every dtype and layout that the implementation declares."""
-    pairs = [pair for pair in declared.pairs if wanted(*pair)]
-    found: dict[tuple[str, ...], Path] = {}
+    pairs = [(*pair, rank_of(pair[1])) for pair in declared.pairs if wanted(*pair)]
+    found: dict[tuple[tuple[str, ...], str, str], Path] = {}
     for problem in problems:
-        for dtype, layout in pairs:
-            kind = (*_kind(problem.geometry), dtype, layout)
-            if rank_of(layout) != problem.geometry.rank or kind in found:
+        kind, rank = _kind(problem.geometry), problem.geometry.rank
+        for dtype, layout, rank_of_layout in pairs:
+            if rank_of_layout != rank or (kind, dtype, layout) in found:
                 continue
             try:
                 declared.kernel(problem.geometry, dtype, layout)
@@ -189,22 +199,32 @@ def _taken(declared: Declared, problems: Sequence[Problem], wanted: Wanted) -> l
                 continue
             except ImplementationError:
                 pass  # the case reports it
-            found[kind] = problem, Variant(dtype, layout, BEHAVIOUR)
+            found[kind, dtype, layout] = problem, Variant(dtype, layout, BEHAVIOUR)
     return [*found.values()]
 
 
 def _covering(every: Sequence[Path], most: int) -> list[Path]:
-    """At most so many, each with most pairs of features that none before it has; the first of equal ones."""
-    having = [(path, {*combinations((*_kind(path[0].geometry), path[1].dtype, path[1].layout), 2)}) for path in every]
+    """Return at most so many, each with most pairs of features that none before it has; the first of equal ones."""
+    having = [(path, _pairs(*_kind(path[0].geometry), path[1].dtype, path[1].layout)) for path in every]
     chosen: list[Path] = []
-    covered = set[tuple[str, str]]()
+    covered = 0
     while having and len(chosen) < most:
-        path, added = max(having, key=lambda one: len(one[1] - covered))
-        if added <= covered:
+        path, pairs = max(having, key=lambda one: (one[1] & ~covered).bit_count())
+        if not pairs & ~covered:
             break
-        covered |= added
+        covered |= pairs
         chosen.append(path)
     return chosen
+
+
+_BITS: dict[tuple[str, str], int] = {}
+"""Pair of features -> a bit of its own."""
+
+
+@cache
+def _pairs(*features: str) -> int:
+    """Return the bits of all pairs of the features: as sets they took a third of a plan."""
+    return reduce(or_, (_BITS.setdefault(pair, 1 << len(_BITS)) for pair in combinations(features, 2)))
 
 
 @cache

@@ -279,7 +279,8 @@ class Condition:
         if not unknown or self._error:
             return
         try:
-            answers = asked(self.home.process(), list[bool | str], "hold", *self._place, [*unknown.values()])
+            packed = [wire.packed(geometry) for geometry in unknown.values()]
+            answers = asked(self.home.process(), list[bool | str], "hold", *self._place, packed)
             self._known.update(zip(unknown, answers, strict=False))
         except (Crash, KernelFailure) as error:
             self._error = _of_a_predicate(str(error), error.failure)

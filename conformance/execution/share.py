@@ -11,7 +11,7 @@ from itertools import chain, islice
 from typing import Any, NamedTuple
 
 from conformance.dtypes import DTYPES, ordinary
-from conformance.execution.declared import MAX_PATHS, SPREAD, Declared, Path, paths
+from conformance.execution.declared import MAX_PATHS, SPREAD, Declared, Path, candidates, paths
 from conformance.execution.selection import Selection
 from conformance.implementations.implementation import Implementation
 from conformance.layouts import is_optional, rank_of
@@ -31,17 +31,31 @@ SMALL = 1 << 16
 """Elements of a problem that is run on inputs which the rows have on none that a kernel takes."""
 
 
-AT_SMOKE: tuple[Callable[[Any, Variant], bool], ...] = (
-    lambda geometry, variant: variant.distribution == "shifted" and geometry.count > 1000,
+class Brought(NamedTuple):
+    """Cases that are brought forward: what holds of their problems, and of their variants."""
+
+    problems: Callable[[Any], bool]
+    variants: Callable[[Variant], bool] = lambda _: True
+
+
+AT_SMOKE: tuple[Brought, ...] = (
+    Brought(
+        lambda geometry: geometry.family == "conv_bn" and geometry.count > 1000,
+        lambda variant: variant.distribution == "shifted",
+    ),
     # whole numbers repeat within a window
-    lambda geometry, variant: (
-        geometry.family == "max_pool" and variant.distribution == "integer" and variant.layout == "nhwc"
-        and geometry.window == (2, 2) and min(*geometry.output_size, geometry.c) > 1
+    Brought(
+        lambda geometry: (
+            geometry.family == "max_pool" and geometry.window == (2, 2) and min(*geometry.output_size, geometry.c) > 1
+        ),
+        lambda variant: variant.distribution == "integer" and variant.layout == "nhwc",
     ),
-    lambda geometry, variant: (
-        geometry.n > 4 and geometry.n % 4 != 0 and min(geometry.c, *geometry.window, *geometry.output_size) > 1
+    Brought(
+        lambda geometry: (
+            geometry.n > 4 and geometry.n % 4 != 0 and min(geometry.c, *geometry.window, *geometry.output_size) > 1
+        )
     ),
-)  # fmt: skip
+)
 """What a kernel that takes it meets at smoke, though the ranking has it further down: statistics of shifted data beyond
 the blocks that sums are made of, ties in the commonest window of max pooling in channels last, and the tail of a
 batch."""
@@ -81,6 +95,13 @@ class Rows(NamedTuple):
     rows: Sequence[Row]
     listed: int
     usual: int
+    by_size: Sequence[int]
+    """The places of the usual ones, small ones first."""
+
+    @classmethod
+    def of(cls, rows: Sequence[Row], listed: int, usual: int) -> Rows:
+        """Return rows that are sorted by size once, for all implementations."""
+        return cls(rows, listed, usual, sorted(range(usual), key=lambda place: cost(rows[place][0].geometry)[1]))
 
 
 def share(
@@ -98,7 +119,7 @@ def share(
     standard are asked by themselves: a kernel failed at standard and passed at full, where the table had the problem in
     its dtype with other inputs.
     """
-    rows, listed, usual = of
+    rows, listed, usual, _ = of
     pairs = [pair for pair in declared.pairs if wanted(*pair)]
     offered = [_offered(rows[:usual])] * usual + [_offered(rows)] * (len(rows) - usual)
     found: list[list[Variant]] = []
@@ -150,7 +171,7 @@ def share(
         found[place].append(variant)
 
     if given.programs is None:
-        by_size = sorted(enumerate(rows[:usual]), key=lambda row: cost(row[1][0].geometry)[1])
+        by_size = [(place, rows[place]) for place in of.by_size]
         forward = chain(_brought_forward(declared, by_size, pairs, first), _views(declared, by_size, pairs, first))
         for place, variant in forward:
             if variant not in found[place]:
@@ -231,13 +252,16 @@ def _brought_forward(
 ) -> Iterator[tuple[int, Variant]]:
     """Cases of `AT_SMOKE` of which none is among the `first`, those of smoke: of the rows with their places, small ones
     before others, or else of a row's problem in a dtype and layout of the kernel. The same at each level."""
-    for holds in AT_SMOKE:
-        if any(holds(problem.geometry, variant) for problem, variant in first):
+    for brought in AT_SMOKE:
+        if any(brought.problems(problem.geometry) and brought.variants(variant) for problem, variant in first):
             continue
-        of_rows = ((place, problem, variant) for place, (problem, variants) in by_size for variant in variants)
+        rows = [
+            (place, problem, variants) for place, (problem, variants) in by_size if brought.problems(problem.geometry)
+        ]
+        of_rows = ((place, problem, variant) for place, problem, variants in rows for variant in variants)
         of_kernel = (
             (place, problem, Variant(dtype, layout, name))
-            for place, (problem, _) in by_size
+            for place, problem, _ in rows
             for dtype, layout in pairs
             for name in FAMILIES[problem.geometry.family].distributions
             if dtype in DTYPES and rank_of(layout) == problem.geometry.rank and applies(name, dtype)
@@ -245,7 +269,7 @@ def _brought_forward(
         suited = (
             (place, variant)
             for place, problem, variant in chain(of_rows, of_kernel)
-            if holds(problem.geometry, variant) and _is_suited(declared, problem, variant, pairs)
+            if brought.variants(variant) and _is_suited(declared, problem, variant, pairs)
         )
         yield from islice(suited, 1)
 
@@ -345,6 +369,7 @@ class Ranked:
         self.asked = asked
         self.rows, self.share = cache(self._rows), cache(self._share)
         self.small, self.paths, self.spread = cache(self._small), cache(self._paths), cache(self._spread)
+        self._programs = cache(self._candidates)
         self._at_level = cache(lambda family, level: [*replace(asked, level=level).rows(family)])
         self._declared: dict[tuple[str, str], Declared] = {}
 
@@ -367,7 +392,7 @@ class Ranked:
         """What an operator has. The rows of level standard come first, whatever level is asked for that has them."""
         level, own = self.asked.level, self._suited(operator, self.asked.level)
         if not self.asked.is_of_tables:
-            return Rows(own, len(own), len(own))
+            return Rows.of(own, len(own), len(own))
         standard = own if level == "standard" else self._suited(operator, "standard")
         first = standard if level in ("standard", "full") else _left(own, _left(own, standard))
         rows = [*first, *_left(own, first)]
@@ -375,7 +400,7 @@ class Ranked:
         if level in ("smoke", "huge"):
             rows += _left(standard, rows)
             usual = len(rows) if level == "smoke" else usual
-        return Rows(rows, listed, usual)
+        return Rows.of(rows, listed, usual)
 
     def _share(self, declared: Declared) -> list[list[Variant]]:
         """What is required of an implementation of every row of an operator: all of a problem that is given by hand."""
@@ -405,12 +430,14 @@ class Ranked:
         return self._covering(declared, SPREAD)
 
     def _covering(self, declared: Declared, by_level: Mapping[str, int]) -> list[Path]:
+        return paths(self._programs(declared), by_level.get(self.asked.level, by_level["smoke"]))
+
+    def _candidates(self, declared: Declared) -> dict[int, list[Path]]:
         asked, own = self.asked, declared.layouts
         dtypes = behaviour_dtypes(asked, declared.operator)
         layouts = own if asked.every_layout and all(map(is_optional, own)) else asked.layouts
-        most = by_level.get(asked.level, by_level["smoke"])
         problems = self.small(OPERATORS[declared.operator].family)
-        return paths(declared, problems, most, lambda dtype, layout: dtype in dtypes and layout in layouts)
+        return candidates(declared, problems, lambda dtype, layout: dtype in dtypes and layout in layouts)
 
 
 def behaviour_dtypes(asked: Selection, operator: str) -> tuple[str, ...]:

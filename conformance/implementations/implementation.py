@@ -208,6 +208,8 @@ class Implementation:
     )
     """Case of a wrong call -> message, failure and diagnosis, if it is wrong too in a new process, where no call comes
     before it."""
+    usual_paths: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
+    """Operator -> its `conformance.execution.declared.usual_paths`, which two checks of each kernel ask for."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not re.fullmatch(r"\S{1,80}", self.name) or not self.name.isprintable():

@@ -144,6 +144,8 @@ def dilated(rank: int) -> Field:
 class Described:
     """Parameters of a problem with a canonical text, which parses back to them."""
 
+    __match_args__: ClassVar[tuple[str, ...]]
+    """What it is made of, as dataclasses name it."""
     PREFIX: ClassVar[str] = ""
     """First word of the text; convolution alone has none."""
     FIELDS: ClassVar[dict[int, tuple[Field, ...]]]
@@ -154,6 +156,10 @@ class Described:
     def fields(self) -> tuple[Field, ...]:
         """Those of its rank."""
         return self.FIELDS[len(self.size)]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what it was made of, without what was computed from it: processes are asked about thousands."""
+        return type(self), tuple(vars(self)[name] for name in type(self).__match_args__)
 
     @classmethod
     def parse(cls, text: str) -> Self:

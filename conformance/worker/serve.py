@@ -109,12 +109,12 @@ class Server:
             broken = registry.BrokenFile(plain(broken.reason), _sendable(broken.failure))
         return wire.Loaded(tuple(map(_described, found.implementations.values())), unavailable, broken, plain(file))
 
-    def hold(self, name: str, kind: str, index: int, geometries: Sequence[Any]) -> list[bool | str]:
-        """What the `when=` of a declaration says of several, or why it does not hold where it raises Unsupported, up to
-        the first that it raises something else for. Raises that if it is the first of all."""
+    def hold(self, name: str, kind: str, index: int, geometries: Sequence[bytes]) -> list[bool | str]:
+        """What the `when=` of a declaration says of several packed geometries, or why it does not hold where it raises
+        Unsupported, up to the first that it raises something else for. Raises that if it is the first of all."""
         answers = list[bool | str]()
         try:
-            for geometry in geometries:
+            for geometry in map(wire.unpacked, geometries):
                 try:
                     answers.append(declared.holds(getattr(self.known[name], kind)[index].when, geometry))
                 except declared.Unsupported as refusal:

@@ -11,9 +11,11 @@ from __future__ import annotations
 import errno
 import inspect
 import os
+import pickle
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import cache
 from typing import Annotated, Any, Literal
 
 import ml_dtypes
@@ -155,6 +157,18 @@ class Reply(Struct):
     """Whether nothing else should run in the process."""
     compiled: Compiled = Compiled()
     """Since the process began."""
+
+
+@cache
+def packed(geometry: Any) -> bytes:
+    """Return a geometry as a process of a kernel is sent it. Every `when=` is asked about the same ones."""
+    return pickle.dumps(geometry, pickle.HIGHEST_PROTOCOL)
+
+
+@cache
+def unpacked(geometry: bytes) -> Any:
+    """Return what was packed."""
+    return pickle.loads(geometry)
 
 
 def plain(text: str, length: int = MAX_TEXT) -> str:
