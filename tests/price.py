@@ -1,8 +1,8 @@
 """Where the processor time of a run goes: by phase, implementation, operator or check, and what compiling takes.
 
 `python -m tests.price` makes the run of `tox -e cpu` twice, with caches of compiled code that are empty and then warm;
-arguments go to pytest. A run is priced by this file as a plugin of pytest: each of its processes that verifies notes
-what it has spent, with the kernels' processes that it has started.
+arguments go to `conformance run`. Every process of a run that is priced imports this file first, and notes what it has
+spent, with the kernels' processes that it has started.
 """
 
 from __future__ import annotations
@@ -15,18 +15,21 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
 
-import pytest
-
+from conformance.__main__ import main as conformance
+from conformance.engine import pool
+from conformance.engine.perform import Performed
+from conformance.engine.tasks import Task
 from conformance.execution.process import Process
 from conformance.execution.status import Verdict
 from conformance.execution.trial import Absence, Trial
-from conformance.plugin.collection import task_of
-from conformance.plugin.hooks import RUN
+from conformance.execution.workers import Workers
+from conformance.worker.wire import Compiled
 
 FOLDER = "CONFORMANCE_PRICE"
 """Variable with the folder that processes leave their prices in."""
@@ -75,89 +78,77 @@ class Clock:
 
 
 class Price:
-    """What one process that verifies spends: a plugin of pytest."""
+    """What one process of a run spends."""
 
-    def __init__(self) -> None:
-        self.clock = Clock()
-        self.phases: Prices = defaultdict(float)
-        self.rows: Prices = defaultdict(float)
-        self.cases: Prices = defaultdict(float)
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._clock = folder, Clock()
+        self._tables: dict[str, Prices] = {table: defaultdict(float) for table in TABLES}
         self._within: list[float] = []
         """Of the blocks that are being timed, what the blocks inside them have spent."""
+        self._before = 0.0
+        """What was spent before the first task."""
         self._patch(Process, "__init__", self._started)
         self._patch(Verdict, "timed", self._timed)
+        self._patch(Workers, "close", self._closed)
+        self._patch(pool, "perform", self._performed)
+        Finalize(None, self._leave, exitpriority=1)
 
-    def _patch(self, owner: type, name: str, wrapper: Callable[..., Any]) -> None:
+    def _patch(self, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
         original = getattr(owner, name)
         setattr(owner, name, lambda *given, **named: wrapper(original, *given, **named))
 
     def _started(self, original: Callable[..., None], process: Process, *given: Any) -> None:
         original(process, *given)
-        self.clock.watch(process.number)
+        self._clock.watch(process.number)
 
     @contextmanager
     def _timed(self, original: Callable[..., Any], verdict: Verdict, phase: str) -> Iterator[None]:
-        start = self.clock.all
+        start, phases = self._clock.all, self._tables["phases"]
         self._within.append(0.0)
         try:
             with original(verdict, phase):
                 yield
         finally:
-            spent = self.clock.all - start
-            self.phases[phase if phase != "total" else "the rest of a verdict"] += spent - self._within.pop()
+            spent = self._clock.all - start
+            phases["rest of a verdict" if phase == "total" else phase] += spent - self._within.pop()
             if self._within:
                 self._within[-1] += spent
 
-    @pytest.hookimpl(wrapper=True)
-    def pytest_collection(self) -> Generator[None, Any, Any]:
-        """Price the imports until then, and the plan."""
-        self.phases["start"] = self.clock.all
-        try:
-            return (yield)
-        finally:
-            self.phases["plan"] = self.clock.all - self.phases["start"]
+    def _performed(self, original: Callable[..., Performed], task: Task, *given: Any) -> Performed:
+        """Carry out a task and price it."""
+        phases, rows, cases = (self._tables[name] for name in TABLES[:3])
+        before, own = self._clock.all, self._clock.own
+        self._before = self._before or before
+        verdicts = sum(phases.values())
+        performed = original(task, *given)
+        spent, judge = self._clock.all - before, self._clock.own - own
+        phases["rest of a task"] += spent - (sum(phases.values()) - verdicts)
+        subject = task.subject
+        if not isinstance(subject, Absence):
+            what = task.check or (subject.operator.name if isinstance(subject, Trial) else "training")
+            kind = "check" if task.check else "operator"
+            for row in (f"kernel {subject.implementation.name}", f"{kind} {what}"):
+                rows[row] += spent
+                rows[f"{row} judge"] += judge
+                cases[row] += 1
+        return performed
 
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
-        """Price one case."""
-        before, verdicts, own = self.clock.all, sum(self.phases.values()), self.clock.own
-        try:
-            return (yield)
-        finally:
-            spent = self.clock.all - before
-            self.phases["record and pytest"] += spent - (sum(self.phases.values()) - verdicts)
-            self._note(item, spent, self.clock.own - own)
+    def _closed(self, original: Callable[..., None], workers: Workers) -> None:
+        """Note what JAX has compiled, as its processes say."""
+        compiled: Compiled = workers.compiled
+        for name, number in (("programs", compiled.programs), ("kept", compiled.kept), ("jax", compiled.seconds)):
+            self._tables["spent"][name] += number
+        original(workers)
 
-    def _note(self, item: pytest.Item, spent: float, own: float) -> None:
-        task = task_of(item)
-        subject = None if task is None else task.subject
-        if task is None or subject is None or isinstance(subject, Absence):
-            return
-        what = task.check or (subject.operator.name if isinstance(subject, Trial) else "training")
-        for row in ("all", f"kernel {subject.implementation.name}", f"{'check' if task.check else 'operator'} {what}"):
-            self.rows[row] += spent
-            self.rows[f"{row} judge"] += own
-            self.cases[row] += 1
-
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Leave the price where `main` finds it; of kernels' processes before they are ended."""
-        workers = session.config.stash[RUN].run.workers
-        compiled = workers.compiled if workers is not None else None
-        spent = {
-            "total": self.clock.all,
-            "judge": self.clock.own,
-            "programs": compiled.programs if compiled else 0,
-            "kept": compiled.kept if compiled else 0,
-            "jax": compiled.seconds if compiled else 0.0,
-        }
-        text = json.dumps({"phases": self.phases, "rows": self.rows, "cases": self.cases, "spent": spent})
-        Path(os.environ[FOLDER], f"{os.getpid()}.json").write_text(text)
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Price every process that carries out tasks."""
-    if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
-        config.pluginmanager.register(Price(), "conformance-price")
+    def _leave(self) -> None:
+        """Leave the price where `priced` finds it."""
+        phases = self._tables["phases"]
+        if self._before:
+            phases["before the first task"] = self._before
+            phases["between tasks"] = self._clock.all - sum(phases.values())
+        else:
+            phases["the run, which judges nothing"] = self._clock.own
+        (self._folder / f"{os.getpid()}.json").write_text(json.dumps(self._tables))
 
 
 def priced(arguments: list[str], cache: str) -> dict[str, Prices]:
@@ -165,7 +156,7 @@ def priced(arguments: list[str], cache: str) -> dict[str, Prices]:
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, FOLDER: folder, "XDG_CACHE_HOME": cache}
         before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.price", *arguments]
+        command = [sys.executable, "-m", "tests.price", "run", *arguments]
         status = subprocess.run(command, env=environment, check=False).returncode
         after, seconds = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter() - start
         prices: dict[str, Prices] = {table: defaultdict(float) for table in TABLES}
@@ -174,7 +165,7 @@ def priced(arguments: list[str], cache: str) -> dict[str, Prices]:
                 for name, number in numbers.items():
                     prices[table][name] += number
     if not prices["rows"]:
-        sys.exit(f"nothing was priced: pytest ended with {status}")
+        sys.exit(f"nothing was priced: the run ended with {status}")
     processor = sum(getattr(after, name) - getattr(before, name) for name in ("ru_utime", "ru_stime"))
     prices["spent"] |= {"processor": processor, "wall": seconds, "status": status}
     return prices
@@ -196,9 +187,9 @@ def shown(cold: dict[str, Prices], warm: dict[str, Prices]) -> Iterator[str]:
             )
             names = [name for name in names if not name.endswith(" judge")][:ROWS]
             title = kind.strip() or "phase"
-            yield f"\n{title:42} {'cold s':>9} {'warm s':>9} {'judge s':>9} {'cases':>7} {'ms each':>8}"
+            yield f"\n{title:42} {'cold s':>9} {'warm s':>9} {'judge s':>9} {'cases':>7} {'warm ms':>8}"
             for name in names:
-                judge, cases = cold["rows"][f"{name} judge"], cold["cases"][name]
+                judge, cases = warm["rows"][f"{name} judge"], warm["cases"][name]
                 seconds, again = cold[prices][name], warm[prices][name]
                 more = f" {judge:9.1f} {cases:7,.0f} {1000 * again / cases:8.2f}" if cases else ""
                 yield f"{name.removeprefix(kind):42} {seconds:9.1f} {again:9.1f}{more}"
@@ -213,5 +204,9 @@ def main() -> None:
     print("\n".join(shown(cold, warm)))
 
 
+if FOLDER in os.environ and __name__ in ("__main__", "__mp_main__"):
+    Price(Path(os.environ[FOLDER]))
 if __name__ == "__main__":
+    if FOLDER in os.environ:
+        sys.exit(conformance(sys.argv[1:]))
     main()
