@@ -270,10 +270,10 @@ BUSY = "while True: pass"
 def test_a_busy_machine_changes_no_verdict_and_no_word(tmp_path: Path):
     """It stopped looking for where the kernel fails after 20 seconds."""
     body = "return y * 2 if groups > 1 and max(stride) > 1 else y"
-    quiet = smoke(tmp_path, body, "--records=quiet.jsonl").stdout
+    quiet = smoke(tmp_path, body, "--dtype=fp32", "--records=quiet.jsonl").stdout
     busy = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(2)]
     try:
-        loaded = smoke(tmp_path, body, "--records=busy.jsonl", before=("nice",)).stdout
+        loaded = smoke(tmp_path, body, "--dtype=fp32", "--records=busy.jsonl", before=("nice", "-n", "3")).stdout
     finally:
         for process in busy:
             process.kill()

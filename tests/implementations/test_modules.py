@@ -700,9 +700,10 @@ finds see below."""
 
 
 def test_examples_get_the_verdicts_that_they_should():
+    """Each has a process of its own to the end, so that torch is imported once for it."""
     out = examples(
         EXAMPLES / "wrong", EXAMPLES / "right",
-        "--programs", "16", "--distribution", "fixed", "--distribution", "shifted",
+        "--programs", "16", "--distribution", "fixed", "--distribution", "shifted", "--workers", "20",
     )  # fmt: skip
     rows = {
         line.split()[0]: line for line in out.partition("right at other shapes")[2].splitlines() if " cases" in line

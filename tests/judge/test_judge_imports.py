@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from conformance.training.training_demand import DIRECTIONS
 from tests.conftest import ROOT
 
 IMPLEMENTATIONS = {"torch-cpu": "torch", "jax-cpu": "jax", "numba-cpu": "numba", "numpy-direct": "sklearn"}
@@ -16,6 +17,7 @@ IMPLEMENTATIONS = {"torch-cpu": "torch", "jax-cpu": "jax", "numba-cpu": "numba",
 SELECTED = "(conv_forward and edge.plain-fp32-nchw-fixed) or (backward_keeps and n4) or numpy-direct-digits"
 SUITES = [f"conformance/suites/test_{name}.py" for name in ("operators", "behaviour", "training")]
 VERIFIED = [*SUITES, *(f"--impl={name}" for name in IMPLEMENTATIONS), "--dtype=fp32", "--layout=nchw", "-k", SELECTED]
+VERIFIED += [f"--operator={name}" for name in (*DIRECTIONS, "conv_bn_forward")]
 TIMED = ["conformance/benchmarks/test_layers.py", "--benchmark-only", "--impl=torch-cpu", "--visits=1", "--dtype=fp32"]
 TIMED += ["--layout=nchw", "--operator=conv_forward", "--problem=n1 c2 h4 w4 k2 r3 s3 p1"]
 JUDGE = """
