@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from conformance.execution.trial import Trial
 from conformance.implementations.errors import KernelFailure
 from conformance.implementations.implementation import BEHAVIOUR, Unsupported
 from conformance.layouts import arranged, layouts_of, rank_of
-from conformance.operators import FAMILIES, GeometryError
+from conformance.operators import FAMILIES, OPERATORS, GeometryError, Operator
 from conformance.operators.descriptor import FLAG, NEGATED_FLAG, Field
 from conformance.problems import Problem, Variant, typed
 from conformance.results.schema import Facts
@@ -178,7 +179,7 @@ def _pairs(subject: Subject) -> Iterator[tuple[str, Subject, Subject]]:
                 counts[name] = counts.get(name, 0) + 1
                 pair = (base, other) if counts[name] % 2 else (other, base)  # a plan may be made for the narrower dtype
                 yield f"another {name} ({problem.geometry.descriptor})", *pair
-        for name, geometry in _neighbours(operator, problem.geometry):
+        for name, geometry in _neighbours(operator.name, problem.geometry):
             if name not in counts and (other := at(replace(problem, geometry=geometry), variant)):
                 counts[name] = 1
                 yield f"another {name} ({problem.geometry.descriptor} and {geometry.descriptor})", base, other
@@ -201,9 +202,15 @@ def _subject(subject: Subject, trial: Trial) -> Subject | None:
         return None
 
 
-def _neighbours(operator: Any, geometry: Any) -> Iterator[tuple[str, Any]]:
+@cache
+def _neighbours(name: str, geometry: Any) -> tuple[tuple[str, Any], ...]:
     """Problems that differ in one field and whose inputs, as far as both have them, have the same shapes: for each
-    field one with the same outputs, if there is one, or else one with others."""
+    field one with the same outputs, if there is one, or else one with others. Of an operator by its name: every
+    implementation is asked about the same ones."""
+    return tuple(_changed(OPERATORS[name], geometry))
+
+
+def _changed(operator: Operator, geometry: Any) -> Iterator[tuple[str, Any]]:
     inputs = {name: tensor.shape for name, tensor in operator.inputs(geometry).items()}
     outputs = {name: tensor.shape for name, tensor in operator.outputs(geometry).items()}
     for field in geometry.fields:

@@ -177,7 +177,7 @@ def explained(
     lines, unexplained, failure, calls, cause = list[str](), list[str](), Failure(kind="elements"), None, None
 
     def passes(again: Arrays) -> bool:
-        return all(judgement.passed for judgement in expected.judge(again, contract))
+        return expected.passes(again, contract)
 
     with explaining(trial.id, lambda line, _: unexplained.append(line)):
         lines, failure = told("elements", wrong)
@@ -209,10 +209,9 @@ def require_right_every_time(
     right = tensors.outputs
 
     def passes(again: Arrays) -> bool:
-        judgements = expected.judge(again, contract)
-        passed = all(judgement.passed for judgement in judgements)
+        passed = expected.passes(again, contract)
         if not passed and tensors.outputs is right:
-            tensors.outputs, verdict.judgements = again, judgements
+            tensors.outputs, verdict.judgements = again, expected.judge(again, contract)
         return passed
 
     try:

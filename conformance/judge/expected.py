@@ -19,7 +19,7 @@ from conformance.dtypes import FORMATS, STORAGE, WHOLE
 from conformance.inputs.distributions import sparse_places
 from conformance.inputs.drawing import Recipe
 from conformance.inputs.expectation import Expectation
-from conformance.judge.judgement import EQUALITY_DISTRIBUTIONS, Check, Judgement, Locations, judge, judge_sparse
+from conformance.judge.judgement import EQUALITY_DISTRIBUTIONS, Check, Judgement, Locations, judge, judge_sparse, passes
 from conformance.judge.limits import ALPHA, LAMBDA, limits
 from conformance.judge.output import Output, outputs_of
 from conformance.operators import Arrays
@@ -81,11 +81,20 @@ class Expected(ABC):
     def judge(self, outputs: Arrays, contract: Contract) -> tuple[Judgement, ...]:
         """Return one judgement for each output (canonical order, on the host)."""
 
+    def passes(self, outputs: Arrays, contract: Contract) -> bool:
+        """Return whether all judgements pass, for whoever needs no more of right results."""
+        return all(judgement.passed for judgement in self.judge(outputs, contract))
+
 
 class Exact(Expected):
     """Every element of every output."""
 
     bytes_each = 32  # measured 27 in fp32
+
+    @cached_property
+    def bounds(self) -> dict[Contract, Arrays]:
+        """What contracts allow element by element, where that is propagated: the same for all that is judged."""
+        return {}
 
     def compute(self) -> None:
         _ = self.tensors.reference
@@ -94,12 +103,17 @@ class Exact(Expected):
         """Return a kernel's outputs beside the exact ones."""
         recipe, tensors = self.recipe, self.tensors
         described = recipe.operator, recipe.geometry, recipe.dtype, tensors.inputs, actual
-        return outputs_of(*described, tensors.reference, lambda: tensors.magnitude, tensors.rest)
+        return outputs_of(*described, tensors.reference, lambda: tensors.magnitude, tensors.rest, self.bounds)
 
     def judge(self, outputs: Arrays, contract: Contract) -> tuple[Judgement, ...]:
         recipe = self.recipe
         contract = contract.on(recipe.geometry, recipe.dtype)
         return tuple(judge(output, recipe.distribution, contract) for output in self.outputs(outputs))
+
+    def passes(self, outputs: Arrays, contract: Contract) -> bool:
+        recipe = self.recipe
+        contract = contract.on(recipe.geometry, recipe.dtype)
+        return all(passes(output, recipe.distribution, contract) for output in self.outputs(outputs))
 
 
 class Probed(Expected):
@@ -258,3 +272,5 @@ def expect(recipe: Recipe, method: str = "auto") -> Expected:
 
 expect_once = lru_cache(maxsize=1)(expect)
 """The same, kept until another recipe is asked for: cases are ordered so that one is enough."""
+expect_few = lru_cache(maxsize=4)(expect)
+"""The same for checks of behaviour, which are made on small problems: each on the same inputs as the one before."""

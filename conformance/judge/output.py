@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from types import MappingProxyType
 from typing import Any
 
@@ -99,16 +98,21 @@ def outputs_of(
     reference: Arrays,
     magnitude: Callable[[], Arrays],
     rest: Mapping[str, np.ndarray] = NOTHING,
+    known: dict[Contract, Arrays] | None = None,
 ) -> list[Output]:
-    """Everything an operator returned, ready to be judged; arrays in canonical order, by the names of its outputs."""
+    """Everything an operator returned, ready to be judged; arrays in canonical order, by the names of its outputs.
+    `known` are the bounds that were propagated for these inputs, and is added to."""
     errors = operator.errors(geometry)
     bounds = enclosed = None
+    propagated = {} if known is None else known
     if (propagate := errors.propagate) is not None:
 
-        @cache
         def bounds(contract: Contract) -> Arrays:
-            with np.errstate(invalid="ignore"):  # infinities, which are compared with the reference
-                return propagate(geometry, inputs, magnitude(), ContractArithmetic(contract, dtype))
+            if contract not in propagated:
+                with np.errstate(invalid="ignore"):  # infinities, which are compared with the reference
+                    arithmetic = ContractArithmetic(contract, dtype)
+                    propagated[contract] = propagate(geometry, inputs, magnitude(), arithmetic)
+            return propagated[contract]
 
     if (encloses := errors.encloses) is not None:
 

@@ -9,15 +9,15 @@ import sys
 
 import pytest
 
-from conformance.training.training_demand import DIRECTIONS
 from tests.conftest import ROOT
 
 IMPLEMENTATIONS = {"torch-cpu": "torch", "jax-cpu": "jax", "numba-cpu": "numba", "numpy-direct": "sklearn"}
 """Implementation -> a package that it brings, or that its training does."""
 SELECTED = "(conv_forward and edge.plain-fp32-nchw-fixed) or (backward_keeps and n4) or numpy-direct-digits"
+OPERATORS = ("conv_forward", "conv_backward_data", "conv_backward_weight", "conv_bn_forward")
 SUITES = [f"conformance/suites/test_{name}.py" for name in ("operators", "behaviour", "training")]
 VERIFIED = [*SUITES, *(f"--impl={name}" for name in IMPLEMENTATIONS), "--dtype=fp32", "--layout=nchw", "-k", SELECTED]
-VERIFIED += [f"--operator={name}" for name in (*DIRECTIONS, "conv_bn_forward")]
+VERIFIED += [f"--operator={name}" for name in OPERATORS]
 TIMED = ["conformance/benchmarks/test_layers.py", "--benchmark-only", "--impl=torch-cpu", "--visits=1", "--dtype=fp32"]
 TIMED += ["--layout=nchw", "--operator=conv_forward", "--problem=n1 c2 h4 w4 k2 r3 s3 p1"]
 JUDGE = """
