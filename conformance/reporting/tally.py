@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection
+from functools import cache, lru_cache
 
 from conformance.checks import CHECKS
 from conformance.contract import Contract, ContractError
@@ -21,8 +22,13 @@ JUDGED = ("pass", "fail")
 
 def weakness_of(record: Record) -> str:
     """Of its contract; empty where there is none, or one that nobody can declare."""
+    return _weakness(tuple((record.contract or {}).items()))
+
+
+@cache
+def _weakness(contract: tuple[tuple[str, str | int], ...]) -> str:
     try:
-        return Contract(**record.contract or {}).weakness  # type: ignore[arg-type]
+        return Contract(**dict(contract)).weakness  # type: ignore[arg-type]
     except (ContractError, TypeError):
         return ""
 
@@ -34,8 +40,13 @@ def compares(record: Record) -> bool:
         return CHECKS[record.check].judges
     if record.status == "fail" or not isinstance(record, CaseRecord):
         return True
+    return _has_results(record.operator, record.descriptor)
+
+
+@lru_cache(maxsize=1 << 15)
+def _has_results(operator: str, descriptor: str) -> bool:
     try:
-        outputs = OPERATORS[record.operator].outputs(parse(record.descriptor))
+        outputs = OPERATORS[operator].outputs(parse(descriptor))
     except (KeyError, GeometryError):  # of another version of the suite
         return True
     return any(tensor.size for tensor in outputs.values())
