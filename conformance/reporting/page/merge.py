@@ -238,7 +238,8 @@ def _absences(sources: Sequence[ResultsFile]) -> list[Record]:
     equal). Files that share none are parts of a run: what they count adds up."""
     kept: list[tuple[set[Place], dict[Place, list[Record]]]] = []
     for source in sources:
-        keys = {_key(record, Machine.of(record)) for record in source.records if isinstance(record, Attempt)}
+        attempts = source.records if len(sources) > 1 else ()  # one file shares no case with another
+        keys = {_key(record, Machine.of(record)) for record in attempts if isinstance(record, Attempt)}
         groups: defaultdict[Place, list[Record]] = defaultdict(list)
         for record in source.records:
             if not isinstance(record, Attempt):
