@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import reduce
-from heapq import nsmallest
-from itertools import combinations
 from operator import and_, itemgetter
 from typing import NamedTuple
+
+import numpy as np
 
 from conformance.diagnosis.traits import GROUPED, NAMES_OF_TWO, WIDER, Traits
 from conformance.problems.features import SAME_AXIS
@@ -201,20 +201,19 @@ def conditions(
     for literal in common(failing):
         kept.setdefault(passing.mask(literal), literal)
     literals = [(mask, literal) for mask, literal in kept.items() if mask != passing.everything]
-    bits = [_bits(len(failing), passes) for passes in range(len(passing.cases) + 1)]
-    found, least = list[tuple[float, int, Condition]](), math.inf
-    for mask, condition, says in _combined(literals, most):
-        cost = LITERAL * says + bits[passes := mask.bit_count()]
-        least = min(least, cost)
-        if cost <= least + MARGIN:
-            found.append((cost, passes, condition))
+    bits = np.array([_bits(len(failing), passes) for passes in range(len(passing.cases) + 1)])
+    combined = _combined(literals, len(passing.cases), most)
+    cost = LITERAL * combined.weights + bits[combined.passes]
     # where the best of all holds of too many, others hold of fewer by more literals, which do so by chance
-    if found and gain is not None:
-        passes = min(found, key=itemgetter(0))[1]
-        if passes > allowed or least > bits[-1] - (gain if hidden is None else 0):
+    if cost.size and gain is not None:
+        best = int(np.argmin(cost))
+        if combined.passes[best] > allowed or cost[best] > bits[-1] - (gain if hidden is None else 0):
             return []
-    best = nsmallest(KEPT, (one for one in found if one[1] <= allowed), key=itemgetter(0))
-    return [one for *_, one in sorted(best, key=lambda one: (one[0], sorted(map(str, one[2]))))]
+    near = (cost <= np.minimum.accumulate(cost) + MARGIN) & (combined.passes <= allowed)
+    (places,) = np.nonzero(near)
+    places = places[np.argsort(cost[places], kind="stable")][:KEPT]
+    kept_ones = [(cost[place], tuple(literals[one][1] for one in combined.of(int(place)))) for place in places]
+    return [one for _, one in sorted(kept_ones, key=lambda one: (one[0], sorted(map(str, one[1]))))]
 
 
 def bits_of(condition: Condition, failing: Sequence[Traits], passing: Passing) -> float:
@@ -229,24 +228,64 @@ def _bits(failing: int, passing: int) -> float:
     return sum(count * math.log2(cases / count) for count in (failing, passing) if count)
 
 
-def _combined(literals: Sequence[tuple[int, Literal]], most: float) -> Iterator[tuple[int, Condition, float]]:
-    """One, two and three literals, each of which takes passing cases away, the cases that are left, and the weight."""
-    pairs = []
-    weighed = [(mask, one, one.weight) for mask, one in literals if one.weight < most + 1]
-    for mask, one, its in weighed:
-        yield mask, (one,), its
-    for (mask, one, its), (other_mask, other, others) in combinations(weighed, 2):
-        both = mask & other_mask
-        if its + others < most + 1 and both != mask and both != other_mask and one.name != other.name:
-            yield both, (one, other), its + others
-            if both and its + others < most:
-                pairs.append((both, (one, other), its + others))
-    pairs.sort(key=lambda pair: pair[0].bit_count())
-    thirds = [(mask, one, its) for mask, one, its in weighed if its < 2]
-    for both, pair, theirs in pairs[:WIDENED]:
-        for mask, third, its in thirds:
-            if both & mask != both and third.name not in (pair[0].name, pair[1].name):
-                yield both & mask, (*pair, third), theirs + its
+class Combined(NamedTuple):
+    """One, two and three literals, each of which takes passing cases away: their places, -1 for none, how much they say
+    and how many passing cases are left. Arrays of the same length; the places [..., 3]."""
+
+    places: np.ndarray
+    weights: np.ndarray
+    passes: np.ndarray
+
+    def of(self, place: int) -> list[int]:
+        """Return the places of the literals of one."""
+        return [int(one) for one in self.places[place] if one >= 0]
+
+
+def _combined(literals: Sequence[tuple[int, Literal]], cases: int, most: float) -> Combined:
+    """Combine literals, of which each comes with its passing cases as bits of a number, as far as they say less than
+    `most` and one more. All pairs are counted by one product of matrices: in Python a search took seconds."""
+    each = np.array([place for place, (_, one) in enumerate(literals) if one.weight < most + 1], int)
+    weights = np.array([literals[place][1].weight for place in each])
+    _, names = np.unique([literals[place][1].name for place in each], return_inverse=True)
+    held = np.array([_unpacked(literals[place][0], cases) for place in each]).reshape(len(each), cases)
+    left = held.sum(axis=1).astype(int)
+
+    first, second = np.triu_indices(len(each), 1)
+    both = np.rint(held @ held.T).astype(int)[first, second]
+    says = weights[first] + weights[second]
+    fewer = (both < left[first]) & (both < left[second])
+    chosen = (says < most + 1) & fewer & (names[first] != names[second])
+    first, second, both, says = first[chosen], second[chosen], both[chosen], says[chosen]
+
+    (pairs,) = np.nonzero((both > 0) & (says < most))
+    pairs = pairs[np.argsort(both[pairs], kind="stable")][:WIDENED]
+    of_pairs = held[first[pairs]] * held[second[pairs]]
+    (thirds,) = np.nonzero(weights < 2)
+    all_three = np.rint(of_pairs @ held[thirds].T).astype(int)
+    others = (names[thirds] != names[first[pairs], None]) & (names[thirds] != names[second[pairs], None])
+    pair, third = np.nonzero((all_three < both[pairs, None]) & others)
+
+    def placed(*columns: np.ndarray) -> np.ndarray:
+        none = np.full(len(columns[0]), -1)
+        return np.stack([each[column] for column in columns] + [none] * (3 - len(columns)), axis=1)
+
+    return Combined(
+        np.concatenate(
+            [
+                placed(np.arange(len(each))),
+                placed(first, second),
+                placed(first[pairs[pair]], second[pairs[pair]], thirds[third]),
+            ]
+        ),
+        np.concatenate([weights, says, says[pairs[pair]] + weights[thirds[third]]]),
+        np.concatenate([left, both, all_three[pair, third]]),
+    )
+
+
+def _unpacked(mask: int, cases: int) -> np.ndarray:
+    """Return the bits of a number, one for each case: float32, which holds counts of as many as there can be."""
+    packed = np.frombuffer(mask.to_bytes(-(-cases // 8), "little"), np.uint8)
+    return np.unpackbits(packed, count=cases, bitorder="little").astype(np.float32)
 
 
 def clusters(failing: Sequence[Traits], passing: Passing, gain: float | None = GAIN) -> list[Cluster]:

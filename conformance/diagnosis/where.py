@@ -231,7 +231,8 @@ class _Search:
                 return
             shared = common(failing)
             pool = [one for one in pool if not self._is_known(one)]
-            pool.sort(key=lambda one: sum(literal.holds(one.traits) for literal in shared))
+            names, sizes = {one.name for one in shared if not one.is_size}, [one for one in shared if one.is_size]
+            pool.sort(key=lambda one: len(names & one.traits.features) + sum(size.holds(one.traits) for size in sizes))
             tries -= bool(pool) and self._run(pool.pop(0)) is not None
 
     def decide(self, place: int, tries: int) -> None:
@@ -308,9 +309,12 @@ class _Search:
         bits = {condition: bits_of(condition, mine, self._passing) for condition in left}
         weights = {condition: math.exp((bits[left[0]] - its) / LITERAL) for condition, its in bits.items()}
         total = sum(weights.values())
+        literals = {literal for condition in left for literal in condition}
+        shares = [(frozenset(condition), share) for condition, share in weights.items()]
 
         def parted(one: Tried) -> float:
-            held = sum(share for condition, share in weights.items() if holds(condition, one.traits))
+            true = {literal for literal in literals if literal.holds(one.traits)}
+            held = sum(share for condition, share in shares if condition <= true)
             return min(held, total - held)
 
         best = max(fresh, key=parted, default=None)
