@@ -38,6 +38,8 @@ class KernelFailure(Exception):
 def printable(text: str) -> str:
     """Text with what a terminal obeys, what turns the direction of reading and what no XML may hold written as Python
     writes it, so that names stay apart. Lines and tabs stay."""
+    if text.isprintable():
+        return text
     odd = {ord(c): repr(c)[1:-1] for c in {*text} if not c.isprintable() and c not in "\n\t"}
     return text.translate(odd) if odd else text
 
