@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -27,6 +27,29 @@ def _imported_once() -> None:
     """scipy.stats cannot be imported twice, and pytester forgets what a run has imported. Not with this file, which
     pytest reads at the start of every run in the checkout."""
     importlib.import_module("scipy.stats")
+
+
+LONG = 60.0
+"""Seconds of a run from which on its slowest files are listed."""
+SLOWEST = 15
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """List the files that a long run has spent most in, with their slowest tests: CI is as long as these."""
+    seconds, slowest = defaultdict[str, float](float), dict[str, tuple[float, str]]()
+    reports = [one for found in terminalreporter.stats.values() for one in found if isinstance(one, pytest.TestReport)]
+    for report in reports:
+        file, _, test = report.nodeid.partition("::")
+        seconds[file] += report.duration
+        slowest[file] = max(slowest.get(file, (0.0, "")), (report.duration, test))
+    total = sum(seconds.values())
+    if total < LONG:
+        return
+    terminalreporter.section(f"slowest files: {total:.0f} s in all")
+    for file, spent in sorted(seconds.items(), key=lambda one: -one[1])[:SLOWEST]:
+        most, test = slowest[file]
+        terminalreporter.write_line(f"{spent:6.1f} s  {file}  ({most:.1f} s: {test})")
 
 
 TINY = "n1 c2 h4 w4 k2 r3 s3 p1"
