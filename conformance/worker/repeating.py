@@ -213,7 +213,19 @@ def _unkept() -> Iterator[None]:
             config.update(KEPT_FROM, least)
 
 
+@contextmanager
+def _older_objects_left_alone() -> Iterator[None]:
+    """A collection of garbage looks at what is made meanwhile: at all objects of a framework it takes a tenth of a
+    second."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
 @_unkept()
+@_older_objects_left_alone()
 def growth_by_shape(
     bridge: ArrayBridge,
     function: Callable[..., Any],
@@ -250,7 +262,7 @@ def growth_by_shape(
             if thread_time() - own > PATIENCE * seconds and 3 * size <= least:
                 return min(count, least - 1), 0, tensors // count
         if part == 2:
-            gc.collect()  # once: with a framework loaded it takes a tenth of a second
+            gc.collect()
         memory.return_pages()
         resident.append(memory.resident("VmRSS") or 0)
     left = min((after - before) // size for before, after in pairwise(resident))
