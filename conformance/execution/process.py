@@ -108,12 +108,13 @@ class _Pickler(pickle.Pickler):
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
         self._process = process
 
-    def persistent_id(self, value: Any) -> tuple[Any, ...] | None:
+    def reducer_override(self, value: Any) -> Any:
+        """Return how a value is found there; numbers, texts and containers of them are not asked about."""
         if isinstance(value, Elsewhere):
             if isinstance(value, Handle) and value.process is not self._process:
                 raise value.process.crash
-            return value.key
-        return ("tensor", self._process.store(value)) if isinstance(value, np.ndarray) else None
+            return wire.found, value.key
+        return (wire.found, ("tensor", self._process.store(value))) if isinstance(value, np.ndarray) else NotImplemented
 
 
 class Process:

@@ -41,6 +41,9 @@ EVENTS = {"/jax/core/compile/backend_compile_duration": "programs", "/jax/compil
 """The first one also of a program that was kept, with the time that reading it took."""
 
 
+FOUND = wire.found.__module__, wire.found.__name__
+
+
 class _CompileMeter:
     """What JAX compiles in this process, as it says itself. Counts from when it is there."""
 
@@ -272,8 +275,9 @@ class _Unpickler(pickle.Unpickler):
         super().__init__(file)
         self._found = found
 
-    def persistent_load(self, name: tuple[Any, ...]) -> Any:
-        return self._found(*name)
+    def find_class(self, module: str, name: str) -> Any:
+        """Return what is imported, and of `wire.found` what finds things here."""
+        return self._found if (module, name) == FOUND else super().find_class(module, name)
 
 
 def _thrown(error: BaseException) -> wire.Thrown:
