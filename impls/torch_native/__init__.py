@@ -81,8 +81,10 @@ def _register(device: str) -> Implementation:
     slow = torch.cpu._is_avx512_bf16_supported() and device == "cpu"  # processors with AMX have that too
     for kernel, dtype in itertools.product(KERNELS, EVERY_DTYPE):
         if slow and (kernel, dtype) == (conv_forward, "bf16"):
+            place = EVERY_LAYOUT.index("nhwc")
+            offer(kernel, dtype, layouts=EVERY_LAYOUT[:place])
             offer(kernel, dtype, not_in_minutes, ("nhwc",))
-            offer(kernel, dtype, layouts=tuple(layout for layout in EVERY_LAYOUT if layout != "nhwc"))
+            offer(kernel, dtype, layouts=EVERY_LAYOUT[place + 1 :])
         else:
             offer(kernel, dtype)
     if device == "cpu":
