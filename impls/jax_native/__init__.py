@@ -120,6 +120,11 @@ def _register(name: str, device: str, platform: str, contract: Contract) -> Impl
             "conv_backward_weight", dtypes=("fp32",), layouts=("nchw",), contract=Contract(algorithm="winograd-f4"),
             when=lambda p: p.groups == 1 and min(p.c, p.k) >= 64,
         )(conv_backward_weight)  # fmt: skip
+        # some of cuDNN's kernels flush subnormal numbers, as torch_native/contracts.py has it
+        implementation.implements(
+            "conv_backward_data", dtypes=("fp32",), layouts=("ncdhw",), when=both(divides, kept),
+            contract=Contract(subnormals="flushed"),
+        )(conv_backward_data)  # fmt: skip
     for operator, kernel in KERNELS.items():
         when, in_fp64 = CAPABLE.get(operator), CAPABLE_IN_FP64.get(operator)
         implementation.implements(operator, dtypes=EVERY_DTYPE[:3], layouts=LAYOUTS, when=when)(kernel)

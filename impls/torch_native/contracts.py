@@ -108,6 +108,10 @@ def _cuda_specials() -> Iterator[Special]:
         yield Special("conv_backward_data", dtype, own, depthwise, ("nhwc",))
         # DepthwiseConv3d.cu: the threads of a block add up what they have in shared memory of the storage format
         yield Special("conv_backward_weight", dtype, own, depthwise, VOLUMES)
+        # cuDNN takes no output padding beyond the stride; NaiveConvolutionTranspose2d.cu stores what each tap and each
+        # image adds
+        for operator in ("conv_transpose_forward", "conv_transpose_backward_weight"):
+            yield Special(operator, dtype, own, _padded_beyond_stride)
         # Convolution.cpp adds the bias to what cuDNN has stored: the second of two partial sums. Torch's own depthwise
         # kernels, which are for channels-first memory, add it before they round.
         biased: Fields = {"splits": 2, "partials": dtype}
