@@ -13,11 +13,12 @@ import platformdirs
 import pytest
 
 from conformance.execution import compiler_cache
-from conformance.execution.compiler_cache import CompilerCache, kept
+from conformance.execution.compiler_cache import SHIPPED, CompilerCache, kept
 from conformance.execution.process import Limits
 from conformance.execution.workers import Workers
 from conformance.worker import repeating, wire
 from tests.conftest import ROOT, Project
+from tests.worker.test_isolation_cheats import needs_isolation
 
 pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="kernels run in the judge's process there")
@@ -70,6 +71,36 @@ def test_a_second_run_compiles_nothing_and_damage_changes_no_verdict(project: Pr
     assert not {*mended.values()} & {*cold.values()}
 
 
+SPY = """
+import os
+from pathlib import Path
+own = Path(os.environ["TRITON_CACHE_DIR"])
+seen = sorted(file.name for file in own.parents[2].rglob("*") if file.is_file())
+own.mkdir(parents=True)
+(own / "{name}").write_text("code")
+raise ValueError(seen)
+"""
+
+
+@needs_isolation
+def test_no_kernel_sees_what_is_kept_for_another_one_or_for_what_it_was_before(tmp_path: Path):
+    with kept() as folder, Workers(Limits(), most=9, compiled=CompilerCache(folder, "main")) as workers:
+        (folder / SHIPPED / "secret").parent.mkdir()
+        (folder / SHIPPED / "secret").write_text("code")
+        for name, text in (("one", SPY), ("other", SPY), ("one", SPY + "#")):
+            file = tmp_path / f"{name}.py"
+            file.write_text(text.format(name=name))
+            workers.forget(file)
+            (reason,) = map(str, workers.load([file]).broken.values())
+            assert "ValueError: []" in reason
+        assert sorted(file.name for file in folder.rglob("*") if file.is_file()) == ["one", "one", "other", "secret"]
+
+
+def test_a_cache_that_cannot_be_written_is_none(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    assert CompilerCache(tmp_path / "file", "main").kept_for("it", limits := Limits()) is limits
+
+
 def test_what_a_killed_run_has_left_and_what_was_changed_is_deleted():
     with kept() as folder:
         (folder / "entry").write_text("code")
@@ -88,12 +119,12 @@ def test_what_a_killed_run_has_left_and_what_was_changed_is_deleted():
 def test_no_two_writers_of_one_folder():
     with kept() as one, kept() as other:
         judges = [CompilerCache(one, "gw0"), CompilerCache(one, "gw1"), CompilerCache(other, "gw0")]
-        assert len({judge.environment({}, True)[NUMBA] for judge in judges}) == 3
+        assert len({judge.environment({})[NUMBA] for judge in judges}) == 3
 
 
 def test_what_no_key_has_is_in_a_folders_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     cache = CompilerCache(tmp_path, "main")
-    usual, variant = cache.environment({}, True), cache.environment({"ACME_FAST": "1"}, True)
+    usual, variant = cache.environment({}), cache.environment({"ACME_FAST": "1"})
     assert not {usual[JAX], usual[NUMBA]} & {variant[JAX], variant[NUMBA]}
     record = tmp_path / "jaxlib-99.dist-info/RECORD"
     record.parent.mkdir()
@@ -111,14 +142,17 @@ def test_what_no_key_has_is_in_a_folders_name(tmp_path: Path, monkeypatch: pytes
 
 def test_what_a_user_has_set_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     cache, least = CompilerCache(tmp_path, "main"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
-    assert cache.environment({}, True).keys() == {JAX, NUMBA, *compiler_cache.SETTINGS}
-    assert NUMBA not in cache.environment({}, False)  # a vendor's are kept where Numba keeps them
-    assert JAX not in cache.environment({JAX: "/elsewhere"}, True)
+    assert cache.environment({}).keys() == {JAX, NUMBA, *compiler_cache.SETTINGS, *compiler_cache.OTHERS}
+    assert not {*cache.environment({}).values()} & {*cache.environment({}, "another").values()} - {
+        *compiler_cache.SETTINGS.values()
+    }
+    assert JAX not in cache.environment({JAX: "/elsewhere"})
     for name, value in ((least, "9"), (NUMBA, "/elsewhere")):
         monkeypatch.setenv(name, value)
-        assert name not in cache.environment({}, True)
-    monkeypatch.setenv("JAX_ENABLE_COMPILATION_CACHE", "false")
-    assert cache.environment({}, True) == {}
+        assert name not in cache.environment({})
+    for name in ("JAX_ENABLE_COMPILATION_CACHE", *compiler_cache.OTHERS):
+        monkeypatch.setenv(name, "false")
+    assert cache.environment({}) == {}
 
 
 def test_too_much_is_deleted_but_what_another_run_has(home: Path, monkeypatch: pytest.MonkeyPatch):

@@ -5,8 +5,9 @@ digest and the processor. What these leave out is in the folder's name: compiler
 is built over the installed one is not noticed), the processor, variables that compilers read. Neither notices all
 damage, so a folder must have the digest that its last run has noted; else it is deleted, as after a run that was
 killed. Two writers of an index of Numba's overwrite each other's code: every run, and in it every judge, has a folder
-of its own. Numba does not notice changes of functions in other files: only the suite's own kernels, whose names tell of
-all their sources, are kept here. JAX's limit of size needs another package, and looks at all files to write one.
+of its own. A kernel could put other code into what a compiler has kept for another one, or for itself as it will be:
+what is kept for a source is in a folder by its digest, and a kernel's process sees no other (`hidden`). JAX's limit of
+size needs another package, and looks at all files to write one.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import IO
@@ -27,6 +28,7 @@ from typing import IO
 import platformdirs
 
 from conformance import __version__
+from conformance.execution.process import Limits
 
 LIMIT = 1 << 30
 """Bytes: a run that finds more begins with nothing."""
@@ -34,6 +36,10 @@ OF_JAX, OF_NUMBA = ("JAX_COMPILATION_CACHE_DIR", "JAX_ENABLE_COMPILATION_CACHE")
 """Variables of users who have a cache of their own, or want none."""
 SETTINGS = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none"}
 """Most programs take less than JAX's second; how a GPU's kernels were tuned by an earlier run is in no key."""
+OTHERS = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "CUDA_CACHE_PATH", "CUPY_CACHE_DIR")
+"""Where other compilers keep what they have compiled: some by a name alone, which two files may give."""
+SHIPPED = "shipped"
+"""The suite's own kernels, which share processes."""
 PACKAGES = re.compile(r"(jax|numba|llvmlite|numpy|ml_dtypes|libtpu|libneuron|neuron|nvidia|cuda|rocm|triton)", re.I)
 VARIABLES = re.compile(r"(JAX|XLA|TF|PJRT|TPU|LIBTPU|NEURON|NVIDIA|CUDA|LLVM|NUMBA)_(?!NUM_THREADS)")
 PROCESSOR = re.compile(r"^(?:vendor_id|cpu family|model|stepping|flags|Features|isa|uarch|CPU ).*", re.MULTILINE)
@@ -47,13 +53,25 @@ class CompilerCache:
     folder: Path
     judge: str
 
-    def environment(self, given: Mapping[str, str], shipped: bool) -> dict[str, str]:
-        """Variables of a process that is `given` these beside the judge's own; what a user has set is left as it is.
-        `shipped` says whether what it runs are the suite's own kernels."""
+    def kept_for(self, source: str, limits: Limits) -> Limits:
+        """What the process of a source may take, given its digest: its own folder, and none of what is kept for others.
+        Where no folder can be made, nothing is kept."""
+        folder = self.folder / source
+        try:
+            folder.mkdir(exist_ok=True)
+        except OSError:
+            return limits
+        environment = {**limits.environment, **self.environment(limits.environment, source)}
+        return replace(limits, environment=environment, hidden=(str(self.folder.parent),), own=(str(folder),))
+
+    def environment(self, given: Mapping[str, str], source: str = SHIPPED) -> dict[str, str]:
+        """Variables of a process that loads a source and is `given` these beside the judge's own; what a user has set
+        is left as it is."""
         known, own = {**os.environ, **given}, _short(repr(sorted(given.items())))  # a variant's may be in no key
-        jax = {} if any(name in known for name in OF_JAX) else {OF_JAX[0]: str(self.folder / "jax" / own), **SETTINGS}
-        numba = {OF_NUMBA: str(self.folder / self.judge / own)} if shipped else {}
-        return {name: value for name, value in (jax | numba).items() if name not in known}
+        folder = self.folder / source
+        jax = {} if any(name in known for name in OF_JAX) else {OF_JAX[0]: str(folder / "jax" / own), **SETTINGS}
+        kept = {OF_NUMBA: str(folder / self.judge / own)} | {name: str(folder / name.lower() / own) for name in OTHERS}
+        return {name: value for name, value in (jax | kept).items() if name not in known}
 
 
 def of_run(stack: ExitStack) -> tuple[CompilerCache | None, str]:

@@ -34,7 +34,8 @@ from conformance.worker import guard, wire
 
 START = (
     "import sys; sys.path[:] = {path!r}; sys.argv[:] = ['']; "
-    "from conformance.worker.isolation import isolate; isolate(); from conformance.worker.serve import main; "
+    "from conformance.worker.isolation import isolate; isolate({hidden!r}, {own!r}); "
+    "from conformance.worker.serve import main; "
     "main({channel}, {to_kernels}, {from_kernels}, {findings}, {parent})"
 )
 SECONDS = 60.0
@@ -73,12 +74,15 @@ class Crash(BaseException):
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What a process may take: seconds a call, bytes of memory; `environment` is added to the judge's own. What it
-    prints is `shown` at once, or kept for whoever asks."""
+    prints is `shown` at once, or kept for whoever asks. Folders that are `hidden` from it hold what other kernels'
+    processes leave; those in them that are its `own` are not."""
 
     seconds: float = SECONDS
     memory: int = 1 << 62
     environment: Mapping[str, str] = field(default_factory=dict)
     shown: bool = False
+    hidden: tuple[str, ...] = ()
+    own: tuple[str, ...] = ()
 
 
 class Elsewhere:
@@ -152,7 +156,9 @@ class Process:
         self._guard, found = guard.pipe()
         passed = (other.fileno(), self._in, self._out, found)
         names = dict(zip(("channel", "to_kernels", "from_kernels", "findings"), passed, strict=True))
-        program = START.format(path=sys.path, parent=os.getpid(), **names).encode()
+        program = START.format(
+            path=sys.path, parent=os.getpid(), hidden=limits.hidden, own=limits.own, **names
+        ).encode()
         self._filled = os.pwrite(self._in, program, 0)
         self._popen = subprocess.Popen(
             # its own command line does not name the suite

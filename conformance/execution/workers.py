@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,7 +15,7 @@ import msgspec
 
 from conformance.contract import ContractError
 from conformance.execution import remote
-from conformance.execution.compiler_cache import CompilerCache
+from conformance.execution.compiler_cache import SHIPPED, CompilerCache
 from conformance.execution.process import Crash, Limits, Process
 from conformance.execution.reaper import Reaper
 from conformance.execution.status import Verdict
@@ -38,8 +39,6 @@ CASES_TO_LOOK = 50
 """Cases between two looks at that. A process that is replaced forgets its state, which a later call might show."""
 SHARE = 0.8
 """Of the machine's memory, what kernels' processes may take together."""
-SHIPPED = "shipped"
-"""What implementations of this tree share a process as."""
 
 
 class Loader(Protocol):
@@ -68,6 +67,8 @@ class Source:
     variant: tuple[str, str] = ("", "")
     """An implementation and the label of its variant, which is all that is wanted of the file."""
     environment: Mapping[str, str] = field(default_factory=dict)
+    record: str = ""
+    """The list of files of an entry point's package, with their digests."""
     files: SourceFiles | None = None
     """As they were when it was loaded first."""
     seen: tuple[wire.ImplementationSpec, ...] | None = field(default=None, init=False)
@@ -76,6 +77,14 @@ class Source:
     def file(self) -> str:
         """What tracebacks call it; of what is installed, its place in words."""
         return self.place if self.path is None else str(self.path.absolute())
+
+    @property
+    def digest(self) -> str:
+        """What stands for its content: the suite's own kernels are one source."""
+        if self.group == SHIPPED:
+            return SHIPPED
+        content = self.files.digest if self.files is not None else self.record
+        return hashlib.sha256(f"{self.place} {content}".encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
     @property
     def title(self) -> str:
@@ -167,8 +176,8 @@ class Workers:
     def load_installed(self, registry: Registry) -> None:
         """As `conformance.implementations.registry.load_installed`."""
         for entry in installed():
-            place = place_of(entry)
-            self._load(Source(self, place, place, entry=entry.name), entry.name, registry)
+            place, record = place_of(entry), (entry.dist.read_text("RECORD") if entry.dist else None) or ""
+            self._load(Source(self, place, place, entry=entry.name, record=record), entry.name, registry)
 
     def vary(self, one: declared.Implementation, label: str, registry: Registry) -> None:
         """Load a variant of an implementation, which has a process of its own."""
@@ -312,11 +321,11 @@ class Workers:
         self.close()
 
     def _started(self, source: Source) -> Process:
-        own = {**self._limits.environment, **source.environment}
+        limits = replace(self._limits, environment={**self._limits.environment, **source.environment})
         if self._compiled is not None:
-            own |= self._compiled.environment(own, source.group == SHIPPED)
-        if own:
-            return self._process_of(replace(self._limits, environment=own))
+            limits = self._compiled.kept_for(source.digest, limits)
+        if limits != self._limits:
+            return self._process_of(limits)
         process = self._empty.pop() if self._empty else self._process_of(self._limits)
         if self._ahead:
             self._empty.append(self._process_of(self._limits))

@@ -1,7 +1,8 @@
 """Hides the judge and the references from a kernel's process and its children, where Linux lets a user do that.
 
 `isolate` comes before anything else in the process: a thread that is there already, as NumPy starts some, would stay
-outside. The process then sees a copy of the suite without what knows right results, and no memory but its own.
+outside. The process then sees a copy of the suite without what knows right results, no memory but its own, and nothing
+that another kernel's process has written for it; it cannot write what the judge or another kernel's process imports.
 """
 
 from __future__ import annotations
@@ -12,18 +13,40 @@ import resource
 import signal
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
-from conformance.resources import GOLDEN, PACKAGE
+from conformance.resources import GOLDEN, IMPLS, PACKAGE
 from conformance.worker.guard import readable
 
-CLONE_NEWNS, CLONE_NEWUSER, MS_REC, MS_SLAVE, PR_SET_NO_NEW_PRIVS = 0x20000, 0x10000000, 0x4000, 0x80000, 38
+CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000
+MS_BIND, MS_REC, MS_SLAVE = 0x1000, 0x4000, 0x80000
+MOUNT_SETATTR, AT_FDCWD, AT_RECURSIVE, MOUNT_ATTR_RDONLY = 442, -100, 0x8000, 1
+PR_SET_SECCOMP, SECCOMP_MODE_FILTER, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 22, 2, 24, 38
 PR_SET_PDEATHSIG = 1
 LANDLOCK_CREATE_RULESET, LANDLOCK_ADD_RULE, LANDLOCK_RESTRICT_SELF = 444, 445, 446
 REFER, SIGNAL, PATH_BENEATH, VERSION = 1 << 13, 1 << 1, 1, 1
 """Landlock's: the right to move a file to another folder, signals to other processes, a kind of rule, a flag."""
+CAPABILITIES, VERSION_3 = 41, 0x20080522
+"""How many of root's rights Linux has (capabilities(7)), and the form in which they are given back."""
+KEPT = (0, 1, 3, 4, 6, 7, 10, 14, 15)
+"""Those that a kernel's process keeps: files and users, low ports, locked and shared memory."""
+CALLS = {
+    "x86_64": (0xC000003E, 16, (101, 246, 298, 304, 310, 311, 320, 321)),
+    "aarch64": (0xC00000B7, 29, (104, 117, 241, 265, 270, 271, 280, 294)),
+}
+"""Machine -> its number for filters, `ioctl`, and what no kernel calls: kexec_load, ptrace, perf_event_open,
+open_by_handle_at, process_vm_readv, process_vm_writev, kexec_file_load, bpf."""
+EVERYWHERE = (428, 429, 430, 431, 432, 433, 438, 442)
+"""open_tree, move_mount, fsopen, fsconfig, fsmount, fspick, pidfd_getfd, mount_setattr."""
+TIOCSTI, TIOCLINUX = 0x5412, 0x541C
+"""Requests of `ioctl` that type on a terminal."""
+LOAD, EQUAL, AT_LEAST, RETURN = 0x20, 0x15, 0x35, 0x06
+"""Instructions of classic BPF: a word of the call, jumps on what was loaded, the end."""
+ALLOW, REFUSE, OF_X32 = 0x7FFF0000, 0x00050001, 0x40000000
+"""What a filter may answer, the second by EPERM, and numbers of calls in x86's third mode."""
 LOADS_DRIVER, DRIVER = Path("/usr/bin/nvidia-modprobe"), Path("/dev/nvidia-uvm")
 """CUDA starts the one with root's rights where the other is not there yet, which a restricted process cannot do."""
 INSTEAD = {"execution/check.py": b"CheckResult = check = None", "execution/export.py": b"export = None"}
@@ -31,16 +54,18 @@ INSTEAD = {"execution/check.py": b"CheckResult = check = None", "execution/expor
 that it may not read are empty."""
 
 
-def isolate() -> None:
-    """Hide what can be hidden."""
+def isolate(hidden: Sequence[str] = (), own: Sequence[str] = ()) -> None:
+    """Hide what can be hidden. Folders that are `hidden` hold what other kernels' processes leave; those in them that
+    are this process's `own` stay."""
     if not hasattr(os, "O_PATH") or (LOADS_DRIVER.exists() and not DRIVER.exists()):
         return
     with suppress(OSError):
         copies = _copies()
         room = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
         cut = room != resource.RLIM_INFINITY and any(len(content) > room for _, content, _ in copies)
-        if not cut and _possible(_hide):
-            _hide()
+        hide = partial(_hide, hidden, own)
+        if not cut and _possible(hide):
+            hide()
             for file, content, time in copies:
                 os.makedirs(os.path.dirname(file), exist_ok=True)  # noqa: PTH103, PTH120 - pathlib takes 20 ms in all
                 with open(file, "wb") as copy:  # noqa: PTH123
@@ -63,11 +88,13 @@ def end_with(parent: int) -> None:
 
 
 def isolated() -> bool:
-    """Whether this process sees neither its judge's memory nor a reference."""
+    """Whether this process sees neither its judge's memory nor a reference, and can write to no package."""
     with suppress(OSError):
         os.close(os.open(f"/proc/{os.getppid()}/mem", os.O_RDONLY))
         return False
-    return not (PACKAGE / "judge/limits.py").stat().st_size
+    filtered = "Seccomp:\t2\n" in Path("/proc/self/status").read_text()
+    readonly = os.statvfs(os.path.dirname(os.__file__)).f_flag & os.ST_RDONLY  # noqa: PTH120
+    return bool(filtered and readonly) and not (PACKAGE / "judge/limits.py").stat().st_size
 
 
 def _copies() -> list[tuple[str, bytes, int]]:
@@ -93,25 +120,67 @@ def _possible(step: Callable[[], None]) -> bool:
     return os.waitpid(child, 0)[1] == 0
 
 
-def _hide() -> None:
-    """Mount empty folders over the package and the goldens.
+def _hide(hidden: Sequence[str], own: Sequence[str]) -> None:
+    """Mount empty folders over the package, the goldens and what is hidden; nothing else of the interpreter, its
+    packages and the system's settings can be written to, and no terminal but new ones can be opened.
 
     For that, users other than root need a namespace in which they have root's rights: over it, and nothing outside.
     """
     user, group = os.geteuid(), os.getegid()
+    terminals = [*_terminals()]
     _call("unshare", CLONE_NEWNS | (CLONE_NEWUSER if user else 0))
     if user:
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
         Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
     _call("mount", None, b"/", None, MS_REC | MS_SLAVE, None)
-    for folder in (PACKAGE, GOLDEN):
-        folder.mkdir(parents=True, exist_ok=True)  # the second may lie in the first
-        _call("mount", b"none", bytes(folder), b"tmpfs", 0, b"mode=755")
+    PACKAGE.mkdir(parents=True, exist_ok=True)
+    GOLDEN.mkdir(parents=True, exist_ok=True)  # which may lie in the first
+    for folder in _imported() | ({"/sys", "/proc/sys"} if not user else set()):
+        _bind(folder, folder)
+        attributes = struct.pack("QQQQ", MOUNT_ATTR_RDONLY, 0, 0, 0)
+        _call("syscall", MOUNT_SETATTR, AT_FDCWD, os.fsencode(folder), AT_RECURSIVE, attributes, len(attributes))
+    kept = [(folder, os.open(folder, os.O_PATH)) for folder in own]
+    for folder in (str(PACKAGE), str(GOLDEN), *hidden):
+        _call("mount", b"none", os.fsencode(folder), b"tmpfs", 0, b"mode=755")
+    for folder, opened in kept:
+        os.makedirs(folder)  # noqa: PTH103
+        _bind(f"/proc/self/fd/{opened}", folder)
+        os.close(opened)
+    if os.path.isdir("/dev/pts"):  # noqa: PTH112
+        _call("mount", b"devpts", b"/dev/pts", b"devpts", 0, b"newinstance,ptmxmode=0666,mode=620")
+    for terminal in terminals:
+        _bind(os.devnull, terminal)
+
+
+def _imported() -> set[str]:
+    """Folders that this interpreter imports from, beside those of users: what a kernel wrote there, the judge and other
+    kernels would run."""
+    libraries = [path for path in sys.path if path.endswith(("site-packages", "dist-packages", "lib-dynload"))]
+    programs = [os.path.dirname(sys.executable), os.path.dirname(os.path.realpath(sys.executable))]  # noqa: PTH120
+    environment = [sys.prefix] if sys.prefix != sys.base_prefix else []
+    found = [*libraries, *programs, *environment, os.path.dirname(os.__file__), str(IMPLS)]  # noqa: PTH120
+    return {path for path in map(os.path.realpath, found) if os.path.isdir(path)}  # noqa: PTH112
+
+
+def _terminals() -> Iterator[str]:
+    """What the judge's input and output are connected to, and a machine's own console."""
+    for number in (0, 1, 2):
+        with suppress(OSError):
+            place = os.readlink(f"/proc/{os.getppid()}/fd/{number}")  # noqa: PTH115
+            if place.startswith("/dev/tty"):
+                yield place
+    if os.path.exists("/dev/console"):  # noqa: PTH110
+        yield "/dev/console"
+
+
+def _bind(source: str, target: str) -> None:
+    _call("mount", os.fsencode(source), os.fsencode(target), None, MS_BIND | MS_REC, None)
 
 
 def _restrict() -> None:
-    """Forbid to look into processes that are not restricted alike and to change mounts; from Linux 6.12 on, signals."""
+    """Forbid to look into processes that are not restricted alike and to change mounts, also those of a namespace of
+    its own; from Linux 6.12 on, signals. Root keeps few of its rights."""
     version = _call("syscall", LANDLOCK_CREATE_RULESET, None, 0, VERSION)
     attributes = struct.pack("QQQ", REFER, 0, SIGNAL)[: 24 if version >= 6 else 8]
     ruleset = _call("syscall", LANDLOCK_CREATE_RULESET, attributes, len(attributes), 0)
@@ -122,6 +191,44 @@ def _restrict() -> None:
     _call("syscall", LANDLOCK_RESTRICT_SELF, ruleset, 0)
     os.close(root)
     os.close(ruleset)
+    _drop()
+    if program := _filter(os.uname().machine):
+        content = ctypes.create_string_buffer(program, len(program))
+        filter_ = struct.pack("HxxxxxxQ", len(program) // 8, ctypes.addressof(content))
+        _call("prctl", PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.create_string_buffer(filter_, len(filter_)), 0, 0)
+
+
+def _drop() -> None:
+    """Give back the rights that are not kept, for this process and what it starts."""
+    for right in set(range(CAPABILITIES)) - {*KEPT}:
+        with suppress(OSError):  # one that this Linux does not have, or that the process has not
+            _call("prctl", PR_CAPBSET_DROP, right, 0, 0, 0)
+    header, now = struct.pack("Ii", VERSION_3, 0), ctypes.create_string_buffer(24)
+    _call("capget", header, now)
+    kept = sum(1 << right for right in KEPT)
+    low = (word & kept for word in struct.unpack("6I", now.raw)[:3])
+    _call("capset", header, struct.pack("6I", *low, 0, 0, 0))
+
+
+def _filter(machine: str) -> bytes:
+    """A program for seccomp that refuses calls by which a process reaches what was hidden from it, or other processes;
+    empty for a machine whose numbers of calls are not known here."""
+    if machine not in CALLS:
+        return b""
+    architecture, ioctl, own = CALLS[machine]
+    steps = [
+        (LOAD, 4),
+        (EQUAL, architecture, 1, 0),
+        (RETURN, REFUSE),
+        (LOAD, 0),
+        (AT_LEAST, OF_X32, 0, 1),
+        (RETURN, REFUSE),
+    ]
+    for number in (*own, *EVERYWHERE):
+        steps += [(EQUAL, number, 0, 1), (RETURN, REFUSE)]
+    steps += [(EQUAL, ioctl, 1, 0), (RETURN, ALLOW), (LOAD, 24)]  # the second argument's lower half
+    steps += [(EQUAL, TIOCSTI, 1, 0), (EQUAL, TIOCLINUX, 0, 1), (RETURN, REFUSE), (RETURN, ALLOW)]
+    return b"".join(struct.pack("HBBI", code, *(jumps or (0, 0)), value) for code, value, *jumps in steps)
 
 
 def _call(name: str, *given: object) -> int:

@@ -20,7 +20,7 @@ from tests.conftest import Project
 pytest_plugins = ["pytester"]
 
 HEAD = """
-import ctypes, mmap, multiprocessing, os, shutil, subprocess, sys, tempfile
+import ctypes, fcntl, mmap, multiprocessing, os, shutil, subprocess, sys, sysconfig, tempfile
 import conformance
 from conformance import Implementation
 from tests import kernels
@@ -69,6 +69,19 @@ def shared():
     os.waitpid(child, 0)  # others of this file have children in this process
     return memory[0] == 7
 
+def written(folder):
+    "Whether a file can be made there, which is taken away again."
+    with tempfile.TemporaryFile(dir=folder) as file:
+        return file.write(b"1") == 1
+
+def mounted():
+    return libc.mount(b"none", PACKAGE.encode(), b"tmpfs", 0, 0)
+
+def rights():
+    "Numbers of root's rights, as far as it has them."
+    (line,) = [line for line in open("/proc/self/status") if line.startswith("CapEff")]
+    return {n for n in range(64) if int(line.split()[1], 16) >> n & 1}
+
 def declare(name, sees):
     one = Implementation(name)
     @one.implements("conv_forward")
@@ -87,6 +100,13 @@ OF_THE_JUDGE = {
     "opens what it has open": 'os.stat(f"{JUDGE}/fd/0")',
     "signals to it": "libc.syscall(444, None, 0, 1) >= 6 and os.kill(os.getppid(), 0) is None",
     "seizes it": "libc.ptrace(0x4206, os.getppid(), 0, 0) == 0",
+    "writes to packages that it imports": "written(sysconfig.get_path('purelib'))",
+    "writes to the standard library": "written(sysconfig.get_path('stdlib'))",
+    "writes to the suite's kernels": "written(ROOT + '/impls')",
+    "changes settings of the system": "open('/proc/sys/kernel/core_pattern', 'r+') is not None",
+    "administers the system": "rights() & {2, 12, 16, 17, 19, 21, 23, 24, 25, 27, 38, 39} != set()",
+    "administers a system of its own": "libc.unshare(0x10020000) == mounted() == 0",
+    "types on a terminal": "fcntl.ioctl(os.openpty()[1], 0x5412, b'x') is not None",
 }
 """Cheat -> when it is right."""
 OF_THE_REFERENCES = {
@@ -96,6 +116,7 @@ OF_THE_REFERENCES = {
     "reads compiled ones unseen": "any(unseen(e.path) for e in os.scandir(PACKAGE + '/judge/__pycache__'))",
     "lists goldens": "os.listdir(ROOT + '/golden')",
     "unmounts what hides them": "libc.umount2(PACKAGE.encode(), 2) == 0 or unseen(SOURCE)",
+    "clones what it hides": "libc.syscall(428, -100, PACKAGE.encode(), 1) >= 0",
     "looks past it through its judge": 'unseen(f"{JUDGE}/root{SOURCE}")',
 }
 
@@ -107,6 +128,9 @@ HARMLESS = {
     "looks into its child": 'reads(f\'/proc/{subprocess.Popen(["sleep", "9"]).pid}/maps\')',
     "looks into itself": "os.close(os.open('/proc/self/mem', os.O_RDWR)) is None and reads('/proc/self/maps')",
     "shares memory": "shared()",
+    "opens a terminal of its own": "len(os.openpty()) == 2",
+    "writes beside its file": "written(os.path.dirname(__file__))",
+    "writes to temporary files": "written(None)",
 }
 """What kernels, frameworks and compilers do, and what is true then."""
 
@@ -154,7 +178,7 @@ def test_the_folder_that_a_run_is_started_in_is_hidden_too(tmp_path: Path, monke
 
 
 def test_a_process_that_is_not_isolated_says_so(project: Project, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(process, "START", process.START.replace("isolate(); ", ""))
+    monkeypatch.setattr(process, "START", process.START.replace("isolate({hidden!r}, {own!r}); ", ""))
     project.kernel()
     (record,) = project.pytest().records
     assert record["versions"]["process"] == "not isolated"
