@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
-from conformance import __version__
+from conformance import __version__, import_path
 from conformance.exit_codes import ExitCode, meanings
 from conformance.interrupts import SIGNALS, Interrupt, handle_signals
 
@@ -50,6 +50,10 @@ example:
 
 exit codes:
 """
+
+
+ELSEWHERE, HERE = ("run", "check", "verify", "fuzz"), {"--in-process", "--pdb", "--trace"}
+"""Commands whose kernels run in other processes, and options with which they do not."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -146,7 +150,10 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def command() -> int:
     """Run as a program, whose status stays what it is, whatever is sent to it while Python ends."""
-    status = main()
+    words = sys.argv[1:]
+    if words[:1] and words[0] in ELSEWHERE and not {*words} & HERE:
+        import_path.trust()
+    status = main(words)
     for number in (*SIGNALS, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     return status

@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from conformance import __version__, interrupts
+from conformance import __version__, import_path, interrupts
 from conformance.cli.choosing import LastRun, named_by
 from conformance.cli.junit import JUnit
 from conformance.cli.terminal import Terminal
@@ -285,7 +285,7 @@ class _FrontEnd:
         if self._processes == 1:
             return Here(self._run)
         cache = str(self._cache.folder) if self._cache else ""
-        return Processes(every, self._processes, judge, lambda name: (self._words, cache, name))
+        return Processes(every, self._processes, judge, lambda name: (self._words, cache, name, import_path.OF_KERNELS))
 
     def _carry_out(self, pool: Pool, chosen: Sequence[Task]) -> None:
         """Have all tasks carried out, and take what comes of them."""
@@ -412,8 +412,12 @@ class _FrontEnd:
         return status
 
 
-def judge(connection: Connection, parent: int, words: tuple[str, ...], cache: str, name: str) -> None:
+def judge(
+    connection: Connection, parent: int, words: tuple[str, ...], cache: str, name: str, of_kernels: list[str]
+) -> None:
     """Serve as one of several processes of a run, which has planned the same tasks from the same words."""
+    if of_kernels:
+        import_path.trust(of_kernels)
     interrupts.handle_signals(interrupts.pass_over)  # the run ends it
     signal.signal(signal.SIGINT, interrupts.pass_over)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

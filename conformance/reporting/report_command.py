@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -35,9 +36,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def require() -> None:
-    """Raises Unavailable, with how to get it, where the package that a report needs is not installed."""
+    """Import what a report needs, before a kernel can put something else in its place. Raises Unavailable, with how to
+    get it, where the package is not installed."""
     if find_spec("jinja2") is None:
         raise Unavailable("needs jinja2: pip install jinja2")
+    import_module("conformance.reporting.page.render")
 
 
 def of_run(records: Path, folder: Path) -> list[str]:

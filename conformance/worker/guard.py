@@ -19,7 +19,18 @@ from conformance.resources import GOLDEN, PACKAGE
 THIRD_PARTIES = ("pytest", "_pytest", "pluggy", "xdist", "execnet", "pytest_benchmark")
 """What only the judge's process has. Other packages ask for some of these and do without."""
 ROOMS = ("implementations", "worker", "shipped")
-MODULES = ("contract", "dtypes", "exit_codes", "failure", "floating_point", "layouts", "resources", "storage", "zeros")
+MODULES = (
+    "contract",
+    "dtypes",
+    "exit_codes",
+    "failure",
+    "floating_point",
+    "import_path",
+    "layouts",
+    "resources",
+    "storage",
+    "zeros",
+)
 OPERATORS = ("base", "descriptor", "spatial")
 """Parts of the suite that declarations and kernels use: rooms, modules, and modules of the room `operators`, besides
 those whose names end in `geometry` or `signatures`."""

@@ -18,6 +18,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+from conformance.import_path import holds_packages
 from conformance.resources import GOLDEN, IMPLS, PACKAGE
 from conformance.worker.guard import readable
 
@@ -156,10 +157,10 @@ def _hide(hidden: Sequence[str], own: Sequence[str]) -> None:
 def _imported() -> set[str]:
     """Folders that this interpreter imports from, beside those of users: what a kernel wrote there, the judge and other
     kernels would run."""
-    libraries = [path for path in sys.path if path.endswith(("site-packages", "dist-packages", "lib-dynload"))]
+    libraries = [path for path in sys.path if holds_packages(path)]
     programs = [os.path.dirname(sys.executable), os.path.dirname(os.path.realpath(sys.executable))]  # noqa: PTH120
     environment = [sys.prefix] if sys.prefix != sys.base_prefix else []
-    found = [*libraries, *programs, *environment, os.path.dirname(os.__file__), str(IMPLS)]  # noqa: PTH120
+    found = [*libraries, *programs, *environment, str(IMPLS)]
     return {path for path in map(os.path.realpath, found) if os.path.isdir(path)}  # noqa: PTH112
 
 

@@ -167,6 +167,41 @@ def test_whoever_stays_at_home_is_free(project: Project):
     assert passing(project, HARMLESS) == sorted(HARMLESS)
 
 
+LEAVES = """
+from pathlib import Path
+for name in ("rich", "platformdirs", "psutil", "jinja2"):
+    for folder in (Path.cwd(), Path({root!r})):
+        (folder / (name + ".py")).write_text("from pathlib import Path\\nPath({trace!r}).write_text(__name__)")
+raise ValueError("left them")
+"""
+
+
+def test_the_judge_imports_nothing_that_a_kernel_has_left(project: Project):
+    """As `python -m` finds what is in the folder of a run first, and then what PYTHONPATH says."""
+    root = project.folder / "root"
+    root.mkdir()
+    trace = project.folder / "imported"
+    file = project.write("acme.py", LEAVES.format(root=str(root), trace=str(trace)))
+    project.kernel("right")
+    words = [
+        sys.executable,
+        "-m",
+        "conformance",
+        "run",
+        str(file),
+        "impls/right.py",
+        "--level=smoke",
+        "--report=page",
+        "-n2",
+    ]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(PACKAGE.parent)])}
+    outcome = subprocess.run(words, cwd=project.folder, env=environment, capture_output=True, text=True, check=False)
+    assert "left them" in outcome.stdout
+    assert "right conv_forward" in outcome.stdout
+    assert (project.folder / "page/index.html").is_file()
+    assert not trace.exists(), trace.read_text()
+
+
 @needs_isolation
 def test_the_folder_that_a_run_is_started_in_is_hidden_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(PACKAGE)
