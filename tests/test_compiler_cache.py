@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import resource
+import shutil
 import sys
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -94,6 +97,38 @@ def test_no_kernel_sees_what_is_kept_for_another_one_or_for_what_it_was_before(t
             (reason,) = map(str, workers.load([file]).broken.values())
             assert "ValueError: []" in reason
         assert sorted(file.name for file in folder.rglob("*") if file.is_file()) == ["one", "one", "other", "secret"]
+
+
+def test_a_disk_that_is_full_at_the_end_costs_the_cache_alone():
+    with ExitStack() as stack:
+        cache = ExitStack()
+        folder = cache.enter_context(kept())
+        stack.enter_context(nothing_can_be_written())
+        (folder / "entry").touch()
+        cache.close()
+    with kept() as after:
+        assert [*after.iterdir()] == []
+
+
+@contextmanager
+def nothing_can_be_written() -> Iterator[None]:
+    """As on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_disk_that_is_full_at_the_start_leaves_a_temporary_one(monkeypatch: pytest.MonkeyPatch, home: Path):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=compiler_cache.ROOM - 1))
+    with ExitStack() as stack:
+        cache, note = compiler_cache.of_run(stack)
+        assert note == f"compilation cache: none, the folder cannot be used (No space left on device: {home})"
+        assert cache is not None
+        assert cache.kept_for("it", Limits()).own == (str(cache.folder / "it"),)
+    assert not cache.folder.exists()
 
 
 def test_a_cache_that_cannot_be_written_is_none(tmp_path: Path):

@@ -12,18 +12,20 @@ size needs another package, and looks at all files to write one.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import platform
 import re
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from io import FileIO
 from itertools import count
 from pathlib import Path
-from typing import IO
 
 import platformdirs
 
@@ -32,6 +34,8 @@ from conformance.execution.process import Limits
 
 LIMIT = 1 << 30
 """Bytes: a run that finds more begins with nothing."""
+ROOM = 1 << 28
+"""Bytes that must be free on the disk: a run writes a quarter of that."""
 OF_JAX, OF_NUMBA = ("JAX_COMPILATION_CACHE_DIR", "JAX_ENABLE_COMPILATION_CACHE"), "NUMBA_CACHE_DIR"
 """Variables of users who have a cache of their own, or want none."""
 SETTINGS = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none"}
@@ -75,11 +79,18 @@ class CompilerCache:
 
 
 def of_run(stack: ExitStack) -> tuple[CompilerCache | None, str]:
-    """Return the cache of a run, until its stack is closed; None where its folder cannot be used, and why."""
+    """Return the cache of a run, until its stack is closed, and why it is not that of all runs, if it is not: a
+    temporary one then, as what compilers are left to choose may lie on the same disk; None where there is no room."""
     try:
         return CompilerCache(stack.enter_context(kept()), "main"), ""
     except OSError as error:
-        return None, f"compilation cache: none, the folder cannot be used ({error.strerror}: {error.filename})"
+        note = f"compilation cache: none, the folder cannot be used ({error.strerror}: {error.filename})"
+    try:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))) / "run"
+        folder.mkdir()
+    except OSError:
+        return None, note
+    return CompilerCache(folder, "main"), note
 
 
 @contextmanager
@@ -87,6 +98,8 @@ def kept() -> Iterator[Path]:
     """The folder of this run, which no other run has meanwhile. Raises OSError where it cannot be used."""
     home, name = Path(platformdirs.user_cache_dir("kernel-conformance", appauthor=False)) / "compiled", _name()
     home.mkdir(parents=True, exist_ok=True)
+    if shutil.disk_usage(home).free < ROOM:  # what a compiler cannot write, a kernel would be blamed for
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(home))
     with suppress(FileNotFoundError):  # another run renames its files
         if sum(file.stat().st_size for file in home.rglob("*")) > LIMIT:
             for other in filter(Path.is_dir, home.iterdir()):
@@ -120,11 +133,11 @@ def _name() -> str:
     return _short("\n".join(about))
 
 
-def _locked(folder: Path) -> IO[bytes] | None:
+def _locked(folder: Path) -> FileIO | None:
     """The file with a folder's digest, where no other process has it."""
     import fcntl  # not on Windows, where kernels run in the judge's process and nothing is kept
 
-    seal = folder.with_suffix(".seal").open("a+b")
+    seal = folder.with_suffix(".seal").open("a+b", buffering=0)  # else closing it may raise
     try:
         fcntl.flock(seal, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
