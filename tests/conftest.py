@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 from collections import Counter, defaultdict
@@ -27,6 +28,18 @@ def _imported_once() -> None:
     """scipy.stats cannot be imported twice, and pytester forgets what a run has imported. Not with this file, which
     pytest reads at the start of every run in the checkout."""
     importlib.import_module("scipy.stats")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Make the tests without a collection of garbage, and let later ones pass them over with all that is imported by
+    then: looking at 700,000 objects of which none can go took a third of the collection of tests."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 LONG = 60.0

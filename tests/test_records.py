@@ -138,24 +138,25 @@ def mixed(project: Project) -> Project:
     return project
 
 
-@pytest.mark.parametrize(("workers", "whole"), [((), 0), ((), 15), (PARALLEL, 7)])
-def test_a_resumed_run_runs_what_has_no_verdict(mixed: Project, workers: tuple[str, ...], whole: int):
+def test_a_resumed_run_runs_what_has_no_verdict(mixed: Project):
+    """From several lengths of the file of one whole run."""
     asked = (*TWO, "--distribution=integer", "--distribution=behaviour")
     complete = mixed.pytest(*asked)
     expected, lines = without_seconds(mixed), (mixed.folder / "records.jsonl").read_bytes().splitlines(True)
     assert len(lines) > 20
-    kept = lines[0] + b"".join(lines[5 : 5 + whole])
-    (mixed.folder / "records.jsonl").write_bytes(kept + lines[-2][:100])
-    outcome = mixed.pytest(*workers, *asked, "--resume", subprocess=bool(workers))
-    content = (mixed.folder / "records.jsonl").read_bytes()
-    assert (outcome.exit, without_seconds(mixed), content.startswith(kept)) == (1, expected, True)
-    assert [line["cases"] for line in mixed.lines() if line["kind"] == "footer"] == [dict(complete.statuses)]
-    assert f"resumed: {whole} records of records.jsonl" in outcome.text or not whole
-    counted = [line for line in complete.text.splitlines() if re.search(r"\d of \d+ (pass|fail)", line)]
+    counted = {line for line in complete.text.splitlines() if re.search(r"\d of \d+ (pass|fail)", line)}
     assert counted
-    assert {*counted} <= {*outcome.text.splitlines()}
-    assert mixed.pytest(*asked, "--resume").exit == 1
-    assert (mixed.folder / "records.jsonl").read_bytes() == content, "nothing was left to do"
+    for workers, whole in (((), 0), ((), 15), (PARALLEL, 7)):
+        kept = lines[0] + b"".join(lines[5 : 5 + whole])
+        (mixed.folder / "records.jsonl").write_bytes(kept + lines[-2][:100])
+        outcome = mixed.pytest(*workers, *asked, "--resume", subprocess=bool(workers))
+        content = (mixed.folder / "records.jsonl").read_bytes()
+        assert (outcome.exit, without_seconds(mixed), content.startswith(kept)) == (1, expected, True)
+        assert [line["cases"] for line in mixed.lines() if line["kind"] == "footer"] == [dict(complete.statuses)]
+        assert f"resumed: {whole} records of records.jsonl" in outcome.text or not whole
+        assert counted <= {*outcome.text.splitlines()}
+        assert mixed.pytest(*asked, "--resume").exit == 1
+        assert (mixed.folder / "records.jsonl").read_bytes() == content, "nothing was left to do"
 
 
 def test_a_run_that_had_only_its_footer_left(project: Project):
@@ -261,9 +262,12 @@ def test_a_folder_that_vanishes_during_the_run(project: Project):
     assert no_traceback_of_ours(outcome.text)
 
 
+THREE = tuple(f"--distribution={name}" for name in ("integer", "fixed", "impulse"))
+
+
 def limited(project: Project, size: int, *arguments: str) -> subprocess.CompletedProcess[str]:
     """A run in which no file can be larger than `size` bytes: a full disk, for everybody."""
-    words = [sys.executable, "-m", "pytest", *arguments, f"--problem={TINY}", "--dtype=fp32", "--layout=nchw"]
+    words = [sys.executable, "-m", "pytest", *arguments, f"--problem={TINY}", "--dtype=fp32", "--layout=nchw", *THREE]
     # Python leaves the compiled files that it writes as short as they come out, and is the worse for it afterwards
     return subprocess.run(
         [*words, "--records=records.jsonl"], cwd=project.folder, capture_output=True, text=True, check=False,
@@ -286,8 +290,7 @@ def test_a_disk_that_becomes_full_leaves_whole_lines(project: Project, workers: 
     content = (project.folder / "records.jsonl").read_bytes()
     assert content.count(b"\n") == len(project.lines()) >= (size >= 1000)
     assert content.endswith(b"\n") or not content
-    again = limited(project, 1 << 20, *workers, "--resume")
-    assert (again.returncode, project.lines()[-1]["kind"]) == (0, "footer")
+    assert (project.pytest(*THREE, "--resume").exit, project.lines()[-1]["kind"]) == (0, "footer")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
@@ -421,7 +424,8 @@ def test_a_crash_names_the_case(project: Project):
     }
     assert (crash["status"], "crashed while running" in crash["reason"]) == ("error", True)
     assert "deadly" in crash["command"]
-    assert project.pytest(*parallel, "--resume", subprocess=True).records == outcome.records
+    resumed = project.pytest("--in-process", "--resume", subprocess=True)  # one process: it has nothing to run
+    assert resumed.records == outcome.records
 
 
 def test_an_unfinished_file_is_no_claim_and_no_whole_report(

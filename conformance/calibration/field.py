@@ -86,22 +86,27 @@ def examine(
 
 def _examined(paths: Sequence[Path], level: str, thorough: bool, records: Path, only: Sequence[str]) -> list[Examined]:
     """The small cases first, which detect most: of the others alone the many tests of `level` are collected."""
-    found = _run(paths, "smoke", records.with_suffix(".smoke"), only)
+    found = run(paths, "smoke", records.with_suffix(".smoke"), only)
     left = [one for one in found.values() if not one.detected and (thorough or not one.good or not one.verdicts)]
     if left and level != "smoke":
         families = {one.family for one in left}
         files = [path for path in paths if family_of(path) in families]
-        found |= _run(files, level, records.with_suffix(".all"), [one.kernel for one in left])
+        found |= run(files, level, records.with_suffix(".all"), [one.kernel for one in left])
     return list(found.values())
 
 
-def _run(paths: Sequence[Path], level: str, records: Path, only: Sequence[str] = ()) -> dict[str, Examined]:
-    """Kernels of the files, or some of them only, by their names."""
+def run(
+    paths: Sequence[Path], level: str, records: Path, only: Sequence[str] = (), words: Sequence[str] = ()
+) -> dict[str, Examined]:
+    """Run kernels of the files, or some of them only, by their names; `words` go to the run.
+
+    Raises RuntimeError, with what the run printed, where it did not come to its end.
+    """
     command = (
         *(sys.executable, "-m", "conformance", "run", *map(str, paths), "--level", level, f"--records={records}"),
         *(f"--impl={name}" for name in only),
         # a process for each file: cases of all of them share references
-        *("--workers", str(len(paths)), "--first-failure", "-qq"),
+        *("--workers", str(len(paths)), "--first-failure", "-qq", *words),
     )
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if ended.returncode not in (0, 1):

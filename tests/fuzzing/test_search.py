@@ -246,7 +246,7 @@ def cropped(x, w, bias, *, stride, padding, dilation, groups):
 @pytest.mark.parametrize(("kernel", "told"), [(causal, " g"), (cropped, " x:")])
 def test_a_search_meets_what_is_padded_alike_on_every_axis_and_views(kernel: Any, told: str):
     """In a minute it met neither: each axis was padded by itself, and operands were contiguous."""
-    search = searched(acme(kernel))
+    search = searched(acme(kernel), 1)
     assert search.findings
     assert all(told in str(finding.rows[-1]) for finding in search.findings)
 
@@ -308,7 +308,8 @@ def test_what_no_kernel_can_do_is_not_drawn():
     search = Search(one, ("conv_bn_forward",), 0)
     assert [search._takes(row) for row in (none, two)] == [False, True]
     search = Search(acme(right), ("conv_forward",), 0)
-    repeated = [row for number in range(4) for row in search.drawn(number) if repeats(row.variant.storage)]
+    repeated = [row for row in search.drawn(0) if repeats(row.variant.storage)]
+    assert repeated
     assert {row.variant.distribution for row in repeated} == {"integer"}
 
 

@@ -17,6 +17,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from conformance import check  # noqa: E402
+from conformance.__main__ import main  # noqa: E402
 from conformance.checks.behaviour import switches_are_unchanged  # noqa: E402
 from conformance.checks.behaviour_demand import CHECKS, BehaviourDemand  # noqa: E402
 from conformance.checks.sample import check_behaviour  # noqa: E402
@@ -699,29 +700,39 @@ WRONG: dict[str, tuple[str, Sequence[str], str]] = {
 finds see below."""
 
 
-def test_examples_get_the_verdicts_that_they_should():
-    """Each has a process of its own to the end, so that torch is imported once for it."""
-    out = examples(
-        EXAMPLES / "wrong", EXAMPLES / "right",
-        "--programs", "16", "--distribution", "fixed", "--distribution", "shifted", "--workers", "20",
-    )  # fmt: skip
-    rows = {
-        line.split()[0]: line for line in out.partition("right at other shapes")[2].splitlines() if " cases" in line
-    }
-    right = [path.stem for path in sorted((EXAMPLES / "right").glob("*.py"))]
-    wrong = [path.stem for path in sorted((EXAMPLES / "wrong").glob("*.py"))]
-    assert (len(right), len(wrong), sorted({*wrong} - {*WRONG})) == (
-        6,
-        12,
-        ["conv2d_depthwise_tf32", "max_pool2d_buffer"],
-    )
-    for name in right:
-        assert re.search(r" yes \(.*\) +(\d+) of \1 cases +(unstable machine|[\d.]+ \[.*\])$", rows[name]), rows[name]
+def rows(out: str) -> dict[str, str]:
+    """Return the lines of the table of modules by their names."""
+    return {line.split()[0]: line for line in out.splitlines() if re.search(r" \d+ of \d+ cases", line)}
+
+
+APART = {"conv2d_depthwise_tf32", "max_pool2d_buffer"}
+SELECTED = ("--programs", "16", "--distribution", "fixed", "--distribution", "shifted")
+
+
+def test_right_examples_pass_at_all_shapes(capsys: pytest.CaptureFixture[str]):
+    """In this process, where torch is imported once and not for each of them."""
+    right = sorted((EXAMPLES / "right").glob("*.py"))
+    assert len(right) == 6
+    chosen = [word for name in FORWARD for word in ("--operator", name)]
+    assert main(["run", *map(str, right), *SELECTED, *chosen, "--in-process"]) == 0
+    found = rows(capsys.readouterr().out)
+    for path in right:
+        passed = r" yes \(.*\) +(\d+) of \1 cases +(unstable machine|[\d.]+ \[.*\])$"
+        assert re.search(passed, found[path.stem]), found[path.stem]
+
+
+def test_wrong_examples_get_the_verdicts_that_they_should():
+    """Each has a process of its own to the end, so that torch is imported once for it; where it fails, only runs with
+    such processes look for."""
+    wrong = {path.stem: path for path in (EXAMPLES / "wrong").glob("*.py")}
+    assert len(wrong) == 12
+    assert {*wrong} == {*WRONG} | APART
+    found = rows(examples(*(wrong[name] for name in WRONG), *SELECTED, "--workers", "20"))
     for name, (own, where, cause) in WRONG.items():
-        found = re.search(rf" {own} \(.*\) +(\d+) of (\d+) cases(?: \(\d+ not run\))? +(.*)", rows[name])
-        assert found is not None, rows[name]
-        assert int(found[1]) < int(found[2])
-        assert [text for text in (*where, cause) if text not in found[3]] == [], rows[name]
+        row = re.search(rf" {own} \(.*\) +(\d+) of (\d+) cases(?: \(\d+ not run\))? +(.*)", found[name])
+        assert row is not None, found[name]
+        assert int(row[1]) < int(row[2])
+        assert [text for text in (*where, cause) if text not in row[3]] == [], found[name]
 
 
 def test_buffer_that_is_handed_out_twice_is_found():
