@@ -51,6 +51,7 @@ from conformance.failure import Failure
 from conformance.implementations import registry
 from conformance.implementations.devices import DEVICES, missing
 from conformance.implementations.errors import of_the_suite
+from conformance.judge import threads
 from conformance.operators import OPERATORS
 from conformance.problems import descriptors
 from conformance.reporting.github import JobSummary
@@ -213,6 +214,7 @@ class _FrontEnd:
         if limits is None:
             return None
         workers = Workers(limits, self.options.workers, compiled=compiled)
+        self._stack.enter_context(threads.spared())
         self._stack.callback(workers.close)  # however the run ends, no kernel's process is left
         return workers
 
@@ -422,6 +424,7 @@ def judge(connection: Connection, parent: int, words: tuple[str, ...], cache: st
     workers = None if chosen.limits is None else Workers(chosen.limits, chosen.workers, compiled=compiled)
     with ExitStack() as stack:
         if workers is not None:
+            stack.enter_context(threads.spared())
             stack.callback(workers.close)
         run = Run(chosen, workers)
         every, _ = tasks(run.plan, workers)
