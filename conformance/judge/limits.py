@@ -102,7 +102,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 
@@ -204,6 +204,7 @@ def half_ulp(size: np.ndarray, format: Format) -> np.ndarray:
     return half
 
 
+@lru_cache(maxsize=1 << 12)
 def limits(
     contract: Contract,
     dtype: str,
