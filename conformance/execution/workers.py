@@ -170,6 +170,11 @@ class Workers:
             place = place_of(entry)
             self._load(Source(self, place, place, entry=entry.name), entry.name, registry)
 
+    def begin(self, path: Path) -> None:
+        """Start the process that a file will be loaded in, and wait for nothing; whoever loads it hears of a crash."""
+        with suppress(Crash):
+            self.process_for(Source(self, str(path), group_of(path), path))
+
     def vary(self, one: declared.Implementation, label: str, registry: Registry) -> None:
         """Load a variant of an implementation, which has a process of its own."""
         (setting,) = [known for known in one.settings if known.label == label]
