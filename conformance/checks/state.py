@@ -214,7 +214,7 @@ def _changed(operator: Operator, geometry: Any) -> Iterator[tuple[str, Any]]:
     inputs = {name: tensor.shape for name, tensor in operator.inputs(geometry).items()}
     outputs = {name: tensor.shape for name, tensor in operator.outputs(geometry).items()}
     for field in geometry.fields:
-        found: list[tuple[bool, Any]] = []
+        found = None
         for value in _values(field, field.of(geometry)):
             try:
                 other = field.changed(geometry, value)
@@ -224,10 +224,14 @@ def _changed(operator: Operator, geometry: Any) -> Iterator[tuple[str, Any]]:
                 continue
             if _reaches_beyond(other) and not _reaches_beyond(geometry):
                 continue  # which frameworks refuse
-            if other != geometry and all(shape == inputs.get(name, shape) for name, shape in same.items()):
-                found.append((returned != outputs, other))
+            if other == geometry or any(shape != inputs.get(name, shape) for name, shape in same.items()):
+                continue
+            if returned == outputs:
+                found = other
+                break
+            found = found or other
         if found:
-            yield field.meaning.split(" (")[0].split(",")[0], min(found, key=lambda one: one[0])[1]
+            yield field.meaning.split(" (")[0].split(",")[0], found
     for axis, (before, after) in enumerate(geometry.padding):
         # a buffer that is kept by the shape of the padded image has the other border in it
         split = (0, before + after) if before else (after, 0)

@@ -51,8 +51,10 @@ from conformance.failure import Failure
 from conformance.implementations import registry
 from conformance.implementations.devices import DEVICES, missing
 from conformance.implementations.errors import of_the_suite
+from conformance.inputs import golden
+from conformance.judge import threads
 from conformance.operators import OPERATORS
-from conformance.problems import descriptors
+from conformance.problems import PROBLEMS, descriptors, of_family
 from conformance.reporting.github import JobSummary
 from conformance.reporting.table import many
 from conformance.resources import IMPLS
@@ -213,6 +215,7 @@ class _FrontEnd:
         if limits is None:
             return None
         workers = Workers(limits, self.options.workers, compiled=compiled)
+        self._stack.enter_context(threads.spared())
         self._stack.callback(workers.close)  # however the run ends, no kernel's process is left
         return workers
 
@@ -224,6 +227,7 @@ class _FrontEnd:
         status: int = ExitCode.INTERRUPTED
         try:
             with self._screen.showing(self._progress):
+                self._begin()
                 _ = run.plan  # what is wrong with it ends the run before it starts
                 run.resume()
                 self._head()
@@ -252,6 +256,14 @@ class _FrontEnd:
         interrupts.write_summary_in_peace()
         status = run.end(status)
         return self._write(status, time.monotonic() - begin)
+
+    def _begin(self) -> None:
+        """Start the process of the first file that is given, and read meanwhile what verdicts will need: a tenth of the
+        time to the first one. Most kernels are convolutions."""
+        if self._workers is not None and self.options.selection.paths:
+            self._workers.begin(self.options.selection.paths[0])
+            golden.read_ahead()
+            of_family(PROBLEMS, "conv")
 
     def _head(self) -> None:
         if self.options.verbosity < 0:
@@ -426,6 +438,7 @@ def judge(
     workers = None if chosen.limits is None else Workers(chosen.limits, chosen.workers, compiled=compiled)
     with ExitStack() as stack:
         if workers is not None:
+            stack.enter_context(threads.spared())
             stack.callback(workers.close)
         run = Run(chosen, workers)
         every, _ = tasks(run.plan, workers)

@@ -179,6 +179,11 @@ class Workers:
             place, record = place_of(entry), (entry.dist.read_text("RECORD") if entry.dist else None) or ""
             self._load(Source(self, place, place, entry=entry.name, record=record), entry.name, registry)
 
+    def begin(self, path: Path) -> None:
+        """Start the process that a file will be loaded in; whoever loads it hears what is wrong."""
+        with suppress(Crash, OSError):
+            self.process_for(Source(self, str(path), group_of(path), path, files=SourceFiles(path)))
+
     def vary(self, one: declared.Implementation, label: str, registry: Registry) -> None:
         """Load a variant of an implementation, which has a process of its own."""
         (setting,) = [known for known in one.settings if known.label == label]

@@ -22,6 +22,7 @@ from conformance.inputs.expectation import Expectation
 from conformance.judge.judgement import EQUALITY_DISTRIBUTIONS, Check, Judgement, Locations, judge, judge_sparse, passes
 from conformance.judge.limits import ALPHA, LAMBDA, limits
 from conformance.judge.output import Output, outputs_of
+from conformance.judge.threads import enough
 from conformance.operators import Arrays
 from conformance.operators.conv.probes import Projection, projected, sums_of_gradient
 from conformance.operators.sparse import Nonzero, nonzero
@@ -97,7 +98,8 @@ class Exact(Expected):
         return {}
 
     def compute(self) -> None:
-        _ = self.tensors.reference
+        with enough(self.recipe.operator.flops(self.recipe.geometry)):
+            _ = self.tensors.reference
 
     def outputs(self, actual: Arrays) -> list[Output]:
         """Return a kernel's outputs beside the exact ones."""
@@ -169,7 +171,8 @@ class Probed(Expected):
         return {name: sums_of_gradient(self.inputs) for name in others}
 
     def compute(self) -> None:
-        _ = self.projection, self.samples, self.small
+        with enough(self.recipe.operator.flops(self.recipe.geometry)):
+            _ = self.projection, self.samples, self.small
 
     def judge(self, outputs: Arrays, contract: Contract) -> tuple[Judgement, ...]:
         recipe = self.recipe

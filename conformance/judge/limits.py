@@ -102,7 +102,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 
@@ -166,10 +166,17 @@ class OutputLimits:
     z: float = math.sqrt(2 * math.log(2 / ALPHA))
     """Limit on |gain| and |offset|."""
 
-    def bound(self, reference: np.ndarray, s2: np.ndarray) -> np.ndarray:
-        """Largest |y - ref| of a kernel that keeps its contract, element by element."""
-        before = self.inputs * s2 + self.sums * spread(reference, s2) + self.tiny
-        size = np.abs(reference)
+    def bound(
+        self,
+        reference: np.ndarray,
+        s2: np.ndarray,
+        size: np.ndarray | None = None,
+        spreads: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Largest |y - ref| of a kernel that keeps its contract, element by element. `size` and `spreads` are |ref| and
+        the spread, of whoever has them."""
+        size = np.abs(reference) if size is None else size
+        before = self.inputs * s2 + self.sums * (spread(reference, s2) if spreads is None else spreads) + self.tiny
         if self.format.precision < FORMATS["fp32"].precision:
             before = before + FORMATS["fp32"].unit_roundoff * size
         allowed: np.ndarray = before + half_ulp(size + before, self.format)
@@ -197,6 +204,7 @@ def half_ulp(size: np.ndarray, format: Format) -> np.ndarray:
     return half
 
 
+@lru_cache(maxsize=1 << 12)
 def limits(
     contract: Contract,
     dtype: str,

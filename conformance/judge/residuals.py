@@ -211,14 +211,19 @@ def measure(
             error = values - exact
             if rest is not None:
                 error -= rest.reshape(-1)[start : start + BLOCK]
-            size = np.abs(error)
-
-            bound = limits.bound(exact, scale)
-            share = size / bound
-            found.hidden += int(np.count_nonzero((np.abs(exact) <= bound) & (exact != 0)))
-            share[~np.isfinite(values) | ~np.isfinite(exact) | ~np.isfinite(bound)] = math.inf
-            overflowed = np.isinf(values) & (np.copysign(1, values) * exact > overflow)
-            share[(values == exact) | (np.isnan(values) & np.isnan(exact)) | overflowed] = 0
+            size, result, spreads = np.abs(error), np.abs(exact), spread(exact, scale)
+            bound = limits.bound(exact, scale, result, spreads)
+            share, square = size / bound, float(error @ error)
+            found.hidden += int(np.count_nonzero((result <= bound) & (exact != 0)))
+            # no bound is zero: where all is finite, what equals the exact value has a share of 0 already
+            is_finite = math.isfinite(square) and math.isfinite(bound.max())
+            if not is_finite:
+                share[~np.isfinite(values) | ~np.isfinite(exact) | ~np.isfinite(bound)] = math.inf
+                overflowed = np.isinf(values) & (np.copysign(1, values) * exact > overflow)
+                share[(np.isnan(values) & np.isnan(exact)) | overflowed] = 0
+                size[np.isnan(size)] = math.inf
+            if not is_finite or rest is not None:
+                share[values == exact] = 0
             worst = int(np.argmax(share))
             if share[worst] > found.worst_share:
                 found.worst, found.worst_share = start + worst, float(share[worst])
@@ -227,22 +232,22 @@ def measure(
                     found.mismatched = np.zeros(actual.size, bool)
                 found.mismatched[start : start + BLOCK] = share > 1
 
-            size[np.isnan(size)] = math.inf
-            rounded = half_ulp(np.maximum(np.abs(exact + error), np.abs(exact)), limits.format)
-            excess = np.where(np.isfinite(size), size - rounded - limits.tiny, math.inf)
-            spreads = spread(exact, scale)
-            found.largest = max(found.largest, float(np.max(size / np.maximum(scale, _TINY))))
+            excess = size - half_ulp(np.maximum(np.abs(exact + error), result), limits.format) - limits.tiny
+            if not is_finite:
+                excess[~np.isfinite(size)] = math.inf
+            scales = np.maximum(scale, _TINY)
+            found.largest = max(found.largest, float(np.max(size / scales)))
             found.excess = max(found.excess, float(np.max(excess / np.maximum(spreads, _TINY))))
-            found.excess_share = max(found.excess_share, float(np.max(excess / np.maximum(scale, _TINY))))
+            found.excess_share = max(found.excess_share, float(np.max(excess / scales)))
 
             product = error * exact
-            found.square += float(error @ error)
+            found.square += square
             found.total += float(error.sum())
             found.product += float(product.sum())
             found.product_square += float(product @ product)
             found.reference_total += float(exact.sum())
-            found.reference_sizes += float(np.abs(exact).sum())
+            found.reference_sizes += float(result.sum())
             found.reference_square += float(exact @ exact)
             found.magnitude_square += float(scale @ scale)
-            found.spread_product += float(spreads @ np.abs(exact))
+            found.spread_product += float(spreads @ result)
     return found

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -163,9 +164,10 @@ def taps_of_padding(geometry: Any) -> bool:
 def taps(geometry: Any) -> Iterator[Index]:
     """For every tap, the last axis fastest: an index (..., rows, columns) of what it meets of the padded image (with
     `overhang`, where a pooling has that) over all positions of the window."""
-    axes = [*zip(geometry.output_size, geometry.stride, geometry.dilation, strict=True)]
-    for tap in np.ndindex(*geometry.window):
-        yield ..., *(slice(t * d, t * d + (count - 1) * u + 1, u) for t, (count, u, d) in zip(tap, axes, strict=True))
+    axes = zip(geometry.window, geometry.output_size, geometry.stride, geometry.dilation, strict=True)
+    met = ([slice(t * d, t * d + (count - 1) * u + 1, u) for t in range(window)] for window, count, u, d in axes)
+    for places in product(*met):
+        yield ..., *places
 
 
 def padded(image: np.ndarray, padding: Padding, dtype: np.dtype, fill: float = 0.0) -> np.ndarray:

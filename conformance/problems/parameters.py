@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import fields
-from functools import cache
+from functools import cache, lru_cache
 from itertools import combinations
 from typing import Any
 
@@ -85,6 +85,7 @@ def geometry(family: str, given: Mapping[str, int]) -> Any:
     return kind(**values)
 
 
+@lru_cache(maxsize=1 << 12)
 def cost(geometry: Any) -> tuple[int, int]:
     """FLOPs and elements of the most expensive operator of the family, those of the padded image included."""
     operators = FAMILIES[geometry.family].operators

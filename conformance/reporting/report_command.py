@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -58,6 +60,19 @@ def _listed(errors: Sequence[str]) -> list[str]:
     return [*(f"report: {error}" for error in errors[:MAX_LISTED]), *more]
 
 
+@contextmanager
+def _garbage_left() -> Iterator[None]:
+    """Collect no garbage meanwhile: what a report is made of stays to its end, and was gone through again and again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@_garbage_left()
 def _run(arguments: argparse.Namespace) -> int:
     """Whatever the verdicts are, a report that is written ends well: 1 is something wrong with its files, or with how
     their runs ended; 4 is no report."""

@@ -216,6 +216,17 @@ def test_process_is_replaced_and_its_file_loaded_ahead(tmp_path: Path):
     assert left() == []
 
 
+def test_a_file_is_loaded_in_the_process_that_began_for_it(tmp_path: Path):
+    (file := tmp_path / "acme.py").write_text("from conformance import Implementation\nacme = Implementation('acme')\n")
+    with Workers(Limits(seconds=20)) as workers:
+        workers.begin(file)
+        (begun,) = workers._begun
+        assert not begun.loaded
+        assert workers.load([file]).implementations.keys() == {"acme"}
+        assert workers._begun == [begun]
+        assert len(begun.loaded) == 1
+
+
 def test_a_process_that_the_system_does_not_start_is_no_fault_of_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

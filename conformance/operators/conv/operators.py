@@ -170,11 +170,13 @@ class ConvBackwardData(_Conv, signatures.BackwardData):
             if not rows.start:
                 image = padded(np.zeros(dx[images].shape, dtype), g.padding, np.dtype(dtype))
             dy = inputs["dy"][images, :, rows]
-            columns = (w @ _by_group(g, dy, dtype)).reshape(g.c, *g.window, len(dy), dy.shape[2], *g.output_size[1:])
-            for tap, (_, first, *others) in zip(np.ndindex(*g.window), taps(g), strict=True):
-                top, count, u = first.start + rows.start * g.stride[0], dy.shape[2], g.stride[0]
-                seen: Index = (..., slice(top, top + (count - 1) * u + 1, u), *others)
-                image[seen] += columns[:, *tap].swapaxes(0, 1)
+            columns = (w @ _by_group(g, dy, dtype)).reshape(
+                g.c, math.prod(g.window), len(dy), dy.shape[2], *g.output_size[1:]
+            )
+            below = image[:, :, rows.start * g.stride[0] :]  # where the first window of the block begins
+            for column, (_, first, *others) in zip(columns.swapaxes(0, 1), taps(g), strict=True):
+                last = first.start + (dy.shape[2] - 1) * g.stride[0]
+                below[:, :, first.start : last + 1 : g.stride[0], *others] += column.swapaxes(0, 1)
             if rows.stop == g.output_size[0]:
                 dx[images] = cropped(image, g.padding, g.size)
         return {"dx": dx}

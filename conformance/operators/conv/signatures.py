@@ -8,6 +8,7 @@ Apart from their arithmetic, because a kernel's process calls kernels and must n
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 from conformance.dtypes import DECLARABLE, WHOLE
 from conformance.operators.base import Operator, Tensor
@@ -26,7 +27,13 @@ class Convolution(Operator):
     def tensor(self, geometry: ConvGeometry, name: str) -> Tensor | None:
         """Results, and what is added to them, have a format of their own where inputs have 8 bits."""
         found = super().tensor(geometry, name)
-        return replace(found, sums=True) if found and (name in self.returns or name == "bias") else found
+        return _of_sums(found) if found and (name in self.returns or name == "bias") else found
+
+
+@lru_cache(maxsize=1 << 12)
+def _of_sums(tensor: Tensor) -> Tensor:
+    """Return a tensor as one of sums: a plan asks for the same ones thousands of times."""
+    return replace(tensor, sums=True)
 
 
 class Forward(Convolution):
