@@ -224,7 +224,7 @@ def test_kernels_processes_are_told(project: Project, words: tuple[str, ...]):
 def test_a_folder_that_cannot_be_used_is_a_note(project: Project, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(project.write("file", "")))
     text, folders = told(project)
-    assert folders == {"None"}
+    assert not [folder for folder in folders if Path(folder).exists() or project.folder in Path(folder).parents]
     assert "compilation cache: none, the folder cannot be used (Not a directory: " in text
 
 
