@@ -37,7 +37,7 @@ SECOND = 'other = Implementation("other")\nother.implements("conv_forward")(conv
 BEHAVIOUR = """
 import pytest
 
-@pytest.mark.behaves("results_are_plain", "calls_repeat")
+@pytest.mark.behaves("results_are_plain", "output_is_written")
 def test_behaviour(check, name, case):
     check(name, case)
 """

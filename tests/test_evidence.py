@@ -110,7 +110,7 @@ def test_inputs_that_may_hide_a_mistake_are_no_evidence():
 def test_nothing_is_said_of_few_failures_and_of_what_fails_everywhere():
     assert line(run(lambda text, dtype: (text, dtype) in ((PROBLEMS[0], "fp32"), (PROBLEMS[5], "bf16")))) == ""
     assert line(run(lambda text, dtype: True)) == ""
-    check = {"kind": "check", "check": "calls_repeat", "distribution": "behaviour", "checks": {}, "status": "fail"}
+    check = {"kind": "check", "check": "results_are_plain", "distribution": "behaviour", "checks": {}, "status": "fail"}
     check |= {"reason": "wrong result (call 2 of the same 5)", "failure": {"kind": "elements"}}
     assert line([as_read(sample(**check))] * 3) == ""
 
@@ -145,7 +145,7 @@ def test_only_cases_of_the_first_ones_operator_that_ran_are_evidence(other: str)
     the inputs of a behaviour check, of which there are none to draw, were told as KeyError: 'behaviour' of a kernel."""
     others: dict[str, dict[str, Any]] = {
         "another family": {"operator": "max_pool_forward", "descriptor": "maxpool n1 c1 h4 w4 r2 s2"},
-        "behaviour check": {"kind": "check", "check": "calls_repeat", "distribution": "behaviour"},
+        "behaviour check": {"kind": "check", "check": "results_are_plain", "distribution": "behaviour"},
         "not run": {"reason": "not run, crashed too often", "failure": {"kind": "not run"}, "dtype": "fp16"},
     }
     records = [

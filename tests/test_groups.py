@@ -32,7 +32,7 @@ def elements(mismatched: int, output: str = "y", **changes: Any) -> dict[str, An
     return {"kind": "elements", "elements": [{"output": output, "mismatched": mismatched, "compared": 9, **changes}]}
 
 
-def behaviour(check: str = "calls_repeat", reason: str = "wrong result (call 2 of the same 5)", **changes: Any):
+def behaviour(check: str = "results_are_plain", reason: str = "wrong result (call 2 of the same 5)", **changes: Any):
     own = {"kind": "check", "check": check, "distribution": "behaviour", "checks": {}, "status": "fail"}
     return as_read(sample(**own | {"reason": reason, "failure": {"kind": "elements"}} | changes))
 
@@ -117,7 +117,7 @@ def test_what_a_predicate_raises_is_one_group():
     reason = "when=... raised AttributeError: 'ConvGeometry' object has no attribute 'kernel'"
     error = {"status": "error", "failure": {"kind": "declaration", "message": reason}}
     cases = [as_read(sample(**error, reason=reason, checks={}, problem=str(n))) for n in range(2)]
-    checks = [behaviour(check, reason, **error) for check in ("calls_repeat", "invalid_arguments")]
+    checks = [behaviour(check, reason, **error) for check in ("results_are_plain", "invalid_arguments")]
     assert shown(group([*cases, *checks])) == [(f"conv_forward: {reason}", 4, 0)]
 
 
@@ -399,7 +399,7 @@ def test_a_result_that_is_no_array_is_one_kind_of_failure():
     records = [wrong(reason=reason, failure=failure, checks={}, problem=str(n)) for n in range(3)]
     checks = [
         behaviour(name, failure=failure | {"on_plain": True}, descriptor=HUGE)
-        for name in ("calls_repeat", "output_is_written")
+        for name in ("results_are_plain", "output_is_written")
     ]
     assert shown(group([*records, *checks])) == [(f"conv_forward: {reason}", 5, 2)]
 

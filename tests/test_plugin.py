@@ -373,7 +373,7 @@ def test_what_was_given_longer_is_given_as_long_again(project: Project, given: s
 BEHAVES = (
     SUITE
     + """
-@pytest.mark.behaves("calls_repeat")
+@pytest.mark.behaves("results_are_plain")
 def test_behaviour(check, name, case):
     check(name, case)
 """
@@ -431,12 +431,12 @@ def test_a_run_of_so_many_minutes_stops_and_is_a_sample(project: Project, words:
 
 
 def test_checks_follow_results_and_last_is_the_one_that_waits_a_second(project: Project):
-    marks = '@pytest.mark.behaves("calls_are_right_later", "calls_repeat")\ndef test_behaviour(check, name, case):'
+    marks = '@pytest.mark.behaves("calls_are_right_later", "results_are_plain")\ndef test_behaviour(check, name, case):'
     project.write("suite/test_a.py", f"import pytest\n\n{marks}\n    check(name, case)\n")
     project.kernel()
     asked = "--distribution=integer", "--distribution=behaviour", "--collect-only", "-q"
     listed = [line.split("::")[1] for line in project.pytest(*asked).text.splitlines() if "::" in line]
-    starts = "test_conv_forward[acme", "test_behaviour[calls_repeat", "test_behaviour[calls_are_right_later"
+    starts = "test_conv_forward[acme", "test_behaviour[results_are_plain", "test_behaviour[calls_are_right_later"
     assert [line.startswith(start) for line, start in zip(listed, starts, strict=True)] == [True] * 3
 
 

@@ -207,7 +207,7 @@ def geometries(one: Implementation, operator: str, level: str = "smoke") -> list
     return [(known[name], variant) for name, variant in run(one, operator, level)]
 
 
-BEHAVES = ("output_is_written", "calls_do_not_depend_on_the_one_before", "calls_repeat", "work_is_finished")
+BEHAVES = ("output_is_written", "calls_do_not_depend_on_the_one_before", "results_are_plain", "work_is_finished")
 
 
 def checked(one: Implementation, operator: str, level: str, *checks: str) -> list[Trial]:

@@ -132,7 +132,7 @@ def mixed(project: Project) -> Project:
     project.write("impls/broken.py", "1 / 0")
     marks = "@pytest.mark.{}\ndef test_{}({}):\n    {}\n"
     again = marks.format('verifies("conv_forward")', "again", "verify, case", "verify(case)")
-    behaves = marks.format('behaves("calls_repeat")', "behaves", "check, name, case", "check(name, case)")
+    behaves = marks.format('behaves("results_are_plain")', "behaves", "check, name, case", "check(name, case)")
     text = (project.folder / "suite" / "test_suite.py").read_text()
     project.write("suite/test_suite.py", f"{text}\n{again}\n{behaves}")
     return project

@@ -73,8 +73,8 @@ def every_kind() -> list[AnyRecord]:
     return [
         build.record(case(), verify(case())),
         build.record(case("special"), wrong),
-        build.behaviour_record(case(), Verdict("pass", facts=FACTS), "calls_repeat"),
-        build.absence_record(ABSENCE, "calls_repeat"),
+        build.behaviour_record(case(), Verdict("pass", facts=FACTS), "results_are_plain"),
+        build.absence_record(ABSENCE, "results_are_plain"),
         trained(),
         build.absence_record(ABSENCE),
         build.broken_record("impls/b.py", unusable("SyntaxError")),
@@ -97,10 +97,14 @@ def test_a_waiver_is_no_part_of_the_reason():
 def test_facts_of_checks_have_their_fields():
     found = every_kind()[2]
     assert isinstance(found, schema.CheckRecord)
-    assert (found.check, found.facts.repeatable, found.facts.accepted) == ("calls_repeat", True, ("integer tensors",))
+    assert (found.check, found.facts.repeatable, found.facts.accepted) == (
+        "results_are_plain",
+        True,
+        ("integer tensors",),
+    )
     assert found.facts.saved_for_backward[0].variant == "fused"
     assert found.facts.training_steps[0].peak_bytes == 9
-    assert found.command.endswith("--check calls_repeat")
+    assert found.command.endswith("--check results_are_plain")
 
 
 def test_the_file_has_a_line_for_each_as_it_comes(tmp_path: Path):

@@ -95,14 +95,6 @@ def _same_bits(first: Sequence[np.ndarray], second: Sequence[np.ndarray]) -> boo
     return all(a.tobytes() == b.tobytes() for a, b in zip(first, second, strict=True))
 
 
-def calls_repeat(subject: Subject) -> Facts:
-    """The same call over and over is right every time; whether to the bit is reported, and judged if declared."""
-    repeats = repeated([subject.sample(distribution="fixed")], CALLS, SECONDS, "one of {} calls on the same inputs")
-    if subject.trial.implementation.deterministic and not repeats:
-        raise BehaviourError("declared as deterministic, and calls on the same inputs differ in bits")
-    return Facts(repeatable=repeats)
-
-
 def repeated(samples: list[Sample], calls: int, seconds: float, what: str) -> bool:
     """Many calls of one function on each of several samples at once; whether all repeat to the bit. Raises
     BehaviourError."""
@@ -234,7 +226,6 @@ def worked_example_is_exact(subject: Subject) -> None:
 BEHAVIOUR_CHECKS: tuple[Check, ...] = (
     output_is_written,
     calls_do_not_depend_on_the_one_before,
-    calls_repeat,
     work_is_finished,
     results_are_plain,
     floating_point_mode_is_unchanged,

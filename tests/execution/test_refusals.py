@@ -201,7 +201,7 @@ def test_a_kernel_that_computes_something_is_asked_for_all_values_again(
 def test_a_refusal_in_the_middle_of_a_check_fails(workers: Workers, tmp_path: Path):
     """It counted as a check that the kernel does not support."""
     one = loaded(workers, tmp_path, BY_VALUE["refuses after twenty calls"])
-    verdict = check_behaviour(trial_of(one, PLAIN, distribution="behaviour"), CHECKS["calls_repeat"].check)
+    verdict = check_behaviour(trial_of(one, PLAIN, distribution="behaviour"), CHECKS["calls_in_a_row_are_right"].check)
     assert (verdict.status, "computes the same one another time" in verdict.reason) == ("fail", True)
 
 
