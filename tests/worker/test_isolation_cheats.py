@@ -116,6 +116,7 @@ OF_THE_REFERENCES = {
     "reads compiled ones unseen": "any(unseen(e.path) for e in os.scandir(PACKAGE + '/judge/__pycache__'))",
     "lists goldens": "os.listdir(ROOT + '/golden')",
     "unmounts what hides them": "libc.umount2(PACKAGE.encode(), 2) == 0 or unseen(SOURCE)",
+    "calls what kernels have no use for": "libc.syscall(428, -100, PACKAGE.encode(), 0) >= 0",
     "clones what it hides": "libc.syscall(428, -100, PACKAGE.encode(), 1) >= 0",
     "looks past it through its judge": 'unseen(f"{JUDGE}/root{SOURCE}")',
 }
