@@ -10,10 +10,10 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, redirect_stderr, redirect_stdout, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn, cast
 
 from conformance import __version__, import_path
 from conformance.exit_codes import ExitCode, meanings
@@ -107,7 +107,16 @@ def main(words: Sequence[str] | None = None) -> int:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115
         elif hasattr(stream := getattr(sys, name), "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # a name that the locale cannot show is no reason to fail
-    words = sys.argv[1:] if words is None else list(words)
+    with ExitStack() as stack:
+        if os.environ.get("GITHUB_ACTIONS") == "true":
+            from conformance.engine.streams import RunnerStream
+
+            stack.enter_context(redirect_stdout(cast("IO[str]", RunnerStream(sys.stdout))))
+            stack.enter_context(redirect_stderr(cast("IO[str]", RunnerStream(sys.stderr))))
+        return _run(sys.argv[1:] if words is None else list(words))
+
+
+def _run(words: list[str]) -> int:
     if words[:1] == ["help"]:
         words = [*words[1:], "--help"]
     if words and words[0] not in FAMILIES and not words[0].startswith("-"):

@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from conformance import __version__
+from conformance.__main__ import main
 from conformance.reporting.github import annotation
-from tests.conftest import ROOT, Project
+from tests.conftest import ROOT, TINY, Project
+from tests.kit import source
 
 pytest_plugins = ["pytester"]
 
@@ -142,3 +144,26 @@ def test_the_second_step_of_the_action_runs(repository: Path):
     assert (repository / "output").read_text() == "status=1\nreport=out\n"
     assert (repository / "out" / "conformance.svg").is_file()
     assert (repository / "job.md").read_text().count("# Conformance of acme") == 1
+
+
+COMMANDS = ("::error::forged", "  ::set-output name=a::b", "##[error]forged")
+
+
+@pytest.mark.parametrize("command", ["run", "check", "verify"])
+def test_nothing_that_a_kernel_says_is_a_command(
+    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
+):
+    """As part of what it raises, prints or calls itself; `verify` shows what a file of records says."""
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.chdir(project.folder)
+    said, file = "\\n".join(["", *COMMANDS, ""]), "impls/::error::it.py"
+    project.write(file, source("::error::it", f"print('{said}', flush=True); raise ValueError('{said}')"))
+    text = project.run(f"--impl={file}").text
+    words = {"check": [file, TINY, "--operator=conv_forward"], "verify": ["records.jsonl"]}
+    if command != "run":
+        main([command, *words[command]])
+        text = "\n".join(capsys.readouterr())
+    begun = [line for line in text.splitlines() if line.lstrip().startswith(("::", "##["))]
+    assert [line for line in begun if not line.startswith("::error file=impls/%3A%3A")] == []
+    assert len(begun) == (command == "run")
+    assert "forged" in text or command == "verify"

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import secrets
+import sys
 from typing import Any, TextIO
+
+from conformance.reporting.terminal import uncommanded
 
 
 class TolerantStream:
@@ -43,3 +47,31 @@ class TolerantStream:
         os.dup2(nowhere, self._stream.fileno())
         os.close(nowhere)
         self._stream.flush()
+
+
+class RunnerStream:
+    """A stream that one of GitHub's runners reads, which obeys a line that begins with `::` or `##[`: such a line of a
+    kernel, whatever it comes through, is no command. What is `own` is one."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._is_at_start = True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        for line in text.splitlines(keepends=True):
+            is_theirs = self._is_at_start and not line.startswith(OWN)
+            self._stream.write(uncommanded(line) if is_theirs else line.removeprefix(OWN))
+            self._is_at_start = line.endswith(("\n", "\r"))
+        return len(text)
+
+
+OWN = f"\0{secrets.token_hex(16)}"
+"""Stands before a command of the suite's own; no kernel can know it."""
+
+
+def own(command: str) -> str:
+    """Return a command of a runner as it must be written."""
+    return f"{OWN}{command}" if isinstance(sys.stdout, RunnerStream) else command

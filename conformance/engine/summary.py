@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from conformance.engine.run import MAX_WHOLE, Run
+from conformance.engine.streams import own
 from conformance.implementations.devices import missing
 from conformance.reporting import github, modules, report_command, terminal, training
 from conformance.reporting.failures import has_no_kernel
@@ -210,7 +211,7 @@ class Summary:
         for group in unusable:
             self._annotate(group, "", group.implementation)
         for text, said in run.idle(is_part=self._is_part).items() if github.reads() else ():
-            screen.line(github.annotation(text, said, [(Path(text.partition("::")[0]), 0)]))
+            screen.line(own(github.annotation(text, said, [(Path(text.partition("::")[0]), 0)])))
         failed = [group for group in run.groups if group not in unusable]
         if not failed:
             return
@@ -252,7 +253,7 @@ class Summary:
         """Show a group beside the change, where a runner can."""
         if github.reads():
             implementation = self._run.plan.registry.implementations.get(group.implementation)
-            self._screen.line(github.of_group(group, condition, path, implementation))
+            self._screen.line(own(github.of_group(group, condition, path, implementation)))
 
     def _listed_cases(self) -> None:
         """Cases of a status by implementation, operator and reason; operators that are not implemented are in the

@@ -157,5 +157,10 @@ def _wrapped(text: str, width: int, indent: int = 4, color: str = "") -> Iterato
 
 def harmless(text: str) -> str:
     """A line that a kernel may have written, without what a terminal obeys and what begins a command of a runner."""
-    plain = printable(text)
-    return plain.replace("##[", "# #[").replace("::", ": :", 1) if plain.lstrip().startswith(("::", "##[")) else plain
+    return uncommanded(printable(text))
+
+
+def uncommanded(line: str) -> str:
+    """A line that is no command of one of GitHub's runners."""
+    begins = line.lstrip().startswith(("::", "##["))
+    return line.replace("##[", "# #[").replace("::", ": :", 1) if begins else line
