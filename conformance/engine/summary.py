@@ -246,8 +246,8 @@ class Summary:
                 raised = self._raised(smallest) if smallest.status == "error" else []
                 for line in raised or _whole(smallest, details=terminal.DETAILS in run.options.shown):
                     screen.line(line)
-        if smallest.command:
-            screen.line(f"reproduce: {smallest.command}")
+        if group.command:
+            screen.line(f"reproduce: {group.command}")
 
     def _annotate(self, group: Group, condition: str, path: str) -> None:
         """Show a group beside the change, where a runner can."""

@@ -24,6 +24,11 @@ ALIKE = 5
 DIFFERS = "results differ from call to call"
 """How the reason of such a failure begins."""
 
+ALIKE_IN_MEMORY = "alike in all calls on the same memory: is something kept by the address of an input?"
+OFTEN = 3
+"""Wrong calls among these, from which on one asks whether they are so by where inputs lie: of what is that often wrong
+by chance, not all calls are alike."""
+
 
 class NondeterminismError(KernelFailure):
     """A wrong result that other calls on the same inputs do not give; the message begins with DIFFERS."""
@@ -44,15 +49,18 @@ class DifferingCalls:
     """Calls on the same inputs that gave different results, at least one of them wrong.
 
     `farthest` is the largest difference of an element from the first call's; infinite where one alone is a number.
+    `by_memory` says that it is where inputs lie that makes the difference.
     """
 
     made: int = 1
     wrong: int = 1
     farthest: float = 0.0
+    by_memory: bool = False
 
     def __str__(self) -> str:
         by = f", by up to {self.farthest:.3g}" if math.isfinite(self.farthest) else ""
-        return f"{DIFFERS}: wrong in {self.wrong} of {self.made} calls on the same inputs{by}"
+        why = f"; {ALIKE_IN_MEMORY}" if self.by_memory else ""
+        return f"{DIFFERS}: wrong in {self.wrong} of {self.made} calls on the same inputs{by}{why}"
 
 
 def wrong_calls(invocation: Invocation, inputs: Arrays, passes: Callable[[Arrays], bool]) -> DifferingCalls | None:
@@ -92,7 +100,18 @@ def differing_calls(
             return None
         seen.made, seen.wrong = seen.made + 1, seen.wrong + (not passed)
         seen.farthest = max(seen.farthest, *(_farthest(again[name], outputs[name]) for name in outputs))
+    seen.by_memory = OFTEN <= seen.wrong < seen.made and _alike_in_memory(invocation, inputs)
     return seen
+
+
+def _alike_in_memory(invocation: Invocation, inputs: Arrays) -> bool:
+    """Whether calls on the same inputs in the same memory all give the same bits."""
+    try:
+        native, _ = invocation.laid_out(inputs)
+        every = [invocation.outputs(invocation.call(native)) for _ in range(CALLS)]
+    except (Crash, Exception):
+        return False
+    return all(_farthest(again[name], array) == 0 for again in every[1:] for name, array in every[0].items())
 
 
 def _called_again(invocation: Invocation, inputs: Arrays) -> Arrays | None:

@@ -133,8 +133,9 @@ class Residuals:
         weights = members * sizes
         if (total := weights @ weights) > 0:
             count = min(count, NORMAL * weights.sum() ** 2 / total)
-        squares = float(sums @ sums), float(products @ products)
-        return Groups(max(1.0, float(count)), float(sums.sum()), float(products.sum()), *squares)
+        with np.errstate(invalid="ignore"):  # where sums are infinite
+            squares = float(sums @ sums), float(products @ products)
+            return Groups(max(1.0, float(count)), float(sums.sum()), float(products.sum()), *squares)
 
     def statistics(self, limits: OutputLimits, channels: np.ndarray | None = None, taps: int = 1) -> Statistics:
         """The statistics of these errors under a contract; `channels`: see `by_channel`; `taps`: of a window."""

@@ -44,7 +44,7 @@ def annotation(title: str, message: str, places: Iterable[Place]) -> str:
 
 def of_group(one: Group, condition: str, path: str, implementation: Implementation | None) -> str:
     """The annotation of a group of failures; `path` is the file that was given."""
-    again = f"reproduce: {one.smallest.command}" if one.smallest.command else ""
+    again = f"reproduce: {one.command}" if one.command else ""
     message = "\n".join(filter(None, (f"{harmless(one.title)}: {one.counted}", condition, again)))
     return annotation(Path(one.implementation).name, message, _places(one, path, implementation))
 

@@ -110,6 +110,13 @@ class Group:
     def smallest(self) -> Record:
         return self.records[0]
 
+    @property
+    def command(self) -> str:
+        """What reproduces it: where results differ from call to call a check that makes the calls before, if one has
+        failed, as the smallest case may pass in a new process."""
+        checks = [record for record in self.records if record.check == "calls_in_a_row_are_right"]
+        return (checks[0] if checks and differs(self.smallest) else self.smallest).command
+
 
 def group(records: Iterable[Record], evidence: RunEvidence | None = None) -> list[Group]:
     """Groups of the records that fail or are errors, by implementation: what differs from call to call, then those of

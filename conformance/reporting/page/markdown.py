@@ -116,7 +116,7 @@ def _failures(digest: Digest) -> Iterator[tuple[str, str]]:
         title += f"; {escaped(seen)}" if seen else ""
         title += f"; smallest case: {escaped(described(record))}" if described(record) else ""
         explanation = relative(record.explanation)[:4000]
-        again = record.command and f"reproduce: {relative(record.command)}"
+        again = one.command and f"reproduce: {relative(one.command)}"
         text = printable("\n".join(filter(None, (explanation, again))))
         # indented: nothing in it is markup, and no fence can be ended
         code = "\n".join(f"    {line}" for line in text.splitlines())
