@@ -232,10 +232,15 @@ def test_another_schema_is_refused_with_the_file_and_what_to_do(tmp_path: Path):
         only(path)
 
 
-def test_a_file_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch):
+def test_a_file_without_an_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("conformance.reporting.page.merge.MAX_BYTES", 1 << 20)
-    with pytest.raises(ReportError, match=r"/dev/zero: is larger than 1 MiB; give the records in several files"):
+    with pytest.raises(ReportError, match=r"/dev/zero: cannot be read \(Not a regular file\); give files of records"):
         only(Path("/dev/zero"))
+    hole = tmp_path / "hole.jsonl"
+    with hole.open("wb") as file:
+        file.truncate((1 << 20) + 1)
+    with pytest.raises(ReportError, match=r"hole\.jsonl: cannot be read \(Larger than 1 MiB\)"):
+        only(hole)
 
 
 @pytest.mark.parametrize(("digits", "field"), [(5000, "terms[...]"), (5000, "contract[...]"), (19, "contract[...]")])

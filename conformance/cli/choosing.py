@@ -12,6 +12,7 @@ from zlib import crc32
 import platformdirs
 
 from conformance.execution.selection import SelectionError
+from conformance.files import content_of
 
 WORD = re.compile(r"\s*(\(|\)|[^\s()]+)")
 
@@ -78,7 +79,7 @@ class LastRun:
         self._file = cache / "runs" / f"{crc32(here):08x}" / "failed.json"
         self.failed: frozenset[str] = frozenset()
         with suppress(OSError, ValueError, TypeError):
-            self.failed = frozenset(json.loads(self._file.read_text()))
+            self.failed = frozenset(json.loads(content_of(self._file)))
 
     def end(self, failed: Iterable[str], ran: Collection[str]) -> None:
         """Remember what failed, and of what was not run what had failed before."""

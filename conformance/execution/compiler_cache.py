@@ -18,6 +18,7 @@ import os
 import platform
 import re
 import shutil
+import stat
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -138,6 +139,8 @@ def _locked(folder: Path) -> FileIO | None:
     import fcntl  # not on Windows, where kernels run in the judge's process and nothing is kept
 
     seal = folder.with_suffix(".seal").open("a+b", buffering=0)  # else closing it may raise
+    if not stat.S_ISREG(os.fstat(seal.fileno()).st_mode):
+        raise OSError(errno.EINVAL, "Not a regular file", seal.name)
     try:
         fcntl.flock(seal, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

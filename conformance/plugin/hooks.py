@@ -442,7 +442,10 @@ def _options(config: pytest.Config, processes: int) -> options.RunOptions:
     """What was given. Raises SelectionError."""
     expression = config.getoption("markexpr", "") or ""
     options.require_markers(expression, [line.split(":")[0].split("(")[0].strip() for line in config.getini("markers")])
-    impls = config.rootpath / (config.getini("impls") or IMPLS)
+    given = config.getini("impls")
+    if isinstance(given, list):
+        raise SelectionError("impls: is one file or folder, not a list; give --impl=FILE for each of several")
+    impls = config.rootpath / (given or IMPLS)
     words = tuple(map(str, config.invocation_params.args))
     chosen = options.read(config.option, words, impls=impls, folder=config.invocation_params.dir, processes=processes)
     shown = {"unsupported"} if "u" in (config.getoption("reportchars") or "") else set[str]()

@@ -22,6 +22,7 @@ from msgspec import Meta, Struct
 from conformance import __version__
 from conformance.execution.trial import Claim
 from conformance.failure import Failure
+from conformance.files import content_of
 from conformance.implementations.devices import DEVICES
 from conformance.operators import OPERATORS
 from conformance.problems.case import Case
@@ -106,7 +107,7 @@ def read(source: Path) -> dict[str, ImplementationClaims]:
     """The claims beside a file or folder, by implementation; none where there is no file. Raises ClaimsError."""
     file = beside(source)
     try:
-        return strict_json(file.read_bytes(), _DECODER).implementations if file.exists() else {}
+        return strict_json(content_of(file), _DECODER).implementations if file.exists() else {}
     except OSError as problem:
         raise ClaimsError(f"{file}: cannot be read ({problem.strerror})") from None
     except RecordError as problem:
@@ -179,7 +180,7 @@ def imported(source: Path) -> dict[str, str]:
     modules = set[str]()
     for file in [source] if source.is_file() else source.rglob("*.py"):
         try:
-            nodes = list(ast.walk(ast.parse(file.read_bytes())))
+            nodes = list(ast.walk(ast.parse(content_of(file))))
         except (SyntaxError, ValueError) as problem:
             raise ClaimsError(f"{file}: is not Python ({problem})") from None
         modules.update(name.name for node in nodes if isinstance(node, ast.Import) for name in node.names)

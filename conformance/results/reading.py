@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from conformance.files import content_of
 from conformance.results.schema import SCHEMA, AnyRecord, Count, Footer, Header, Record
 
 T = TypeVar("T")
@@ -150,7 +151,7 @@ def verdicts(path: Path) -> Iterator[tuple[str, Record]]:
 def read(path: Path) -> list[Run]:
     """The runs of a file. Raises RecordError."""
     try:
-        return runs(path.read_bytes(), shown(path))
+        return runs(content_of(path), shown(path))
     except OSError as problem:
         why = f"{path}: cannot be read ({problem.strerror}); give what --records=FILE wrote"
         raise RecordError(why) from None

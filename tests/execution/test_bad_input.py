@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import platformdirs
 import pytest
 
+from conformance.cli.choosing import LastRun
 from tests.conftest import Project, no_traceback_of_ours
 
 pytest_plugins = ["pytester"]
@@ -373,3 +376,47 @@ def test_tests_of_one_s_own_can_be_selected(project: Project):
     project.write("suite/test_own.py", "def test_of_my_own(): pass")
     outcome = project.pytest("-k", "of_my_own")
     assert (outcome.exit, "NOTHING WAS VERIFIED" in outcome.text) == (0, False)
+
+
+PIPES = {
+    "report": ("report", "{pipe}", "-o", "page"),
+    "verify": ("verify", "{pipe}"),
+    "compare": ("compare", "{pipe}", "{pipe}"),
+}
+
+
+@pytest.mark.parametrize("command", PIPES)
+def test_a_pipe_where_a_file_should_be_is_refused_and_nobody_waits(project: Project, command: str):
+    pipe = project.folder / "records.jsonl"
+    os.mkfifo(pipe)
+    words = [sys.executable, "-m", "conformance", *(word.format(pipe=pipe) for word in PIPES[command])]
+    ended = subprocess.run(words, cwd=project.folder, capture_output=True, text=True, timeout=30, check=False)
+    assert ended.returncode == 4
+    assert f"{pipe}: cannot be read (Not a regular file)" in ended.stderr
+
+
+def test_what_the_shell_has_opened_is_read(project: Project):
+    project.kernel()
+    project.run("--records=records.jsonl")
+    words = f"{sys.executable} -m conformance verify <(cat records.jsonl)"
+    ended = subprocess.run(["bash", "-c", words], cwd=project.folder, capture_output=True, text=True, check=False)
+    assert "cannot be read" not in ended.stderr, ended.stderr
+
+
+def test_a_last_run_that_became_a_pipe_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(platformdirs, "user_cache_path", lambda *_, **__: tmp_path)
+    LastRun().end(["a"], ["a"])
+    (file,) = tmp_path.rglob("failed.json")
+    assert LastRun().failed == {"a"}
+    file.unlink()
+    os.mkfifo(file)
+    assert LastRun().failed == frozenset()
+
+
+def test_a_list_of_implementations_in_the_settings_is_refused(project: Project):
+    (project.folder / "tox.ini").unlink()
+    project.write("pyproject.toml", '[tool.pytest.ini_options]\nimpls = ["impls", "impls"]\ntestpaths = ["suite"]\n')
+    outcome = project.pytest(subprocess=True)
+    assert outcome.exit == 4
+    assert "impls: is one file or folder, not a list; give --impl=FILE for each of several" in outcome.text
+    assert no_traceback_of_ours(outcome.text)

@@ -10,6 +10,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
+from conformance.files import content_of
 from conformance.results.benchmarks import document
 from conformance.results.reading import RecordError, shown
 from conformance.results.schema import MachineState, Record, Timing
@@ -78,9 +79,7 @@ class BenchmarkRun:
 def read(path: Path) -> BenchmarkRun:
     """The run in a file. Raises RunError."""
     try:
-        if path.stat().st_size > LARGEST:
-            raise RunError(f"{path}: is larger than {LARGEST >> 20} MiB")
-        return understood(path.read_bytes(), str(path))
+        return understood(content_of(path, LARGEST), str(path))
     except OSError as problem:
         raise RunError(f"{path}: cannot be read ({problem.strerror})") from None
 

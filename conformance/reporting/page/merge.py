@@ -18,6 +18,7 @@ import msgspec
 
 from conformance.dtypes import dtype_place
 from conformance.exit_codes import ExitCode
+from conformance.files import content_of
 from conformance.reporting.page.model import (
     Clocked,
     Machine,
@@ -113,18 +114,15 @@ def read(paths: Iterable[Path]) -> Iterator[ResultsFile]:
     shared: dict[Any, Any] = {}
     for path in paths:
         try:
-            with path.open("rb") as file:
-                content = file.read(MAX_BYTES + 1)
+            found = content_of(path, MAX_BYTES)
         except OSError as problem:
             raise ReportError(f"{path}: cannot be read ({problem.strerror}); give files of records") from None
-        if len(content) > MAX_BYTES:
-            raise ReportError(f"{path}: is larger than {MAX_BYTES >> 20} MiB; give the records in several files")
-        digest = hashlib.sha256(content).digest()
+        digest = hashlib.sha256(found).digest()
         if digest not in seen:
             seen.add(digest)
             source = ResultsFile(_clean(path.name))
             try:
-                _fill(source, content, shared)
+                _fill(source, found, shared)
             except SchemaError as problem:
                 raise ReportError(str(problem)) from None
             yield source
