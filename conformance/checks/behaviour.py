@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any
@@ -95,8 +95,10 @@ def _same_bits(first: Sequence[np.ndarray], second: Sequence[np.ndarray]) -> boo
     return all(a.tobytes() == b.tobytes() for a, b in zip(first, second, strict=True))
 
 
-def repeated(samples: list[Sample], calls: int, seconds: float, what: str) -> bool:
-    """Many calls of one function on each of several samples at once; whether all repeat to the bit. Raises
+def repeated(
+    samples: list[Sample], calls: int, seconds: float, what: str, how: Callable[..., Any] = repeating.repeated
+) -> bool:
+    """Many calls of one function on each of several samples, at once or by turns; whether all repeat to the bit. Raises
     BehaviourError."""
     invocation = samples[0].invocation
     turns = [(sample.inputs(), sample.invocation.parameters()) for sample in samples]
@@ -104,7 +106,7 @@ def repeated(samples: list[Sample], calls: int, seconds: float, what: str) -> bo
     with ExitStack() as refusing:
         for sample in samples:
             refusing.enter_context(sample.refusing_all())
-        found = perform(bridge, repeating.repeated, bridge, invocation.kernel.function, turns, calls, seconds)
+        found = perform(bridge, how, bridge, invocation.kernel.function, turns, calls, seconds)
     for sample, one in zip(samples, found, strict=True):
         sample.require_right(sample.invocation.split(one.first.value), f"first call, {what.format(one.calls)}")
         if one.other is not None:

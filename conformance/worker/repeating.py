@@ -55,6 +55,43 @@ class Repeated(Struct, frozen=True):
     calls: int
 
 
+class _Calls:
+    """Calls on the same inputs, of whose results the first is kept and the farthest from it."""
+
+    def __init__(self) -> None:
+        self._first: Any = None
+        self._before: list[np.ndarray] = []
+        self._farthest: Any = None
+        self._most, self._number = 0.0, 0
+
+    def add(self, result: Any, hosts: list[np.ndarray]) -> None:
+        """What a call has returned, and copies of it."""
+        self._number += 1
+        if self._number == 1:
+            self._first, self._before = result, hosts
+        elif (distance := max(map(_distance, self._before, hosts))) > self._most:
+            self._farthest, self._most = result, distance
+
+    @property
+    def seen(self) -> Repeated:
+        return Repeated(Result(self._first), None if self._farthest is None else Result(self._farthest), self._number)
+
+
+def alternated(
+    bridge: ArrayBridge, function: Callable[..., Any], turns: Sequence[Turn], calls: int, seconds: float
+) -> list[Repeated]:
+    """At most so many calls of a function in each of several turns, which take each other's place after every call."""
+    found, end = [_Calls() for _ in turns], perf_counter() + seconds
+    for number in range(calls):
+        for turn, (inputs, parameters) in zip(found, turns, strict=True):
+            result = function(*inputs, **parameters)
+            bridge.synchronize(result)
+            turn.add(result, _hosts(bridge, result))
+        if number and perf_counter() > end:
+            break
+    return [turn.seen for turn in found]
+
+
 def repeated(
     bridge: ArrayBridge, function: Callable[..., Any], turns: Sequence[Turn], calls: int, seconds: float
 ) -> list[Repeated]:
@@ -68,7 +105,7 @@ def repeated(
         try:
             start.wait()
             inputs, parameters = turns[place]
-            first, before, farthest, most = None, [], None, 0.0
+            calls_of_one = _Calls()
             for number in range(1, calls + 1):
                 interrupted = len(turns) > 1 and number <= INTERRUPTED
                 trace = _interruption(tracing) if interrupted else None
@@ -76,14 +113,12 @@ def repeated(
                     sys.settrace(trace)
                 result = function(*inputs, **parameters)
                 bridge.synchronize(result)
-                hosts = _hosts(bridge, result)
+                calls_of_one.add(result, _hosts(bridge, result))
                 if number == 1:
-                    first, before, end = result, hosts, perf_counter() + seconds
-                elif (distance := max(map(_distance, before, hosts))) > most:
-                    farthest, most = result, distance
-                if number > 1 and perf_counter() > end:
+                    end = perf_counter() + seconds
+                elif perf_counter() > end:
                     break
-            found[place] = Repeated(Result(first), None if farthest is None else Result(farthest), number)
+            found[place] = calls_of_one.seen
         except BaseException as error:
             errors.append(error)
 

@@ -159,8 +159,22 @@ def test_a_kernel_is_called_ten_thousand_times(monkeypatch: pytest.MonkeyPatch):
             known[key] = kernels.conv_forward(x, w, bias, **parameters)
         return known[key] + (calls > 1 << 13)
 
-    with pytest.raises(BehaviourError, match="one of 10000 calls on the same inputs"):
+    with pytest.raises(BehaviourError, match="one of 10000 calls by turns on two contents"):
         state.calls_are_right_later(subject(counts, "n2 c3 h5 w5 k4 r1 s1"))
+
+
+def test_calls_by_turns_meet_what_one_in_256_keeps_of_the_one_before(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(state, "SECONDS_OF_MANY", 60.0)
+    monkeypatch.setattr(state, "MANY", 300)
+    seen: list[np.ndarray] = []
+
+    def mixes_up(x, w, bias, **parameters):
+        seen.append(w.copy())
+        stale = len(seen) % 256 == 0 and seen[-2].shape == w.shape
+        return kernels.conv_forward(x, seen[-2] if stale else w, bias, **parameters)
+
+    with pytest.raises(BehaviourError, match="one of 300 calls by turns on two contents"):
+        state.calls_are_right_later(subject(mixes_up, "n2 c3 h5 w5 k4 r1 s1"))
 
 
 def test_a_result_in_the_memory_of_an_input_is_said():
