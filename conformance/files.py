@@ -28,3 +28,12 @@ def content_of(path: Path, most: int = LARGEST) -> bytes:
         if found.st_size > most:
             raise OSError(errno.EFBIG, f"Larger than {most >> 20:,} MiB", str(path))
         return file.read()
+
+
+def append(path: Path, text: str) -> None:
+    """Write at the end of a file, which is made if there is none. Raises OSError, also for what is no file."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NONBLOCK", 0)  # else it waits for a pipe's reader
+    with os.fdopen(os.open(path, flags, 0o666), "a", encoding="utf-8") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "Not a regular file", str(path))
+        file.write(text)

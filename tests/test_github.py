@@ -14,6 +14,7 @@ import pytest
 
 from conformance import __version__
 from conformance.__main__ import main
+from conformance.execution import process
 from conformance.reporting.github import annotation
 from tests.conftest import ROOT, TINY, Project
 from tests.kit import source
@@ -167,3 +168,22 @@ def test_nothing_that_a_kernel_says_is_a_command(
     assert [line for line in begun if not line.startswith("::error file=impls/%3A%3A")] == []
     assert len(begun) == (command == "run")
     assert "forged" in text or command == "verify"
+
+
+def test_no_kernel_is_given_what_a_runner_obeys_or_a_secret(monkeypatch: pytest.MonkeyPatch):
+    names = ("GITHUB_ENV", "ACTIONS_RUNTIME_URL", "HF_TOKEN", "aws_secret_access_key", "DB_PASSWORD")
+    for name in (*names, "ACME_HOME"):
+        monkeypatch.setenv(name, "1")
+    given = process._environment()
+    assert {*names} & given.keys() == set()
+    assert given["ACME_HOME"] == "1"
+
+
+def test_a_summary_that_became_a_pipe_is_a_note(project: Project, monkeypatch: pytest.MonkeyPatch):
+    """Nobody waits for who would read it."""
+    os.mkfifo(project.folder / "job.md")
+    project.kernel()
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(project.folder / "job.md"))
+    outcome = project.run()
+    assert outcome.exit == 0
+    assert "GITHUB_STEP_SUMMARY: cannot be written (" in outcome.text

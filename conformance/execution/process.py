@@ -52,6 +52,10 @@ OUTPUT = 1 << 14
 """Bytes that are kept of the end of what it prints."""
 LINES, LINE = 5, 300
 """Lines of what a kernel has printed that are shown beside its failure, and characters of each."""
+WITHHELD = re.compile(
+    r"PYTEST_|GITHUB_|ACTIONS_|RUNNER_|CI_JOB|.*(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|ACCESS_?KEY)", re.I
+)
+"""Variables that a kernel's process is not given: GITHUB_ENV names a file of which a runner obeys each line."""
 _FRAME = re.compile(r'^  File "(.+)", line (\d+) in ', re.MULTILINE)
 _REPLIES = msgspec.msgpack.Decoder(wire.Reply)
 
@@ -419,12 +423,12 @@ class Process:
 
 
 def _environment() -> dict[str, str]:
-    """The judge's own, without what tells of pytest.
+    """The judge's own, without what tells of pytest, a runner's files of commands, and names that secrets have.
 
     Neuron's runtime gives a process all NeuronCores until it ends, unless it is told how many are wanted: kernels here
     use one, and a second process (of another worker, or of another file) needs its own.
     """
-    own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    own = {name: value for name, value in os.environ.items() if not WITHHELD.match(name)}
     return {"NEURON_RT_NUM_CORES": "1"} | own
 
 

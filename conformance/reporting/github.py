@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from conformance.execution.remote import declared_at
+from conformance.files import append
 from conformance.implementations.implementation import Implementation
 from conformance.reporting.groups import Group
 from conformance.reporting.terminal import harmless
@@ -90,8 +91,7 @@ class JobSummary:
         source = ResultsFile("this run", self._records)
         source.ran(self._began, now())
         digest = Digest(merged([source]))
-        with Path(self._file).open("a", encoding="utf-8") as file:  # each step of the job has one
-            file.write(summary(digest, digest.title, notes))
+        append(Path(self._file), summary(digest, digest.title, notes))  # each step of the job has one
 
 
 def _below_decorators(file: Path, line: int) -> int:
