@@ -47,7 +47,7 @@ PARALLEL = pytest.mark.parametrize("words", [(), ("-p", "xdist", "-n", "2")], id
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where folders are kept; without what a user may have set."""
-    for name in (*compiler_cache.OF_JAX, NUMBA):
+    for name in (*compiler_cache.OF_JAX, NUMBA, *compiler_cache.OTHERS):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(platformdirs, "user_cache_dir", lambda *_, **__: str(tmp_path / "cache"))
     return tmp_path / "cache/compiled"
