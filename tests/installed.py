@@ -16,6 +16,12 @@ from pathlib import Path
 README = (Path(__file__).parents[1] / "README.md").read_text()
 ACME = README.partition("```python\n")[2].partition("```")[0]
 ONE = "--problem 'n2 c8 h9 w9 k16 r1 s1' --operator conv_forward --dtype fp32 --layout nchw --distribution fixed"
+ISOLATED = (
+    "import subprocess; from conformance.worker.isolation import isolate, isolated; "
+    "can = subprocess.run(['unshare', '-m', 'true']).returncode == 0; isolate(); "
+    "print('isolated' if isolated() or not can else 'open')"
+)
+"""Of a wheel the goldens lie in the folder that is hidden first: no process was isolated."""
 UNUSABLE = "acme.py --level smoke --level full"
 RUNS = {
     f"conformance run acme.py {ONE}": (0, "1 pass"),
@@ -25,6 +31,7 @@ RUNS = {
     f"conformance run 'wröng kernel.py' {ONE}": (1, "1 fail"),
     "conformance run numpy-direct --level smoke --operator max_pool_forward": (0, "pass"),
     f"conformance run {UNUSABLE}": (4, "--level is given twice"),
+    f'python -c "{ISOLATED}"': (0, "isolated"),
     "conformance run nowhere.py": (4, "nowhere.py: no such file"),
     "conformance list implementations": (0, "numpy-direct"),
     "conformance golden export golden --operator nothing": (4, "invalid choice"),

@@ -161,6 +161,6 @@ def harmless(text: str) -> str:
 
 
 def uncommanded(line: str) -> str:
-    """A line that is no command of one of GitHub's runners."""
-    begins = line.lstrip().startswith(("::", "##["))
-    return line.replace("##[", "# #[").replace("::", ": :", 1) if begins else line
+    """A line that is no command of one of GitHub's runners: of one form they look for the sign anywhere in it."""
+    begins = line.lstrip().startswith("::")
+    return (line.replace("::", ": :", 1) if begins else line).replace("##[", "# #[")

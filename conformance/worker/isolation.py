@@ -138,14 +138,13 @@ def _hide(hidden: Sequence[str], own: Sequence[str]) -> None:
         Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
         Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
     _call("mount", None, b"/", None, MS_REC | MS_SLAVE, None)
-    PACKAGE.mkdir(parents=True, exist_ok=True)
-    GOLDEN.mkdir(parents=True, exist_ok=True)  # which may lie in the first
     for folder in _imported() | ({"/sys", "/proc/sys"} if not user else set()):
         _bind(folder, folder)
         attributes = struct.pack("QQQQ", MOUNT_ATTR_RDONLY, 0, 0, 0)
         _call("syscall", MOUNT_SETATTR, AT_FDCWD, os.fsencode(folder), AT_RECURSIVE, attributes, len(attributes))
     kept = [(folder, os.open(folder, os.O_PATH)) for folder in own]
     for folder in (str(PACKAGE), str(GOLDEN), *hidden):
+        os.makedirs(folder, exist_ok=True)  # noqa: PTH103 - of a wheel the goldens lie in the package, which is hidden
         _call("mount", b"none", os.fsencode(folder), b"tmpfs", 0, b"mode=755")
     for folder, opened in kept:
         os.makedirs(folder)  # noqa: PTH103
