@@ -26,6 +26,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from conformance import import_path
 from conformance.execution.reaper import Reaper, kill
 from conformance.failure import Failure
 from conformance.implementations.errors import of_the_suite, printable
@@ -161,7 +162,7 @@ class Process:
         passed = (other.fileno(), self._in, self._out, found)
         names = dict(zip(("channel", "to_kernels", "from_kernels", "findings"), passed, strict=True))
         program = START.format(
-            path=sys.path, parent=os.getpid(), hidden=limits.hidden, own=limits.own, **names
+            path=import_path.for_kernels(), parent=os.getpid(), hidden=limits.hidden, own=limits.own, **names
         ).encode()
         self._filled = os.pwrite(self._in, program, 0)
         self._popen = subprocess.Popen(

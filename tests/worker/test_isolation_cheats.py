@@ -203,6 +203,19 @@ def test_the_judge_imports_nothing_that_a_kernel_has_left(project: Project):
     assert not trace.exists(), trace.read_text()
 
 
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_kernel_imports_from_what_pythonpath_says(project: Project, workers: str):
+    project.write("elsewhere/acme_helpers.py", "")
+    project.kernel("right", head="import acme_helpers")
+    words = [sys.executable, "-m", "conformance", "run", "impls/right.py", "--level=smoke", "-n", workers]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(project.folder / "elsewhere"), str(PACKAGE.parent)]),
+    }
+    outcome = subprocess.run(words, cwd=project.folder, env=environment, capture_output=True, text=True, check=False)
+    assert outcome.returncode == 0, outcome.stdout
+
+
 @needs_isolation
 def test_the_folder_that_a_run_is_started_in_is_hidden_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(PACKAGE)
