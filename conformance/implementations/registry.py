@@ -20,6 +20,7 @@ from conformance.implementations import modules
 from conformance.implementations.errors import described, printable
 from conformance.implementations.implementation import Implementation
 from conformance.implementations.source_files import SourceFiles
+from conformance.import_path import SourceLoader
 
 GROUP = "conformance.implementations"
 """Entry points of other packages."""
@@ -149,10 +150,13 @@ def _import(path: Path, tree: ast.Module | None) -> ModuleType:
     for loaded in [known for known in sys.modules if known.startswith(f"{name}.")]:
         del sys.modules[loaded]  # a package that is loaded once more is read anew, its modules too
     spec = importlib.util.spec_from_file_location(
-        name, entry, submodule_search_locations=[str(path)] if path.is_dir() else None
+        name,
+        entry,
+        loader=SourceLoader(name, str(entry)),
+        submodule_search_locations=[str(path)] if path.is_dir() else None,
     )
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{entry} is not a Python file")
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     # compiled files are told apart by size and second: a kernel that is mended and loaded again in the same second

@@ -18,8 +18,8 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from conformance.import_path import holds_packages
-from conformance.resources import GOLDEN, IMPLS, PACKAGE
+from conformance.import_path import installed_folders
+from conformance.resources import GOLDEN, PACKAGE
 from conformance.worker.guard import readable
 
 CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000
@@ -138,7 +138,7 @@ def _hide(hidden: Sequence[str], own: Sequence[str]) -> None:
         Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
         Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
     _call("mount", None, b"/", None, MS_REC | MS_SLAVE, None)
-    for folder in _imported() | ({"/sys", "/proc/sys"} if not user else set()):
+    for folder in installed_folders() | ({"/sys", "/proc/sys"} if not user else set()):
         _bind(folder, folder)
         attributes = struct.pack("QQQQ", MOUNT_ATTR_RDONLY, 0, 0, 0)
         _call("syscall", MOUNT_SETATTR, AT_FDCWD, os.fsencode(folder), AT_RECURSIVE, attributes, len(attributes))
@@ -154,16 +154,6 @@ def _hide(hidden: Sequence[str], own: Sequence[str]) -> None:
         _call("mount", b"devpts", b"/dev/pts", b"devpts", 0, b"newinstance,ptmxmode=0666,mode=620")
     for terminal in terminals:
         _bind(os.devnull, terminal)
-
-
-def _imported() -> set[str]:
-    """Folders that this interpreter imports from, beside those of users: what a kernel wrote there, the judge and other
-    kernels would run."""
-    libraries = [path for path in sys.path if holds_packages(path)]
-    programs = [os.path.dirname(sys.executable), os.path.dirname(os.path.realpath(sys.executable))]  # noqa: PTH120
-    environment = [sys.prefix] if sys.prefix != sys.base_prefix else []
-    found = [*libraries, *programs, *environment, str(IMPLS)]
-    return {path for path in map(os.path.realpath, found) if os.path.isdir(path)}  # noqa: PTH112
 
 
 def _terminals() -> Iterator[str]:

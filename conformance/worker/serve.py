@@ -27,6 +27,7 @@ from conformance.implementations import registry, vocabulary
 from conformance.implementations.bridges.base import ArrayBridge
 from conformance.implementations.devices import Unavailable
 from conformance.implementations.errors import KernelFailure, blame, failure_of, kernel_frames
+from conformance.import_path import read_sources_alone
 from conformance.worker import call, ceilings, measuring, memory, repeating, wire
 from conformance.worker.call import Result, is_several
 from conformance.worker.guard import Guard
@@ -352,6 +353,7 @@ def main(channel: int, to_kernels: int, from_kernels: int, findings: int, parent
         Path("/proc/self/oom_score_adj").write_text("1000")  # if memory runs out, this process and not the judge ends
     signal.signal(signal.SIGINT, signal.default_int_handler)  # as in a terminal, also where a shell has ignored it
     faulthandler.enable(file=2)
+    read_sources_alone()
     guard = Guard(findings)
     guard.install()
     connection = socket.socket(fileno=channel)

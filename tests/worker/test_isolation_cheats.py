@@ -103,6 +103,8 @@ OF_THE_JUDGE = {
     "writes to packages that it imports": "written(sysconfig.get_path('purelib'))",
     "writes to the standard library": "written(sysconfig.get_path('stdlib'))",
     "writes to the suite's kernels": "written(ROOT + '/impls')",
+    "writes to the emulator": "written(ROOT + '/nki_emulator')",
+    "writes where an archive of the library would be": "written(os.path.dirname(sysconfig.get_path('stdlib')))",
     "changes settings of the system": "open('/proc/sys/kernel/core_pattern', 'r+') is not None",
     "administers the system": "rights() & {2, 12, 16, 17, 19, 21, 23, 24, 25, 27, 38, 39} != set()",
     "administers a system of its own": "libc.unshare(0x10020000) == mounted() == 0",
@@ -201,6 +203,39 @@ def test_the_judge_imports_nothing_that_a_kernel_has_left(project: Project):
     assert "right conv_forward" in outcome.stdout
     assert (project.folder / "page/index.html").is_file()
     assert not trace.exists(), trace.read_text()
+
+
+COMPILES = """
+import importlib.util, py_compile, sys
+from importlib._bootstrap_external import _code_to_hash_pyc
+from pathlib import Path
+
+for name, wrong in {wrong!r}.items():
+    code = compile(wrong, name, "exec")
+    cached = Path(importlib.util.cache_from_source(name))
+    cached.parent.mkdir(exist_ok=True)
+    cached.write_bytes(_code_to_hash_pyc(code, b"12345678", False))
+raise ValueError("left them")
+"""
+
+
+def test_what_is_compiled_beside_a_source_is_not_run_instead_of_it(project: Project):
+    """A kernel's file, a helper that it imports, and a module of a package, whose compiled files say that nobody need
+    look whether they are those of the source."""
+    file, package = project.kernel("single", head="import acme_helpers"), project.kernel("packed", folder="packed")
+    package = package.rename(package.with_name("__init__.py"))
+    package.write_text("from .inner import right\n" + package.read_text())
+    files = [file, package, package.with_name("inner.py"), project.folder / "beside/acme_helpers.py"]
+    for source in files[2:]:
+        project.write(str(source.relative_to(project.folder)), "right = True")
+    wrong = {str(each): "raise ImportError('compiled by another kernel')" for each in files}
+    leaves = project.write("leaves.py", COMPILES.format(wrong=wrong))
+    words = [sys.executable, "-m", "conformance", "run", str(leaves), str(file), "packed", "--level=smoke"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(project.folder / "beside"), str(PACKAGE.parent)])}
+    outcome = subprocess.run(words, cwd=project.folder, env=environment, capture_output=True, text=True, check=False)
+    assert "left them" in outcome.stdout
+    assert "compiled by another" not in outcome.stdout
+    assert outcome.stdout.count("conv_forward") >= 2, outcome.stdout
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
