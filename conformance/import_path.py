@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from importlib.abc import PathEntryFinder
 from importlib.machinery import (
     BYTECODE_SUFFIXES,
     EXTENSION_SUFFIXES,
@@ -60,7 +61,7 @@ def read_sources_alone() -> None:
     )
     trusted = tuple(os.path.join(folder, "") for folder in installed_folders() | {str(PACKAGE)})  # noqa: PTH118
 
-    def find(path: str) -> FileFinder:
+    def find(path: str) -> PathEntryFinder:
         if os.path.join(os.path.realpath(path), "").startswith(trusted):  # noqa: PTH118
             raise ImportError("others look there")
         return finder(path)
@@ -87,6 +88,11 @@ def holds_packages(place: str) -> bool:
     library = os.path.dirname(os.__file__)  # noqa: PTH120 - pathlib takes its time, at the start of every process
     if place.startswith(library) or (place.endswith(ARCHIVE) and os.path.isfile(place)):  # noqa: PTH113
         return True
+    return lists_packages(place)
+
+
+def lists_packages(place: str) -> bool:
+    """Whether a place of `sys.path` is one that packages are installed in."""
     try:
         return bool(place) and any(name.endswith(".dist-info") for name in os.listdir(place))  # noqa: PTH208
     except OSError:

@@ -55,7 +55,9 @@ def results(records: Path) -> Counter[str]:
     found = Counter[str]()
     for line in map(json.loads, records.read_text().splitlines()):
         if line["kind"] not in ("header", "footer"):
-            found[json.dumps({k: v for k, v in line.items() if k not in ("seconds", "printed")}, sort_keys=True)] += 1
+            found[
+                json.dumps({k: v for k, v in line.items() if k not in ("seconds", "printed", "covers")}, sort_keys=True)
+            ] += 1
     return found
 
 

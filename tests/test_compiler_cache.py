@@ -99,6 +99,29 @@ def test_no_kernel_sees_what_is_kept_for_another_one_or_for_what_it_was_before(t
         assert sorted(file.name for file in folder.rglob("*") if file.is_file()) == ["one", "one", "other", "secret"]
 
 
+def test_what_numba_keeps_is_compiled_anew_when_a_helper_was_changed(project: Project):
+    """Numba finds what it has kept by the function's own file, whatever has become of what that calls."""
+    pytest.importorskip("numba")
+    head = """
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+import numba
+from helper import extra
+
+@numba.njit(cache=True)
+def factor():
+    return extra()
+"""
+    file = project.kernel(head=head, body="return y * y.dtype.type(factor())")
+    helper = "import numba\n\n\n@numba.njit\ndef extra():\n    return {factor}\n"
+    project.write("impls/helper.py", helper.format(factor="1"))
+    assert project.run(f"--impl={file}").records[0]["status"] == "pass"
+    project.write("impls/helper.py", helper.format(factor="2"))
+    assert project.run(f"--impl={file}").records[0]["status"] == "fail"
+
+
 def test_a_disk_that_is_full_at_the_end_costs_the_cache_alone():
     with ExitStack() as stack:
         cache = ExitStack()

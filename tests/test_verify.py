@@ -112,6 +112,9 @@ DEFECTS: dict[str, Callable[[Lines], object]] = {
     f" {NAME} has a verdict already (": lambda ls: ls.insert(1, plain(ls)),
     "field golden of a header: 0123, in this suite it is": lambda ls: ls[0].update(golden="0123"),
     "acme has another source than in the lines above": lambda ls: ls[-2].update(source="0" * 64),
+    "acme has another helper.py than in the lines above": lambda ls: [
+        line.update(covers={"later": {"helper.py": digit * 64}}) for line, digit in zip(ls[-3:-1], "01", strict=True)
+    ],
     ": belong to no run, for no header": lambda ls: ls.pop(0),
     "field cases: one case counts as 3": saying(cases=3),
     "passes, although y gain z is 9.5, which exceeds 6": lambda ls: checks(ls).update({"gain z": [9.5, 6.0]}),

@@ -15,10 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from conformance.implementations.source_files import source_hash
+from conformance.implementations.source_files import Covers, SourceFiles
 from conformance.inputs.recipes import progress
 from conformance.resources import CHECKOUT
 from conformance.results.reading import verdicts
+from conformance.results.schema import covered
 
 FOLDER = (CHECKOUT or Path()) / "tests/field"
 GOOD = "good"
@@ -111,9 +112,16 @@ def run(
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if ended.returncode not in (0, 1):
         raise RuntimeError(f"{' '.join(command)} ended with {ended.returncode}:\n{ended.stdout}{ended.stderr}")
-    families, broken = {source_hash(path): family_of(path) for path in paths}, {str(path) for path in paths}
+    broken, read = {str(path) for path in paths}, [record for _, record in verdicts(records)]
+    sources, covers = {path: SourceFiles(path) for path in paths}, covered(read)
+    families = {
+        key[1]: family_of(path)
+        for key in {(record.implementation, record.source) for record in read}
+        for path, files in sources.items()
+        if files.ran(key[1], covers.get(key, Covers()))
+    }
     found: dict[str, Examined] = {}
-    for _, record in verdicts(records):
+    for record in read:
         if record.implementation in broken:  # a file that cannot be used
             raise RuntimeError(f"{record.implementation}: {record.reason}")
         one = found.setdefault(record.implementation, Examined(record.implementation))

@@ -28,6 +28,7 @@ from conformance.failure import Failure
 from conformance.implementations import registry
 from conformance.implementations.devices import Unavailable
 from conformance.implementations.implementation import Implementation, ImplementationError
+from conformance.implementations.source_files import Covers
 from conformance.operators import takes
 from conformance.problems import Variant
 from conformance.problems.case import Case
@@ -40,7 +41,7 @@ from conformance.reporting.kernel_verdicts import KernelVerdict, kernel_verdicts
 from conformance.reporting.tally import Tally
 from conformance.results import build, claims_file
 from conformance.results.reading import RecordError, earlier, read, shown
-from conformance.results.schema import Attempt, CaseRecord, CheckRecord, Record, TrainingRecord
+from conformance.results.schema import Attempt, CaseRecord, CheckRecord, Record, TrainingRecord, covered
 from conformance.results.writing import Records, RecordsError, require_creatable
 
 MAX_WHOLE = 3
@@ -87,8 +88,8 @@ class Run:
         """When the calls began whose verdicts are counted."""
         self._end = math.inf
         self._plan: Plan | None = None
-        self._sources: dict[str, str] = {}
-        """Implementation -> the source that its first pass names."""
+        self._sources: dict[tuple[str, str], str] = {}
+        """Implementation, and a file that its source covers, or none -> the digest that its first record names."""
         self._first: dict[tuple[str, ...], CaseRecord] = {}
         """Problem, dtype, layout and storage of an implementation -> its first case that passed, or was refused when
         the kernel was called."""
@@ -137,11 +138,13 @@ class Run:
         records are about."""
         if self.records is None or not self.records.earlier.records:
             return
-        known = self.plan.registry.implementations
-        for record in self.records.earlier.records:
-            name = record.implementation
-            if isinstance(record, Attempt) and (name not in known or known[name].source != record.source):
-                what = "was changed since" if name in known else "is not here"
+        known, covers = self.plan.registry.implementations, covered(self.records.earlier.records)
+        attempts = [record for record in self.records.earlier.records if isinstance(record, Attempt)]
+        for name, source in dict.fromkeys((record.implementation, record.source) for record in attempts):
+            files = known[name].files if name in known else None
+            changed = files.changed(covers.get((name, source), Covers())) if files is not None else ""
+            if name not in known or known[name].source != source or changed:
+                what = f"was changed since{f' ({shown(changed)})' * bool(changed)}" if name in known else "is not here"
                 raise SelectionError(
                     f"--records {self.records.path}: cannot be resumed: {shown(name)} {what}; begin again with "
                     "--overwrite"
@@ -200,7 +203,9 @@ class Run:
     def _of_one_source(self, record: Record) -> Record:
         """The record; an error where it passes and another process has loaded another source: one of them was changed
         during the run."""
-        if record.status != "pass" or self._sources.setdefault(record.implementation, record.source) == record.source:
+        parts = {"": record.source} | (record.covers.files if record.covers else {})
+        known = [self._sources.setdefault((record.implementation, part), now) for part, now in parts.items() if now]
+        if record.status != "pass" or known == [*filter(None, parts.values())]:
             return record
         why = "its source was changed during the run: other records of the run are of another one; run again"
         return structs.replace(record, status="error", reason=why, failure=Failure(kind="source", message=why))

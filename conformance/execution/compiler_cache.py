@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import platform
 import re
@@ -32,6 +33,8 @@ import platformdirs
 
 from conformance import __version__
 from conformance.execution.process import Limits
+from conformance.files import content_of
+from conformance.implementations.source_files import digest_of
 
 LIMIT = 1 << 30
 """Bytes: a run that finds more begins with nothing."""
@@ -64,10 +67,27 @@ class CompilerCache:
         folder = self.folder / source
         try:
             folder.mkdir(exist_ok=True)
+            self._forget_what_was_changed(source)
         except OSError:
             return limits
         environment = {**limits.environment, **self.environment(limits.environment, source)}
         return replace(limits, environment=environment, hidden=(str(self.folder.parent),), own=(str(folder),))
+
+    def note(self, source: str, beside: Mapping[str, str]) -> None:
+        """Remember files, with their digests, that a source has loaded beside what was named: Numba compiles what a
+        helper defines into its callers, and finds them again by their own file alone."""
+        with suppress(OSError):
+            self._notes(source).write_text(json.dumps(beside))
+
+    def _notes(self, source: str) -> Path:
+        return self.folder / f"{source} {self.judge}.json"
+
+    def _forget_what_was_changed(self, source: str) -> None:
+        """Delete what Numba has kept for a source that then loaded other files. Raises OSError."""
+        with suppress(FileNotFoundError):
+            beside = json.loads(content_of(self._notes(source)))
+            if any(digest_of(Path(file)) != digest for file, digest in beside.items()):
+                shutil.rmtree(self.folder / source / self.judge)
 
     def environment(self, given: Mapping[str, str], source: str = SHIPPED) -> dict[str, str]:
         """Variables of a process that loads a source and is `given` these beside the judge's own; what a user has set

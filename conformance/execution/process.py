@@ -53,6 +53,8 @@ OUTPUT = 1 << 14
 """Bytes that are kept of the end of what it prints."""
 LINES, LINE = 5, 300
 """Lines of what a kernel has printed that are shown beside its failure, and characters of each."""
+MAX_OPENED = 10_000
+"""Names of files that are taken from one process."""
 WITHHELD = re.compile(
     r"PYTEST_|GITHUB_|ACTIONS_|RUNNER_|CI_JOB|.*(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|ACCESS_?KEY)", re.I
 )
@@ -138,6 +140,8 @@ class Process:
         self.ended = ""
         """Why it is not there any more; empty while it is."""
         self._failure = Failure(kind="no process")
+        self.opened = wire.Opened()
+        """Files that it has opened, see `conformance.execution.workers.Source.note_opened`."""
         self.spoiled = False
         """Whether an error has left its device unusable."""
         self.compiled = wire.Compiled()
@@ -271,8 +275,19 @@ class Process:
         self._filled = 0
         self.spoiled |= reply.spoiled
         self.compiled = reply.compiled
+        if reply.opened is not None:
+            self._note(reply.opened)
         reply.findings = guard.findings(self._guard)
         return reply
+
+    def _note(self, opened: wire.Opened) -> None:
+        """Keep which files it has opened for whoever knows what it has loaded; a kernel could open files for ever."""
+        for known, more in (
+            (self.opened.read, opened.read),
+            (self.opened.written, opened.written),
+            (self.opened.packages, opened.packages),
+        ):
+            known += more[: max(0, MAX_OPENED - len(known))]
 
     def tensor(self, described: wire.ArrayLocation) -> np.ndarray:
         """A tensor that it has stored. Raises Crash where there is none."""

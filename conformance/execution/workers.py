@@ -83,7 +83,7 @@ class Source:
         """What stands for its content: the suite's own kernels are one source."""
         if self.group == SHIPPED:
             return SHIPPED
-        content = self.files.digest if self.files is not None else self.record
+        content = self.files.named if self.files is not None else self.record
         return hashlib.sha256(f"{self.place} {content}".encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
     @property
@@ -98,10 +98,21 @@ class Source:
         if self.file not in process.loaded:
             self.require_same()
             found = self.loaded(process)
+            self.note_opened()
             if self.seen is not None and found.implementations != self.seen:
                 what = f"{self.place} declares something else when it is loaded again"
                 raise Crash(what, Failure(kind="source", message=what))
         return process
+
+    def note_opened(self, *, loading: bool = False) -> None:
+        """Take in what its process has opened as what it is loaded from. Of the suite's own kernels, which share a
+        process, nothing is: they can open no source that they can change."""
+        if self.files is None or self.group == SHIPPED:
+            return
+        for process in self.workers.of_group(self.group):
+            opened, process.opened = process.opened, wire.Opened()
+            self.files.cover(opened.read, opened.packages, loading=loading)
+            self.files.release(opened.written)
 
     def require_same(self) -> None:
         """Before it is loaded again. Raises ChangedSource."""
@@ -155,6 +166,7 @@ class Workers:
         self._crashes = Counter[tuple[str, str]]()
         """Group and place of an implementation's file -> cases in a row that have ended in a crash."""
         self._groups: dict[str, int] = {}
+        self._sources: list[Source] = []
 
     @property
     def crowded(self) -> bool:
@@ -250,6 +262,11 @@ class Workers:
             if own is not None:
                 self._processes[group] = own
 
+    def of_group(self, group: str) -> list[Process]:
+        """Return the processes of a group of files that have not been replaced."""
+        kept = self._processes, self._spares, self._others
+        return [processes[group] for processes in kept if group in processes]
+
     def keep_all(self) -> None:
         """Every file keeps its process, where implementations take turns."""
         self.most = max(self.most, len(self._groups))
@@ -312,6 +329,10 @@ class Workers:
 
     def close(self) -> None:
         """End all processes."""
+        if self._compiled is not None:
+            for source in self._sources:
+                if source.files is not None and source.files.beside:
+                    self._compiled.note(source.digest, source.files.beside)
         for process in [*self._processes.values(), *self._spares.values(), *self._others.values(), *self._empty]:
             process.end()
         self._processes, self._spares, self._others, self._empty = {}, {}, {}, []
@@ -356,6 +377,7 @@ class Workers:
     def _load(self, source: Source, stem: str, found: Registry) -> None:
         """Take in what a file defines, or why it cannot be used."""
         self._groups.setdefault(source.group, len(self._groups))
+        self._sources.append(source)
         try:
             if source.files is None and source.path is not None:
                 source.files = SourceFiles(source.path)
@@ -377,6 +399,8 @@ class Workers:
             try:
                 ones = [remote.implementation(source, seen) for seen in loaded.implementations]
                 source.files = source.files or _installed_files(loaded.file)
+                source.note_opened(loading=True)
+                source.files.watchers.append(source.note_opened)
                 registry.register(found, source.place, source.files, ones)
                 for one in ones:  # asked while the process is there: the next file may need its place
                     with suppress(Unavailable):

@@ -67,12 +67,13 @@ class Registry:
                 self.broken[str(path.with_name(shown))] = unusable(why)
 
 
-def load(paths: Iterable[Path], registry: Registry | None = None) -> Registry:
-    """Load files and folders, in order, into a new or the given registry. Nothing one does wrong stops the others."""
+def load(paths: Iterable[Path], registry: Registry | None = None, *, hashes: bool = True) -> Registry:
+    """Load files and folders, in order, into a new or the given registry. Nothing one does wrong stops the others. A
+    kernel's process, whose judge knows the files, `hashes` none: it would open what the kernel does not."""
     registry = registry or Registry()
     for path in registry.nameable(paths):
         try:
-            files = SourceFiles(path)  # before one can change itself
+            files = SourceFiles(path) if hashes else None  # before one can change itself
             file = modules.ModuleFile(path)
             defined = vars(_import(path, file.tree))
             register(registry, str(path), files, file.implementations(defined))
@@ -100,8 +101,8 @@ def place_of(entry: EntryPoint) -> str:
     return f"{entry.dist.name if entry.dist else 'unknown package'} ({entry.value})"
 
 
-def load_entry(entry: EntryPoint, registry: Registry) -> None:
-    """Load one of them."""
+def load_entry(entry: EntryPoint, registry: Registry, *, hashes: bool = True) -> None:
+    """Load one of them, as `load` does."""
     place = place_of(entry)
     try:
         value = entry.load()
@@ -109,9 +110,8 @@ def load_entry(entry: EntryPoint, registry: Registry) -> None:
             raise TypeError(f"is a {type(value).__name__}; it must be a module or a conformance.Implementation")
         file = Path(sys.modules[entry.module].__file__ or "")
         source = file.parent if file.name == "__init__.py" else file
-        register(
-            registry, place, SourceFiles(source), vars(value).values() if isinstance(value, ModuleType) else [value]
-        )
+        files = SourceFiles(source) if hashes else None
+        register(registry, place, files, vars(value).values() if isinstance(value, ModuleType) else [value])
     except KeyboardInterrupt:
         raise
     except ModuleNotFoundError as problem:
@@ -172,8 +172,9 @@ def _import(path: Path, tree: ast.Module | None) -> ModuleType:
     return module
 
 
-def register(registry: Registry, place: str, files: SourceFiles, values: Iterable[object]) -> None:
-    """Take in the implementations among some values, which `files` define. Raises ValueError where there are none."""
+def register(registry: Registry, place: str, files: SourceFiles | None, values: Iterable[object]) -> None:
+    """Take in the implementations among some values, which `files` define, where these are known. Raises ValueError
+    where there are none."""
     found = {id(value): value for value in values if isinstance(value, Implementation)}
     if not found:
         raise ValueError("defines no conformance.Implementation at module level, as acme = Implementation('acme')")
@@ -184,7 +185,7 @@ def register(registry: Registry, place: str, files: SourceFiles, values: Iterabl
             registry.broken[place] = unusable(f"the name {implementation.name!r} is defined {where}; rename one")
             registry.duplicates.append(place)
             continue
-        implementation.source, implementation.files = files.digest, files
+        implementation.source, implementation.files = files.digest if files else "", files
         registry.implementations[implementation.name] = implementation
         registry.paths[implementation.name] = place
 

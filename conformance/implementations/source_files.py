@@ -6,62 +6,199 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
+from msgspec import Struct
+
 from conformance.failure import Failure
+from conformance.files import content_of
 from conformance.implementations.implementation import ImplementationError
+from conformance.import_path import for_kernels, lists_packages
 
 NATIVE = re.compile(r"\.(so(\.\d+)*|dylib|dll|pyd|cubin|fatbin|hsaco|neff)$")
 """Names of shared libraries and of device binaries."""
+IMPORTED = re.compile(r"\.(pyc?|zip|egg|whl)$")
+"""Names of what Python imports from, beside native code: a source wherever it lies."""
 WRITTEN = re.compile(r"\.(csv|html|jsonl?|log|md|txt|xml)$")
-"""Names of what runs and kernels write beside sources, such as records: no change of it is one of a kernel. Nor is one
-in a hidden folder, where caches and repositories are."""
+"""Names of what runs and kernels write beside sources, such as records: no change of it is one of a kernel, unless the
+kernel has read it. Nor is one in a hidden folder, where caches and repositories are."""
+MOST = 1000
+"""Files that are covered beside those that were named."""
+UNCOVERED, GONE = "more files than are covered", "gone"
+"""A name that no file has, and what stands for the digest of one that was deleted before the judge could read it."""
+
+
+class Covers(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What ran beside the file or folder that was named: each with the SHA-256 of its content.
+
+    loaded     files opened while it was loaded, by their place in its folder or absolute: `source` is of these too
+    later      those that were opened when it was called
+    packages   installed packages that it imports from, by name and version: of each the list of its files (RECORD)
+    """
+
+    loaded: dict[str, str] = {}
+    later: dict[str, str] = {}
+    packages: dict[str, str] = {}
+
+    @property
+    def files(self) -> dict[str, str]:
+        return self.loaded | self.later
+
+    def without(self, known: Covers) -> Covers | None:
+        """Return what another one does not say; None where it says all."""
+        names = "loaded", "later", "packages"
+        new = {n: dict(getattr(self, n).items() - getattr(known, n).items()) for n in names}
+        return Covers(**new) if any(new.values()) else None
+
+    def with_more(self, more: Covers) -> Covers:
+        return Covers(
+            loaded=self.loaded | more.loaded, later=self.later | more.later, packages=self.packages | more.packages
+        )
 
 
 class SourceFiles:
     """Sources and native code of an implementation as they are now. Of a single file, native code beside it counts,
     whose loading nobody can see. What is added later is none of them: many kernels compile when they are loaded.
 
-    digest   SHA-256 over names and contents
+    named    SHA-256 over names and contents
+    digest   over those that were opened while it was loaded too
+    covers   these, and what was opened later
     """
 
     def __init__(self, path: Path) -> None:
         """Raises OSError."""
         digest = hashlib.sha256()
         self._path = path
+        self._base = path.absolute().parent
+        self._folder = path.absolute() if path.is_dir() else self._base
         self._changed = ""
         self._seen: dict[Path, tuple[tuple[int, ...], bytes]] = {}
         """File -> what its inode says, and the digest of its content."""
+        self.covers, self._told = Covers(), dict[str, Covers]()
+        self._files = set[Path]()
+        self.watchers: list[Callable[[], None]] = []
+        """Whoever knows what the implementation's processes have opened, and calls `cover` and `release`."""
         for file in _files(path):
             state = _state(file)  # before it is read: what is written from now on is a change
-            content, name = file.read_bytes(), file.relative_to(path.parent)
+            content, name = content_of(file), file.relative_to(path.parent)
             if file != path and not (NATIVE.search(file.name) or _is_text(content)):
                 continue
             digest.update(os.fsencode(name.as_posix()) + b"\0" + content + b"\0")
-            if not (WRITTEN.search(file.name) or any(part.startswith(".") for part in name.parts[1:])):
+            self._files.add(file.absolute())
+            if not (WRITTEN.search(file.name) or _is_hidden(name)):
                 self._seen[file.absolute()] = state, hashlib.sha256(content).digest()
-        self.digest = digest.hexdigest()
+        self.named = self.digest = digest.hexdigest()
+
+    def cover(self, opened: Iterable[str], packages: Iterable[str] = (), *, loading: bool = False) -> None:
+        """Take in files that the implementation's process has opened: what is imported, and what else lies in its
+        folder. They may not change from now on either."""
+        found = dict[str, str]()
+        for file in map(Path, opened):
+            if file in self._files or not self._is_source(file):
+                continue
+            if len(self.covers.files) + len(found) >= MOST:
+                found[UNCOVERED] = GONE
+                break
+            try:
+                state, digest = _state(file), hashlib.sha256(content_of(file))
+            except OSError:  # it was there when it was opened
+                found[self._name(file)] = GONE
+                continue
+            if self._seen.setdefault(file, (state, digest.digest()))[1] != digest.digest():
+                self._changed = f"{self._name(file)} was changed"
+            found[self._name(file)] = digest.hexdigest()
+        new = {name: content for name, content in found.items() if name not in self.covers.files}
+        more = Covers(**{"loaded" if loading else "later": new}, packages=_distributions(packages))
+        self.covers = self.covers.with_more(more)
+        if loading and new:
+            self.digest = self.digest_with(self.covers.loaded)
+
+    def release(self, written: Iterable[str]) -> None:
+        """Let files change that the implementation's process has written, such as what it tunes and keeps; what was
+        named may not."""
+        for file in map(Path, written):
+            if file not in self._files:
+                self._seen.pop(file, None)
+
+    def digest_with(self, loaded: Mapping[str, str]) -> str:
+        """Return the digest of what was named and of files that were opened while it was loaded."""
+        lines = "".join(f"{name}\0{content}\0" for name, content in sorted(loaded.items()))
+        whole = f"{self.named}\0{lines}".encode("utf-8", "surrogateescape")
+        return hashlib.sha256(whole).hexdigest() if loaded else self.named
+
+    def news(self, implementation: str) -> Covers | None:
+        """Return what is covered since this was asked last for one of the implementations that they define."""
+        self._watch()
+        new, self._told[implementation] = self.covers.without(self._told.get(implementation, Covers())), self.covers
+        return new
+
+    @property
+    def beside(self) -> dict[str, str]:
+        """Return the files that are covered and were not named, by their place, with the digest of each."""
+        return {str(self._base / name): digest for name, digest in self.covers.files.items()}
+
+    def changed(self, before: Covers) -> str:
+        """Return the first file or package of an earlier run that is not as it was then; none where all are."""
+        for name, digest in before.files.items():
+            if digest_of(self._base / name) != digest:
+                return name
+        places = [Path(place) for place in for_kernels() if lists_packages(place)]
+        for name, digest in before.packages.items():
+            if digest not in (_record(place, name) for place in places):
+                return name
+        return ""
+
+    def ran(self, source: str, covers: Covers) -> bool:
+        """Whether a record's digest, and what the records of its run say that it covers, are of what is here now."""
+        return source == self.digest_with(covers.loaded) and not self.changed(covers)
 
     def require_unchanged(self) -> None:
         """Raises ImplementationError where a file has changed since, also if it was changed back: what was loaded in
         between is not what the digest is of."""
+        self._watch()
         for file, (state, content) in self._seen.items():
             try:
                 if (now := _state(file)) != state:
-                    if hashlib.sha256(file.read_bytes()).digest() != content:
-                        self._changed = f"{file.name} was changed"
+                    if hashlib.sha256(content_of(file)).digest() != content:
+                        self._changed = f"{self._name(file)} was changed"
                     self._seen[file] = now, content
             except OSError:
-                self._changed = f"{file.name} was taken away"
+                self._changed = f"{self._name(file)} was taken away"
             if self._changed:
-                what = f"{self._changed} during the run: what ran is not the source that the record names; run again"
-                what = f"{self._path.name}: {what}" if self._path.is_dir() else what
-                raise ImplementationError(what, Failure(kind="source", message=what))
+                break
+        if self._changed:
+            what = f"{self._changed} during the run: what ran is not the source that the record names; run again"
+            what = f"{self._path.name}: {what}" if self._path.is_dir() else what
+            raise ImplementationError(what, Failure(kind="source", message=what))
+
+    def _watch(self) -> None:
+        for watcher in self.watchers:
+            watcher()
+
+    def _is_source(self, file: Path) -> bool:
+        """Whether a file that was opened may say what the implementation does."""
+        if IMPORTED.search(file.name) or NATIVE.search(file.name):
+            return "__pycache__" not in file.parts
+        return file.is_relative_to(self._folder) and not _is_hidden(file.relative_to(self._folder))
+
+    def _name(self, file: Path) -> str:
+        """Return how records name a file: by its place beside what was named, or absolute."""
+        return file.relative_to(self._base).as_posix() if file.is_relative_to(self._base) else str(file)
+
+
+def digest_of(file: Path) -> str:
+    """Return the SHA-256 of a file's content; none where it cannot be read."""
+    try:
+        return hashlib.sha256(content_of(file)).hexdigest()
+    except OSError:
+        return ""
 
 
 def source_hash(path: Path) -> str:
-    """That of the files as they are now. Raises OSError."""
+    """That of what is named, as it is now. Raises OSError."""
     return SourceFiles(path).digest
 
 
@@ -89,3 +226,47 @@ def _is_text(content: bytes) -> bool:
         return "\0" not in content.decode()
     except UnicodeDecodeError:
         return False
+
+
+def _is_hidden(name: Path) -> bool:
+    return any(part.startswith(".") for part in name.parts[1:])
+
+
+def _distributions(packages: Iterable[str]) -> dict[str, str]:
+    """Return the distributions that bring packages, by name and version, with digests of their lists of files."""
+    found = {}
+    for package in map(Path, packages):
+        module = package.name.partition(".")[0]
+        if distribution := _installed(package.parent).get(_canonical(module)) or _listing(package.parent, module):
+            found[distribution] = _record(package.parent, distribution)
+    return {name: digest for name, digest in found.items() if digest and not name.startswith("kernel_conformance-")}
+
+
+@cache
+def _installed(place: Path) -> dict[str, str]:
+    """Return which distribution brings a module: the one of its name, or one that says so."""
+    names = {info: info.name.removesuffix(".dist-info") for info in place.glob("*.dist-info")}
+    found = {_canonical(name.partition("-")[0]): name for name in names.values()}
+    for info, name in names.items():
+        with suppress(OSError):
+            found |= {_canonical(line): name for line in (info / "top_level.txt").read_text().split()}
+    return found
+
+
+@cache
+def _listing(place: Path, module: str) -> str:
+    """Return the distribution in whose list of files a module is; none where no list has it."""
+    for record in place.glob("*.dist-info/RECORD"):
+        with suppress(OSError):
+            if f"\n{module}/".encode() in b"\n" + content_of(record):
+                return record.parent.name.removesuffix(".dist-info")
+    return ""
+
+
+def _record(place: Path, distribution: str) -> str:
+    """Return the digest of a distribution's list of files; none where it has no list."""
+    return digest_of(place / f"{distribution}.dist-info" / "RECORD")
+
+
+def _canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "_", name).lower()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from conformance.checks import CHECKS
 from conformance.execution.trial import Claim
-from conformance.implementations.source_files import source_hash
+from conformance.implementations.source_files import Covers, SourceFiles
 from conformance.problems import descriptors
 from conformance.problems.case import Case
 from conformance.results.claims_file import (
@@ -26,7 +26,7 @@ from conformance.results.claims_file import (
     text,
 )
 from conformance.results.reading import RecordError, verdicts
-from conformance.results.schema import AbsenceRecord, Attempt, Record
+from conformance.results.schema import AbsenceRecord, Attempt, Record, covered
 from conformance.training.tables import EMULATED
 
 
@@ -126,14 +126,21 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def sections(source: Path, records: Path) -> dict[str, ImplementationClaims]:
     """What a run verified of a source as it is now, by implementation. Raises ClaimsError."""
-    mine, digest = defaultdict[str, list[Attempt]](list), source_hash(source)
+    mine, files = defaultdict[str, list[Attempt]](list), SourceFiles(source)
     others, runs = 0, set()
     try:
-        for _, record in verdicts(records):
-            if isinstance(record, Attempt) and record.source == digest:
+        attempts = [record for _, record in verdicts(records) if isinstance(record, Attempt)]
+        covers = covered(attempts)
+        own = {
+            key
+            for key in {(r.implementation, r.source) for r in attempts}
+            if files.ran(key[1], covers.get(key, Covers()))
+        }
+        for record in attempts:
+            if (record.implementation, record.source) in own:
                 mine[record.implementation].append(record)
                 runs.add(f"--level={record.run_level} --seed={record.seed}")
-            elif isinstance(record, Attempt):
+            else:
                 others += 1
     except RecordError as problem:
         raise ClaimsError(str(problem)) from None

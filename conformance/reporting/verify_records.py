@@ -138,9 +138,13 @@ def defects(runs: Sequence[Run], placed: Sequence[Placed]) -> Iterator[str]:
         yield f"{what}; use the version of kernel-conformance that wrote the file, or run again with this one"
     first: dict[tuple[str, ...], str] = {}
     sources: dict[str, str] = {}
+    covers = dict[tuple[str, str], str]()
     for place, record in placed:
         if record.source and sources.setdefault(record.implementation, record.source) != record.source:
             yield f"{place}: {shown(record.implementation)} has another source than in the lines above it"
+        for file, digest in (record.covers.files if record.covers else {}).items():
+            if covers.setdefault((record.implementation, file), digest) != digest:
+                yield f"{place}: {shown(record.implementation)} has another {shown(file)} than in the lines above it"
         if isinstance(record, Attempt):
             case = _case(record)
             if first.setdefault(case, place) != place:

@@ -23,6 +23,7 @@ from conformance.judge.accuracy import KNOWN
 from conformance.problems.case import BEHAVIOUR
 from conformance.results.schema import (
     SCHEMA,
+    VERIFIED,
     AbsenceRecord,
     BrokenRecord,
     CaseRecord,
@@ -100,6 +101,7 @@ def _attempt(trial: Trial, verdict: Verdict) -> dict[str, Any]:
         "device": here.device,
         "cases": 1,
         "source": here.source,
+        "covers": here.files.news(here.name) if here.files and verdict.status in VERIFIED else None,
         "contract": verdict.contract.as_record() if verdict.contract else None,
         "problem": trial.problem.name,
         "origin": trial.problem.origin,

@@ -10,11 +10,13 @@ A change that an older reader would misunderstand needs another SCHEMA, and a no
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Annotated, Literal, get_args
 
 from msgspec import Meta, Struct, field
 
 from conformance.failure import Failure, Undeclared, in_brief
+from conformance.implementations.source_files import Covers
 from conformance.problems.case import Case
 from conformance.problems.table import Origin
 
@@ -187,6 +189,8 @@ class Record(Struct, tag_field="kind", frozen=True, kw_only=True, omit_defaults=
     origin       where the problem comes from, see `conformance.problems.table.Origin`
     storage      how operands lie in memory; empty where all are contiguous
     check        of a behaviour check, its name
+    source       SHA-256 of what the kernel was loaded from
+    covers       what that is beside the file that was named, as far as no earlier record of the process says it
     terms        contraction length, by output
     unverified   outputs that pass because limits exceed most of their results: nothing is known of them
     printed      the last lines that the kernel has printed, where it did not pass
@@ -209,6 +213,7 @@ class Record(Struct, tag_field="kind", frozen=True, kw_only=True, omit_defaults=
     in_process: bool = False
     command: str = ""
     source: str = ""
+    covers: Covers | None = None
     problem: str = ""
     origin: Origin = "table"
     descriptor: str = ""
@@ -280,6 +285,16 @@ class Attempt(Record, frozen=True, kw_only=True):
     checks: Checks
     seconds: dict[str, Seconds]
     command: str
+
+
+def covered(records: Iterable[Record]) -> dict[tuple[str, str], Covers]:
+    """Return what the sources of some records cover: implementation and source -> all that any of them says."""
+    found: dict[tuple[str, str], Covers] = {}
+    for record in records:
+        key = record.implementation, record.source
+        if record.covers is not None:
+            found[key] = found.get(key, Covers()).with_more(record.covers)
+    return found
 
 
 class CaseRecord(Attempt, frozen=True, kw_only=True, tag="case"):

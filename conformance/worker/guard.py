@@ -11,10 +11,13 @@ from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from conformance.implementations.errors import of_the_suite
 from conformance.resources import GOLDEN, PACKAGE
+
+if TYPE_CHECKING:
+    from conformance.worker.reads import Reads  # which imports NumPy: see `conformance.worker.isolation`
 
 THIRD_PARTIES = ("pytest", "_pytest", "pluggy", "xdist", "execnet", "pytest_benchmark")
 """What only the judge's process has. Other packages ask for some of these and do without."""
@@ -24,6 +27,7 @@ MODULES = (
     "dtypes",
     "exit_codes",
     "failure",
+    "files",
     "floating_point",
     "import_path",
     "layouts",
@@ -39,6 +43,10 @@ OTHERS = {
     "training": ("bridge", "exchange", "kernels", "layers", "loop", "models", "samples", "tables"),
 }
 """Room -> its modules that call kernels; the others know right results."""
+
+OPENS = {"open": (0, 2), "import": (1, -1), "ctypes.dlopen": (0, -1)}
+"""Event of the interpreter -> where among its arguments the file is, and the flags, if it has some: `import` names the
+file of a module in C."""
 
 
 def pipe() -> tuple[int, int]:
@@ -63,10 +71,10 @@ class Guard:
     What they find goes into a pipe to the judge at once, from where no kernel takes it back.
     """
 
-    __slots__ = ("_findings", "_forbidden", "own")
+    __slots__ = ("_findings", "_forbidden", "own", "reads")
 
-    def __init__(self, findings: int) -> None:
-        self._findings = findings
+    def __init__(self, findings: int, reads: Reads) -> None:
+        self._findings, self.reads = findings, reads
         self.own: tuple[str, ...] = ()
         """Where the implementations lie."""
         known = filter(None, map(find_spec, THIRD_PARTIES))
@@ -94,6 +102,9 @@ class Guard:
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event not in OPENS:
+            return
+        self.reads.note(event, arguments)
         if event != "open" or not isinstance(arguments[0], str) or not arguments[0].startswith(self._forbidden):
             return
         ours = arguments[0].startswith(PARTS) and not arguments[0].startswith(GOLDENS)

@@ -32,6 +32,7 @@ from conformance.worker import call, ceilings, measuring, memory, repeating, wir
 from conformance.worker.call import Result, is_several
 from conformance.worker.guard import Guard
 from conformance.worker.isolation import end_with
+from conformance.worker.reads import Reads
 from conformance.worker.wire import plain
 
 BEFORE_KERNELS = (call, ceilings, measuring, memory, repeating)
@@ -97,10 +98,10 @@ class Server:
         file, found = "", registry.Registry()
         if isinstance(source, Path):
             self.guard.own = (*self.guard.own, str(source.absolute()))
-            registry.load([source], found)
+            registry.load([source], found, hashes=False)
         else:
             entry, *_ = [one for one in registry.installed() if one.name == source]
-            registry.load_entry(entry, found)
+            registry.load_entry(entry, found, hashes=False)
             file = str(getattr(sys.modules.get(entry.module), "__file__", None) or "")
         if label and name in found.implementations:
             one = found.implementations[name]
@@ -232,6 +233,7 @@ class Server:
         reply.question = self._question
         with suppress(Exception):  # of a module that calls itself jax
             reply.compiled = self._compiling.compiled()
+        reply.opened = self.guard.reads.untold()
         encoded = self._encoder.encode(reply)
         self._connection.setblocking(True)
         self._connection.sendall(len(encoded).to_bytes(wire.LENGTH, "little") + encoded)
@@ -354,7 +356,7 @@ def main(channel: int, to_kernels: int, from_kernels: int, findings: int, parent
     signal.signal(signal.SIGINT, signal.default_int_handler)  # as in a terminal, also where a shell has ignored it
     faulthandler.enable(file=2)
     read_sources_alone()
-    guard = Guard(findings)
+    guard = Guard(findings, Reads())
     guard.install()
     connection = socket.socket(fileno=channel)
     vocabulary.use(pickle.loads(_received(connection) or b""))

@@ -144,6 +144,15 @@ class Compiled(Struct, frozen=True, array_like=True):
         return Compiled(self.programs + other.programs, self.kept + other.kept, self.seconds + other.seconds)
 
 
+class Opened(Struct):
+    """Files that a process has opened since its last reply: those that it `read`, those that it has `written`, and the
+    installed packages, by the folder or file that lies where packages are installed."""
+
+    read: list[str] = []
+    written: list[str] = []
+    packages: list[str] = []
+
+
 class Reply(Struct):
     """The result of the last operation of a request, or what the first that failed has thrown."""
 
@@ -157,6 +166,7 @@ class Reply(Struct):
     """Whether nothing else should run in the process."""
     compiled: Compiled = Compiled()
     """Since the process began."""
+    opened: Opened | None = None
 
 
 def found(kind: str, *place: Any) -> Any:

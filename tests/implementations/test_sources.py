@@ -1,0 +1,152 @@
+"""What a verdict is about: the file that was named, and whatever else its process has loaded and read."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from conformance.__main__ import main
+from conformance.implementations.source_files import Covers, SourceFiles
+from tests.conftest import Project
+
+pytest_plugins = ["pytester"]
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="kernels run in the judge's process there")
+
+HERE = "import pathlib, sys; HERE = pathlib.Path(__file__).parent; "
+REACHED = {
+    "imports a helper beside it": ("helper.py", {"head": HERE + "sys.path.insert(0, str(HERE)); import helper"}),
+    "imports it from another folder": (
+        "../elsewhere/helper.py",
+        {"head": HERE + "sys.path.insert(0, str(HERE.parent / 'elsewhere')); import helper"},
+    ),
+    "executes a text": ("helper.txt", {"head": HERE + "exec((HERE / 'helper.txt').read_text())"}),
+    "reads numbers": ("deep/helper.bin", {"head": HERE + "W = (HERE / 'deep/helper.bin').read_bytes()"}),
+    "imports it when it is called": (
+        "helper.py",
+        {"head": HERE + "sys.path.insert(0, str(HERE))", "body": "import helper; return y"},
+    ),
+    "reads it when it is called": (
+        "helper.json",
+        {"head": HERE, "body": "open(HERE / 'helper.json').close(); return y"},
+    ),
+}
+"""How a kernel comes by another file -> that file, and what is in the kernel's."""
+
+
+@pytest.mark.parametrize(("name", "changes"), REACHED.values(), ids=REACHED)
+def test_a_pass_is_kept_only_while_what_a_kernel_reads_is_the_same(
+    project: Project, name: str, changes: dict[str, str], capsys: pytest.CaptureFixture[str]
+):
+    file, helper = project.kernel(**changes), project.write(f"impls/{name}", "right = True")
+    first = project.run(f"--impl={file}")
+    (record,) = first.records
+    assert first.exit == 0, first.text
+    assert any(
+        covered.endswith(Path(name).name) for kind in ("loaded", "later") for covered in record["covers"].get(kind, ())
+    )
+    assert project.run("--resume", f"--impl={file}").exit == 0
+    claims = ["claims", "write", str(file), "records.jsonl"]
+    assert main(claims) == 0
+    helper.write_text("right = False")
+    resumed = project.run("--resume", f"--impl={file}")
+    assert resumed.exit == 4
+    assert "acme was changed since (" in resumed.text
+    assert main(claims) == 4
+    assert "no verdict on" in capsys.readouterr().err
+
+
+def test_what_nothing_reads_is_not_covered(project: Project):
+    file = project.kernel(head="")
+    folder = file.parent / "acme"
+    folder.mkdir()
+    file.rename(folder / "__init__.py")
+    (folder / "weights.bin").write_bytes(b"\0")
+    (record,) = project.run(f"--impl={folder}").records
+    assert not [name for name in record["covers"]["loaded"] if name.startswith("acme/")]
+
+
+CHANGES = """
+    import pathlib
+    text = pathlib.Path(__file__).with_name("helper.txt")
+    exec(text.read_text())
+    {after}
+    return y"""
+
+
+@pytest.mark.parametrize(
+    ("after", "status"),
+    [
+        (
+            "conv_forward.calls = getattr(conv_forward, 'calls', 0) + 1; conv_forward.calls > 1 and text.unlink()",
+            "error",
+        ),
+        ("text.write_text('2')", "pass"),
+    ],
+    ids=["taken away", "its own writing"],
+)
+def test_what_was_read_may_not_change_but_by_the_kernel_itself(project: Project, after: str, status: str):
+    """One that keeps what it has tuned is right."""
+    project.write("impls/helper.txt", "1")
+    file = project.kernel(body=CHANGES.format(after=after))
+    records = project.run(f"--impl={file}", "--distribution=integer", "--distribution=fixed").records
+    assert [record["status"] for record in records] == ["pass", status]
+    assert ("helper.txt was taken away during the run" in records[1]["reason"]) is (status == "error")
+
+
+def test_what_nobody_else_can_have_seen_is_said_and_not_resumed(project: Project):
+    project.write("impls/helper.txt", "1")
+    file = project.kernel(body=CHANGES.format(after="text.unlink()"))
+    (record,) = project.run(f"--impl={file}").records
+    assert (record["status"], record["covers"]["later"]["helper.txt"]) == ("pass", "gone")
+    project.write("impls/helper.txt", "1")
+    assert "acme was changed since (helper.txt)" in project.run(f"--impl={file}", "--resume").text
+
+
+def test_two_processes_of_one_source_have_read_the_same(project: Project):
+    """One that is replaced, after a crash, finds what another kernel or its user has written since."""
+    project.write("impls/helper.txt", "one")
+    project.write("impls/other.txt", "two")
+    head = "import os, pathlib; text = pathlib.Path(__file__).with_name('helper.txt'); calls = [text.read_text()]"
+    body = "len(calls) == 2 and os.rename(text.with_name('other.txt'), text) is os.abort(); calls.append(1); return y"
+    file = project.kernel(head=head, body=body)
+    records = project.run(
+        f"--impl={file}", *(f"--distribution={name}" for name in ("integer", "fixed", "wide"))
+    ).records
+    assert {record["status"] for record in records} == {"pass", "error"}
+    assert all("loaded" in r["reason"] or "helper.txt was changed" in r["reason"] for r in records[2:]), records
+
+
+def distribution(place: Path, listing: str) -> None:
+    """Install `acme-gpu`, which brings the module `acme_kernels`."""
+    for name, text in {"acme_kernels/__init__.py": "", "acme_gpu-1.0.dist-info/RECORD": listing}.items():
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text(text)
+
+
+def test_an_installed_package_is_known_by_the_list_of_its_files(project: Project, monkeypatch: pytest.MonkeyPatch):
+    place = project.folder / "site"
+    distribution(place, "acme_kernels/__init__.py,sha256=one,0\n")
+    monkeypatch.syspath_prepend(place)
+    file = project.kernel(head="import acme_kernels")
+    (record,) = project.run(f"--impl={file}").records
+    assert "acme_gpu-1.0" in record["covers"]["packages"]
+    assert not any("numpy" in name for name in record["covers"].get("loaded", ()))
+    distribution(place, "acme_kernels/__init__.py,sha256=two,0\n")
+    resumed = project.run("--resume", f"--impl={file}")
+    assert (resumed.exit, "acme was changed since (acme_gpu-1.0)" in resumed.text) == (4, True)
+
+
+def test_an_endless_number_of_files_is_not_covered_and_not_resumed(tmp_path: Path):
+    file = tmp_path / "acme.py"
+    file.write_text("")
+    names = [tmp_path / f"{count}.txt" for count in range(1100)]
+    for name in names:
+        name.write_text("")
+    files = SourceFiles(file)
+    files.cover(map(str, names))
+    assert len(files.covers.files) == 1001
+    assert files.changed(files.covers) == "more files than are covered"
+    assert not SourceFiles(file).changed(Covers(later=json.loads(json.dumps({"0.txt": files.covers.later["0.txt"]}))))
