@@ -25,8 +25,9 @@ BLOCKS = [block.replace("\\\n", "") for block in re.findall(r"```sh\n(.*?)```", 
 
 
 def block(words: str) -> str:
-    (found,) = (text for text in BLOCKS if words in text)
-    return found
+    found: list[str] = [text for text in BLOCKS if words in text]
+    assert len(found) == 1
+    return found[0]
 
 
 def bash(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
