@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from conformance.__main__ import main
@@ -255,6 +256,23 @@ def test_a_run_ends_with_the_file_that_it_began_with(project: Project, body: str
     outcome = project.run(*TWO)
     assert (outcome.exit, message in outcome.text) == (4, True)
     assert no_traceback_of_ours(outcome.text)
+
+
+STARTED = "import os, pathlib; pathlib.Path('started').write_text(str(os.getpid())); return y"
+
+
+def test_no_process_of_a_kernel_is_left_when_the_footer_is_written(project: Project, monkeypatch: pytest.MonkeyPatch):
+    """What a kernel had started waited for the footer, and wrote records of its own with a digest that fitted."""
+    end, left = Records.end, []
+
+    def look(self: Records, *given: Any) -> None:
+        number = int((project.folder / "started").read_text())
+        left.append(psutil.pid_exists(number) and psutil.Process(number).status() != psutil.STATUS_ZOMBIE)
+        end(self, *given)
+
+    monkeypatch.setattr(Records, "end", look)
+    project.kernel(body=STARTED)
+    assert (project.run().exit, left) == (0, [False])
 
 
 def test_a_folder_that_vanishes_during_the_run(project: Project):

@@ -309,7 +309,10 @@ class Run:
         return ExitCode.NOTHING if is_asked or self.options.given else ExitCode.GOOD
 
     def end(self, status: int) -> int:
-        """End the file of records, and return the exit status: another one where it cannot be written."""
+        """End kernels' processes and the file of records. Return the exit status: another one where it cannot be
+        written."""
+        if self.workers is not None:
+            self.workers.close()  # from the footer on, nobody notices that one of them rewrites the file
         if self.invalid is not None:
             status = ExitCode.INTERNAL
         if self.records is None:
