@@ -252,7 +252,11 @@ class Server:
         return reply
 
     def _encoded(self, value: Any) -> msgspec.Raw:
-        return msgspec.Raw(self._encoder.encode(value))
+        try:
+            return msgspec.Raw(self._encoder.encode(value))
+        except UnicodeEncodeError:
+            told = msgspec.to_builtins(value, enc_hook=self._told, builtin_types=(bytes,))
+            return msgspec.Raw(self._encoder.encode(_writable(told)))
 
     def _lost(self, error: BaseException) -> bool:
         """Whether an error has left a device unusable: a kernel's illegal access to memory ends every later call."""
@@ -281,6 +285,15 @@ class _Unpickler(pickle.Unpickler):
         return self._found if (module, name) == FOUND else super().find_class(module, name)
 
 
+def _writable(told: Any) -> Any:
+    """An answer with all texts as UTF-8 can hold them."""
+    if isinstance(told, str):
+        return plain(told)
+    if isinstance(told, (list, tuple)):
+        return [*map(_writable, told)]
+    return {_writable(name): _writable(one) for name, one in told.items()} if isinstance(told, dict) else told
+
+
 def _thrown(error: BaseException) -> wire.Thrown:
     kinds: dict[type[BaseException], Any] = {
         declared.Unsupported: "unsupported",
@@ -296,13 +309,14 @@ def _thrown(error: BaseException) -> wire.Thrown:
     except BaseException:
         message = ""
     lines = traceback.format_list(kernel_frames(error))
+    ours = error.failure if isinstance(error, (KernelFailure, declared.ImplementationError)) else None
     return wire.Thrown(
         kind=kind,
         name=plain(type(error).__name__, 80),
         message=plain(message),
         blame=plain(blame(error)),
         traceback=plain("".join(lines)),
-        failure=_sendable(failure_of(error)),
+        failure=_sendable(ours if isinstance(ours, Failure) else failure_of(error)),
     )
 
 
