@@ -31,7 +31,6 @@ from conformance.import_path import read_sources_alone
 from conformance.worker import call, ceilings, measuring, memory, repeating, wire
 from conformance.worker.call import Result, is_several
 from conformance.worker.guard import Guard
-from conformance.worker.isolation import end_with
 from conformance.worker.wire import plain
 
 BEFORE_KERNELS = (call, ceilings, measuring, memory, repeating)
@@ -358,9 +357,8 @@ def _described(one: declared.Implementation) -> wire.ImplementationSpec:
     )
 
 
-def main(channel: int, to_kernels: int, from_kernels: int, findings: int, parent: int) -> None:
+def main(channel: int, to_kernels: int, from_kernels: int, findings: int) -> None:
     """Serve until the judge closes the channel."""
-    end_with(parent)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with suppress(OSError):
