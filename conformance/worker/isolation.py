@@ -38,11 +38,11 @@ CAPABILITIES, VERSION_3 = 41, 0x20080522
 KEPT = (0, 1, 3, 4, 6, 7, 10, 14, 15)
 """Those that a kernel's process keeps: files and users, low ports, locked and shared memory."""
 CALLS = {
-    "x86_64": (0xC000003E, 317, 16, (101, 246, 298, 304, 310, 311, 320, 321)),
-    "aarch64": (0xC00000B7, 277, 29, (104, 117, 241, 265, 270, 271, 280, 294)),
+    "x86_64": (0xC000003E, 317, 16, 302, (101, 246, 298, 304, 310, 311, 320, 321)),
+    "aarch64": (0xC00000B7, 277, 29, 261, (104, 117, 241, 265, 270, 271, 280, 294)),
 }
-"""Machine -> its number for filters, `seccomp`, `ioctl`, and what no kernel calls: kexec_load, ptrace, perf_event_open,
-open_by_handle_at, process_vm_readv, process_vm_writev, kexec_file_load, bpf."""
+"""Machine -> its number for filters, `seccomp`, `ioctl`, `prlimit64`, and what no kernel calls: kexec_load, ptrace,
+perf_event_open, open_by_handle_at, process_vm_readv, process_vm_writev, kexec_file_load, bpf."""
 EVERYWHERE = (428, 429, 430, 431, 432, 433, 438, 442)
 """open_tree, move_mount, fsopen, fsconfig, fsmount, fspick, pidfd_getfd, mount_setattr."""
 TIOCSTI, TIOCLINUX = 0x5412, 0x541C
@@ -85,8 +85,8 @@ def _isolate(hidden: Sequence[str], own: Sequence[str]) -> bool:
             if parted := _possible(_number_elsewhere):
                 _part()
     with suppress(OSError):
-        if _possible(_restrict):
-            _restrict()
+        if _possible(partial(_restrict, parted)):
+            _restrict(parted)
     if parted:
         _call("prctl", PR_SET_DUMPABLE, 1, 0, 0, 0)  # the judge looks at its memory
     return parted
@@ -258,7 +258,7 @@ def _bind(source: str, target: str) -> None:
     _call("mount", os.fsencode(source), os.fsencode(target), None, MS_BIND | MS_REC, None)
 
 
-def _restrict() -> None:
+def _restrict(parted: bool) -> None:
     """Forbid to look into processes that are not restricted alike and to change mounts, also those of a namespace of
     its own; from Linux 6.12 on, signals. Root keeps few of its rights."""
     version = _call("syscall", LANDLOCK_CREATE_RULESET, None, 0, VERSION)
@@ -272,7 +272,7 @@ def _restrict() -> None:
     os.close(root)
     os.close(ruleset)
     _drop()
-    _refuse(os.uname().machine)
+    _refuse(os.uname().machine, parted)
 
 
 def _drop() -> None:
@@ -287,18 +287,24 @@ def _drop() -> None:
     _call("capset", header, struct.pack("6I", *low, 0, 0, 0))
 
 
-def _refuse(machine: str) -> None:
-    """Refuse calls by which a process reaches what was hidden from it, or other processes; none on a machine whose
+def _refuse(machine: str, parted: bool) -> None:
+    """Refuse calls by which a process reaches what was hidden from it, or other processes, where it has not been
+    `parted` from them; none on a machine whose
     numbers of calls are not known here. The processor's speculation stays as it is: a kernel's speed depends on it."""
     if machine not in CALLS:
         return
-    architecture, seccomp, ioctl, own = CALLS[machine]
+    architecture, seccomp, ioctl, prlimit, own = CALLS[machine]
     steps = [
         *((LOAD, 4), (EQUAL, architecture, 1, 0), (RETURN, REFUSE)),
         *((LOAD, 0), (AT_LEAST, OF_X32, 0, 1), (RETURN, REFUSE)),
     ]
     for number in (*own, *EVERYWHERE):
         steps += [(EQUAL, number, 0, 1), (RETURN, REFUSE)]
+    if not parted:  # limits of this process can be set, and those of others read: the third argument is nothing
+        steps += [
+            *((EQUAL, prlimit, 0, 9), (LOAD, 16), (EQUAL, 0, 6, 0), (EQUAL, os.getpid(), 5, 0)),
+            *((LOAD, 32), (EQUAL, 0, 0, 2), (LOAD, 36), (EQUAL, 0, 1, 0), (RETURN, REFUSE), (RETURN, ALLOW)),
+        ]
     steps += [(EQUAL, ioctl, 1, 0), (RETURN, ALLOW), (LOAD, 24)]  # the second argument's lower half
     steps += [(EQUAL, TIOCSTI, 1, 0), (EQUAL, TIOCLINUX, 0, 1), (RETURN, REFUSE), (RETURN, ALLOW)]
     program = b"".join(struct.pack("HBBI", code, *(jumps or (0, 0)), value) for code, value, *jumps in steps)

@@ -129,6 +129,32 @@ def test_a_process_ends_as_the_kernel_has_ended(tmp_path: Path, number: int):
     assert processes._signal(number) in reason
 
 
+TRIED = """
+import resource
+sleeping = subprocess.Popen(["sleep", "9"])
+for number in (0, os.getpid()):
+    resource.prlimit(number, resource.RLIMIT_CORE, (0, 0))
+    resource.prlimit(sleeping.pid, resource.RLIMIT_CPU)
+for number in (sleeping.pid, JUDGE):
+    try:
+        resource.prlimit(number, resource.RLIMIT_CPU, resource.prlimit(number, resource.RLIMIT_CPU))
+    except PermissionError:
+        continue
+    raise ValueError(f"set limits of {number}")
+"""
+
+
+@needs_isolation
+def test_others_cannot_be_limited_where_there_is_no_namespace_of_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """As in a container in which parts of /proc are hidden; limits of itself, and reading, are free."""
+    impossible = "from conformance.worker import isolation; isolation._number_elsewhere = lambda: 1 / 0; isolate("
+    monkeypatch.setattr(processes, "START", processes.START.replace("isolate(", impossible))
+    text = f"del big\nimport subprocess\nJUDGE = os.getppid()\nassert JUDGE == {os.getpid()}\n{TRIED}"
+    assert loaded(tmp_path, text, Limits(seconds=15)) == []
+
+
 @needs_isolation
 def test_what_has_set_its_mark_is_ended_with_the_process_that_started_it(tmp_path: Path):
     """A descendant may set any limit of its own: it is ended with the namespace."""
