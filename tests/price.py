@@ -64,7 +64,7 @@ class Clock:
         alive = 0.0
         for process in [*self._processes]:
             try:
-                fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+                fields = Path(f"/proc/{process}/root/proc/{process}/stat").read_text().rpartition(")")[2].split()
             except OSError:
                 self._processes.remove(process)
                 continue

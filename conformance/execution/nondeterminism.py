@@ -12,8 +12,9 @@ import numpy as np
 from conformance.diagnosis.diagnose import EXPLAINED
 from conformance.execution.invocation import Invocation, MismatchedError
 from conformance.execution.process import Crash
+from conformance.execution.remote import blame, failure_of
 from conformance.failure import Failure
-from conformance.implementations.errors import KernelFailure, blame, failure_of
+from conformance.implementations.errors import KernelFailure
 from conformance.operators import Arrays
 
 CALLS, SECONDS = 10, 5.0

@@ -20,13 +20,13 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from conformance import import_path
+from conformance.execution import usage
 from conformance.execution.reaper import Reaper, kill
 from conformance.failure import Failure
 from conformance.implementations.errors import of_the_suite, printable
@@ -35,14 +35,16 @@ from conformance.worker import guard, wire
 
 START = (
     "import sys; sys.path[:] = {path!r}; sys.argv[:] = ['']; "
-    "from conformance.worker.isolation import isolate; isolate({hidden!r}, {own!r}); "
+    "from conformance.worker.isolation import isolate; isolate({parent}, {hidden!r}, {own!r}); "
     "from conformance.worker.serve import main; "
-    "main({channel}, {to_kernels}, {from_kernels}, {findings}, {parent})"
+    "main({channel}, {to_kernels}, {from_kernels}, {findings})"
 )
 SECONDS = 60.0
 """That a call may take where nobody says otherwise."""
 LOOK = 0.05
 """Seconds between two looks at the memory of a process that has not answered."""
+LOOKS, PROCESSES = 5, 1000
+"""Of these looks one is at all processes of a kernel, and how many of them there may be."""
 STARTING = 60.0
 """Seconds that the interpreter may take to start, beside those of a call."""
 PATIENCE = 10.0
@@ -155,6 +157,9 @@ class Process:
         self._question = 0
         """Number of the request that is to be answered: none that a kernel could have foreseen."""
         self._begun, self._ready = 0.0, False
+        self._looks, self._stored = 0, 0
+        self._processes = "/proc"
+        """Where the system shows it and what it has started, once it is ready: see `conformance.worker.isolation`."""
         self._made = 0
         self._own: int | None = None
         self._in, self._out = wire.memory_file(), wire.memory_file()
@@ -202,10 +207,15 @@ class Process:
         return [printable(line[:LINE]) for line in lines]
 
     @property
+    def _apart(self) -> bool:
+        """Whether it is in a namespace of processes."""
+        return self._processes != "/proc"
+
+    @property
     def growth(self) -> int:
         """Bytes of its own memory, without libraries that are loaded, that it has more than when this was first asked;
         0 where the system does not say."""
-        resident, shared = self._resident()
+        resident, shared = usage.resident(f"{self._processes}/{self.number}")
         if self._own is None:
             self._own = resident - shared
         return resident - shared - self._own
@@ -230,6 +240,7 @@ class Process:
         """Put an array where the process can read it, until the next reply."""
         try:
             tensor, self._filled = wire.write(self._in, array, self._filled)
+            self._stored = max(self._stored, self._filled)
         except OSError as error:
             raise MemoryError(f"no memory for a tensor of {array.nbytes:,} bytes ({error.strerror})") from None
         return tensor
@@ -252,6 +263,9 @@ class Process:
         if not self._ready:
             self._receive(len(wire.READY), self._begun + STARTING)
             self._ready, self._begun = True, time.monotonic()
+            with suppress(OSError):
+                if os.readlink(f"/proc/{self.number}/ns/pid_for_children") != os.readlink("/proc/self/ns/pid"):  # noqa: PTH115
+                    self._processes = f"/proc/{self.number}/root/proc"
         self._send(len(request).to_bytes(wire.LENGTH, "little") + request, self._begun)
 
     def finish(self) -> wire.Reply:
@@ -306,6 +320,10 @@ class Process:
         if self.ended:
             return
         self.ended, self._failure = why, failure or Failure(kind="no process", message=why)
+        if self._apart:  # so that the system counts the time of what it has started as the judge's
+            self._popen.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self._popen.wait(DYING)
         with suppress(OSError):
             os.killpg(self.number, signal.SIGKILL)
         with suppress(OSError):
@@ -357,10 +375,8 @@ class Process:
             passed = time.monotonic() - start
             if passed > self.limits.seconds:
                 raise self._hangs(start)
-            if passed > LOOK and (used := self._resident()[0]) > self.limits.memory:
-                taken, limit = (f"{count / 2**30:.3g} GiB" for count in (used, self.limits.memory))
-                took = f"took {taken} of memory; the limit is {limit} (--memory)"
-                raise self._crashed(start, took, "took more memory than its limit")
+            if passed > LOOK:
+                self._look(start)
             ready = dict(poll.poll(0 if ended else 1000 * LOOK))
             if self._output in ready and not self._drain():
                 poll.unregister(self._output)
@@ -381,14 +397,20 @@ class Process:
             return False
         return True
 
-    def _resident(self) -> tuple[int, int]:
-        """Bytes that are resident, and how many of these are of files or shared memory; 0 where the system does not
-        say."""
-        try:
-            pages = Path(f"/proc/{self.number}/statm").read_text().split()
-            return int(pages[1]) * os.sysconf("SC_PAGE_SIZE"), int(pages[2]) * os.sysconf("SC_PAGE_SIZE")
-        except (OSError, IndexError, ValueError):
-            return 0, 0
+    def _look(self, start: float) -> None:
+        """Raise Crash where it takes too much; at what it has started one look in a few, as it takes longer."""
+        own = f"{self._processes}/{self.number}"
+        used, self._looks = usage.resident(own)[0], self._looks + 1
+        if self._looks % LOOKS == 0 and used <= self.limits.memory:
+            every = usage.numbered(self._processes) if self._apart else [own]
+            if len(every) > PROCESSES:
+                many = f"has {len(every):,} processes; there may be at most {PROCESSES:,}"
+                raise self._crashed(start, many, "has too many processes")
+            used = usage.taken(every, self.limits.memory, (os.fstat(self._in).st_ino, self._stored))
+        if used > self.limits.memory:
+            taken, limit = (f"{count / 2**30:.3g} GiB" for count in (used, self.limits.memory))
+            took = f"took {taken} of memory; the limit is {limit} (--memory)"
+            raise self._crashed(start, took, "took more memory than its limit")
 
     def _hangs(self, start: float) -> Crash:
         """It is asked where it is, which the interpreter's fault handler tells whatever holds its lock."""

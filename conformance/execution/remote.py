@@ -18,11 +18,12 @@ from msgspec.structs import asdict
 
 from conformance.execution.process import Crash, Elsewhere, Handle, Process
 from conformance.failure import Failure
+from conformance.implementations import errors
 from conformance.implementations import implementation as declared
 from conformance.implementations.bridges.base import ArrayBridge
 from conformance.implementations.bridges.tape import Footprint, Tape
 from conformance.implementations.devices import Unavailable
-from conformance.implementations.errors import KernelFailure, printable
+from conformance.implementations.errors import KernelFailure, printable, shortened
 from conformance.layouts import LayoutError, declare
 from conformance.worker import call, wire
 
@@ -30,6 +31,9 @@ P = ParamSpec("P")
 T = TypeVar("T")
 MAX_COUNT = 1 << 20
 """Results of a call that are counted."""
+MAX_ITEMS, MAX_ENTRIES, MAX_LABEL = 1 << 17, 100, 300
+"""Items of a list in an answer, entries of what a bridge says of itself, and characters of each and of a version, which
+every record has."""
 KINDS: dict[str, type[Exception]] = {
     "unsupported": declared.Unsupported,
     "unavailable": Unavailable,
@@ -79,11 +83,11 @@ def asked(process: Process, expected: type[T], name: str, *given: Any) -> T:
 def value(process: Process, reply: wire.Reply, expected: type[T]) -> T:
     """The value of a reply; raises the same."""
     if reply.findings:
-        findings = printable("\n".join(reply.findings))
+        findings = _shown("\n".join(reply.findings))
         raise KernelFailure(findings, Failure(kind="cheat", message=findings.partition("\n")[0]))
-    if reply.thrown is not None:
-        raise _raised(reply.thrown)
     try:
+        if reply.thrown is not None:
+            raise _raised(reply.thrown)
         return msgspec.convert(_shown(reply.value), expected, dec_hook=partial(_received, process))
     except msgspec.ValidationError as error:
         failure = Failure(kind="crashed", message="its process sent what is no answer")
@@ -92,9 +96,12 @@ def value(process: Process, reply: wire.Reply, expected: type[T]) -> T:
 
 
 def _shown(value: Any) -> Any:
-    """What a process has told, with all texts as a terminal may have them."""
+    """What a process has told, with all texts as a terminal may have them, and none too long for it. Raises
+    msgspec.ValidationError for a list that is."""
     if isinstance(value, str):
-        return printable(value)
+        return printable(shortened(value, wire.MAX_TEXT))
+    if isinstance(value, (list, dict)) and len(value) > MAX_ITEMS:
+        raise msgspec.ValidationError(f"a list of {len(value):,} items; at most {MAX_ITEMS:,}")
     if isinstance(value, list):
         return [_shown(one) for one in value]
     return {_shown(name): _shown(one) for name, one in value.items()} if isinstance(value, dict) else value
@@ -111,6 +118,17 @@ def _raised(thrown: wire.Thrown) -> BaseException:
     error.blame, error.traceback = thrown.blame, thrown.traceback
     error.failure = msgspec.structs.replace(thrown.failure, kind="raised")
     return error
+
+
+def blame(error: BaseException) -> str:
+    """An error and its place, in words, whichever process it was raised in."""
+    return error.blame if isinstance(error, (Raised, Exited)) else errors.blame(error)
+
+
+def failure_of(error: BaseException) -> Failure:
+    """The same as data."""
+    known = (Raised, Exited, KernelFailure, declared.ImplementationError, Crash)
+    return error.failure if isinstance(error, known) else errors.failure_of(error)
 
 
 def _received(process: Process, expected: Any, told: Any) -> Any:
@@ -164,13 +182,18 @@ class RemoteBridge(Elsewhere, ArrayBridge):
         """Asked once: neither devices nor packages come and go in a run."""
         if self._described is None and not self._absence:
             try:
-                self._described = self.perform(call.described, self)
+                described = self.perform(call.described, self)
+                if (count := len(described)) > MAX_ENTRIES:
+                    raise ValueError(f"describe() has {count:,} entries; there may be at most {MAX_ENTRIES}")
+                self._described = {shortened(k, MAX_LABEL): shortened(v, MAX_LABEL) for k, v in described.items()}
             except Unavailable as absence:
                 self._absence = str(absence)
             except Crash:
                 self._described = {}  # the cases report it
             except (Exited, Exception) as error:
-                self._absence = f"{self.name} cannot be used: {getattr(error, 'blame', '') or error}"
+                self._absence = (
+                    f"{self.name} cannot be used: {blame(error) if isinstance(error, (Raised, Exited)) else error}"
+                )
         if self._absence:
             raise Unavailable(self._absence)
 
@@ -299,8 +322,8 @@ def implementation(home: Home, seen: wire.ImplementationSpec) -> declared.Implem
     """What a file declares. Raises ImplementationError for what no honest file can declare."""
     name = seen.name
     found = declared.Implementation(
-        name, seen.device, RemoteBridge(home, name, seen.bridge), seen.contract, seen.version, seen.deterministic,
-        seen.unsafe, seen.compiles_per_shape,
+        name, seen.device, RemoteBridge(home, name, seen.bridge), seen.contract,
+        shortened(seen.version, MAX_LABEL), seen.deterministic, seen.unsafe, seen.compiles_per_shape,
     )  # fmt: skip
     for layout, letters in seen.layouts.items():
         try:

@@ -16,8 +16,9 @@ from msgspec import structs
 
 from conformance.diagnosis.diagnose import Diagnosis
 from conformance.execution.process import Crash
+from conformance.execution.remote import blame, failure_of
 from conformance.failure import Failure, in_brief
-from conformance.implementations.errors import KernelFailure, blame, failure_of
+from conformance.implementations.errors import KernelFailure
 from conformance.implementations.implementation import ImplementationError, Unsupported, Waiver
 from conformance.inputs.golden import GoldenError
 from conformance.judge import Contract, Judgement

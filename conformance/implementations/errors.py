@@ -44,14 +44,21 @@ def printable(text: str) -> str:
     return text.translate(odd) if odd else text
 
 
+def shortened(text: str, length: int) -> str:
+    """Text of at most so many characters but for a note: a longer one without its middle, and how much that was."""
+    if len(text) <= length:
+        return text
+    half = length // 2
+    return f"{text[:half]} ... (left out: {len(text) - 2 * half:,} characters) ... {text[-half:]}"
+
+
 def described(error: BaseException) -> str:
     """Type and message of what somebody else's code raised, whatever its `__str__` does and however long it is."""
     try:
         text = str(error)
     except BaseException as worse:  # KeyboardInterrupt as well, which nobody has typed
         text = f"(its message cannot be shown: {type(worse).__name__})"
-    more = f" ... ({len(text):,} characters)" if len(text) > MAX_MESSAGE else ""
-    return f"{type(error).__name__}: {text[:MAX_MESSAGE]}{more}"
+    return f"{type(error).__name__}: {shortened(text, MAX_MESSAGE)}"
 
 
 def of_the_suite(file: str | Path) -> bool:
@@ -89,17 +96,13 @@ def kernel_place(error: BaseException) -> traceback.FrameSummary | None:
 
 
 def blame(error: BaseException) -> str:
-    """The error and its place, in words."""
-    if known := getattr(error, "blame", ""):  # it was raised in another process
-        return str(known)
+    """The error and its place, in words. Nothing is read from its attributes: a kernel's class may have any."""
     place = kernel_place(error)
     return f"raised {described(error)}" + (f" at {place.filename}:{place.lineno}" if place else "")
 
 
 def failure_of(error: BaseException) -> Failure:
     """The same as data."""
-    if isinstance(known := getattr(error, "failure", None), Failure):
-        return known
     place, message = kernel_place(error), described(error).partition("\n")[0]
     if place is None:
         return Failure(kind="raised", message=message)

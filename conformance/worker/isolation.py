@@ -22,11 +22,14 @@ from conformance.import_path import installed_folders
 from conformance.resources import GOLDEN, PACKAGE
 from conformance.worker.guard import readable
 
-CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000
-MS_BIND, MS_REC, MS_SLAVE = 0x1000, 0x4000, 0x80000
+CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWPID = 0x20000, 0x10000000, 0x20000000
+MS_BIND, MS_REC, MS_SLAVE, MS_INERT = 0x1000, 0x4000, 0x80000, 2 | 4 | 8
+"""The last for a folder in which neither programs nor devices work."""
 MOUNT_SETATTR, AT_FDCWD, AT_RECURSIVE, MOUNT_ATTR_RDONLY = 442, -100, 0x8000, 1
 SET_MODE_FILTER, SPEC_ALLOW, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 4, 24, 38
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE = 1, 4
+PASSED_ON = {signal.SIGCONT, signal.SIGABRT, signal.SIGTERM}
+"""What a judge sends to a process that does not answer, so that it says where it is, or that is to end."""
 LANDLOCK_CREATE_RULESET, LANDLOCK_ADD_RULE, LANDLOCK_RESTRICT_SELF = 444, 445, 446
 REFER, SIGNAL, PATH_BENEATH, VERSION = 1 << 13, 1 << 1, 1, 1
 """Landlock's: the right to move a file to another folder, signals to other processes, a kind of rule, a flag."""
@@ -35,11 +38,11 @@ CAPABILITIES, VERSION_3 = 41, 0x20080522
 KEPT = (0, 1, 3, 4, 6, 7, 10, 14, 15)
 """Those that a kernel's process keeps: files and users, low ports, locked and shared memory."""
 CALLS = {
-    "x86_64": (0xC000003E, 317, 16, (101, 246, 298, 304, 310, 311, 320, 321)),
-    "aarch64": (0xC00000B7, 277, 29, (104, 117, 241, 265, 270, 271, 280, 294)),
+    "x86_64": (0xC000003E, 317, 16, 302, (101, 246, 298, 304, 310, 311, 320, 321)),
+    "aarch64": (0xC00000B7, 277, 29, 261, (104, 117, 241, 265, 270, 271, 280, 294)),
 }
-"""Machine -> its number for filters, `seccomp`, `ioctl`, and what no kernel calls: kexec_load, ptrace, perf_event_open,
-open_by_handle_at, process_vm_readv, process_vm_writev, kexec_file_load, bpf."""
+"""Machine -> its number for filters, `seccomp`, `ioctl`, `prlimit64`, and what no kernel calls: kexec_load, ptrace,
+perf_event_open, open_by_handle_at, process_vm_readv, process_vm_writev, kexec_file_load, bpf."""
 EVERYWHERE = (428, 429, 430, 431, 432, 433, 438, 442)
 """open_tree, move_mount, fsopen, fsconfig, fsmount, fspick, pidfd_getfd, mount_setattr."""
 TIOCSTI, TIOCLINUX = 0x5412, 0x541C
@@ -55,11 +58,17 @@ INSTEAD = {"execution/check.py": b"CheckResult = check = None", "execution/expor
 that it may not read are empty."""
 
 
-def isolate(hidden: Sequence[str] = (), own: Sequence[str] = ()) -> None:
-    """Hide what can be hidden. Folders that are `hidden` hold what other kernels' processes leave; those in them that
-    are this process's `own` stay."""
-    if not hasattr(os, "O_PATH") or (LOADS_DRIVER.exists() and not DRIVER.exists()):
-        return
+def isolate(parent: int, hidden: Sequence[str] = (), own: Sequence[str] = ()) -> None:
+    """Hide what can be hidden, and end with the parent. Folders that are `hidden` hold what other kernels' processes
+    leave; those in them that are this process's `own` stay. What follows runs in another process, where those of the
+    system can be hidden."""
+    parted = hasattr(os, "O_PATH") and (not LOADS_DRIVER.exists() or DRIVER.exists()) and _isolate(hidden, own)
+    end_with(1 if parted else parent)
+
+
+def _isolate(hidden: Sequence[str], own: Sequence[str]) -> bool:
+    """Return whether this is another process now."""
+    parted = False
     with suppress(OSError):
         copies = _copies()
         room = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
@@ -73,9 +82,14 @@ def isolate(hidden: Sequence[str] = (), own: Sequence[str] = ()) -> None:
                     copy.write(content)
                 os.utime(file, ns=(time, time))  # what is compiled from it stays valid
             os.chdir(Path.cwd())  # it may lie in what was hidden
+            if parted := _possible(_number_elsewhere):
+                _part()
     with suppress(OSError):
-        if _possible(_restrict):
-            _restrict()
+        if _possible(partial(_restrict, parted)):
+            _restrict(parted)
+    if parted:
+        _call("prctl", PR_SET_DUMPABLE, 1, 0, 0, 0)  # the judge looks at its memory
+    return parted
 
 
 def end_with(parent: int) -> None:
@@ -139,9 +153,7 @@ def _hide(hidden: Sequence[str], own: Sequence[str]) -> None:
         Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
     _call("mount", None, b"/", None, MS_REC | MS_SLAVE, None)
     for folder in installed_folders() | ({"/sys", "/proc/sys"} if not user else set()):
-        _bind(folder, folder)
-        attributes = struct.pack("QQQQ", MOUNT_ATTR_RDONLY, 0, 0, 0)
-        _call("syscall", MOUNT_SETATTR, AT_FDCWD, os.fsencode(folder), AT_RECURSIVE, attributes, len(attributes))
+        _write_protect(folder)
     kept = [(folder, os.open(folder, os.O_PATH)) for folder in own]
     for folder in (str(PACKAGE), str(GOLDEN), *hidden):
         os.makedirs(folder, exist_ok=True)  # noqa: PTH103 - of a wheel the goldens lie in the package, which is hidden
@@ -156,6 +168,75 @@ def _hide(hidden: Sequence[str], own: Sequence[str]) -> None:
         _bind(os.devnull, terminal)
 
 
+def _number_elsewhere() -> None:
+    """Try out the namespace of `_part`; what it mounts goes with this process. Raises OSError."""
+    _call("unshare", CLONE_NEWNS | CLONE_NEWPID)
+    if not _possible(partial(_show_own, os.getpid())):
+        raise OSError("no namespace of processes")
+
+
+def _show_own(number: int) -> None:
+    """Let /proc show the processes of this one's namespace alone, and give the next one the same number as the process
+    has that stands for it outside: libraries name files after it, as OpenMP's do in /dev/shm, which kernels share."""
+    _call("mount", b"proc", b"/proc", b"proc", MS_INERT, None)
+    Path("/proc/sys/kernel/ns_last_pid").write_text(str(number - 1))
+    if not os.geteuid():
+        _write_protect("/proc/sys")
+
+
+def _part() -> None:
+    """Return in a process for which none exist but those that it starts: it could set limits, processors and priorities
+    of the judge and of other kernels. This process stands for it: it has the number that the judge knows, passes
+    signals on, and ends as the other does. Between them is the namespace's first one, which adopts orphans, and with
+    which all end."""
+    parent, number = os.getppid(), os.getpid()
+    above = max(map(int, os.listdir("/proc/self/fd"))) + 3  # noqa: PTH208
+    _call("unshare", CLONE_NEWPID)
+    before, (answer, told) = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()), os.pipe()
+    if (first := os.fork()) == 0:
+        kernel = -1
+        with suppress(BaseException):
+            _call("prctl", PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            _show_own(number)
+            if (kernel := os.fork()) > 0:
+                os.dup2(told, 0)
+                os.closerange(1, above)  # a pipe that the kernel closes must end for whoever reads it
+                os.write(0, str(os.waitstatus_to_exitcode(_ended(kernel, signal.SIGKILL))).encode())
+        if kernel:
+            os._exit(0)
+        os.close(answer)
+        os.close(told)
+        os.setsid()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return
+    os.close(told)
+    end_with(parent)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _call("prctl", PR_SET_DUMPABLE, 1, 0, 0, 0)  # otherwise the judge could not look through its /proc
+    os.dup2(answer, 0)
+    os.closerange(1, above)
+    _ended(first, signal.SIGTERM)
+    status = int(os.read(0, 9) or 1)
+    if status < 0:
+        with suppress(OSError):
+            signal.signal(-status, signal.SIG_DFL)
+        os.kill(number, -status)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
+    os._exit(status)
+
+
+def _ended(child: int, end: int) -> int:
+    """Return how a child has ended. All signals are blocked; some are passed on to it, `end` for SIGTERM."""
+    while True:
+        if (number := signal.sigwait({*PASSED_ON, signal.SIGCHLD})) != signal.SIGCHLD:
+            os.kill(child, end if number == signal.SIGTERM else number)
+            continue
+        with suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if ended[0] == child:
+                    return ended[1]
+
+
 def _terminals() -> Iterator[str]:
     """What the judge's input and output are connected to, and a machine's own console."""
     for number in (0, 1, 2):
@@ -167,11 +248,17 @@ def _terminals() -> Iterator[str]:
         yield "/dev/console"
 
 
+def _write_protect(folder: str) -> None:
+    _bind(folder, folder)
+    attributes = struct.pack("QQQQ", MOUNT_ATTR_RDONLY, 0, 0, 0)
+    _call("syscall", MOUNT_SETATTR, AT_FDCWD, os.fsencode(folder), AT_RECURSIVE, attributes, len(attributes))
+
+
 def _bind(source: str, target: str) -> None:
     _call("mount", os.fsencode(source), os.fsencode(target), None, MS_BIND | MS_REC, None)
 
 
-def _restrict() -> None:
+def _restrict(parted: bool) -> None:
     """Forbid to look into processes that are not restricted alike and to change mounts, also those of a namespace of
     its own; from Linux 6.12 on, signals. Root keeps few of its rights."""
     version = _call("syscall", LANDLOCK_CREATE_RULESET, None, 0, VERSION)
@@ -185,7 +272,7 @@ def _restrict() -> None:
     os.close(root)
     os.close(ruleset)
     _drop()
-    _refuse(os.uname().machine)
+    _refuse(os.uname().machine, parted)
 
 
 def _drop() -> None:
@@ -200,18 +287,24 @@ def _drop() -> None:
     _call("capset", header, struct.pack("6I", *low, 0, 0, 0))
 
 
-def _refuse(machine: str) -> None:
-    """Refuse calls by which a process reaches what was hidden from it, or other processes; none on a machine whose
+def _refuse(machine: str, parted: bool) -> None:
+    """Refuse calls by which a process reaches what was hidden from it, or other processes, where it has not been
+    `parted` from them; none on a machine whose
     numbers of calls are not known here. The processor's speculation stays as it is: a kernel's speed depends on it."""
     if machine not in CALLS:
         return
-    architecture, seccomp, ioctl, own = CALLS[machine]
+    architecture, seccomp, ioctl, prlimit, own = CALLS[machine]
     steps = [
         *((LOAD, 4), (EQUAL, architecture, 1, 0), (RETURN, REFUSE)),
         *((LOAD, 0), (AT_LEAST, OF_X32, 0, 1), (RETURN, REFUSE)),
     ]
     for number in (*own, *EVERYWHERE):
         steps += [(EQUAL, number, 0, 1), (RETURN, REFUSE)]
+    if not parted:  # limits of this process can be set, and those of others read: the third argument is nothing
+        steps += [
+            *((EQUAL, prlimit, 0, 9), (LOAD, 16), (EQUAL, 0, 6, 0), (EQUAL, os.getpid(), 5, 0)),
+            *((LOAD, 32), (EQUAL, 0, 0, 2), (LOAD, 36), (EQUAL, 0, 1, 0), (RETURN, REFUSE), (RETURN, ALLOW)),
+        ]
     steps += [(EQUAL, ioctl, 1, 0), (RETURN, ALLOW), (LOAD, 24)]  # the second argument's lower half
     steps += [(EQUAL, TIOCSTI, 1, 0), (EQUAL, TIOCLINUX, 0, 1), (RETURN, REFUSE), (RETURN, ALLOW)]
     program = b"".join(struct.pack("HBBI", code, *(jumps or (0, 0)), value) for code, value, *jumps in steps)

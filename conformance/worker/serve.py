@@ -31,7 +31,6 @@ from conformance.import_path import read_sources_alone
 from conformance.worker import call, ceilings, measuring, memory, repeating, wire
 from conformance.worker.call import Result, is_several
 from conformance.worker.guard import Guard
-from conformance.worker.isolation import end_with
 from conformance.worker.reads import Reads
 from conformance.worker.wire import plain
 
@@ -254,7 +253,11 @@ class Server:
         return reply
 
     def _encoded(self, value: Any) -> msgspec.Raw:
-        return msgspec.Raw(self._encoder.encode(value))
+        try:
+            return msgspec.Raw(self._encoder.encode(value))
+        except UnicodeEncodeError:
+            told = msgspec.to_builtins(value, enc_hook=self._told, builtin_types=(bytes,))
+            return msgspec.Raw(self._encoder.encode(_writable(told)))
 
     def _lost(self, error: BaseException) -> bool:
         """Whether an error has left a device unusable: a kernel's illegal access to memory ends every later call."""
@@ -283,6 +286,15 @@ class _Unpickler(pickle.Unpickler):
         return self._found if (module, name) == FOUND else super().find_class(module, name)
 
 
+def _writable(told: Any) -> Any:
+    """An answer with all texts as UTF-8 can hold them."""
+    if isinstance(told, str):
+        return plain(told)
+    if isinstance(told, (list, tuple)):
+        return [*map(_writable, told)]
+    return {_writable(name): _writable(one) for name, one in told.items()} if isinstance(told, dict) else told
+
+
 def _thrown(error: BaseException) -> wire.Thrown:
     kinds: dict[type[BaseException], Any] = {
         declared.Unsupported: "unsupported",
@@ -298,13 +310,14 @@ def _thrown(error: BaseException) -> wire.Thrown:
     except BaseException:
         message = ""
     lines = traceback.format_list(kernel_frames(error))
+    ours = error.failure if isinstance(error, (KernelFailure, declared.ImplementationError)) else None
     return wire.Thrown(
         kind=kind,
         name=plain(type(error).__name__, 80),
         message=plain(message),
         blame=plain(blame(error)),
         traceback=plain("".join(lines)),
-        failure=_sendable(failure_of(error)),
+        failure=_sendable(ours if isinstance(ours, Failure) else failure_of(error)),
     )
 
 
@@ -346,9 +359,8 @@ def _described(one: declared.Implementation) -> wire.ImplementationSpec:
     )
 
 
-def main(channel: int, to_kernels: int, from_kernels: int, findings: int, parent: int) -> None:
+def main(channel: int, to_kernels: int, from_kernels: int, findings: int) -> None:
     """Serve until the judge closes the channel."""
-    end_with(parent)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with suppress(OSError):

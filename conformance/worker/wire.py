@@ -24,6 +24,7 @@ from msgspec import Meta, Struct
 
 from conformance.contract import Contract
 from conformance.failure import Failure
+from conformance.implementations.errors import shortened
 from conformance.implementations.implementation import Adapted, AutogradVariant, Kernel, Setting, Waiver
 from conformance.implementations.registry import BrokenFile
 from conformance.zeros import LARGE, bytes_of, filled
@@ -187,8 +188,8 @@ def unpacked(geometry: bytes) -> Any:
 
 
 def plain(text: str, length: int = MAX_TEXT) -> str:
-    """Text that UTF-8 can hold."""
-    return text[:length].encode("utf-8", "replace").decode()
+    """Text that UTF-8 can hold: a lone surrogate is written as Python writes it."""
+    return shortened(text, length).encode("utf-8", "backslashreplace").decode()
 
 
 def importable(function: Any) -> FunctionSpec:

@@ -335,7 +335,7 @@ RAISED = {
         {"head": SAYS_NOTHING, "body": "raise Silent"},
         "raised Silent: (its message cannot be shown: RuntimeError)",
     ),
-    "with-megabytes": ({"body": "raise ValueError('m' * 3_000_000)"}, " ... (3,000,000 characters)"),
+    "with-megabytes": ({"body": "raise ValueError('m' * 3_000_000)"}, " ... (left out: 2,998,000 characters) ... mmm"),
 }
 
 

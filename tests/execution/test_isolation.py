@@ -209,9 +209,8 @@ def test_process_is_replaced_and_its_file_loaded_ahead(tmp_path: Path):
             bridge.floating_point_mode()
             process = bridge.home.process()
             numbers.add(process.number)
-            os.kill(process.number, signal.SIGKILL)
             with pytest.raises(Crash, match="SIGKILL"):
-                bridge.floating_point_mode()
+                process.ask(os.kill, process.number, signal.SIGKILL)
         assert len(numbers) == 3
     assert left() == []
 

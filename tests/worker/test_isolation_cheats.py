@@ -15,12 +15,12 @@ from conformance.execution import process
 from conformance.execution.process import Limits
 from conformance.execution.workers import Workers
 from conformance.resources import PACKAGE
-from tests.conftest import Project
+from tests.conftest import CONFTEST, Project
 
 pytest_plugins = ["pytester"]
 
 HEAD = """
-import ctypes, fcntl, mmap, multiprocessing, os, shutil, subprocess, sys, sysconfig, tempfile
+import contextlib, ctypes, fcntl, mmap, multiprocessing, os, resource, shutil, subprocess, sys, sysconfig, tempfile
 import conformance
 from conformance import Implementation
 from tests import kernels
@@ -28,7 +28,8 @@ from tests import kernels
 PACKAGE = os.path.dirname(conformance.__file__)
 ROOT = os.path.dirname(PACKAGE)
 SOURCE = PACKAGE + "/operators/conv/operators.py"
-JUDGE = f"/proc/{os.getppid()}"
+NUMBER = int(open(os.path.dirname(__file__) + "/judge").read())
+JUDGE = f"/proc/{NUMBER}"
 libc = ctypes.CDLL(None, use_errno=True)
 
 def child(program):
@@ -74,6 +75,13 @@ def written(folder):
     with tempfile.TemporaryFile(dir=folder) as file:
         return file.write(b"1") == 1
 
+IOPRIO_SET = {"x86_64": 251, "aarch64": 30}[os.uname().machine]
+
+def commands():
+    for number in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError), open(f"/proc/{number}/cmdline", "rb") as file:
+            yield file.read()
+
 def mounted():
     return libc.mount(b"none", PACKAGE.encode(), b"tmpfs", 0, 0)
 
@@ -98,8 +106,18 @@ OF_THE_JUDGE = {
     "opens its memory": 'not os.close(os.open(f"{JUDGE}/mem", os.O_RDONLY))',
     "opens its memory in a child": "child(f\"print(os.open({JUDGE!r} + '/mem', os.O_RDONLY))\")",
     "opens what it has open": 'os.stat(f"{JUDGE}/fd/0")',
-    "signals to it": "libc.syscall(444, None, 0, 1) >= 6 and os.kill(os.getppid(), 0) is None",
-    "seizes it": "libc.ptrace(0x4206, os.getppid(), 0, 0) == 0",
+    "signals to it": "os.kill(NUMBER, 0) is None",
+    "seizes it": "libc.ptrace(0x4206, NUMBER, 0, 0) == 0",
+    "reads its command line": "reads(f'{JUDGE}/cmdline')",
+    "limits it": "resource.prlimit(NUMBER, resource.RLIMIT_CPU, resource.prlimit(NUMBER, resource.RLIMIT_CPU)) != ()",
+    "chooses its processors": "os.sched_setaffinity(NUMBER, os.sched_getaffinity(NUMBER)) is None",
+    "sets its priority": "os.setpriority(os.PRIO_PROCESS, NUMBER, os.getpriority(os.PRIO_PROCESS, NUMBER)) is None",
+    "sets its policy": "os.sched_setscheduler(NUMBER, os.SCHED_BATCH, os.sched_param(0)) is None",
+    "sets its priority at disks": "libc.syscall(IOPRIO_SET, 1, NUMBER, 0) == 0",
+    "has it ended first for memory": "open(f'{JUDGE}/oom_score_adj', 'r+') is not None",
+    "names what another process runs": "any(b'pytest' in one for one in commands())",
+    "runs in real time": "os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1)) is None",
+    "runs before others": "os.nice(-1) < 0",
     "writes to packages that it imports": "written(sysconfig.get_path('purelib'))",
     "writes to the standard library": "written(sysconfig.get_path('stdlib'))",
     "writes to the suite's kernels": "written(ROOT + '/impls')",
@@ -154,6 +172,7 @@ def passing(project: Project, kernels: dict[str, str]) -> list[str]:
     lines = [
         f"i{n} = declare({name.replace(' ', '-')!r}, lambda: {sees})" for n, (name, sees) in enumerate(kernels.items())
     ]
+    project.pytester.makeconftest(f"{CONFTEST}\nimport os\nopen('impls/judge', 'w').write(str(os.getpid()))\n")
     project.write("impls/kernels.py", "\n".join([HEAD, *lines]))
     outcome = project.pytest(subprocess=True)
     assert len(outcome.records) == len(kernels)
@@ -262,7 +281,7 @@ def test_the_folder_that_a_run_is_started_in_is_hidden_too(tmp_path: Path, monke
 
 
 def test_a_process_that_is_not_isolated_says_so(project: Project, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(process, "START", process.START.replace("isolate({hidden!r}, {own!r}); ", ""))
+    monkeypatch.setattr(process, "START", process.START.replace("isolate({parent}, {hidden!r}, {own!r}); ", ""))
     project.kernel()
     (record,) = project.pytest().records
     assert record["versions"]["process"] == "not isolated"

@@ -1,0 +1,77 @@
+"""What a kernel's process and all that it has started take of the machine, read from /proc."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+IN_MEMORY = ("/memfd:", "/dev/shm/")
+"""How the names of open files begin that lie in memory, where no process has them resident unless it maps them."""
+
+
+def resident(process: str) -> tuple[int, int]:
+    """Return the bytes of a process that are resident, and how many of these are of files or shared memory; 0 where the
+    system does not say."""
+    try:
+        pages = Path(f"{process}/statm").read_text().split()
+        return int(pages[1]) * os.sysconf("SC_PAGE_SIZE"), int(pages[2]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError, ValueError):
+        return 0, 0
+
+
+def numbered(processes: str) -> list[str]:
+    """Return the folders of all processes in a /proc."""
+    try:
+        return [entry.path for entry in os.scandir(processes) if entry.name.isdigit()]
+    except OSError:
+        return []
+
+
+def taken(processes: Sequence[str], most: int, given: tuple[int, int]) -> int:
+    """Return the bytes that processes take together, exactly where they may be more than `most`.
+
+    What several share, as after a fork, counts once; so does a file in memory, mapped or not. The file with the inode
+    `given[0]` counts without as many bytes as `given[1]`, which the judge has written.
+    """
+    rough = sum(resident(process)[0] for process in processes)
+    if rough + _of_the_machine("Shmem:") <= most:
+        return rough
+    shares = [_shares(process) for process in processes]
+    files = {inode: size for process in processes for inode, size in _files(process).items()}
+    if given[0] in files:
+        files[given[0]] = max(0, files[given[0]] - given[1])
+    return sum(own for own, _ in shares) + max(sum(shared for _, shared in shares), sum(files.values()))
+
+
+def _of_the_machine(name: str) -> int:
+    return _sizes("/proc/meminfo").get(name, 0)
+
+
+def _sizes(file: str) -> dict[str, int]:
+    """Return the lines of a file that hold a name and a size in kB."""
+    with suppress(OSError):
+        lines = map(str.split, Path(file).read_text().splitlines())
+        return {line[0]: int(line[1]) << 10 for line in lines if len(line) == 3 and line[2] == "kB"}
+    return {}
+
+
+def _shares(process: str) -> tuple[int, int]:
+    """Return a process's own memory, and that in files in memory, of what is shared its share."""
+    sizes = _sizes(f"{process}/smaps_rollup")
+    if "Pss_Shmem:" not in sizes:
+        return resident(process)[0], 0
+    return sizes["Pss:"] - sizes["Pss_Shmem:"], sizes["Pss_Shmem:"]
+
+
+def _files(process: str) -> dict[int, int]:
+    """Return the sizes of the files in memory that a process has open, by their inodes."""
+    found = {}
+    with suppress(OSError):
+        for entry in os.scandir(f"{process}/fd"):
+            with suppress(OSError):
+                if os.readlink(entry.path).startswith(IN_MEMORY):  # noqa: PTH115
+                    status = entry.stat()
+                    found[status.st_ino] = status.st_blocks * 512
+    return found
