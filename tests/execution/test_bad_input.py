@@ -410,6 +410,7 @@ def test_a_last_run_that_became_a_pipe_is_forgotten(tmp_path: Path, monkeypatch:
     assert LastRun().failed == {"a"}
     file.unlink()
     os.mkfifo(file)
+    LastRun().end(["a"], ["a"])
     assert LastRun().failed == frozenset()
 
 
