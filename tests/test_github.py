@@ -150,7 +150,7 @@ def test_the_second_step_of_the_action_runs(repository: Path):
 COMMANDS = ("::error::forged", "  ::set-output name=a::b", "##[error]forged", "see ##[warning]forged")
 
 
-@pytest.mark.parametrize("command", ["run", "check", "verify"])
+@pytest.mark.parametrize("command", ["run", "run -s", "pytest -s", "check", "verify"])
 def test_nothing_that_a_kernel_says_is_a_command(
     project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
 ):
@@ -158,15 +158,20 @@ def test_nothing_that_a_kernel_says_is_a_command(
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.chdir(project.folder)
     said, file = "\\n".join(["", *COMMANDS, ""]), "impls/::error::it.py"
-    project.write(file, source("::error::it", f"print('{said}', flush=True); raise ValueError('{said}')"))
-    text = project.run(f"--impl={file}").text
+    parted = "[os.write(1, c.encode()) and time.sleep(0.01) for c in '::error::parted']"
+    body = f"print('{said}', flush=True); {parted}; raise ValueError('{said}')"
+    project.write(file, source("::error::it", body, head="import os, time"))
+    ran = project.pytest if command == "pytest -s" else project.run
+    text = ran(f"--impl={file}", *command.split()[1:]).text
+    if command.endswith("-s"):
+        assert ": :error::parted" in text
     words = {"check": [file, TINY, "--operator=conv_forward"], "verify": ["records.jsonl"]}
-    if command != "run":
+    if command in words:
         main([command, *words[command]])
         text = "\n".join(capsys.readouterr())
     begun = [line for line in text.splitlines() if line.lstrip().startswith("::") or "##[" in line]
     assert [line for line in begun if not line.startswith("::error file=impls/%3A%3A")] == []
-    assert len(begun) == (command == "run")
+    assert len(begun) == (command not in words)
     assert "forged" in text or command == "verify"
 
 

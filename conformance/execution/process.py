@@ -5,6 +5,7 @@ Whatever happens in it is a reply or a `Crash`.
 
 from __future__ import annotations
 
+import codecs
 import io
 import os
 import pickle
@@ -31,6 +32,7 @@ from conformance.execution.reaper import Reaper, kill
 from conformance.failure import Failure
 from conformance.implementations.errors import of_the_suite, printable
 from conformance.implementations.vocabulary import vocabulary
+from conformance.streams import RunnerStream, is_obeyed
 from conformance.worker import guard, wire
 
 START = (
@@ -49,8 +51,8 @@ PATIENCE = 10.0
 """Seconds that a process has to end once it is killed."""
 DYING = 0.5
 """Seconds that a process has to say where it is, before it is killed."""
-OUTPUT = 1 << 14
-"""Bytes that are kept of the end of what it prints."""
+OUTPUT, PARTS = 1 << 14, 64
+"""Bytes that are kept of the end of what it prints, and parts of it that are taken before its time is looked at."""
 LINES, LINE = 5, 300
 """Lines of what a kernel has printed that are shown beside its failure, and characters of each."""
 MAX_OPENED = 10_000
@@ -162,6 +164,8 @@ class Process:
         read, write = os.pipe()
         self._output, self._printed, self._asked = read, b"", 0
         os.set_blocking(read, False)
+        self._screen: Any = RunnerStream(sys.stderr) if is_obeyed() else sys.stderr
+        self._decoded = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._guard, found = guard.pipe()
         passed = (other.fileno(), self._in, self._out, found)
         names = dict(zip(("channel", "to_kernels", "from_kernels", "findings"), passed, strict=True))
@@ -313,6 +317,8 @@ class Process:
         with suppress(subprocess.TimeoutExpired):  # a process in the middle of a system call ends after it
             self._popen.wait(PATIENCE)
         self._drain()
+        if isinstance(self._screen, RunnerStream):
+            self._screen.end()
         self._channel.close()
         for descriptor in (self._in, self._out, self._output, self._guard):
             os.close(descriptor)
@@ -372,13 +378,16 @@ class Process:
     def _drain(self) -> bool:
         """Take what it has printed, so that it need not wait; False where it has closed its side."""
         with suppress(BlockingIOError):
-            while part := os.read(self._output, 1 << 16):
+            for _ in range(PARTS):
+                if not (part := os.read(self._output, 1 << 16)):
+                    return False
                 if self.limits.shown:
-                    os.write(2, part)
+                    with suppress(OSError):  # nobody reads it any more
+                        self._screen.write(self._decoded(part))
+                        self._screen.flush()
                 whole = self._printed + part
                 self._printed = whole[-OUTPUT:]
                 self._asked = max(0, self._asked - len(whole) + len(self._printed))
-            return False
         return True
 
     def _resident(self) -> tuple[int, int]:

@@ -23,11 +23,6 @@ _PROPERTY = _MESSAGE | str.maketrans({":": "%3A", ",": "%2C"})
 _DEFINES = re.compile(r"\s*(?:async )?def |\s*class ")
 
 
-def reads() -> bool:
-    """Whether one of GitHub's runners reads what is printed."""
-    return os.environ.get("GITHUB_ACTIONS") == "true"
-
-
 def annotation(title: str, message: str, places: Iterable[Place]) -> str:
     """A command of a runner, which makes a message an annotation of the change: at the first of the places that is in
     the repository, if any is."""

@@ -14,6 +14,7 @@ from conformance.reporting.kernel_verdicts import KernelVerdict
 from conformance.reporting.table import many
 from conformance.reporting.tally import Tally
 from conformance.results.schema import STATUSES
+from conformance.streams import uncommanded
 
 LETTERS = {"pass": "", "fail": "F", "error": "E", "unsupported": "u", "waived": "w", "unavailable": "-"}
 LEGEND = "numbers pass; F fail, E error, u unsupported, w waived, - unavailable"
@@ -158,9 +159,3 @@ def _wrapped(text: str, width: int, indent: int = 4, color: str = "") -> Iterato
 def harmless(text: str) -> str:
     """A line that a kernel may have written, without what a terminal obeys and what begins a command of a runner."""
     return uncommanded(printable(text))
-
-
-def uncommanded(line: str) -> str:
-    """A line that is no command of one of GitHub's runners: of one form they look for the sign anywhere in it."""
-    begins = line.lstrip().startswith("::")
-    return (line.replace("::", ": :", 1) if begins else line).replace("##[", "# #[")

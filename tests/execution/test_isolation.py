@@ -391,3 +391,11 @@ def test_what_a_process_says_of_a_kernels_past_is_dropped():
     kernel = remote._reached(cast(remote.Home, None), ("acme", "kernels", 0), sent)
     assert kernel.memory == KernelMemory()
     assert sent == replace(sent)  # which is what a file that is loaded again is compared by
+
+
+def test_output_without_end_is_read_in_parts_and_its_call_has_its_time(monkeypatch: pytest.MonkeyPatch):
+    process = Process(Limits(), Reaper())
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "read", lambda *_: b"y")
+        assert process._drain()
+    process.end()
