@@ -21,6 +21,7 @@ from conformance.implementations.errors import described, printable
 from conformance.implementations.implementation import Implementation
 from conformance.implementations.source_files import SourceFiles
 from conformance.import_path import SourceLoader
+from conformance.resources import IMPLS, OWN_NAMES
 
 GROUP = "conformance.implementations"
 """Entry points of other packages."""
@@ -178,7 +179,13 @@ def register(registry: Registry, place: str, files: SourceFiles | None, values: 
     found = {id(value): value for value in values if isinstance(value, Implementation)}
     if not found:
         raise ValueError("defines no conformance.Implementation at module level, as acme = Implementation('acme')")
+    is_own = Path(place).resolve().is_relative_to(IMPLS.resolve())
     for implementation in found.values():
+        if not is_own and (home := OWN_NAMES.get(implementation.name)):
+            where = f"here and in {home} of the suite, whose verdicts these would be taken for"
+            registry.broken[place] = unusable(f"the name {implementation.name!r} is defined {where}; rename it")
+            registry.duplicates.append(place)
+            continue
         other = registry.paths.get(implementation.name)
         if other is not None:
             where = "twice" if other == place else f"here and in {other}"
