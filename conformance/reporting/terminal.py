@@ -12,7 +12,7 @@ from conformance.implementations.implementation import OUTSIDE
 from conformance.reporting import accuracy, emulator_counts
 from conformance.reporting.kernel_verdicts import KernelVerdict
 from conformance.reporting.table import many
-from conformance.reporting.tally import Tally
+from conformance.reporting.tally import NOT_ISOLATED, Tally
 from conformance.results.schema import STATUSES
 from conformance.streams import uncommanded
 
@@ -66,6 +66,8 @@ def notes(tally: Tally, verdicts: Sequence[KernelVerdict], width: int, listed: S
         absent[why].append(name)
     for why, who in absent.items():
         yield from _wrapped(f"unavailable: {', '.join(who)}: {why}", width)
+    if not tally.is_isolated:
+        yield from _wrapped(NOT_ISOLATED, width)
 
 
 def _details(tally: Tally, width: int) -> Iterator[Line]:
