@@ -201,12 +201,13 @@ def _note(registry: Registry, path: Path, problem: BaseException) -> None:
     """A missing dependency makes a module unavailable; everything else is its own fault."""
     here = path.absolute()
     own = [f for f in traceback.extract_tb(problem.__traceback__) if Path(f.filename).is_relative_to(here)]
-    if isinstance(problem, ModuleNotFoundError) and path.is_file():
+    if isinstance(problem, ImportError) and path.is_file():
         name = (problem.name or "").partition(".")[0]
         beside = (here.parent / f"{name}.py", here.parent / name / "__init__.py")
-        if any(file.exists() for file in beside if file != here):
+        if name == _PACKAGE or any(file.exists() for file in beside if file != here):
+            what, name = ("it is in no package", "helper") if name == _PACKAGE else (str(problem), name)
             registry.broken[str(path)] = unusable(
-                f"ModuleNotFoundError: {problem}; files beside it are not imported: put both into a folder with an "
+                f"{type(problem).__name__}: {what}; files beside it are not imported: put both into a folder with an "
                 f"__init__.py, which gives the implementation, and import with `from . import {name}`"
             )
             return
