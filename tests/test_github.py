@@ -14,7 +14,7 @@ import pytest
 
 from conformance import __version__
 from conformance.__main__ import main
-from conformance.execution import process
+from conformance.execution import environment
 from conformance.reporting.github import annotation
 from tests.conftest import ROOT, TINY, Project
 from tests.kit import source
@@ -175,13 +175,42 @@ def test_nothing_that_a_kernel_says_is_a_command(
     assert "forged" in text or command == "verify"
 
 
-def test_no_kernel_is_given_what_a_runner_obeys_or_a_secret(monkeypatch: pytest.MonkeyPatch):
-    names = ("GITHUB_ENV", "ACTIONS_RUNTIME_URL", "HF_TOKEN", "aws_secret_access_key", "DB_PASSWORD")
-    for name in (*names, "ACME_HOME"):
-        monkeypatch.setenv(name, "1")
-    given = process._environment()
-    assert {*names} & given.keys() == set()
-    assert given["ACME_HOME"] == "1"
+WITHHELD = ("GITHUB_ENV", "ACTIONS_RUNTIME_URL", "TORCH_TOKEN", "aws_secret_access_key", "ACME_HOME", "ACME_API_KEY")
+
+
+@pytest.mark.parametrize(
+    ("named", "extended", "more"),
+    [
+        ((), "", set()),
+        (("ACME_*",), "", {"ACME_HOME"}),
+        (("ACME_API_KEY",), "TORCH_*,ACME_H?ME", {"ACME_API_KEY", "ACME_HOME"}),
+        ((), "TORCH_TOKEN GITHUB_ENV", {"TORCH_TOKEN", "GITHUB_ENV"}),
+    ],
+)
+def test_a_kernel_is_given_what_frameworks_read_and_what_is_named(
+    monkeypatch: pytest.MonkeyPatch, named: tuple[str, ...], extended: str, more: set[str]
+):
+    passed = {"PATH", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "TORCH_LOGS", "https_proxy", "LC_ALL"}
+    for name in (*WITHHELD, *passed):
+        monkeypatch.setenv(name, os.environ["PATH"])
+    monkeypatch.setenv(environment.EXTENDS, extended)
+    given = environment.of_kernels(named).keys()
+    assert passed <= given
+    assert {*WITHHELD} & given == more
+
+
+@pytest.mark.parametrize("front", ["run", "pytest", "check"])
+def test_a_run_passes_the_variables_that_it_is_told(project: Project, monkeypatch: pytest.MonkeyPatch, front: str):
+    file = project.kernel(head="import os\nassert os.environ['ACME_HOME']\nassert 'ACME_TOO' not in os.environ")
+    for name in ("ACME_HOME", "ACME_TOO"):
+        monkeypatch.setenv(name, "here")
+    if front == "check":
+        monkeypatch.setenv(environment.EXTENDS, "ACME_HOME")
+        assert main(["check", str(file), TINY, "--operator=conv_forward"]) == 0
+        return
+    ran = project.run if front == "run" else project.pytest
+    assert ran("--pass-env=ACME_HOME").exit == 0
+    assert "KeyError: 'ACME_HOME'" in ran().text
 
 
 def test_a_summary_that_became_a_pipe_is_a_note(project: Project, monkeypatch: pytest.MonkeyPatch):

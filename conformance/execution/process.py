@@ -28,6 +28,7 @@ import msgspec
 import numpy as np
 
 from conformance import import_path
+from conformance.execution import environment
 from conformance.execution.reaper import Reaper, kill
 from conformance.failure import Failure
 from conformance.implementations.errors import of_the_suite, printable
@@ -57,10 +58,6 @@ LINES, LINE = 5, 300
 """Lines of what a kernel has printed that are shown beside its failure, and characters of each."""
 MAX_OPENED = 10_000
 """Names of files that are taken from one process."""
-WITHHELD = re.compile(
-    r"PYTEST_|GITHUB_|ACTIONS_|RUNNER_|CI_JOB|.*(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|ACCESS_?KEY)", re.I
-)
-"""Variables that a kernel's process is not given: GITHUB_ENV names a file of which a runner obeys each line."""
 _FRAME = re.compile(r'^  File "(.+)", line (\d+) in ', re.MULTILINE)
 _REPLIES = msgspec.msgpack.Decoder(wire.Reply)
 
@@ -82,13 +79,14 @@ class Crash(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a process may take: seconds a call, bytes of memory; `environment` is added to the judge's own. What it
-    prints is `shown` at once, or kept for whoever asks. Folders that are `hidden` from it hold what other kernels'
-    processes leave; those in them that are its `own` are not."""
+    """What a process may take: seconds a call, bytes of memory; `environment` is added to what it has of the judge's,
+    which is more where names are `passed`. What it prints is `shown` at once, or kept for whoever asks. Folders that
+    are `hidden` from it hold what other kernels' processes leave; those in them that are its `own` are not."""
 
     seconds: float = SECONDS
     memory: int = 1 << 62
     environment: Mapping[str, str] = field(default_factory=dict)
+    passed: tuple[str, ...] = ()
     shown: bool = False
     hidden: tuple[str, ...] = ()
     own: tuple[str, ...] = ()
@@ -177,7 +175,7 @@ class Process:
             # its own command line does not name the suite
             [sys.executable, "-P", "-c", f"import os; exec(os.pread({self._in}, {len(program)}, 0))"],
             stdin=subprocess.DEVNULL, stdout=write, stderr=write, pass_fds=passed, start_new_session=True,
-            env=_environment() | dict(limits.environment),
+            env=environment.of_kernels(limits.passed) | dict(limits.environment),
         )  # fmt: skip
         self._mark = reaper.mark(self.number)
         os.close(write)
@@ -445,16 +443,6 @@ class Process:
         said = [] if "Fatal Python error" in self.printed else [f"its output ended: {line}" for line in words[-1:]]
         self.end(printable("\n".join([what, after, *said])), failure)
         return self.crash
-
-
-def _environment() -> dict[str, str]:
-    """The judge's own, without what tells of pytest, a runner's files of commands, and names that secrets have.
-
-    Neuron's runtime gives a process all NeuronCores until it ends, unless it is told how many are wanted: kernels here
-    use one, and a second process (of another worker, or of another file) needs its own.
-    """
-    own = {name: value for name, value in os.environ.items() if not WITHHELD.match(name)}
-    return {"NEURON_RT_NUM_CORES": "1"} | own
 
 
 def _signal(number: int) -> str:
