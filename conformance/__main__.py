@@ -18,6 +18,7 @@ from typing import IO, Any, NoReturn, cast
 from conformance import __version__, import_path
 from conformance.exit_codes import ExitCode, meanings
 from conformance.interrupts import SIGNALS, Interrupt, handle_signals
+from conformance.streams import RunnerStream, is_obeyed
 
 FAMILIES = {
     "run": "cli.run:declare",
@@ -108,11 +109,11 @@ def main(words: Sequence[str] | None = None) -> int:
         elif hasattr(stream := getattr(sys, name), "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # a name that the locale cannot show is no reason to fail
     with ExitStack() as stack:
-        if os.environ.get("GITHUB_ACTIONS") == "true":
-            from conformance.engine.streams import RunnerStream
-
-            stack.enter_context(redirect_stdout(cast("IO[str]", RunnerStream(sys.stdout))))
-            stack.enter_context(redirect_stderr(cast("IO[str]", RunnerStream(sys.stderr))))
+        if is_obeyed():
+            for redirect, stream in ((redirect_stdout, sys.stdout), (redirect_stderr, sys.stderr)):
+                filtered = RunnerStream(stream)
+                stack.callback(filtered.end)
+                stack.enter_context(redirect(cast("IO[str]", filtered)))
         return _run(sys.argv[1:] if words is None else list(words))
 
 

@@ -1,39 +1,94 @@
 """Files that others than the judge can write: what lies at their path may be a pipe that nobody writes to, on which one
-would wait for ever, or a device without end."""
+would wait for ever, a device without end, a file of holes that no memory holds, or folders deeper than Python recurses.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 
-LARGEST = 1 << 33
+LARGEST = 1 << 31
+LARGEST_SOURCE = 1 << 26
+"""Bytes: of any file, and of one that somebody has written by hand."""
+DEEPEST = 100
+"""Folders in one another."""
 OPENED = (Path("/dev/fd"), Path("/proc/self/fd"))
 """Folders of what the shell has opened: a pipe there has a writer, as in `conformance report <(zcat records.gz)`."""
+_NONBLOCK, _BINARY = getattr(os, "O_NONBLOCK", 0), getattr(os, "O_BINARY", 0)
 
 
 def content_of(path: Path, most: int = LARGEST) -> bytes:
     """Return what is in a file. Raises OSError, also for what is no file, and for one of more than `most` bytes."""
     if path.parent in OPENED:
         return path.read_bytes()
-    with os.fdopen(
-        os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)), "rb"
-    ) as file:
-        found = os.fstat(file.fileno())
-        if stat.S_ISDIR(found.st_mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        if not stat.S_ISREG(found.st_mode):
-            raise OSError(errno.EINVAL, "Not a regular file", str(path))
-        if found.st_size > most:
+    with os.fdopen(os.open(path, os.O_RDONLY | _NONBLOCK | _BINARY), "rb") as file:
+        if _of_file(file.fileno(), path).st_size > most:
             raise OSError(errno.EFBIG, f"Larger than {most >> 20:,} MiB", str(path))
-        return file.read()
+        try:
+            return file.read()
+        except MemoryError:
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), str(path)) from None
 
 
-def append(path: Path, text: str) -> None:
-    """Write at the end of a file, which is made if there is none. Raises OSError, also for what is no file."""
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NONBLOCK", 0)  # else it waits for a pipe's reader
-    with os.fdopen(os.open(path, flags, 0o666), "a", encoding="utf-8") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "Not a regular file", str(path))
-        file.write(text)
+def write(path: Path, content: bytes, *, at_end: bool = False) -> None:
+    """Write a file, or at its end; it is made if there is none. Raises OSError, also for what is no file, unless it is
+    one of the system's devices, as in `--junitxml=/dev/stdout`."""
+    if path.is_relative_to("/dev") or path.parent in OPENED:
+        path.write_bytes(content)
+        return
+    flags = os.O_WRONLY | os.O_CREAT | _NONBLOCK | _BINARY | (os.O_APPEND if at_end else 0)
+    with os.fdopen(os.open(path, flags, 0o666), "wb") as file:
+        _of_file(file.fileno(), path)
+        if not at_end:
+            file.truncate()
+        file.write(content)
+
+
+def _of_file(descriptor: int, path: Path) -> os.stat_result:
+    """Return what is known of an opened file. Raises OSError for what is none."""
+    found = os.fstat(descriptor)
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "Not a regular file", str(path))
+    return found
+
+
+def below(folder: Path) -> Iterator[Path]:
+    """Return all that is in a folder and its folders but these, sorted; links to folders are not followed. Raises
+    OSError, also where folders are deeper than `DEEPEST`: `Path.rglob` and `os.walk` end in a RecursionError there."""
+    found, waiting = list[Path](), [(folder, 0)]
+    while waiting:
+        place, depth = waiting.pop()
+        if depth > DEEPEST:
+            raise OSError(errno.ELOOP, f"More than {DEEPEST} folders in one another", str(folder))
+        with suppress(PermissionError), os.scandir(place) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append((Path(entry.path), depth + 1))
+                else:
+                    found.append(Path(entry.path))
+    yield from sorted(found)
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder and all in it. Raises OSError. `shutil.rmtree` needs a call and a descriptor for each level: here
+    what is in a folder's folders is moved up until there are none."""
+    numbers = count()
+    while entries := [*os.scandir(folder)]:
+        for entry in entries:
+            if not entry.is_dir(follow_symlinks=False):
+                os.unlink(entry.path)  # noqa: PTH108
+                continue
+            with suppress(OSError):
+                os.chmod(entry.path, 0o700)  # noqa: PTH101
+            for inner in os.scandir(entry.path):
+                place = next(p for n in numbers if not os.path.lexists(p := folder / f"{n}"))
+                os.rename(inner.path, place)  # noqa: PTH104
+            os.rmdir(entry.path)  # noqa: PTH106
+    folder.rmdir()

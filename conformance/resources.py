@@ -16,6 +16,24 @@ IMPLS = (CHECKOUT or _SHIPPED) / "impls"
 ENGINES = IMPLS / "engines"
 """Libraries whose dependencies exclude one another: each is verified where it is named, in its own environment."""
 
+OWN_NAMES = {
+    name: f"impls/{file}"
+    for file, names in {
+        "jax_native": "jax-cpu jax-cuda jax-tpu",
+        "neuron_jax.py": "jax-neuronx",
+        "neuron_torch.py": "torch-neuronx",
+        "neuronx_conv": "neuronx-conv neuronx-conv@emu",
+        "nki": "nki nki@sim nki@sim-gen3 nki@emu nki@emu-gen3",
+        "numba_cpu": "numba-cpu",
+        "numba_cuda": "numba-cuda-direct numba-cuda-tiled numba-cuda-igemm "
+        "numba-cuda-direct@sim numba-cuda-tiled@sim numba-cuda-igemm@sim",
+        "numpy_direct": "numpy-direct",
+        "torch_native": "torch-cpu torch-cuda torch-fused-cpu torch-fused-cuda",
+    }.items()
+    for name in names.split()
+}
+"""Implementation that the suite brings -> its file: that of a framework that is not here cannot be loaded and asked."""
+
 
 def of_family(family: str, name: str) -> Path:
     """A text of an operator family, in its folder: `problems.txt` or `ranking.txt`."""

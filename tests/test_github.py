@@ -14,7 +14,7 @@ import pytest
 
 from conformance import __version__
 from conformance.__main__ import main
-from conformance.execution import process
+from conformance.execution import environment
 from conformance.reporting.github import annotation
 from tests.conftest import ROOT, TINY, Project
 from tests.kit import source
@@ -150,7 +150,7 @@ def test_the_second_step_of_the_action_runs(repository: Path):
 COMMANDS = ("::error::forged", "  ::set-output name=a::b", "##[error]forged", "see ##[warning]forged")
 
 
-@pytest.mark.parametrize("command", ["run", "check", "verify"])
+@pytest.mark.parametrize("command", ["run", "run -s", "pytest -s", "check", "verify"])
 def test_nothing_that_a_kernel_says_is_a_command(
     project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
 ):
@@ -158,25 +158,59 @@ def test_nothing_that_a_kernel_says_is_a_command(
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.chdir(project.folder)
     said, file = "\\n".join(["", *COMMANDS, ""]), "impls/::error::it.py"
-    project.write(file, source("::error::it", f"print('{said}', flush=True); raise ValueError('{said}')"))
-    text = project.run(f"--impl={file}").text
+    parted = "[os.write(1, c.encode()) and time.sleep(0.01) for c in '::error::parted']"
+    body = f"print('{said}', flush=True); {parted}; raise ValueError('{said}')"
+    project.write(file, source("::error::it", body, head="import os, time"))
+    ran = project.pytest if command == "pytest -s" else project.run
+    text = ran(f"--impl={file}", *command.split()[1:]).text
+    if command.endswith("-s"):
+        assert ": :error::parted" in text
     words = {"check": [file, TINY, "--operator=conv_forward"], "verify": ["records.jsonl"]}
-    if command != "run":
+    if command in words:
         main([command, *words[command]])
         text = "\n".join(capsys.readouterr())
     begun = [line for line in text.splitlines() if line.lstrip().startswith("::") or "##[" in line]
     assert [line for line in begun if not line.startswith("::error file=impls/%3A%3A")] == []
-    assert len(begun) == (command == "run")
+    assert len(begun) == (command not in words)
     assert "forged" in text or command == "verify"
 
 
-def test_no_kernel_is_given_what_a_runner_obeys_or_a_secret(monkeypatch: pytest.MonkeyPatch):
-    names = ("GITHUB_ENV", "ACTIONS_RUNTIME_URL", "HF_TOKEN", "aws_secret_access_key", "DB_PASSWORD")
-    for name in (*names, "ACME_HOME"):
-        monkeypatch.setenv(name, "1")
-    given = process._environment()
-    assert {*names} & given.keys() == set()
-    assert given["ACME_HOME"] == "1"
+WITHHELD = ("GITHUB_ENV", "ACTIONS_RUNTIME_URL", "TORCH_TOKEN", "aws_secret_access_key", "ACME_HOME", "ACME_API_KEY")
+
+
+@pytest.mark.parametrize(
+    ("named", "extended", "more"),
+    [
+        ((), "", set()),
+        (("ACME_*",), "", {"ACME_HOME"}),
+        (("ACME_API_KEY",), "TORCH_*,ACME_H?ME", {"ACME_API_KEY", "ACME_HOME"}),
+        ((), "TORCH_TOKEN GITHUB_ENV", {"TORCH_TOKEN", "GITHUB_ENV"}),
+    ],
+)
+def test_a_kernel_is_given_what_frameworks_read_and_what_is_named(
+    monkeypatch: pytest.MonkeyPatch, named: tuple[str, ...], extended: str, more: set[str]
+):
+    passed = {"PATH", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "TORCH_LOGS", "https_proxy", "LC_ALL"}
+    for name in (*WITHHELD, *passed):
+        monkeypatch.setenv(name, os.environ["PATH"])
+    monkeypatch.setenv(environment.EXTENDS, extended)
+    given = environment.of_kernels(named).keys()
+    assert passed <= given
+    assert {*WITHHELD} & given == more
+
+
+@pytest.mark.parametrize("front", ["run", "pytest", "check"])
+def test_a_run_passes_the_variables_that_it_is_told(project: Project, monkeypatch: pytest.MonkeyPatch, front: str):
+    file = project.kernel(head="import os\nassert os.environ['ACME_HOME']\nassert 'ACME_TOO' not in os.environ")
+    for name in ("ACME_HOME", "ACME_TOO"):
+        monkeypatch.setenv(name, "here")
+    if front == "check":
+        monkeypatch.setenv(environment.EXTENDS, "ACME_HOME")
+        assert main(["check", str(file), TINY, "--operator=conv_forward"]) == 0
+        return
+    ran = project.run if front == "run" else project.pytest
+    assert ran("--pass-env=ACME_HOME").exit == 0
+    assert "KeyError: 'ACME_HOME'" in ran().text
 
 
 def test_a_summary_that_became_a_pipe_is_a_note(project: Project, monkeypatch: pytest.MonkeyPatch):

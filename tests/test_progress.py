@@ -20,11 +20,11 @@ from conformance import Implementation
 from conformance.cli import terminal
 from conformance.cli.terminal import Terminal
 from conformance.engine.progress import Progress, duration
-from conformance.engine.streams import TolerantStream
 from conformance.engine.tasks import Task
 from conformance.execution.trial import Trial
 from conformance.operators import OPERATORS
 from conformance.problems import Variant, typed
+from conformance.streams import TolerantStream
 from tests.conftest import TINY, Project
 from tests.report_samples import RAISED, as_read, failed, sample
 

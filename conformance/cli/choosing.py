@@ -12,7 +12,7 @@ from zlib import crc32
 import platformdirs
 
 from conformance.execution.selection import SelectionError
-from conformance.files import content_of
+from conformance.files import content_of, write
 
 WORD = re.compile(r"\s*(\(|\)|[^\s()]+)")
 
@@ -86,4 +86,4 @@ class LastRun:
         names: Sequence[str] = sorted({*failed} | (self.failed - {*ran}))
         with suppress(OSError):
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            self._file.write_text(json.dumps(names))
+            write(self._file, json.dumps(names).encode())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from xml.etree import ElementTree
 
+from conformance.files import write
 from conformance.implementations.errors import printable
 from conformance.results.schema import Record
 
@@ -39,4 +40,4 @@ class JUnit:
         suites = ElementTree.Element("testsuites")
         suites.append(self._suite)
         path.parent.mkdir(parents=True, exist_ok=True)
-        ElementTree.ElementTree(suites).write(path, encoding="utf-8", xml_declaration=True)
+        write(path, ElementTree.tostring(suites, encoding="utf-8", xml_declaration=True))

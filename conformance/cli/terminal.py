@@ -15,8 +15,8 @@ from rich.live import Live
 from rich.text import Text
 
 from conformance.engine.progress import Progress
-from conformance.engine.streams import TolerantStream
 from conformance.reporting.terminal import harmless
+from conformance.streams import TolerantStream
 
 SIGN = 10.0
 """Seconds between two lines of progress where there is no terminal."""

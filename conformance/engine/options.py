@@ -49,6 +49,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--method": {"default": "auto", "metavar": "|".join(METHODS), "help": "exact reference or probes, or by cost"},
     "--timeout": {"metavar": "SECONDS", "help": "longest call of a kernel (default: 60; huge, Neuron: 600)"},
     "--memory": {"metavar": "GIB", "help": "most memory of a kernel's process (default: its share)"},
+    "--pass-env": {
+        "action": "append",
+        "metavar": "NAME",
+        "help": "kernels have this variable too: ACME_HOME, 'ACME_*'",
+    },
     "--workers": {"metavar": "N", "default": "1", "help": "kernels' processes at once, for each -n (default: 1)"},
     "--minutes": {"metavar": "N", "help": "stop after so long: what detects most comes first"},
     "--in-process": {"action": "store_true", "help": "run kernels in the judge's process, for debuggers"},
@@ -188,7 +193,11 @@ def read(given: Namespace, words: tuple[str, ...], *, impls: Path, folder: Path,
     workers = _whole("--workers", given.workers)
     memory = _number("--memory", given.memory, 0.1, share(processes) / 2**30)
     shown = getattr(given, "capture", "no") == "no"
-    limits = None if in_process else Limits(seconds, int(memory * 2**30 / workers), shown=shown)
+    limits = (
+        None
+        if in_process
+        else Limits(seconds, int(memory * 2**30 / workers), passed=tuple(given.pass_env or ()), shown=shown)
+    )
     values = ((option, getattr(given, name, None)) for option, name in SELECTING.items())
     by_name = any(getattr(given, name, None) for name in ("problem", "keyword", "deselect", "lf", "benchmark_only"))
     return RunOptions(

@@ -25,6 +25,7 @@ from conformance.execution.verify import verify
 from conformance.execution.workers import Workers, printed
 from conformance.exit_codes import ExitCode
 from conformance.failure import Failure
+from conformance.files import content_of
 from conformance.implementations import registry
 from conformance.implementations.devices import Unavailable
 from conformance.implementations.implementation import Implementation, ImplementationError
@@ -335,8 +336,7 @@ def unwritable(path: Path, error: OSError | RecordsError) -> SelectionError:
 def recorded(path: Path, size: int) -> Counter[Key | None]:
     """What had a record in the first `size` bytes of a file: all processes must plan the same tasks, also one that
     replaces another in the middle of the run."""
-    with path.open("rb") as file:
-        return Counter(map(key_of, earlier(file.read(size)).records))
+    return Counter(map(key_of, earlier(content_of(path)[:size]).records))
 
 
 def _claims(options: RunOptions) -> dict[str, Claim]:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Protocol
 
 from conformance.engine.run import MAX_WHOLE, Run
-from conformance.engine.streams import own
 from conformance.implementations.devices import missing
 from conformance.reporting import github, modules, report_command, terminal, training
 from conformance.reporting.failures import has_no_kernel
@@ -20,6 +19,7 @@ from conformance.reporting.report_command import ReportError
 from conformance.reporting.table import many
 from conformance.reporting.terminal import harmless
 from conformance.results.schema import Record
+from conformance.streams import is_obeyed, own
 from conformance.worker import wire
 
 MAX_GROUPS = 10
@@ -210,7 +210,7 @@ class Summary:
         unusable = [group for group in run.groups if not (any(group.operators) or "\n" in group.smallest.explanation)]
         for group in unusable:
             self._annotate(group, "", group.implementation)
-        for text, said in run.idle(is_part=self._is_part).items() if github.reads() else ():
+        for text, said in run.idle(is_part=self._is_part).items() if is_obeyed() else ():
             screen.line(own(github.annotation(text, said, [(Path(text.partition("::")[0]), 0)])))
         failed = [group for group in run.groups if group not in unusable]
         if not failed:
@@ -251,7 +251,7 @@ class Summary:
 
     def _annotate(self, group: Group, condition: str, path: str) -> None:
         """Show a group beside the change, where a runner can."""
-        if github.reads():
+        if is_obeyed():
             implementation = self._run.plan.registry.implementations.get(group.implementation)
             self._screen.line(own(github.of_group(group, condition, path, implementation)))
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import math
 import os
 import platform
 import re
@@ -33,7 +34,7 @@ import platformdirs
 
 from conformance import __version__
 from conformance.execution.process import Limits
-from conformance.files import content_of
+from conformance.files import below, content_of, remove
 from conformance.implementations.source_files import digest_of
 
 LIMIT = 1 << 30
@@ -122,17 +123,17 @@ def kept() -> Iterator[Path]:
     if shutil.disk_usage(home).free < ROOM:  # what a compiler cannot write, a kernel would be blamed for
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(home))
     with suppress(FileNotFoundError):  # another run renames its files
-        if sum(file.stat().st_size for file in home.rglob("*")) > LIMIT:
+        if _size(home) > LIMIT:
             for other in filter(Path.is_dir, home.iterdir()):
                 if (seal := _locked(other)) is not None:
                     with seal:
-                        shutil.rmtree(other)
+                        remove(other)
     folder, seal = next((home / f"{name}-{n}", seal) for n in count() if (seal := _locked(home / f"{name}-{n}")))
     with seal:
         folder.mkdir(exist_ok=True)
         seal.seek(0)
-        if seal.read() != _digest(folder):
-            shutil.rmtree(folder)
+        if not (noted := seal.read()) or noted != _digest(folder):
+            remove(folder)
             folder.mkdir()
         seal.truncate(0)  # until the end of the run
         yield folder
@@ -170,11 +171,27 @@ def _locked(folder: Path) -> FileIO | None:
 
 
 def _digest(folder: Path) -> bytes:
-    """Of the names and contents of all files."""
+    """Of the names and contents of all files; empty where these are no cache: too large, too deep, or pipes."""
     digest = hashlib.sha256()
-    for file in sorted(file for file in folder.rglob("*") if file.is_file()):
-        digest.update(f"\n{file.relative_to(folder)} {file.stat().st_size}\n".encode() + file.read_bytes())
+    try:
+        if _size(folder) > LIMIT:
+            return b""
+        for file in below(folder):
+            content = content_of(file, LIMIT)
+            digest.update(f"\n{file.relative_to(folder)} {len(content)}\n".encode("utf-8", "surrogateescape") + content)
+    except OSError:
+        return b""
     return digest.hexdigest().encode()
+
+
+def _size(folder: Path) -> float:
+    """Bytes of all in it; more than any number where folders in it are too deep."""
+    try:
+        return sum(file.lstat().st_size for file in below(folder))
+    except FileNotFoundError:
+        raise
+    except OSError:
+        return math.inf
 
 
 def _short(text: str) -> str:

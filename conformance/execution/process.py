@@ -5,6 +5,7 @@ Whatever happens in it is a reply or a `Crash`.
 
 from __future__ import annotations
 
+import codecs
 import io
 import os
 import pickle
@@ -26,11 +27,12 @@ import msgspec
 import numpy as np
 
 from conformance import import_path
-from conformance.execution import usage
+from conformance.execution import environment, usage
 from conformance.execution.reaper import Reaper, kill
 from conformance.failure import Failure
 from conformance.implementations.errors import of_the_suite, printable
 from conformance.implementations.vocabulary import vocabulary
+from conformance.streams import RunnerStream, is_obeyed
 from conformance.worker import guard, wire
 
 START = (
@@ -51,16 +53,12 @@ PATIENCE = 10.0
 """Seconds that a process has to end once it is killed."""
 DYING = 0.5
 """Seconds that a process has to say where it is, before it is killed."""
-OUTPUT = 1 << 14
-"""Bytes that are kept of the end of what it prints."""
+OUTPUT, PARTS = 1 << 14, 64
+"""Bytes that are kept of the end of what it prints, and parts of it that are taken before its time is looked at."""
 LINES, LINE = 5, 300
 """Lines of what a kernel has printed that are shown beside its failure, and characters of each."""
 MAX_OPENED = 10_000
 """Names of files that are taken from one process."""
-WITHHELD = re.compile(
-    r"PYTEST_|GITHUB_|ACTIONS_|RUNNER_|CI_JOB|.*(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|ACCESS_?KEY)", re.I
-)
-"""Variables that a kernel's process is not given: GITHUB_ENV names a file of which a runner obeys each line."""
 _FRAME = re.compile(r'^  File "(.+)", line (\d+) in ', re.MULTILINE)
 _REPLIES = msgspec.msgpack.Decoder(wire.Reply)
 
@@ -82,13 +80,14 @@ class Crash(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a process may take: seconds a call, bytes of memory; `environment` is added to the judge's own. What it
-    prints is `shown` at once, or kept for whoever asks. Folders that are `hidden` from it hold what other kernels'
-    processes leave; those in them that are its `own` are not."""
+    """What a process may take: seconds a call, bytes of memory; `environment` is added to what it has of the judge's,
+    which is more where names are `passed`. What it prints is `shown` at once, or kept for whoever asks. Folders that
+    are `hidden` from it hold what other kernels' processes leave; those in them that are its `own` are not."""
 
     seconds: float = SECONDS
     memory: int = 1 << 62
     environment: Mapping[str, str] = field(default_factory=dict)
+    passed: tuple[str, ...] = ()
     shown: bool = False
     hidden: tuple[str, ...] = ()
     own: tuple[str, ...] = ()
@@ -167,6 +166,8 @@ class Process:
         read, write = os.pipe()
         self._output, self._printed, self._asked = read, b"", 0
         os.set_blocking(read, False)
+        self._screen: Any = RunnerStream(sys.stderr) if is_obeyed() else sys.stderr
+        self._decoded = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._guard, found = guard.pipe()
         passed = (other.fileno(), self._in, self._out, found)
         names = dict(zip(("channel", "to_kernels", "from_kernels", "findings"), passed, strict=True))
@@ -178,7 +179,7 @@ class Process:
             # its own command line does not name the suite
             [sys.executable, "-P", "-c", f"import os; exec(os.pread({self._in}, {len(program)}, 0))"],
             stdin=subprocess.DEVNULL, stdout=write, stderr=write, pass_fds=passed, start_new_session=True,
-            env=_environment() | dict(limits.environment),
+            env=environment.of_kernels(limits.passed) | dict(limits.environment),
         )  # fmt: skip
         self._mark = reaper.mark(self.number)
         os.close(write)
@@ -331,6 +332,8 @@ class Process:
         with suppress(subprocess.TimeoutExpired):  # a process in the middle of a system call ends after it
             self._popen.wait(PATIENCE)
         self._drain()
+        if isinstance(self._screen, RunnerStream):
+            self._screen.end()
         self._channel.close()
         for descriptor in (self._in, self._out, self._output, self._guard):
             os.close(descriptor)
@@ -388,13 +391,16 @@ class Process:
     def _drain(self) -> bool:
         """Take what it has printed, so that it need not wait; False where it has closed its side."""
         with suppress(BlockingIOError):
-            while part := os.read(self._output, 1 << 16):
+            for _ in range(PARTS):
+                if not (part := os.read(self._output, 1 << 16)):
+                    return False
                 if self.limits.shown:
-                    os.write(2, part)
+                    with suppress(OSError):  # nobody reads it any more
+                        self._screen.write(self._decoded(part))
+                        self._screen.flush()
                 whole = self._printed + part
                 self._printed = whole[-OUTPUT:]
                 self._asked = max(0, self._asked - len(whole) + len(self._printed))
-            return False
         return True
 
     def _look(self, start: float) -> None:
@@ -458,16 +464,6 @@ class Process:
         said = [] if "Fatal Python error" in self.printed else [f"its output ended: {line}" for line in words[-1:]]
         self.end(printable("\n".join([what, after, *said])), failure)
         return self.crash
-
-
-def _environment() -> dict[str, str]:
-    """The judge's own, without what tells of pytest, a runner's files of commands, and names that secrets have.
-
-    Neuron's runtime gives a process all NeuronCores until it ends, unless it is told how many are wanted: kernels here
-    use one, and a second process (of another worker, or of another file) needs its own.
-    """
-    own = {name: value for name, value in os.environ.items() if not WITHHELD.match(name)}
-    return {"NEURON_RT_NUM_CORES": "1"} | own
 
 
 def _signal(number: int) -> str:

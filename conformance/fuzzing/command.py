@@ -17,6 +17,7 @@ from conformance.execution.trial import absence_reason
 from conformance.execution.workers import Workers, share
 from conformance.exit_codes import ExitCode
 from conformance.explaining import explaining
+from conformance.files import write
 from conformance.fuzzing.search import Search, ShrunkFailure
 from conformance.implementations.implementation import Implementation
 from conformance.inputs import DISTRIBUTIONS
@@ -85,8 +86,8 @@ def _searched(arguments: argparse.Namespace, seed: int, workers: Workers) -> int
                     lines = ["", *described(finding, len(search.findings), again)]
                 print("\n".join(lines), flush=True)
                 if arguments.save is not None:
-                    with arguments.save.open("a", encoding="utf-8") as file:
-                        print(f"# {one.name}: {finding.kind}", "; ".join(map(str, finding.rows)), sep="\n", file=file)
+                    rows = "; ".join(map(str, finding.rows))
+                    write(arguments.save, f"# {one.name}: {finding.kind}\n{rows}\n".encode(), at_end=True)
             number += 1
     except KeyboardInterrupt:
         interrupted = True

@@ -21,6 +21,7 @@ from conformance.implementations.errors import described, printable
 from conformance.implementations.implementation import Implementation
 from conformance.implementations.source_files import SourceFiles
 from conformance.import_path import SourceLoader
+from conformance.resources import IMPLS, OWN_NAMES
 
 GROUP = "conformance.implementations"
 """Entry points of other packages."""
@@ -152,7 +153,7 @@ def _import(path: Path, tree: ast.Module | None) -> ModuleType:
     spec = importlib.util.spec_from_file_location(
         name,
         entry,
-        loader=SourceLoader(name, str(entry)),
+        loader=SourceLoader(name, str(entry.absolute())),
         submodule_search_locations=[str(path)] if path.is_dir() else None,
     )
     assert spec is not None
@@ -178,7 +179,13 @@ def register(registry: Registry, place: str, files: SourceFiles | None, values: 
     found = {id(value): value for value in values if isinstance(value, Implementation)}
     if not found:
         raise ValueError("defines no conformance.Implementation at module level, as acme = Implementation('acme')")
+    is_own = Path(place).resolve().is_relative_to(IMPLS.resolve())
     for implementation in found.values():
+        if not is_own and (home := OWN_NAMES.get(implementation.name)):
+            where = f"here and in {home} of the suite, whose verdicts these would be taken for"
+            registry.broken[place] = unusable(f"the name {implementation.name!r} is defined {where}; rename it")
+            registry.duplicates.append(place)
+            continue
         other = registry.paths.get(implementation.name)
         if other is not None:
             where = "twice" if other == place else f"here and in {other}"
@@ -194,12 +201,13 @@ def _note(registry: Registry, path: Path, problem: BaseException) -> None:
     """A missing dependency makes a module unavailable; everything else is its own fault."""
     here = path.absolute()
     own = [f for f in traceback.extract_tb(problem.__traceback__) if Path(f.filename).is_relative_to(here)]
-    if isinstance(problem, ModuleNotFoundError) and path.is_file():
+    if isinstance(problem, ImportError) and path.is_file():
         name = (problem.name or "").partition(".")[0]
         beside = (here.parent / f"{name}.py", here.parent / name / "__init__.py")
-        if any(file.exists() for file in beside if file != here):
+        if name == _PACKAGE or any(file.exists() for file in beside if file != here):
+            what, name = ("it is in no package", "helper") if name == _PACKAGE else (str(problem), name)
             registry.broken[str(path)] = unusable(
-                f"ModuleNotFoundError: {problem}; files beside it are not imported: put both into a folder with an "
+                f"{type(problem).__name__}: {what}; files beside it are not imported: put both into a folder with an "
                 f"__init__.py, which gives the implementation, and import with `from . import {name}`"
             )
             return

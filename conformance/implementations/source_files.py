@@ -14,7 +14,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from conformance.failure import Failure
-from conformance.files import content_of
+from conformance.files import LARGEST, LARGEST_SOURCE, below, content_of
 from conformance.implementations.implementation import ImplementationError
 from conformance.import_path import for_kernels, lists_packages
 
@@ -83,7 +83,9 @@ class SourceFiles:
         """Whoever knows what the implementation's processes have opened, and calls `cover` and `release`."""
         for file in _files(path):
             state = _state(file)  # before it is read: what is written from now on is a change
-            content, name = content_of(file), file.relative_to(path.parent)
+            if state[1] > LARGEST_SOURCE and not (file == path or file.suffix == ".py" or NATIVE.search(file.name)):
+                continue  # weights, say
+            content, name = content_of(file, _most(file)), file.relative_to(path.parent)
             if file != path and not (NATIVE.search(file.name) or _is_text(content)):
                 continue
             digest.update(os.fsencode(name.as_posix()) + b"\0" + content + b"\0")
@@ -162,11 +164,13 @@ class SourceFiles:
         for file, (state, content) in self._seen.items():
             try:
                 if (now := _state(file)) != state:
-                    if hashlib.sha256(content_of(file)).digest() != content:
+                    if hashlib.sha256(content_of(file, _most(file))).digest() != content:
                         self._changed = f"{self._name(file)} was changed"
                     self._seen[file] = now, content
-            except OSError:
+            except FileNotFoundError:
                 self._changed = f"{self._name(file)} was taken away"
+            except OSError as error:
+                self._changed = f"{self._name(file)} was replaced ({error.strerror})"
             if self._changed:
                 break
         if self._changed:
@@ -204,14 +208,21 @@ def source_hash(path: Path) -> str:
 
 def _files(path: Path) -> Iterator[Path]:
     """A file and native code beside it, or what is in a folder."""
-    if path.is_file():
+    if not path.is_dir():  # what is no file either is refused when it is read
         yield path
         yield from sorted(file for file in path.parent.iterdir() if NATIVE.search(file.name) and file.is_file())
         return
-    for file in sorted(path.rglob("*")):
+    for file in below(path):
         # claims say what this source does, and would make it another one
-        if file != path / "claims.json" and "__pycache__" not in file.parts[len(path.parts) :] and file.is_file():
+        if file == path / "claims.json" or "__pycache__" in file.parts[len(path.parts) :] or not file.exists():
+            continue
+        if file.is_file() or (file.suffix == ".py" and not file.is_dir()):  # an import would wait for a pipe
             yield file
+
+
+def _most(file: Path) -> int:
+    """Bytes that are read of a file."""
+    return LARGEST if NATIVE.search(file.name) else LARGEST_SOURCE
 
 
 def _state(file: Path) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from conformance.files import content_of
 from conformance.inputs import npz, recipes
 from conformance.inputs.drawing import Recipe
 from conformance.inputs.expectation import Expectation
@@ -145,7 +146,7 @@ def _unmatched(what: str, listed: Collection[str], wanted: Collection[str], wher
 
 def _file_defects(path: Path, listed: Stored, recipe: Recipe | None) -> Iterator[str]:
     try:
-        content = path.read_bytes()
+        content = content_of(path)
     except OSError as problem:
         yield f"cannot be read ({problem.strerror})"
         return

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 import numpy as np
 
+from conformance.files import content_of
 from conformance.inputs.stream import GENERATOR
 from conformance.resources import GOLDEN
 
@@ -86,7 +87,7 @@ class _Whole(_Head):
 def digest() -> str:
     """SHA-256 of the manifest; empty where it cannot be read, which every verdict that needs it says."""
     with suppress(OSError):
-        return hashlib.sha256(MANIFEST.read_bytes()).hexdigest()
+        return hashlib.sha256(content_of(MANIFEST)).hexdigest()
     return ""
 
 
@@ -94,7 +95,7 @@ def read(path: Path = MANIFEST) -> Manifest:
     """The manifest at `path`. Raises GoldenError naming the file, the entry or field, and the remedy."""
     where, found = "the document", Manifest()
     try:
-        text = path.read_text(encoding="utf-8")
+        text = content_of(path).decode()
         with suppress(msgspec.MsgspecError):
             whole = msgspec.json.decode(text, type=_Whole)
             if text.count('"') == 2 * whole.strings:

@@ -42,6 +42,7 @@ from conformance.results import build
 from conformance.results.benchmarks import digest_of
 from conformance.results.schema import AnyRecord, Record
 from conformance.results.writing import encode
+from conformance.streams import passed
 from conformance.worker import wire
 from conformance.worker.isolation import end_with
 
@@ -417,7 +418,7 @@ class _Screen:
         return int(self._reporter._tw.fullwidth) - 1
 
     def line(self, text: str, color: str = "", *, bold: bool = False) -> None:
-        self._reporter.write_line(text, **({color: True} if color else {}), bold=bold)
+        self._reporter.write_line(passed(text), **({color: True} if color else {}), bold=bold)
 
     def section(self, title: str) -> None:
         self._reporter.section(title)

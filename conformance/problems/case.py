@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from conformance.dtypes import DECLARABLE
+from conformance.files import LARGEST_SOURCE, content_of
 from conformance.layouts import grouped_of, has_groups, is_known, layouts_of, rank_of
 from conformance.operators import FAMILIES, OPERATORS, GeometryError, parse, takes
 from conformance.problems.table import SPARSE, Variant, applies, determines, is_huge, usual_distribution
@@ -178,7 +179,7 @@ def sequence(text: str) -> tuple[Case, ...]:
 def read(path: Path) -> Iterator[tuple[Case, ...]]:
     """Yield the lines of a file. Raises CaseError, and OSError where it cannot be read."""
     try:
-        lines = path.read_text("utf-8").splitlines()
+        lines = content_of(path, LARGEST_SOURCE).decode().splitlines()
     except UnicodeDecodeError:
         raise CaseError(f"{path}: is not a text file in UTF-8") from None
     for number, line in enumerate(lines, 1):

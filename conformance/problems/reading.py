@@ -33,6 +33,7 @@ from functools import cache
 from pathlib import Path
 
 from conformance.dtypes import DECLARABLE, DTYPES
+from conformance.files import LARGEST_SOURCE, content_of
 from conformance.layouts import grouped_of, in_rank, layouts_of
 from conformance.operators import FAMILIES, GeometryError, parse
 from conformance.problems.table import LEVELS, SPARSE, Problem, Variant, grouped, variants
@@ -113,7 +114,7 @@ def read(path: Path, family: str) -> dict[str, Section]:
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     """Those that say something, with their numbers and without comments."""
     try:
-        lines = path.read_text("utf-8").splitlines()
+        lines = content_of(path, LARGEST_SOURCE).decode().splitlines()
     except UnicodeDecodeError:
         raise MalformedTable(f"{path}: is not a text file in UTF-8; save it as one") from None
     for number, line in enumerate(lines, 1):

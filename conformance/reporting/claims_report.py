@@ -12,6 +12,7 @@ from pathlib import Path
 
 from conformance.checks import CHECKS
 from conformance.execution.trial import Claim
+from conformance.files import write
 from conformance.implementations.source_files import Covers, SourceFiles
 from conformance.problems import descriptors
 from conformance.problems.case import Case
@@ -108,7 +109,7 @@ def _run(arguments: argparse.Namespace) -> int:
             print(f"{records}: nothing was verified; {beside(source)} stays as it is", file=sys.stderr)
             return 5
         try:
-            beside(source).write_bytes(text(before | found))
+            write(beside(source), text(before | found))
         except OSError as problem:
             raise ClaimsError(f"{beside(source)}: cannot be written ({problem.strerror})") from None
     except ClaimsError as problem:

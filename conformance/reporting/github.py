@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from conformance.execution.remote import declared_at
-from conformance.files import append
+from conformance.files import LARGEST_SOURCE, content_of, write
 from conformance.implementations.implementation import Implementation
 from conformance.reporting.groups import Group
 from conformance.reporting.terminal import harmless
@@ -21,11 +21,6 @@ Place = tuple[Path, int]
 _MESSAGE = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})
 _PROPERTY = _MESSAGE | str.maketrans({":": "%3A", ",": "%2C"})
 _DEFINES = re.compile(r"\s*(?:async )?def |\s*class ")
-
-
-def reads() -> bool:
-    """Whether one of GitHub's runners reads what is printed."""
-    return os.environ.get("GITHUB_ACTIONS") == "true"
 
 
 def annotation(title: str, message: str, places: Iterable[Place]) -> str:
@@ -91,7 +86,7 @@ class JobSummary:
         source = ResultsFile("this run", self._records)
         source.ran(self._began, now())
         digest = Digest(merged([source]))
-        append(Path(self._file), summary(digest, digest.title, notes))  # each step of the job has one
+        write(Path(self._file), summary(digest, digest.title, notes).encode(), at_end=True)  # each step has one
 
 
 def _below_decorators(file: Path, line: int) -> int:
@@ -105,4 +100,4 @@ def _below_decorators(file: Path, line: int) -> int:
 def _lines(file: Path) -> Iterator[tuple[int, str]]:
     """Numbered from 1; none of a file that cannot be read."""
     with suppress(OSError):
-        yield from enumerate(file.read_text("utf-8", "replace").splitlines(), start=1)
+        yield from enumerate(content_of(file, LARGEST_SOURCE).decode("utf-8", "replace").splitlines(), start=1)

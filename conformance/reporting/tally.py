@@ -16,8 +16,16 @@ from conformance.results.schema import CaseRecord, CheckRecord, Record, Work
 
 RAN = ("pass", "fail", "error", "waived")
 """Statuses of cases that ran. What is unsupported or unavailable is in no fraction."""
+NOT_ISOLATED = "kernels' processes are not isolated here: see docs/isolation.md"
 JUDGED = ("pass", "fail")
 """Statuses of which a good run has one at least: what is waived is known to be wrong."""
+
+
+def exposure_of(record: Record) -> str:
+    """How the kernel of a record could have found its judge, in words; empty where it could not."""
+    if record.in_process:
+        return "kernels ran in the judge's process (--in-process)"
+    return NOT_ISOLATED if record.versions.get("process") == "not isolated" else ""
 
 
 def weakness_of(record: Record) -> str:
@@ -90,6 +98,8 @@ class Tally:
         """Implementation -> waivers of its cases."""
         self.dtypes: defaultdict[tuple[str, str], dict[str, None]] = defaultdict(dict)
         """(implementation, operator) -> dtypes in which a case ran."""
+        self.is_isolated = True
+        """Whether no record says that its process was not."""
         self.not_run: Counter[tuple[str, str]] = Counter()
         """(implementation, operator) -> errors that are none of their own: others had crashed."""
 
@@ -107,6 +117,7 @@ class Tally:
             self.seconds.update(record.seconds)
             others = (record.seconds.get(phase, 0.0) for phase in ("kernel", "reference", "diagnosis"))
             self.own.append(record.seconds["total"] - sum(others))
+        self.is_isolated &= exposure_of(record) != NOT_ISOLATED
         if record.dtype:
             self.profiles[name, record.dtype].add(record)
             if status in RAN:

@@ -12,8 +12,9 @@ from conformance.implementations.implementation import OUTSIDE
 from conformance.reporting import accuracy, emulator_counts
 from conformance.reporting.kernel_verdicts import KernelVerdict
 from conformance.reporting.table import many
-from conformance.reporting.tally import Tally
+from conformance.reporting.tally import NOT_ISOLATED, Tally
 from conformance.results.schema import STATUSES
+from conformance.streams import uncommanded
 
 LETTERS = {"pass": "", "fail": "F", "error": "E", "unsupported": "u", "waived": "w", "unavailable": "-"}
 LEGEND = "numbers pass; F fail, E error, u unsupported, w waived, - unavailable"
@@ -65,6 +66,8 @@ def notes(tally: Tally, verdicts: Sequence[KernelVerdict], width: int, listed: S
         absent[why].append(name)
     for why, who in absent.items():
         yield from _wrapped(f"unavailable: {', '.join(who)}: {why}", width)
+    if not tally.is_isolated:
+        yield from _wrapped(NOT_ISOLATED, width)
 
 
 def _details(tally: Tally, width: int) -> Iterator[Line]:
@@ -158,9 +161,3 @@ def _wrapped(text: str, width: int, indent: int = 4, color: str = "") -> Iterato
 def harmless(text: str) -> str:
     """A line that a kernel may have written, without what a terminal obeys and what begins a command of a runner."""
     return uncommanded(printable(text))
-
-
-def uncommanded(line: str) -> str:
-    """A line that is no command of one of GitHub's runners: of one form they look for the sign anywhere in it."""
-    begins = line.lstrip().startswith("::")
-    return (line.replace("::", ": :", 1) if begins else line).replace("##[", "# #[")

@@ -35,8 +35,8 @@ MAX_LISTED = 20
 UNSEEN = (
     "Not seen: lines that were taken out, changed or made up together with the digest in the footer, or before a run "
     "that was cut off was gone on with, unless their cases are run again; checks of behaviour and trainings, which are "
-    "never run again; level, date, machine and times that were made up; and whether a kernel of the records is the one "
-    "here, unless the hashes of their sources agree."
+    "never run again; level, limits, date, machine and times that were made up; and whether a kernel of the records is "
+    "the one here, unless the hashes of their sources agree."
 )
 SAME, DIFFERS, NOT_RUN = "the same", "DIFFERS", "not run"
 Placed = tuple[str, Record]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from conformance.files import content_of
 from conformance.results.build import now
 from conformance.results.reading import Earlier, RecordError, earlier
 from conformance.results.schema import SCHEMA, STATUSES, Footer, Header, Line, Record, Status
@@ -64,7 +65,9 @@ class Records:
         self._place.parent.mkdir(parents=True, exist_ok=True)
         flags = os.O_APPEND | getattr(os, "O_BINARY", 0)
         if self._place.exists() and not self._place.is_file():
-            self._file = os.open(self._place, flags | os.O_WRONLY)  # a pipe is written and never read
+            # a pipe is written and never read; one that nobody reads is refused, instead of waiting for a reader
+            self._file = os.open(self._place, flags | os.O_WRONLY | getattr(os, "O_NONBLOCK", 0))
+            os.set_blocking(self._file, True)
             return
         self._file = os.open(self._place, flags | os.O_RDWR | os.O_CREAT, 0o666)
         self._regular = True
@@ -83,7 +86,7 @@ class Records:
                 raise RecordsError("another run is writing to it; wait for its end, or give another file") from None
             except OSError:
                 pass  # there are network file systems without locks
-        content = self._place.read_bytes()
+        content = content_of(self._place)
         if not (content.startswith(_BEGIN) or _BEGIN.startswith(content)):
             raise RecordsError("is no file of records; it is not overwritten")
         if content and not (self._resume or self._overwrite):
@@ -158,7 +161,7 @@ class Records:
                 self._size = place
                 self._cases[status] -= count
             self._truncate()
-            self._digest = hashlib.sha256(self._place.read_bytes())
+            self._digest = hashlib.sha256(content_of(self._place))
         if not (self.earlier.whole or interrupted):  # only the footer was missing
             self._begin()
         if self._begun:

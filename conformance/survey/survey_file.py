@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
+from conformance.files import content_of
 from conformance.results.schema import Seconds, Text
 
 NAME = "survey.json"
@@ -60,7 +61,7 @@ def read(folder: Path) -> Survey:
     """The survey in a folder. Raises SurveyError."""
     file = folder / NAME
     try:
-        return msgspec.json.decode(file.read_bytes(), type=Survey)
+        return msgspec.json.decode(content_of(file), type=Survey)
     except OSError as error:
         raise SurveyError(f"{file}: cannot be read ({error.strerror}); `conformance survey` writes it") from None
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -13,6 +13,11 @@ import platformdirs
 import pytest
 
 from conformance.cli.choosing import LastRun
+from conformance.execution.process import Limits
+from conformance.execution.workers import Workers
+from conformance.implementations.registry import discover
+from conformance.resources import IMPLS, OWN_NAMES
+from tests import kit
 from tests.conftest import Project, no_traceback_of_ours
 
 pytest_plugins = ["pytester"]
@@ -83,6 +88,23 @@ def test_two_given_files_define_one_name(project: Project):
     outcome = project.pytest("--impl=first/acme.py", "--impl=second/acme.py")
     assert (outcome.exit, outcome.records) == (4, [])
     assert "--impl second/acme.py: the name 'acme' is defined here and in first/acme.py; rename one" in outcome.text
+
+
+def test_a_name_of_the_suites_own_is_refused(project: Project):
+    """Also where that is not loaded: records and claims would be taken for its own."""
+    project.kernel("acme").write_text(kit.source("torch-cpu"))
+    outcome = project.run("--impl=impls/acme.py")
+    assert outcome.exit == 1
+    assert "the name 'torch-cpu' is defined here and in impls/torch_native of the suite" in outcome.text
+    assert "torch-cpu" not in {record["implementation"] for record in outcome.records}
+
+
+def test_all_names_of_the_suites_own_are_known():
+    with Workers(Limits()) as workers:
+        found = workers.load(discover(IMPLS))
+    own = {name: str(Path(path).relative_to(IMPLS.parent)) for name, path in found.paths.items()}
+    assert own.items() <= OWN_NAMES.items()
+    assert {Path(file).stem for file in OWN_NAMES.values()} == {path.stem for path in discover(IMPLS)}
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
@@ -410,6 +432,7 @@ def test_a_last_run_that_became_a_pipe_is_forgotten(tmp_path: Path, monkeypatch:
     assert LastRun().failed == {"a"}
     file.unlink()
     os.mkfifo(file)
+    LastRun().end(["a"], ["a"])
     assert LastRun().failed == frozenset()
 
 

@@ -19,6 +19,7 @@ import pytest
 
 from conformance import Contract
 from conformance.execution import remote
+from conformance.execution.environment import EXTENDS
 from conformance.execution.process import Crash, Limits, Process
 from conformance.execution.reaper import Reaper, carried
 from conformance.execution.status import Verdict
@@ -44,6 +45,7 @@ MARK = f"ISOLATION_TEST={os.getpid()}"
 def _marked(monkeypatch: pytest.MonkeyPatch):
     """Tells the processes of these tests from those of other runs on the machine."""
     monkeypatch.setenv(*MARK.split("="))
+    monkeypatch.setenv(EXTENDS, MARK.partition("=")[0])
 
 
 BEHAVIOUR = """
@@ -390,3 +392,13 @@ def test_what_a_process_says_of_a_kernels_past_is_dropped():
     kernel = remote._reached(cast(remote.Home, None), ("acme", "kernels", 0), sent)
     assert kernel.memory == KernelMemory()
     assert sent == replace(sent)  # which is what a file that is loaded again is compared by
+
+
+def test_output_without_end_is_read_in_parts_and_its_call_has_its_time(monkeypatch: pytest.MonkeyPatch):
+    reaper = Reaper()
+    process = Process(Limits(), reaper)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "read", lambda *_: b"y")
+        assert process._drain()
+    process.end()
+    reaper.close()

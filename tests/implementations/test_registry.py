@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -131,6 +132,18 @@ def test_import_of_a_file_beside_it_is_named_with_what_to_do(tmp_path: Path):
     assert str(registry.broken[str(acme)]) == (
         "ModuleNotFoundError: No module named 'helper'; files beside it are not imported: put both into a folder with "
         "an __init__.py, which gives the implementation, and import with `from . import helper`"
+    )
+
+
+@pytest.mark.parametrize("line", ["from . import helper", "from .helper import f", "from .. import helper"])
+def test_a_relative_import_of_a_file_by_itself_is_told_what_to_do(tmp_path: Path, line: str):
+    (tmp_path / "helper.py").write_text("f = None")
+    (reason,) = map(str, load([module(tmp_path / "acme.py", head=f"{line}\n")]).broken.values())
+    assert "conformance_impls" not in reason
+    assert re.fullmatch(
+        r"\w+: it is in no package; files beside it are not imported: put both into a folder with an __init__.py, "
+        "which gives the implementation, and import with `from . import helper`",
+        reason,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import html
 import os
 import subprocess
 import sys
@@ -283,5 +284,18 @@ def test_the_folder_that_a_run_is_started_in_is_hidden_too(tmp_path: Path, monke
 def test_a_process_that_is_not_isolated_says_so(project: Project, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(process, "START", process.START.replace("isolate({parent}, {hidden!r}, {own!r}); ", ""))
     project.kernel()
-    (record,) = project.pytest().records
+    outcome = project.run("--report=out")
+    (record,) = outcome.records
     assert record["versions"]["process"] == "not isolated"
+    said = "kernels' processes are not isolated here: see docs/isolation.md"
+    texts = [outcome.text, *((project.folder / "out" / name).read_text() for name in ("summary.md", "index.html"))]
+    assert [html.unescape(text).count(said) for text in texts] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("options", [(), ("--in-process",)])
+def test_the_page_says_that_kernels_ran_in_the_judges_process(project: Project, options: tuple[str, ...]):
+    project.kernel()
+    outcome = project.run("--report=out", *options)
+    assert "not isolated" not in outcome.text
+    text = (project.folder / "out" / "summary.md").read_text()
+    assert ("kernels ran in the judge's process (--in-process)" in text) == bool(options)

@@ -16,7 +16,7 @@ from conformance.reporting.groups import Group, group, located
 from conformance.reporting.kernel_verdicts import KernelVerdict, kernel_verdicts, total
 from conformance.reporting.page.model import Machine, Results, Row, operator_place
 from conformance.reporting.table import Table, many
-from conformance.reporting.tally import RAN, Tally
+from conformance.reporting.tally import RAN, Tally, exposure_of
 from conformance.reporting.terminal import ACCEPTS
 from conformance.results.schema import VERIFIED, Record
 
@@ -264,6 +264,7 @@ class Digest:
             *([_named([one.label for one in machines], "machine", "; ")] if machines else []),
             *([f"level {', '.join(self.levels)}"] if self.levels else []),
             *([f"seed {', '.join(map(str, seeds))}"] if seeds else []),
+            *sorted({exposure_of(record) for _, record in self.named} - {""}),
         ]
 
     @property
