@@ -143,6 +143,8 @@ class Process:
         self._failure = Failure(kind="no process")
         self.opened = wire.Opened()
         """Files that it has opened, see `conformance.execution.workers.Source.note_opened`."""
+        self.isolated = False
+        """Whether its kernels cannot find this judge, as it says before it loads one."""
         self.spoiled = False
         """Whether an error has left its device unusable."""
         self.compiled = wire.Compiled()
@@ -262,7 +264,7 @@ class Process:
         self._posted.clear()
         self._begun = time.monotonic()
         if not self._ready:
-            self._receive(len(wire.READY), self._begun + STARTING)
+            self.isolated = self._receive(len(wire.READY), self._begun + STARTING) == wire.READY
             self._ready, self._begun = True, time.monotonic()
             with suppress(OSError):
                 if os.readlink(f"/proc/{self.number}/ns/pid_for_children") != os.readlink("/proc/self/ns/pid"):  # noqa: PTH115

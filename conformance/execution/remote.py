@@ -185,7 +185,9 @@ class RemoteBridge(Elsewhere, ArrayBridge):
                 described = self.perform(call.described, self)
                 if (count := len(described)) > MAX_ENTRIES:
                     raise ValueError(f"describe() has {count:,} entries; there may be at most {MAX_ENTRIES}")
-                self._described = {shortened(k, MAX_LABEL): shortened(v, MAX_LABEL) for k, v in described.items()}
+                place = {} if self.home.process().isolated else {"process": "not isolated"}
+                own = {shortened(k, MAX_LABEL): shortened(v, MAX_LABEL) for k, v in described.items()}
+                self._described = own | place
             except Unavailable as absence:
                 self._absence = str(absence)
             except Crash:

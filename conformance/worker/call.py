@@ -17,7 +17,6 @@ from conformance.failure import Failure
 from conformance.implementations.bridges.base import ArrayBridge
 from conformance.implementations.bridges.tape import Footprint, Saved
 from conformance.implementations.errors import KernelFailure
-from conformance.worker.isolation import isolated
 from conformance.worker.wire import plain
 
 P = ParamSpec("P")
@@ -169,7 +168,6 @@ def asked(bridge: Any, method: str, *given: Any) -> bool:
 
 
 def described(bridge: ArrayBridge) -> dict[str, str]:
-    """What a bridge says of itself, and whether its process could find the judge. Raises Unavailable."""
+    """What a bridge says of itself. Raises Unavailable."""
     bridge.require()
-    place = {} if isolated() else {"process": "not isolated"}
-    return place | {plain(str(key)): plain(str(value)) for key, value in bridge.describe().items()}
+    return {plain(str(key)): plain(str(value)) for key, value in bridge.describe().items()}

@@ -31,6 +31,7 @@ from conformance.import_path import read_sources_alone
 from conformance.worker import call, ceilings, measuring, memory, repeating, wire
 from conformance.worker.call import Result, is_several
 from conformance.worker.guard import Guard
+from conformance.worker.isolation import isolated
 from conformance.worker.reads import Reads
 from conformance.worker.wire import plain
 
@@ -372,7 +373,7 @@ def main(channel: int, to_kernels: int, from_kernels: int, findings: int) -> Non
     guard.install()
     connection = socket.socket(fileno=channel)
     vocabulary.use(pickle.loads(_received(connection) or b""))
-    connection.sendall(wire.READY)
+    connection.sendall(wire.READY if isolated() else wire.EXPOSED)
     Server(guard, connection, to_kernels, from_kernels).serve()
 
 

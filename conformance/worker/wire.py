@@ -33,8 +33,9 @@ LENGTH = 8
 """Bytes before a message that say how long it is."""
 MAX_REPLY = 1 << 24
 """Bytes of the longest reply that is read; tensors are not part of it."""
-READY = b"r"
-"""What a process sends first: from now on time is its kernels'."""
+READY, EXPOSED = b"r", b"e"
+"""What a process sends first, before it loads a file: from now on time is its kernels'. The second one where they could
+find their judge (`conformance.worker.isolation.isolated`)."""
 MAX_TEXT = 8000
 """Characters of a text that are told."""
 MAX_RESULTS = 16

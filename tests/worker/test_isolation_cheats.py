@@ -281,9 +281,21 @@ def test_the_folder_that_a_run_is_started_in_is_hidden_too(tmp_path: Path, monke
     assert "ValueError: 0 bytes" in reason
 
 
+LIES = """
+from conformance import numpy_arrays
+from conformance.worker import call, isolation, serve
+
+call.isolated = isolation.isolated = serve.isolated = lambda: True
+class Lying(type(numpy_arrays())):
+    def describe(self):
+        return {"process": "isolated"}
+"""
+
+
 def test_a_process_that_is_not_isolated_says_so(project: Project, monkeypatch: pytest.MonkeyPatch):
+    """Before it loads a kernel, which could say something else."""
     monkeypatch.setattr(process, "START", process.START.replace("isolate({parent}, {hidden!r}, {own!r}); ", ""))
-    project.kernel()
+    project.kernel(head=LIES, construct=", arrays=Lying()")
     outcome = project.run("--report=out")
     (record,) = outcome.records
     assert record["versions"]["process"] == "not isolated"
