@@ -36,9 +36,9 @@ from conformance.streams import RunnerStream, is_obeyed
 from conformance.worker import guard, wire
 
 START = (
-    "import sys; sys.path[:] = {path!r}; sys.argv[:] = ['']; "
+    "import gc, sys; gc.disable(); sys.path[:] = {path!r}; sys.argv[:] = ['']; "
     "from conformance.worker.isolation import isolate; isolate({parent}, {hidden!r}, {own!r}); "
-    "from conformance.worker.serve import main; "
+    "from conformance.worker.serve import main; gc.freeze(); gc.enable(); "
     "main({channel}, {to_kernels}, {from_kernels}, {findings})"
 )
 SECONDS = 60.0

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import os
 import resource
-import secrets
 import signal
 import subprocess
 import sys
 import time
 from contextlib import suppress
-from pathlib import Path
 
 RLIMIT_LOCKS = 10
 """From <asm-generic/resource.h>: locks of files, which Linux counted until 2.4.24."""
@@ -62,10 +60,10 @@ class Reaper:
     """Marks processes, and has a process of its own that ends those when the judge is gone, even killed."""
 
     def __init__(self) -> None:
-        self._next = self._first = secrets.randbelow(1 << 42) * PROCESSES
+        self._next = self._first = int.from_bytes(os.urandom(5), "little") * PROCESSES
         read, self._alive = os.pipe()
         self._watching = subprocess.Popen(
-            [sys.executable, "-I", str(Path(__file__)), str(self._first)],
+            [sys.executable, "-I", "-S", __file__, str(self._first)],  # packages may start slowly; it needs none
             stdin=read, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
         os.close(read)
