@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -213,13 +212,13 @@ def test_how_many_problems_are_run_to_find_out_where_depends_on_their_work_alone
     assert work.covers(small), "what is too large leaves room for what is not"
 
 
-def smoke(folder: Path, body: str, *options: str, before: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
-    """A run of a kernel; `before` is what the command is run by."""
+def smoke(folder: Path, body: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """A run of a kernel, by processes that import what lies in the folder."""
     (folder / "acme.py").write_text(source(body=body))
-    asked = "--operator conv_forward --layout nchw --distribution fixed --level smoke -n2"
+    asked = "--operator conv_forward --layout nchw --distribution fixed --level smoke -n2 --timeout 1000"
     return subprocess.run(
-        [*before, sys.executable, "-m", "conformance", "run", "acme.py", *asked.split(), *options],
-        cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT), "GITHUB_ACTIONS": "true"}, capture_output=True,
+        [sys.executable, "-m", "conformance", "run", "acme.py", *asked.split(), *options],
+        cwd=folder, env=os.environ | {"PYTHONPATH": f"{folder}:{ROOT}", "GITHUB_ACTIONS": "true"}, capture_output=True,
         text=True, check=False,
     )  # fmt: skip
 
@@ -242,10 +241,21 @@ def test_of_a_kernel_that_has_crashed_too_often_no_more_is_run(tmp_path: Path):
     assert int(more[1]) <= MAX_CRASHES  # this process has not seen its crashes before
 
 
-def test_a_run_decides_by_problems_of_its_own(tmp_path: Path):
+PARTLY_WRONG = "return y * 2 if groups > 1 and max(stride) > 1 else y"
+
+
+@pytest.fixture(scope="module")
+def partly_wrong(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], Path]:
+    """A run of a kernel that is wrong under a condition of two parts, and its records."""
+    folder = tmp_path_factory.mktemp("partly_wrong")
+    run = smoke(folder, PARTLY_WRONG, "--dtype=fp32", "--records=records.jsonl")
+    return run, folder / "records.jsonl"
+
+
+def test_a_run_decides_by_problems_of_its_own(partly_wrong: tuple[subprocess.CompletedProcess[str], Path]):
     """Few cases of smoke fail; with the problems that are drawn for it the condition is the kernel's. The process that
     writes the summary is none of those that ran the cases."""
-    run = smoke(tmp_path, "return y * 2 if groups > 1 and max(stride) > 1 else y")
+    run, _ = partly_wrong
     (annotation,) = (text for text in run.stdout.splitlines() if text.startswith("::error file=acme.py,line="))
     assert "%0Areproduce: conformance check acme.py '" in annotation
     (line,) = (text for text in run.stdout.splitlines() if text.startswith("fails where"))
@@ -264,22 +274,23 @@ def test_a_run_decides_by_problems_of_its_own(tmp_path: Path):
     assert run.returncode == 1
 
 
-BUSY = "while True: pass"
+HURRY = """
+import time
+for clock in ("monotonic", "perf_counter", "time"):
+    setattr(time, clock, lambda now=getattr(time, clock), begun=getattr(time, clock)(): begun + 20 * (now() - begun))
+"""
+"""A sitecustomize: of every process, as if twenty times as long had gone by."""
 
 
-def test_a_busy_machine_changes_no_verdict_and_no_word(tmp_path: Path):
+def test_a_busy_machine_changes_no_verdict_and_no_word(
+    tmp_path: Path, partly_wrong: tuple[subprocess.CompletedProcess[str], Path]
+):
     """It stopped looking for where the kernel fails after 20 seconds."""
-    body = "return y * 2 if groups > 1 and max(stride) > 1 else y"
-    quiet = smoke(tmp_path, body, "--dtype=fp32", "--records=quiet.jsonl").stdout
-    busy = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(2)]
-    try:
-        loaded = smoke(tmp_path, body, "--dtype=fp32", "--records=busy.jsonl", before=("nice", "-n", "3")).stdout
-    finally:
-        for process in busy:
-            process.kill()
-            process.wait()
-    assert words(loaded) == words(quiet)
-    assert results(tmp_path / "busy.jsonl") == results(tmp_path / "quiet.jsonl")
+    quiet, records = partly_wrong
+    (tmp_path / "sitecustomize.py").write_text(HURRY)
+    loaded = smoke(tmp_path, PARTLY_WRONG, "--dtype=fp32", "--records=records.jsonl").stdout
+    assert words(loaded) == words(quiet.stdout)
+    assert results(tmp_path / "records.jsonl") == results(records)
 
 
 def words(output: str) -> list[str]:
