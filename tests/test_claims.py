@@ -77,7 +77,7 @@ def claim(project: Project) -> Callable[..., Path]:
 
     def write(*arguments: str, **changes: str) -> Path:
         file = project.kernel(**changes)
-        assert project.pytest(*arguments).exit == 0
+        assert project.pytest("--in-process", *arguments).exit == 0
         assert main(["claims", "write", str(file), str(project.folder / "records.jsonl")]) == 0
         return file.with_name("acme.claims.json")
 
