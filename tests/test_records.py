@@ -144,7 +144,7 @@ def mixed(project: Project) -> Project:
 
 def test_a_resumed_run_runs_what_has_no_verdict(mixed: Project):
     """From several lengths of the file of one whole run."""
-    asked = (*TWO, "--distribution=integer", "--distribution=behaviour")
+    asked = (*TWO, "--distribution=integer", "--distribution=behaviour", "--in-process")
     complete = mixed.pytest(*asked)
     expected, lines = without_seconds(mixed), (mixed.folder / "records.jsonl").read_bytes().splitlines(True)
     assert len(lines) > 20
