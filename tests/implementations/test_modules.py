@@ -706,7 +706,7 @@ def rows(out: str) -> dict[str, str]:
 
 
 APART = {"conv2d_depthwise_tf32", "max_pool2d_buffer"}
-SELECTED = ("--programs", "8", "--distribution", "fixed", "--distribution", "shifted")
+SELECTED = ("--programs", "16", "--distribution", "fixed", "--distribution", "shifted")
 
 
 def test_right_examples_pass_at_all_shapes(capsys: pytest.CaptureFixture[str]):
