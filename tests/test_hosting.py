@@ -83,6 +83,10 @@ SPOILT: dict[str, tuple[Callable[[Lines], object], str]] = {
     "isolation": (lambda lines: lines[1]["versions"].update(process="not isolated"), "was not isolated"),
     "in process": (lambda lines: lines[1].update(in_process=True), "was not isolated"),
     "source": (lambda lines: lines[1].update(source="0" * 64), "another source than the frozen one"),
+    "a helper": (
+        lambda lines: lines[1].update(covers={"later": {"helper.py": "0" * 64}}),
+        "another source than the frozen one",
+    ),
     "two runs": (lambda lines: lines.extend([*lines]), "more or less than one run"),
     "cut off": (lambda lines: lines.pop(), "more or less than one run"),
 }

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from conformance import __version__
-from conformance.implementations.source_files import source_hash
+from conformance.implementations.source_files import Covers, SourceFiles
 
 VERDICTS = (0, 1, 5)
 """Exit statuses of runs that came to their end."""
@@ -33,7 +33,12 @@ def refusals(records: Path, submission: Path, level: str, seed: int, status: int
         yield f"another version of the suite than {__version__} wrote it"
     if any("process" in version for version in versions) or any(v.get("in_process") for v in verdicts):
         yield "a kernel's process was not isolated"
-    if {v["source"] for v in verdicts if v.get("source")} - {source_hash(submission)}:
+    covers = Covers()
+    for verdict in verdicts:
+        told = verdict.get("covers", {})
+        covers = covers.with_more(Covers(loaded=told.get("loaded", {}), later=told.get("later", {})))
+    frozen = SourceFiles(submission)
+    if not all(frozen.ran(verdict["source"], covers) for verdict in verdicts if verdict.get("source")):
         yield "it verified another source than the frozen one"
 
 
