@@ -107,10 +107,8 @@ def test_no_kernel_sees_what_is_kept_for_another_one_or_for_what_it_was_before(t
         assert sorted(file.name for file in folder.rglob("*") if file.is_file()) == ["one", "one", "other", "secret"]
 
 
-def test_what_numba_keeps_is_compiled_anew_when_a_helper_was_changed(project: Project):
-    """Numba finds what it has kept by the function's own file, whatever has become of what that calls."""
-    pytest.importorskip("numba")
-    head = """
+FACTOR = """
+import os
 import sys
 from pathlib import Path
 
@@ -118,16 +116,28 @@ sys.path.insert(0, str(Path(__file__).parent))
 import numba
 from helper import extra
 
+TIMES = int(os.environ["XLA_TIMES"])
+
 @numba.njit(cache=True)
 def factor():
-    return extra()
+    return extra() * TIMES
 """
-    file = project.kernel(head=head, body="return y * y.dtype.type(factor())")
-    helper = "import numba\n\n\n@numba.njit\ndef extra():\n    return {factor}\n"
-    project.write("impls/helper.py", helper.format(factor="1"))
-    assert project.run(f"--impl={file}").records[0]["status"] == "pass"
-    project.write("impls/helper.py", helper.format(factor="2"))
-    assert project.run(f"--impl={file}").records[0]["status"] == "fail"
+
+
+@pytest.mark.parametrize(("helper", "times"), [(2, 1), (1, 2)], ids=["a helper", "a variable"])
+def test_what_numba_compiles_into_its_code_is_not_kept(
+    project: Project, monkeypatch: pytest.MonkeyPatch, helper: int, times: int
+):
+    """It finds what it has kept by the function's own file, whatever has become of what that calls and reads."""
+    pytest.importorskip("numba")
+    file = project.kernel(head=FACTOR, body="return y * y.dtype.type(factor())")
+    for factors in ((1, 1), (helper, times)):
+        text = "import numba\n\n\n@numba.njit\ndef extra():\n    return {}\n"
+        project.write("impls/helper.py", text.format(factors[0]))
+        monkeypatch.setenv("XLA_TIMES", str(factors[1]))
+        monkeypatch.setattr(compiler_cache, "VARIABLES", re.compile("none"))
+        (record,) = project.run(f"--impl={file}").records
+        assert record["status"] == ("pass" if factors == (1, 1) else "fail")
 
 
 def test_a_disk_that_is_full_at_the_end_costs_the_cache_alone():

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import math
 import os
 import platform
@@ -25,7 +24,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from io import FileIO
 from itertools import count
 from pathlib import Path
@@ -35,7 +34,6 @@ import platformdirs
 from conformance import __version__
 from conformance.execution.process import Limits
 from conformance.files import below, content_of, remove
-from conformance.implementations.source_files import digest_of
 
 LIMIT = 1 << 30
 """Bytes: a run that finds more begins with nothing."""
@@ -61,6 +59,9 @@ class CompilerCache:
 
     folder: Path
     judge: str
+    begun: set[str] = field(default_factory=set)
+    """Sources that a process of this run has loaded: Numba keeps code of the suite's own kernels alone from run to run.
+    It finds code by the function's own file, and what that calls, and the values of globals, are compiled into it."""
 
     def kept_for(self, source: str, limits: Limits) -> Limits:
         """What the process of a source may take, given its digest: its own folder, and none of what is kept for others.
@@ -68,27 +69,14 @@ class CompilerCache:
         folder = self.folder / source
         try:
             folder.mkdir(exist_ok=True)
-            self._forget_what_was_changed(source)
+            if source != SHIPPED and source not in self.begun:
+                with suppress(FileNotFoundError):
+                    remove(folder / self.judge)
+            self.begun.add(source)
         except OSError:
             return limits
         environment = {**limits.environment, **self.environment(limits.environment, source)}
         return replace(limits, environment=environment, hidden=(str(self.folder.parent),), own=(str(folder),))
-
-    def note(self, source: str, beside: Mapping[str, str]) -> None:
-        """Remember files, with their digests, that a source has loaded beside what was named: Numba compiles what a
-        helper defines into its callers, and finds them again by their own file alone."""
-        with suppress(OSError):
-            self._notes(source).write_text(json.dumps(beside))
-
-    def _notes(self, source: str) -> Path:
-        return self.folder / f"{source} {self.judge}.json"
-
-    def _forget_what_was_changed(self, source: str) -> None:
-        """Delete what Numba has kept for a source that then loaded other files. Raises OSError."""
-        with suppress(FileNotFoundError):
-            beside = json.loads(content_of(self._notes(source)))
-            if any(digest_of(Path(file)) != digest for file, digest in beside.items()):
-                shutil.rmtree(self.folder / source / self.judge)
 
     def environment(self, given: Mapping[str, str], source: str = SHIPPED) -> dict[str, str]:
         """Variables of a process that loads a source and is `given` these beside the judge's own; what a user has set

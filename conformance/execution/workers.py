@@ -166,7 +166,6 @@ class Workers:
         self._crashes = Counter[tuple[str, str]]()
         """Group and place of an implementation's file -> cases in a row that have ended in a crash."""
         self._groups: dict[str, int] = {}
-        self._sources: list[Source] = []
 
     @property
     def crowded(self) -> bool:
@@ -329,10 +328,6 @@ class Workers:
 
     def close(self) -> None:
         """End all processes."""
-        if self._compiled is not None:
-            for source in self._sources:
-                if source.files is not None and source.files.beside:
-                    self._compiled.note(source.digest, source.files.beside)
         for process in [*self._processes.values(), *self._spares.values(), *self._others.values(), *self._empty]:
             process.end()
         self._processes, self._spares, self._others, self._empty = {}, {}, {}, []
@@ -377,7 +372,6 @@ class Workers:
     def _load(self, source: Source, stem: str, found: Registry) -> None:
         """Take in what a file defines, or why it cannot be used."""
         self._groups.setdefault(source.group, len(self._groups))
-        self._sources.append(source)
         try:
             if source.files is None and source.path is not None:
                 source.files = SourceFiles(source.path)

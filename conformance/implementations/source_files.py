@@ -137,11 +137,6 @@ class SourceFiles:
         new, self._told[implementation] = self.covers.without(self._told.get(implementation, Covers())), self.covers
         return new
 
-    @property
-    def beside(self) -> dict[str, str]:
-        """Return the files that are covered and were not named, by their place, with the digest of each."""
-        return {str(self._base / name): digest for name, digest in self.covers.files.items()}
-
     def changed(self, before: Covers) -> str:
         """Return the first file or package of an earlier run that is not as it was then; none where all are."""
         for name, digest in before.files.items():
