@@ -79,7 +79,10 @@ def installed_folders() -> set[str]:
     programs = [os.path.dirname(sys.executable), os.path.dirname(os.path.realpath(sys.executable))]  # noqa: PTH120
     environment = [sys.prefix] if sys.prefix != sys.base_prefix else []
     suite = [str(IMPLS), str(PACKAGE.parent / "nki_emulator")]
-    found = map(os.path.realpath, [*libraries, *programs, *environment, *suite])
+    # where uv and conda keep packages: what is installed are other names of the same files
+    kept = [os.environ.get("UV_CACHE_DIR", os.path.expanduser("~/.cache/uv")), f"{sys.base_prefix}/pkgs"]  # noqa: PTH111
+    kept.append(f"{os.path.dirname(os.path.dirname(sys.base_prefix))}/pkgs")  # noqa: PTH120
+    found = map(os.path.realpath, [*libraries, *programs, *environment, *suite, *filter(None, kept)])
     return {path for path in found if os.path.isdir(path)}  # noqa: PTH112
 
 

@@ -13,7 +13,7 @@ import resource
 import signal
 import struct
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -152,10 +152,12 @@ def _hide(hidden: Sequence[str], own: Sequence[str]) -> None:
         Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
         Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
     _call("mount", None, b"/", None, MS_REC | MS_SLAVE, None)
-    for folder in installed_folders() | ({"/sys", "/proc/sys"} if not user else set()):
+    covered, protected = (str(PACKAGE), str(GOLDEN), *hidden), installed_folders()
+    _pin({*protected, *covered})
+    for folder in protected | ({"/sys", "/proc/sys"} if not user else set()):
         _write_protect(folder)
     kept = [(folder, os.open(folder, os.O_PATH)) for folder in own]
-    for folder in (str(PACKAGE), str(GOLDEN), *hidden):
+    for folder in covered:
         os.makedirs(folder, exist_ok=True)  # noqa: PTH103 - of a wheel the goldens lie in the package, which is hidden
         _call("mount", b"none", os.fsencode(folder), b"tmpfs", 0, b"mode=755")
     for folder, opened in kept:
@@ -166,6 +168,13 @@ def _hide(hidden: Sequence[str], own: Sequence[str]) -> None:
         _call("mount", b"devpts", b"/dev/pts", b"devpts", 0, b"newinstance,ptmxmode=0666,mode=620")
     for terminal in terminals:
         _bind(os.devnull, terminal)
+
+
+def _pin(folders: Iterable[str]) -> None:
+    """Let nobody rename what folders lie in, and put others in their place: what something is mounted on is busy."""
+    above = {str(folder) for each in folders for folder in Path(os.path.realpath(each)).parents} - {os.sep}
+    for folder in sorted(above):
+        _bind(folder, folder)
 
 
 def _number_elsewhere() -> None:

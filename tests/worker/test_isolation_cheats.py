@@ -83,6 +83,16 @@ def commands():
         with contextlib.suppress(OSError), open(f"/proc/{number}/cmdline", "rb") as file:
             yield file.read()
 
+def replaces(folder):
+    "Whether what a folder lies in can be put away, which is tried where it would fail for another reason."
+    parent = os.path.dirname(folder)
+    with tempfile.TemporaryDirectory(dir=os.path.dirname(parent)) as other:
+        open(other + "/full", "w").close()
+        try:
+            os.rename(parent, other)
+        except OSError as error:
+            return error.errno == 39
+
 def mounted():
     return libc.mount(b"none", PACKAGE.encode(), b"tmpfs", 0, 0)
 
@@ -122,6 +132,8 @@ OF_THE_JUDGE = {
     "writes to packages that it imports": "written(sysconfig.get_path('purelib'))",
     "writes to the standard library": "written(sysconfig.get_path('stdlib'))",
     "writes to the suite's kernels": "written(ROOT + '/impls')",
+    "replaces the suite": "replaces(PACKAGE)",
+    "writes to what packages were linked from": "written(os.environ['UV_CACHE_DIR'])",
     "writes to the emulator": "written(ROOT + '/nki_emulator')",
     "writes where an archive of the library would be": "written(os.path.dirname(sysconfig.get_path('stdlib')))",
     "changes settings of the system": "open('/proc/sys/kernel/core_pattern', 'r+') is not None",
@@ -182,7 +194,9 @@ def passing(project: Project, kernels: dict[str, str]) -> list[str]:
 
 
 @needs_isolation
-def test_what_finds_its_judge_is_wrong_without_it(project: Project):
+def test_what_finds_its_judge_is_wrong_without_it(project: Project, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("UV_CACHE_DIR", str(project.folder / "uv"))
+    (project.folder / "uv").mkdir()
     assert passing(project, OF_THE_JUDGE | OF_THE_REFERENCES) == []
 
 
