@@ -66,6 +66,9 @@ class Failure(Struct, frozen=True, kw_only=True, omit_defaults=True):
     details    lines of the reason, counted from 0, that are left out in brief: a count that stands there already, and
                statistics of elements further off than any precision
     headed     those that the heading of a group of failures says as well
+    fits       contracts in whose known arithmetic these results would pass, in their order: that in words, and as
+               it is declared; None where nobody has looked. Nothing fits errors in a part of the places: no arithmetic
+               is worse there than elsewhere
     """
 
     kind: Kind
@@ -77,6 +80,7 @@ class Failure(Struct, frozen=True, kw_only=True, omit_defaults=True):
     elements: tuple[WrongElements, ...] = ()
     details: tuple[Elements, ...] = ()
     headed: tuple[Elements, ...] = ()
+    fits: tuple[tuple[str, str], ...] | None = None
 
     def below(self, lines: int) -> Failure:
         """The same where its reason stands below so many other lines."""

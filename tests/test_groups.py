@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from conformance import Contract
 from conformance.diagnosis.diagnose import GENERAL
 from conformance.execution.nondeterminism import DIFFERS
 from conformance.reporting.groups import Group, amount, described, group
 from conformance.results import schema
-from tests.report_samples import CAUSES, INFERRED, as_read, broken, failed, sample, waived
+from tests.report_samples import CAUSES, as_read, broken, failed, sample, waived
 
 SMALL, LARGE = "n1 c2 h5 w5 k2 r3 s3", "n2 c8 h9 w9 k16 r3 s3 p1 b1"
 HUGE = "n8 c256 h64 w64 k256 r3 s3 p1"
@@ -288,24 +289,32 @@ def test_of_more_than_two_causes_only_what_they_have_in_common_is_said(causes: S
     assert (only.cause, only.attributed) == (cause, 0)
 
 
-def of_bits(bits: float, **changes: Any) -> schema.Record:
-    profile = {"lambda": 9.0, "lambda_limit": 6.0, "rms": 1.0, "effective_bits": bits, "inferred": INFERRED}
-    return wrong(profile={"y": profile}, **changes)
+TF32, BF16 = (Contract(inputs=name, accumulate="fp32") for name in ("tf32", "bf16"))
+
+
+def fitting(*contracts: Contract, **changes: Any) -> schema.Record:
+    """A wrong record whose results would pass under contracts."""
+    fits = [(contract.arithmetic, contract.declaration) for contract in contracts]
+    return wrong(failure=elements(1) | {"fits": fits}, **changes)
 
 
 @pytest.mark.parametrize(
-    ("bits", "declared"),
+    ("fits", "declared"),
     [
-        ((11, 10, 9), 'Contract(inputs="tf32", accumulate="fp32")'),
-        ((11, 10, 8.6), 'Contract(inputs="tf32", accumulate="fp32", rounding="zero")'),  # cut off instead of rounded
-        ((11, 10, 7), 'Contract(inputs="bf16", accumulate="fp32")'),
-        ((11, 10, 0.5), None),
+        (((TF32, BF16), (TF32, BF16)), TF32),
+        (((TF32, BF16), (BF16,)), BF16),
+        (((TF32,), (BF16,)), None),
+        (((TF32, BF16), ()), None),
     ],
 )
-def test_the_strictest_contract_that_all_cases_keep_is_the_one_to_declare(bits: Sequence[float], declared: str | None):
-    records = [of_bits(some, problem=str(n)) for n, some in enumerate(bits)]
+def test_a_contract_under_which_all_cases_would_pass_is_the_one_to_declare(
+    fits: Sequence[Sequence[Contract]], declared: Contract | None
+):
+    records = [fitting(*some, problem=str(n)) for n, some in enumerate(fits)]
     (only,) = group([*records, wrong(distribution="integer", profile={})])
-    assert only.title.endswith(f"if that is meant, declare contract={declared}" if declared else "at p = last")
+    assert only.title.endswith(
+        f"if that is meant, declare {declared.declaration}" if declared else "elements mismatched"
+    )
 
 
 def differing(**changes: Any) -> schema.Record:

@@ -180,7 +180,8 @@ def explained(
         return expected.passes(again, contract)
 
     with explaining(trial.id, lambda line, _: unexplained.append(line)):
-        lines, failure = told("elements", wrong)
+        fits = expected.fitting(outputs, wrong, trial.kernel.contract) if trial.explained else None
+        lines, failure = told("elements", wrong, fits)
         lines += map(str, changed)
         if trial.explained:
             with verdict.timed("diagnosis"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import ClassVar
@@ -19,6 +20,7 @@ from conformance.dtypes import FORMATS, STORAGE, WHOLE
 from conformance.inputs.distributions import sparse_places
 from conformance.inputs.drawing import Recipe
 from conformance.inputs.expectation import Expectation
+from conformance.judge.accuracy import KNOWN, ladder
 from conformance.judge.judgement import EQUALITY_DISTRIBUTIONS, Check, Judgement, Locations, judge, judge_sparse, passes
 from conformance.judge.limits import ALPHA, LAMBDA, limits
 from conformance.judge.output import Output, outputs_of
@@ -35,6 +37,8 @@ WORTHWHILE = 1 << 32
 LANES = 8
 """Fewer channels to sum than this save too little over the exact reference."""
 RISK = 1e-9
+SMALL = 1 << 16
+"""Elements of outputs that are judged again under other contracts."""
 GATHERED = 1 << 19
 """Products gathered for all samples together: 4 MiB."""
 
@@ -86,6 +90,11 @@ class Expected(ABC):
         """Return whether all judgements pass, for whoever needs no more of right results."""
         return all(judgement.passed for judgement in self.judge(outputs, contract))
 
+    def fitting(self, outputs: Arrays, wrong: Sequence[Judgement], declared: Contract) -> tuple[Contract, ...] | None:
+        """Return the declared contract in each known arithmetic in which outputs that were judged `wrong` would pass,
+        in the order of `KNOWN`; None where nobody looks."""
+        return None
+
 
 class Exact(Expected):
     """Every element of every output."""
@@ -111,6 +120,25 @@ class Exact(Expected):
         recipe = self.recipe
         contract = contract.on(recipe.geometry, recipe.dtype)
         return tuple(judge(output, recipe.distribution, contract) for output in self.outputs(outputs))
+
+    def fitting(self, outputs: Arrays, wrong: Sequence[Judgement], declared: Contract) -> tuple[Contract, ...] | None:
+        """Look where that takes milliseconds. What the loosest contract does not allow, no other is asked about."""
+        summed = [output for output in self.outputs(outputs) if output.terms and output.dtype in FORMATS]
+        if sum(output.actual.size for output in summed) > SMALL:
+            return None
+        if not summed or any(judgement.where and judgement.where.partial for judgement in wrong):
+            return ()
+        rungs = [*ladder(summed[0].dtype, summed[0].terms)]
+
+        def meant(known: Contract) -> Contract:
+            return replace(declared, inputs=known.inputs, accumulate=known.accumulate, rounding=known.rounding)
+
+        def fits(contract: Contract) -> bool:
+            return bool(contract.exempts(self.recipe.distribution, self.recipe.dtype)) or self.passes(outputs, contract)
+
+        # the order of strictness depends on the number of terms; whoever compares cases needs one for all
+        known = [meant(contract) for contract in KNOWN if contract in rungs] if fits(meant(rungs[-1])) else []
+        return tuple(filter(fits, known))
 
     def passes(self, outputs: Arrays, contract: Contract) -> bool:
         recipe = self.recipe

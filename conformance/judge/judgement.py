@@ -107,6 +107,8 @@ class Locations:
     place    in words, where the elements were not looked at one by one
     nan      elements that are NaN where the reference is not
     all_nan  whether the output is NaN everywhere
+    partial  whether there are so many wrong elements, and at some indices of an axis none although there are results
+             that can be wrong, that it is no accident
     """
 
     share: float = 0.0
@@ -114,6 +116,7 @@ class Locations:
     place: str = ""
     nan: int = 0
     all_nan: bool = False
+    partial: bool = False
 
     @property
     def every(self) -> bool:
@@ -134,6 +137,10 @@ class Line(NamedTuple):
     text: str
     detail: bool = False
     headed: bool = False
+
+
+MANY = 8
+"""Wrong elements for each index of an axis: with as many, errors of rounding are at every index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,18 +187,19 @@ class Judgement:
 
     def explain(self) -> str:
         """Lines for a failure: what was compared, how many elements mismatched, the worst one, and where they are."""
-        return "\n".join(line.text for line in self.lines)
+        return "\n".join(line.text for line in self.lines())
 
-    @property
-    def lines(self) -> list[Line]:
-        """The same, one by one."""
+    def lines(self, fits: Sequence[Contract] | None = None) -> list[Line]:
+        """The same, one by one; `fits` are known contracts under which all outputs of the case would pass."""
         lines = [
             Line(f"{self.output}: {self.mismatched:,} of {self.compared:,} elements mismatched ({self.criterion})")
         ]
         if self.worst is not None:
             lines.append(Line(f"worst {self.output}[{', '.join(map(str, self.worst.index))}] = {self.worst}"))
-        infers = bool(self.profile) and not self.passed
-        counts, unknown = self.checks[0].name == "mismatched elements", infers and not self.inferred
+        infers, known = bool(self.profile) and not self.passed, self.inferred
+        if fits is not None:  # a hint that does not pass when it is copied, or hides a defect, costs an afternoon
+            known = fits[0] if fits else None
+        counts, unknown = self.checks[0].name == "mismatched elements", infers and not known
         detail = self.mismatched > 0 and (counts or unknown)
         lines.append(Line("; ".join(map(str, self.checks)), detail))
         if self.passed and self.says_nothing:
@@ -200,24 +208,23 @@ class Judgement:
         if infers:
             # a gain of 1 + 1e-5 is no arithmetic, and was taken for one
             inferred = "unknown"
-            if self.inferred:
-                inferred = (
-                    f"{self.inferred.arithmetic}, if the errors are rounding; declared by {self.inferred.declaration}"
-                )
+            if known:
+                inferred = f"{known.arithmetic}, if the errors are rounding; declared by {known.declaration}"
             lines.append(Line(f"inferred precision: {inferred}", detail and unknown, headed=True))
         if self.where:
             lines.append(Line(f"error locations: {self.where}"))
         return lines
 
 
-def told(kind: Kind, wrong: Sequence[Judgement]) -> tuple[list[str], Failure]:
-    """Lines on wrong outputs, and a failure that is the same as data."""
-    lines = [line for judgement in wrong for line in judgement.lines]
+def told(kind: Kind, wrong: Sequence[Judgement], fits: Sequence[Contract] | None = None) -> tuple[list[str], Failure]:
+    """Lines on wrong outputs, and a failure that is the same as data; `fits` as in `Judgement.lines`."""
+    lines = [line for judgement in wrong for line in judgement.lines(fits)]
     failure = Failure(
         kind=kind,
         elements=tuple(judgement.wrong_elements for judgement in wrong),
         details=tuple(number for number, line in enumerate(lines) if line.detail),
         headed=tuple(number for number, line in enumerate(lines) if line.headed),
+        fits=None if fits is None else tuple((contract.arithmetic, contract.declaration) for contract in fits),
     )
     return [line.text for line in lines], failure
 
@@ -325,7 +332,7 @@ def judge(output: Output, distribution: str, contract: Contract, infer: bool = T
             bound = allowed.bound(output.reference[index], s2[index].astype(np.float64))
         worst = _worst(output, index, float(bound))
         if found.mismatched is not None:
-            where = _where(output, found.mismatched.reshape(output.actual.shape))
+            where = _where(output, found.mismatched.reshape(output.actual.shape), s2 > 0)
     return Judgement(
         output=output.name,
         compared=output.actual.size,
@@ -440,7 +447,7 @@ def _counted(output: Output, expected: np.ndarray, limit: np.ndarray, wrong: np.
         error = np.where(wrong, np.nan_to_num(error, nan=np.inf, posinf=np.inf), -1.0)
         index = np.unravel_index(int(np.argmax(error)), error.shape)
         worst = _worst(output, index, float(limit[index]))
-        where = _where(output, wrong)
+        where = _where(output, wrong, expected != 0)
     checks = (Check("mismatched elements", mismatched, 0),)
     zeros = "fail" if expected.any() else "right"
     return Judgement(output.name, wrong.size, mismatched, criterion, checks, worst, where, zeros=zeros)
@@ -450,10 +457,19 @@ def _worst(output: Output, index: tuple[np.intp, ...], bound: float) -> Worst:
     return Worst(tuple(map(int, index)), float(output.actual[index]), float(output.reference[index]), bound)
 
 
-def _where(output: Output, mismatched: np.ndarray) -> Locations:
+def _where(output: Output, mismatched: np.ndarray, computed: np.ndarray) -> Locations:
+    """Where the wrong elements are, among those that are `computed` of more than zeros. Where a window may hold nothing
+    but padding, only a bias tells that."""
     is_nan = np.isnan(output.actual)
     unexpected = int(np.count_nonzero(is_nan & ~np.isnan(output.reference)))
-    return replace(locate(mismatched, output.axes), nan=unexpected, all_nan=bool(is_nan.all()))
+    partial, count = False, np.count_nonzero(mismatched)
+    for axis, letter in enumerate(output.axes):
+        if output.biased and letter not in "NKCG":
+            continue
+        others = tuple(other for other in range(mismatched.ndim) if other != axis)
+        wrong, able = mismatched.any(axis=others), computed.reshape(mismatched.shape).any(axis=others)
+        partial |= bool(count >= MANY * able.sum() and (able & ~wrong).any())
+    return replace(locate(mismatched, output.axes), nan=unexpected, all_nan=bool(is_nan.all()), partial=partial)
 
 
 def locate(mask: np.ndarray, axes: str) -> Locations:

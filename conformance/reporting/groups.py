@@ -20,18 +20,13 @@ What was raised is never attributed, nor are wrong elements that were compared w
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from conformance.contract import Contract
 from conformance.diagnosis.where import Where, said
-from conformance.dtypes import FORMATS
 from conformance.failure import WrongElements
-from conformance.judge.accuracy import KNOWN
-from conformance.judge.limits import limits
 from conformance.reporting.evidence import RunEvidence
 from conformance.reporting.failures import (
     DIFFERENT,
@@ -369,25 +364,11 @@ def _elements(records: Sequence[Record]) -> str:
 
 
 def _precision(records: list[Record]) -> str:
-    """The strictest known contract whose bound every failing case keeps of which errors are known in units of the data,
-    and how it is declared; empty where there is none. Other mistakes make errors of the same size: a wrong factor does.
-
-    By the bound alone: where one operand has few numbers the rms says nothing.
-    """
-    known_bits = [
-        (float(record.profile[output].effective_bits or 0), record.dtype, record.terms[output])
-        for record in records
-        for output in dict.fromkeys(output for output, _ in exceeded(record))
-        if output in record.profile and record.terms.get(output) and record.dtype in FORMATS
-    ]
-
-    def keeps(known: Contract) -> bool:
-        return all(bits >= -math.log2(limits(known, dtype, terms).relative) for bits, dtype, terms in known_bits)
-
-    known = next(filter(keeps, KNOWN), None)
-    if not known_bits or known is None:
-        return ""
-    return f"errors as large as with {known.arithmetic}; if that is meant, declare {known.declaration}"
+    """The first known arithmetic in which every failing case would pass that was judged in others, and how it is
+    declared; empty where there is none."""
+    fits = [record.failure.fits for record in records if record.failure and record.failure.fits is not None]
+    common = [known for known in fits[0] if all(known in others for others in fits)] if fits else []
+    return f"errors as large as with {common[0][0]}; if that is meant, declare {common[0][1]}" if common else ""
 
 
 def _common(texts: list[str], count: int) -> list[str]:

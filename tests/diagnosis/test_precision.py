@@ -1,0 +1,56 @@
+"""Hints to declare less precision: one that is copied passes, and what hides a defect is none."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.conftest import Project
+
+pytest_plugins = ["pytester"]
+
+ROUNDED = """
+import ml_dtypes
+import numpy as np
+
+def rounded(y, dtype=ml_dtypes.bfloat16):
+    return y.astype(dtype).astype(y.dtype)
+"""
+SHAPES = ("n1 c3 h4 w4 k1 r1 s1", "n2 c8 h6 w6 k6 r3 s3 p1", "n2 c8 h9 w9 k6 r3 s3 u2 b1")
+SELECTION = ("--distribution=fixed", "--distribution=natural", "--dtype=fp32", *(f"--problem={one}" for one in SHAPES))
+HINT = re.compile(r"if that is meant,\s+declare\s+contract=(Contract\([^)]*\))")
+
+MEANT = {
+    "x = rounded(x); w = rounded(w); y = kernels.conv_forward(x, w, bias, stride=stride, padding=padding, "
+    "dilation=dilation, groups=groups); return y": 'Contract(inputs="bf16", accumulate="fp32")',
+    "return rounded(y, np.float16)": 'Contract(accumulate="fp16")',
+}
+"""A kernel's body -> a contract under which it is right."""
+DEFECTS = {
+    "the last channel alone": "y[:, -1:] = rounded(y[:, -1:]); return y",
+    "every second channel": "y[:, ::2] = rounded(y[:, ::2]); return y",
+    "one image": "y[-1:] = rounded(y[-1:]); return y",
+    "NaN": "return y * float('nan')",
+}
+
+
+@pytest.mark.parametrize(("body", "contract"), MEANT.items(), ids=MEANT.values())
+def test_a_hint_that_is_copied_passes(project: Project, body: str, contract: str):
+    project.kernel(head=ROUNDED, body=body)
+    failed = project.run(*SELECTION)
+    assert failed.exit == 1
+    (hint,) = {*HINT.findall(failed.text.replace("\n", " "))}
+    project.kernel(head=ROUNDED, body=body, construct=f", contract={hint}")
+    assert project.run(*SELECTION).exit == 0, hint
+    project.kernel(head=ROUNDED, body=body, construct=f", contract={contract}")
+    assert project.run(*SELECTION).exit == 0
+
+
+@pytest.mark.parametrize("body", DEFECTS.values(), ids=DEFECTS)
+def test_what_is_no_arithmetic_has_no_hint(project: Project, body: str):
+    project.kernel(head=ROUNDED, body=body)
+    failed = project.run(*SELECTION, "--show=fail")
+    assert failed.exit == 1
+    assert "mismatched" in failed.text or "NaN" in failed.text
+    assert not HINT.search(failed.text.replace("\n", " "))
