@@ -77,8 +77,11 @@ def below(folder: Path) -> Iterator[Path]:
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder and all in it. Raises OSError. `shutil.rmtree` needs a call and a descriptor for each level: here
-    what is in a folder's folders is moved up until there are none."""
+    """Remove a file, or a folder and all in it. Raises OSError. `shutil.rmtree` needs a call and a descriptor for each
+    level: here what is in a folder's folders is moved up until there are none."""
+    if folder.is_symlink() or not folder.is_dir():
+        folder.unlink()
+        return
     numbers = count()
     while entries := [*os.scandir(folder)]:
         for entry in entries:

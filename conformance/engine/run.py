@@ -29,7 +29,7 @@ from conformance.files import content_of
 from conformance.implementations import registry
 from conformance.implementations.devices import Unavailable
 from conformance.implementations.implementation import Implementation, ImplementationError
-from conformance.implementations.source_files import Covers
+from conformance.implementations.source_files import Covers, is_code
 from conformance.operators import takes
 from conformance.problems import Variant
 from conformance.problems.case import Case
@@ -204,7 +204,8 @@ class Run:
     def _of_one_source(self, record: Record) -> Record:
         """The record; an error where it passes and another process has loaded another source: one of them was changed
         during the run."""
-        parts = {"": record.source} | (record.covers.files if record.covers else {})
+        read = record.covers.files if record.covers else {}
+        parts = {"": record.source} | {file: digest for file, digest in read.items() if is_code(file)}
         known = [self._sources.setdefault((record.implementation, part), now) for part, now in parts.items() if now]
         if record.status != "pass" or known == [*filter(None, parts.values())]:
             return record

@@ -24,7 +24,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from io import FileIO
 from itertools import count
 from pathlib import Path
@@ -45,6 +45,10 @@ SETTINGS = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_C
 """Most programs take less than JAX's second; how a GPU's kernels were tuned by an earlier run is in no key."""
 OTHERS = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "CUDA_CACHE_PATH", "CUPY_CACHE_DIR")
 """Where other compilers keep what they have compiled: some by a name alone, which two files may give."""
+BY_CONTENT = ("jax", *(name.lower() for name in OTHERS[:2]), "cuda_cache_path")
+"""Folders of those that find a program by all that it is made of. The others' are kept for the suite's own kernels
+alone: Numba and CuPy find code by a function's own file or text, and compile what it calls or includes into it, Numba
+globals too; an extension of torch is built again where a header is newer, not where it is another one."""
 SHIPPED = "shipped"
 """The suite's own kernels, which share processes."""
 PACKAGES = re.compile(r"(jax|numba|llvmlite|numpy|ml_dtypes|libtpu|libneuron|neuron|nvidia|cuda|rocm|triton)", re.I)
@@ -59,9 +63,6 @@ class CompilerCache:
 
     folder: Path
     judge: str
-    begun: set[str] = field(default_factory=set)
-    """Sources that a process of this run has loaded: Numba keeps code of the suite's own kernels alone from run to run.
-    It finds code by the function's own file, and what that calls, and the values of globals, are compiled into it."""
 
     def kept_for(self, source: str, limits: Limits) -> Limits:
         """What the process of a source may take, given its digest: its own folder, and none of what is kept for others.
@@ -69,10 +70,6 @@ class CompilerCache:
         folder = self.folder / source
         try:
             folder.mkdir(exist_ok=True)
-            if source != SHIPPED and source not in self.begun:
-                with suppress(FileNotFoundError):
-                    remove(folder / self.judge)
-            self.begun.add(source)
         except OSError:
             return limits
         environment = {**limits.environment, **self.environment(limits.environment, source)}
@@ -126,6 +123,9 @@ def kept() -> Iterator[Path]:
         seal.truncate(0)  # until the end of the run
         yield folder
         with suppress(OSError):  # somebody deletes it
+            for part in folder.glob("*/*"):
+                if part.parent.name != SHIPPED and part.name not in BY_CONTENT:
+                    remove(part)
             seal.write(_digest(folder))
 
 

@@ -27,8 +27,9 @@ WRITTEN = re.compile(r"\.(csv|html|jsonl?|log|md|txt|xml)$")
 kernel has read it. Nor is one in a hidden folder, where caches and repositories are."""
 MOST = 1000
 """Files that are covered beside those that were named."""
-UNCOVERED, GONE = "more files than are covered", "gone"
-"""A name that no file has, and what stands for the digest of one that was deleted before the judge could read it."""
+UNCOVERED, GONE, CHANGED = "more files than are covered", "gone", "changed"
+"""A name that no file has; what stands for the digest of one that could not be read any more, and of one that is no
+code and was another one later: a log that a kernel's child writes and it reads makes no kernel wrong."""
 
 
 class Covers(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -110,7 +111,7 @@ class SourceFiles:
                 found[self._name(file)] = GONE
                 continue
             if self._seen.setdefault(file, (state, digest.digest()))[1] != digest.digest():
-                self._changed = f"{self._name(file)} was changed"
+                self._note(file, CHANGED, "was changed")
             found[self._name(file)] = digest.hexdigest()
         new = {name: content for name, content in found.items() if name not in self.covers.files}
         more = Covers(**{"loaded" if loading else "later": new}, packages=_distributions(packages))
@@ -119,11 +120,11 @@ class SourceFiles:
             self.digest = self.digest_with(self.covers.loaded)
 
     def release(self, written: Iterable[str]) -> None:
-        """Let files change that the implementation's process has written, such as what it tunes and keeps; what was
-        named may not."""
+        """Let files that are no code change where the implementation's process has written them, such as what it tunes
+        and keeps; what was named may not."""
         for file in map(Path, written):
-            if file not in self._files:
-                self._seen.pop(file, None)
+            if file in self._seen and file not in self._files and not is_code(file.name):
+                self._note(file, CHANGED, "was written")
 
     def digest_with(self, loaded: Mapping[str, str]) -> str:
         """Return the digest of what was named and of files that were opened while it was loaded."""
@@ -156,22 +157,29 @@ class SourceFiles:
         """Raises ImplementationError where a file has changed since, also if it was changed back: what was loaded in
         between is not what the digest is of."""
         self._watch()
-        for file, (state, content) in self._seen.items():
+        for file, (state, content) in [*self._seen.items()]:
             try:
                 if (now := _state(file)) != state:
-                    if hashlib.sha256(content_of(file, _most(file))).digest() != content:
-                        self._changed = f"{self._name(file)} was changed"
                     self._seen[file] = now, content
+                    if hashlib.sha256(content_of(file, _most(file))).digest() != content:
+                        self._note(file, CHANGED, "was changed")
             except FileNotFoundError:
-                self._changed = f"{self._name(file)} was taken away"
+                self._note(file, GONE, "was taken away")
             except OSError as error:
-                self._changed = f"{self._name(file)} was replaced ({error.strerror})"
-            if self._changed:
-                break
+                self._note(file, GONE, f"was replaced ({error.strerror})")
         if self._changed:
             what = f"{self._changed} during the run: what ran is not the source that the record names; run again"
             what = f"{self._path.name}: {what}" if self._path.is_dir() else what
             raise ImplementationError(what, Failure(kind="source", message=what))
+
+    def _note(self, file: Path, now: str, what: str) -> None:
+        """Note that a file is not what it was: of code, that it has happened, for whoever asks next."""
+        name = self._name(file)
+        if file in self._files or is_code(name):
+            self._changed = f"{name} {what}"
+        else:
+            self._seen.pop(file, None)
+            self.covers = self.covers.with_more(Covers(later={name: now}))
 
     def _watch(self) -> None:
         for watcher in self.watchers:
@@ -179,13 +187,18 @@ class SourceFiles:
 
     def _is_source(self, file: Path) -> bool:
         """Whether a file that was opened may say what the implementation does."""
-        if IMPORTED.search(file.name) or NATIVE.search(file.name):
+        if is_code(file.name):
             return "__pycache__" not in file.parts
         return file.is_relative_to(self._folder) and not _is_hidden(file.relative_to(self._folder))
 
     def _name(self, file: Path) -> str:
         """Return how records name a file: by its place beside what was named, or absolute."""
         return file.relative_to(self._base).as_posix() if file.is_relative_to(self._base) else str(file)
+
+
+def is_code(name: str) -> bool:
+    """Whether a file of this name is code, which is a source wherever it lies, and may not change."""
+    return bool(IMPORTED.search(name) or NATIVE.search(name))
 
 
 def digest_of(file: Path) -> str:

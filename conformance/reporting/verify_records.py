@@ -21,6 +21,7 @@ from conformance.execution.trial import Claim
 from conformance.execution.workers import Workers, share
 from conformance.exit_codes import ExitCode
 from conformance.implementations.registry import Registry, discover, unusable
+from conformance.implementations.source_files import is_code
 from conformance.inputs import manifest
 from conformance.judge import Contract, ContractError
 from conformance.operators import FAMILIES, OPERATORS, GeometryError, parse, takes
@@ -143,7 +144,7 @@ def defects(runs: Sequence[Run], placed: Sequence[Placed]) -> Iterator[str]:
         if record.source and sources.setdefault(record.implementation, record.source) != record.source:
             yield f"{place}: {shown(record.implementation)} has another source than in the lines above it"
         for file, digest in (record.covers.files if record.covers else {}).items():
-            if covers.setdefault((record.implementation, file), digest) != digest:
+            if is_code(file) and covers.setdefault((record.implementation, file), digest) != digest:
                 yield f"{place}: {shown(record.implementation)} has another {shown(file)} than in the lines above it"
         if isinstance(record, Attempt):
             case = _case(record)

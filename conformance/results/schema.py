@@ -16,7 +16,7 @@ from typing import Annotated, Literal, get_args
 from msgspec import Meta, Struct, field
 
 from conformance.failure import Failure, Undeclared, in_brief
-from conformance.implementations.source_files import Covers
+from conformance.implementations.source_files import CHANGED, Covers
 from conformance.problems.case import Case
 from conformance.problems.table import Origin
 
@@ -293,7 +293,9 @@ def covered(records: Iterable[Record]) -> dict[tuple[str, str], Covers]:
     for record in records:
         key = record.implementation, record.source
         if record.covers is not None:
-            found[key] = found.get(key, Covers()).with_more(record.covers)
+            known = found.get(key, Covers())
+            others = {n: CHANGED for n, now in record.covers.files.items() if known.files.get(n, now) != now}
+            found[key] = known.with_more(record.covers).with_more(Covers(later=others))
     return found
 
 

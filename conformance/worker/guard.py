@@ -44,9 +44,9 @@ OTHERS = {
 }
 """Room -> its modules that call kernels; the others know right results."""
 
-OPENS = {"open": (0, 2), "import": (1, -1), "ctypes.dlopen": (0, -1)}
-"""Event of the interpreter -> where among its arguments the file is, and the flags, if it has some: `import` names the
-file of a module in C."""
+OPENS = {"open": (0, 2), "import": (1, -1), "ctypes.dlopen": (0, -1), "os.rename": (1, -2), "os.remove": (0, -2)}
+"""Event of the interpreter -> where among its arguments the file is, and the flags; -1 where it is read (`import` names
+the file of a module in C), and -2 where it is written."""
 
 
 def pipe() -> tuple[int, int]:

@@ -35,8 +35,8 @@ class Reads:
     def note(self, event: str, arguments: tuple[object, ...]) -> None:
         """Take in an event of `OPENS`. What the process has written itself is none of its sources."""
         place, at = OPENS[event]
-        path, flags = arguments[place], arguments[at] if at >= 0 else 0
-        if not isinstance(path, (str, bytes)) or (event != "open" and os.sep not in os.fsdecode(path)):
+        path, flags = arguments[place], arguments[at] if at >= 0 else WRITING * (at == -2)
+        if not isinstance(path, (str, bytes)) or (event == "ctypes.dlopen" and os.sep not in os.fsdecode(path)):
             return
         file = os.path.abspath(os.fsdecode(path))  # noqa: PTH100 - called for whatever a framework opens
         if isinstance(flags, int) and flags & WRITING:
