@@ -22,7 +22,7 @@ from conformance.import_path import installed_folders
 from conformance.resources import GOLDEN, PACKAGE
 from conformance.worker.guard import readable
 
-CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWPID = 0x20000, 0x10000000, 0x20000000
+CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID = 0x20000, 0x8000000, 0x10000000, 0x20000000
 MS_BIND, MS_REC, MS_SLAVE, MS_INERT = 0x1000, 0x4000, 0x80000, 2 | 4 | 8
 """The last for a folder in which neither programs nor devices work."""
 MOUNT_SETATTR, AT_FDCWD, AT_RECURSIVE, MOUNT_ATTR_RDONLY = 442, -100, 0x8000, 1
@@ -146,7 +146,8 @@ def _hide(hidden: Sequence[str], own: Sequence[str]) -> None:
     """
     user, group = os.geteuid(), os.getegid()
     terminals = [*_terminals()]
-    _call("unshare", CLONE_NEWNS | (CLONE_NEWUSER if user else 0))
+    # what System V's calls share stays when all processes have ended
+    _call("unshare", CLONE_NEWNS | CLONE_NEWIPC | (CLONE_NEWUSER if user else 0))
     if user:
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"{user} {user} 1")

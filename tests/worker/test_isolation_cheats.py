@@ -295,6 +295,14 @@ def test_the_folder_that_a_run_is_started_in_is_hidden_too(tmp_path: Path, monke
     assert "ValueError: 0 bytes" in reason
 
 
+@needs_isolation
+def test_memory_that_outlives_processes_is_not_left_behind(project: Project):
+    key = 0x434F4E46
+    project.kernel(head="import ctypes", body=f"assert ctypes.CDLL(None).shmget({key}, 4096, 0o1600) >= 0; return y")
+    assert project.pytest().exit == 0
+    assert str(key) not in Path("/proc/sysvipc/shm").read_text()
+
+
 LIES = """
 from conformance import numpy_arrays
 from conformance.worker import call, isolation, serve
