@@ -11,6 +11,7 @@ import pytest
 
 from conformance import Unavailable
 from conformance.implementations.devices import missing
+from conformance.resources import IMPLS
 from conformance.timing import roofline
 from conformance.timing.measurement import means, ratios
 from conformance.worker import ceilings as measuring
@@ -107,10 +108,8 @@ def test_ratios_have_a_baseline_on_each_device():
 
 
 def test_a_right_kernel_is_timed(bench: Project):
-    bench.kernel("torch_cpu", construct="", tail="acme.name = 'torch-cpu'")
-    bench.kernel()
-    outcome = bench.pytest("--benchmark-only")
-    assert (outcome.exit, outcome.statuses) == (0, {"pass": 2})
+    outcome = bench.pytest("--benchmark-only", f"--impl={IMPLS / 'torch_native'}", f"--impl={bench.kernel()}")
+    assert (outcome.exit, outcome.statuses["pass"]) == (0, 2)
     assert "speed of what was verified" in outcome.text
     assert re.search(r"conv_forward geometric mean relative to torch: acme [\d.]+x of 1", outcome.text)
     names = re.findall(r"^  (torch-cpu|acme) +[\d.,]+ ", outcome.text, re.MULTILINE)

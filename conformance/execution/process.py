@@ -157,6 +157,8 @@ class Process:
         """Operations of the next request."""
         self._question = 0
         """Number of the request that is to be answered: none that a kernel could have foreseen."""
+        self.environment = environment.of_kernels(limits.passed)
+        """What it was given of the judge's."""
         self._begun, self._ready = 0.0, False
         self._looks, self._stored = 0, 0
         self._processes = "/proc"
@@ -181,7 +183,7 @@ class Process:
             # its own command line does not name the suite
             [sys.executable, "-P", "-c", f"import os; exec(os.pread({self._in}, {len(program)}, 0))"],
             stdin=subprocess.DEVNULL, stdout=write, stderr=write, pass_fds=passed, start_new_session=True,
-            env=environment.of_kernels(limits.passed) | dict(limits.environment),
+            env=self.environment | dict(limits.environment),
         )  # fmt: skip
         self._mark = reaper.mark(self.number)
         os.close(write)

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import msgspec
 
 from conformance.contract import ContractError
-from conformance.execution import remote
+from conformance.execution import environment, remote
 from conformance.execution.compiler_cache import SHIPPED, CompilerCache
 from conformance.execution.process import Crash, Limits, Process
 from conformance.execution.reaper import Reaper
@@ -347,6 +347,10 @@ class Workers:
             limits = self._compiled.kept_for(source.digest, limits)
         if limits != self._limits:
             return self._process_of(limits)
+        now = environment.of_kernels(self._limits.passed)
+        for old in [process for process in self._empty if process.environment != now]:  # a caller has set a variable
+            old.end()
+            self._empty.remove(old)
         process = self._empty.pop() if self._empty else self._process_of(self._limits)
         if self._ahead:
             self._empty.append(self._process_of(self._limits))

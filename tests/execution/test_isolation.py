@@ -166,6 +166,18 @@ def test_nothing_of_the_judge_is_to_be_found(tmp_path: Path):
     )
 
 
+def test_a_process_that_waited_has_the_variables_that_were_set_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """One that `check` keeps ready for the next call had those of the last one."""
+    with Workers(Limits(), ahead=True) as workers:
+        for value in ("one", "two"):
+            monkeypatch.setenv("XLA_ACME", value)
+            (file := tmp_path / f"{value}.py").write_text(f"import os\nassert os.environ['XLA_ACME'] == '{value}'")
+            (reason,) = map(str, workers.load([file]).broken.values())
+            assert "AssertionError" not in reason
+
+
 def test_an_array_that_is_dropped_before_it_was_sent_is_freed(tmp_path: Path):
     """Memory that is poisoned for whoever allocates next would otherwise never be handed back."""
     file = tmp_path / "acme.py"

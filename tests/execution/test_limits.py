@@ -73,7 +73,7 @@ def loaded(folder: Path, text: str, limits: Limits) -> list[str]:
 @pytest.mark.parametrize("takes", TAKES)
 def test_memory_of_all_that_a_kernel_starts_and_fills_is_counted(tmp_path: Path, takes: str):
     """It was that of its process alone, and as far as it was mapped."""
-    (reason,) = loaded(tmp_path, f"{TAKES[takes]}wait()", Limits(seconds=15, memory=LIMIT))
+    (reason,) = loaded(tmp_path, f"{TAKES[takes]}wait()", Limits(seconds=60, memory=LIMIT))
     assert re.search(r"took 0\.\d+ GiB of memory; the limit is 0\.391 GiB \(--memory\)", reason)
 
 
@@ -87,14 +87,14 @@ def test_memory_of_all_that_a_kernel_starts_and_fills_is_counted(tmp_path: Path,
     ids=["after a fork", "mapped and open"],
 )
 def test_memory_that_is_shared_counts_once(tmp_path: Path, text: str):
-    assert loaded(tmp_path, f"{text}\ntime.sleep(1)", Limits(seconds=15, memory=LIMIT)) == []
+    assert loaded(tmp_path, f"{text}\ntime.sleep(1)", Limits(seconds=60, memory=LIMIT)) == []
 
 
 @needs_isolation
 def test_a_process_that_starts_others_without_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(processes, "PROCESSES", 40)
     text = "del big\nchildren = [os.fork() or wait() for _ in range(60)]\nwait()"
-    (reason,) = loaded(tmp_path, text, Limits(seconds=15))
+    (reason,) = loaded(tmp_path, text, Limits(seconds=60))
     assert re.search(r"has [4-6]\d processes; there may be at most 40", reason)
 
 
@@ -125,7 +125,7 @@ def test_time_of_what_has_ended_is_the_judges(tmp_path: Path):
 @pytest.mark.skipif(sys.platform != "linux", reason="signals")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGRTMIN + 3])
 def test_a_process_ends_as_the_kernel_has_ended(tmp_path: Path, number: int):
-    (reason,) = loaded(tmp_path, f"del big; os.kill(os.getpid(), {int(number)}); time.sleep(5)", Limits(seconds=15))
+    (reason,) = loaded(tmp_path, f"del big; os.kill(os.getpid(), {int(number)}); time.sleep(5)", Limits(seconds=60))
     assert processes._signal(number) in reason
 
 
@@ -152,7 +152,7 @@ def test_others_cannot_be_limited_where_there_is_no_namespace_of_processes(
     impossible = "from conformance.worker import isolation; isolation._number_elsewhere = lambda: 1 / 0; isolate("
     monkeypatch.setattr(processes, "START", processes.START.replace("isolate(", impossible))
     text = f"del big\nimport subprocess\nJUDGE = os.getppid()\nassert JUDGE == {os.getpid()}\n{TRIED}"
-    assert loaded(tmp_path, text, Limits(seconds=15)) == []
+    assert loaded(tmp_path, text, Limits(seconds=60)) == []
 
 
 @needs_isolation
@@ -163,7 +163,7 @@ def test_what_has_set_its_mark_is_ended_with_the_process_that_started_it(tmp_pat
         f"    resource.setrlimit(10, (7, 7))\n    os.chdir({str(tmp_path)!r})\n    os.write(write, b'1')\n    wait()\n"
         "    os._exit(0)\nos.read(read, 1)\n"
     )
-    with Workers(Limits(seconds=15)) as workers:
+    with Workers(Limits(seconds=60)) as workers:
         assert workers.load([file]).broken == {}
         assert there(tmp_path)
     for _ in range(100):

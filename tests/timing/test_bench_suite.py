@@ -16,6 +16,7 @@ import pytest
 
 from conformance import Contract, Implementation
 from conformance.__main__ import main
+from conformance.implementations import registry
 from conformance.reporting.comparison import runs
 from conformance.results.schema import MachineState
 from conformance.timing import table
@@ -181,7 +182,10 @@ def benchmarked(project: Project, suite: str) -> Project:
     return project
 
 
-def test_times_are_in_the_file_with_ratios_known_at_the_end(project: Project, ceilings: Any):
+def test_times_are_in_the_file_with_ratios_known_at_the_end(
+    project: Project, ceilings: Any, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(registry, "OWN_NAMES", {})
     ceilings(Ceilings(1e15, 1e15, "given"))
     benchmarked(project, SUITE)
     project.kernel("acme")
@@ -293,6 +297,7 @@ def test_the_table_has_an_order_of_its_own(project: Project, monkeypatch: pytest
 
 
 def test_a_run_on_an_unusable_machine_exits_3(project: Project, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(registry, "OWN_NAMES", {})
     benchmarked(project, SUITE)
     project.kernel()
     project.kernel("torch_cpu", tail="acme.name = 'torch-cpu'")
