@@ -30,9 +30,20 @@ def content_of(path: Path, most: int = LARGEST) -> bytes:
         if _of_file(file.fileno(), path).st_size > most:
             raise OSError(errno.EFBIG, f"Larger than {most >> 20:,} MiB", str(path))
         try:
-            return file.read()
+            if (content := file.read()) is None:  # of a log of the system, which holds nothing just now
+                raise OSError(errno.EINVAL, "Not a regular file", str(path))
+            return content
         except MemoryError:
             raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), str(path)) from None
+
+
+def state_of(path: Path) -> tuple[int, ...]:
+    """Return what changes whenever a file is written; nobody can set the time of the last change of an inode. Raises
+    OSError, also for what is no file."""
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "Not a regular file", str(path))
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def write(path: Path, content: bytes, *, at_end: bool = False) -> None:

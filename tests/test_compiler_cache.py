@@ -16,6 +16,7 @@ from typing import Any
 import platformdirs
 import pytest
 
+from conformance.__main__ import main
 from conformance.execution import compiler_cache
 from conformance.execution.compiler_cache import SHIPPED, CompilerCache, kept
 from conformance.execution.process import Limits
@@ -138,6 +139,17 @@ def test_what_numba_compiles_into_its_code_is_not_kept(
         monkeypatch.setattr(compiler_cache, "VARIABLES", re.compile("none"))
         (record,) = project.run(f"--impl={file}").records
         assert record["status"] == ("pass" if factors == (1, 1) else "fail")
+
+
+def test_a_check_keeps_nothing_beside_the_source(project: Project, monkeypatch: pytest.MonkeyPatch):
+    """The next one had the first one's results."""
+    pytest.importorskip("numba")
+    file = project.kernel(head=FACTOR, body="return y * y.dtype.type(factor())")
+    project.write("impls/helper.py", "import numba\n\n\n@numba.njit\ndef extra():\n    return 1\n")
+    for times in ("1", "2"):
+        monkeypatch.setenv("XLA_TIMES", times)
+        assert main(["check", str(file), "n1 c2 h4 w4 k2 r3 s3 p1", "--operator=conv_forward"]) == (times == "2")
+    assert not [*project.folder.rglob("*.nb[ci]")]
 
 
 def test_a_disk_that_is_full_at_the_end_costs_the_cache_alone():

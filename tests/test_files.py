@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import platformdirs
@@ -92,6 +93,15 @@ def test_a_kernel_that_replaces_the_next_file_and_its_own_is_told(project: Proje
 def test_a_line_of_a_kernel_is_looked_for_in_no_pipe(tmp_path: Path, make: Callable[[Path], None]):
     make(tmp_path / "acme.py")
     assert [*github._lines(tmp_path / "acme.py")] == []
+
+
+@pytest.mark.skipif(not os.access("/proc/kmsg", os.R_OK), reason="a log that only root reads")
+def test_a_log_of_the_system_that_holds_nothing_just_now_is_no_file():
+    with suppress(OSError):
+        while True:  # what it holds is read first
+            files.content_of(Path("/proc/kmsg"))
+    with pytest.raises(OSError, match="Not a regular file"):
+        files.content_of(Path("/proc/kmsg"))
 
 
 def test_large_data_beside_sources_is_none_of_them(tmp_path: Path):

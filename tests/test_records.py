@@ -234,6 +234,35 @@ def test_a_file_that_cannot_be_resumed(project: Project, spoil: Callable[[list[d
     assert no_traceback_of_ours(outcome.text)
 
 
+EDITS = """
+    import os
+    records, before = "records.jsonl", os.stat("records.jsonl") if os.path.exists("records.jsonl") else None
+    if before:
+        with open(records, "r+") as file:
+            text = file.read()
+            file.seek(0)
+            file.write(text.replace('"status":"pass"', '"status":"fail"'))
+        os.utime(records, ns=(before.st_atime_ns, before.st_mtime_ns))
+    return y"""
+
+
+def test_a_kernel_that_writes_over_a_verdict_in_its_place_is_found_out(project: Project):
+    project.kernel(body=EDITS)
+    outcome = project.run("--distribution=integer", "--distribution=fixed")
+    assert outcome.exit == 4
+    assert "--records records.jsonl: was changed during the run by somebody else" in outcome.text
+
+
+def test_a_run_with_other_values_of_variables_is_not_resumed(project: Project, monkeypatch: pytest.MonkeyPatch):
+    """What --pass-env brings is a part of what ran."""
+    project.kernel()
+    for value, status in (("0", 0), ("0", 0), ("1", 4)):
+        monkeypatch.setenv("ACME_BIAS", value)
+        resumed = project.run("--resume", "--pass-env=ACME_*")
+        assert resumed.exit == status
+    assert "cannot be resumed: its run had --pass-env values of digest" in resumed.text
+
+
 def test_times_are_not_resumed(project: Project):
     project.kernel()
     project.pytest()

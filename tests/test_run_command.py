@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from conformance.__main__ import main
-from tests.conftest import ROOT, TINY
+from tests.conftest import ROOT, TINY, Project
 from tests.kit import source
+
+pytest_plugins = ["pytester"]
 
 ONE = (f"--problem={TINY}", "--dtype=fp32", "--layout=nchw", "--distribution=integer")
 WRONG = "acme conv_forward fp32: 1 of 1 fail: y: every element mismatched"
@@ -41,6 +43,18 @@ def typed(folder: Path, *words: str, one: bool = True, **environment: str) -> tu
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     return done.returncode, done.stdout + done.stderr
+
+
+def test_a_file_that_needs_what_is_missing_is_told_of_whatever_is_chosen_by_name(project: Project):
+    missing = project.write("impls/missing.py", "import cupy_that_is_not_here")
+    outcome = project.run(f"--impl={project.kernel()}", f"--impl={missing}", "-k", "integer")
+    assert (outcome.exit, "nothing was verified of" in outcome.text.lower()) == (5, True), outcome.text
+
+
+def test_a_part_of_a_level_by_lf_says_so(project: Project):
+    project.kernel()
+    project.run("--lf")
+    assert project.lines()[0]["selection"]["--lf"] == ["True"]
 
 
 def test_the_verdict_is_the_last_line_and_counts_what_ran(folder: Path):

@@ -348,9 +348,12 @@ class _FrontEnd:
             self._screen.line(f"{name} {record.status.upper()} [{share:3}%]")
 
     def _take_absences(self, absences: Sequence[Record]) -> None:
-        """Count what is not here: where -m selects it, and nothing is chosen by name, of which it is none."""
+        """Count what is not here: where -m selects it. It has no name that -k could choose, but that a file needs what
+        is missing is said all the same."""
         run, expression = self._run, self._given.markexpr or ""
-        for record in absences if not self._given.keyword else ():
+        for record in absences:
+            if self._given.keyword and record.status != "unavailable":
+                continue
             devices = {record.device} if record.device else {*DEVICES}
             kind = "behaves" if record.check else "verifies"
             if options.selects(expression, {kind, *devices}) and not (run.recorded and run.is_recorded(key_of(record))):

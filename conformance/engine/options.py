@@ -84,7 +84,7 @@ SELECTING = {
         "--ignore": "ignore",
         "--ignore-glob": "ignore_glob",
     },
-    **{"--splits": "splits", "--group": "group"},
+    **{"--splits": "splits", "--group": "group", "--lf": "lf"},
 }
 """Options that choose what is run, with the names under which a front end stores them."""
 

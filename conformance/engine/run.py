@@ -18,6 +18,7 @@ from conformance.diagnosis.where import WorkLeft
 from conformance.engine.arithmetic import Invalid, WrongArithmeticError
 from conformance.engine.options import RunOptions
 from conformance.engine.tasks import Key, key_of
+from conformance.execution import environment
 from conformance.execution.plan import Plan
 from conformance.execution.selection import SelectionError
 from conformance.execution.trial import Claim, Trial
@@ -126,7 +127,10 @@ class Run:
             except OSError as error:
                 raise SelectionError(f"--report {options.report}: cannot be written ({error.strerror})") from None
         path = Path(options.records or Path(options.report or "") / "records.jsonl")
-        header = build.header(command, options.level, self.selection.seed, self.selection.method, options.chosen)
+        variables = environment.of_users(options.limits.passed) if options.limits else ""
+        header = build.header(
+            command, options.level, self.selection.seed, self.selection.method, options.chosen, variables
+        )
         overwrite = options.overwrite or (options.records is None and _is_whole(path))
         try:
             self.records = Records(path, header, resume=options.resume, overwrite=overwrite)

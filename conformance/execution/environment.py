@@ -3,6 +3,7 @@ and what a user names. Everything else, such as what a CI's runner sets or a sec
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Iterable
@@ -38,13 +39,21 @@ SECRET = re.compile(r".*(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|ACCESS
 _ALWAYS = tuple(word for words in PASSED.values() for word in words.split())
 
 
-def of_kernels(more: Iterable[str] = ()) -> dict[str, str]:
-    """Return the variables, with those that have one of `more` names or patterns.
+def of_users(more: Iterable[str] = ()) -> str:
+    """Return a digest of the variables that kernels are given because a user has named them; none where there is none.
+    Verdicts with one value are none with another."""
+    named = of_kernels(more).items() - of_kernels(usual=True).items()
+    return hashlib.sha256(repr(sorted(named)).encode("utf-8", "surrogateescape")).hexdigest() if named else ""
+
+
+def of_kernels(more: Iterable[str] = (), *, usual: bool = False) -> dict[str, str]:
+    """Return the variables, with those that have one of `more` names or patterns; or only the `usual` ones.
 
     Neuron's runtime gives a process all NeuronCores until it ends, unless it is told how many are wanted: kernels here
     use one, and a second process (of another worker, or of another file) needs its own.
     """
-    wanted = (*_ALWAYS, *os.environ.get(EXTENDS, "").replace(",", " ").split(), *more)
+    own = () if usual else (*os.environ.get(EXTENDS, "").replace(",", " ").split(), *more)
+    wanted = (*_ALWAYS, *own)
 
     def passes(name: str) -> bool:
         return name in wanted or (not SECRET.match(name) and any(fnmatchcase(name, one) for one in wanted))

@@ -301,12 +301,10 @@ class Process:
 
     def _note(self, opened: wire.Opened) -> None:
         """Keep which files it has opened for whoever knows what it has loaded; a kernel could open files for ever."""
-        for known, more in (
-            (self.opened.read, opened.read),
-            (self.opened.written, opened.written),
-            (self.opened.packages, opened.packages),
-        ):
-            known += more[: max(0, MAX_OPENED - len(known))]
+        known = self.opened
+        known.read += opened.read[: max(0, MAX_OPENED - len(known.read))]
+        known.written += opened.written[: max(0, MAX_OPENED - len(known.written))]
+        known.packages += opened.packages[: max(0, MAX_OPENED - len(known.packages))]
 
     def tensor(self, described: wire.ArrayLocation) -> np.ndarray:
         """A tensor that it has stored. Raises Crash where there is none."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
@@ -15,7 +16,7 @@ import msgspec
 
 from conformance.contract import ContractError
 from conformance.execution import environment, remote
-from conformance.execution.compiler_cache import SHIPPED, CompilerCache
+from conformance.execution.compiler_cache import OF_NUMBA, SHIPPED, CompilerCache
 from conformance.execution.process import Crash, Limits, Process
 from conformance.execution.reaper import Reaper
 from conformance.execution.status import Verdict
@@ -166,6 +167,8 @@ class Workers:
         self._crashes = Counter[tuple[str, str]]()
         """Group and place of an implementation's file -> cases in a row that have ended in a crash."""
         self._groups: dict[str, int] = {}
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        """For what compilers keep by all means, where nothing is to be kept."""
 
     @property
     def crowded(self) -> bool:
@@ -334,6 +337,9 @@ class Workers:
         if self._reaper is not None:
             self._reaper.close()
             self._reaper = None
+        if self._scratch is not None:
+            self._scratch.cleanup()
+            self._scratch = None
 
     def __enter__(self) -> Workers:
         return self
@@ -358,6 +364,11 @@ class Workers:
 
     def _process_of(self, limits: Limits) -> Process:
         """A new one. Raises Crash."""
+        if self._compiled is None and OF_NUMBA not in os.environ:
+            # else Numba keeps code beside the source, for whatever the next call is of
+            self._scratch = self._scratch or tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+            own = {OF_NUMBA: tempfile.mkdtemp(dir=self._scratch.name)}
+            limits = replace(limits, environment=own | {**limits.environment})
         try:
             process = Process(limits, self._watched())
         except OSError as error:

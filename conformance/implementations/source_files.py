@@ -14,7 +14,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from conformance.failure import Failure
-from conformance.files import LARGEST, LARGEST_SOURCE, below, content_of
+from conformance.files import LARGEST, LARGEST_SOURCE, below, content_of, state_of
 from conformance.implementations.implementation import ImplementationError
 from conformance.import_path import for_kernels, lists_packages
 
@@ -83,7 +83,7 @@ class SourceFiles:
         self.watchers: list[Callable[[], None]] = []
         """Whoever knows what the implementation's processes have opened, and calls `cover` and `release`."""
         for file in _files(path):
-            state = _state(file)  # before it is read: what is written from now on is a change
+            state = state_of(file)  # before it is read: what is written from now on is a change
             if state[1] > LARGEST_SOURCE and not (file == path or file.suffix == ".py" or NATIVE.search(file.name)):
                 continue  # weights, say
             content, name = content_of(file, _most(file)), file.relative_to(path.parent)
@@ -95,22 +95,25 @@ class SourceFiles:
                 self._seen[file.absolute()] = state, hashlib.sha256(content).digest()
         self.named = self.digest = digest.hexdigest()
 
-    def cover(self, opened: Iterable[str], packages: Iterable[str] = (), *, loading: bool = False) -> None:
-        """Take in files that the implementation's process has opened: what is imported, and what else lies in its
-        folder. They may not change from now on either."""
+    def cover(
+        self, opened: Iterable[tuple[str, tuple[int, ...]]], packages: Iterable[str] = (), *, loading: bool = False
+    ) -> None:
+        """Take in files that the implementation's process has opened, with their state before: what is imported, and
+        what else lies in its folder. They may not have changed since."""
         found = dict[str, str]()
-        for file in map(Path, opened):
+        for file, before in ((Path(name), before) for name, before in opened):
             if file in self._files or not self._is_source(file):
                 continue
             if len(self.covers.files) + len(found) >= MOST:
                 found[UNCOVERED] = GONE
                 break
             try:
-                state, digest = _state(file), hashlib.sha256(content_of(file))
+                state, digest = state_of(file), hashlib.sha256(content_of(file))
             except OSError:  # it was there when it was opened
                 found[self._name(file)] = GONE
                 continue
-            if self._seen.setdefault(file, (state, digest.digest()))[1] != digest.digest():
+            known = self._seen.setdefault(file, (state, digest.digest()))
+            if state != before or known[1] != digest.digest():  # else it is the content that nobody has read
                 self._note(file, CHANGED, "was changed")
             found[self._name(file)] = digest.hexdigest()
         new = {name: content for name, content in found.items() if name not in self.covers.files}
@@ -120,10 +123,9 @@ class SourceFiles:
             self.digest = self.digest_with(self.covers.loaded)
 
     def release(self, written: Iterable[str]) -> None:
-        """Let files that are no code change where the implementation's process has written them, such as what it tunes
-        and keeps; what was named may not."""
+        """Take in files that the implementation's process has written: what it tunes and keeps may change."""
         for file in map(Path, written):
-            if file in self._seen and file not in self._files and not is_code(file.name):
+            if file in self._seen:
                 self._note(file, CHANGED, "was written")
 
     def digest_with(self, loaded: Mapping[str, str]) -> str:
@@ -159,7 +161,7 @@ class SourceFiles:
         self._watch()
         for file, (state, content) in [*self._seen.items()]:
             try:
-                if (now := _state(file)) != state:
+                if (now := state_of(file)) != state:
                     self._seen[file] = now, content
                     if hashlib.sha256(content_of(file, _most(file))).digest() != content:
                         self._note(file, CHANGED, "was changed")
@@ -231,12 +233,6 @@ def _files(path: Path) -> Iterator[Path]:
 def _most(file: Path) -> int:
     """Bytes that are read of a file."""
     return LARGEST if NATIVE.search(file.name) else LARGEST_SOURCE
-
-
-def _state(file: Path) -> tuple[int, ...]:
-    """What changes whenever a file is written; nobody can set the time of the last change of its inode."""
-    found = file.stat()
-    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def _is_text(content: bytes) -> bool:

@@ -64,11 +64,14 @@ def broken_record(path: str, broken: BrokenFile) -> BrokenRecord:
     )  # fmt: skip
 
 
-def header(command: Sequence[str], level: str, seed: int, method: str, selection: dict[str, tuple[str, ...]]) -> Header:
+def header(
+    command: Sequence[str], level: str, seed: int, method: str, selection: dict[str, tuple[str, ...]],
+    environment: str = "",
+) -> Header:  # fmt: skip
     """The header of a run that begins now."""
     return Header(
         schema=SCHEMA, started=now(), command=tuple(command), versions=versions(), level=level, seed=seed,
-        method=method, golden=digest(), selection=selection,
+        method=method, golden=digest(), selection=selection, environment=environment,
     )  # fmt: skip
 
 

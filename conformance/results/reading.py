@@ -223,6 +223,7 @@ def _conditions(header: Header) -> dict[str, str]:
     """What the verdicts of one run have in common, in words."""
     options = {name: " ".join(values) for name, values in header.selection.items()}
     own = {"--level": header.level, "--seed": str(header.seed), "--method": header.method, "goldens": header.golden}
+    own |= {"--pass-env values of digest": header.environment} if header.environment else {}
     return header.versions | options | own
 
 

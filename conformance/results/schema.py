@@ -349,6 +349,7 @@ class Header(Struct, tag_field="kind", tag="header", frozen=True, kw_only=True, 
     level, seed, method    what the options of these names say
     golden       SHA-256 of the manifest of goldens; empty where it cannot be read
     selection    option -> values that were given, of those that choose cases
+    environment  digest of the variables that kernels were given because somebody had named them; empty without any
     resumed      whether it goes on with the run above it in the file, which was cut off
     """
 
@@ -361,6 +362,7 @@ class Header(Struct, tag_field="kind", tag="header", frozen=True, kw_only=True, 
     method: str
     golden: str
     selection: dict[str, tuple[str, ...]] = {}
+    environment: str = ""
     resumed: bool = False
 
 

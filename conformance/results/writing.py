@@ -149,6 +149,16 @@ class Records:
                 raise RecordsError("was changed during the run by somebody else; run again with --overwrite")
         raise RecordsError("was moved, replaced or deleted during the run; run again")
 
+    def _require_unchanged(self) -> None:
+        """Raises RecordsError where what was written is not what is there: a kernel can write over a line in its place,
+        and put the date back."""
+        if not (self._regular and self._begun) or self._file is None:
+            return
+        with os.fdopen(os.dup(self._file), "rb") as file:
+            file.seek(0)
+            if hashlib.file_digest(file, "sha256").digest() != self._digest.digest():
+                raise RecordsError("was changed during the run by somebody else; run again with --overwrite")
+
     def _truncate(self) -> None:
         if self._regular and self._file is not None:
             os.ftruncate(self._file, self._size)
@@ -156,6 +166,7 @@ class Records:
     def end(self, exit_status: int, interrupted: bool, invalid: int = 0) -> None:
         """Write the footer, unless there was nothing to write. The last `invalid` records are taken out: nobody is to
         read them, and `--resume` runs their cases again. Raises OSError and RecordsError."""
+        self._require_unchanged()
         if invalid and self._regular:
             for place, status, count in reversed(self._written[-invalid:]):
                 self._size = place

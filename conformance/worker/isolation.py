@@ -43,8 +43,8 @@ CALLS = {
 }
 """Machine -> its number for filters, `seccomp`, `ioctl`, `prlimit64`, and what no kernel calls: kexec_load, ptrace,
 perf_event_open, open_by_handle_at, process_vm_readv, process_vm_writev, kexec_file_load, bpf."""
-EVERYWHERE = (428, 429, 430, 431, 432, 433, 438, 442)
-"""open_tree, move_mount, fsopen, fsconfig, fsmount, fspick, pidfd_getfd, mount_setattr."""
+EVERYWHERE = (428, 429, 430, 431, 432, 433, 438, 442, 467)
+"""open_tree, move_mount, fsopen, fsconfig, fsmount, fspick, pidfd_getfd, mount_setattr, open_tree_attr."""
 TIOCSTI, TIOCLINUX = 0x5412, 0x541C
 """Requests of `ioctl` that type on a terminal."""
 LOAD, EQUAL, AT_LEAST, RETURN = 0x20, 0x15, 0x35, 0x06

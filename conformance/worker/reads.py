@@ -6,10 +6,11 @@ Python says what it is about to open (PEP 578). What code in C and other process
 from __future__ import annotations
 
 import os
-import stat
 import sys
 from contextlib import suppress
+from pathlib import Path
 
+from conformance.files import state_of
 from conformance.import_path import installed_folders, lists_packages
 from conformance.resources import GOLDEN, PACKAGE
 from conformance.worker import wire
@@ -58,9 +59,9 @@ class Reads:
                 return
         if not file.startswith(self._installed):
             with suppress(OSError, ValueError):
-                if stat.S_ISREG(os.stat(file).st_mode):  # noqa: PTH116
-                    self._known.add(file)
-                    self._untold.read.append(wire.plain(file))
+                state = state_of(Path(file))
+                self._known.add(file)
+                self._untold.read.append((wire.plain(file), state))
 
     def untold(self) -> wire.Opened | None:
         """Return what was opened since this was asked last; None where nothing was."""

@@ -147,10 +147,10 @@ class Compiled(Struct, frozen=True, array_like=True):
 
 
 class Opened(Struct):
-    """Files that a process has opened since its last reply: those that it `read`, those that it has `written`, and the
-    installed packages, by the folder or file that lies where packages are installed."""
+    """Files that a process has opened since its last reply: those that it `read`, with their state before, those that
+    it has `written`, and the installed packages, by the folder or file that lies where packages are installed."""
 
-    read: list[str] = []
+    read: list[tuple[str, tuple[int, ...]]] = []
     written: list[str] = []
     packages: list[str] = []
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from conformance.__main__ import main
+from conformance.files import state_of
 from conformance.implementations.source_files import Covers, SourceFiles
 from tests.conftest import Project
 
@@ -104,6 +105,15 @@ def test_what_nobody_else_can_have_seen_is_said_and_not_resumed(project: Project
     assert "acme was changed since (helper.txt)" in project.run(f"--impl={file}", "--resume").text
 
 
+def test_a_helper_that_is_written_over_once_it_was_imported_is_an_error(project: Project):
+    """Records named the digest of code that had never run."""
+    project.write("impls/helper.py", "right = True")
+    body = "import helper; (HERE / 'helper.py').write_text('wrong = 1'); return y"
+    file = project.kernel(head=HERE + "sys.path.insert(0, str(HERE))", body=body)
+    (record,) = project.run(f"--impl={file}").records
+    assert (record["status"], "helper.py was written" in record["reason"]) == ("error", True), record["reason"]
+
+
 def test_two_processes_of_one_source_have_imported_the_same(project: Project):
     """One that is replaced, after a crash, finds what another kernel or its user has written since."""
     project.write("impls/helper.py", "one = 1")
@@ -146,7 +156,7 @@ def test_an_endless_number_of_files_is_not_covered_and_not_resumed(tmp_path: Pat
     for name in names:
         name.write_text("")
     files = SourceFiles(file)
-    files.cover(map(str, names))
+    files.cover((str(name), state_of(name)) for name in names)
     assert len(files.covers.files) == 1001
     assert files.changed(files.covers) == "more files than are covered"
     assert not SourceFiles(file).changed(Covers(later=json.loads(json.dumps({"0.txt": files.covers.later["0.txt"]}))))
