@@ -46,7 +46,7 @@ files = [os.memfd_create("x") for _ in range(3)]
 [os.write(file, big) for file in files]
 """,
     "the judge's own files": """
-for file in range(3, 20):
+for file in map(int, os.listdir("/proc/self/fd")):
     if os.path.exists(name := f"/proc/self/fd/{file}") and "memfd" in os.readlink(name):
         os.write(file, big) and os.write(file, big)
 """,
