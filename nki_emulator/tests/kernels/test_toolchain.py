@@ -72,12 +72,6 @@ TARGET, PRECISE = "NEURON_PLATFORM_TARGET_OVERRIDE", "NKI_PRECISE_FP"
 
 
 @pytest.fixture(autouse=True)
-def _copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let copies of the suite's own kernels have their names."""
-    monkeypatch.setattr("conformance.implementations.registry.OWN_NAMES", {})
-
-
-@pytest.fixture(autouse=True)
 def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment of a process that nobody has set up for Neuron, on a machine that could simulate."""
     monkeypatch.delenv(TARGET, raising=False)
