@@ -39,7 +39,7 @@ START = (
     "import gc, sys; gc.disable(); sys.path[:] = {path!r}; sys.argv[:] = ['']; "
     "from conformance.worker.isolation import isolate; isolate({parent}, {hidden!r}, {own!r}); "
     "from conformance.worker.serve import main; gc.freeze(); gc.enable(); "
-    "main({channel}, {to_kernels}, {from_kernels}, {findings})"
+    "main({channel}, {to_kernels}, {from_kernels}, {findings}, {own!r})"
 )
 SECONDS = 60.0
 """That a call may take where nobody says otherwise."""

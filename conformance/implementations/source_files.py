@@ -6,6 +6,8 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
@@ -75,7 +77,7 @@ class SourceFiles:
         self._path = path
         self._base = path.absolute().parent
         self._folder = path.absolute() if path.is_dir() else self._base
-        self._changed = ""
+        self._changed, self._begun = "", time.time_ns()
         self._seen: dict[Path, tuple[tuple[int, ...], bytes]] = {}
         """File -> what its inode says, and the digest of its content."""
         self.covers, self._told = Covers(), dict[str, Covers]()
@@ -102,7 +104,7 @@ class SourceFiles:
         what else lies in its folder. They may not have changed since."""
         found = dict[str, str]()
         for file, before in ((Path(name), before) for name, before in opened):
-            if file in self._files or not self._is_source(file):
+            if file in self._files or not self._is_source(file) or self._is_made(file, before[3]):
                 continue
             if len(self.covers.files) + len(found) >= MOST:
                 found[UNCOVERED] = GONE
@@ -192,6 +194,12 @@ class SourceFiles:
         if is_code(file.name):
             return "__pycache__" not in file.parts
         return file.is_relative_to(self._folder) and not _is_hidden(file.relative_to(self._folder))
+
+    def _is_made(self, file: Path, changed: int) -> bool:
+        """Whether a file was compiled meanwhile, as a kernel does that compiles for each shape: it lies among temporary
+        files, from where it is taken away again."""
+        is_new = bool(NATIVE.search(file.name)) and changed > self._begun
+        return is_new and file.is_relative_to(tempfile.gettempdir()) and not file.is_relative_to(self._folder)
 
     def _name(self, file: Path) -> str:
         """Return how records name a file: by its place beside what was named, or absolute."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,11 +26,12 @@ class Reads:
 
     __slots__ = ("_installed", "_known", "_packages", "_passed", "_untold", "_written")
 
-    def __init__(self) -> None:
+    def __init__(self, made: Sequence[str] = ()) -> None:
+        """Nothing that lies in folders of what was `made` of sources is one."""
         self._packages = tuple(f"{place}{os.sep}" for place in sys.path if lists_packages(place))
         """Folders that packages are installed in."""
         self._installed = tuple(f"{folder}{os.sep}" for folder in installed_folders())
-        self._passed = (*OF_THE_SYSTEM, f"{PACKAGE}{os.sep}", f"{GOLDEN}{os.sep}")
+        self._passed = (*OF_THE_SYSTEM, *(f"{folder}{os.sep}" for folder in (PACKAGE, GOLDEN, *made)))
         self._known, self._written = set[str](), set[str]()
         self._untold = wire.Opened()
 
@@ -37,7 +39,9 @@ class Reads:
         """Take in an event of `OPENS`. What the process has written itself is none of its sources."""
         place, at = OPENS[event]
         path, flags = arguments[place], arguments[at] if at >= 0 else WRITING * (at == -2)
-        if not isinstance(path, (str, bytes)) or (event == "ctypes.dlopen" and os.sep not in os.fsdecode(path)):
+        if not isinstance(path, (str, bytes, os.PathLike)):  # a descriptor, or a module that is in no file
+            return
+        if event == "ctypes.dlopen" and os.sep not in os.fsdecode(path):
             return
         file = os.path.abspath(os.fsdecode(path))  # noqa: PTH100 - called for whatever a framework opens
         if isinstance(flags, int) and flags & WRITING:

@@ -360,8 +360,8 @@ def _described(one: declared.Implementation) -> wire.ImplementationSpec:
     )
 
 
-def main(channel: int, to_kernels: int, from_kernels: int, findings: int) -> None:
-    """Serve until the judge closes the channel."""
+def main(channel: int, to_kernels: int, from_kernels: int, findings: int, own: Sequence[str]) -> None:
+    """Serve until the judge closes the channel. Compilers keep in folders that are its `own` what they make."""
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with suppress(OSError):
@@ -369,7 +369,7 @@ def main(channel: int, to_kernels: int, from_kernels: int, findings: int) -> Non
     signal.signal(signal.SIGINT, signal.default_int_handler)  # as in a terminal, also where a shell has ignored it
     faulthandler.enable(file=2)
     read_sources_alone()
-    guard = Guard(findings, Reads())
+    guard = Guard(findings, Reads(own))
     guard.install()
     connection = socket.socket(fileno=channel)
     vocabulary.use(pickle.loads(_received(connection) or b""))

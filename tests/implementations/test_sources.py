@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -127,6 +129,31 @@ def test_two_processes_of_one_source_have_imported_the_same(project: Project):
     first, *others = project.run(f"--impl={file}", *distributions).records
     assert (first["status"], {record["status"] for record in others}) == ("pass", {"error"})
     assert "helper.py was changed" in others[-1]["reason"]
+
+
+COMPILES = """
+import ctypes, subprocess, tempfile
+from pathlib import Path
+
+def one(kept=[]):
+    kept[:] = [tempfile.TemporaryDirectory()]  # the last one goes
+    source = Path(kept[0].name, "one.c")
+    source.write_text("int one(void) { return 1; }")
+    subprocess.run(["cc", "-shared", "-o", source.with_suffix(".so"), source], check=True)
+    return ctypes.CDLL(source.with_suffix(".so")).one()
+"""
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="compiles C")
+def test_a_kernel_that_compiles_for_each_shape_and_deletes_it_is_right_and_can_be_resumed(
+    project: Project, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("TMPDIR", str(tmp_path_factory.mktemp("temporary")))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    file = project.kernel(head=COMPILES, body="return y * one()")
+    selection = f"--impl={file}", "--distribution=integer", "--distribution=fixed", "--distribution=wide"
+    assert project.run(*selection).statuses == {"pass": 3}
+    assert project.run("--resume", *selection).exit == 0
 
 
 def distribution(place: Path, listing: str) -> None:
