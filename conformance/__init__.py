@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from conformance.contract import Contract
-    from conformance.execution.check import CheckResult, check
-    from conformance.execution.export import export
+    from conformance.engine.check import CheckResult, check
+    from conformance.engine.export import export
     from conformance.implementations.bridges.jax import jax_arrays
     from conformance.implementations.bridges.neuron import (
         jax_neuron_arrays,
@@ -51,13 +51,13 @@ __all__ = [
 # Loaded when they are used: pytest imports this package at the start of every run of an environment in which it is
 # installed, also of runs that have nothing to do with it.
 _MODULES = {
-    "CheckResult": "execution.check",
+    "CheckResult": "engine.check",
     "Contract": "contract",
     "Implementation": "implementations.implementation",
     "Unavailable": "implementations.devices",
     "Unsupported": "implementations.implementation",
-    "check": "execution.check",
-    "export": "execution.export",
+    "check": "engine.check",
+    "export": "engine.export",
     "jax_arrays": "implementations.bridges.jax",
     "jax_neuron_arrays": "implementations.bridges.neuron",
     "neuron_device": "implementations.bridges.neuron",

@@ -31,7 +31,7 @@ FAMILIES = {
     "claims": "reporting.claims_report:declare",
     "compare": "reporting.comparison.compare:declare",
     "survey": "survey.survey_command:declare",
-    "verify": "reporting.verify_records:declare",
+    "verify": "cli.verify:declare",
     "golden": "inputs.golden_command:declare",
     "calibrate": "calibration:declare",
 }

@@ -211,7 +211,9 @@ class Contract:
         """Inputs and accumulator, for a table."""
         given = "" if self.inputs == "exact" else f"{self.inputs} inputs, "
         accumulator = "fp32 or storage" if self.accumulate == "auto" else self.accumulate
-        return f"{given}{accumulator} accumulation{'' if self.rounding == 'nearest' else ' toward zero'}"
+        toward = "" if self.rounding == "nearest" else " toward zero"
+        variance = ", variance from raw moments" if self.variance == "raw" else ""
+        return f"{given}{accumulator} accumulation{toward}{variance}"
 
     @property
     def declaration(self) -> str:

@@ -7,7 +7,7 @@ memory is NaN, belongs to nobody, and is neither read nor written.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,6 +39,9 @@ KINDS = {
     "read-only": "write to {}",  # it lies in pages that may not be written to
 }
 """Kind -> what is wrong, probably, with a kernel that is right without it."""
+OFFSET = "offset of {} ignored"
+ALIGNED = ("other-format", "strided", "rows", "transposed", "expanded")
+"""Kinds that begin behind the start of their buffer at a multiple of 64 bytes."""
 PAGES = ("page-end", "page-start", "read-only")
 REPEATING = {
     "expanded": slice(1),
@@ -90,6 +93,16 @@ def written(storage: Mapping[str, str]) -> str:
 def fits(kind: str, dimensions: int) -> bool:
     """Whether an operand of so many axes can be stored in this way."""
     return kind not in IMAGES_ONLY or dimensions > (3 if kind in ROWS else 1)
+
+
+def blamed(operand: str, kind: str, failing: Collection[str]) -> str:
+    """What is wrong, probably, with a kernel that is wrong where an operand has a kind, one of all that are `failing`.
+    What assumes an alignment is right on views that are aligned, and what ignores strides on contiguous ones: where
+    both are wrong, it reads from the start of the buffer."""
+    shifted = {name for name in failing if KINDS[name] == ALIGNMENT}
+    if shifted and not {*failing}.isdisjoint(ALIGNED) and KINDS[kind] in (ALIGNMENT, STRIDES):
+        return OFFSET.format(operand)
+    return KINDS[kind].format(operand)
 
 
 def repeats(text: str) -> bool:

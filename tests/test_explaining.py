@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from conformance.__main__ import main
-from conformance.engine import progress, summary
-from conformance.execution import check, verify
+from conformance.engine import check, progress, search, summary
+from conformance.execution import verify
 from conformance.reporting import evidence, github, groups, kernel_verdicts, modules, report_command, terminal, training
 from conformance.reporting.evidence import RunEvidence
 from tests.conftest import USUAL, Project
@@ -81,13 +81,13 @@ def test_the_traceback_is_shown_where_it_is_asked_for(project: Project, monkeypa
     assert "\nTraceback (most recent call last):\n" in project.run("--in-process", "-v").text
 
 
-@pytest.mark.parametrize("part", [(verify, "told"), (verify, "diagnose"), (check, "where"), (check, "compare")])
+@pytest.mark.parametrize("part", [(verify, "told"), (verify, "diagnose"), (check, "compare"), (search, "group")])
 def test_whatever_explains_a_check_may_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any, caplog: Any, part: tuple[Any, str]
 ):
     monkeypatch.setattr(*part, broken)
     (tmp_path / "acme.py").write_text(source(body=WRONG))
-    assert main(["check", str(tmp_path / "acme.py"), "n1 c2 h4 w4 k2 r3 s3 p1"]) == 1
+    assert main(["check", str(tmp_path / "acme.py"), "n1 c2 h4 w4 k2 r3 s3 p1", "--where"]) == 1
     said = f"{''.join(capfd.readouterr())}{caplog.text}"
     assert "fail: conv_forward of acme on 'n1 c2 h4 w4 k2 r3 s3 p1'" in said
     assert ": the explanation failed (ZeroDivisionError at test_explaining.py:" in said

@@ -94,6 +94,18 @@ def test_a_mistake_is_not_named_where_it_does_not_exist_in_other_cases():
     assert [one.cause for one in group([*small, long[0]])] != [""], "one case may have another defect"
 
 
+def test_the_case_that_is_shown_tells_the_cause_from_others():
+    """A run that named one mistake printed a command that named another one and nine more."""
+    small, tells = wrong("B", "A", descriptor=SMALL), wrong("A", descriptor=LARGE)
+    (one,) = group([small, tells, wrong("A", "C", descriptor=LARGE, dtype="bf16")])
+    assert (one.cause, one.smallest, one.plainer) == ("A", tells, small)
+    assert one.command == tells.command
+    assert one.shown.startswith(f"smallest case that no other mistake explains: {LARGE} ")
+    assert one.shown.endswith(f"; of all: {described(small)}")
+    (both,) = group([small, wrong("B", "A", descriptor=LARGE)])
+    assert (both.smallest, both.plainer) == (small, None)
+
+
 def test_what_is_read_from_results_is_said_only_where_no_mistake_explains_nearly_all():
     (general, *_) = sorted(GENERAL)
     mostly = [*(wrong("A", general, problem=str(n)) for n in range(8)), wrong(general, problem="8")]

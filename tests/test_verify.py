@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from conformance.__main__ import main
+from conformance.cli.verify import UNSEEN, _defects
 from conformance.execution.trial import Trial
 from conformance.execution.verify import verify
 from conformance.implementations import registry
 from conformance.operators import OPERATORS, Operator, takes
 from conformance.problems import PROBLEMS, at_level
-from conformance.reporting.verify_records import UNSEEN, _defects
 from conformance.resources import IMPLS
 from conformance.results import build
 from tests.conftest import no_traceback_of_ours
@@ -181,7 +181,7 @@ def test_cases_are_run_again(tmp_path: Path, verified: Verified, monkeypatch: py
     status, told = verified(forge, *every)
     other = " (other sources than those of the records)\n"
     assert (status, f" {NAME}: fail, here pass{other}" in told) == (1, True)
-    monkeypatch.setattr("conformance.reporting.verify_records.discover", lambda folder: [])
+    monkeypatch.setattr("conformance.cli.verify.discover", lambda folder: [])
     status, told = verified(list, "--rerun=1")
     assert (status, ": not here, give --impl=PATH" in told) == (5, True)
 

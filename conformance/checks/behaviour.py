@@ -96,10 +96,15 @@ def _same_bits(first: Sequence[np.ndarray], second: Sequence[np.ndarray]) -> boo
 
 
 def repeated(
-    samples: list[Sample], calls: int, seconds: float, what: str, how: Callable[..., Any] = repeating.repeated
+    samples: list[Sample],
+    calls: int,
+    seconds: float,
+    what: str,
+    how: Callable[..., Any] = repeating.repeated,
+    hint: str = "",
 ) -> bool:
     """Many calls of one function on each of several samples, at once or by turns; whether all repeat to the bit. Raises
-    BehaviourError."""
+    BehaviourError, with the `hint`."""
     invocation = samples[0].invocation
     turns = [(sample.inputs(), sample.invocation.parameters()) for sample in samples]
     bridge = invocation.bridge
@@ -108,9 +113,9 @@ def repeated(
             refusing.enter_context(sample.refusing_all())
         found = perform(bridge, how, bridge, invocation.kernel.function, turns, calls, seconds)
     for sample, one in zip(samples, found, strict=True):
-        sample.require_right(sample.invocation.split(one.first.value), f"first call, {what.format(one.calls)}")
+        sample.require_right(sample.invocation.split(one.first.value), f"first call, {what.format(one.calls)}", hint)
         if one.other is not None:
-            sample.require_right(sample.invocation.split(one.other.value), what.format(one.calls))
+            sample.require_right(sample.invocation.split(one.other.value), what.format(one.calls), hint)
     return all(one.other is None for one in found)
 
 

@@ -50,9 +50,12 @@ class NotChecked(Unsupported):
 class WrongResultError(BehaviourError):
     """A wrong result of a call that a check has made, on this sample."""
 
-    def __init__(self, when: str, wrong: Sequence[Judgement], sample: Sample) -> None:
+    def __init__(self, when: str, wrong: Sequence[Judgement], sample: Sample, hint: str = "") -> None:
         lines, failure = told("elements", wrong)
-        message, where = "\n".join([f"wrong result ({when})", *lines]), sample.expected.recipe.distribution
+        message, where = (
+            "\n".join([f"wrong result ({when})", *lines, *filter(None, [hint])]),
+            sample.expected.recipe.distribution,
+        )
         super().__init__(message, failure.below(1), wrong_on=where)
         self.sample = sample
 
@@ -122,10 +125,11 @@ class Sample:
         """Copies of results as they are now."""
         return [np.array(host) for host in self.invocation.fetch(results)]
 
-    def require_right(self, results: Sequence[Any], when: str) -> None:
-        """Judge results as `verify` does; `when` says in a failure which ones they were. Raises WrongResultError."""
+    def require_right(self, results: Sequence[Any], when: str, hint: str = "") -> None:
+        """Judge results as `verify` does; `when` says in a failure which ones they were, and `hint` what to do. Raises
+        WrongResultError."""
         if failed := self.failed(results):
-            raise WrongResultError(when, failed, self)
+            raise WrongResultError(when, failed, self, hint)
         self.judged.append(when)
 
     def failed(self, results: Sequence[Any]) -> list[Judgement]:

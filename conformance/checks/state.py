@@ -34,6 +34,7 @@ from conformance.worker.call import differing, perform
 from conformance.worker.repeating import PATIENCE
 
 THREADS = 4
+UNSAFE = 'if several threads must not call it at once, declare unsafe=("threads",)'
 AT_ONCE, SECONDS_AT_ONCE = 12, 0.03
 """Calls of each of several threads, and when it is enough of them."""
 PAIRED, SECONDS_PAIRED = 4, 0.01
@@ -76,7 +77,8 @@ def calls_in_a_row_are_right(subject: Subject) -> Facts:
     repeats = repeated([again], CALLS, SECONDS, "one of {} calls on the same inputs")
     if subject.takes_threads:
         turns = [(first, again)[thread % 2] for thread in range(THREADS)]
-        repeated(turns, AT_ONCE, SECONDS_AT_ONCE, f"one of {{}} calls from each of {THREADS} threads at once")
+        what = f"one of {{}} calls from each of {THREADS} threads at once"
+        repeated(turns, AT_ONCE, SECONDS_AT_ONCE, what, hint=UNSAFE)
     for what, sample, _, results in made:
         sample.require_right(results, what)
     (_, _, _, once), (_, _, _, twice) = made[1:3]  # of the same content
@@ -126,7 +128,7 @@ def other_parameters_are_told_apart(subject: Subject) -> None:
                 pairs += sample is other
         if subject.takes_threads and first.invocation.kernel is other.invocation.kernel:
             with suppress(Unsupported):
-                repeated([first, other] * 2, PAIRED, SECONDS_PAIRED, f"calls at once with {what}")
+                repeated([first, other] * 2, PAIRED, SECONDS_PAIRED, f"calls at once with {what}", hint=UNSAFE)
     if not pairs:
         raise Unsupported(NOTHING_JUDGED)
 

@@ -9,10 +9,11 @@ from typing import Any
 
 from conformance.checks import CHECKS
 from conformance.dtypes import DECLARABLE
+from conformance.engine.check import check, chosen
+from conformance.engine.export import export
 from conformance.engine.perform import perform
+from conformance.engine.search import explained
 from conformance.engine.tasks import Task
-from conformance.execution.check import check, chosen
-from conformance.execution.export import export
 from conformance.execution.process import SECONDS
 from conformance.execution.selection import require_known, seed_number
 from conformance.execution.trial import absence_reason
@@ -22,6 +23,7 @@ from conformance.explaining import explaining
 from conformance.implementations.errors import printable
 from conformance.inputs import DISTRIBUTIONS
 from conformance.judge.expected import METHODS
+from conformance.problems import LEVELS
 from conformance.problems.case import BEHAVIOUR
 
 EXIT = {"pass": 0, "waived": 5, "fail": 1, "error": 1, "unsupported": 5, "unavailable": 5}
@@ -31,6 +33,8 @@ def declare_check(parser: argparse.ArgumentParser) -> None:
     """Verify one kernel on one problem and explain the verdict."""
     _declare(parser)
     parser.add_argument("--check", default="", metavar="NAME", help="make this behaviour check on the problem")
+    parser.add_argument("--where", action="store_true", help="run the operator's other cases: where does it fail?")
+    parser.add_argument("--level", default="smoke", metavar="|".join(LEVELS), help="of these cases (default: smoke)")
     parser.set_defaults(run=_check)
 
 
@@ -82,6 +86,7 @@ def _show(text: str) -> None:
 
 def _check(arguments: argparse.Namespace) -> int:
     try:
+        require_known("--level", [arguments.level], LEVELS)
         if arguments.check:
             return _behaves(arguments)
         result = check(**_given(arguments))
@@ -90,10 +95,10 @@ def _check(arguments: argparse.Namespace) -> int:
         return ExitCode.UNUSABLE
     text = str(result)
     with explaining(text):
-        text = result.explain(where=False, brief=True)  # where else it fails is found by more calls, which may hang
+        text = result.explain(brief=True)
     _show(text)
-    if condition := result.where():
-        print(condition)
+    if arguments.where and (said := result.where(arguments.level)):
+        _show(said)
     return EXIT[result.status]
 
 
@@ -115,6 +120,9 @@ def _behaves(arguments: argparse.Namespace) -> int:
     _show("\n".join([record.explanation, *(f"printed: {line}" for line in printed(implementation))]))
     if performed.beside is not None:  # what is wrong alone is not the check's matter
         _show(f"{performed.beside.status}: {performed.beside.case}\n{performed.beside.explanation}")
+    if arguments.where and record.status in ("fail", "error"):
+        with explaining(what):
+            _show("\n".join(explained(trial, arguments.check, arguments.level)))
     return EXIT[record.status]
 
 

@@ -70,6 +70,11 @@ class Literal(NamedTuple):
         return self.least is not None or self.most is not None
 
     @property
+    def is_accidental(self) -> bool:
+        """Whether it may hold of failing cases by the accident of their sizes."""
+        return self.is_size or "multiple of" in self.name
+
+    @property
     def weight(self) -> float:
         """How many things it says; of two that say the same of all cases, a feature is plainer than a size, and a size
         that is always the same plainer than a limit. A kernel fails from some size on rather than up to it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +31,7 @@ ALIKE, DIFFERENT = 0.95, 0.9
 AFFORDABLE, LARGEST_WINDOW = 1 << 24, 1 << 12
 """Multiply-adds of a problem, and elements of its window, up to which the whole library is tried."""
 SHOWN = 3
+NAN_LOST = "a number where the result must be NaN"
 
 
 OF_DY = Mistake("size of the gradient taken from dy alone", "size", misread())
@@ -57,7 +59,7 @@ class Diagnosis:
     """What shows that, where it is not the values of the outputs."""
 
     def __str__(self) -> str:
-        told = specific(self.names)
+        told = plainest(specific(self.names))
         more = len(told) - SHOWN
         names = ", or ".join(told[:SHOWN]) + (f", or {more} more" if more > 0 else "")
         if self.how:
@@ -70,6 +72,19 @@ class Diagnosis:
 def specific(names: Sequence[str]) -> tuple[str, ...]:
     """Those that say more than the others, where there are any."""
     return tuple(name for name in names if name not in GENERAL) or (*names,)
+
+
+def changes(name: str, how: str) -> set[str]:
+    """What a mistake ignores or swaps, such as padding and dilation; empty where it is another one."""
+    name = name.removesuffix(" between H and W")
+    return {*re.split(", | and ", name.removesuffix(how))} if name.endswith(how) else set()
+
+
+def plainest(names: Sequence[str]) -> tuple[str, ...]:
+    """Without those that say more things ignored, or swapped, than another one: padding and dilation where there is no
+    dilation."""
+    changed = [(how, what) for how in (" ignored", " swapped") for name in names if (what := changes(name, how))]
+    return tuple(name for name in names if not any(less < changes(name, how) for how, less in changed))
 
 
 def affordable(operator: Operator, geometry: Any) -> bool:
@@ -98,7 +113,11 @@ def diagnose(
         if found := _rounded(operator, geometry, inputs, outputs, reference):
             return found
         if _equal(outputs, reference):
-            return None
+            return (
+                Diagnosis((NAN_LOST,), 0.0, "by the elements that must be NaN")
+                if _loses_nan(outputs, reference)
+                else None
+            )
         further = misreadings(layout or layouts_of(geometry.rank)[0], geometry.rank)
         computed = itertools.chain(_computed(operator, geometry, inputs, further), _read(outputs, reference, inputs))
         return _best(operator, outputs, reference, computed, further)
@@ -304,6 +323,14 @@ def _equal(actual: Arrays, exact: Arrays) -> bool:
         _norm(actual[name].astype(np.float64) - array) > NEGLIGIBLE * (_norm(array) or 1.0)
         for name, array in exact.items()
     )
+
+
+def _loses_nan(actual: Arrays, exact: Arrays) -> bool:
+    """Whether all that is wrong are numbers, or infinities, where NaN must be."""
+    differ = {name: ~((actual[name] == array) | np.isfinite(array)) for name, array in exact.items()}
+    lost = {name: np.isnan(array) & ~np.isnan(actual[name]) for name, array in exact.items()}
+    kept = {name: np.isnan(array) & np.isnan(actual[name]) for name, array in exact.items()}
+    return any(map(np.any, lost.values())) and all((differ[name] == (lost[name] | kept[name])).all() for name in exact)
 
 
 def _residual(actual: Arrays, mistaken: Arrays, exact: Arrays) -> float:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from conformance.contract import NONFINITE
 from conformance.layouts import letters
-from conformance.operators.descriptor import NEGATED_FLAG, Field
+from conformance.operators.descriptor import FLAG, NEGATED_FLAG, Field
 from conformance.operators.spatial import IMAGE, WINDOW
 from conformance.problems import Variant
 from conformance.problems.features import AXES, OF_PROBLEM, ON_AXIS, SAME_AXIS, SHARED, Axis, axes, of_variant, pairs
@@ -167,11 +167,18 @@ def of_geometry(geometry: Any) -> Traits:
 def _options(geometry: Any) -> set[str]:
     """Each option of the family that is on or off, by what it is about, and each number that is 0 unless given."""
     flags = (f for f in geometry.fields if isinstance(f.of(geometry), bool) or f.of(geometry) is None)
-    found = {("" if f.of(geometry) else "no ") + _meaning(f) for f in flags}
+    found = {_option(f, f.of(geometry)) for f in flags}
     for field in _own(geometry):
         usual = _quantity(field, int(field.default or 0))
         found.add(usual if field.of(geometry) == (field.default or 0) else f"{_meaning(field)} not {usual.split()[-1]}")
     return found
+
+
+def _option(field: Field, value: object) -> str:
+    """An option that is on or off, such as "no bias"."""
+    if field.form is NEGATED_FLAG:
+        return f"{_meaning(field)} is {str(bool(value)).lower()}"
+    return _meaning(field) if value else f"no {_meaning(field)}"
 
 
 def _quantity(field: Field, value: int) -> str:
@@ -192,7 +199,7 @@ def _own(geometry: Any) -> Iterator[Field]:
 
 def _meaning(field: Field) -> str:
     """What is so where a field is true; the descriptor of some says the opposite, and their attribute what is meant."""
-    return field.attribute.replace("_", " ") if field.form is NEGATED_FLAG else re.split(r" \(|, ", field.meaning)[0]
+    return field.attribute if field.form is NEGATED_FLAG else re.split(r" \(|, ", field.meaning)[0]
 
 
 def _on_axes(geometry: Any) -> set[str]:
@@ -225,6 +232,14 @@ def parameter(geometry: Any, name: str) -> str:
     known = {"n": "N", "c": "C", "k": "K", "g": "groups"} | grouped
     meanings = {field.letter: _meaning(field) for field in geometry.fields}
     return known.get(name) or meanings.get(name, name)
+
+
+def assigned(geometry: Any, name: str, value: object) -> str:
+    """A number of a problem, or a part of a variant, with its value: "with stride of H = 2", "without bias"."""
+    flags = {field.letter: field for field in geometry.fields if field.form in (FLAG, NEGATED_FLAG)}
+    if name in flags and flags[name].form is FLAG:
+        return f"{'with' if value else 'without'} {_meaning(flags[name])}"
+    return f"with {parameter(geometry, name)} = {bool(value) if name in flags else value}"
 
 
 def _sizes(geometry: Any) -> dict[str, int]:

@@ -30,7 +30,7 @@ from conformance.diagnosis.conditions import (
     weight,
 )
 from conformance.diagnosis.nearby import NEAR, Tried, changed, hides, is_empty, kinds_of, plainest, toggled
-from conformance.diagnosis.traits import Traits, parameter
+from conformance.diagnosis.traits import Traits, assigned
 from conformance.layouts import layouts_of
 from conformance.problems import Variant
 from conformance.problems.drawn import THIN, drawn
@@ -64,7 +64,7 @@ class Where:
     such       cases that have all of it, of which `fails` fail: a mistake does not show in all of them
     others     cases that have not, of which `elsewhere` fail: they have another condition
     smallest   the smallest case of it that fails
-    nearest    a case that passes and differs from that in one parameter, which `differs` names
+    nearest    a case that passes and differs from that in one parameter; `differs` is such as "with stride of W = 1"
     """
 
     condition: Condition
@@ -80,17 +80,35 @@ class Where:
         return " and ".join(map(str, self.condition))
 
 
-def said(found: Sequence[Where]) -> str:
-    """In one line; empty where nothing is known."""
-    if not found:
-        return ""
-    # comparable: on other inputs the mistake may not show, so that these are fewer than the cases that fail
-    conditions = "; and where ".join(f"{one}: {one.fails:,} of {one.such:,} comparable cases with it" for one in found)
-    others = ""
-    if len(found) == 1 and found[0].others:
-        others = f", {found[0].elsewhere or 'none'} of {found[0].others:,} without"
-    nearest = f"; one of them passes with {found[0].differs}" if found[0].differs else ""
-    return f"fails where {conditions}{others}{nearest}"
+def named(found: Sequence[Where]) -> str:
+    """The conditions in words; empty where there are none."""
+    return "; and where ".join(map(str, found))
+
+
+def seen(found: Sequence[Where], smallest: str = "") -> str:
+    """What was seen of conditions, in a sentence. `smallest` is the descriptor of the case that is shown."""
+    if len(found) > 1:
+        first, second = map(_counted, found)
+        return f"{first} similar cases that meet the first condition fail, and {second} that meet the second"
+    (one,) = found
+    # similar: on other inputs the mistake may not show, so that these are fewer than the cases that fail
+    text = f"{_counted(one)} similar cases that meet this condition fail"
+    if one.others:
+        text += f", and {one.elsewhere:,}" if one.elsewhere else ", none"
+        text += f" of the other {one.others:,}"
+    if one.differs:
+        case = one.smallest.geometry.descriptor
+        text += f"; {'the smallest case' if case == smallest else case} passes {one.differs}"
+    return text
+
+
+def said(found: Sequence[Where], smallest: str = "") -> str:
+    """Both in one line; empty where nothing is known."""
+    return f"fails where {named(found)}: {seen(found, smallest)}" if found else ""
+
+
+def _counted(one: Where) -> str:
+    return f"all {one.fails:,}" if one.fails == one.such else f"{one.fails:,} of the {one.such:,}"
 
 
 Runs = Callable[[Any, Variant], bool | None]
@@ -116,9 +134,20 @@ def where(cases: Iterable[Tried], runs: Runs | None = None, tries: int = TRIES) 
         tried = search.tried
     passing = Passing(one.traits for one in tried if not one.failed)
     found = clusters([one.traits for one in tried if one.failed], passing)
-    seen = [_seen(cluster.conditions[0], tried) for cluster in found]
-    enough = (one.fails >= max(SUPPORT * weight(one.condition), SHOWN * one.such) for one in seen)
-    return seen if all(enough) else []
+    observed = [_seen(_supported(cluster.conditions[0], tried), tried) for cluster in found]
+    enough = (one.fails >= max(SUPPORT * weight(one.condition), SHOWN * one.such) for one in observed)
+    return observed if all(enough) else []
+
+
+def _supported(condition: Condition, tried: Sequence[Tried]) -> Condition:
+    """A condition without sizes and multiples that take one passing problem away: which one that is is an accident."""
+    kept = [*condition]
+    for literal in condition:
+        rest = tuple(one for one in kept if one is not literal)
+        passing = (one for one in tried if not one.failed and holds(rest, one.traits) and not literal.holds(one.traits))
+        if rest and literal.is_accidental and len({one.geometry for one in passing}) < 2:
+            kept.remove(literal)
+    return tuple(kept)
 
 
 def _seen(condition: Condition, tried: Sequence[Tried]) -> Where:
@@ -146,7 +175,7 @@ def _nearest(failing: Tried, passing: Iterable[tuple[Tried, dict[str, Any]]]) ->
         if one.geometry.rank == failing.geometry.rank:
             different = [name for name in given if own[name] != given[name]]
             if len(different) == 1:
-                return one, f"{parameter(one.geometry, different[0])} {own[different[0]]}"
+                return one, assigned(one.geometry, different[0], own[different[0]])
     return None
 
 
@@ -220,6 +249,17 @@ class _Search:
             failed = self._run(plainer)
             tries -= failed is not None
             failing = self.tried[-1] if failed else failing
+        halved = [*parameters(own)]
+        while halved and tries:  # a row of 2,046 elements was shown where two are enough
+            name = halved.pop(0)
+            value = parameters(failing.geometry)[name]
+            plainer = changed(failing, {name: (value + goal[name]) // 2}) if value - goal[name] > 1 else None
+            if plainer is None or hides(plainer.geometry) or self._is_known(plainer):
+                continue
+            failed = self._run(plainer)
+            tries -= failed is not None
+            if failed:
+                failing, halved = self.tried[-1], [*halved, name]
 
     def contrast(self, tries: int) -> None:
         """Where no condition is left, run problems that lack most of what the failing cases have in common."""

@@ -9,35 +9,28 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 from msgspec import structs
 
-from conformance import interrupts
-from conformance.diagnosis.where import WorkLeft
 from conformance.engine.arithmetic import Invalid, WrongArithmeticError
 from conformance.engine.options import RunOptions
+from conformance.engine.search import Searched
 from conformance.engine.tasks import Key, key_of
 from conformance.execution import environment
 from conformance.execution.plan import Plan
 from conformance.execution.selection import SelectionError
-from conformance.execution.trial import Claim, Trial
-from conformance.execution.verify import verify
-from conformance.execution.workers import Workers, printed
+from conformance.execution.trial import Claim
+from conformance.execution.workers import Workers
 from conformance.exit_codes import ExitCode
 from conformance.failure import Failure
 from conformance.files import content_of
 from conformance.implementations import registry
 from conformance.implementations.devices import Unavailable
-from conformance.implementations.implementation import Implementation, ImplementationError
 from conformance.implementations.source_files import Covers, is_code
-from conformance.operators import takes
-from conformance.problems import Variant
-from conformance.problems.case import Case
 from conformance.reporting import modules, report_command
 from conformance.reporting.claims_report import Compared
-from conformance.reporting.evidence import RunEvidence, Verified
-from conformance.reporting.failures import is_deciding, is_not_run
+from conformance.reporting.evidence import RunEvidence
+from conformance.reporting.failures import is_deciding
 from conformance.reporting.groups import Group, described, group
 from conformance.reporting.kernel_verdicts import KernelVerdict, kernel_verdicts
 from conformance.reporting.tally import Tally
@@ -46,8 +39,6 @@ from conformance.results.reading import RecordError, earlier, read, shown
 from conformance.results.schema import Attempt, CaseRecord, CheckRecord, Record, TrainingRecord, covered
 from conformance.results.writing import Records, RecordsError, require_creatable
 
-MAX_WHOLE = 3
-"""Groups of an implementation whose smallest case is shown with all that is known of it."""
 NOTHING = "NOTHING WAS VERIFIED"
 
 
@@ -75,6 +66,8 @@ class Run:
         """Of the problems that torch modules are made for."""
         self.deciding = Counter[str]()
         """Implementation -> cases that were run to find out where it fails."""
+        self.left_out: dict[str, Counter[str]] = {}
+        """Implementation -> why other problems were not run for that -> how many."""
         self.unexplained: list[str] = []
         """Lines on what could not be explained, which changes no verdict."""
         self.evidence = RunEvidence(tell=self._tell)
@@ -249,37 +242,10 @@ class Run:
         for name, groups in groupby(group(self.failed, self.evidence), key=lambda group: group.implementation):
             implementation = self.plan.registry.implementations.get(name)
             if implementation is not None and not implementation.compiles_per_shape:
-                for each in [*groups][:MAX_WHOLE]:
-                    self.evidence.decide(each.records, self._verifier(implementation, each.smallest.operator))
-
-    def _verifier(self, implementation: Implementation, operator: str) -> Verified:
-        """Return what verifies problems, as far as the work that there is for a group of failures covers them."""
-        workers, work, selection = self.workers, WorkLeft(), self.selection
-        assert workers is not None
-
-        def verified(geometry: Any, variant: Variant) -> Record | None:
-            interrupts.require_none()
-            if not (takes(operator, geometry) and variant.suits(operator, geometry)):
-                return None
-            try:
-                if not implementation.supports(operator, geometry, variant.dtype, variant.layout):
-                    return None
-            except ImplementationError:  # it has crashed too often to be asked
-                return None
-            if not work.covers(geometry):
-                return None
-            case, named = Case.of(operator, geometry, variant, selection.seed), self.plan.named(implementation)
-            trial = Trial.of(implementation, case, "where", selection.method, named)
-            verdict = verify(trial)
-            workers.conclude(implementation, verdict)
-            record: Record = build.record(trial, verdict)
-            if record.status in ("fail", "error"):
-                record = structs.replace(record, printed=printed(implementation))
-            if is_not_run(record):
-                return None
-            return record if record.status in ("unsupported", "unavailable") else self.take(record)
-
-        return verified
+                named = self.plan.named(implementation)
+                searched = Searched(implementation, self.selection, named, self.workers, self.take)
+                searched.decide(groups, self.evidence)
+                self.left_out[name] = searched.left_out
 
     def conclude(self) -> None:
         """Group the failures, and come to a verdict on each kernel."""

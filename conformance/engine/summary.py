@@ -9,11 +9,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import Protocol
 
-from conformance.engine.run import MAX_WHOLE, Run
+from conformance.engine.run import Run
+from conformance.engine.search import MAX_WHOLE
 from conformance.implementations.devices import missing
 from conformance.reporting import github, modules, report_command, terminal, training
 from conformance.reporting.failures import has_no_kernel
-from conformance.reporting.groups import Group, amount, described, located
+from conformance.reporting.groups import Group, amount, conditions, described, located
 from conformance.reporting.kernel_verdicts import total
 from conformance.reporting.report_command import ReportError
 from conformance.reporting.table import many
@@ -24,6 +25,8 @@ from conformance.worker import wire
 
 MAX_GROUPS = 10
 """Groups of an implementation that are shown."""
+FEW = 10
+"""Problems below which it is said why no more were run to find out where a kernel fails."""
 LONG, MANY = 10.0, 100
 """Seconds of compiling from which on a user may ask what they were spent on, and programs that were read."""
 
@@ -149,7 +152,9 @@ class Summary:
             name = record.implementation
             cells = (counts for (owner, _), counts in run.tally.cells.items() if owner == name)
             groups = [group for group in run.groups if group.implementation == name]
-            rows.append(modules.row(record, sum(cells, Counter()), groups, lambda group: located(group, run.evidence)))
+            rows.append(
+                modules.row(record, sum(cells, Counter()), groups, lambda group: conditions(group, run.evidence))
+            )
         unverified = [
             f"{name}: {implementation.adapted.unverified}"
             for name, implementation in run.plan.registry.implementations.items()
@@ -219,12 +224,11 @@ class Summary:
             screen.section("failures")
         for name, found in groupby(failed, key=lambda group: group.implementation):
             groups = list(found)
-            conditions = [located(group, run.evidence) for group in groups[:MAX_GROUPS]]
-            deciding = run.deciding[name]
-            more = f"; {many(deciding, 'more problem')} run to find out where" * bool(deciding)
-            more += ", in vain" * bool(more and not any(conditions))
+            where = [located(group, run.evidence) for group in groups[:MAX_GROUPS]]
+            more = f"; {_search(run.deciding[name], run.left_out.get(name, Counter()), is_found=any(where))}"
+            more *= bool(run.deciding[name])
             screen.line(f"{name}: {amount(groups)}{more}", bold=True)
-            for number, (group, condition) in enumerate(zip(groups, conditions, strict=False), start=1):
+            for number, (group, condition) in enumerate(zip(groups, where, strict=False), start=1):
                 self._group(number, group, condition)
                 with run.evidence.explaining(f"{name} {described(group.smallest)}"):
                     self._annotate(group, condition, run.plan.registry.paths.get(name, ""))
@@ -238,11 +242,11 @@ class Summary:
         the group's heading says of all cases: a small problem is often explained by several mistakes or precisions."""
         run, screen, smallest = self._run, self._screen, group.smallest
         screen.line(f"{number}. {harmless(group.title)}: {group.counted}", "red", bold=True)
-        case = described(smallest)
-        for line in filter(None, (condition, f"smallest case: {case}" * bool(case))):
-            screen.line(line)
+        for text in (condition, group.shown):
+            for line in textwrap.wrap(text, screen.width):
+                screen.line(line)
         if number <= MAX_WHOLE and run.options.explains:
-            with run.evidence.explaining(f"{group.implementation} {case}"):
+            with run.evidence.explaining(f"{group.implementation} {described(smallest)}"):
                 raised = self._raised(smallest) if smallest.status == "error" else []
                 for line in raised or _whole(smallest, details=terminal.DETAILS in run.options.shown):
                     screen.line(line)
@@ -268,6 +272,15 @@ class Summary:
                 self._screen.line(f"{title}: {many(sum(record.cases for record in records), 'case')}")
                 for case in filter(None, map(described, records)):
                     self._screen.line(f"    {case}")
+
+
+def _search(problems: int, left_out: Counter[str], *, is_found: bool) -> str:
+    """That problems were run to find out where a kernel fails, and why so few."""
+    ran = f"ran {many(problems, 'more problem')}"
+    if is_found:
+        return f"{ran} to locate the failure"
+    why = f" ({left_out.most_common(1)[0][0]})" if problems < FEW and left_out else ""
+    return f"{ran}; found no common condition{why}"
 
 
 def _whole(record: Record, *, details: bool) -> list[str]:

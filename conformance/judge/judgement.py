@@ -94,13 +94,14 @@ class AxisIndices:
         if self.count == 2:
             return f"{axis} = {first} and {last}"
         if self.step is None:
-            return f"{self.count} of {self.extent} {axis}"
+            between = "" if (first, last) == (0, self.extent - 1) else f", from {first} to {last}"
+            return f"{self.count} of {self.extent} {axis}{between}"
         return f"every { ({2: '2nd', 3: '3rd'}.get(self.step, f'{self.step}th')) } {axis} from {first} to {last}"
 
 
 @dataclass(frozen=True, slots=True)
 class Locations:
-    """Where the wrong elements of an output are, and the commonest accident by name: a buffer that nobody wrote.
+    """Where the wrong elements of an output are.
 
     share    of the elements
     axes     those of which not every index has some
@@ -127,7 +128,7 @@ class Locations:
         spread = f"spread over every axis ({self.share:.1%} of the elements)"
         where = self.place or ", ".join(map(str, self.axes)) or ("every element" if self.every else spread)
         if self.all_nan:
-            return f"{where}; all of them are NaN: was the output ever written?"
+            return f"{where}; all of them are NaN"
         return f"{where}; {self.nan:,} are NaN where the reference is not" if self.nan else where
 
 

@@ -209,6 +209,7 @@ _FURTHER_IMAGES: dict[str, Compute] = {
 }
 
 _FURTHER_WINDOWS: dict[str, Sees] = {
+    "strides and padding swapped": lambda g: replace(g, stride=g.stride[::-1], padding=g.padding[::-1]),
     "stride and padding ignored": lambda g: replace(g, stride=(1,) * g.rank, padding=((0, 0),) * g.rank),
     "stride of H ignored": lambda g: replace(g, stride=on_axis(g.stride, H, _one)),
     "stride of W ignored": lambda g: replace(g, stride=on_axis(g.stride, W, _one)),
@@ -241,6 +242,9 @@ _FURTHER_WINDOWS: dict[str, Sees] = {
 }
 
 _FURTHER_DILATIONS: dict[str, Sees] = {
+    "strides, padding and dilations swapped": lambda g: replace(
+        g, stride=g.stride[::-1], padding=g.padding[::-1], dilation=g.dilation[::-1]
+    ),
     "stride and dilation ignored": lambda g: replace(g, stride=(1,) * g.rank, dilation=(1,) * g.rank),
     "padding and dilation ignored": lambda g: replace(g, padding=((0, 0),) * g.rank, dilation=(1,) * g.rank),
     "stride, padding and dilation ignored": lambda g: replace(

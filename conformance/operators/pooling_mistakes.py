@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -139,7 +139,16 @@ POSITIONS: dict[str, Kept] = {
 }
 
 POOL_WINDOWS = tuple(Mistake(name, "pooling", compute) for name, compute in _WINDOWS.items())
+
+
+def _columns_first(g: Any) -> Any:
+    """Every pair of values read as that of W and H."""
+    pairs = {field.name for field in fields(g)} & {"window", "stride", "padding", "dilation"}
+    return replace(g, **{name: getattr(g, name)[::-1] for name in pairs})
+
+
 POOL_FURTHER = (
+    Mistake("window, strides and padding swapped", "pooling", misread(_columns_first)),
     Mistake("ceil instead of floor", "pooling", misread(lambda g: _in_mode(g, ceil=True))),
     *FURTHER_WINDOWS,
 )

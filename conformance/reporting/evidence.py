@@ -18,8 +18,10 @@ from conformance.results.schema import Record
 
 Verified = Callable[[Any, Variant], Record | None]
 """The record of another problem; None where the kernel does not take it, or there is no more time."""
-Place = tuple[str, str]
-"""Implementation and operator."""
+OF_CHECKS = 12
+"""Problems that are run for a behaviour check that fails, as `TRIES` are for results: it calls often, and waits."""
+Place = tuple[str, str, str]
+"""Implementation, operator and behaviour check, if it is of one."""
 
 
 class RunEvidence:
@@ -35,19 +37,19 @@ class RunEvidence:
             self.add(record)
 
     def add(self, record: Record) -> None:
-        """Behaviour checks, and what did not run, say nothing about problems."""
-        if not record.descriptor or record.check:
+        """What did not run says nothing about problems, and a behaviour check nothing about plain results."""
+        if not record.descriptor:
             return
-        place = record.implementation, record.operator
+        place = _place(record)
         if record.status == "pass":
             self._passed[place].append(record)
-        elif is_wrong(record) and not differs(record) and not by_storage(record):
+        elif is_wrong(record) and not record.check and not differs(record) and not by_storage(record):
             self._wrong[place].append(record)
         self._conditions.pop(place, None)
 
     def wrong(self, implementation: str, operator: str) -> list[Where]:
         """The condition, or two, under which results of an operator are wrong; none where the evidence names none."""
-        place = implementation, operator
+        place = implementation, operator, ""
         if place not in self._conditions:
             self._conditions[place] = self._found(self._wrong[place])
         return self._conditions[place]
@@ -59,17 +61,18 @@ class RunEvidence:
     def decide(self, records: Sequence[Record], verified: Verified) -> None:
         """Run a few more problems that decide on the condition of failures. They are cases like others: whoever
         verifies them adds them."""
-        first = records[0]
-        wrongly = is_wrong(first)
-        failing = _telling(records)
+        first, failing = records[0], _telling(records)
+        wrongly = is_wrong(first) and not first.check and not by_storage(first)
         if failing and wrongly:
-            failing = [*self._wrong[first.implementation, first.operator]]
+            failing = [*self._wrong[_place(first)]]
         if any(map(is_deciding, failing)):
             return  # it has been done: of wrong results on this operator, or by a run that is continued
-        if not wrongly and len(failing) > TRIES and not self._passed[first.implementation, first.operator]:
+        if not wrongly and len(failing) > TRIES and not self._passed[_place(first)]:
             return  # it always raises, often because of the machine
 
         def alike(record: Record) -> bool:
+            if by_storage(first):
+                return by_storage(record) and not {*first.causes}.isdisjoint(record.causes)
             return is_wrong(record) if wrongly else signature(record) == signature(first)
 
         def fails(geometry: Any, variant: Variant) -> bool | None:
@@ -89,9 +92,9 @@ class RunEvidence:
         if not failing:
             return []
         first, found = failing[0], list[Where]()
-        passed = [*self._passed[first.implementation, first.operator]]
+        passed = [*self._passed[_place(first)]]
         with self.explaining(f"{first.implementation} {first.operator} on {first.descriptor!r}"):
-            found = where(_comparable(failing, passed), runs)
+            found = where(_comparable(failing, passed), runs, OF_CHECKS if first.check else TRIES)
         return found if sum(one.fails for one in found) >= FEWEST else []
 
 
@@ -108,14 +111,22 @@ def _tried(record: Record) -> Tried | None:
     return _known(record.descriptor, variant, record.status != "pass")
 
 
+def _place(record: Record) -> Place:
+    return record.implementation, record.operator, record.check
+
+
 def _telling(records: Sequence[Record]) -> list[Record]:
-    """Those of a group's failures that are evidence of where it fails: cases of the first one's operator that ran. One
-    exception may be that of several families, whose parameters have other names, and of behaviour checks, whose inputs
-    cannot be drawn. None where the first is a check, or differs from call to call: that it passed once says nothing."""
+    """Those of a group's failures that are evidence of where it fails: cases of the first one's operator that ran, or
+    its behaviour check there. One exception may be that of several families, whose parameters have other names. None
+    where the first differs from call to call: that it passed once says nothing."""
     first = records[0]
-    if first.check or not first.descriptor or differs(first):
+    if not first.descriptor or differs(first):
         return []
-    return [one for one in records if one.operator == first.operator and not one.check and not is_not_run(one)]
+    return [
+        one
+        for one in records
+        if _place(one) == _place(first) and by_storage(one) == by_storage(first) and not is_not_run(one)
+    ]
 
 
 def _comparable(failing: Sequence[Record], passed: Sequence[Record]) -> Iterator[Tried]:
@@ -125,9 +136,11 @@ def _comparable(failing: Sequence[Record], passed: Sequence[Record]) -> Iterator
     found = {one.distribution for one in given}
     ordinary = found & ORDINARY
     distributions = {"fixed"} if "fixed" in ordinary else ordinary or found | {"fixed"}
-    stored = all(one.storage for one in given)
+    # how operands lie is said already where it is the cause
+    storages = {one.storage for one in given}
+    storages = storages if all(map(by_storage, given)) else {""} if "" in storages else set[str]()
     for record in (*failing, *passed):
-        if record.distribution in distributions and (stored or not record.storage):
+        if record.distribution in distributions and (not storages or record.storage in storages):
             one = _tried(record)
             if one is not None:
                 yield one

@@ -67,11 +67,16 @@ def other_dtype(record: Record) -> tuple[str, str] | None:
 
 def by_storage(record: Record) -> bool:
     """Whether a case is right with contiguous operands, so that how they lie in memory is the cause."""
+    return bool(stored_so(record))
+
+
+def stored_so(record: Record) -> list[tuple[str, str]]:
+    """The operands, each with its kind of storage, that are the cause of a failure."""
     try:
         kinds = parse_storage(record.storage)
     except StorageError:
-        return False
-    return any(KINDS[kind].format(operand) in record.causes for operand, kind in kinds.items())
+        return []
+    return [each for each in kinds.items() if KINDS[each[1]].format(each[0]) in record.causes]
 
 
 def exceeded(record: Record) -> list[tuple[str, str]]:

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
+from conformance.diagnosis.diagnose import specific
 from conformance.diagnosis.where import Where, said
 from conformance.failure import WrongElements
 from conformance.reporting.evidence import RunEvidence
@@ -44,10 +45,12 @@ from conformance.reporting.failures import (
     other_dtype,
     signature,
     size,
+    stored_so,
 )
 from conformance.reporting.naming import NAMED, explains, in_words, named
 from conformance.reporting.table import many
 from conformance.results.schema import Record
+from conformance.storage import blamed
 
 STATISTICS = frozenset({"rms", "gain z", "offset z"})
 """Checks of all elements together: each by itself may be within its bound."""
@@ -68,7 +71,9 @@ class Group:
 
     cause        the known mistake that explains them; empty where none does
     text         the cause, or how the smallest case failed
-    records      the smallest case first; those that the group is of before those attributed to it
+    records      the smallest case first that no other mistake explains as well as the cause; those that the group is
+                 of before those attributed to it
+    plainer      a smaller case, which others explain as well
     cases        of the level, without the problems that were run to find out where it fails
     attributed   how many of the cases are attributed
     operators    those of most cases first
@@ -85,6 +90,7 @@ class Group:
     operators: tuple[str, ...]
     where: tuple[Where, ...] = ()
     also: tuple[str, ...] = ()
+    plainer: Record | None = None
 
     @property
     def title(self) -> str:
@@ -104,6 +110,14 @@ class Group:
     @property
     def smallest(self) -> Record:
         return self.records[0]
+
+    @property
+    def shown(self) -> str:
+        """The case that is shown, in words, and a plainer one; empty of a file that cannot be used."""
+        case = described(self.smallest)
+        if self.plainer is None:
+            return f"smallest case: {case}" if case else ""
+        return f"smallest case that no other mistake explains: {case}; of all: {described(self.plainer)}"
 
     @property
     def command(self) -> str:
@@ -150,9 +164,14 @@ def described(record: Record) -> str:
     return " ".join(filter(None, (record.descriptor or record.problem, f"({variant})" if variant else "")))
 
 
+def conditions(one: Group, evidence: RunEvidence) -> Sequence[Where]:
+    """Where a group fails; empty where the evidence does not tell."""
+    return one.where or evidence.of(one.records)
+
+
 def located(one: Group, evidence: RunEvidence) -> str:
-    """Where a group fails, in one line; empty where the evidence does not tell."""
-    return said(one.where or evidence.of(one.records))
+    """The same in one line, with what was seen."""
+    return said(conditions(one, evidence), (one.plainer or one.smallest).descriptor)
 
 
 def _of_implementation(records: list[Record], evidence: RunEvidence) -> list[Group]:
@@ -172,11 +191,18 @@ def _of_implementation(records: list[Record], evidence: RunEvidence) -> list[Gro
             rest.append(record)
     for (operator, where), part in parts.items():
         rest += sorting.part(operator, where, part)
-    stored = Counter(name for record in rest if by_storage(record) for name in record.causes)
+    kinds: defaultdict[str, set[str]] = defaultdict(set)
+    for operand, kind in chain.from_iterable(map(stored_so, rest)):
+        kinds[operand].add(kind)
+
+    def by_how_it_lies(record: Record) -> list[str]:
+        return [blamed(operand, kind, kinds[operand]) for operand, kind in stored_so(record)]
+
+    stored = Counter(chain.from_iterable(map(by_how_it_lies, rest)))
     crash = next((signature(record) for record in rest if is_crash(record)), None)
     for record in sorted(rest, key=size):
-        if by_storage(record):
-            sorting.explain(record, (max(record.causes, key=lambda name: stored[name]),))
+        if names := by_how_it_lies(record):
+            sorting.explain(record, (max(names, key=lambda name: stored[name]),))
         elif is_not_run(record) and crash:
             sorting.put(record, crash, attributed=True)
         elif is_wrong(record):
@@ -217,7 +243,7 @@ class _Sorting:
             together = tuple(chain.from_iterable(every))
             every = [together] if len(together) <= NAMED else every[:1]
         for record in records:
-            explaining = next((names for names in every if explains(names, record)), None)
+            explaining = next((names for names in every if explains(names, record.causes)), None)
             names = explaining or (every[0] if every and where else None)
             key = names or ((operator, "elements", str(where)) if where else signature(record))
             if every and not names:
@@ -257,13 +283,17 @@ class _Sorting:
                 sorted(held, key=size),
                 self._attributed[key],
                 self._causes.get(key, ""),
+                key,
                 (*self._conditions.get(key, ()),),
             )
             for key, held in self._held.items()
         ]
 
 
-def _group(held: list[Record], attributed: list[Record], cause: str, where: tuple[Where, ...]) -> Group:
+def _group(
+    held: list[Record], attributed: list[Record], cause: str, key: tuple[str, ...], where: tuple[Where, ...]
+) -> Group:
+    shown = next((one for one in held if cause and _tells(key, one)), held[0])
     cases: Counter[str] = Counter()
     for record in (*held, *attributed):
         cases[record.operator] += _cases(record)
@@ -271,12 +301,18 @@ def _group(held: list[Record], attributed: list[Record], cause: str, where: tupl
         implementation=held[0].implementation,
         cause=cause,
         text=cause or _text(held),
-        records=[*held, *sorted(attributed, key=size)],
+        records=[shown, *(one for one in held if one is not shown), *sorted(attributed, key=size)],
+        plainer=None if shown is held[0] else held[0],
         cases=cases.total(),
         attributed=sum(map(_cases, attributed)),
         operators=tuple(name for name, _ in cases.most_common()),
         where=where,
     )
+
+
+def _tells(names: tuple[str, ...], record: Record) -> bool:
+    """Whether these mistakes explain a case, and no others do as well."""
+    return bool(record.causes) and all(explains(names, (name,)) for name in specific(record.causes))
 
 
 def _ungrouped(records: list[Record]) -> Group:

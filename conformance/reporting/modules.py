@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from conformance.diagnosis.where import Where, named
 from conformance.operators import parse
 from conformance.reporting.failures import has, is_not_run
 from conformance.reporting.groups import Group
@@ -24,7 +25,11 @@ def is_own(record: Record) -> bool:
 
 
 def row(
-    record: Record, counts: Counter[str], groups: Sequence[Group], where: Callable[[Group], str], name: str = ""
+    record: Record,
+    counts: Counter[str],
+    groups: Sequence[Group],
+    where: Callable[[Group], Sequence[Where]],
+    name: str = "",
 ) -> tuple[str, ...]:
     """Module, whether it is right at its own shape (of which the record is), how often at others, where it fails, the
     likely cause, and its time over its reference's. `counts` are all its cases by status."""
@@ -34,8 +39,8 @@ def row(
     # a gradient is often wrong because the forward is
     ordered = sorted(groups, key=lambda one: not any(operator.endswith("forward") for operator in one.operators))
     others = [one for one in ordered if not all(map(is_own, one.records))]
-    conditions = (where(one).partition(": ")[0].removeprefix("fails ") for one in others)
-    said = next(filter(None, conditions), "everywhere" if of and not right else "")
+    condition = next(filter(None, map(where, others)), ())
+    said = f"where {named(condition)}" if condition else "everywhere" if of and not right else ""
     cause = next((one.cause for one in others if one.cause), others[0].text if others else "")
     others_say = f"{right:,} of {of:,} cases" + (f" ({left:,} not run)" if left else "")
     return name or record.implementation, _at_its_own(record), others_say, said, cause, _time(record)

@@ -6,11 +6,10 @@ does so by chance. Of more than two that explain as much, what they have in comm
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 
-from conformance.diagnosis.diagnose import GENERAL
+from conformance.diagnosis.diagnose import GENERAL, changes, plainest
 from conformance.diagnosis.where import FEWEST
 from conformance.failure import without_numbers
 from conformance.operators import GeometryError, parse
@@ -52,7 +51,7 @@ def _is_absent(name: str, record: Record) -> bool:
     if name == "results all zero":
         elements = record.failure.elements if record.failure else ()
         return bool(elements) and all(2 * one.mismatched < one.compared for one in elements)
-    kinds = {part.split(" of ")[0] for part in _ignored(name)}
+    kinds = {part.split(" of ")[0] for part in changes(name, " ignored")}
     if not kinds or not kinds <= {"stride", "dilation"}:
         return False
     try:
@@ -60,11 +59,6 @@ def _is_absent(name: str, record: Record) -> bool:
     except GeometryError:
         return False  # a problem of another version of the suite
     return all(max(getattr(geometry, kind)) == 1 for kind in kinds)
-
-
-def _ignored(name: str) -> set[str]:
-    """What a mistake ignores, such as padding and dilation; empty where it is another one."""
-    return {*re.split(", | and ", name.removesuffix(" ignored"))} if name.endswith(" ignored") else set()
 
 
 def _alone(explained: Sequence[Record], compared: Sequence[Record], absent: frozenset[str]) -> bool:
@@ -87,21 +81,15 @@ def _naming(records: Sequence[Record], without: Set[str]) -> list[tuple[str, ...
         best = max(explained.values(), key=len, default=[])
         if len(found) == NAMED or len(best) < (FEWEST if found else 1):
             return []
-        names = _plainest([name for name, places in explained.items() if places == best])
+        names = plainest([name for name, places in explained.items() if places == best])
         if len(names) > NAMED:
             alike = {_generally(name) for name in names}
             if len(alike) > 1 and not _topic(names):
                 return []
             names = names if len(alike) > 1 else tuple(alike)
         found.append(names)
-        left = [one for one in left if not explains(names, one)]
+        left = [one for one in left if not explains(names, one.causes)]
     return found
-
-
-def _plainest(names: Sequence[str]) -> tuple[str, ...]:
-    """Without those that say more things ignored than another one: padding and dilation where there is no dilation."""
-    ignored = [what for name in names if (what := _ignored(name))]
-    return tuple(name for name in names if not any(less < _ignored(name) for less in ignored))
 
 
 def _topic(names: Sequence[str]) -> str:
@@ -123,6 +111,6 @@ def _generally(name: str) -> str:
     return without_numbers(name).replace(" of #", "")
 
 
-def explains(names: tuple[str, ...], record: Record) -> bool:
-    """Whether one of these mistakes, or one of those that they are common to, explains a case."""
-    return any(name in names or _generally(name) in names for name in record.causes)
+def explains(names: tuple[str, ...], causes: Iterable[str]) -> bool:
+    """Whether one of these mistakes, or one of those that they are common to, is among the causes of a case."""
+    return any(name in names or _generally(name) in names for name in causes)

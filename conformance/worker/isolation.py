@@ -53,7 +53,7 @@ ALLOW, REFUSE, OF_X32 = 0x7FFF0000, 0x00050001, 0x40000000
 """What a filter may answer, the second by EPERM, and numbers of calls in x86's third mode."""
 LOADS_DRIVER, DRIVER = Path("/usr/bin/nvidia-modprobe"), Path("/dev/nvidia-uvm")
 """CUDA starts the one with root's rights where the other is not there yet, which a restricted process cannot do."""
-INSTEAD = {"execution/check.py": b"CheckResult = check = None", "execution/export.py": b"export = None"}
+INSTEAD = {"engine/check.py": b"CheckResult = check = None", "engine/export.py": b"export = None"}
 """What a kernel's child finds in files of the package: a kernel's file may import it for a script of its own. Others
 that it may not read are empty."""
 

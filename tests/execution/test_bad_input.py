@@ -282,7 +282,7 @@ RESULTS = {
     "dtype": ("return y.astype('float64')", "fail", "y has dtype fp64; expected fp32"),
     "integers": ("return y.astype('int32')", "fail", "y has dtype int32; expected fp32"),
     "byte-order": ("return y.astype('>f4')", "fail", "y has dtype >f4; expected fp32"),
-    "nan": ("return y * float('nan')", "fail", "all of them are NaN: was the output ever written?"),
+    "nan": ("return y * float('nan')", "fail", "all of them are NaN"),
     "some-nan": ("y[0, 0, 0, 0] = float('nan'); return y", "fail", "1 are NaN where the reference is not"),
     "infinite": ("return y * 0 + float('inf')", "fail", "y: 32 of 32 elements mismatched"),
     "two": ("return y, y", "fail", "returned 2 results; expected 1 (y)"),

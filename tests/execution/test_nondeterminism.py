@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.execution.check import check
+from conformance.engine.check import check
 from conformance.execution.nondeterminism import ALIKE_IN_MEMORY, CALLS, DIFFERS
 from conformance.execution.process import Crash
 from conformance.execution.verify import verify

@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from conformance import check  # noqa: E402
-from conformance.execution.check import CheckResult  # noqa: E402
+from conformance.engine.check import CheckResult  # noqa: E402
 from conformance.implementations.implementation import Adapted, Implementation, Unsupported  # noqa: E402
 from conformance.implementations.modules import ModuleFile, is_module  # noqa: E402
 from conformance.implementations.modules.adapter import Adapter  # noqa: E402

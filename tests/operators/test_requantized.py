@@ -12,7 +12,7 @@ import pytest
 import conformance
 from conformance import Contract, Implementation
 from conformance.calibration.known_kernels import MUTANTS
-from conformance.execution.export import export
+from conformance.engine.export import export
 from conformance.implementations.implementation import ImplementationError
 from conformance.inputs import Expectation, Recipe
 from conformance.judge import Exact

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from conformance.implementations.errors import printable
-from conformance.reporting.groups import amount, described
+from conformance.reporting.groups import amount
 from conformance.reporting.kernel_verdicts import total
 from conformance.reporting.page.sections import sections
 from conformance.reporting.page.tables import PASSING, Digest
@@ -114,7 +114,7 @@ def _failures(digest: Digest) -> Iterator[tuple[str, str]]:
         heading, seen = digest.heading(row, one)
         title = f"**{escaped(heading)}**: {one.counted}"
         title += f"; {escaped(seen)}" if seen else ""
-        title += f"; smallest case: {escaped(described(record))}" if described(record) else ""
+        title += f"; {escaped(one.shown)}" if one.shown else ""
         explanation = relative(record.explanation)[:4000]
         again = one.command and f"reproduce: {relative(one.command)}"
         text = printable("\n".join(filter(None, (explanation, again))))

@@ -23,7 +23,7 @@ from markupsafe import Markup
 
 from conformance import __version__
 from conformance.implementations.errors import printable
-from conformance.reporting.groups import amount, described
+from conformance.reporting.groups import amount
 from conformance.reporting.kernel_verdicts import total
 from conformance.reporting.page import charts, markdown, tables
 from conformance.reporting.page.merge import load
@@ -121,7 +121,7 @@ def template_environment() -> jinja2.Environment:
     found = jinja2.Environment(
         loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    found.filters |= {"links": links, "breakable": _breakable, "described": described, "amount": amount}
+    found.filters |= {"links": links, "breakable": _breakable, "amount": amount}
     found.filters |= {"many": many, "total": total}
     found.globals |= {
         "LEGEND": LEGEND,

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
+from conformance.diagnosis.where import Where, named, seen
 from conformance.dtypes import dtype_place
 from conformance.problems import LEVELS
 from conformance.reporting import accuracy, modules
 from conformance.reporting.evidence import RunEvidence
 from conformance.reporting.failures import has_no_kernel
-from conformance.reporting.groups import Group, group, located
+from conformance.reporting.groups import Group, conditions, group
 from conformance.reporting.kernel_verdicts import KernelVerdict, kernel_verdicts, total
 from conformance.reporting.page.model import Machine, Results, Row, operator_place
 from conformance.reporting.table import Table, many
@@ -143,18 +144,18 @@ class Digest:
     def _evidence(self) -> dict[Row, RunEvidence]:
         return {row: RunEvidence(records) for row, records in self._records.items()}
 
-    def where(self, row: Row, one: Group) -> str:
-        """Under which condition a group of a row fails, with what was seen of it; empty where nothing is known."""
-        return located(one, self._evidence[row])
+    def where(self, row: Row, one: Group) -> Sequence[Where]:
+        """Under which condition a group of a row fails; empty where nothing is known."""
+        return conditions(one, self._evidence[row])
 
     def heading(self, row: Row, one: Group) -> tuple[str, str]:
         """Of a group of a row: what fails, how and where; and what was seen of where, which is empty if that is not
         known."""
         operators = _named([*filter(None, one.operators)], "operator")
-        where = "; and where ".join(map(str, one.where or self._evidence[row].of(one.records)))
-        said = f"{one.text}, where {where}" if where else one.text
-        seen = self.where(row, one).replace(f"fails where {where}: ", "fails in ")
-        return f"{operators}: {said}" if operators else said, seen
+        where = self.where(row, one)
+        said = f"{one.text}, where {named(where)}" if where else one.text
+        observed = seen(where, (one.plainer or one.smallest).descriptor) if where else ""
+        return f"{operators}: {said}" if operators else said, observed
 
     @cached_property
     def modules(self) -> Table | None:

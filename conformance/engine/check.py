@@ -12,9 +12,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from conformance.diagnosis.nearby import Tried
-from conformance.diagnosis.where import FEWEST, WorkLeft, said, where
+from conformance.diagnosis.diagnose import plainest
 from conformance.dtypes import DECLARABLE
+from conformance.engine.search import explained
 from conformance.execution.implementation_names import base_of, load_named, vary
 from conformance.execution.process import SECONDS, Limits
 from conformance.execution.remote import Exited, Raised
@@ -34,10 +34,8 @@ from conformance.judge import Comparison, Contract, Exact, compare
 from conformance.judge.expected import METHODS
 from conformance.layouts import NAMES, in_rank, rank_of
 from conformance.operators import FAMILIES, OPERATORS, Arrays, Geometry, GeometryError, takes
-from conformance.problems import PROBLEMS, Problem, Variant, at_level, named, of_family, typed
+from conformance.problems import LEVELS, Problem, Variant, named, typed
 from conformance.problems.case import BEHAVIOUR, TRAINING, Case
-from conformance.problems.drawn import THIN
-from conformance.problems.parameters import cost
 from conformance.problems.table import usual_distribution
 from conformance.resources import IMPLS
 from conformance.storage import StorageError, parse, written
@@ -77,7 +75,7 @@ class CheckResult:
     @property
     def diagnosis(self) -> tuple[str, ...] | None:
         """Names of the known mistakes that explain a failure equally well; None where none clearly does."""
-        return None if self.verdict.diagnosis is None else self.verdict.diagnosis.names
+        return None if self.verdict.diagnosis is None else plainest(self.verdict.diagnosis.names)
 
     @property
     def contract(self) -> Contract | None:
@@ -123,11 +121,10 @@ class CheckResult:
     def _first(self, field: str) -> Any:
         return next((getattr(output, field) for output in self.outputs.values()), None)
 
-    def explain(self, where: bool = True, *, brief: bool = False) -> str:
-        """What was compared with which limits and, where that failed, the worst element, the error locations, the
-        likely cause, and, unless it is left out, under which condition other problems fail too; of an exception the
-        part of the traceback that lies in the kernel. In brief, a count that stands there already and statistics of
-        elements further off than any precision are left out."""
+    def explain(self, *, brief: bool = False) -> str:
+        """What was compared with which limits and, where that failed, the worst element, the error locations and the
+        likely cause; of an exception the part of the traceback that lies in the kernel. In brief, a count that stands
+        there already and statistics of elements further off than any precision are left out."""
         verdict = self.verdict
         lines = [str(self)]
         if isinstance(verdict.exception, (Raised, Exited)):
@@ -138,38 +135,18 @@ class CheckResult:
         elif self.passed:
             lines += [judgement.explain() for judgement in verdict.judgements]
         else:
-            lines += [verdict.explained(brief=brief), self.where() if where else ""]
+            lines += [verdict.explained(brief=brief)]
         lines += [f"printed: {line}" for line in self.printed]
         return "\n".join(line.rstrip("\n") for line in lines if line)
 
-    def where(self) -> str:
-        """Under which condition wrong results are due to the same, in one line; empty where nothing is known.
-
-        The kernel is called on some small problems of the tables, and on more that decide: for a second or two.
-        """
-        failure = self.verdict.failure
-        if self.status != "fail" or failure is None or failure.kind == "differs":
+    def where(self, level: str = "smoke") -> str:
+        """What a run of the kernel's operator at a level says of this failure: the cause, or how it shows, in how many
+        cases, and the condition under which they fail. Empty where the case does not fail. Takes as long as the run."""
+        require_known("level", [level], LEVELS)
+        if self.status not in ("fail", "error"):
             return ""
-        trial, work = self.trial, WorkLeft()
-
-        def fails(geometry: Geometry, variant: Variant) -> bool | None:
-            if not variant.suits(trial.operator.name, geometry) or not work.covers(geometry):
-                return None
-            verdict = verify(replace(trial, problem=typed(geometry.descriptor), variant=variant, explained=False))
-            return verdict.status == "fail" if verdict.status in ("pass", "fail") else None
-
-        rank, family = trial.problem.geometry.rank, trial.problem.geometry.family
         with explaining(str(self)):
-            tried = [Tried(trial.problem.geometry, trial.variant, failed=True)]
-            for problem, variants in at_level(of_family(PROBLEMS, family), "smoke"):
-                geometry = problem.geometry
-                if geometry.rank == rank and takes(trial.operator.name, geometry) and cost(geometry) <= THIN:
-                    for variant in dict.fromkeys((trial.variant, replace(trial.variant, dtype=variants[0].dtype))):
-                        if (failed := fails(geometry, variant)) is not None:
-                            tried.append(Tried(geometry, variant, failed))
-            found = where(tried, fails)
-            if sum(one.fails for one in found) >= FEWEST:
-                return said(found)
+            return "\n".join(explained(self.trial, "", level))
         return ""
 
     def __str__(self) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from conformance.dtypes import STORAGE
-from conformance.execution.check import CheckResult
+from conformance.engine.check import CheckResult
 from conformance.execution.remote import declared_at
 from conformance.execution.selection import SelectionError
 from conformance.inputs.npz import encode

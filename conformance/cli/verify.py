@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from conformance.execution.check import check
+from conformance.engine.check import check
 from conformance.execution.implementation_names import base_of, load_named, vary
 from conformance.execution.process import Limits
 from conformance.execution.selection import SelectionError, seed_number, split

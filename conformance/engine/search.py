@@ -1,0 +1,133 @@
+"""The search for where kernels fail: one, for a run and for a single case that somebody asks about."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from conformance import interrupts
+from conformance.checks import CHECKS
+from conformance.diagnosis.where import WorkLeft
+from conformance.dtypes import DECLARABLE
+from conformance.engine.perform import perform
+from conformance.engine.tasks import VERIFIED, Task, place
+from conformance.execution.required import Demand, VerificationDemand, required
+from conformance.execution.selection import Selection
+from conformance.execution.share import Ranked
+from conformance.execution.trial import Absence, Named, Trial
+from conformance.execution.workers import Workers, home_of
+from conformance.implementations.implementation import Implementation, ImplementationError
+from conformance.inputs import DISTRIBUTIONS
+from conformance.layouts import LAYOUTS
+from conformance.operators import takes
+from conformance.problems import PROBLEMS, Variant
+from conformance.problems.case import BEHAVIOUR, Case
+from conformance.reporting.evidence import RunEvidence, Verified
+from conformance.reporting.failures import is_not_run
+from conformance.reporting.groups import Group, group, located
+from conformance.results.schema import Record
+
+MAX_WHOLE = 3
+"""Groups of an implementation whose smallest case is shown with all that is known of it, and for which further problems
+are run."""
+UNSUPPORTED, TOO_LARGE = (
+    "the kernel supports none of the others that were drawn",
+    "the others that were drawn are too large",
+)
+"""Why so few problems are run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """An implementation whose failures are searched.
+
+    asked     a selection of which problems that are run for the search have seed and method
+    named     how a command names it
+    workers   the processes that it runs in, if it has one
+    take      is given the record of each problem that it takes
+    left_out  why others are not run -> how many
+    """
+
+    implementation: Implementation
+    asked: Selection
+    named: Named | None
+    workers: Workers | None
+    take: Callable[[Record], Record]
+    left_out: Counter[str] = field(default_factory=Counter)
+
+    def decide(self, groups: Iterable[Group], evidence: RunEvidence) -> None:
+        """Run further problems that decide where it fails, for each of its first groups."""
+        for _, each in zip(range(MAX_WHOLE), groups, strict=False):
+            evidence.decide(each.records, self._verifier(each.smallest.operator, each.smallest.check))
+
+    def _verifier(self, operator: str, check: str) -> Verified:
+        """Return what verifies an operator, or makes a behaviour check of it, on further problems, as far as the work
+        that there is for a group of failures covers them."""
+        work = WorkLeft()
+
+        def verified(geometry: Any, variant: Variant) -> Record | None:
+            interrupts.require_none()
+            if not (takes(operator, geometry) and variant.suits(operator, geometry)):
+                return None
+            try:
+                supported = self.implementation.supports(operator, geometry, variant.dtype, variant.layout)
+            except ImplementationError:  # it has crashed too often to be asked
+                return None
+            if not supported or not work.covers(geometry):
+                self.left_out[TOO_LARGE if supported else UNSUPPORTED] += 1
+                return None
+            case = Case.of(operator, geometry, variant, self.asked.seed)
+            trial = Trial.of(self.implementation, case, "where", self.asked.method, self.named)
+            record = perform(Task("", trial, check), self.workers, {}).record
+            if is_not_run(record):
+                return None
+            return record if record.status in ("unsupported", "unavailable") else self.take(record)
+
+        return verified
+
+
+def explained(trial: Trial, check: str, level: str) -> list[str]:
+    """What a run of the trial's operator at a level, or of a behaviour check, says of its failure: what it is, of how
+    many cases, and where. Empty where it does not fail."""
+    implementation = trial.implementation
+    home = home_of(implementation.arrays)
+    workers = home.workers if home else None
+    asked = Selection(
+        implementations=(), paths=(), level=level, problems=PROBLEMS, operators=(trial.operator.name,),
+        dtypes=DECLARABLE, layouts=LAYOUTS, distributions=(*DISTRIBUTIONS, BEHAVIOUR), seed=trial.seed,
+        method=trial.method,
+    ).with_declared(implementation.layouts)  # fmt: skip
+    evidence, failed = RunEvidence(), list[Record]()
+
+    def take(record: Record) -> Record:
+        evidence.add(record)
+        if record.status in ("fail", "error"):
+            failed.append(record)
+        return record
+
+    own = Task("", trial, check)
+    every = {task.key: task for task in (own, *_of_level(implementation, asked, check))}
+    records = {key: take(perform(task, workers, {}).record) for key, task in every.items()}
+    failing = records[own.key]
+    Searched(implementation, asked, trial.named, workers, take).decide(group(failed, evidence), evidence)
+    for each in group(failed, evidence):
+        if failing in each.records:
+            return [*filter(None, (f"{each.title}: {each.counted}", located(each, evidence)))]
+    return []
+
+
+def _of_level(implementation: Implementation, asked: Selection, check: str) -> list[Task]:
+    """The tasks of a run of one operator, or of one check of it, in their order."""
+    ranked = Ranked(asked)
+    demands: list[Demand] = [
+        VerificationDemand(ranked, operator, when)
+        for operator, when in VERIFIED.values()
+        if operator in asked.operators
+    ]
+    if check:
+        demands = [demand for demand in CHECKS[check].demands(ranked) if demand.is_asked]
+    subjects = (subject for demand in demands for subject in required(implementation, demand))
+    found = [Task("", subject, check) for subject in subjects if not isinstance(subject, Absence)]
+    return sorted(found, key=lambda task: place(task, None))
