@@ -7,7 +7,8 @@ one; any other is printed, with the hint, and the exit status is 1.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
@@ -15,6 +16,7 @@ import numpy as np
 from conformance.calibration.known_kernels import MUTANTS, computed, judgements
 from conformance.calibration.mutation import is_judged, rows
 from conformance.inputs import Expectation
+from conformance.judge.accuracy import RANKS, contradicted, shows
 from conformance.judge.expected import Exact
 from conformance.operators import OPERATORS
 from conformance.operators.known_kernels.kernel import Mutant
@@ -25,22 +27,27 @@ CASES, JOBS = 60, 2
 
 
 def hinted(mutants: Iterable[Mutant], operator: str) -> Iterator[tuple[Mutant, str]]:
-    """Yield kernels of which all failing cases would pass in one known arithmetic, with that."""
-    fits = dict[Mutant, set[str]]()
+    """Yield kernels that a run would tell to declare an arithmetic, with that: as `conformance.reporting.groups` does,
+    by their failing cases and by those that pass in the same dtypes."""
+    fits: defaultdict[Mutant, list[tuple[str, Sequence[str]]]] = defaultdict(list)
+    precise: defaultdict[tuple[Mutant, str], list[int]] = defaultdict(list)
     several = [*mutants]
     for _, recipe in rows(operator, "smoke")[:CASES]:
         expected = Expectation(recipe)
-        for mutant in (one for one in several if is_judged(one, recipe) and fits.get(one) != set()):
+        for mutant in (one for one in several if is_judged(one, recipe)):
             with np.errstate(all="ignore"):
                 outputs = computed(mutant.run, expected)
-                wrong = [one for one in judgements(mutant, expected, outputs=outputs) if not one.passed]
-                if wrong:
+                judged = [*judgements(mutant, expected, outputs=outputs)]
+                if wrong := [one for one in judged if not one.passed]:
                     known = Exact(expected).fitting(outputs, wrong, mutant.contract)
-                    here = {str(contract) for contract in known or ()}
-                    fits[mutant] = here & fits.get(mutant, here)
-    for mutant, common in fits.items():
-        if common:
-            yield mutant, min(common)
+                    fits[mutant].append((recipe.dtype, [contract.arithmetic for contract in known or ()]))
+                elif shows(recipe.dtype, min(recipe.operator.errors(recipe.geometry).terms.values())):
+                    precise[mutant, recipe.dtype] += [RANKS[one.inferred.arithmetic] for one in judged if one.inferred]
+    for mutant, failing in fits.items():
+        against = [rank for dtype in {dtype for dtype, _ in failing} for rank in precise[mutant, dtype]]
+        common = [text for text in failing[0][1] if all(text in others for _, others in failing)]
+        if hint := next((text for text in common if not contradicted(text, against, len(failing))), ""):
+            yield mutant, hint
 
 
 def hiding(operator: str) -> list[str]:

@@ -94,6 +94,23 @@ def test_a_mistake_is_not_named_where_it_does_not_exist_in_other_cases():
     assert [one.cause for one in group([*small, long[0]])] != [""], "one case may have another defect"
 
 
+def stored(text: str, *causes: str, **changes: Any) -> schema.Record:
+    return wrong(*causes, storage=text, **changes)
+
+
+def test_an_offset_that_is_ignored_is_told_from_strides_and_alignment():
+    """`strides of w ignored` was said where only the start of a view is."""
+    strides, alignment = "strides of w ignored", "alignment of w assumed"
+    cropped, aligned = stored("w:crop", strides), stored("w:strided", strides)
+    shifted = stored("w:offset-1", alignment)
+    assert [one.cause for one in group([cropped, aligned])] == [strides]
+    assert {one.cause for one in group([cropped, shifted])} == {strides, alignment}
+    (one,) = group([cropped, aligned, shifted])
+    assert (one.cause, one.cases) == ("offset of w ignored", 3)
+    other = stored("x:offset-1", "alignment of x assumed")
+    assert {one.cause for one in group([aligned, other])} == {strides, "alignment of x assumed"}
+
+
 def test_the_case_that_is_shown_tells_the_cause_from_others():
     """A run that named one mistake printed a command that named another one and nine more."""
     small, tells = wrong("B", "A", descriptor=SMALL), wrong("A", descriptor=LARGE)

@@ -26,7 +26,7 @@ from conformance.checks.partial import (
     results_are_added_to_arrays,
 )
 from conformance.checks.sample import Check
-from conformance.checks.state import STATE, calls_in_a_row_are_right
+from conformance.checks.state import STATE, calls_in_a_row_are_right, other_parameters_are_told_apart
 from conformance.execution.required import Demand, Keys, Lacking, keys, with_kernel
 from conformance.execution.share import Ranked, behaviour_dtypes
 from conformance.execution.trial import Trial
@@ -58,15 +58,17 @@ PARTIAL: tuple[Problem, ...] = tuple(
     typed(text)
     for text in (
         *("n1 c5 h7 w9 k7 r3 s3 p1 b1", "n3 c11 h5 w5 k7 r1 s1 b1"),
+        *("n2 c3 h7 w8 k4 r2 s2 u3 b1", "convt n2 c3 h3 w4 k4 r2 s2 u3 b1"),
         *("n3 c9 h9 w9 k9 r3 s3 u2 p1 g9", "n2 c4 h9 w8 k6 r3 s2 u1x2 p0:1x2:0 d2x1 g2 b1"),
         *("bn n3 c5 h7 w9 k7 r3 s3 p1", "bn n3 c11 h5 w5 k7 r1 s1 affine0 run0"),
-        *("pool n2 c5 h9 w8 r3 s3 u2 p1", "pool n2 c6 h5 w5 r5 s5"),
-        *("maxpool n2 c5 h9 w8 r3 s3 u2 p1", "maxpool n2 c4 h8 w6 r2 s2"),
+        *("pool n2 c5 h9 w8 r3 s3 u2 p1", "pool n2 c6 h5 w5 r5 s5", "pool n2 c3 h7 w8 r2 s2 u3"),
+        *("maxpool n2 c5 h9 w8 r3 s3 u2 p1", "maxpool n2 c4 h8 w6 r2 s2", "maxpool n2 c3 h7 w8 r2 s2 u3"),
         *("convt n2 c5 h5 w6 k7 r3 s3 u2 p1 o1 b1", "convt n3 c4 h4 w5 k6 r2 s3 u1x2 p0:1x1:0 d2x1 g2 b1"),
     )
 )
 """What partial requests and sums into an array are checked on: one problem for each path that kernels commonly have,
-small, and with odd numbers of elements, so that vectors have tails."""
+small, and with odd numbers of elements, so that vectors have tails; and one with elements that no window reaches, which a
+kernel wrote zeros into in the place of leaving them as they are."""
 PARTIAL_AT_SMOKE = 2
 """How many of them that a kernel takes are asked for at smoke, those of most parameters first, in the first dtype."""
 BEHAVIOUR_PATHS = 3
@@ -90,6 +92,7 @@ class RequiredCheck:
     of_right_kernels  whether it says nothing about a kernel that is wrong on plain inputs, and is not made there
     judges            whether it is about results and can fail: a run in which only others pass has verified nothing
     of_modules        whether it is made on torch modules alone, once each
+    of_its_problem    whether what it finds depends on the problem that it is made on
     place            of the check among all: where in the kernel's paths those begin that it is made on
     paths             on how many of a kernel's paths at most, see `conformance.execution.declared`; 0 as many as
                       the level asks for. None: on the first few problems that it takes
@@ -104,6 +107,7 @@ class RequiredCheck:
     of_right_kernels: bool = False
     judges: bool = True
     of_modules: bool = False
+    of_its_problem: bool = True
     paths: int | None = None
     place: int = 0
     prefers: Callable[[Any], bool] | None = None
@@ -204,10 +208,17 @@ def _capable(capability: str) -> tuple[str, ...]:
 _CHECKS = (
     *(RequiredCheck(check, of_right_kernels=True) for check in BEHAVIOUR_CHECKS),
     RequiredCheck(calls_in_a_row_are_right, of_right_kernels=True, paths=0),
-    *(RequiredCheck(check, of_right_kernels=True, paths=1) for check in STATE),
+    *(
+        RequiredCheck(
+            check, of_right_kernels=True, paths=1, of_its_problem=check is not other_parameters_are_told_apart
+        )
+        for check in STATE
+    ),
     RequiredCheck(directions_are_adjoint, ("conv_forward", "conv_transpose_forward"), of_right_kernels=True),
     RequiredCheck(
-        worked_example_is_exact, tuple(name for name, operator in OPERATORS.items() if operator.worked_example)
+        worked_example_is_exact,
+        tuple(name for name, operator in OPERATORS.items() if operator.worked_example),
+        of_its_problem=False,
     ),
     RequiredCheck(switches_are_unchanged, judges=False, of_modules=True, paths=1),
     RequiredCheck(invalid_arguments, of_right_kernels=True, judges=False, prefers=has_window),

@@ -19,8 +19,9 @@ import numpy as np
 from conformance.diagnosis.traits import GROUPED, NAMES_OF_TWO, WIDER, Traits
 from conformance.problems.features import SAME_AXIS
 
-MOST = 3
-"""Literals of a condition; two features of the same axis are two."""
+MOST, LONGEST = 3, 6
+"""Literals of a condition that are combined, two features of the same axis being two; and with those that are added to
+the best one, one after the other."""
 ENOUGH = 5
 """Failing cases from which on a condition may hold of passing ones."""
 HELD = 0.75
@@ -218,7 +219,24 @@ def conditions(
     (places,) = np.nonzero(near)
     places = places[np.argsort(cost[places], kind="stable")][:KEPT]
     kept_ones = [(cost[place], tuple(literals[one][1] for one in combined.of(int(place)))) for place in places]
-    return [one for _, one in sorted(kept_ones, key=lambda one: (one[0], sorted(map(str, one[1]))))]
+    found = [one for _, one in sorted(kept_ones, key=lambda one: (one[0], sorted(map(str, one[1]))))]
+    longer = [one for one in found[:1] if len(one) >= MOST - 1 and most >= MOST]
+    return [*(_extended(one, failing, passing, kept.values()) for one in longer), *found[len(longer) :]]
+
+
+def _extended(
+    condition: Condition, failing: Sequence[Traits], passing: Passing, literals: Iterable[Literal]
+) -> Condition:
+    """A condition with more literals, each of which saves bits enough: a path for 3x3 windows without stride, dilation
+    or groups takes more than are combined."""
+    while len(condition) < LONGEST:
+        names = {literal.name for literal in condition}
+        longer = [(*condition, one) for one in literals if one.name not in names and one.weight < 2]
+        costs = [bits_of(one, failing, passing) for one in longer]
+        if not costs or min(costs) > bits_of(condition, failing, passing) - GAIN:
+            break
+        condition = longer[costs.index(min(costs))]
+    return condition
 
 
 def bits_of(condition: Condition, failing: Sequence[Traits], passing: Passing) -> float:

@@ -128,6 +128,28 @@ def changed(one: Tried, change: dict[str, int]) -> Tried | None:
     return Tried(made, one.variant, failed=False)
 
 
+def flattened(one: Tried) -> Tried | None:
+    """A case in one dimension, as it is along its last axis; None where it has but one, or there is no such problem."""
+    family, rank, own = one.geometry.family, one.geometry.rank, parameters(one.geometry)
+    found = dict(SIMPLEST[family, 1])
+    for name in found:
+        letter = name.rstrip("0123456789")
+        if letter == name:
+            found[name] = own[name]
+            continue
+        last = int(name.removeprefix(letter)) + (rank - 1) * (2 if letter == "p" else 1)
+        found[name] = own[f"{'dil' if letter == 'd' and rank == 3 else letter}{last}"]  # d is the depth of an image
+    try:
+        made = geometry(family, found) if rank > 1 else None
+    except GeometryError:
+        return None
+    layouts = layouts_of(rank)
+    if made is None or one.variant.layout not in layouts:
+        return None
+    layout = layouts_of(1)[layouts.index(one.variant.layout)]
+    return Tried(made, replace(one.variant, layout=layout), failed=False)
+
+
 def toggled(failing: Tried, dtypes: Iterable[str]) -> Iterator[Tried]:
     """The problem with one parameter at its simplest value or one more, or those of a kind, such as all strides, or
     these as the first of them is; with whole blocks. First of all the case in another dtype or layout."""

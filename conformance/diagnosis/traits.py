@@ -270,6 +270,8 @@ def _sizes(geometry: Any) -> dict[str, int]:
     per_axis = axes(geometry)
     for name, axis in zip(AXES[geometry.rank], per_axis, strict=True):
         found |= {text.format(name): size(axis) for text, size in SIZE_ON_AXIS.items()}
+        if geometry.family == "conv_transpose":  # its windows lie on the output
+            found |= {f"image of {name}": axis.outputs, f"outputs along {name}": axis.size}
     for name, values in (("stride", geometry.stride), ("window", geometry.window), ("dilation", geometry.dilation)):
         found[f"largest {name}"] = max(values)
         if len({*values}) == 1:

@@ -11,7 +11,6 @@ import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -29,8 +28,8 @@ from conformance.diagnosis.conditions import (
     holds,
     weight,
 )
-from conformance.diagnosis.nearby import NEAR, Tried, changed, hides, is_empty, kinds_of, plainest, toggled
-from conformance.diagnosis.traits import Traits, assigned
+from conformance.diagnosis.nearby import NEAR, Tried, changed, flattened, hides, is_empty, kinds_of, plainest, toggled
+from conformance.diagnosis.traits import Traits, assigned, of_geometry
 from conformance.layouts import layouts_of
 from conformance.problems import Variant
 from conformance.problems.drawn import THIN, drawn
@@ -42,6 +41,8 @@ SUPPORT = 2
 """Failing cases for each literal without which nothing is said: of four cases three literals hold by chance."""
 SHOWN = 0.3
 """Share of its cases that must fail: of a path that is taken where Q = K, "stride of W 1: 14 of 53" was said."""
+TOLD = 0.5
+"""Share of the passing cases that a dtype, a layout or kind of inputs may hold of to be said by itself."""
 TRIES = 30
 """Problems that are run for a kind of failure."""
 PATIENCE = 3
@@ -136,7 +137,31 @@ def where(cases: Iterable[Tried], runs: Runs | None = None, tries: int = TRIES) 
     found = clusters([one.traits for one in tried if one.failed], passing)
     observed = [_seen(_supported(cluster.conditions[0], tried), tried) for cluster in found]
     enough = (one.fails >= max(SUPPORT * weight(one.condition), SHOWN * one.such) for one in observed)
-    return observed if all(enough) else []
+    return (observed if all(enough) else []) or _by_variant(tried)
+
+
+def _by_variant(tried: Sequence[Tried]) -> list[Where]:
+    """The dtype, the layout and the inputs that all failing cases have, where the problem tells nothing: an overflow
+    shows on few of the inputs that reach it."""
+    failing, passing = [one for one in tried if one.failed], [one for one in tried if not one.failed]
+    if not failing or not passing:
+        return []
+    names = frozenset.intersection(*(one.traits.features for one in failing)) & frozenset[str]().union(
+        *map(_of_variant, failing)
+    )
+    literals, left = list[Literal](), passing
+    for literal in sorted(
+        map(Literal, names), key=lambda one: (sum(one.holds(case.traits) for case in passing), str(one))
+    ):
+        fewer = [one for one in left if literal.holds(one.traits)]
+        if len(fewer) <= TOLD * len(left):
+            literals, left = [*literals, literal], fewer
+    observed = [_seen(tuple(literals), tried)] if literals else []
+    return [one for one in observed if one.fails >= SUPPORT * weight(one.condition)]
+
+
+def _of_variant(one: Tried) -> frozenset[str]:
+    return one.traits.features - of_geometry(one.geometry).features
 
 
 def _supported(condition: Condition, tried: Sequence[Tried]) -> Condition:
@@ -169,14 +194,14 @@ def _seen(condition: Condition, tried: Sequence[Tried]) -> Where:
 
 
 def _nearest(failing: Tried, passing: Iterable[tuple[Tried, dict[str, Any]]]) -> tuple[Tried, str] | None:
-    """A case that passes and differs in one parameter, and what that is there."""
-    given = _described(failing)
+    """The smallest case that passes and differs in one parameter, and what that is there."""
+    given, found = _described(failing), list[tuple[Tried, str]]()
     for one, own in passing:
         if one.geometry.rank == failing.geometry.rank:
             different = [name for name in given if own[name] != given[name]]
             if len(different) == 1:
-                return one, assigned(one.geometry, different[0], own[different[0]])
-    return None
+                found.append((one, assigned(one.geometry, different[0], own[different[0]])))
+    return min(found, key=lambda pair: pair[0].size, default=None)
 
 
 def _described(one: Tried) -> dict[str, Any]:
@@ -234,31 +259,33 @@ class _Search:
         failing = min((one for one in self.tried if one.failed), key=lambda one: one.size, default=None)
         if failing is None:
             return
-        own = failing.geometry
-        goal, channels_first = SIMPLEST[own.family, own.rank], layouts_of(own.rank)[0]
-        steps: list[Callable[[Tried], Tried | None]] = [
-            lambda one: Tried(one.geometry, replace(one.variant, dtype="fp32"), failed=False),
-            lambda one: Tried(one.geometry, replace(one.variant, layout=channels_first), failed=False),
-        ]
-        for names in (*kinds_of(own), *([name] for name in parameters(own))):
-            steps.append(partial(changed, change={name: goal[name] for name in names}))
-        for step in steps:
-            plainer = step(failing)
+
+        def fails(plainer: Tried | None) -> bool:
+            nonlocal tries
             if plainer is None or hides(plainer.geometry) or self._is_known(plainer) or not tries:
-                continue
+                return False
             failed = self._run(plainer)
             tries -= failed is not None
-            failing = self.tried[-1] if failed else failing
+            return bool(failed)
+
+        for step in (
+            lambda one: Tried(one.geometry, replace(one.variant, dtype="fp32"), failed=False),
+            lambda one: Tried(
+                one.geometry, replace(one.variant, layout=layouts_of(one.geometry.rank)[0]), failed=False
+            ),
+            flattened,
+        ):
+            failing = self.tried[-1] if fails(step(failing)) else failing
+        own = failing.geometry
+        goal = SIMPLEST[own.family, own.rank]
+        for names in (*kinds_of(own), *([name] for name in parameters(own))):
+            if fails(changed(failing, {name: goal[name] for name in names})):
+                failing = self.tried[-1]
         halved = [*parameters(own)]
         while halved and tries:  # a row of 2,046 elements was shown where two are enough
             name = halved.pop(0)
             value = parameters(failing.geometry)[name]
-            plainer = changed(failing, {name: (value + goal[name]) // 2}) if value - goal[name] > 1 else None
-            if plainer is None or hides(plainer.geometry) or self._is_known(plainer):
-                continue
-            failed = self._run(plainer)
-            tries -= failed is not None
-            if failed:
+            if value - goal[name] > 1 and fails(changed(failing, {name: (value + goal[name]) // 2})):
                 failing, halved = self.tried[-1], [*halved, name]
 
     def contrast(self, tries: int) -> None:

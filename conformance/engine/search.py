@@ -60,7 +60,9 @@ class Searched:
     def decide(self, groups: Iterable[Group], evidence: RunEvidence) -> None:
         """Run further problems that decide where it fails, for each of its first groups."""
         for _, each in zip(range(MAX_WHOLE), groups, strict=False):
-            evidence.decide(each.records, self._verifier(each.smallest.operator, each.smallest.check))
+            check = each.smallest.check
+            if not check or CHECKS[check].of_its_problem:
+                evidence.decide(each.records, self._verifier(each.smallest.operator, check))
 
     def _verifier(self, operator: str, check: str) -> Verified:
         """Return what verifies an operator, or makes a behaviour check of it, on further problems, as far as the work

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cache
 
 from conformance.contract import Contract
@@ -26,6 +27,26 @@ KNOWN = (
     Contract(accumulate="bf16"),
 )
 """The ways in which kernels are built."""
+
+
+RANKS = {contract.arithmetic: place for place, contract in enumerate(KNOWN)}
+"""Arithmetic in words -> its place among the known ones, the most precise first."""
+TELLING, FEWEST, SHARE = 8, 3, 0.25
+"""Terms of a sum in 16 bits from which on its errors show its arithmetic; cases that contradict an arithmetic, and
+their share of these and of those that fail: results that are all zero are precise in any."""
+
+
+def shows(dtype: str, terms: int) -> bool:
+    """Whether the errors of an output show the arithmetic of its sums, which the rounding to a format can hide."""
+    return dtype in ("fp32", "fp64") or terms >= TELLING
+
+
+def contradicted(arithmetic: str, precise: Sequence[int], failing: int) -> bool:
+    """Whether cases that pass show that this is not the arithmetic of a kernel, which holds of all its cases: their
+    errors are those of more precise ones, whose places `precise` has. What is not known has no place."""
+    rank = RANKS.get(arithmetic)
+    against = 0 if rank is None else sum(place < rank for place in precise)
+    return against >= max(FEWEST, SHARE * (against + failing))
 
 
 @cache

@@ -210,7 +210,7 @@ class Judgement:
             # a gain of 1 + 1e-5 is no arithmetic, and was taken for one
             inferred = "unknown"
             if known:
-                inferred = f"{known.arithmetic}, if the errors are rounding; declared by {known.declaration}"
+                inferred = f"{known.arithmetic}, if the errors are rounding"
             lines.append(Line(f"inferred precision: {inferred}", detail and unknown, headed=True))
         if self.where:
             lines.append(Line(f"error locations: {self.where}"))

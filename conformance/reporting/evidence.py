@@ -11,7 +11,7 @@ from conformance.diagnosis.conditions import holds
 from conformance.diagnosis.nearby import Tried
 from conformance.diagnosis.where import FEWEST, TRIES, Runs, Where, where
 from conformance.explaining import Tell, explaining
-from conformance.operators import GeometryError, parse
+from conformance.operators import FAMILIES, OPERATORS, GeometryError, parse
 from conformance.problems import Variant
 from conformance.reporting.failures import ORDINARY, by_storage, differs, is_deciding, is_not_run, is_wrong, signature
 from conformance.results.schema import Record
@@ -46,6 +46,10 @@ class RunEvidence:
         elif is_wrong(record) and not record.check and not differs(record) and not by_storage(record):
             self._wrong[place].append(record)
         self._conditions.pop(place, None)
+
+    def passed(self, record: Record) -> Sequence[Record]:
+        """The cases that passed of the same implementation and operator, and of the same behaviour check."""
+        return self._passed[_place(record)]
 
     def wrong(self, implementation: str, operator: str) -> list[Where]:
         """The condition, or two, under which results of an operator are wrong; none where the evidence names none."""
@@ -135,7 +139,8 @@ def _comparable(failing: Sequence[Record], passed: Sequence[Record]) -> Iterator
     given = [one for one in failing if not is_deciding(one)] or failing  # others were run because they are like these
     found = {one.distribution for one in given}
     ordinary = found & ORDINARY
-    distributions = {"fixed"} if "fixed" in ordinary else ordinary or found | {"fixed"}
+    plain = {"fixed", *(FAMILIES[OPERATORS[one.operator].family].distributions[0] for one in given[:1])}
+    distributions = {"fixed"} if "fixed" in ordinary else ordinary or found | plain
     # how operands lie is said already where it is the cause
     storages = {one.storage for one in given}
     storages = storages if all(map(by_storage, given)) else {""} if "" in storages else set[str]()

@@ -21,13 +21,14 @@ What was raised is never attributed, nor are wrong elements that were compared w
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
 from conformance.diagnosis.diagnose import specific
 from conformance.diagnosis.where import Where, said
 from conformance.failure import WrongElements
+from conformance.judge.accuracy import contradicted, shows
 from conformance.reporting.evidence import RunEvidence
 from conformance.reporting.failures import (
     DIFFERENT,
@@ -176,7 +177,7 @@ def located(one: Group, evidence: RunEvidence) -> str:
 
 def _of_implementation(records: list[Record], evidence: RunEvidence) -> list[Group]:
     """Groups of one implementation's failures, given plain cases first and then behaviour checks, each by size."""
-    sorting = _Sorting()
+    sorting = _Sorting(evidence)
     random = {record.operator for record in records if differs(record)}
     parts: defaultdict[tuple[str, Where | None], list[Record]] = defaultdict(list)
     rest = []
@@ -215,7 +216,8 @@ def _of_implementation(records: list[Record], evidence: RunEvidence) -> list[Gro
 class _Sorting:
     """Failures of an implementation by what their group is known by: the mistakes that explain it, or how it shows."""
 
-    def __init__(self) -> None:
+    def __init__(self, evidence: RunEvidence) -> None:
+        self._evidence = evidence
         self._held: defaultdict[Signature, list[Record]] = defaultdict(list)
         self._attributed: defaultdict[Signature, list[Record]] = defaultdict(list)
         self._causes: dict[Signature, str] = {}
@@ -278,36 +280,24 @@ class _Sorting:
 
     def groups(self) -> list[Group]:
         """What was put so far."""
-        return [
-            _group(
-                sorted(held, key=size),
-                self._attributed[key],
-                self._causes.get(key, ""),
-                key,
-                (*self._conditions.get(key, ()),),
-            )
-            for key, held in self._held.items()
-        ]
+        return [self._group(key, sorted(held, key=size)) for key, held in self._held.items()]
 
-
-def _group(
-    held: list[Record], attributed: list[Record], cause: str, key: tuple[str, ...], where: tuple[Where, ...]
-) -> Group:
-    shown = next((one for one in held if cause and _tells(key, one)), held[0])
-    cases: Counter[str] = Counter()
-    for record in (*held, *attributed):
-        cases[record.operator] += _cases(record)
-    return Group(
-        implementation=held[0].implementation,
-        cause=cause,
-        text=cause or _text(held),
-        records=[shown, *(one for one in held if one is not shown), *sorted(attributed, key=size)],
-        plainer=None if shown is held[0] else held[0],
-        cases=cases.total(),
-        attributed=sum(map(_cases, attributed)),
-        operators=tuple(name for name, _ in cases.most_common()),
-        where=where,
-    )
+    def _group(self, key: Signature, held: list[Record]) -> Group:
+        attributed, cause, cases = self._attributed[key], self._causes.get(key, ""), Counter[str]()
+        shown = next((one for one in held if cause and _tells(key, one)), held[0])
+        for record in (*held, *attributed):
+            cases[record.operator] += _cases(record)
+        return Group(
+            implementation=held[0].implementation,
+            cause=cause,
+            text=cause or _text(held, self._evidence.passed(held[0])),
+            records=[shown, *(one for one in held if one is not shown), *sorted(attributed, key=size)],
+            plainer=None if shown is held[0] else held[0],
+            cases=cases.total(),
+            attributed=sum(map(_cases, attributed)),
+            operators=tuple(name for name, _ in cases.most_common()),
+            where=(*self._conditions.get(key, ()),),
+        )
 
 
 def _tells(names: tuple[str, ...], record: Record) -> bool:
@@ -360,7 +350,7 @@ def _alike(one: Group, other: Group) -> bool:
     return len(first & second) >= COMMON * len(first | second)
 
 
-def _text(records: list[Record]) -> str:
+def _text(records: list[Record], passed: Sequence[Record]) -> str:
     """How the cases of a group failed, on one line: the first one's message, or what all have in common."""
     first = records[0]
     if first.failure and first.failure.kind == "raised":
@@ -381,8 +371,8 @@ def _text(records: list[Record]) -> str:
     if STATISTICS.issuperset(checks):
         only = ALIKE.get(next(iter(checks)), "") if len(checks) == 1 else ""
         said = f"{outputs}: {', '.join(checks)} too large"
-        return ", ".join(filter(None, (said, only or _precision(records))))
-    return ", ".join(filter(None, (f"{outputs}: {_elements(records)}", _precision(records))))
+        return ", ".join(filter(None, (said, only or _precision(records, passed))))
+    return ", ".join(filter(None, (f"{outputs}: {_elements(records)}", _precision(records, passed))))
 
 
 def _elements(records: Sequence[Record]) -> str:
@@ -399,12 +389,23 @@ def _elements(records: Sequence[Record]) -> str:
     return f"elements {'are NaN' if are_nan else 'mismatched'}{' at ' * bool(places)}{places}"
 
 
-def _precision(records: list[Record]) -> str:
+def _precision(records: list[Record], passed: Iterable[Record]) -> str:
     """The first known arithmetic in which every failing case would pass that was judged in others, and how it is
-    declared; empty where there is none."""
-    fits = [record.failure.fits for record in records if record.failure and record.failure.fits is not None]
+    declared; empty where there is none, or where cases that passed are more precise."""
+    judged = [record for record in records if record.failure and record.failure.fits is not None]
+    fits = [record.failure.fits for record in judged if record.failure and record.failure.fits is not None]
+    dtypes = {record.dtype for record in judged}
+    precise = [rank for record in passed if record.dtype in dtypes for rank in _ranks(record)]
     common = [known for known in fits[0] if all(known in others for others in fits)] if fits else []
-    return f"errors as large as with {common[0][0]}; if that is meant, declare {common[0][1]}" if common else ""
+    hint = next((known for known in common if not contradicted(known[0], precise, len(judged))), None)
+    return f"errors as large as with {hint[0]}; if that is meant, declare {hint[1]}" if hint else ""
+
+
+def _ranks(record: Record) -> Iterator[int]:
+    """The places among known precisions that the errors of a case show, of outputs that can show them."""
+    for output, profile in record.profile.items():
+        if shows(record.dtype, record.terms.get(output, 0)):
+            yield profile.inferred.rank
 
 
 def _common(texts: list[str], count: int) -> list[str]:

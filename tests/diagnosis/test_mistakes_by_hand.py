@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from conformance.calibration.known_kernels import MUTANTS
-from conformance.diagnosis.diagnose import Diagnosis, diagnose
+from conformance.diagnosis.diagnose import NAN_LOST, Diagnosis, diagnose
 from conformance.inputs import Expectation, Recipe
 from conformance.operators import CONVOLUTIONS, FAMILIES, OPERATORS, POOLINGS, Arrays, ConvGeometry, parse
 from conformance.operators.conv.operators import ConvForward
@@ -47,6 +47,19 @@ def flipped(known: Expectation, inputs: Arrays | None = None) -> Arrays:
     """Outputs of a filter that is flipped in W."""
     flip = planted(next(mistake for mistake in library() if mistake.name == "filter flipped in W"))
     return flip.run(known.recipe.operator, known.recipe.geometry, inputs or known.inputs, "fp32")
+
+
+def test_a_number_in_the_place_of_nan_is_named():
+    """A maximum that passes NaN over was called unknown: every finite result is right."""
+    known = case("max_pool_forward", "maxpool n1 c2 h6 w6 r2 s2")
+    exact = known.reference["y"].astype(np.float64)
+    exact[0, 0, 0], exact[0, 1, 1] = np.nan, np.inf
+    for actual, named in (
+        (np.nan_to_num(exact, nan=1.0, posinf=np.inf), (NAN_LOST,)),
+        (exact, ()),
+        (np.nan_to_num(exact, nan=1.0, posinf=3.0), ()),
+    ):
+        assert names(diagnosed(known, {"y": actual}, {"y": exact})) == named
 
 
 def test_noise_beside_a_mistake_names_no_other():

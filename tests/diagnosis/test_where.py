@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from math import prod
 from typing import Any
@@ -104,6 +105,29 @@ def test_a_failing_case_is_made_plainer_one_parameter_after_the_other():
     defect = DEFECTS["bias and groups > 1"]
     (found,) = where(tried(defect, "smoke"), defect)
     assert found.smallest.geometry.descriptor == "n1 c2 w1 k2 s1 g2 b1"
+
+
+def test_sizes_that_must_stay_above_the_plainest_are_halved():
+    """A row of 2,046 elements with a stride of 1,024 was shown where 2 and 2 are enough."""
+
+    def defect(geometry, variant):
+        return geometry.c > 2 and geometry.stride[-1] > 3
+
+    cases = [one for one in tried(defect, "smoke") if not one.failed or one.geometry.c > 8]
+    (found,) = where(cases, defect)
+    assert " c3 " in f" {found.smallest.geometry.descriptor} "
+    assert found.smallest.geometry.stride[-1] in (4, 5)
+
+
+def test_a_size_that_takes_one_passing_problem_away_is_not_said():
+    """`taps >= 19` was said of one problem, and `outputs of a group > 2 and no multiple of 2`."""
+    grouped = tried(lambda g, v: g.groups > 1)
+    hidden = min((one.geometry for one in grouped if one.failed), key=lambda g: (prod(g.window), g.n * g.k))
+    (found,) = where(one for one in grouped if one.geometry != hidden)
+    assert str(found) == "groups > 1"
+    told = [replace(one, failed=one.failed and one.geometry != hidden) for one in grouped]
+    (found,) = where(told)
+    assert (str(found), found.fails < found.such) == ("groups > 1", True)
 
 
 def test_sizes_are_run_between_what_passes_and_what_fails():

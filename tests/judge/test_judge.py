@@ -443,7 +443,7 @@ MASKS: dict[str, Any] = {
     "p = 0 and 3": np.s_[:, :, ::3],
     "q at both edges": np.s_[..., [0, -1]],
     "q 2..7 of 0..7": np.s_[..., 2:],
-    "3 of 8 q": np.s_[..., [0, 1, 5]],
+    "3 of 8 q, from 0 to 5": np.s_[..., [0, 1, 5]],
 }
 
 

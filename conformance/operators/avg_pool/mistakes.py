@@ -139,6 +139,11 @@ def _not_counted(axis: int) -> Counts:
     return counts
 
 
+def _beyond(axis: int) -> Counts:
+    """What a window of ceil mode has beyond the padded image is counted along one axis."""
+    return lambda g: _counted(g, _before(g), on_axis(_after(g), axis, lambda _: None))
+
+
 def _squared(axis: int, power: Callable[[PoolGeometry], int]) -> Counts:
     """The divisor by the window along one axis."""
 
@@ -173,6 +178,8 @@ _COUNTED: dict[str, Counts] = {
     "padding of W not counted": _not_counted(W),
     "window size for the divisor (R*S)": _all(lambda g: math.prod(g.window)),
     "positions beyond the image counted, padding before not": lambda g: _counted(g, _zeros(g), (None,) * g.rank),
+    "positions beyond the padded image counted along H": _beyond(H),
+    "positions beyond the padded image counted along W": _beyond(W),
     "last position counted before the image's end": lambda g: _counted(g, _zeros(g), [size - 1 for size in g.size]),
     "divisor by rows of the window only": _squared(H, lambda g: 1),
     "divisor by columns of the window only": _squared(W, lambda g: 1),

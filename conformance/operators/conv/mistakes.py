@@ -227,11 +227,19 @@ def _dbias_in_tiles(tile: int, of_image: bool) -> Compute:
     return compute
 
 
+def _interleaved(bias: np.ndarray, g: Any) -> np.ndarray:
+    """One of each group after the other, in the place of one group after the other."""
+    if 1 in (g.groups, g.k // g.groups):
+        raise InapplicableError
+    return bias.reshape(g.groups, -1).T.reshape(-1)
+
+
 BIAS: dict[str, tuple[Compute, tuple[str, ...]]] = {
     "bias (dbias) missing": (misread(bias=lambda bias, g: np.zeros_like(bias)), (FORWARD, BACKWARD_WEIGHT)),
     "bias (dbias) of the channel before": (misread(bias=rolled(0)), (FORWARD, BACKWARD_WEIGHT)),
     "bias (dbias) of the next channel": (misread(bias=rolled(0, -1)), (FORWARD, BACKWARD_WEIGHT)),
     "bias of channel 0 for every channel": (misread(bias=lambda bias, g: np.repeat(bias[:1], g.k)), (FORWARD,)),
+    "bias interleaved over groups": (misread(bias=_interleaved), (FORWARD,)),
     "bias added along N": (_bias_along(0), (FORWARD,)),
     "bias added along H": (_bias_along(H), (FORWARD,)),
     "bias added along W": (_bias_along(W), (FORWARD,)),
@@ -246,7 +254,7 @@ BIAS: dict[str, tuple[Compute, tuple[str, ...]]] = {
     **{
         f"dbias without {whose} tail beyond tiles of {tile}": (_dbias_in_tiles(tile, of_image), (BACKWARD_WEIGHT,))
         for whose, of_image in (("the", False), ("each image's", True))
-        for tile in (4, 8, 16, 32)
+        for tile in (*TILES, 256)
     },
     "dbias averaged over images": (on_outputs(lambda dbias, g: dbias / g.n, "dbias"), (BACKWARD_WEIGHT,)),
 }

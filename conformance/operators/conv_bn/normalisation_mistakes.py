@@ -338,6 +338,12 @@ def _moving(
     return Steps(running=lambda p: moved(p, share(p.geometry.momentum), mean(p), var(p)))
 
 
+def _of_an_image(g: Any) -> float:
+    """What makes the variance of so many elements as an image has unbiased."""
+    count = g.count // g.n
+    return count / (count - 1) * g.freedom / g.count if count > 1 else math.inf
+
+
 def _crossed(p: Parts) -> Arrays:
     right = moved(p, p.geometry.momentum, p.mean, p.var * p.bessel)
     return {"running_mean": right["running_var"], "running_var": right["running_mean"]}
@@ -363,6 +369,9 @@ _RUNNING: dict[str, Steps] = {
     "momentum applied twice": _moving(share=lambda momentum: momentum**2),
     "running_var moved toward the biased variance": _moving(
         var=lambda p: p.var * p.geometry.freedom / p.geometry.count
+    ),
+    "running_var corrected for the bias of an image's P*Q elements": _moving(
+        var=lambda p: p.var * _of_an_image(p.geometry)
     ),
     "running_var corrected for bias twice": _moving(
         var=lambda p: p.var * p.bessel * p.geometry.count / (p.geometry.count - 1)

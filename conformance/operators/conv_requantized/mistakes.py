@@ -3,7 +3,7 @@ convolution that it is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -45,7 +45,28 @@ _EXCHANGED: dict[str, Compute] = {
     ),
 }
 
+
+def _in_padding(side: int, axes: Sequence[int] = ()) -> Image:
+    """Zeros in the padding before (0) or after (1) the image, along some axes or all, from which the zero point is then
+    taken off."""
+
+    def image(g: Geometry, x: np.ndarray) -> np.ndarray:
+        found = around(g, x - g.x_zero_point)
+        for axis in axes or range(-g.rank, 0):
+            size, (before, after) = g.size[axis], g.padding[axis]
+            beyond = [slice(None)] * found.ndim
+            beyond[axis] = slice(0, before) if side == 0 else slice(before + size, before + size + after)
+            found[tuple(beyond)] = -g.x_zero_point
+        return found
+
+    return image
+
+
 _IMAGES: dict[str, Image] = {
+    "zero point of x taken off of padding before the image": _in_padding(0),
+    "zero point of x taken off of padding after the image": _in_padding(1),
+    "zero point of x taken off of padding before the rows": _in_padding(0, (-1,)),
+    "zero point of x taken off of padding after the rows": _in_padding(1, (-1,)),
     "zero point of x taken off of padding": lambda g, x: around(g, x) - g.x_zero_point,
     "zero point of x not taken off, padding holds it": lambda g, x: around(g, x, g.x_zero_point),
     "padding holds the zero point after it is taken off": lambda g, x: around(g, x - g.x_zero_point, g.x_zero_point),

@@ -104,6 +104,7 @@ def _clamped(operator: Operator, g: MaxPoolGeometry, inputs: Arrays, dtype: Any)
 _FORWARD: dict[str, Compute] = {
     "maximum of the magnitudes": on_outputs(lambda y, g: np.abs(y), "y"),
     "maximum starts at zero": on_outputs(lambda y, g: np.maximum(y, 0), "y"),
+    "maximum starts at the lowest number of fp16": on_outputs(lambda y, g: np.maximum(y, -65504), "y"),
     "maximum over circular padding": _circular,
 }
 
