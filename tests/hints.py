@@ -23,7 +23,7 @@ from conformance.operators.known_kernels.kernel import Mutant
 
 ARITHMETIC = frozenset({"precision"})
 """Families of known-bad kernels whose arithmetic is all that is wrong."""
-CASES, JOBS = 60, 2
+CASES, JOBS = 40, 2
 
 
 def hinted(mutants: Iterable[Mutant], operator: str) -> Iterator[tuple[Mutant, str]]:
@@ -31,16 +31,17 @@ def hinted(mutants: Iterable[Mutant], operator: str) -> Iterator[tuple[Mutant, s
     by their failing cases and by those that pass in the same dtypes."""
     fits: defaultdict[Mutant, list[tuple[str, Sequence[str]]]] = defaultdict(list)
     precise: defaultdict[tuple[Mutant, str], list[int]] = defaultdict(list)
-    several = [*mutants]
+    several, without = [*mutants], set[Mutant]()
     for _, recipe in rows(operator, "smoke")[:CASES]:
         expected = Expectation(recipe)
-        for mutant in (one for one in several if is_judged(one, recipe)):
+        for mutant in (one for one in several if one not in without and is_judged(one, recipe)):
             with np.errstate(all="ignore"):
                 outputs = computed(mutant.run, expected)
                 judged = [*judgements(mutant, expected, outputs=outputs)]
                 if wrong := [one for one in judged if not one.passed]:
                     known = Exact(expected).fitting(outputs, wrong, mutant.contract)
                     fits[mutant].append((recipe.dtype, [contract.arithmetic for contract in known or ()]))
+                    without |= set() if known else {mutant}
                 elif shows(recipe.dtype, min(recipe.operator.errors(recipe.geometry).terms.values())):
                     precise[mutant, recipe.dtype] += [RANKS[one.inferred.arithmetic] for one in judged if one.inferred]
     for mutant, failing in fits.items():

@@ -67,8 +67,8 @@ PARTIAL: tuple[Problem, ...] = tuple(
     )
 )
 """What partial requests and sums into an array are checked on: one problem for each path that kernels commonly have,
-small, and with odd numbers of elements, so that vectors have tails; and one with elements that no window reaches, which a
-kernel wrote zeros into in the place of leaving them as they are."""
+small, and with odd numbers of elements, so that vectors have tails; and one with elements that no window reaches, which
+a kernel set to zero in the place of leaving them as they are."""
 PARTIAL_AT_SMOKE = 2
 """How many of them that a kernel takes are asked for at smoke, those of most parameters first, in the first dtype."""
 BEHAVIOUR_PATHS = 3
