@@ -265,6 +265,17 @@ def test_of_a_kernel_that_has_crashed_too_often_no_more_is_run(tmp_path: Path):
     assert int(more[1]) <= MAX_CRASHES  # this process has not seen its crashes before
 
 
+def test_wrong_results_that_are_right_in_a_new_process_depend_on_the_calls_before(tmp_path: Path):
+    """The line that reproduces the smallest case passed, and nothing said why."""
+    count = "import builtins; builtins.calls = getattr(builtins, 'calls', 0) + 1; "
+    run = smoke(tmp_path, f"{count}return y * 2 if builtins.calls > 20 else y", "--dtype=fp32")
+    said = " ".join(run.stdout.split())
+    assert "right alone in a new process: it depends on the calls before" in said
+    assert "more problem" not in said
+    run = smoke(tmp_path, "return y * 2 if n > 1 else y", "--dtype=fp32")
+    assert "right alone" not in run.stdout
+
+
 PARTLY_WRONG = "return y * 2 if groups > 1 and max(stride) > 1 else y"
 
 

@@ -26,7 +26,7 @@ from conformance.checks.partial import (
     results_are_added_to_arrays,
 )
 from conformance.checks.sample import Check
-from conformance.checks.state import STATE, calls_in_a_row_are_right, other_parameters_are_told_apart
+from conformance.checks.state import STATE, calls_in_a_row_are_right
 from conformance.execution.required import Demand, Keys, Lacking, keys, with_kernel
 from conformance.execution.share import Ranked, behaviour_dtypes
 from conformance.execution.trial import Trial
@@ -208,12 +208,7 @@ def _capable(capability: str) -> tuple[str, ...]:
 _CHECKS = (
     *(RequiredCheck(check, of_right_kernels=True) for check in BEHAVIOUR_CHECKS),
     RequiredCheck(calls_in_a_row_are_right, of_right_kernels=True, paths=0),
-    *(
-        RequiredCheck(
-            check, of_right_kernels=True, paths=1, of_its_problem=check is not other_parameters_are_told_apart
-        )
-        for check in STATE
-    ),
+    *(RequiredCheck(check, of_right_kernels=True, paths=1, of_its_problem=False) for check in STATE),
     RequiredCheck(directions_are_adjoint, ("conv_forward", "conv_transpose_forward"), of_right_kernels=True),
     RequiredCheck(
         worked_example_is_exact,

@@ -73,6 +73,11 @@ def calls_in_a_row_are_right(subject: Subject) -> Facts:
     for what, sample in _samples(subject, first, second):
         given = memory if subject.overwrite(memory, sample.stored) else sample.inputs()
         made.append((f"after calls on the same shapes: {what}", sample, given, sample.audited(given)))
+    (_, _, _, one), (_, _, _, other) = made[:2]  # of different content
+    if any(subject.bridge.overlap(*pair) for pair in itertools.product(one, other)):
+        raise BehaviourError(
+            "results of two calls lie in the same memory: a call overwrites what an earlier one returned"
+        )
     again = subject.sample(distribution="fixed")  # sums of integers have the same bits in any order
     repeats = repeated([again], CALLS, SECONDS, "one of {} calls on the same inputs")
     if subject.takes_threads:

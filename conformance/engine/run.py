@@ -246,6 +246,7 @@ class Run:
                 searched = Searched(implementation, self.selection, named, self.workers, self.take)
                 searched.decide(groups, self.evidence)
                 self.left_out[name] = searched.left_out
+                self.deciding[name] -= len(searched.alone)
 
     def conclude(self) -> None:
         """Group the failures, and come to a verdict on each kernel."""

@@ -17,7 +17,7 @@ from conformance.execution.required import Demand, VerificationDemand, required
 from conformance.execution.selection import Selection
 from conformance.execution.share import Ranked
 from conformance.execution.trial import Absence, Named, Trial
-from conformance.execution.workers import Workers, home_of
+from conformance.execution.workers import Workers, begin_anew, home_of
 from conformance.implementations.implementation import Implementation, ImplementationError
 from conformance.inputs import DISTRIBUTIONS
 from conformance.layouts import LAYOUTS
@@ -25,7 +25,7 @@ from conformance.operators import takes
 from conformance.problems import PROBLEMS, Variant
 from conformance.problems.case import BEHAVIOUR, Case
 from conformance.reporting.evidence import RunEvidence, Verified
-from conformance.reporting.failures import is_not_run
+from conformance.reporting.failures import differs, is_not_run, is_wrong
 from conformance.reporting.groups import Group, group, located
 from conformance.results.schema import Record
 
@@ -48,6 +48,7 @@ class Searched:
     workers   the processes that it runs in, if it has one
     take      is given the record of each problem that it takes
     left_out  why others are not run -> how many
+    alone     cases that fail, and are right in a new process
     """
 
     implementation: Implementation
@@ -56,13 +57,28 @@ class Searched:
     workers: Workers | None
     take: Callable[[Record], Record]
     left_out: Counter[str] = field(default_factory=Counter)
+    alone: list[Record] = field(default_factory=list)
 
     def decide(self, groups: Iterable[Group], evidence: RunEvidence) -> None:
         """Run further problems that decide where it fails, for each of its first groups."""
         for _, each in zip(range(MAX_WHOLE), groups, strict=False):
             check = each.smallest.check
+            if self._is_right_alone(each.smallest):
+                continue  # what fails depends on the calls before it
             if not check or CHECKS[check].of_its_problem:
                 evidence.decide(each.records, self._verifier(each.smallest.operator, check))
+
+    def _is_right_alone(self, failing: Record) -> bool:
+        """Whether wrong results are right in a new process, where no call comes before; its record is one more then."""
+        if failing.check or not failing.descriptor or not is_wrong(failing) or differs(failing):
+            return False
+        if self.workers is None or not begin_anew(self.implementation.arrays):
+            return False
+        trial = Trial.of(self.implementation, failing.case, "where", self.asked.method, self.named)
+        record = perform(Task("", trial), self.workers, {}).record
+        if record.status == "pass":
+            self.alone.append(self.take(record))
+        return record.status == "pass"
 
     def _verifier(self, operator: str, check: str) -> Verified:
         """Return what verifies an operator, or makes a behaviour check of it, on further problems, as far as the work

@@ -62,6 +62,8 @@ ALIKE = {
 """What errors are like that no check but this one sees."""
 COMMON = 0.8
 """Share of its cases that must have what a group is said to have, and of the cases of two groups that are one."""
+ALONE = "; right alone in a new process: it depends on the calls before"
+"""What is said of wrong results that are."""
 MAX_TEXT = 200
 """Characters of what a kernel raised."""
 
@@ -287,10 +289,12 @@ class _Sorting:
         shown = next((one for one in held if cause and _tells(key, one)), held[0])
         for record in (*held, *attributed):
             cases[record.operator] += _cases(record)
+        passed = self._evidence.passed(held[0])
+        is_right_alone = any(is_deciding(one) and one.case == shown.case for one in passed)
         return Group(
             implementation=held[0].implementation,
             cause=cause,
-            text=cause or _text(held, self._evidence.passed(held[0])),
+            text=(cause or _text(held, passed)) + (ALONE if is_right_alone else ""),
             records=[shown, *(one for one in held if one is not shown), *sorted(attributed, key=size)],
             plainer=None if shown is held[0] else held[0],
             cases=cases.total(),

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from conformance.checks import state
+from conformance.checks.behaviour_demand import PARTIAL
 from conformance.checks.sample import Subject
+from conformance.diagnosis.traits import of_geometry
 from conformance.execution.status import BehaviourError
 from conformance.implementations import registry
 from conformance.implementations.bridges.base import ArrayBridge
@@ -107,8 +109,10 @@ KEEPS = """if True:
     import sys
     import torch
     from conformance.checks import state
+from conformance.checks.behaviour_demand import PARTIAL
     from conformance.checks.sample import Subject
-    from conformance.execution.status import BehaviourError
+    from conformance.diagnosis.traits import of_geometry
+from conformance.execution.status import BehaviourError
     from conformance.implementations.bridges.torch import torch_arrays
     from conformance.worker import repeating
     from tests.kit import trial_of
@@ -182,3 +186,24 @@ def test_a_result_in_the_memory_of_an_input_is_said():
     given = np.ones((1, 2, 3, 4), np.float32)
     for function, found in ((lambda x: x[..., ::-1], ["a result lies in the memory of input x"]), (np.copy, [])):
         assert [*map(str, audited(NumpyArrays(), function, ("x",), [given], {}).changed)] == found
+
+
+def test_results_of_two_calls_in_one_buffer_are_said():
+    """It was told as a race of threads."""
+    buffers: dict[tuple[int, ...], np.ndarray] = {}
+
+    def reuses(x, w, bias, **parameters):
+        y = kernels.conv_forward(x, w, bias, **parameters)
+        kept = buffers.setdefault(y.shape, np.empty_like(y))
+        kept[...] = y
+        return kept
+
+    with pytest.raises(BehaviourError, match="a call overwrites what an earlier one returned"):
+        state.calls_in_a_row_are_right(subject(reuses, "n2 c3 h5 w5 k4 r1 s1"))
+
+
+@pytest.mark.parametrize("family", ["conv", "conv_transpose", "avg_pool", "max_pool"])
+def test_partial_requests_meet_elements_that_no_window_reaches(family: str):
+    """A kernel set them to zero where they were to be left as they are, and passed."""
+    given = [problem.geometry for problem in PARTIAL if problem.geometry.family == family]
+    assert any("elements in no window along some axis" in of_geometry(geometry).features for geometry in given)
