@@ -43,9 +43,10 @@ GATHERED = 1 << 19
 """Products gathered for all samples together: 4 MiB."""
 
 
-ENOUGH, SCALED, REACHED = 16, 0.2, 0.25
+ENOUGH, SCALED, REACHED = 16, 0.2, 0.03
 """Elements that tell what errors are like; the share of errors that a factor leaves unexplained, and that of elements
-with errors of a hundredth of the largest: below both they are no roundings."""
+with errors of a hundredth of the largest: below one of them they are no roundings. Elements whose windows lie in the
+padding are right in any arithmetic."""
 
 
 def is_no_rounding(output: Output) -> bool:

@@ -17,7 +17,12 @@ import numpy as np
 def rounded(y, dtype=ml_dtypes.bfloat16):
     return y.astype(dtype).astype(y.dtype)
 """
-SHAPES = ("n1 c3 h4 w4 k1 r1 s1", "n2 c8 h6 w6 k6 r3 s3 p1", "n2 c8 h9 w9 k6 r3 s3 u2 b1")
+SHAPES = (
+    "n30 c1 h5 w5 k1 r1 s1 u5x3 p2x1 b1",
+    "n1 c3 h4 w4 k1 r1 s1",
+    "n2 c8 h6 w6 k6 r3 s3 p1",
+    "n2 c8 h9 w9 k6 r3 s3 u2 b1",
+)
 SELECTION = ("--distribution=fixed", "--distribution=natural", "--dtype=fp32", *(f"--problem={one}" for one in SHAPES))
 HINT = re.compile(r"if that is meant,\s+declare\s+contract=(Contract\([^)]*\))")
 
@@ -32,6 +37,9 @@ DEFECTS = {
     "every second channel": "y[:, ::2] = rounded(y[:, ::2]); return y",
     "one image": "y[-1:] = rounded(y[-1:]); return y",
     "NaN": "return y * float('nan')",
+    "a gain": "return y * y.dtype.type(1 + 2**-14)",
+    "one element of many": "y.flat[y.size // 2] *= y.dtype.type(1 + 2**-9); return y",
+    "one of several problems": "return rounded(y) if bias is not None and y.shape[1] == 6 else y",
 }
 
 
