@@ -140,8 +140,8 @@ class CheckResult:
         return "\n".join(line.rstrip("\n") for line in lines if line)
 
     def where(self, level: str = "smoke") -> str:
-        """What a run of the kernel's operator at a level says of this failure: the cause, or how it shows, in how many
-        cases, and the condition under which they fail. Empty where the case does not fail. Takes as long as the run."""
+        """What a run of the kernel's operator at a level says of this failure: the cause, or how it shows, and the
+        condition under which cases fail. Empty where this one does not. Takes as long as the run."""
         require_known("level", [level], LEVELS)
         if self.status not in ("fail", "error"):
             return ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from conformance import interrupts
@@ -107,8 +107,8 @@ class Searched:
 
 
 def explained(trial: Trial, check: str, level: str) -> list[str]:
-    """What a run of the trial's operator at a level, or of a behaviour check, says of its failure: what it is, of how
-    many cases, and where. Empty where it does not fail."""
+    """What a run of the trial's operator at a level, or of a behaviour check, says of its failure: what it is, and where.
+    Empty where it does not fail."""
     implementation = trial.implementation
     home = home_of(implementation.arrays)
     workers = home.workers if home else None
@@ -117,22 +117,31 @@ def explained(trial: Trial, check: str, level: str) -> list[str]:
         dtypes=DECLARABLE, layouts=LAYOUTS, distributions=(*DISTRIBUTIONS, BEHAVIOUR), seed=trial.seed,
         method=trial.method,
     ).with_declared(implementation.layouts)  # fmt: skip
-    evidence, failed = RunEvidence(), list[Record]()
+    evidence, taken = RunEvidence(), list[Record]()
 
     def take(record: Record) -> Record:
         evidence.add(record)
-        if record.status in ("fail", "error"):
-            failed.append(record)
+        taken.append(record)
         return record
 
-    own = Task("", trial, check)
-    every = {task.key: task for task in (own, *_of_level(implementation, asked, check))}
-    records = {key: take(perform(task, workers, {}).record) for key, task in every.items()}
-    failing = records[own.key]
-    Searched(implementation, asked, trial.named, workers, take).decide(group(failed, evidence), evidence)
-    for each in group(failed, evidence):
-        if failing in each.records:
-            return [*filter(None, (f"{each.title}: {each.counted}", located(each, evidence)))]
+    def groups() -> list[Group]:
+        return group((record for record in taken if record.status in ("fail", "error")), evidence)
+
+    def own() -> list[Record]:
+        return [record for record in taken if record.case == case and record.status != "pass"]
+
+    case = replace(trial.case, check=check)
+    for task in _of_level(implementation, asked, check):
+        take(perform(task, workers, {}).record)
+    if not groups() and not own():
+        take(perform(Task("", trial, check), workers, {}).record)
+    Searched(implementation, asked, trial.named, workers, take).decide(groups(), evidence)
+    if not own():  # a run may have found it in its search, so that it is none of the level's
+        drawn = Trial.of(implementation, replace(case, check=""), "where", trial.method, trial.named)
+        take(perform(Task("", drawn, check), workers, {}).record)
+    for each in groups():
+        if any(record in each.records for record in own()):
+            return [*filter(None, (each.title, located(each, evidence)))]
     return []
 
 
