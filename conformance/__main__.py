@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
+AS_STARTED = sys.path[:]
+if not sys.flags.safe_path:  # `python -m` looks in the current folder first, where a kernel may have left a shlex.py
+    sys.path[:] = sys.path[1:]
+
 import argparse
 import difflib
 import gc
@@ -9,7 +15,6 @@ import os
 import re
 import shlex
 import signal
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from importlib import import_module
@@ -20,6 +25,8 @@ from conformance import __version__, import_path
 from conformance.exit_codes import ExitCode, meanings
 from conformance.interrupts import SIGNALS, Interrupt, handle_signals
 from conformance.streams import RunnerStream, is_obeyed
+
+sys.path[:] = AS_STARTED
 
 FAMILIES = {
     "run": "cli.run:declare",
@@ -54,8 +61,8 @@ exit codes:
 """
 
 
-ELSEWHERE, HERE = ("run", "check", "verify", "fuzz"), {"--in-process", "--pdb", "--trace"}
-"""Commands whose kernels run in other processes, and options with which they do not."""
+ELSEWHERE, HERE = ("run", "check", "verify", "fuzz", "report", "compare"), {"--in-process", "--pdb", "--trace"}
+"""Commands that run no kernel in their process, and options with which they do."""
 
 
 class Parser(argparse.ArgumentParser):

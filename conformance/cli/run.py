@@ -184,6 +184,7 @@ class _FrontEnd:
         self._given, self._processes, self.options = read(words)
         given = self._given
         self._maxfail = _maxfail(given.maxfail)
+        _require_apart(self.options, given.junitxml)
         if given.junitxml:
             try:
                 require_creatable(Path(given.junitxml))
@@ -470,6 +471,21 @@ def _count(text: str | None) -> int:
     if not re.fullmatch(r"[1-9]\d{0,4}", text, re.ASCII):
         raise SelectionError(f"-n {text}: must be a whole number, or auto")
     return int(text)
+
+
+def _require_apart(options: RunOptions, junitxml: str | None) -> None:
+    """Raise SelectionError where two options name one file: JUnit's XML took the place of the records."""
+    page = [Path(options.report, name) for name in ("index.html", "summary.md")] if options.report else []
+    given = [
+        ("--records", Path(options.records or ""), bool(options.records)),
+        ("--junitxml", Path(junitxml or ""), bool(junitxml)),
+    ]
+    files = [(option, path.resolve()) for option, path, is_given in given if is_given]
+    files += [("--report", path.resolve()) for path in page]
+    for place, (option, path) in enumerate(files):
+        for other, same in files[:place]:
+            if path == same:
+                raise SelectionError(f"{option} and {other} name one file, {path}; give another one")
 
 
 def _maxfail(text: str | None) -> int:

@@ -107,8 +107,8 @@ class Searched:
 
 
 def explained(trial: Trial, check: str, level: str) -> list[str]:
-    """What a run of the trial's operator at a level, or of a behaviour check, says of its failure: what it is, and where.
-    Empty where it does not fail."""
+    """What a run of the trial's operator at a level, or of a behaviour check, says of its failure: what it is, and
+    where. Empty where it does not fail."""
     implementation = trial.implementation
     home = home_of(implementation.arrays)
     workers = home.workers if home else None

@@ -104,6 +104,8 @@ class SourceFiles:
         what else lies in its folder. They may not have changed since."""
         found = dict[str, str]()
         for file, before in ((Path(name), before) for name, before in opened):
+            if file in self._files and before != self._seen.get(file, (before,))[0] and not self._is_same(file, before):
+                self._note(file, CHANGED, "was another file when it was read")
             if file in self._files or not self._is_source(file) or self._is_made(file, before[3]):
                 continue
             if len(self.covers.files) + len(found) >= MOST:
@@ -123,6 +125,15 @@ class SourceFiles:
         self.covers = self.covers.with_more(more)
         if loading and new:
             self.digest = self.digest_with(self.covers.loaded)
+
+    def _is_same(self, file: Path, before: tuple[int, ...]) -> bool:
+        """Whether a file that was opened holds what was hashed, though somebody has touched it."""
+        with suppress(OSError):
+            return (
+                state_of(file) == before
+                and hashlib.sha256(content_of(file, _most(file))).digest() == self._seen[file][1]
+            )
+        return False
 
     def release(self, written: Iterable[str]) -> None:
         """Take in files that the implementation's process has written: what it tunes and keeps may change."""
@@ -192,7 +203,7 @@ class SourceFiles:
     def _is_source(self, file: Path) -> bool:
         """Whether a file that was opened may say what the implementation does."""
         if is_code(file.name):
-            return "__pycache__" not in file.parts
+            return True
         return file.is_relative_to(self._folder) and not _is_hidden(file.relative_to(self._folder))
 
     def _is_made(self, file: Path, changed: int) -> bool:

@@ -13,11 +13,14 @@ from conformance.diagnosis.where import FEWEST, TRIES, Runs, Where, where
 from conformance.explaining import Tell, explaining
 from conformance.operators import FAMILIES, OPERATORS, GeometryError, parse
 from conformance.problems import Variant
+from conformance.problems.features import axes
 from conformance.reporting.failures import ORDINARY, by_storage, differs, is_deciding, is_not_run, is_wrong, signature
 from conformance.results.schema import Record
 
 Verified = Callable[[Any, Variant], Record | None]
 """The record of another problem; None where the kernel does not take it, or there is no more time."""
+LONGEST = 1 << 26
+"""Places of a window along an axis, and elements there, of a problem whose features are looked at."""
 OF_CHECKS = 12
 """Problems that are run for a behaviour check that fails, as `TRIES` are for results: it calls often, and waits."""
 Place = tuple[str, str, str]
@@ -105,9 +108,12 @@ class RunEvidence:
 @lru_cache(maxsize=1 << 14)
 def _known(descriptor: str, variant: Variant, failed: bool) -> Tried | None:
     try:
-        return Tried(parse(descriptor), variant, failed)
+        geometry = parse(descriptor)
     except GeometryError:
         return None  # a problem of another version of the suite
+    if any(axis.outputs * axis.window > LONGEST for axis in axes(geometry)):
+        return None  # of 10^12 rows, which nobody has run
+    return Tried(geometry, variant, failed)
 
 
 def _tried(record: Record) -> Tried | None:

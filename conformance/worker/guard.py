@@ -44,7 +44,15 @@ OTHERS = {
 }
 """Room -> its modules that call kernels; the others know right results."""
 
-OPENS = {"open": (0, 2), "import": (1, -1), "ctypes.dlopen": (0, -1), "os.rename": (1, -2), "os.remove": (0, -2)}
+OPENS = {
+    "open": (0, 2),
+    "import": (1, -1),
+    "ctypes.dlopen": (0, -1),
+    "os.rename": (1, -2),
+    "os.link": (1, -2),
+    "os.symlink": (1, -2),
+    "os.remove": (0, -2),
+}
 """Event of the interpreter -> where among its arguments the file is, and the flags; -1 where it is read (`import` names
 the file of a module in C), and -2 where it is written."""
 

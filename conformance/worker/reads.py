@@ -18,7 +18,17 @@ from conformance.worker import wire
 from conformance.worker.guard import OPENS
 
 OF_THE_SYSTEM = ("/proc/", "/sys/", "/dev/")
+BY_PROCESS = ("/proc/", "/dev/fd/")
+"""Where files have other names, by the processes that have them open."""
 WRITING = os.O_WRONLY | os.O_RDWR
+MOVES = ("os.rename", "os.link", "os.symlink")
+"""Events after which what lies in one place lies in another."""
+
+
+def _place(path: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> str:
+    """Return where a file lies, also one that is named by what a process has open."""
+    file = os.path.abspath(os.fsdecode(path))  # noqa: PTH100 - called for whatever a framework opens
+    return os.path.realpath(file) if file.startswith(BY_PROCESS) else file
 
 
 class Reads:
@@ -32,7 +42,7 @@ class Reads:
         """Folders that packages are installed in."""
         self._installed = tuple(f"{folder}{os.sep}" for folder in installed_folders())
         self._passed = (*OF_THE_SYSTEM, *(f"{folder}{os.sep}" for folder in (PACKAGE, GOLDEN, *made)))
-        self._known, self._written = set[str](), set[str]()
+        self._known, self._written = dict[str, tuple[int, ...]](), set[str]()
         self._untold = wire.Opened()
 
     def note(self, event: str, arguments: tuple[object, ...]) -> None:
@@ -43,29 +53,45 @@ class Reads:
             return
         if event == "ctypes.dlopen" and os.sep not in os.fsdecode(path):
             return
-        file = os.path.abspath(os.fsdecode(path))  # noqa: PTH100 - called for whatever a framework opens
-        if isinstance(flags, int) and flags & WRITING:
+        file = _place(path)
+        if event in MOVES:  # what is read under another name from now on
+            source = arguments[0]
+            if isinstance(source, (str, bytes, os.PathLike)) and (moved := _place(source)) not in self._written:
+                self._note(moved)
+        changes = isinstance(flags, int) and flags & WRITING
+        if changes and not self._keeps(file, flags):
             if file not in self._written:
                 self._written.add(file)
                 self._untold.written.append(wire.plain(file))
-        elif file not in self._known and file not in self._written and not file.startswith(self._passed):
+        elif file not in self._written:
+            self._note(file)
+
+    def _keeps(self, file: str, flags: object) -> bool:
+        """Whether a file that may be written to is read too, with what it held before: as a map of memory does."""
+        assert isinstance(flags, int)
+        reads = flags & os.O_RDWR and not flags & os.O_TRUNC
+        return bool(reads) and file not in self._written and os.path.isfile(file)  # noqa: PTH113
+
+    def _note(self, file: str) -> None:
+        if not file.startswith(self._passed):
             self._read(file)
 
     def _read(self, file: str) -> None:
-        """Note a file that is opened for the first time."""
+        """Note a file that is opened for the first time, or that is another one than before."""
         for folder in self._packages:
             if file.startswith(folder):
                 top, _, rest = file[len(folder) :].partition(os.sep)
                 package = folder + (rest if top == "__pycache__" else top)
                 if package not in self._known:
-                    self._known.add(package)
+                    self._known[package] = ()
                     self._untold.packages.append(wire.plain(package))
                 return
         if not file.startswith(self._installed):
             with suppress(OSError, ValueError):
                 state = state_of(Path(file))
-                self._known.add(file)
-                self._untold.read.append((wire.plain(file), state))
+                if self._known.get(file) != state:
+                    self._known[file] = state
+                    self._untold.read.append((wire.plain(file), state))
 
     def untold(self) -> wire.Opened | None:
         """Return what was opened since this was asked last; None where nothing was."""
