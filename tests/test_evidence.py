@@ -130,6 +130,13 @@ def test_inputs_that_may_hide_a_mistake_are_no_evidence():
     assert line([*records, *hidden]) == line(records)
 
 
+def test_a_problem_that_nobody_can_have_run_is_no_evidence():
+    """A line of records with 10^15 rows made `--resume` look at each of them."""
+    huge = as_read(failed(descriptor="n1 c4 h999999999999999 w9 k8 r3 s3"))
+    records = run(lambda text, dtype: "n2" in text)
+    assert line([*records, huge]) == line(records) != ""
+
+
 def test_nothing_is_said_of_few_failures_and_of_what_fails_everywhere():
     assert line(run(lambda text, dtype: (text, dtype) in ((PROBLEMS[0], "fp32"), (PROBLEMS[5], "bf16")))) == ""
     assert line(run(lambda text, dtype: True)) == ""

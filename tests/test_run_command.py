@@ -35,11 +35,15 @@ def folder(tmp_path: Path) -> Path:
 
 def typed(folder: Path, *words: str, one: bool = True, **environment: str) -> tuple[int, str]:
     """Exit status and output."""
-    alone = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "CI", "GITHUB"))}
+    alone = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTEST_", "PYTHONPATH", "CI", "GITHUB"))
+    }
     alone |= environment | {"COLUMNS": "100", "XDG_CACHE_HOME": str(folder / "cache")}
     done = subprocess.run(
         [sys.executable, "-m", "conformance", "run", *words, *(ONE if one else ())],
-        cwd=folder, env=alone | {"PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"},
+        cwd=folder, env={"PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"} | alone,
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     return done.returncode, done.stdout + done.stderr
@@ -49,6 +53,25 @@ def test_a_file_that_needs_what_is_missing_is_told_of_whatever_is_chosen_by_name
     missing = project.write("impls/missing.py", "import cupy_that_is_not_here")
     outcome = project.run(f"--impl={project.kernel()}", f"--impl={missing}", "-k", "integer")
     assert (outcome.exit, "nothing was verified of" in outcome.text.lower()) == (5, True), outcome.text
+
+
+def test_what_lies_in_the_folder_of_a_run_is_no_part_of_the_library(folder: Path):
+    """A `shlex.py` that a kernel had left there printed "120 of 120 pass" and ended the judge with 0."""
+    (folder / "shlex.py").write_text("import os; os.write(1, b'1 of 1 pass'); os._exit(0)")
+    status, text = typed(folder, "acme.py", PYTHONPATH=str(ROOT))
+    assert (status, WRONG in text, "1 of 1 pass" in text) == (1, True, False), text
+
+
+def test_two_outputs_in_one_file_are_refused(folder: Path):
+    """JUnit's XML took the place of the records, and the run ended with 0."""
+    for words in (
+        ("--records=out", "--junitxml=./out"),
+        ("--report=page", "--records=page/index.html"),
+        ("--report=page", "--junitxml=page/summary.md"),
+    ):
+        status, text = typed(folder, "right.py", *words)
+        assert (status, "name one file" in text) == (4, True), text
+        assert not (folder / "out").exists()
 
 
 def test_a_part_of_a_level_by_lf_says_so(project: Project):

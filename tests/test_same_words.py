@@ -33,12 +33,9 @@ def max_pool_forward(x, **given):
 CONVOLUTIONS = (
     "return y * 2 if groups > 1 and max(stride) > 1 else y",
     "return kernels.conv_forward(x, w, bias, stride=stride[::-1], padding=padding, dilation=dilation, groups=groups)",
-    "y[:, -1] = 0; return y",
     "return y * y.dtype.type(1 + 2**-11) if bias is not None else y",
-    "return y.astype('float16').astype(y.dtype)",
 )
 POOLINGS = (
-    "return np.maximum(right(x, **given), 0)",
     "return right(x, **given | {'dilation': (1,) * len(given['dilation'])})",
     "y = right(x, **given); return y + 1 if max(given['stride']) > 2 else y",
 )

@@ -35,7 +35,22 @@ REACHED = {
         "helper.json",
         {"head": HERE, "body": "open(HERE / 'helper.json').close(); return y"},
     ),
-}
+    "maps it into memory": ("helper.bin", {"head": HERE + "W = open(HERE / 'helper.bin', 'r+b').read()"}),
+    "reads what it may write behind": ("helper.bin", {"head": HERE + "W = open(HERE / 'helper.bin', 'a+b').read()"}),
+    "names it by its process": (
+        "helper.bin",
+        {"head": HERE + "W = open(f'/proc/self/root{HERE}/helper.bin', 'rb').read()"},
+    ),
+    "reads it under another name": (
+        "helper.bin",
+        {"head": HERE + "import os; os.symlink(HERE / 'helper.bin', HERE / f'{os.getpid()}'); "
+                        "W = (HERE / f'{os.getpid()}').read_bytes(); os.remove(HERE / f'{os.getpid()}')"},
+    ),
+    "loads compiled code by its path": (
+        "__pycache__/helper.pyc",
+        {"head": HERE + "W = (HERE / '__pycache__/helper.pyc').read_bytes()"},
+    ),
+}  # fmt: skip
 """How a kernel comes by another file -> that file, and what is in the kernel's."""
 
 
@@ -114,6 +129,18 @@ def test_a_helper_that_is_written_over_once_it_was_imported_is_an_error(project:
     file = project.kernel(head=HERE + "sys.path.insert(0, str(HERE))", body=body)
     (record,) = project.run(f"--impl={file}").records
     assert (record["status"], "helper.py was written" in record["reason"]) == ("error", True), record["reason"]
+
+
+def test_a_file_that_is_another_one_while_it_is_read_is_an_error(project: Project):
+    """A kernel read itself anew while another file had its name, and changed them back: what ran was never hashed."""
+    project.write("impls/other.txt", "wrong = 1")
+    exchanged = (
+        "me, other, kept = HERE / 'acme.py', HERE / 'other.txt', HERE / 'kept'; "
+        "me.rename(kept); other.rename(me); me.read_text(); me.rename(other); kept.rename(me); return y"
+    )
+    (record,) = project.run(f"--impl={project.kernel(head=HERE, body=exchanged)}").records
+    assert record["status"] == "error"
+    assert "what ran is not the source that the record names" in record["reason"]
 
 
 def test_two_processes_of_one_source_have_imported_the_same(project: Project):
