@@ -109,10 +109,8 @@ KEEPS = """if True:
     import sys
     import torch
     from conformance.checks import state
-from conformance.checks.behaviour_demand import PARTIAL
     from conformance.checks.sample import Subject
-    from conformance.diagnosis.traits import of_geometry
-from conformance.execution.status import BehaviourError
+    from conformance.execution.status import BehaviourError
     from conformance.implementations.bridges.torch import torch_arrays
     from conformance.worker import repeating
     from tests.kit import trial_of
