@@ -65,8 +65,8 @@ def _in_padding(side: int, axes: Sequence[int] = ()) -> Image:
 _IMAGES: dict[str, Image] = {
     "zero point of x taken off of padding before the image": _in_padding(0),
     "zero point of x taken off of padding after the image": _in_padding(1),
-    "zero point of x taken off of padding before the image along W": _in_padding(0, (-1,)),
-    "zero point of x taken off of padding after the image along W": _in_padding(1, (-1,)),
+    "zero point of x taken off of padding before the rows": _in_padding(0, (-1,)),
+    "zero point of x taken off of padding after the rows": _in_padding(1, (-1,)),
     "zero point of x taken off of padding": lambda g, x: around(g, x) - g.x_zero_point,
     "zero point of x not taken off, padding holds it": lambda g, x: around(g, x, g.x_zero_point),
     "padding holds the zero point after it is taken off": lambda g, x: around(g, x - g.x_zero_point, g.x_zero_point),
