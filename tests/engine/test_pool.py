@@ -83,7 +83,8 @@ def test_a_process_that_is_killed_costs_the_task_that_it_had():
 
 def test_what_is_not_wanted_any_more_is_left_out():
     events, _ = ran([tasks("a", "b", "b"), tasks("b", "c")], skipped="b")
-    assert [event.record.problem[0] for event in events if isinstance(event, Done)] == ["a", "c"]
+    # by two processes, of which either may be done first
+    assert sorted(event.record.problem[0] for event in events if isinstance(event, Done)) == ["a", "c"]
 
 
 @pytest.mark.parametrize(
