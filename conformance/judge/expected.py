@@ -159,8 +159,9 @@ class Exact(Expected):
 
         # the order of strictness depends on the number of terms; whoever compares cases needs one for all
         known = [meant(contract) for contract in KNOWN if contract in rungs] if fits(meant(rungs[-1])) else []
-        # of what is shifted a variance from raw moments may lose every digit
-        raw = [replace(declared, variance="raw")] if any(one.propagated is not None for one in summed) else []
+        # of what is shifted a variance from raw moments may lose every digit; elsewhere its errors are others' as well
+        shifted = self.recipe.distribution == "shifted" and any(one.propagated is not None for one in summed)
+        raw = [replace(declared, variance="raw")] if shifted else []
         return tuple(filter(fits, [*raw, *known]))
 
     def passes(self, outputs: Arrays, contract: Contract) -> bool:
