@@ -52,11 +52,8 @@ class WrongResultError(BehaviourError):
 
     def __init__(self, when: str, wrong: Sequence[Judgement], sample: Sample, hint: str = "") -> None:
         lines, failure = told("elements", wrong)
-        message, where = (
-            "\n".join([f"wrong result ({when})", *lines, *filter(None, [hint])]),
-            sample.expected.recipe.distribution,
-        )
-        super().__init__(message, failure.below(1), wrong_on=where)
+        message = "\n".join([f"wrong result ({when})", *lines, *([hint] if hint else [])])
+        super().__init__(message, failure.below(1), wrong_on=sample.expected.recipe.distribution)
         self.sample = sample
 
 

@@ -476,16 +476,12 @@ def _count(text: str | None) -> int:
 def _require_apart(options: RunOptions, junitxml: str | None) -> None:
     """Raise SelectionError where two options name one file: JUnit's XML took the place of the records."""
     page = [Path(options.report, name) for name in ("index.html", "summary.md")] if options.report else []
-    given = [
-        ("--records", Path(options.records or ""), bool(options.records)),
-        ("--junitxml", Path(junitxml or ""), bool(junitxml)),
-    ]
-    files = [(option, path.resolve()) for option, path, is_given in given if is_given]
-    files += [("--report", path.resolve()) for path in page]
-    for place, (option, path) in enumerate(files):
-        for other, same in files[:place]:
-            if path == same:
-                raise SelectionError(f"{option} and {other} name one file, {path}; give another one")
+    written = [("--records", options.records), ("--junitxml", junitxml), *(("--report", path) for path in page)]
+    first = dict[Path, str]()
+    for option, given in written:
+        path = Path(given).resolve() if given else None
+        if path is not None and first.setdefault(path, option) != option:
+            raise SelectionError(f"{option} and {first[path]} name one file, {path}; give another one")
 
 
 def _maxfail(text: str | None) -> int:

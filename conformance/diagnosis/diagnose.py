@@ -114,11 +114,8 @@ def diagnose(
         if found := _rounded(operator, geometry, inputs, outputs, reference):
             return found
         if _equal(outputs, reference):
-            return (
-                Diagnosis((NAN_LOST,), 0.0, "by the elements that must be NaN")
-                if _loses_nan(outputs, reference)
-                else None
-            )
+            lost = Diagnosis((NAN_LOST,), 0.0, "by the elements that must be NaN")
+            return lost if _loses_nan(outputs, reference) else None
         further = misreadings(layout or layouts_of(geometry.rank)[0], geometry.rank)
         computed = itertools.chain(_computed(operator, geometry, inputs, further), _read(outputs, reference, inputs))
         return _best(operator, outputs, reference, computed, further)
