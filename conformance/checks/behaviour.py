@@ -104,7 +104,7 @@ def repeated(
     hint: str = "",
 ) -> bool:
     """Many calls of one function on each of several samples, at once or by turns; whether all repeat to the bit. Raises
-    BehaviourError, with the `hint`."""
+    BehaviourError, with the `hint`, and `what` they are, in which braces stand for their number."""
     invocation = samples[0].invocation
     turns = [(sample.inputs(), sample.invocation.parameters()) for sample in samples]
     bridge = invocation.bridge
@@ -113,9 +113,10 @@ def repeated(
             refusing.enter_context(sample.refusing_all())
         found = perform(bridge, how, bridge, invocation.kernel.function, turns, calls, seconds)
     for sample, one in zip(samples, found, strict=True):
-        sample.require_right(sample.invocation.split(one.first.value), f"first call, {what.format(one.calls)}", hint)
+        made = what.format(one.calls)
+        sample.require_right(sample.invocation.split(one.first.value), f"the first of {made}", hint)
         if one.other is not None:
-            sample.require_right(sample.invocation.split(one.other.value), what.format(one.calls), hint)
+            sample.require_right(sample.invocation.split(one.other.value), f"one of {made}", hint)
     return all(one.other is None for one in found)
 
 

@@ -7,7 +7,6 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Sequence
-from itertools import groupby
 from pathlib import Path
 
 from msgspec import structs
@@ -234,19 +233,26 @@ class Run:
             self.unexplained += "".join(traceback.format_exception(error)).splitlines()
 
     def decide(self) -> None:
-        """Run problems that decide where the kernels fail whose failures are shown whole. Not where kernels run in this
-        process, where they compile for each shape, of a run that was cut short, or where somebody has chosen what is
-        run."""
+        """Run problems that decide where the kernels fail whose failures are shown whole, but where they compile for
+        each shape, and read what becomes of single terms. Not where kernels run in this process, of a run that was cut
+        short, or where somebody has chosen what is run."""
         if self.workers is None or self.stopped or self.options.is_chosen or not self.options.explains:
             return
-        for name, groups in groupby(group(self.failed, self.evidence), key=lambda group: group.implementation):
+        for name in sorted({record.implementation for record in self.failed}):
             implementation = self.plan.registry.implementations.get(name)
-            if implementation is not None and not implementation.compiles_per_shape:
-                named = self.plan.named(implementation)
-                searched = Searched(implementation, self.selection, named, self.workers, self.take)
-                searched.decide(groups, self.evidence)
+            if implementation is None:
+                continue
+
+            def groups(mine: str = name) -> list[Group]:
+                return group((record for record in self.failed if record.implementation == mine), self.evidence)
+
+            named = self.plan.named(implementation)
+            searched = Searched(implementation, self.selection, named, self.workers, self.take)
+            if not implementation.compiles_per_shape:
+                searched.decide(groups(), self.evidence)
                 self.left_out[name] = searched.left_out
-                self.deciding[name] -= len(searched.alone)
+            searched.read(groups())
+            self.deciding[name] -= len(searched.again)
 
     def conclude(self) -> None:
         """Group the failures, and come to a verdict on each kernel."""

@@ -7,26 +7,32 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from msgspec import structs
+
 from conformance import interrupts
 from conformance.checks import CHECKS
+from conformance.diagnosis import terms
 from conformance.diagnosis.where import WorkLeft
 from conformance.dtypes import DECLARABLE
 from conformance.engine.perform import perform
 from conformance.engine.tasks import VERIFIED, Task, place
+from conformance.execution.process import Crash
+from conformance.execution.remote import Exited
 from conformance.execution.required import Demand, VerificationDemand, required
 from conformance.execution.selection import Selection
 from conformance.execution.share import Ranked
 from conformance.execution.trial import Absence, Named, Trial
 from conformance.execution.workers import Workers, begin_anew, home_of
-from conformance.implementations.implementation import Implementation, ImplementationError
+from conformance.implementations.errors import KernelFailure
+from conformance.implementations.implementation import Implementation, ImplementationError, Unsupported
 from conformance.inputs import DISTRIBUTIONS
 from conformance.layouts import LAYOUTS
-from conformance.operators import takes
+from conformance.operators import Arrays, takes
 from conformance.problems import PROBLEMS, Variant
 from conformance.problems.case import BEHAVIOUR, Case
 from conformance.reporting.evidence import RunEvidence, Verified
-from conformance.reporting.failures import differs, is_not_run, is_wrong
-from conformance.reporting.groups import Group, group, located
+from conformance.reporting.failures import differs, has, is_not_run, is_wrong
+from conformance.reporting.groups import ALONE, Group, group, located
 from conformance.results.schema import Record
 
 MAX_WHOLE = 3
@@ -48,7 +54,7 @@ class Searched:
     workers   the processes that it runs in, if it has one
     take      is given the record of each problem that it takes
     left_out  why others are not run -> how many
-    alone     cases that fail, and are right in a new process
+    again     further records of cases: of those that are right in a new process, and of those that are read
     """
 
     implementation: Implementation
@@ -57,7 +63,7 @@ class Searched:
     workers: Workers | None
     take: Callable[[Record], Record]
     left_out: Counter[str] = field(default_factory=Counter)
-    alone: list[Record] = field(default_factory=list)
+    again: list[Record] = field(default_factory=list)
 
     def decide(self, groups: Iterable[Group], evidence: RunEvidence) -> None:
         """Run further problems that decide where it fails, for each of its first groups."""
@@ -77,8 +83,23 @@ class Searched:
         trial = Trial.of(self.implementation, failing.case, "where", self.asked.method, self.named)
         record = perform(Task("", trial), self.workers, {}).record
         if record.status == "pass":
-            self.alone.append(self.take(record))
+            self.again.append(self.take(record))
         return record.status == "pass"
+
+    def read(self, groups: Iterable[Group]) -> None:
+        """Read off the kernel what becomes of single terms, for each of its first groups that nothing known explains;
+        the record of the smallest case then has it once more."""
+        if getattr(self.implementation.arrays, "stands_for", ()):
+            return  # a simulator takes a minute for it
+        for _, each in zip(range(MAX_WHOLE), groups, strict=False):
+            failing = each.smallest
+            is_plain = has(failing, "elements") and not (failing.check or failing.storage or each.cause)
+            if not is_plain or each.text.endswith(ALONE):
+                continue
+            trial = Trial.of(self.implementation, failing.case, "where", self.asked.method, self.named)
+            if text := _read(trial):
+                read = structs.replace(failing, origin="where", problem=trial.problem.name, reading=text)
+                self.again.append(self.take(read))
 
     def _verifier(self, operator: str, check: str) -> Verified:
         """Return what verifies an operator, or makes a behaviour check of it, on further problems, as far as the work
@@ -104,6 +125,20 @@ class Searched:
             return record if record.status in ("unsupported", "unavailable") else self.take(record)
 
         return verified
+
+
+def _read(trial: Trial) -> str:
+    """What the kernel does with single terms on a problem; empty where it does not answer."""
+    geometry, dtype = trial.problem.geometry, trial.variant.dtype
+
+    def compute(inputs: Arrays) -> Arrays:
+        return invocation.outputs(invocation.call(invocation.to_device(inputs)))
+
+    try:
+        invocation = trial.invocation()
+        return terms.read(trial.operator, geometry, dtype, compute)
+    except (Crash, Exited, Unsupported, KernelFailure, ImplementationError):
+        return ""
 
 
 def explained(trial: Trial, check: str, level: str) -> list[str]:
@@ -135,7 +170,9 @@ def explained(trial: Trial, check: str, level: str) -> list[str]:
         take(perform(task, workers, {}).record)
     if not groups() and not own():
         take(perform(Task("", trial, check), workers, {}).record)
-    Searched(implementation, asked, trial.named, workers, take).decide(groups(), evidence)
+    searched = Searched(implementation, asked, trial.named, workers, take)
+    searched.decide(groups(), evidence)
+    searched.read(groups())
     if not own():  # a run may have found it in its search, so that it is none of the level's
         drawn = Trial.of(implementation, replace(case, check=""), "where", trial.method, trial.named)
         take(perform(Task("", drawn, check), workers, {}).record)

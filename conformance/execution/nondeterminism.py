@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +26,7 @@ ALIKE = 5
 DIFFERS = "results differ from call to call"
 """How the reason of such a failure begins."""
 
-ALIKE_IN_MEMORY = "alike in all calls on the same memory: is something kept by the address of an input?"
+ALIKE_IN_MEMORY = "alike in all calls on the same memory: is something kept by the address of {}?"
 OFTEN = 3
 """Wrong calls among these, from which on one asks whether they are so by where inputs lie: of what is that often wrong
 by chance, not all calls are alike."""
@@ -50,17 +51,17 @@ class DifferingCalls:
     """Calls on the same inputs that gave different results, at least one of them wrong.
 
     `farthest` is the largest difference of an element from the first call's; infinite where one alone is a number.
-    `by_memory` says that it is where inputs lie that makes the difference.
+    `by_memory` is the input, or are inputs, on whose place in memory it depends.
     """
 
     made: int = 1
     wrong: int = 1
     farthest: float = 0.0
-    by_memory: bool = False
+    by_memory: str = ""
 
     def __str__(self) -> str:
         by = f", by up to {self.farthest:.3g}" if math.isfinite(self.farthest) else ""
-        why = f"; {ALIKE_IN_MEMORY}" if self.by_memory else ""
+        why = f"; {ALIKE_IN_MEMORY.format(self.by_memory)}" if self.by_memory else ""
         return f"{DIFFERS}: wrong in {self.wrong} of {self.made} calls on the same inputs{by}{why}"
 
 
@@ -101,15 +102,25 @@ def differing_calls(
             return None
         seen.made, seen.wrong = seen.made + 1, seen.wrong + (not passed)
         seen.farthest = max(seen.farthest, *(_farthest(again[name], outputs[name]) for name in outputs))
-    seen.by_memory = OFTEN <= seen.wrong < seen.made and _alike_in_memory(invocation, inputs)
+    if OFTEN <= seen.wrong < seen.made:
+        names = invocation.operator.arguments
+        if _alike_in_memory(invocation, inputs, range(len(names))):
+            alone = (name for place, name in enumerate(names) if _alike_in_memory(invocation, inputs, (place,)))
+            seen.by_memory = next(alone, "an input")
     return seen
 
 
-def _alike_in_memory(invocation: Invocation, inputs: Arrays) -> bool:
-    """Whether calls on the same inputs in the same memory all give the same bits."""
+def _alike_in_memory(invocation: Invocation, inputs: Arrays, kept: Collection[int]) -> bool:
+    """Whether calls on the same inputs all give the same bits where some lie in the same memory, and the others in what
+    is free just then: new memory for each call would have no address twice."""
+    every, held = list[Arrays](), dict[int, Any]()
     try:
-        native, _ = invocation.laid_out(inputs)
-        every = [invocation.outputs(invocation.call(native)) for _ in range(CALLS)]
+        for _ in range(CALLS):
+            native, _ = invocation.laid_out(inputs)
+            held = held or {place: native[place] for place in kept}
+            given = [held.get(place, array) for place, array in enumerate(native)]
+            every.append(invocation.outputs(invocation.call(given)))
+            del native, given
     except (Crash, Exception):
         return False
     return all(_farthest(again[name], array) == 0 for again in every[1:] for name, array in every[0].items())

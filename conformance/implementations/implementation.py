@@ -214,6 +214,9 @@ class Implementation:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not re.fullmatch(r"\S{1,80}", self.name) or not self.name.isprintable():
             raise ImplementationError(f"name={self.name!r}: must be 1 to 80 printable characters without a space")
+        if self.name[0] in "-." or re.search(r"[/\\\[\]]|::", self.name):
+            # `--impl ../x` is a path to whoever reads the command, and `acme[fast]` one of the variants of `acme`
+            raise ImplementationError(f"name={self.name!r}: must not begin with '-' or '.', nor hold / \\ [ ] or ::")
         if self.device not in DEVICES:
             raise ImplementationError(f"device={self.device!r}: must be one of {', '.join(DEVICES)}")
         if not hasattr(self.arrays, "from_host"):

@@ -40,10 +40,11 @@ class RunEvidence:
             self.add(record)
 
     def add(self, record: Record) -> None:
-        """What did not run says nothing about problems, and a behaviour check nothing about plain results."""
-        if not record.descriptor:
-            return
+        """What did not run says nothing about problems, and a behaviour check nothing about plain results; what is read
+        of a case is known of it already."""
         place = _place(record)
+        if not record.descriptor or (record.reading and any(one.case == record.case for one in self._wrong[place])):
+            return
         if record.status == "pass":
             self._passed[place].append(record)
         elif is_wrong(record) and not record.check and not differs(record) and not by_storage(record):

@@ -294,7 +294,8 @@ class _Sorting:
         return Group(
             implementation=held[0].implementation,
             cause=cause,
-            text=(cause or _text(held, passed)) + (ALONE if is_right_alone else ""),
+            text=(cause or _text(held, passed, has_condition=key in self._conditions))
+            + (ALONE if is_right_alone else ""),
             records=[shown, *(one for one in held if one is not shown), *sorted(attributed, key=size)],
             plainer=None if shown is held[0] else held[0],
             cases=cases.total(),
@@ -354,7 +355,7 @@ def _alike(one: Group, other: Group) -> bool:
     return len(first & second) >= COMMON * len(first | second)
 
 
-def _text(records: list[Record], passed: Sequence[Record]) -> str:
+def _text(records: list[Record], passed: Sequence[Record], *, has_condition: bool) -> str:
     """How the cases of a group failed, on one line: the first one's message, or what all have in common."""
     first = records[0]
     if first.failure and first.failure.kind == "raised":
@@ -375,8 +376,12 @@ def _text(records: list[Record], passed: Sequence[Record]) -> str:
     if STATISTICS.issuperset(checks):
         only = ALIKE.get(next(iter(checks)), "") if len(checks) == 1 else ""
         said = f"{outputs}: {', '.join(checks)} too large"
-        return ", ".join(filter(None, (said, only or _precision(records, passed))))
-    return ", ".join(filter(None, (f"{outputs}: {_elements(records)}", _precision(records, passed))))
+        return ", ".join(filter(None, (said, only or _precision(records, passed, has_condition=has_condition))))
+    if reading := next((record.reading for record in records if record.reading), ""):
+        return f"{outputs}: {reading}"
+    return ", ".join(
+        filter(None, (f"{outputs}: {_elements(records)}", _precision(records, passed, has_condition=has_condition)))
+    )
 
 
 def _elements(records: Sequence[Record]) -> str:
@@ -393,16 +398,18 @@ def _elements(records: Sequence[Record]) -> str:
     return f"elements {'are NaN' if are_nan else 'mismatched'}{' at ' * bool(places)}{places}"
 
 
-def _precision(records: list[Record], passed: Iterable[Record]) -> str:
+def _precision(records: list[Record], passed: Iterable[Record], *, has_condition: bool) -> str:
     """The first known arithmetic in which every failing case would pass that was judged in others, and how it is
-    declared; empty where there is none, or where cases that passed are more precise."""
+    declared; empty where there is none. Where cases that passed are more precise, it is said of failures that have a
+    condition, and not how it is declared: that would hide them."""
     judged = [record for record in records if record.failure and record.failure.fits is not None]
     fits = [record.failure.fits for record in judged if record.failure and record.failure.fits is not None]
     dtypes = {record.dtype for record in judged}
     precise = [rank for record in passed if record.dtype in dtypes for rank in _ranks(record)]
     common = [known for known in fits[0] if all(known in others for others in fits)] if fits else []
-    hint = next((known for known in common if not contradicted(known[0], precise, len(judged))), None)
-    return f"errors as large as with {hint[0]}; if that is meant, declare {hint[1]}" if hint else ""
+    if hint := next((known for known in common if not contradicted(known[0], precise, len(judged))), None):
+        return f"errors as large as with {hint[0]}; if that is meant, declare {hint[1]}"
+    return f"errors as large as with {common[0][0]}, under this condition alone" if common and has_condition else ""
 
 
 def _ranks(record: Record) -> Iterator[int]:

@@ -195,6 +195,7 @@ class Record(Struct, tag_field="kind", frozen=True, kw_only=True, omit_defaults=
     unverified   outputs that pass because limits exceed most of their results: nothing is known of them
     printed      the last lines that the kernel has printed, where it did not pass
     refused      whether the kernel raised Unsupported when it was called, although it had declared to support the case
+    reading      what calls with single terms show of the kernel on this problem, where nothing known explains a failure
     """
 
     schema: Literal[3]
@@ -235,6 +236,7 @@ class Record(Struct, tag_field="kind", frozen=True, kw_only=True, omit_defaults=
     work: Work | None = None
     printed: tuple[str, ...] = ()
     refused: bool = False
+    reading: str = ""
 
     def __post_init__(self) -> None:
         if (self.status == "waived") != (self.waiver is not None):

@@ -47,6 +47,20 @@ def test_parameters_are_told_apart_on_small_problems_in_every_rank(problem: str)
     assert large == []
 
 
+def test_a_parameter_that_is_refused_when_called_is_no_refusal_by_memory():
+    """Threads of which every second one is refused were taken for a kernel that refuses what it has computed."""
+
+    acme = Implementation("acme")
+
+    @acme.implements("conv_forward", when=lambda p: p.r == p.s == 1)
+    def takes_no_strides(x, w, bias, *, stride, **parameters):
+        if stride != (1, 1):
+            raise Unsupported("no strides")
+        return kernels.conv_forward(x, w, bias, stride=stride, **parameters)
+
+    state.other_parameters_are_told_apart(subject(acme, "n2 c3 h4 w5 k4 r1 s1 p0:1x0:2"))
+
+
 def test_interruptions_of_a_call_end(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(repeating, "TRACED", 0.05)
     traces = []

@@ -68,7 +68,7 @@ def test_what_depends_on_where_inputs_lie_is_no_chance():
     """Filters that are kept by their address: two users took the suite for flaky."""
     first = verify(trial_of(by_memory([]))).reason.splitlines()[0]
     assert first.startswith(f"{DIFFERS}: wrong in 5 of {CALLS} calls on the same inputs, by up to ")
-    assert first.endswith(f"; {ALIKE_IN_MEMORY}")
+    assert first.endswith(f"; {ALIKE_IN_MEMORY.format('x')}")
 
     def every_other(y: np.ndarray, call: int) -> None:
         y += call % 2

@@ -7,6 +7,7 @@ which are the suite's own style sheet and its own script.
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import os
 import re
@@ -78,7 +79,10 @@ def write(folder: Path, files: Mapping[str, str | bytes]) -> None:
                     file.flush()
                     os.fsync(file.fileno())  # a move may otherwise outlive the bytes
             for name in files:
-                Path(beside, name).replace(folder / name)
+                place = folder / name
+                if place.exists() and not (place.is_file() or place.is_dir()):  # as root a move had replaced /dev/null
+                    raise OSError(errno.EINVAL, "Not a regular file", str(place))
+                Path(beside, name).replace(place)
     except OSError as problem:
         raise ReportError(f"{folder}: cannot be written ({problem.strerror or problem})") from None
     finally:

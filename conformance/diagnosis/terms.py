@@ -1,0 +1,353 @@
+"""Which terms of a sum a kernel leaves out, counts again or takes from elsewhere, read off it by calls in which each
+element of the output is one term.
+
+Of one operand all is zero but elements no two of which meet in a sum, and these are one: what comes out are elements of
+the other operand, which holds odd numbers, all different. A wrong result says by its number which one was taken, and by
+an even one that there were several. What depends on the values, as ties do, or on earlier calls shows nothing here.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from conformance.dtypes import STORAGE
+from conformance.judge.judgement import AxisIndices
+from conformance.operators import Arrays, Operator, Tensor
+
+Compute = Callable[[Arrays], Arrays]
+"""What the kernel makes of inputs, in canonical order. It may raise anything."""
+
+PER_AXIS = 24
+"""Indices of an axis that are looked at, the first and the last among them."""
+CODES = {"fp64": 1 << 24, "fp32": 1 << 22, "fp16": 1 << 10, "bf16": 1 << 7}
+"""Elements whose odd numbers, and twice these, a format holds."""
+FEWEST_CODES = 4
+"""Different numbers, in 8 bits between zero points and the largest one, without which little is told."""
+MAX_WORK = 1 << 28
+"""Floating-point operations of all calls."""
+MOST_TIMES = 8
+"""How often a term may be counted to be told from another number."""
+NEAR = 0.02
+"""Relative difference of two quotients that is rounding."""
+MAIN = 0.5
+"""Share of the wrong elements that must be wrong in the way that is said."""
+FAMILIES = ("conv", "conv_transpose", "conv_requantized", "avg_pool", "max_pool")
+"""Those whose results are sums or choices of inputs."""
+POOLED = {"avg_pool": "terms", "max_pool": "elements of windows"}
+"""What single elements of a window are called, of a family without a filter."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Wrong:
+    """Elements of an output that are wrong in one way, in one call.
+
+    place  indices of the term along the axes that are summed over
+    at     indices in the output [elements, axes]
+    by     how far away that lies which was taken instead, in the coded operand [elements, axes]
+    """
+
+    output: str
+    way: str
+    place: tuple[int, ...]
+    at: np.ndarray
+    by: np.ndarray | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How single terms are asked for.
+
+    selected  the operand that is zero but in few places
+    coded     the other one, whose elements are told apart; in pooling the same, whose elements are not
+    axes      letters of the axes of the selected operand that are summed over -> their extents within a group
+    """
+
+    selected: str
+    coded: str
+    axes: dict[str, int]
+
+    def lines(self, axis: int) -> list[tuple[int, ...]]:
+        """Places that others differ from in their index along an axis: first, in the middle or last along the rest."""
+        sizes = [extent if place != axis else 1 for place, extent in enumerate(self.axes.values())]
+        return [*dict.fromkeys(tuple(pick(size) for size in sizes) for pick in (_first, _middle, _last))]
+
+
+def _first(_: int) -> int:
+    return 0
+
+
+def _middle(extent: int) -> int:
+    return extent // 2
+
+
+def _last(extent: int) -> int:
+    return extent - 1
+
+
+class _Asked:
+    """Calls with single terms, and what was wrong with them."""
+
+    def __init__(self, operator: Operator, geometry: Any, dtype: str, plan: _Plan, compute: Compute) -> None:
+        self.operator, self.geometry, self.dtype, self.plan = operator, geometry, dtype, plan
+        self._compute = compute
+        self.wrong: dict[tuple[int, ...], list[_Wrong]] = {}
+        self.able: dict[str, np.ndarray] = {}
+        """Elements of each output that have had a term, or something else."""
+        self.indices: list[set[int]] = [set() for _ in plan.axes]
+        """Those along each axis that were looked at."""
+
+    def along(self, axis: int) -> None:
+        """Look at some indices of an axis, and between those that are right and wrong at the ones that part them."""
+        extent = [*self.plan.axes.values()][axis]
+        for line in self.plan.lines(axis):
+            known = {index: self._is_wrong(line, axis, index) for index in _spread(extent)}
+            for low, high in itertools.pairwise([*known]):
+                while high - low > 1 and known[low] != known[high]:
+                    middle = (low + high) // 2
+                    known[middle] = self._is_wrong(line, axis, middle)
+                    low, high = (low, middle) if known[middle] == known[high] else (middle, high)
+
+    def _is_wrong(self, line: tuple[int, ...], axis: int, index: int) -> bool:
+        self.indices[axis].add(index)
+        place = (*line[:axis], index, *line[axis + 1 :])
+        if place not in self.wrong:
+            self.wrong[place] = [*self._seen(place)]
+        return bool(self.wrong[place])
+
+    def _seen(self, place: tuple[int, ...]) -> Iterator[_Wrong]:
+        operator, plan = self.operator, self.plan
+        inputs = _asked(operator, self.geometry, self.dtype, plan, place)
+        found = self._compute(inputs)
+        for name, right in operator.reference(self.geometry, inputs).items():
+            if name == "dbias" and plan.selected != "dy":
+                continue  # a sum of what is coded
+            exact, actual = (_without_zero(self.geometry, array) for array in (right, found[name]))
+            self.able[name] = self.able.get(name, np.False_) | (exact != 0) | (actual != 0)
+            tells_apart = operator.family not in POOLED and name != "dbias"
+            yield from _compared(name, place, exact, actual, inputs[plan.coded].shape if tells_apart else None)
+
+    def is_state(self) -> bool:
+        """Whether the first call gives something else now."""
+        place = next(iter(self.wrong))
+        again = [(one.way, one.at.tolist()) for one in self._seen(place)]
+        return again != [(one.way, one.at.tolist()) for one in self.wrong[place]]
+
+
+def read(operator: Operator, geometry: Any, dtype: str, compute: Compute) -> str:
+    """What happens to which terms, in words that follow the name of an output; empty where nothing is wrong, nothing
+    that can be said so, or the answers change from call to call. Raises what `compute` does."""
+    tensors = operator.inputs(geometry)
+    plan, codes = _planned(operator, geometry, tensors), _codes(geometry, dtype)
+    if plan is None or codes < FEWEST_CODES or (dtype in CODES and codes < tensors[plan.coded].size):
+        return ""
+    calls = 2 * len(plan.axes) * PER_AXIS
+    if calls * max(operator.flops(geometry), operator.bytes(geometry, 1)) > MAX_WORK:
+        return ""
+    asked = _Asked(operator, geometry, dtype, plan, compute)
+    for axis in range(len(plan.axes)):
+        asked.along(axis)
+    if asked.is_state():
+        return ""
+    if any(asked.wrong.values()):
+        return _told(asked)
+    for name in ("bias", "scale"):
+        if name in tensors and (text := _of_channels(operator, geometry, dtype, compute, name)):
+            return text
+    return ""
+
+
+def _planned(operator: Operator, geometry: Any, tensors: dict[str, Tensor]) -> _Plan | None:
+    """None for an operator whose results are no plain sums, or no choices, of its inputs."""
+    if operator.family not in FAMILIES or not all(t.size for t in tensors.values()):
+        return None
+    (output, *_) = operator.outputs(geometry).values()
+    operands = [name for name in tensors if name in ("x", "w", "dy")]
+    if operator.family in POOLED:
+        selected = coded = "dy" if "dy" in operands else "x"
+        letters = tensors[selected].axes[2:]
+    else:
+        selected = "w" if "w" in operands else "x" if operator.family == "conv_transpose" else "dy"
+        (coded,) = (name for name in operands if name != selected)
+        letters = "".join(letter for letter in tensors[selected].axes if letter not in output.axes)
+    extents = dict(zip(tensors[selected].axes, tensors[selected].shape, strict=True))
+    if tensors[selected].is_filter and (first := tensors[selected].axes[0]) in letters:
+        extents[first] //= geometry.groups
+    return _Plan(selected, coded, {letter: extents[letter] for letter in letters})
+
+
+def _spread(extent: int) -> list[int]:
+    return [*dict.fromkeys(np.linspace(0, extent - 1, min(extent, PER_AXIS)).round().astype(int).tolist())]
+
+
+def _asked(operator: Operator, geometry: Any, dtype: str, plan: _Plan, place: tuple[int, ...]) -> Arrays:
+    """Inputs with the terms of one place alone."""
+    tensors, inputs = operator.inputs(geometry), _zeros(operator, geometry, dtype)
+    if plan.coded != plan.selected:
+        odd = 2 * (np.arange(tensors[plan.coded].size) % _codes(geometry, dtype)) + 1
+        inputs[plan.coded] += odd.reshape(tensors[plan.coded].shape).astype(inputs[plan.coded].dtype)
+    elif "x" in inputs and plan.selected == "dy":  # whose maxima decide
+        order = np.random.default_rng(0).permutation(inputs["x"].size)
+        inputs["x"][...] = order.reshape(inputs["x"].shape)
+    chosen, indices = tensors[plan.selected], dict(zip(plan.axes, place, strict=True))
+    at: list[Any] = [indices.get(letter, slice(None)) for letter in chosen.axes]
+    if chosen.is_filter and (first := chosen.axes[0]) in indices:  # in every group
+        at[0] = slice(indices[first], None, plan.axes[first])
+    inputs[plan.selected][tuple(at)] = 1
+    return inputs
+
+
+def _zeros(operator: Operator, geometry: Any, dtype: str) -> Arrays:
+    """Inputs of which every product is zero, and scales that are one."""
+    inputs = {name: np.zeros(t.shape, STORAGE[t.stored_as(dtype)]) for name, t in operator.inputs(geometry).items()}
+    if "scale" in inputs:
+        inputs["scale"] += 1
+        inputs["x"] += inputs["x"].dtype.type(geometry.x_zero_point)
+    return inputs
+
+
+def _codes(geometry: Any, dtype: str) -> int:
+    """How many elements are told apart."""
+    if dtype in CODES or not hasattr(geometry, "x_zero_point"):
+        return CODES.get(dtype, 0)
+    highest, points = int(np.iinfo(dtype).max), (int(geometry.x_zero_point), int(geometry.y_zero_point))
+    return (highest - max(points)) // 2
+
+
+def _without_zero(geometry: Any, array: np.ndarray) -> np.ndarray:
+    return array.astype(np.float64) - getattr(geometry, "y_zero_point", 0)
+
+
+def _compared(
+    name: str, place: tuple[int, ...], exact: np.ndarray, actual: np.ndarray, coded: tuple[int, ...] | None
+) -> Iterator[_Wrong]:
+    """What is wrong with one output of one call; `coded` is the shape of the operand whose elements are told apart."""
+    differ = ~(np.abs(actual - exact) <= (0 if coded else NEAR) * np.abs(exact))
+    if not differ.any():
+        return
+    with np.errstate(all="ignore"):
+        times = actual / exact
+    lost, extra = differ & (exact != 0) & (actual == 0), differ & (exact == 0)
+    ways = {"left out": lost}
+    for count in range(2, MOST_TIMES + 1, 2 if coded else 1):  # an odd number is that of an element
+        ways["counted twice" if count == 2 else f"counted {count} times"] = (
+            differ & (exact != 0) & (np.abs(times - count) <= (0 if coded else NEAR))
+        )
+    if coded:
+        is_one = differ & (exact != 0) & (actual % 2 == 1) & (actual > 0) & (actual < 2 * np.prod(coded))
+        codes = [((array[is_one] - 1) / 2).astype(int) for array in (actual, exact)]
+        taken, due = (np.stack(np.unravel_index(code, coded), axis=1) for code in codes)
+        if is_one.any():
+            yield _Wrong(name, "taken", place, np.argwhere(is_one), taken - due)
+        ways["other"] = differ & (exact != 0) & ~is_one
+    else:
+        ways["scaled"] = differ & (exact != 0)
+    rest = differ.copy()
+    if coded and lost.any() and (moved := _moved(exact, actual, lost, extra)) is not None:
+        yield _Wrong(name, "added", place, np.argwhere(lost), moved)
+        rest &= ~(lost | extra)
+    ways["added where there are none"] = extra
+    for way, where in ways.items():
+        if (here := where & rest).any():
+            rest &= ~where
+            yield _Wrong(name, way, place, np.argwhere(here))
+
+
+def _moved(exact: np.ndarray, actual: np.ndarray, lost: np.ndarray, extra: np.ndarray) -> np.ndarray | None:
+    """How far from their places those terms are that were added elsewhere; None where they were not."""
+    due, given = exact[lost], actual[extra]
+    if len(due) != len(given) or len({*due}) != len(due) or {*due} != {*given}:
+        return None
+    return np.argwhere(extra)[np.argsort(given)][np.argsort(np.argsort(due))] - np.argwhere(lost)
+
+
+def _told(asked: _Asked) -> str:
+    """The way in which most elements are wrong, of which terms, and where."""
+    operator, geometry, plan = asked.operator, asked.geometry, asked.plan
+    wrong = [one for several in asked.wrong.values() for one in several]
+    counts = Counter[tuple[str, str]]()
+    for one in wrong:
+        counts[one.output, one.way] += len(one.at)
+    (output, way), most = counts.most_common(1)[0]
+    if way == "other" or most < MAIN * sum(n for (name, _), n in counts.items() if name == output):
+        return ""
+    mine = [one for one in wrong if (one.output, one.way) == (output, way)]
+    parts = []
+    for axis, (letter, extent) in enumerate(plan.axes.items()):
+        lines = {*plan.lines(axis)}
+        seen = {one.place[axis] for one in mine if (*one.place[:axis], 0, *one.place[axis + 1 :]) in lines}
+        if seen and (text := _indices(letter, extent, sorted(asked.indices[axis]), seen)):
+            parts.append(text)
+    what = POOLED.get(operator.family, "terms") + (f" with {' and '.join(parts)}" if parts else "")
+    letters = operator.outputs(geometry)[output].axes
+    where = _places(letters, asked.able[output], np.concatenate([one.at for one in mine]))
+    if way == "taken":
+        coded = operator.inputs(geometry)[plan.coded]
+        if _codes(geometry, asked.dtype) < coded.size:
+            return f"{what} take other elements of {plan.coded}{where}"
+        far = _distance(coded.axes, np.concatenate([one.by for one in mine if one.by is not None]))
+        return f"{what} take {plan.coded} {far}{where}"
+    if way == "added":
+        return (
+            f"{what} are added at {_distance(letters, np.concatenate([one.by for one in mine if one.by is not None]))}"
+        )
+    return f"{what} {'divided by another number' if way == 'scaled' else way}{where}"
+
+
+def _places(letters: str, able: np.ndarray, at: np.ndarray) -> str:
+    """Where elements of an output are, of those that can be wrong."""
+    places = []
+    for axis, letter in enumerate(letters):
+        others = tuple(other for other in range(able.ndim) if other != axis)
+        possible = np.flatnonzero(able.any(axis=others)).tolist()
+        if text := _indices(letter, able.shape[axis], possible, {*at[:, axis].tolist()}):
+            places.append(text)
+    return f" at {', '.join(places)}" if places else ""
+
+
+def _indices(letter: str, extent: int, looked_at: list[int], wrong: set[int]) -> str:
+    """Those of an axis in words; empty where they are all that were looked at."""
+    places = [place for place, index in enumerate(looked_at) if index in wrong]
+    if len(places) == len(looked_at):
+        return ""
+    steps = {later - earlier for earlier, later in itertools.pairwise(places)}
+    step = steps.pop() if len(steps) == 1 else None
+    first, last = looked_at[places[0]], looked_at[places[-1]]
+    return str(AxisIndices(letter.lower(), extent, first, last, len(places), step))
+
+
+def _distance(axes: str, by: np.ndarray) -> str:
+    """How far away something lies along the axes, or along which ones."""
+    moved = [axis for axis in range(len(axes)) if by[:, axis].any()]
+    far = [(axes[axis].lower(), {*by[:, axis].tolist()}) for axis in moved]
+    if all(len(steps) == 1 for _, steps in far):
+        return ", ".join(f"{letter} {'+' if (d := steps.pop()) > 0 else '-'} {abs(d)}" for letter, steps in far)
+    return f"of another {' and '.join(letter for letter, _ in far)}"
+
+
+def _of_channels(operator: Operator, geometry: Any, dtype: str, compute: Compute, of: str) -> str:
+    """What happens to a bias that is added to zeros, or to scales of ones."""
+    inputs = _zeros(operator, geometry, dtype)
+    size = inputs[of].size
+    if size > _codes(geometry, dtype):
+        return ""
+    if of == "scale":
+        inputs["x"] += 1
+        inputs["w"][:, 0, *(extent // 2 for extent in geometry.window)] = 1
+    inputs[of][...] = 2 * np.arange(size) + 1
+    ((name, right), *_) = operator.reference(geometry, inputs).items()
+    exact, actual = (_without_zero(geometry, array) for array in (right, compute(inputs)[name]))
+    wrong = [*_compared(name, (), exact, actual, (size,))]
+    if not wrong:
+        return ""
+    one = max(wrong, key=lambda one: len(one.at))
+    if one.way == "taken" and one.by is not None:
+        k = int(one.at[0, 1])
+        return f"{of} of another channel: k = {k} has that of k = {k + int(one.by[0, 0])}"
+    places = _places(operator.outputs(geometry)[name].axes, (exact != 0) | (actual != 0), one.at)
+    return "" if one.way == "other" else f"{of} {one.way}{places}"
