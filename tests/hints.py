@@ -7,7 +7,7 @@ one; any other is printed, with the hint, and the exit status is 1.
 from __future__ import annotations
 
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 
@@ -31,10 +31,14 @@ def hinted(mutants: Iterable[Mutant], operator: str) -> Iterator[tuple[Mutant, s
     by their failing cases and by those that pass in the same dtypes."""
     fits: defaultdict[Mutant, list[tuple[str, Sequence[str]]]] = defaultdict(list)
     precise: defaultdict[tuple[Mutant, str], list[int]] = defaultdict(list)
+    passing = Counter[tuple[Mutant, str]]()
     several, without = [*mutants], set[Mutant]()
     for _, recipe in rows(operator, "smoke")[:CASES]:
         expected = Expectation(recipe)
-        for mutant in (one for one in several if one not in without and is_judged(one, recipe)):
+        for mutant in (one for one in several if one not in without):
+            if not is_judged(mutant, recipe):  # it is right there
+                passing[mutant, recipe.dtype] += 1
+                continue
             with np.errstate(all="ignore"):
                 outputs = computed(mutant.run, expected)
                 judged = [*judgements(mutant, expected, outputs=outputs)]
@@ -42,12 +46,16 @@ def hinted(mutants: Iterable[Mutant], operator: str) -> Iterator[tuple[Mutant, s
                     known = Exact(expected).fitting(outputs, wrong, mutant.contract)
                     fits[mutant].append((recipe.dtype, [contract.arithmetic for contract in known or ()]))
                     without |= set() if known else {mutant}
-                elif shows(recipe.dtype, min(recipe.operator.errors(recipe.geometry).terms.values())):
+                    continue
+                passing[mutant, recipe.dtype] += 1
+                if shows(recipe.dtype, min(recipe.operator.errors(recipe.geometry).terms.values())):
                     precise[mutant, recipe.dtype] += [RANKS[one.inferred.arithmetic] for one in judged if one.inferred]
     for mutant, failing in fits.items():
-        against = [rank for dtype in {dtype for dtype, _ in failing} for rank in precise[mutant, dtype]]
+        dtypes = {dtype for dtype, _ in failing}
+        against = [rank for dtype in dtypes for rank in precise[mutant, dtype]]
+        passed = sum(passing[mutant, dtype] for dtype in dtypes)
         common = [text for text in failing[0][1] if all(text in others for _, others in failing)]
-        if hint := next((text for text in common if not contradicted(text, against, len(failing))), ""):
+        if hint := next((text for text in common if not contradicted(text, against, len(failing), passed)), ""):
             yield mutant, hint
 
 

@@ -39,8 +39,10 @@ MAIN = 0.5
 """Share of the wrong elements that must be wrong in the way that is said."""
 FAMILIES = ("conv", "conv_transpose", "conv_requantized", "avg_pool", "max_pool")
 """Those whose results are sums or choices of inputs."""
-POOLED = {"avg_pool": "terms", "max_pool": "elements of windows"}
-"""What single elements of a window are called, of a family without a filter."""
+POOLED = ("avg_pool", "max_pool")
+"""Those without a filter."""
+NAMED = {"max_pool_forward": "elements of windows", "max_pool_backward": "gradients"}
+"""What single terms are called of an operator that adds none up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,9 @@ class _Asked:
 
     def __init__(self, operator: Operator, geometry: Any, dtype: str, plan: _Plan, compute: Compute) -> None:
         self.operator, self.geometry, self.dtype, self.plan = operator, geometry, dtype, plan
-        self._compute = compute
+        self.ask = compute
+        self.ties = False
+        """Whether all elements of windows are equal."""
         self.wrong: dict[tuple[int, ...], list[_Wrong]] = {}
         self.able: dict[str, np.ndarray] = {}
         """Elements of each output that have had a term, or something else."""
@@ -123,7 +127,9 @@ class _Asked:
     def _seen(self, place: tuple[int, ...]) -> Iterator[_Wrong]:
         operator, plan = self.operator, self.plan
         inputs = _asked(operator, self.geometry, self.dtype, plan, place)
-        found = self._compute(inputs)
+        if self.ties:
+            inputs["x"][...] = 0
+        found = self.ask(inputs)
         for name, right in operator.reference(self.geometry, inputs).items():
             if name == "dbias" and plan.selected != "dy":
                 continue  # a sum of what is coded
@@ -159,7 +165,37 @@ def read(operator: Operator, geometry: Any, dtype: str, compute: Compute) -> str
     for name in ("bias", "scale"):
         if name in tensors and (text := _of_channels(operator, geometry, dtype, compute, name)):
             return text
+    if operator.name == "max_pool_forward":
+        return _of_no_maximum(asked)
+    if operator.name == "max_pool_backward":
+        return _of_ties(asked)
     return ""
+
+
+def _of_no_maximum(asked: _Asked) -> str:
+    """What maxima of minus infinity are, where they are something else."""
+    inputs = _zeros(asked.operator, asked.geometry, asked.dtype)
+    inputs["x"] += inputs["x"].dtype.type(-np.inf)
+    (exact, *_), (actual, *_) = (
+        [*found.values()] for found in (asked.operator.reference(asked.geometry, inputs), asked.ask(inputs))
+    )
+    wrong = actual != exact
+    if not wrong.any():
+        return ""
+    values = {*actual[wrong].tolist()}
+    said = f"of minus infinities is {values.pop():g}" if len(values) == 1 else "of minus infinities is none"
+    letters = next(iter(asked.operator.outputs(asked.geometry).values())).axes
+    return f"the maximum {said}{_places(letters, np.ones_like(wrong), np.argwhere(wrong))}"
+
+
+def _of_ties(asked: _Asked) -> str:
+    """Where the gradients of equal elements are added."""
+    asked.ties = True
+    asked.wrong.clear()
+    for axis in range(len(asked.plan.axes)):
+        asked.along(axis)
+    text = _told(asked) if any(asked.wrong.values()) else ""
+    return f"of equal maxima, {text}" if text else ""
 
 
 def _planned(operator: Operator, geometry: Any, tensors: dict[str, Tensor]) -> _Plan | None:
@@ -199,6 +235,11 @@ def _asked(operator: Operator, geometry: Any, dtype: str, plan: _Plan, place: tu
     if chosen.is_filter and (first := chosen.axes[0]) in indices:  # in every group
         at[0] = slice(indices[first], None, plan.axes[first])
     inputs[plan.selected][tuple(at)] = 1
+    if plan.coded == plan.selected:  # each plane has a number of its own, so that what lands elsewhere is found
+        planes = 2 * np.arange(chosen.shape[0] * chosen.shape[1]) + 1
+        inputs[plan.selected] *= planes.reshape(*chosen.shape[:2], *[1] * (len(chosen.shape) - 2)).astype(
+            inputs[plan.selected].dtype
+        )
     return inputs
 
 
@@ -248,7 +289,7 @@ def _compared(
     else:
         ways["scaled"] = differ & (exact != 0)
     rest = differ.copy()
-    if coded and lost.any() and (moved := _moved(exact, actual, lost, extra)) is not None:
+    if lost.any() and (moved := _moved(exact, actual, lost, extra)) is not None:
         yield _Wrong(name, "added", place, np.argwhere(lost), moved)
         rest &= ~(lost | extra)
     ways["added where there are none"] = extra
@@ -283,7 +324,7 @@ def _told(asked: _Asked) -> str:
         seen = {one.place[axis] for one in mine if (*one.place[:axis], 0, *one.place[axis + 1 :]) in lines}
         if seen and (text := _indices(letter, extent, sorted(asked.indices[axis]), seen)):
             parts.append(text)
-    what = POOLED.get(operator.family, "terms") + (f" with {' and '.join(parts)}" if parts else "")
+    what = NAMED.get(operator.name, "terms") + (f" with {' and '.join(parts)}" if parts else "")
     letters = operator.outputs(geometry)[output].axes
     where = _places(letters, asked.able[output], np.concatenate([one.at for one in mine]))
     if way == "taken":

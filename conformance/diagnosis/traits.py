@@ -68,7 +68,7 @@ class Traits(NamedTuple):
     sizes: Mapping[str, int]
 
 
-LEFT_OVER = "elements left over along {}"
+LEFT_OVER, BEYOND_AFTER = "elements left over along {}", "output padding of {} > padding after"
 PER_AXIS: dict[str, Callable[[Axis], bool]] = {
     **{text: holds for text, holds in ON_AXIS.items() if not _THRESHOLD.search(text)},
     "window of {} odd": lambda a: a.window % 2 == 1,
@@ -104,6 +104,9 @@ OF_TWO: dict[str, Callable[[Axis], bool]] = {
     "output padding of {} >= stride": lambda a: a.left_over >= a.stride,
     "stride of {} = dilation": lambda a: a.stride == a.dilation > 1,
     "stride and dilation of {} differ": lambda a: a.stride != a.dilation,
+    "stride and dilation of {} have a common factor": lambda a: math.gcd(a.stride, a.dilation) > 1,
+    "stride of {} >= window": lambda a: a.stride >= a.window,
+    BEYOND_AFTER: lambda a: a.left_over > a.after,
     "padding before {} no multiple of the dilation": lambda a: a.before % a.dilation != 0,
     "more or fewer outputs than image along {}": lambda a: a.outputs != a.size,
 }
@@ -150,6 +153,9 @@ def of_geometry(geometry: Any) -> Traits:
     for side, padding in zip(("before", "after"), zip(*geometry.padding, strict=True), strict=True):
         found |= {f"padding {side} differs by axis"} if len({*padding}) > 1 else set()
     found |= {f"{geometry.rank}-D", *(["one group"] if sizes.get("groups") == 1 else [])}
+    for name, values in (("stride", geometry.stride), ("dilation", geometry.dilation), ("window", geometry.window)):
+        found |= {f"{name} of W > {name} of H"} if geometry.rank > 1 and values[-1] > values[-2] else set()
+        found |= {f"{name} of H > {name} of W"} if geometry.rank > 1 and values[-1] < values[-2] else set()
     if "K" in sizes:
         found.add("K = C" if sizes["K"] == sizes["C"] else "K and C differ")
     for name, most in BLOCKED.items():
@@ -208,6 +214,8 @@ def _on_axes(geometry: Any) -> set[str]:
     per_axis = [{text for text, holds in (PER_AXIS | OF_TWO).items() if holds(axis)} for axis in axes(geometry)]
     if geometry.family == "conv_transpose":  # what no window reaches has a name there
         per_axis = [{"output padding of {}" if text == LEFT_OVER else text for text in held} for held in per_axis]
+    else:
+        per_axis = [held - {BEYOND_AFTER} for held in per_axis]
     found = {text.format(name) for name, held in zip(names, per_axis, strict=True) for text in held}
     found |= {text.format(SOME) for text in set.union(*per_axis)}
     found |= {text.format(EVERY) for text in set.intersection(*per_axis)}

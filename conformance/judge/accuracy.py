@@ -41,12 +41,14 @@ def shows(dtype: str, terms: int) -> bool:
     return dtype in ("fp32", "fp64") or terms >= TELLING
 
 
-def contradicted(arithmetic: str, precise: Sequence[int], failing: int) -> bool:
+def contradicted(arithmetic: str, precise: Sequence[int], failing: int, passing: int) -> bool:
     """Whether cases that pass show that this is not the arithmetic of a kernel, which holds of all its cases: their
-    errors are those of more precise ones, whose places `precise` has. What is not known has no place."""
-    rank = RANKS.get(arithmetic)
-    against = 0 if rank is None else sum(place < rank for place in precise)
-    return against >= max(FEWEST, SHARE * (against + failing))
+    errors are those of more precise ones, whose places `precise` has; or these are few, and more cases pass than fail.
+    What is not known has no place."""
+    if (rank := RANKS.get(arithmetic)) is None:
+        return False
+    against = sum(place < rank for place in precise)
+    return against >= max(FEWEST, SHARE * (against + failing)) or (len(precise) < FEWEST and passing > failing)
 
 
 @cache

@@ -378,7 +378,7 @@ def _text(records: list[Record], passed: Sequence[Record], *, has_condition: boo
         said = f"{outputs}: {', '.join(checks)} too large"
         return ", ".join(filter(None, (said, only or _precision(records, passed, has_condition=has_condition))))
     if reading := next((record.reading for record in records if record.reading), ""):
-        return f"{outputs}: {reading}"
+        return f"{outputs}: {reading}{'' if ' at ' in reading else _edges(records)}"
     return ", ".join(
         filter(None, (f"{outputs}: {_elements(records)}", _precision(records, passed, has_condition=has_condition)))
     )
@@ -387,7 +387,6 @@ def _text(records: list[Record], passed: Sequence[Record], *, has_condition: boo
 def _elements(records: Sequence[Record]) -> str:
     """What the wrong elements of nearly all cases have in common."""
     outputs = [one for record in records if record.failure for one in record.failure.elements if one.mismatched]
-    places = ", ".join(_common([edge for record in records for edge in set(edges(record))], len(records)))
 
     def nearly_all(are: Callable[[WrongElements], bool]) -> bool:
         return bool(outputs) and sum(map(are, outputs)) >= COMMON * len(outputs)
@@ -395,7 +394,13 @@ def _elements(records: Sequence[Record]) -> str:
     if nearly_all(lambda one: one.every):
         return "every element is NaN" if nearly_all(lambda one: one.nan == "all") else "every element mismatched"
     are_nan = nearly_all(lambda one: bool(one.nan))
-    return f"elements {'are NaN' if are_nan else 'mismatched'}{' at ' * bool(places)}{places}"
+    return f"elements {'are NaN' if are_nan else 'mismatched'}{_edges(records)}"
+
+
+def _edges(records: Sequence[Record]) -> str:
+    """First and last indices at which the wrong elements of nearly all cases are."""
+    places = ", ".join(_common([edge for record in records for edge in set(edges(record))], len(records)))
+    return f" at {places}" if places else ""
 
 
 def _precision(records: list[Record], passed: Iterable[Record], *, has_condition: bool) -> str:
@@ -405,9 +410,12 @@ def _precision(records: list[Record], passed: Iterable[Record], *, has_condition
     judged = [record for record in records if record.failure and record.failure.fits is not None]
     fits = [record.failure.fits for record in judged if record.failure and record.failure.fits is not None]
     dtypes = {record.dtype for record in judged}
-    precise = [rank for record in passed if record.dtype in dtypes for rank in _ranks(record)]
+    passing = [record for record in passed if record.dtype in dtypes]
+    precise = [rank for record in passing for rank in _ranks(record)]
     common = [known for known in fits[0] if all(known in others for others in fits)] if fits else []
-    if hint := next((known for known in common if not contradicted(known[0], precise, len(judged))), None):
+    if hint := next(
+        (known for known in common if not contradicted(known[0], precise, len(judged), len(passing))), None
+    ):
         return f"errors as large as with {hint[0]}; if that is meant, declare {hint[1]}"
     return f"errors as large as with {common[0][0]}, under this condition alone" if common and has_condition else ""
 

@@ -75,7 +75,7 @@ SAID: dict[tuple[str, str], tuple[Change | None, Change | None, str]] = {
         filled("x", -1, *LAST), None, "elements of windows with w = 6 (last) left out",
     ),
     ("max_pool_backward", "maxpool n1 c2 h5 w7 r3 s3 u2"): (
-        zeroed("dy", *LAST), None, "elements of windows with q = 2 (last) left out",
+        zeroed("dy", *LAST), None, "gradients with q = 2 (last) left out",
     ),
     ("conv_requantized", Q): (zeroed("w", ..., 1, ALL), None, "terms with r = 1 (last) left out"),
 }  # fmt: skip
@@ -127,6 +127,30 @@ def test_a_scale_is_looked_at_by_itself():
     geometry = parse(Q)
     said = read(OPERATORS["conv_requantized"], geometry, "int8", of_scale_alone)
     assert said == "scale of another channel: k = 0 has that of k = 3"
+
+
+def test_gradients_of_equal_maxima_are_looked_at_by_themselves():
+    """Where all elements differ, a tie to the last maximum is right."""
+
+    def last_first(inputs: Arrays) -> Arrays:
+        turned = {name: np.ascontiguousarray(array[..., ::-1]) for name, array in inputs.items()}
+        found = OPERATORS["max_pool_backward"].reference(geometry, turned)
+        return {name: np.ascontiguousarray(array[..., ::-1]) for name, array in found.items()}
+
+    geometry = parse("maxpool n1 c2 h3 w6 r1 s3 u1x3")
+    said = read(OPERATORS["max_pool_backward"], geometry, "fp32", last_first)
+    assert said == "of equal maxima, gradients are added at w + 2"
+
+
+def test_the_maximum_of_minus_infinities_is_looked_at_by_itself():
+    def lowest(inputs: Arrays) -> Arrays:
+        found = OPERATORS["max_pool_forward"].reference(geometry, inputs)["y"]
+        found[..., -1] = np.maximum(found[..., -1], -65504)
+        return {"y": found}
+
+    geometry = parse("maxpool n1 c2 h4 w6 r2 s3 u1x3")
+    said = read(OPERATORS["max_pool_forward"], geometry, "fp32", lowest)
+    assert said == "the maximum of minus infinities is -65504 at q = 1 (last)"
 
 
 def test_answers_that_change_from_call_to_call_say_nothing():
