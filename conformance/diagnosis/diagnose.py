@@ -38,7 +38,7 @@ NAN_LOST = "a number where the result must be NaN"
 OF_DY = Mistake("size of the gradient taken from dy alone", "size", misread())
 """No other name is needed where this one explains a gradient: no element of it is wrong."""
 LEFT_ZERO, NOT_ZERO, BIAS_AGAIN, DBIAS_AGAIN = (Mistake(name, "results", misread()) for name in (
-    "some results left zero, as if never written", "what must be zero is not, as if never written",
+    "some results left zero, as if never written", "what must be zero is not",
     "bias added more than once", "dbias added more than once",
 ))  # fmt: skip
 """What is read from the results themselves, wherever they are wrong: blocks that a grid does not reach, elements of a

@@ -41,6 +41,8 @@ SUPPORT = 2
 """Failing cases for each literal without which nothing is said: of four cases three literals hold by chance."""
 SHOWN = 0.3
 """Share of its cases that must fail: of a path that is taken where Q = K, "stride of W 1: 14 of 53" was said."""
+SEEN = 0.1
+"""The same where the problem tells nothing: an overflow shows on few of the inputs that reach it."""
 TOLD = 0.5
 """Share of the passing cases that a dtype, a layout or kind of inputs may hold of to be said by itself."""
 TRIES = 30
@@ -141,8 +143,7 @@ def where(cases: Iterable[Tried], runs: Runs | None = None, tries: int = TRIES) 
 
 
 def _by_variant(tried: Sequence[Tried]) -> list[Where]:
-    """The dtype, the layout and the inputs that all failing cases have, where the problem tells nothing: an overflow
-    shows on few of the inputs that reach it."""
+    """The dtype, the layout and the inputs that all failing cases have, where the problem tells nothing."""
     failing, passing = [one for one in tried if one.failed], [one for one in tried if not one.failed]
     if not failing or not passing:
         return []
@@ -157,7 +158,7 @@ def _by_variant(tried: Sequence[Tried]) -> list[Where]:
         if len(fewer) <= TOLD * len(left):
             literals, left = [*literals, literal], fewer
     observed = [_seen(tuple(literals), tried)] if literals else []
-    return [one for one in observed if one.fails >= SUPPORT * weight(one.condition)]
+    return [one for one in observed if one.fails >= max(SUPPORT * weight(one.condition), SEEN * one.such)]
 
 
 def _of_variant(one: Tried) -> frozenset[str]:

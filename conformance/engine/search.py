@@ -12,6 +12,7 @@ from msgspec import structs
 from conformance import interrupts
 from conformance.checks import CHECKS
 from conformance.diagnosis import terms
+from conformance.diagnosis.diagnose import GENERAL
 from conformance.diagnosis.where import WorkLeft
 from conformance.dtypes import DECLARABLE
 from conformance.engine.perform import perform
@@ -93,8 +94,8 @@ class Searched:
             return  # a simulator takes a minute for it
         for _, each in zip(range(MAX_WHOLE), groups, strict=False):
             failing = each.smallest
-            is_plain = has(failing, "elements") and not (failing.check or failing.storage or each.cause)
-            if not is_plain or each.text.endswith(ALONE):
+            is_plain = has(failing, "elements") and not (failing.check or failing.storage)
+            if not is_plain or each.text.endswith(ALONE) or (each.cause and each.cause not in GENERAL):
                 continue
             trial = Trial.of(self.implementation, failing.case, "where", self.asked.method, self.named)
             if text := _read(trial):

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from conformance.diagnosis.diagnose import specific
+from conformance.diagnosis.diagnose import GENERAL, specific
 from conformance.diagnosis.where import Where, said
 from conformance.failure import WrongElements
 from conformance.judge.accuracy import contradicted, shows
@@ -286,6 +286,8 @@ class _Sorting:
 
     def _group(self, key: Signature, held: list[Record]) -> Group:
         attributed, cause, cases = self._attributed[key], self._causes.get(key, ""), Counter[str]()
+        if GENERAL.issuperset(key) and any(one.reading for one in held):  # which says more
+            cause = ""
         shown = next((one for one in held if cause and _tells(key, one)), held[0])
         for record in (*held, *attributed):
             cases[record.operator] += _cases(record)
