@@ -46,6 +46,7 @@ gradient that no window reaches, slices of a sum that each add a bias."""
 FROM_RESULTS = (LEFT_ZERO, NOT_ZERO, BIAS_AGAIN, DBIAS_AGAIN)
 GENERAL = frozenset(one.name for one in FROM_RESULTS)
 """Said only where no other name is: many mistakes look like that on some problems."""
+CUT = Mistake("results cut to their format instead of rounded", "results", misread())
 UNEXPLAINED = 1.0
 """Residual of what only the shape of an output tells."""
 
@@ -246,11 +247,19 @@ def _rounded(operator: Operator, geometry: Any, inputs: Arrays, actual: Arrays, 
         return same / sum(array.size for array in short.values())
 
     names = []
-    for mistake in _known(operator) if short else ():
+    for mistake in (*_known(operator), CUT) if short else ():
         mistaken = mistake.outputs(operator, geometry, inputs) if mistake.kind == ROUNDING else None
+        if mistake is CUT:
+            mistaken = {name: _cut(array, actual[name].dtype) for name, array in reference.items()}
         if mistaken is not None and alike(mistaken) >= ALIKE and alike(reference) < DIFFERENT:
             names.append(mistake.name)
     return Diagnosis(tuple(names), 0.0, "by the bits of nearly all results") if names else None
+
+
+def _cut(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Values without the bits that a format does not hold."""
+    nearest = values.astype(dtype)
+    return np.where(np.abs(nearest.astype(np.float64)) > np.abs(values), np.nextafter(nearest, dtype.type(0)), nearest)
 
 
 def _read(actual: Arrays, reference: Arrays, inputs: Arrays) -> Iterator[tuple[Mistake, Arrays]]:

@@ -124,6 +124,15 @@ def is_affordable(record: Record) -> bool:
     return cost(record.operator, record.descriptor)[0] <= 2 * AFFORDABLE
 
 
+def is_a_sum(record: Record) -> bool:
+    """Whether all outputs of the operator are sums of products, rounded once."""
+    try:
+        geometry = parse(record.descriptor)
+    except GeometryError:
+        return False
+    return OPERATORS[record.operator].errors(geometry).propagate is None
+
+
 def size(record: Record) -> tuple[object, ...]:
     """Plain cases before behaviour checks; a short descriptor, of few parameters and small sizes, before few
     operations, because a case is looked at: an axis of 70,001 elements with stride 261 is few operations."""

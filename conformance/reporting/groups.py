@@ -38,6 +38,7 @@ from conformance.reporting.failures import (
     edges,
     exceeded,
     has,
+    is_a_sum,
     is_affordable,
     is_crash,
     is_deciding,
@@ -419,7 +420,8 @@ def _precision(records: list[Record], passed: Iterable[Record], *, has_condition
         (known for known in common if not contradicted(known[0], precise, len(judged), len(passing))), None
     ):
         return f"errors as large as with {hint[0]}; if that is meant, declare {hint[1]}"
-    return f"errors as large as with {common[0][0]}, under this condition alone" if common and has_condition else ""
+    alone = common and has_condition and is_a_sum(records[0])  # what else there is has other errors as small
+    return f"errors as large as with {common[0][0]}, under this condition alone" if alone else ""
 
 
 def _ranks(record: Record) -> Iterator[int]:

@@ -14,6 +14,7 @@ import pytest
 
 from conformance.calibration.known_kernels import MUTANTS
 from conformance.diagnosis.diagnose import NAN_LOST, Diagnosis, diagnose
+from conformance.dtypes import STORAGE
 from conformance.inputs import Expectation, Recipe
 from conformance.operators import CONVOLUTIONS, FAMILIES, OPERATORS, POOLINGS, Arrays, ConvGeometry, parse
 from conformance.operators.conv.operators import ConvForward
@@ -473,3 +474,17 @@ def test_a_mistake_in_one_of_two_results_is_named():
     shorter = known.holding(known.inputs | {"dy": dy}).reference["dw"]
     found = diagnosed(known, known.reference | {"dw": shorter})
     assert str(found) == "likely cause: last image left out (in dw alone)"
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_results_that_are_cut_are_no_sums_in_fewer_bits(dtype: str):
+    """A kernel that sums in fp32 and cuts was told to declare a sum in bf16."""
+    known, geometry = OPERATORS["conv_forward"], parse("n2 c4 h6 w7 k6 r3 s3 p1")
+    inputs = Expectation(Recipe(known, geometry, dtype, "fixed", 0)).inputs
+    exact = known.reference(geometry, inputs)["y"]
+    nearest = exact.astype(STORAGE[dtype])
+    beyond = np.abs(nearest.astype(np.float64)) > np.abs(exact)
+    cut = np.where(beyond, np.nextafter(nearest, STORAGE[dtype].type(0)), nearest)
+    found = diagnose(known, geometry, inputs, {"y": cut})
+    assert names(found) == ("results cut to their format instead of rounded",)
+    assert diagnose(known, geometry, inputs, {"y": nearest}) is None
