@@ -40,15 +40,14 @@ FAMILIES = {
     "survey": "survey.survey_command:declare",
     "verify": "cli.verify:declare",
     "golden": "inputs.golden_command:declare",
-    "calibrate": "calibration:declare",
 }
 """Name of a family -> the function that declares its commands and, but for that of `run`, which reads its own words,
 sets `run`, a function of the parsed arguments that returns the exit status. The first line of its docstring is the help
 text. In the order in which a user meets them.
 
-By name, because a command waits for no other one's imports: those of the calibration alone take longer than a run."""
+By name, because a command waits for no other one's imports."""
 
-MAINTAINERS = ("golden", "calibrate")
+MAINTAINERS = ("golden",)
 """Commands of those who work on the suite itself, which are named in one line."""
 
 EXAMPLE = """\

@@ -19,7 +19,6 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from conformance.calibration.known_kernels import KNOWN_GOOD, MUTANTS
 from conformance.cli import listing
 from conformance.exit_codes import ExitCode
 from conformance.operators import OPERATORS
@@ -33,6 +32,7 @@ from conformance.reporting.tally import Tally
 from conformance.reporting.terminal import LEGEND, counted
 from conformance.results.reading import verdicts
 from conformance.results.schema import STATUSES, Record
+from tests.calibration.known_kernels import KNOWN_GOOD, MUTANTS
 from tests.conftest import ROOT
 
 DOCUMENTS = [
@@ -191,7 +191,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.documents")
     parser.add_argument("records", nargs="*", type=Path, metavar="RECORDS", help="files of pytest --records")
     for name in ("mutation", "false-alarms"):
-        parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"output of conformance calibrate {name}")
+        parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=f"output of tests.calibration {name}")
     parser.add_argument("--times", type=Path, metavar="FILE", help="file of pytest --benchmark-json")
     arguments = parser.parse_args(words)
     try:

@@ -13,13 +13,13 @@ from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 
-from conformance.calibration.known_kernels import MUTANTS, computed, judgements
-from conformance.calibration.mutation import is_judged, rows
 from conformance.inputs import Expectation
 from conformance.judge.accuracy import RANKS, contradicted, shows
 from conformance.judge.expected import Exact
 from conformance.operators import OPERATORS
-from conformance.operators.known_kernels.kernel import Mutant
+from tests.calibration.kernels.kernel import Mutant
+from tests.calibration.known_kernels import MUTANTS, computed, judgements
+from tests.calibration.mutation import is_judged, rows
 
 ARITHMETIC = frozenset({"precision"})
 """Families of known-bad kernels whose arithmetic is all that is wrong."""

@@ -12,12 +12,12 @@ import pytest
 from conformance.contract import _CHOICES, Contract
 from conformance.inputs import Expectation, Recipe
 from conformance.operators import CONVOLUTIONS, OPERATORS, parse
-from conformance.operators.conv import known_bad
 from conformance.reporting import accuracy, training
 from conformance.reporting.tally import Tally
 from conformance.reporting.terminal import LEGEND
 from conformance.results.schema import SCHEMA, STATUSES
 from conformance.storage import KINDS
+from tests.calibration.conv import known_bad
 from tests.conftest import ROOT
 from tests.documents import BLOCKS, DOCUMENTS, Sources, blocks, main, render
 

@@ -9,19 +9,19 @@ from itertools import product
 import numpy as np
 import pytest
 
-from conformance.calibration import mutation
-from conformance.calibration.known_kernels import KINDS, MUTANTS, judgements
-from conformance.calibration.mutation import PARTS, outcomes, rows, score
 from conformance.dtypes import DECLARABLE, WHOLE
 from conformance.inputs import Expectation, Recipe
 from conformance.inputs.manifest import SEED
 from conformance.operators import CONVOLUTIONS, OPERATORS, ConvGeometry, GeometryError, takes
-from conformance.operators.known_kernels import sizes
-from conformance.operators.known_kernels.arithmetic import EXACT
-from conformance.operators.known_kernels.kernel import KnownKernel, Mutant, exact, plain
 from conformance.operators.mistakes import InapplicableError, Misread
 from conformance.operators.table import library, operators_of
 from conformance.problems import PROBLEMS
+from tests.calibration import mutation
+from tests.calibration.kernels import sizes
+from tests.calibration.kernels.arithmetic import EXACT
+from tests.calibration.kernels.kernel import KnownKernel, Mutant, exact, plain
+from tests.calibration.known_kernels import KINDS, MUTANTS, judgements
+from tests.calibration.mutation import PARTS, outcomes, rows, score
 
 BASES = {"float32": plain, "float64": exact, "lowered": EXACT}
 

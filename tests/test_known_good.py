@@ -9,20 +9,20 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from conformance.calibration import false_alarms as campaign
-from conformance.calibration.known_kernels import KNOWN_GOOD, MEDIUM, judgements
 from conformance.dtypes import BF16, FP16, FP32, TF32
 from conformance.inputs import Expectation, Recipe
 from conformance.judge import Contract
 from conformance.operators import CONVOLUTIONS, OPERATORS, ConvGeometry
-from conformance.operators.known_kernels import sums
-from conformance.operators.known_kernels.kernel import CampaignRow, KnownGood
-from conformance.operators.known_kernels.rounding import parts, rounded, stored
-from conformance.operators.known_kernels.sums import Sum
 from conformance.problems.table import applies
+from tests.calibration import false_alarms as campaign
+from tests.calibration.kernels import sums
+from tests.calibration.kernels.kernel import CampaignRow, KnownGood
+from tests.calibration.kernels.rounding import parts, rounded, stored
+from tests.calibration.kernels.sums import Sum
+from tests.calibration.known_kernels import KNOWN_GOOD, MEDIUM, judgements
 
 SEED = 0
-"""Others are for `conformance calibrate false-alarms`."""
+"""Others are for `python -m tests.calibration false-alarms`."""
 PROBLEMS = tuple(
     ConvGeometry.parse(text)
     for text in (

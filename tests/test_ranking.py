@@ -12,8 +12,6 @@ import numpy as np
 import pytest
 
 from conformance import Implementation
-from conformance.calibration import ranking as ranked
-from conformance.calibration.ranking import Kill, TensorKey
 from conformance.checks import CHECKS
 from conformance.checks.behaviour_demand import BehaviourDemand
 from conformance.dtypes import DTYPES
@@ -31,6 +29,8 @@ from conformance.layouts import rank_of
 from conformance.operators import FAMILIES, MAXIMA, NORMALISED, OPERATORS, ORDINARY
 from conformance.problems import LAYOUTS, PROBLEMS, Problem, Variant, at_level, ranking, typed
 from conformance.storage import parse
+from tests.calibration import ranking as ranked
+from tests.calibration.ranking import Kill, TensorKey
 
 EVERY_FAMILY = pytest.mark.parametrize("family", FAMILIES)
 LEVELS = ("smoke", "standard", "full")
@@ -38,7 +38,7 @@ LEVELS = ("smoke", "standard", "full")
 
 @EVERY_FAMILY
 def test_a_ranking_has_what_the_tables_have(family: str):
-    """Run `conformance calibrate rank` after a change of a table."""
+    """Run `python -m tests.calibration rank` after a change of a table."""
     known = {problem.name: problem for problem in PROBLEMS}
     lines = ranking.lines(family)
     named = Counter((line.name, variant) for line in lines for variant in line.variants(known[line.name]))

@@ -236,7 +236,7 @@ _CHECKS = (
         require=require_autograd,
     ),
     RequiredCheck(
-        results_are_added_to_arrays, _capable("into"), PARTIAL + UNREACHED, ("fp32", "bf16"), require=require_into
+        results_are_added_to_arrays, _capable("into"), UNREACHED + PARTIAL, ("fp32", "bf16"), require=require_into
     ),
 )
 CHECKS: dict[str, RequiredCheck] = {

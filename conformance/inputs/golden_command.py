@@ -1,4 +1,4 @@
-"""`conformance golden`: verify, regenerate, export.
+"""`conformance golden`: verify, export.
 
 Not imported by the package itself: `conformance.problems` imports it.
 """
@@ -30,15 +30,12 @@ LARGEST = 1 << 29
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """Goldens, the recipes and digests that pin every exact tensor: verify, regenerate, export."""
+    """Goldens, the recipes and digests that pin every exact tensor: verify, export."""
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for name, run, text in (
-        ("verify", lambda given: verify(GOLDEN, None, None, given.jobs), "recompute every golden and compare"),
-        ("regenerate", _regenerate, "write the goldens anew from the tables"),
-    ):
-        command = commands.add_parser(name, help=text, description=text)
-        command.set_defaults(run=run)
-        command.add_argument("--jobs", type=_whole(1, 99), default=2, metavar="N", help="processes (default: 2)")
+    text = "recompute every golden and compare"
+    command = commands.add_parser("verify", help=text, description=text)
+    command.set_defaults(run=lambda given: verify(GOLDEN, None, None, given.jobs))
+    command.add_argument("--jobs", type=_whole(1, 99), default=2, metavar="N", help="processes (default: 2)")
     text = "write inputs and exact outputs as npz files for other languages"
     command = commands.add_parser("export", help=text, description=text)
     command.set_defaults(run=_export)
@@ -90,16 +87,6 @@ def verify(folder: Path, pinned: Sequence[Recipe] | None, stored: Sequence[Recip
     return _refused(f"goldens do not hold: {len(found)} defects{more}; {seconds:.1f} s")
 
 
-def _regenerate(arguments: argparse.Namespace) -> int:
-    start = time.perf_counter()
-    try:
-        done = golden_files.regenerate(GOLDEN, recipes.pinned(), recipes.stored(), arguments.jobs)
-    except GoldenError as problem:
-        return _refused(str(problem))
-    print(f"{done}, {time.perf_counter() - start:.1f} s")
-    return 0
-
-
 def _export(arguments: argparse.Namespace) -> int:
     try:
         chosen = _chosen(arguments)
@@ -112,7 +99,7 @@ def _export(arguments: argparse.Namespace) -> int:
 def _chosen(arguments: argparse.Namespace) -> list[Recipe]:
     """The recipes that an export asks for. Raises GoldenError where there are none, or one is out of reach."""
     if arguments.folder.resolve() == GOLDEN:
-        raise GoldenError("DIR is the folder of the project's goldens; choose another, or run regenerate")
+        raise GoldenError("DIR is the folder of the project's goldens; choose another")
     rows = [(p, p.variants) for p in arguments.problem or ()] or at_level(PROBLEMS, arguments.level)
     found = [
         recipe

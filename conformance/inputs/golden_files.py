@@ -1,5 +1,5 @@
-"""Goldens as files: those of the project and those that another language asks for are written, and verified, one
-sentence a defect."""
+"""Goldens as files: those of the project are verified, one sentence a defect, and those that another language asks for
+written."""
 
 from __future__ import annotations
 
@@ -24,36 +24,6 @@ from conformance.inputs.manifest import (
     read,
     render,
 )
-
-
-def regenerate(folder: Path, pinned: Sequence[Recipe], stored: Sequence[Recipe], jobs: int) -> str:
-    """Write the goldens of `folder` anew, all or nothing; say what changed. Raises GoldenError if it cannot write.
-
-    Whatever was there is replaced, however broken, and npz files that the manifest does not list are removed.
-    """
-    path = folder / MANIFEST.name
-    try:
-        before = read(path)
-    except GoldenError:  # counts as an empty one
-        before = Manifest()
-    contents = {
-        folder / TENSORS / npz.file_name(recipe): npz.encode(npz.arrays(Expectation(recipe))) for recipe in stored
-    }
-    after = Manifest(
-        {recipe.key: found for recipe, found in recipes.entries(pinned, jobs)},
-        {
-            file.name: Stored(recipe.key, npz.sha256(contents[file]))
-            for file, recipe in zip(contents, stored, strict=True)
-        },
-    )
-    replace_all(contents | {path: render(after).encode()})
-    try:
-        for stray in set((folder / TENSORS).glob("*.npz")) - contents.keys():
-            stray.unlink()
-    except OSError as problem:
-        raise _unwritable(problem, folder / TENSORS) from None
-    counts = _changes(before.entries, after.entries), _changes(before.tensors, after.tensors)
-    return f"{path}: {len(pinned)} recipes ({counts[0]}), {len(stored)} tensor files ({counts[1]})"
 
 
 def export(folder: Path, chosen: Sequence[Recipe], seed: int) -> str:
@@ -90,23 +60,19 @@ def replace_all(contents: Mapping[Path, bytes]) -> None:
         for path, temporary in staged.items():
             temporary.replace(path)
     except OSError as problem:
-        raise _unwritable(problem, next(iter(contents))) from None
+        raise unwritable(problem, next(iter(contents))) from None
     finally:
         for temporary in staged.values():
             with suppress(OSError):
                 temporary.unlink()
 
 
-def _unwritable(problem: OSError, path: Path) -> GoldenError:
+def unwritable(problem: OSError, path: Path) -> GoldenError:
+    """Return what is raised where a file or a folder cannot be written."""
     return GoldenError(
         f"{problem.filename or path}: cannot be written ({problem.strerror or problem}); "
         "nothing is half-written: make room or give access, then run the command again"
     )
-
-
-def _changes(before: Mapping[str, object], after: Mapping[str, object]) -> str:
-    changed = sum(before[key] != after[key] for key in before.keys() & after.keys())
-    return f"{len(after.keys() - before.keys())} added, {changed} changed, {len(before.keys() - after.keys())} removed"
 
 
 def defects(folder: Path, pinned: Sequence[Recipe], stored: Sequence[Recipe], jobs: int) -> Iterator[str]:

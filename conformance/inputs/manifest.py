@@ -28,7 +28,7 @@ TENSORS = "tensors"
 """Name of the folder beside a manifest that holds the stored tensors."""
 SEED = 0
 """The seed whose tensors the manifest pins."""
-REMEDY = "restore it from version control or, if the change is meant, run: conformance golden regenerate"
+REMEDY = "restore it from version control or, if the change is meant, run: python -m tests.calibration goldens"
 
 Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 

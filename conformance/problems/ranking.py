@@ -1,8 +1,8 @@
 """The order of the cases, the most powerful first, and how much of it a level runs.
 
-`operators/FAMILY/ranking.txt` is written by `conformance calibrate rank`. A line is a program, that is a problem in a
-dtype and a layout, and the distributions of its inputs, or `stored` for its cases with operands that lie otherwise in
-memory; a program can have several lines. Levels are prefixes of that list: smoke is part of standard and standard of
+`operators/FAMILY/ranking.txt` is written by `python -m tests.calibration rank`. A line is a program, that is a problem
+in a dtype and a layout, and the distributions of its inputs, or `stored` for its cases with operands that lie otherwise
+in memory; a program can have several lines. Levels are prefixes of that list: smoke is part of standard and standard of
 full.
 """
 

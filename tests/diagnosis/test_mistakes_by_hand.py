@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.calibration.known_kernels import MUTANTS
 from conformance.diagnosis.diagnose import NAN_LOST, Diagnosis, diagnose
 from conformance.dtypes import STORAGE
 from conformance.inputs import Expectation, Recipe
 from conformance.operators import CONVOLUTIONS, FAMILIES, OPERATORS, POOLINGS, Arrays, ConvGeometry, parse
 from conformance.operators.conv.operators import ConvForward
-from conformance.operators.known_kernels.structure import planted
 from conformance.operators.spatial import fitted
 from conformance.operators.table import library
+from tests.calibration.kernels.structure import planted
+from tests.calibration.known_kernels import MUTANTS
 
 pytestmark = pytest.mark.usefixtures("mistakes_computed_once")
 

@@ -14,12 +14,12 @@ from conformance.diagnosis.diagnose import diagnose
 from conformance.dtypes import STORAGE
 from conformance.inputs import Expectation, Recipe
 from conformance.operators import FAMILIES, OPERATORS, Arrays, parse, spatial
-from conformance.operators.known_kernels.kernel import Mutant
-from conformance.operators.known_kernels.structure import planted
 from conformance.operators.mistakes import BUDGET
 from conformance.operators.table import library, operators_of
 from conformance.problems import PROBLEMS
 from conformance.problems.parameters import SIMPLEST, geometry
+from tests.calibration.kernels.kernel import Mutant
+from tests.calibration.kernels.structure import planted
 
 pytestmark = pytest.mark.usefixtures("mistakes_computed_once")
 

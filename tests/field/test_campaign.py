@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from conformance.__main__ import main
-from conformance.calibration import field, mutation
 from conformance.checks import CHECKS, check_behaviour
 from conformance.checks.sample import Check
 from conformance.execution.trial import Trial
@@ -21,6 +20,7 @@ from conformance.implementations import registry
 from conformance.implementations.implementation import BEHAVIOUR, Implementation, Unsupported
 from conformance.operators import OPERATORS, takes
 from conformance.problems import PROBLEMS, Variant
+from tests.calibration import field, mutation
 
 KERNELS = """
 import numpy as np

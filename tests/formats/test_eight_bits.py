@@ -11,14 +11,14 @@ import pytest
 
 import conformance
 from conformance import Contract, Implementation
-from conformance.calibration.known_kernels import KNOWN_GOOD, judgements
 from conformance.dtypes import DECLARABLE, DTYPES, STORAGE, SUMS, ordinary
 from conformance.inputs import Expectation, Recipe
 from conformance.inputs.stream import Stream
 from conformance.operators import CONVOLUTIONS, OPERATORS, parse
-from conformance.operators.known_kernels.kernel import DEFAULT, FP8
 from conformance.problems import PROBLEMS, typed
 from conformance.problems.table import OF_EIGHT_BITS, Variant
+from tests.calibration.kernels.kernel import DEFAULT, FP8
+from tests.calibration.known_kernels import KNOWN_GOOD, judgements
 
 PLAIN = "n2 c4 h6 w7 k5 r3 s3 p1 b1"
 BY_RANK = (PLAIN, "n2 c4 w9 k5 s3 p1 b1", "n2 c3 d4 h5 w4 k5 t2 r3 s2 p1 b1")

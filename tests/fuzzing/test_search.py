@@ -30,7 +30,6 @@ from conformance.execution.verify import verify
 from conformance.fuzzing import command
 from conformance.fuzzing.search import COMMON, Search
 from conformance.operators import FAMILIES, OPERATORS, takes
-from conformance.operators.known_kernels import sizes
 from conformance.operators.spatial import RANKS
 from conformance.problems import LAYOUTS, PROBLEMS, Variant, at_level, typed
 from conformance.problems.case import Case, read, sequence
@@ -39,6 +38,7 @@ from conformance.problems.parameters import SIMPLEST, Coverage, cost, features, 
 from conformance.storage import repeats
 from impls.numpy_direct.conv_requantized import conv_requantized
 from tests import kernels
+from tests.calibration.kernels import sizes
 from tests.conftest import Project
 from tests.kit import source, standard
 

@@ -27,7 +27,6 @@ from conformance.inputs import (
     Recipe,
     golden,
     golden_command,
-    golden_files,
     npz,
     recipes,
 )
@@ -35,6 +34,7 @@ from conformance.inputs.golden_command import verify
 from conformance.inputs.manifest import MANIFEST, TENSORS, GoldenError, Manifest, digest_of, read, render
 from conformance.operators import OPERATORS, ConvGeometry
 from conformance.resources import GOLDEN
+from tests.calibration import goldens
 
 PINNED = recipes.pinned()[:12]
 STORED = recipes.stored()[:2]
@@ -43,7 +43,7 @@ ENTRY = f"entry '{KEY}'"
 FILE = npz.file_name(STORED[0])
 TENSOR = f"{TENSORS}/{FILE}"
 Damage = Callable[[Path], object]
-REGENERATE = "conformance golden regenerate"
+REGENERATE = "python -m tests.calibration goldens"
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -53,7 +53,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 @pytest.fixture(scope="module")
 def pristine(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     folder = tmp_path_factory.mktemp("golden")
-    golden_files.regenerate(folder, PINNED, STORED, 1)
+    goldens.regenerate(folder, PINNED, STORED, 1)
     return contents(folder)
 
 
@@ -234,7 +234,7 @@ def test_a_manifest_with_much_damage_is_cut_short(folder: Path, capsys: pytest.C
 
 
 def test_regenerating_changes_no_byte(folder: Path, pristine: dict[str, bytes]):
-    said = golden_files.regenerate(folder, PINNED[::-1], STORED[::-1], 2)
+    said = goldens.regenerate(folder, PINNED[::-1], STORED[::-1], 2)
     with np.load(folder / TENSOR) as written:
         assert {member.date_time for member in written.zip.infolist()} == {npz.EPOCH}
     assert said.count("0 added, 0 changed, 0 removed") == 2
@@ -244,13 +244,13 @@ def test_regenerating_changes_no_byte(folder: Path, pristine: dict[str, bytes]):
 @pytest.mark.parametrize("damage", [damage for damage, _ in UNTRUE.values()], ids=UNTRUE)
 def test_regenerating_repairs(folder: Path, pristine: dict[str, bytes], damage: Damage):
     damage(folder)
-    golden_files.regenerate(folder, PINNED, STORED, 1)
+    goldens.regenerate(folder, PINNED, STORED, 1)
     assert contents(folder) == pristine
 
 
 def test_regenerating_counts(folder: Path):
     UNTRUE["digest"][0](folder)
-    said = golden_files.regenerate(folder, recipes.pinned()[:10] + recipes.pinned()[12:15], STORED[:1], 1)
+    said = goldens.regenerate(folder, recipes.pinned()[:10] + recipes.pinned()[12:15], STORED[:1], 1)
     assert "13 recipes (3 added, 1 changed, 2 removed), 1 tensor files (0 added, 0 changed, 1 removed)" in said
 
 
@@ -267,7 +267,7 @@ def test_nothing_is_half_written(folder: Path, monkeypatch: pytest.MonkeyPatch, 
 
     monkeypatch.setattr(os, "fsync", interrupted)
     with pytest.raises((GoldenError, KeyboardInterrupt)):
-        golden_files.regenerate(folder, PINNED, STORED, 1)
+        goldens.regenerate(folder, PINNED, STORED, 1)
     assert contents(folder) == before
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.calibration.mutation import outcomes
 from conformance.dtypes import DTYPES, FORMATS, STORAGE
 from conformance.inputs import Expectation, Recipe
 from conformance.inputs.natural import BINADES, HIGHEST, LAWS, law_of
@@ -18,10 +17,11 @@ from conformance.judge import Contract, Exact
 from conformance.judge.limits import limits
 from conformance.judge.residuals import measure
 from conformance.operators import CONVOLUTIONS, FAMILIES, OPERATORS, ORDINARY, Arrays, parse
-from conformance.operators.known_kernels.kernel import DEFAULT, Mutant, exact
 from conformance.problems.parameters import SIMPLEST
 from conformance.problems.parameters import geometry as geometry_of
 from conformance.problems.table import applies
+from tests.calibration.kernels.kernel import DEFAULT, Mutant, exact
+from tests.calibration.mutation import outcomes
 
 
 def drawn(operator: str, text: str, dtype: str, distribution: str) -> Expectation:

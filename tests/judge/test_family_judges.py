@@ -6,14 +6,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from conformance.calibration.false_alarms import verdicts
-from conformance.calibration.known_kernels import KNOWN_GOOD, MUTANTS, judgements
-from conformance.calibration.mutation import outcomes, rows, score
 from conformance.inputs import Expectation, Recipe
 from conformance.inputs.manifest import SEED
 from conformance.judge import Contract, Exact, judge, outputs_of
 from conformance.operators import NORMALISED, OPERATORS, POOLINGS, TRANSPOSED, parse
-from conformance.operators.known_kernels.kernel import FP8, INT8, CampaignRow, KnownGood
+from tests.calibration.false_alarms import verdicts
+from tests.calibration.kernels.kernel import FP8, INT8, CampaignRow, KnownGood
+from tests.calibration.known_kernels import KNOWN_GOOD, MUTANTS, judgements
+from tests.calibration.mutation import outcomes, rows, score
 
 MAXIMA = ("max_pool_forward", "max_pool_backward")
 DETECTED = {

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.calibration.known_kernels import judgements
 from conformance.dtypes import DTYPES, STORAGE
 from conformance.failure import in_brief
 from conformance.inputs import Expectation, Recipe
@@ -21,7 +20,8 @@ from conformance.judge.judgement import locate, told
 from conformance.judge.limits import limits
 from conformance.judge.residuals import BLOCK
 from conformance.operators import OPERATORS, parse
-from conformance.operators.known_kernels.kernel import KnownKernel, plain
+from tests.calibration.kernels.kernel import KnownKernel, plain
+from tests.calibration.known_kernels import judgements
 
 TERMS, COUNT = 4608, 1024
 LOOSEST = Contract(inputs="bf16", accumulate="bf16", rounding="zero", algorithm="fft", subnormals="flushed")

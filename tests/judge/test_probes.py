@@ -7,13 +7,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from conformance.calibration.known_kernels import judged_by_probes
 from conformance.dtypes import FP32
 from conformance.inputs import Expectation, Recipe
 from conformance.judge.expected import RISK, Exact, Expected, Probed, Sparse, expect
 from conformance.operators import CONVOLUTIONS, OPERATORS, ConvGeometry
 from conformance.operators.conv.probes import projected
 from conformance.problems import PROBLEMS, Problem
+from tests.calibration.known_kernels import judged_by_probes
 
 CONV = [problem for problem in PROBLEMS if problem.level == "standard" and problem.geometry.family == "conv"]
 # thin problems are never judged by probes, and a few lanes are no random projection

@@ -15,8 +15,8 @@ from conformance.inputs import Expectation, Recipe
 from conformance.judge import Contract, Exact, passes
 from conformance.judge.output import Output
 from conformance.operators import NORMALISED, OPERATORS, Arrays, ConvBnGeometry, double_double, parse
-from conformance.operators.conv_bn.known_bad import KNOWN_BAD
 from conformance.operators.conv_bn.steps import Steps
+from tests.calibration.conv_bn.known_bad import KNOWN_BAD
 from tests.operators.definitions import convolved, gradients
 
 SMALL = {

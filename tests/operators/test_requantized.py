@@ -11,7 +11,6 @@ import pytest
 
 import conformance
 from conformance import Contract, Implementation
-from conformance.calibration.known_kernels import MUTANTS
 from conformance.engine.export import export
 from conformance.implementations.implementation import ImplementationError
 from conformance.inputs import Expectation, Recipe
@@ -20,6 +19,7 @@ from conformance.judge.propagation import ContractArithmetic
 from conformance.operators import OPERATORS, parse
 from conformance.operators.conv_requantized.operators import TIES, stored
 from conformance.problems import PROBLEMS, typed
+from tests.calibration.known_kernels import MUTANTS
 
 OPERATOR = OPERATORS["conv_requantized"]
 KNOWN_BAD = tuple(mutant for mutant in MUTANTS if OPERATOR.name in mutant.operators and mutant.family == "formats")

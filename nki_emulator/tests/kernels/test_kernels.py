@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from conformance import Unsupported
-from conformance.calibration.known_kernels import judgements
 from conformance.inputs import Expectation, Recipe
 from conformance.inputs.manifest import SEED
 from conformance.operators import OPERATORS, Arrays, Operator, PoolGeometry, parse
-from conformance.operators.known_kernels.kernel import KnownKernel
 from conformance.problems import typed
 from nki_emulator import counting, load
 from nki_emulator.tests.kernels.nki_kernels import FOLDER, implementation, minimum, part, tried
+from tests.calibration.kernels.kernel import KnownKernel
+from tests.calibration.known_kernels import judgements
 
 FORWARD, DATA, WEIGHT = CONV = ("conv_forward", "conv_backward_data", "conv_backward_weight")
 POOL = ("avg_pool_forward", "avg_pool_backward")

@@ -1,0 +1,25 @@
+"""`python -m tests.calibration`: what is measured of the suite itself, and what is made from its tables."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from tests.calibration import false_alarms, goldens, mutation, ranking
+
+COMMANDS = {"mutation": mutation, "false-alarms": false_alarms, "rank": ranking, "goldens": goldens}
+
+
+def main(words: list[str]) -> int:
+    """Return the exit status of a command."""
+    parser = argparse.ArgumentParser(prog="python -m tests.calibration", description=__doc__, allow_abbrev=False)
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for name, module in COMMANDS.items():
+        text = (module.declare.__doc__ or name).splitlines()[0]
+        module.declare(commands.add_parser(name, help=text, description=text, allow_abbrev=False))
+    arguments = parser.parse_args(words)
+    return int(arguments.run(arguments))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
