@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 from conformance.__main__ import main
+from conformance.checks.partial import Accumulating
 from conformance.dtypes import DECLARABLE, WHOLE
 from conformance.inputs import (
     DISTRIBUTIONS,
@@ -31,8 +32,9 @@ from conformance.inputs import (
     recipes,
 )
 from conformance.inputs.golden_command import verify
-from conformance.inputs.manifest import MANIFEST, TENSORS, GoldenError, Manifest, digest_of, read, render
+from conformance.inputs.manifest import MANIFEST, SEED, TENSORS, GoldenError, Manifest, digest_of, read, render
 from conformance.operators import OPERATORS, ConvGeometry
+from conformance.problems import PROBLEMS
 from conformance.resources import GOLDEN
 from tests.calibration import goldens
 
@@ -380,3 +382,12 @@ def test_a_member_that_unpacks_to_a_thousand_times_its_length_is_refused_unread(
         file.writestr("x.npy", b"\x93NUMPY\x01\x00" + bytes(1 << 24))
     with pytest.raises(ValueError, match="its members are compressed"):
         npz.decode(bomb.getvalue())
+
+
+def test_a_check_that_makes_an_operator_of_its_own_needs_no_golden():
+    """Sums into arrays on a problem of the tables ended in a KeyError."""
+    geometry = next(
+        problem.geometry for problem in PROBLEMS if problem.geometry.family == "conv" and problem.geometry.n
+    )
+    own = Accumulating(OPERATORS["conv_forward"])
+    assert not golden.required(Recipe(own, geometry, "fp32", "fixed", SEED))
