@@ -45,7 +45,7 @@ FAMILIES = {
 sets `run`, a function of the parsed arguments that returns the exit status. The first line of its docstring is the help
 text. In the order in which a user meets them.
 
-By name, because a command waits for no other one's imports."""
+Functions are given by name, so that a command does not wait for the imports of others."""
 
 MAINTAINERS = ("golden",)
 """Commands of those who work on the suite itself, which are named in one line."""
@@ -65,7 +65,8 @@ ELSEWHERE, HERE = ("run", "check", "verify", "fuzz", "report", "compare"), {"--i
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, whose own status for a wrong command line is the one that an interrupted run has here."""
+    """Parser of argparse with another status for a wrong command line: argparse's own is that of an interrupted run
+    here."""
 
     def error(self, message: str) -> NoReturn:
         """Print the usage and the message, and exit."""
@@ -74,7 +75,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _parser(names: Iterable[str]) -> Parser:
-    """Of these commands."""
+    """Return the parser of these commands."""
     parser = Parser(
         prog="conformance",
         description="Verify convolution, pooling and batch-norm kernels, and time them.",
@@ -95,7 +96,8 @@ def _parser(names: Iterable[str]) -> Parser:
 
 @contextmanager
 def _collecting_no_garbage() -> Iterator[None]:
-    """Leave what is imported alone, now and later: none of it goes, and to look for garbage took a fifth of a start."""
+    """Keep the garbage collector from what is imported, now and later: none of it goes, and looking took a fifth of a
+    start."""
     gc.disable()
     try:
         yield
@@ -106,7 +108,7 @@ def _collecting_no_garbage() -> Iterator[None]:
 
 
 def _meant(words: Sequence[str]) -> str:
-    """What to type, where the first word is no command."""
+    """Return what to type instead, where the first word is no command."""
     near = difflib.get_close_matches(words[0], FAMILIES, 1)
     if near and not Path(words[0]).exists():
         return f"did you mean {near[0]}?"
@@ -117,7 +119,7 @@ def _meant(words: Sequence[str]) -> str:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run a command line; return its exit status, one of `conformance.exit_codes`."""
-    for descriptor in range(3):  # closed by whoever started us: the next file would be taken for it
+    for descriptor in range(3):  # a closed one would be the next file that is opened
         with suppress(OSError):
             os.fstat(descriptor)
             continue
@@ -168,7 +170,7 @@ def _run(words: list[str]) -> int:
         print("interrupted", file=sys.stderr)
         return ExitCode.INTERRUPTED
     except OSError as error:
-        status = ExitCode.BAD  # whoever read the output has left
+        status = ExitCode.BAD  # the reader of the output has left
         if not isinstance(error, BrokenPipeError):
             status = ExitCode.UNUSABLE
             with suppress(OSError):
@@ -180,7 +182,7 @@ def _run(words: list[str]) -> int:
 
 
 def command() -> int:
-    """Run as a program, whose status stays what it is, whatever is sent to it while Python ends."""
+    """Run as a program; signals that arrive while Python ends do not change its exit status."""
     words = sys.argv[1:]
     if words[:1] and words[0] in ELSEWHERE and not {*words} & HERE:
         import_path.trust()

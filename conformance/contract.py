@@ -1,4 +1,4 @@
-"""What an implementation declares about its arithmetic. Every limit of a verdict follows from it."""
+"""The arithmetic that an implementation declares. Every limit of a verdict follows from it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ WINOGRAD = {
 
 
 class ContractError(ValueError):
-    """A contract field without meaning; the message names the field and its choices."""
+    """Raised for a value that a contract field cannot have; the message names the field and its choices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +69,10 @@ class Contract:
     subnormals   kept, or flushed to zero on the way in or out
     splits       split-K: number of partial sums that are stored before they are added, or one for each product where
                  there are fewer
-    partials     format that they are stored in
+    partials     format that partial sums are stored in
     between      where a fused operator keeps what lies between its parts: in the accumulator's format, or rounded to
                  that of the tensors, as separate kernels do
-    variance     of distances from the mean, or the mean of squares less the square of the mean
+    variance     computed from distances from the mean, or as the mean of squares less the square of the mean
     ties         where a requantized result half way between two integers goes: to the even one, away from zero, or up
     overflow     what a requantized result beyond the range of fp8 becomes: the largest finite number (`saturates`), or
                  NaN in e4m3 and infinity in e5m2 (`nonfinite`); int8 always saturates
@@ -91,7 +91,7 @@ class Contract:
     overflow: str = "saturates"
 
     def __init_subclass__(cls) -> None:
-        """A subclass could answer anything; what is declared are the fields. Raises ContractError."""
+        """Raises ContractError: a subclass could answer anything, but only the fields are declared."""
         raise ContractError(f"{cls.__name__}: Contract has no subclasses; declare its fields")
 
     def __post_init__(self) -> None:
@@ -104,7 +104,7 @@ class Contract:
             raise ContractError(f"Contract(splits={self.splits!r}): must be a whole number, at least 1")
 
     def on(self, geometry: Any, dtype: str) -> Contract:
-        """The contract that a problem is judged under: what is declared and cannot be there widens no limit.
+        """Return the contract that a problem is judged under: a declared property that it cannot have widens no limit.
 
         Winograd's F(m x m, 3 x 3) is for windows of 3x3 with stride and dilation 1 (Lavin and Gray 2016); a kernel
         computes others directly. Inputs are not rounded by a format that holds their own, such as fp16 ones to TF32.
@@ -120,37 +120,37 @@ class Contract:
 
     @property
     def narrow(self) -> str:
-        """Format that inputs are rounded to, or that their parts have; empty where they are as given."""
+        """Format that inputs, or their parts, are rounded to; empty where inputs are used as given."""
         return "" if self.inputs == "exact" else self.inputs.partition("x")[0]
 
     @property
     def products(self) -> int:
-        """Products that are added for each of the definition's."""
+        """Number of products that are added for each product of the definition."""
         return int(self.inputs.partition("x")[2] or 1) if self.narrow else 1
 
     @property
     def parts(self) -> int:
-        """Parts that an input is split in."""
+        """Number of parts that an input is split into."""
         return {1: 1, 3: 2, 6: 3, 9: 3}[self.products]
 
     def accumulator(self, dtype: str) -> Format:
-        """The accumulator's format for tensors of `dtype`; whole numbers have none."""
+        """Return the accumulator's format for tensors of `dtype`; whole numbers have none."""
         if self.accumulate == "auto":
             return FORMATS["fp64" if dtype == "fp64" else "fp32"]
         return FORMATS[self.accumulate]
 
     def exact_on_integers(self, dtype: str) -> bool:
-        """Whether the small integers of `conformance.inputs` must come out exact.
+        """Return whether the small integers of `conformance.inputs` must come out exact.
 
-        True of every order of a direct sum whose accumulator and partials hold what the storage format (up to fp32's
-        24 bits) holds. Inputs fit in 8 bits, so that no input rounding touches them.
+        This holds for every order of a direct sum whose accumulator and partials hold what the storage format (up to
+        fp32's 24 bits) holds. Inputs fit in 8 bits, so that rounding of inputs changes none.
         """
         if dtype in WHOLE:
             return True
         return self._adds(self._integer_bits(dtype), dtype)
 
     def holds(self, bits: int, dtype: str) -> bool:
-        """Whether sums of products of the inputs that need no more than so many bits are exact, in every order."""
+        """Return whether sums of products of the inputs that need at most `bits` bits are exact, in every order."""
         return not self.narrow and self._adds(bits, dtype)
 
     def _adds(self, bits: int, dtype: str) -> bool:
@@ -159,12 +159,12 @@ class Contract:
 
     @staticmethod
     def _integer_bits(dtype: str) -> int:
-        """Bits of the largest sum of the integers of `conformance.inputs`."""
+        """Return the bits of the largest sum of the integers of `conformance.inputs`."""
         return min(FORMATS[sums_of(dtype)].precision, FORMATS["fp32"].precision)
 
     def exempts(self, distribution: str, dtype: str) -> str:
-        """Why a kernel under this contract is not held to an input distribution; empty if it is. Sums of whole numbers
-        have one result, whatever is declared."""
+        """Return why a kernel under this contract is not tested with an input distribution; empty if it is. Sums of
+        whole numbers have one result under every contract."""
         if dtype in WHOLE:
             return ""
         dtype = sums_of(dtype)
@@ -197,7 +197,7 @@ class Contract:
 
     @property
     def weakness(self) -> str:
-        """What makes limits wider than those of fp32 sums of inputs as given; empty if nothing does."""
+        """Declared properties that make limits wider than those of fp32 sums of inputs as given; empty if none does."""
         found = [f"{self.inputs} inputs"] if self.narrow else []
         found += [f"{self.accumulate} sums"] if self.accumulate in ("fp16", "bf16") else []
         found += ["toward zero"] if self.rounding == "zero" else []
@@ -217,13 +217,13 @@ class Contract:
 
     @property
     def declaration(self) -> str:
-        """As it is written in an implementation's file, without what is the default."""
+        """The contract as it is written in an implementation's file, without fields that have their default."""
         default = Contract()
         given = {name: value for name, value in asdict(self).items() if value != getattr(default, name)}
         return f"contract=Contract({', '.join(f'{name}={value!r}' for name, value in given.items())})".replace("'", '"')
 
     def describe(self, dtype: str) -> str:
-        """One phrase for a message or a report."""
+        """Describe the contract in one phrase, for a message or a report."""
         if dtype in WHOLE:
             return f"exact sums in {sums_of(dtype)}"
         given = "inputs as given" if self.inputs == "exact" else f"inputs rounded to {self.inputs}"
@@ -238,7 +238,7 @@ class Contract:
         )
 
     def storing(self, dtype: str) -> str:
-        """How a requantized result is stored."""
+        """Describe how a requantized result is stored."""
         if dtype in WHOLE:
             toward = {"even": "to even", "away": "away from zero", "up": "up"}[self.ties]
             return f"rounded to nearest, ties {toward}, and saturated"

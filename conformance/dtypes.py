@@ -1,4 +1,4 @@
-"""The formats a verdict is about, and the constants of those that have a point."""
+"""The dtypes of problems and tensors, and the constants of the floating-point formats among them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Format:
             object.__setattr__(self, name, 2.0**exponent)
 
     def holds(self, other: Format) -> bool:
-        """Whether every finite number of another format is one of this."""
+        """Return whether every finite number of another format is a number of this one."""
         return self.precision >= other.precision and self.emin <= other.emin and self.emax >= other.emax
 
 
@@ -66,31 +66,33 @@ STORAGE: dict[str, np.dtype] = {
 """The dtypes that tensors are stored in, by the name used everywhere in the suite."""
 
 DTYPES = ("fp32", "bf16", "fp16", "fp64")
-"""Of problems whose tensors all have one format. Tables, drawn problems and behaviour checks mean these by `all`."""
+"""Dtypes of problems whose tensors all have one format. `all` stands for these in tables, drawn problems and behaviour
+checks."""
 SUMS = {"fp8_e4m3": "fp32", "fp8_e5m2": "fp32", "int8": "int32"}
-"""Dtypes of problems whose inputs have 8 bits -> what sums of products, and what is added to these, are stored in."""
+"""Dtypes of problems whose inputs have 8 bits -> dtype that sums of products, and tensors added to these, are stored
+in."""
 DECLARABLE = (*DTYPES, *SUMS)
-"""What the dtype of a problem, or of a kernel, can be."""
+"""Dtypes that a problem, or a kernel, can have."""
 WHOLE = frozenset({"int8", "int32"})
 """Whole numbers: nothing is rounded, and results must be equal."""
 
 
 def sums_of(dtype: str) -> str:
-    """What a problem of `dtype` stores its results in."""
+    """Return the dtype that a problem of `dtype` stores its results in."""
     return SUMS.get(dtype, dtype)
 
 
 def ordinary(dtypes: Iterable[str]) -> tuple[str, ...]:
-    """Those of `DTYPES`; all that are given where none is among these, and so was asked for."""
+    """Return the dtypes that are in `DTYPES`; all of them if none is, since these were asked for."""
     given = tuple(dtypes)
     return tuple(name for name in given if name in DTYPES) or given
 
 
 def name_of(dtype: np.dtype) -> str:
-    """The suite's name of a NumPy dtype (`str(dtype)` if it is none of `STORAGE`)."""
+    """Return the suite's name of a NumPy dtype (`str(dtype)` if it is none of `STORAGE`)."""
     return next((name for name, known in STORAGE.items() if known == dtype), str(dtype))
 
 
 def dtype_place(name: str) -> tuple[int, str]:
-    """Sort key of a dtype; what has none comes last."""
+    """Return the sort key of a dtype; the empty name comes last."""
     return (DTYPES.index(name) if name in DTYPES else len(DTYPES) + (not name)), name

@@ -21,7 +21,7 @@ class ExitCode(IntEnum):
     meaning: str
 
     def __new__(cls, code: int, meaning: str) -> ExitCode:
-        """A number with its meaning."""
+        """Make a number with its meaning."""
         member = int.__new__(cls, code)
         member._value_ = code
         member.meaning = meaning
@@ -29,5 +29,5 @@ class ExitCode(IntEnum):
 
 
 def meanings() -> str:
-    """A line each, for help."""
+    """Return a line for each exit code, for help."""
     return "\n".join(f"  {code:d}  {code.meaning}" for code in ExitCode)

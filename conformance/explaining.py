@@ -1,5 +1,5 @@
-"""What explains a verdict may fail, and takes nothing from it: a KeyError in the search for where kernels fail ended a
-run with all its verdicts lost."""
+"""Explanations of verdicts may fail without any effect on the verdicts: a KeyError in the search for where kernels fail
+ended a run with all its verdicts lost."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 Tell = Callable[[str, Exception], object]
-"""Takes the line that says what was not explained, and what was raised."""
+"""Takes the line that names what was not explained, and the exception that was raised."""
 _LOG = logging.getLogger("conformance")
 
 
@@ -20,8 +20,8 @@ def _log(line: str, _: Exception) -> None:
 
 @contextmanager
 def explaining(what: str, tell: Tell = _log) -> Iterator[None]:
-    """Drop what the block raises, and tell it in one line that begins with `what`, such as a case; the traceback goes
-    to the log of `conformance`, at level DEBUG."""
+    """Suppress exceptions of the block, and report them in one line that begins with `what`, such as a case; the
+    traceback goes to the log of `conformance`, at level DEBUG."""
     try:
         yield
     except Exception as error:

@@ -1,4 +1,4 @@
-"""How a verdict is not a pass, as data. The words beside it are for people, and nobody reads them back."""
+"""Why a verdict is not a pass, as data. The words beside it are for people, and no program reads them back."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ _NUMBERS = re.compile(r"(?:0x[0-9a-f]+|\d[\d.,]*(?:e[-+]?\d+)?)(?:[\s,x:*-]+\d[\
 class WrongElements(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The elements of one output that are beyond their limits; none where only statistics are.
 
-    every   whether all of them are
+    every   whether all elements are beyond their limits
     nan     whether some elements, or all, are NaN where they must not be
-    edges   axes at whose first or last index, or at both, all of them are
+    edges   axes at whose first or last index, or at both, all wrong elements are
     """
 
     output: str
@@ -60,15 +60,15 @@ class Failure(Struct, frozen=True, kw_only=True, omit_defaults=True):
     message    the first line of what was raised, or what happened without its sizes and values; may be empty where the
                kind, or the check that found it, says enough
     file       with `line` the place in the kernel's own file, as far as it is known
-    dtype      of malformed results that have another dtype: that one
+    dtype      the wrong dtype of malformed results, if they have one
     on_plain   whether a behaviour check reports what is wrong with the results on plain inputs, whatever the check
-    elements   of each output that is wrong
+    elements   the wrong elements of each output that is wrong
     details    lines of the reason, counted from 0, that are left out in brief: a count that stands there already, and
                statistics of elements further off than any precision
-    headed     those that the heading of a group of failures says as well
-    fits       contracts in whose known arithmetic these results would pass, in their order: that in words, and as
-               it is declared; None where nobody has looked. Nothing fits errors in a part of the places: no arithmetic
-               is worse there than elsewhere
+    headed     lines that the heading of a group of failures says as well
+    fits       contracts in whose known arithmetic these results would pass, in their order: the arithmetic in words,
+               and its declaration; None where nobody has looked. No contract fits errors in a part of the places: no
+               arithmetic is worse there than elsewhere
     """
 
     kind: Kind
@@ -83,13 +83,13 @@ class Failure(Struct, frozen=True, kw_only=True, omit_defaults=True):
     fits: tuple[tuple[str, str], ...] | None = None
 
     def below(self, lines: int) -> Failure:
-        """The same where its reason stands below so many other lines."""
+        """Return the failure of a reason that stands below `lines` other lines."""
         details, headed = (tuple(line + lines for line in which) for which in (self.details, self.headed))
         return structs.replace(self, details=details, headed=headed)
 
     @property
     def alike(self) -> str:
-        """The message as it is compared: without numbers in what somebody else has written."""
+        """The message for comparisons: without numbers where somebody else has written it."""
         return without_numbers(self.message) if self.kind in _FOREIGN else self.message
 
     @property
@@ -100,15 +100,15 @@ class Failure(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Undeclared(Struct, frozen=True, kw_only=True):
-    """What an implementation does not declare: an operator, dtype or layout by name; or of a torch module the shape
-    that it is made for, and then why."""
+    """Something that an implementation does not declare: an operator, dtype or layout by name; or for a torch module
+    the shape that it is made for, and then why."""
 
     kind: Literal["operator", "dtype", "layout", "shape"]
     what: str
 
 
 def in_brief(reason: str, failure: Failure | None, *, headed: bool = False) -> str:
-    """A reason without details, and where it has a heading without what that says."""
+    """Return a reason without details, and under a heading also without the lines that the heading says."""
     if failure is None:
         return reason
     hidden = {*failure.details, *(failure.headed if headed else ())}
@@ -116,5 +116,5 @@ def in_brief(reason: str, failure: Failure | None, *, headed: bool = False) -> s
 
 
 def without_numbers(text: str) -> str:
-    """A text with a sign for each number, so that it is the same for all sizes."""
+    """Return a text with a sign for each number, so that it is the same for all sizes."""
     return _NUMBERS.sub("#", text)

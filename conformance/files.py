@@ -1,5 +1,6 @@
-"""Files that others than the judge can write: what lies at their path may be a pipe that nobody writes to, on which one
-would wait for ever, a device without end, a file of holes that no memory holds, or folders deeper than Python recurses.
+"""Access to files that others than the judge can write: at their path there may be a pipe that nobody writes to, on
+which a read would wait for ever, a device without end, a file of holes that no memory holds, or folders deeper than
+Python recurses.
 """
 
 from __future__ import annotations
@@ -14,23 +15,23 @@ from pathlib import Path
 
 LARGEST = 1 << 31
 LARGEST_SOURCE = 1 << 26
-"""Bytes: of any file, and of one that somebody has written by hand."""
+"""Most bytes of any file, and of a file that somebody has written by hand."""
 DEEPEST = 100
-"""Folders in one another."""
+"""Most levels of nested folders."""
 OPENED = (Path("/dev/fd"), Path("/proc/self/fd"))
 """Folders of what the shell has opened: a pipe there has a writer, as in `conformance report <(zcat records.gz)`."""
 _NONBLOCK, _BINARY = getattr(os, "O_NONBLOCK", 0), getattr(os, "O_BINARY", 0)
 
 
 def content_of(path: Path, most: int = LARGEST) -> bytes:
-    """Return what is in a file. Raises OSError, also for what is no file, and for one of more than `most` bytes."""
+    """Return the content of a file. Raises OSError, also if it is not a regular file, or has more than `most` bytes."""
     if path.parent in OPENED:
         return path.read_bytes()
     with os.fdopen(os.open(path, os.O_RDONLY | _NONBLOCK | _BINARY), "rb") as file:
         if _of_file(file.fileno(), path).st_size > most:
             raise OSError(errno.EFBIG, f"Larger than {most >> 20:,} MiB", str(path))
         try:
-            if (content := file.read()) is None:  # of a log of the system, which holds nothing just now
+            if (content := file.read()) is None:  # a log of the system that holds nothing just now
                 raise OSError(errno.EINVAL, "Not a regular file", str(path))
             return content
         except MemoryError:
@@ -38,8 +39,8 @@ def content_of(path: Path, most: int = LARGEST) -> bytes:
 
 
 def state_of(path: Path) -> tuple[int, ...]:
-    """Return what changes whenever a file is written; nobody can set the time of the last change of an inode. Raises
-    OSError, also for what is no file."""
+    """Return values that change whenever a file is written; nobody can set the time of the last change of an inode.
+    Raises OSError, also if it is not a regular file."""
     found = path.stat()
     if not stat.S_ISREG(found.st_mode):
         raise OSError(errno.EINVAL, "Not a regular file", str(path))
@@ -47,8 +48,8 @@ def state_of(path: Path) -> tuple[int, ...]:
 
 
 def write(path: Path, content: bytes, *, at_end: bool = False) -> None:
-    """Write a file, or at its end; it is made if there is none. Raises OSError, also for what is no file, unless it is
-    one of the system's devices, as in `--junitxml=/dev/stdout`."""
+    """Write a file, or append to it; it is created if there is none. Raises OSError, also if it is not a regular file,
+    unless it is one of the system's devices, as in `--junitxml=/dev/stdout`."""
     if path.is_relative_to("/dev") or path.parent in OPENED:
         path.write_bytes(content)
         return
@@ -61,7 +62,7 @@ def write(path: Path, content: bytes, *, at_end: bool = False) -> None:
 
 
 def _of_file(descriptor: int, path: Path) -> os.stat_result:
-    """Return what is known of an opened file. Raises OSError for what is none."""
+    """Return the status of an opened file. Raises OSError if it is not a regular file."""
     found = os.fstat(descriptor)
     if stat.S_ISDIR(found.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
@@ -71,8 +72,8 @@ def _of_file(descriptor: int, path: Path) -> os.stat_result:
 
 
 def below(folder: Path) -> Iterator[Path]:
-    """Return all that is in a folder and its folders but these, sorted; links to folders are not followed. Raises
-    OSError, also where folders are deeper than `DEEPEST`: `Path.rglob` and `os.walk` end in a RecursionError there."""
+    """Yield the files in a folder and its subfolders, sorted; links to folders are not followed. Raises OSError, also
+    where folders are deeper than `DEEPEST`: `Path.rglob` and `os.walk` end in a RecursionError there."""
     found, waiting = list[Path](), [(folder, 0)]
     while waiting:
         place, depth = waiting.pop()
@@ -89,7 +90,7 @@ def below(folder: Path) -> Iterator[Path]:
 
 def remove(folder: Path) -> None:
     """Remove a file, or a folder and all in it. Raises OSError. `shutil.rmtree` needs a call and a descriptor for each
-    level: here what is in a folder's folders is moved up until there are none."""
+    level: here the contents of subfolders are moved up until there are no subfolders."""
     if folder.is_symlink() or not folder.is_dir():
         folder.unlink()
         return

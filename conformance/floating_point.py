@@ -1,4 +1,4 @@
-"""The floating-point mode of this thread, seen in what arithmetic gives: no register is read, so it holds everywhere.
+"""The floating-point mode of this thread, seen in results of arithmetic: no register is read, so it works everywhere.
 
 Libraries that are built with -ffast-math switch on flush-to-zero when they are loaded, for the whole process.
 """
@@ -18,11 +18,11 @@ MEANINGS = (
     "results are rounded downwards",
     "results are rounded towards zero",
 )
-"""What it means that the product of the same place in `_products` is another one."""
+"""Meaning of a wrong product at the same place in `_products`."""
 
 
 def _products(fraction: int, bits: int) -> np.ndarray:
-    """Two factors and their product, rounded to nearest, a column each, as the bits of an IEEE 754 format."""
+    """Return two factors and their product, rounded to nearest, a column each, as the bits of an IEEE 754 format."""
     bias, sign = (1 << (bits - fraction - 2)) - 1, 1 << (bits - 1)
     one, three_quarters = bias << fraction, 3 << (fraction - 2)
     return np.array(
@@ -46,9 +46,9 @@ _BYTES = [product.tobytes() for product in _EXPECTED]
 
 
 def mode() -> tuple[str, ...]:
-    """How arithmetic differs from the default of IEEE 754, in words; empty where it does not.
+    """Return how arithmetic differs from the default of IEEE 754, in words; empty where it does not.
 
-    The default rounds to nearest and keeps subnormal numbers. Looked at in fp32 and fp64, in vector instructions and in
+    The default rounds to nearest and keeps subnormal numbers. Tested in fp32 and fp64, in vector instructions and in
     single operations, in about 6 microseconds.
     """
     with np.errstate(all="ignore"):
@@ -61,5 +61,5 @@ def mode() -> tuple[str, ...]:
         integer = f"u{product.itemsize}"  # compared as numbers, a subnormal one could be equal to zero
         changed |= (product.view(integer) != expected.view(integer)).reshape(len(MEANINGS), -1).any(axis=1)
     if changed[2] or changed[3]:
-        changed[4] = False  # cut as well, as half of all results are
+        changed[4] = False  # results rounded up or down are cut in half of all cases
     return tuple(meaning for meaning, is_so in zip(MEANINGS, changed, strict=True) if is_so)

@@ -26,16 +26,21 @@ from types import CodeType
 from conformance.resources import IMPLS, PACKAGE
 
 ARCHIVE = f"{os.sep}python{sys.version_info.major}{sys.version_info.minor}.zip"
-"""How the path ends of an archive that Python would have its library from."""
+"""Ending of the path of an archive that Python would have its library from."""
 OF_KERNELS: list[str] = []
-"""What `sys.path` was for the files of kernels; empty where it still is."""
+"""The original `sys.path`, for the files of kernels; empty while `sys.path` is unchanged."""
+
+
+def trusted() -> list[str]:
+    """Return `sys.path` with what is installed alone and, last, the suite if it is a checkout."""
+    return [*filter(holds_packages, for_kernels()), str(PACKAGE.parent)]
 
 
 def trust(of_kernels: Sequence[str] = ()) -> None:
-    """Import what is installed alone from now on, of a checkout the suite last. A process that another one has started
-    so is told what `sys.path` was."""
+    """Import only what is installed from now on; if the suite is a checkout, look there last. A process that is started
+    by one that has called this is given the original `sys.path`."""
     OF_KERNELS[:] = of_kernels or sys.path
-    sys.path[:] = [*filter(holds_packages, sys.path), str(PACKAGE.parent)]
+    sys.path[:] = trusted()
 
 
 def for_kernels() -> list[str]:
@@ -53,7 +58,7 @@ class SourceLoader(SourceFileLoader):
 
 
 def read_sources_alone() -> None:
-    """Import from sources alone from now on, but what is installed."""
+    """Import from sources alone from now on, except what is installed."""
     finder = FileFinder.path_hook(
         (ExtensionFileLoader, EXTENSION_SUFFIXES),
         (SourceLoader, SOURCE_SUFFIXES),
@@ -71,15 +76,15 @@ def read_sources_alone() -> None:
 
 
 def installed_folders() -> set[str]:
-    """Return the folders that this interpreter imports from, beside those of users: what a kernel wrote there, the
-    judge and other kernels would run. Python looks for an archive of its library first, which usually is not there:
-    the folder that it would lie in is one of them."""
+    """Return the folders that this interpreter imports from, beside those of users: the judge and other kernels would
+    run what a kernel wrote there. Python looks for an archive of its library first, which usually is not there: the
+    folder that it would lie in is included."""
     libraries = [path for path in sys.path if holds_packages(path)]
     libraries += [os.path.dirname(path) for path in sys.path if os.path.isabs(path) and path.endswith(ARCHIVE)]  # noqa: PTH117, PTH120
     programs = [os.path.dirname(sys.executable), os.path.dirname(os.path.realpath(sys.executable))]  # noqa: PTH120
     environment = [sys.prefix] if sys.prefix != sys.base_prefix else []
     suite = [str(IMPLS), str(PACKAGE.parent / "nki_emulator")]
-    # where uv and conda keep packages: what is installed are other names of the same files
+    # where uv and conda keep packages: installed files are other names of the same files
     kept = [os.environ.get("UV_CACHE_DIR", os.path.expanduser("~/.cache/uv")), f"{sys.base_prefix}/pkgs"]  # noqa: PTH111
     kept.append(f"{os.path.dirname(os.path.dirname(sys.base_prefix))}/pkgs")  # noqa: PTH120
     found = map(os.path.realpath, [*libraries, *programs, *environment, *suite, *filter(None, kept)])
@@ -87,7 +92,7 @@ def installed_folders() -> set[str]:
 
 
 def holds_packages(place: str) -> bool:
-    """Whether a place of `sys.path` is the standard library's, or pip installs there."""
+    """Return whether a folder of `sys.path` is the standard library's, or pip installs there."""
     library = os.path.dirname(os.__file__)  # noqa: PTH120 - pathlib takes its time, at the start of every process
     if place.startswith(library) or (place.endswith(ARCHIVE) and os.path.isfile(place)):  # noqa: PTH113
         return True
@@ -95,7 +100,7 @@ def holds_packages(place: str) -> bool:
 
 
 def lists_packages(place: str) -> bool:
-    """Whether a place of `sys.path` is one that packages are installed in."""
+    """Return whether packages are installed in a folder of `sys.path`."""
     try:
         return bool(place) and any(name.endswith(".dist-info") for name in os.listdir(place))  # noqa: PTH208
     except OSError:

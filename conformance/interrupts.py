@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-"""That end a command as Ctrl-C does; one on Windows."""
+"""Signals that end a command as Ctrl-C does; on Windows there is one."""
 TOGETHER = 1.0
-"""Seconds between two of them that are one."""
+"""Seconds within which two signals count as one."""
 
 
 class Interrupt:
@@ -31,21 +31,21 @@ class Interrupt:
 
 
 def require_none() -> None:
-    """Raise KeyboardInterrupt where one was raised and lost, as Python loses what is raised while an object is freed.
-    Called between cases, which nobody reaches otherwise: one Ctrl-C of twenty did nothing."""
+    """Raise KeyboardInterrupt where one was raised and lost: Python loses what is raised while an object is freed.
+    Called between cases: without this, one Ctrl-C of twenty did nothing."""
     handler = signal.getsignal(signal.SIGINT)
     if isinstance(handler, Interrupt) and handler.was_raised:
         raise KeyboardInterrupt
 
 
 def pass_over(*_: Any) -> None:
-    """In the place of SIG_IGN, which processes of kernels would inherit."""
+    """Ignore a signal. Used instead of SIG_IGN, which processes of kernels would inherit."""
 
 
 def handle_signals(handler: Callable[[int, Any], None]) -> Callable[[], None]:
-    """SIGTERM and SIGHUP, and those of Ctrl-C if it is an `Interrupt`, go to a handler; returns what restores them. A
-    handler that is there stays, and so does what `nohup` wants."""
-    if threading.current_thread() is not threading.main_thread():  # no other may set handlers
+    """Let a handler take SIGTERM and SIGHUP, and Ctrl-C if it is an `Interrupt`; return a function that restores the
+    signals. A handler that is there stays, and signals that `nohup` ignores stay ignored."""
+    if threading.current_thread() is not threading.main_thread():  # no other thread may set handlers
         return lambda: None
     taken = {number: signal.SIG_DFL for number in SIGNALS if signal.getsignal(number) is signal.SIG_DFL}
     if isinstance(handler, Interrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -61,8 +61,8 @@ def handle_signals(handler: Callable[[int, Any], None]) -> Callable[[], None]:
 
 
 def write_summary_in_peace() -> None:
-    """From now on, pass over signals that end a command as Ctrl-C does: what is left takes a moment, and whoever sends
-    them kills soon after."""
+    """Pass over signals that end a command as Ctrl-C does, from now on: the rest takes a moment, and whoever sends them
+    kills soon after."""
     for number in (*SIGNALS, signal.SIGINT):
         if isinstance(signal.getsignal(number), Interrupt):
             signal.signal(number, pass_over)

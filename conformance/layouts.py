@@ -31,28 +31,28 @@ import numpy as np
 LAYOUTS = ("nchw", "nhwc", "ncw", "nwc", "ncdhw", "ndhwc")
 """Channels first and channels last, in two dimensions, in one and in three."""
 GROUPED = ("gnhwc", "nhwgc", "ngchw", "gnwc", "nwgc", "ngcw", "gndhwc", "ndhwgc", "ngcdhw")
-"""Those with groups as an axis. Only who declares one is run in it."""
+"""Layouts with groups as an axis. An implementation is run in one only if it declares it."""
 NAMES = (*LAYOUTS, *GROUPED)
 SPACE = {"w": "s", "hw": "rs", "dhw": "trs"}
-"""Axes of an image and of a window, by rank."""
+"""Axes of an image -> axes of a window, by rank."""
 _OF_WEIGHTS = str.maketrans("ndhw", "ktrs")
 _OF_IMAGES = str.maketrans("ktrs", "ndhw")
 _declared: dict[str, tuple[str, str]] = {}
-"""Name -> letters, and who declares it."""
+"""Name -> its letters, and the implementation that declares it."""
 
 
 class LayoutError(ValueError):
-    """A declaration of a layout that cannot be meant; the message says what to do."""
+    """Raised for a declaration of a layout that cannot be meant; the message says what to do."""
 
 
 def letters(layout: str) -> str:
-    """Axes of an image as they lie in memory: the name itself, but of a layout that somebody has declared."""
+    """Return the axes of an image as they lie in memory: the layout's name, or the letters of a declared layout."""
     return _declared[layout][0] if layout in _declared else layout
 
 
 def declare(name: str, text: str, owner: str) -> None:
     """Let a name stand for an order of axes: `chwn`, or `ghwcn` with groups, which may be written k. Raises
-    LayoutError. Who declares a name may do so again, with other letters too: a file that was mended is read anew."""
+    LayoutError. An owner may declare a name again, with other letters too: a corrected file is read anew."""
     found = read(name, text)
     if name in NAMES:
         if found != name:
@@ -66,7 +66,7 @@ def declare(name: str, text: str, owner: str) -> None:
 
 
 def read(name: str, text: str) -> str:
-    """The letters of a declaration, g for the groups. Raises LayoutError."""
+    """Return the letters of a declaration, g for the groups. Raises LayoutError."""
     if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9_]{0,39}", name):
         raise LayoutError(f"{name!r}: a name is 1 to 40 small letters, digits and _, beginning with a letter")
     form = "give each axis once: n, c, those of space (w, hw or dhw) and, if groups are one, g, such as chwn or gnhwc"
@@ -84,40 +84,41 @@ def read(name: str, text: str) -> str:
 
 
 def has_groups(layout: str) -> bool:
-    """Whether groups are an axis of their own."""
+    """Return whether a layout has groups as an axis of their own."""
     return "g" in letters(layout)
 
 
 def is_known(layout: str) -> bool:
-    """Whether it is a name of the suite, or one that somebody has declared."""
+    """Return whether a layout is one of the suite's, or one that somebody has declared."""
     return layout in NAMES or layout in _declared
 
 
 def is_optional(layout: str) -> bool:
-    """Whether only who declares it is run in it."""
+    """Return whether an implementation is run in a layout only if it declares it."""
     return layout not in LAYOUTS
 
 
 def rank_of(layout: str) -> int:
-    """Number of spatial axes."""
+    """Return the number of a layout's spatial axes."""
     return len(letters(layout)) - 2 - has_groups(layout)
 
 
 @cache
 def layouts_of(rank: int) -> tuple[str, ...]:
-    """Channels first and channels last in so many spatial axes."""
+    """Return the layouts with channels first and with channels last in `rank` spatial axes."""
     return tuple(layout for layout in LAYOUTS if rank_of(layout) == rank)
 
 
 @cache
 def grouped_of(rank: int) -> tuple[str, ...]:
-    """Those with groups as an axis, in so many spatial axes."""
+    """Return the layouts with groups as an axis in `rank` spatial axes."""
     return tuple(layout for layout in GROUPED if rank_of(layout) == rank)
 
 
 @cache
 def in_rank(layout: str, rank: int) -> str:
-    """The layout of the same kind with another number of spatial axes; what is declared by name has none."""
+    """Return the layout of the same kind with another number of spatial axes; a declared layout is returned as it
+    is."""
     for kinds in (layouts_of, grouped_of):
         if layout in kinds(rank_of(layout)):
             return kinds(rank)[kinds(rank_of(layout)).index(layout)]
@@ -133,9 +134,9 @@ class Arrangement:
     split: tuple[int, ...]
     order: tuple[int, ...]
     axes: str
-    """Letters of an image, in the order of memory; those of weights are written with an image's."""
+    """Letters of the axes in the order of memory; axes of weights have the letters of an image's axes."""
     canonical: tuple[str, ...]
-    """The letters that each canonical axis has: `gc` where channels are split."""
+    """Letters of each canonical axis: `gc` where channels are split."""
 
     @property
     def stored(self) -> tuple[int, ...]:
@@ -148,16 +149,16 @@ class Arrangement:
         return tuple(map(self.order.index, range(len(self.order))))
 
     def to_memory(self, array: np.ndarray) -> np.ndarray:
-        """A canonical array with its axes as they lie in memory; a view where it can be one."""
+        """Return a canonical array with its axes as they lie in memory; a view where it can be one."""
         return array.reshape(self.split).transpose(self.order)
 
     def from_memory(self, array: np.ndarray) -> np.ndarray:
-        """The inverse."""
+        """Return the canonical array of an array with its axes as they lie in memory."""
         return array.transpose(self.back).reshape(self.shape)
 
 
 def filter_letters(layout: str) -> str:
-    """Axes of weights as they lie in memory: k, c, those of the window and, if groups are one, g."""
+    """Return the axes of weights as they lie in memory: k, c, those of the window and, if groups are an axis, g."""
     found = letters(layout)
     if layout in GROUPED:  # whose weights begin with the groups wherever these are in the image
         found = "gn" + found.replace("g", "").replace("n", "")
@@ -166,8 +167,8 @@ def filter_letters(layout: str) -> str:
 
 @cache
 def arrangement(shape: tuple[int, ...], layout: str, groups: int = 1, is_filter: bool = False) -> Arrangement:
-    """Of a tensor with this canonical shape: an image, weights [K, C of a group, ...], or a vector, which stays. Raises
-    LayoutError where groups do not divide the channels."""
+    """Return the arrangement of a tensor with this canonical shape: an image, weights [K, C of a group, ...], or a
+    vector, which stays. Raises LayoutError where groups do not divide the channels."""
     if len(shape) == 1:
         return Arrangement(shape, shape, (0,), "k", ("k",))
     axes = filter_letters(layout).translate(_OF_IMAGES) if is_filter else letters(layout)
@@ -175,7 +176,8 @@ def arrangement(shape: tuple[int, ...], layout: str, groups: int = 1, is_filter:
 
 
 def of_letters(shape: tuple[int, ...], axes: str, groups: int, is_filter: bool) -> Arrangement:
-    """The same by the letters of an image in the order of memory. Raises LayoutError."""
+    """Return the arrangement of an image or weights by the letters of an image in the order of memory. Raises
+    LayoutError."""
     space = tuple(axis for axis in "dhw" if axis in axes)
     if "g" not in axes:
         canonical: tuple[str, ...] = ("n", "c", *space)
@@ -190,12 +192,13 @@ def of_letters(shape: tuple[int, ...], axes: str, groups: int, is_filter: bool) 
 
 
 def arranged(tensor: Any, layout: str, geometry: Any) -> Arrangement:
-    """Of a tensor of an operator on a problem."""
+    """Return the arrangement of a tensor of an operator on a problem."""
     return arrangement(tuple(tensor.shape), layout, getattr(geometry, "groups", 1), tensor.is_filter)
 
 
 def own(declared: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
-    """Of what a kernel declares, the layouts that are not the suite's, with their letters. Raises LayoutError."""
+    """Return the layouts that a kernel declares and that are not the suite's, with their letters. Raises
+    LayoutError."""
     if not isinstance(declared, Mapping):
         return {}
     return {name: read(name, text) for name, text in declared.items() if name not in NAMES}

@@ -32,9 +32,9 @@ OWN_NAMES = {
     }.items()
     for name in names.split()
 }
-"""Implementation that the suite brings -> its file: that of a framework that is not here cannot be loaded and asked."""
+"""Implementation that the suite brings -> its file. A file whose framework is not here cannot be loaded to ask it."""
 
 
 def of_family(family: str, name: str) -> Path:
-    """A text of an operator family, in its folder: `problems.txt` or `ranking.txt`."""
+    """Return the path of a text of an operator family: `problems.txt` or `ranking.txt`."""
     return PACKAGE / "operators" / family / name

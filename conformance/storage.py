@@ -1,7 +1,7 @@
 """How an operand lies in memory: the kinds of storage, their text, and where each element then is.
 
-A case says it as `x:crop,w:other-format`; operands that are not named are contiguous. What surrounds an operand in
-memory is NaN, belongs to nobody, and is neither read nor written.
+A case says it as `x:crop,w:other-format`; operands that are not named are contiguous. The memory around an operand is
+NaN, belongs to nobody, and is neither read nor written.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ STRIDES, ALIGNMENT = "strides of {} ignored", "alignment of {} assumed"
 KINDS = {
     "other-format": STRIDES,  # channels-last memory under an NCHW shape, and the reverse
     "crop": STRIDES,  # rows and columns of a larger image; of a vector, a slice
-    "channels": STRIDES,  # some channels of more
+    "channels": STRIDES,  # some channels of a tensor with more
     "chunk": STRIDES,  # the second of three chunks along the channels
     "strided": STRIDES,  # every second element along every axis
     "rows": STRIDES,  # every second row
@@ -35,10 +35,10 @@ KINDS = {
     "offset-4": ALIGNMENT,
     "align-16": ALIGNMENT,  # 16 bytes beyond a multiple of 64
     "page-end": "read or write past the end of {}",  # the next byte lies in a page that may not be touched
-    "page-start": "read or write before the start of {}",  # the byte before does
-    "read-only": "write to {}",  # it lies in pages that may not be written to
+    "page-start": "read or write before the start of {}",  # the byte before lies in such a page
+    "read-only": "write to {}",  # the operand lies in pages that may not be written to
 }
-"""Kind -> what is wrong, probably, with a kernel that is right without it."""
+"""Kind -> the probable mistake of a kernel that is wrong only on operands of this kind."""
 OFFSET = "offset of {} ignored"
 ALIGNED = ("other-format", "strided", "rows", "transposed", "expanded")
 """Kinds that begin behind the start of their buffer at a multiple of 64 bytes."""
@@ -60,17 +60,17 @@ IMAGES_ONLY = (
 FAR = 1 << 15
 """Elements that `far-rows` puts between two rows: more than 16 bits hold, in bytes or with a sign."""
 LOOSE = 7919
-"""Elements of a stride that no element needs."""
+"""Stride in elements along an axis of one element, which needs none."""
 MARGIN = 64
 """Elements before and after an operand; whole cache lines in every dtype, so that alignment stays."""
 
 
 class StorageError(ValueError):
-    """A text that describes no storage; the message names the part and the choices."""
+    """Raised for a text that describes no storage; the message names the part and the choices."""
 
 
 def parse(text: str) -> dict[str, str]:
-    """Operand -> kind; empty for `contiguous`. Raises StorageError."""
+    """Return operand -> kind; empty for `contiguous`. Raises StorageError."""
     if text in ("", "contiguous"):
         return {}
     found: dict[str, str] = {}
@@ -86,19 +86,19 @@ def parse(text: str) -> dict[str, str]:
 
 
 def written(storage: Mapping[str, str]) -> str:
-    """The text that `parse` reads."""
+    """Return the text that `parse` reads."""
     return ",".join(f"{operand}:{kind}" for operand, kind in storage.items())
 
 
 def fits(kind: str, dimensions: int) -> bool:
-    """Whether an operand of so many axes can be stored in this way."""
+    """Return whether an operand of `dimensions` axes can be stored as this kind."""
     return kind not in IMAGES_ONLY or dimensions > (3 if kind in ROWS else 1)
 
 
 def blamed(operand: str, kind: str, failing: Collection[str]) -> str:
-    """What is wrong, probably, with a kernel that is wrong where an operand has a kind, one of all that are `failing`.
-    What assumes an alignment is right on views that are aligned, and what ignores strides on contiguous ones: where
-    both are wrong, it reads from the start of the buffer."""
+    """Return the probable mistake of a kernel that is wrong where an operand has this kind, one of all `failing` kinds.
+    A kernel that assumes an alignment is right on aligned views, and one that ignores strides is right on contiguous
+    ones: a kernel that is wrong on both reads from the start of the buffer."""
     shifted = {name for name in failing if KINDS[name] == ALIGNMENT}
     if shifted and not {*failing}.isdisjoint(ALIGNED) and KINDS[kind] in (ALIGNMENT, STRIDES):
         return OFFSET.format(operand)
@@ -106,7 +106,8 @@ def blamed(operand: str, kind: str, failing: Collection[str]) -> str:
 
 
 def repeats(text: str) -> bool:
-    """Whether values repeat, so that errors are not independent of each other: no statistics of them are judged."""
+    """Return whether a storage repeats values: errors are then not independent, and no statistics of them are
+    judged."""
     return any(kind in REPEATING for kind in parse(text).values())
 
 
@@ -124,7 +125,7 @@ class Placement:
 
 
 def placement(kind: str, tensor: Arrangement, itemsize: int) -> Placement:
-    """The placement of an array that is arranged in this way."""
+    """Return the placement of an array with this arrangement and kind of storage."""
     axes = tensor.axes
     sizes = dict(zip(axes, tensor.stored, strict=True))
     order, around, steps, margin, page = axes, dict.fromkeys(axes, (0, 0)), dict.fromkeys(axes, 1), MARGIN, ""
@@ -171,14 +172,14 @@ def placement(kind: str, tensor: Arrangement, itemsize: int) -> Placement:
 
 
 def _other_format(axes: str) -> str:
-    """Channels last where they are not, and before the axes of space where they are."""
+    """Return the axes with channels last where they are not, and before the axes of space where they are."""
     rest = axes.replace("c", "")
     place = min(rest.index(axis) for axis in "dhw" if axis in rest)
     return f"{rest[:place]}c{rest[place:]}" if axes.endswith("c") else f"{rest}c"
 
 
 def with_repeats(inputs: Mapping[str, np.ndarray], text: str) -> dict[str, np.ndarray]:
-    """Inputs in canonical order with the values that they have in memory where strides are 0."""
+    """Return inputs in canonical order with the values that they have in memory where strides are 0."""
     found = dict(inputs)
     for operand, kind in parse(text).items():
         if kind in REPEATING and operand in found:
@@ -190,12 +191,12 @@ def with_repeats(inputs: Mapping[str, np.ndarray], text: str) -> dict[str, np.nd
 
 
 def nan_bytes(size: int) -> np.ndarray:
-    """Bytes that are NaN in every floating-point format."""
+    """Return bytes that are NaN in every floating-point format."""
     return np.full(size, 0xFF, np.uint8)
 
 
 def buffer(array: np.ndarray, place: Placement) -> np.ndarray:
-    """The buffer with the array in it, NaN around."""
+    """Return the buffer with the array in it, and NaN around the array."""
     found = nan_bytes(place.size * array.itemsize).view(array.dtype)
     steps = [step * array.itemsize for step in place.strides]
     np.ndarray(array.shape, array.dtype, found, place.offset * array.itemsize, steps)[...] = array

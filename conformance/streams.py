@@ -1,17 +1,22 @@
-"""Output that may go away in the middle of a run: who reads it, the disk; and one that a runner obeys."""
+"""Streams for output whose reader or disk may go away in the middle of a run, and for output that a runner obeys."""
 
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from typing import Any, TextIO
 
 LONGEST = 1 << 16
-"""Characters of a line that are held back until it ends."""
+"""Characters of a line that are held back until the line ends."""
+
+
+COMMAND = re.compile(r"##(?=\w*\[)")
+"""Beginning of a command within a line."""
 
 
 class _Stream:
-    """A stream that is written on in another way."""
+    """A stream whose writing is changed by a subclass."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -21,9 +26,9 @@ class _Stream:
 
 
 class TolerantStream(_Stream):
-    """A stream whose output is dropped from when it cannot be written on: the run goes on, and its exit status is that
-    of the verdicts. Whoever reads it sees each line when it is written, also in a pipe; the first one is not empty, as
-    pytest's is that ends a line of letters."""
+    """A stream whose output is dropped once it cannot be written to: the run goes on, and its exit status is that of
+    the verdicts. Its reader sees each line when it is written, also in a pipe. The first line is not empty, as pytest's
+    line that ends a line of letters is."""
 
     _begun = False
 
@@ -47,7 +52,7 @@ class TolerantStream(_Stream):
             self._drop()
 
     def _drop(self) -> None:
-        """What is buffered too: Python flushes once more when it ends, and would end with 120."""
+        """Drop all output, buffered output too: Python flushes once more when it ends, and would end with 120."""
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self._stream.fileno())
         os.close(nowhere)
@@ -55,10 +60,10 @@ class TolerantStream(_Stream):
 
 
 class RunnerStream(_Stream):
-    """A stream that one of GitHub's runners reads, which obeys a line that begins with `::` or holds `##[`: such a line
-    of a kernel, whatever it comes through, is no command. What is `own` is one.
+    """A stream to a runner, which obeys a line that begins with `::` or holds `##[`, or the like: such a line of a
+    kernel, whatever way it comes, is changed so that it is no command. Lines that are marked by `own` are commands.
 
-    A runner shows whole lines, and none is written before it ends: a kernel may write a command in two parts.
+    Runners show whole lines, and no line is written before it ends: a kernel may write a command in two parts.
     """
 
     _held = ""
@@ -71,7 +76,7 @@ class RunnerStream(_Stream):
         return len(text)
 
     def end(self) -> None:
-        """Write what has no end of a line."""
+        """Write the last line, which has no end."""
         if self._held:
             self.write("\n")
 
@@ -90,12 +95,18 @@ def passed(line: str) -> str:
     return line[len(OWN) :] if line.startswith(OWN) else uncommanded(line)
 
 
-def is_obeyed() -> bool:
-    """Whether one of GitHub's runners reads what is printed."""
+def is_github() -> bool:
+    """Return whether one of GitHub's runners reads what is printed."""
     return os.environ.get("GITHUB_ACTIONS") == "true"
 
 
+def is_obeyed() -> bool:
+    """Return whether a runner of GitHub, Azure or TeamCity reads what is printed."""
+    return is_github() or os.environ.get("TF_BUILD") == "True" or "TEAMCITY_VERSION" in os.environ
+
+
 def uncommanded(line: str) -> str:
-    """A line that is no command of one of GitHub's runners: of one form they look for the sign anywhere in it."""
+    """Return a line changed so that runners see no command: GitHub's look for `##[` anywhere in a line, Azure's for
+    `##vso[`, TeamCity for `##teamcity[`."""
     begins = line.lstrip().startswith("::")
-    return (line.replace("::", ": :", 1) if begins else line).replace("##[", "# #[")
+    return COMMAND.sub("# #", line.replace("::", ": :", 1) if begins else line)

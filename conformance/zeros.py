@@ -11,7 +11,7 @@ LARGE, BLOCK = 1 << 26, 1 << 21
 
 
 def filled(data: np.ndarray) -> Iterator[slice]:
-    """Blocks of bytes [N] that are not all zeros; all, where there are few."""
+    """Yield the blocks of bytes [N] that are not all zeros; all blocks where there are few."""
     for start in range(0, len(data), BLOCK):
         place = slice(start, min(start + BLOCK, len(data)))
         part = data[place]
@@ -20,12 +20,12 @@ def filled(data: np.ndarray) -> Iterator[slice]:
 
 
 def bytes_of(array: np.ndarray) -> np.ndarray:
-    """The memory of a C-contiguous array, [N]."""
+    """Return the memory of a C-contiguous array, [N]."""
     return array.reshape(-1).view(np.uint8)
 
 
 def copied(array: np.ndarray) -> np.ndarray:
-    """A C-contiguous copy of a C-contiguous array."""
+    """Return a C-contiguous copy of a C-contiguous array."""
     if array.nbytes < LARGE or array.dtype.hasobject:
         return array.copy()
     copy = np.zeros(array.shape, array.dtype)

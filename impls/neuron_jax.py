@@ -1,4 +1,4 @@
-"""What jax offers on a Neuron device: lax.conv_general_dilated and its transposes, jitted."""
+"""jax's operators on a Neuron device: lax.conv_general_dilated and its transposes, jitted."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ jax_neuronx = Implementation("jax-neuronx", device=neuron_device(), arrays=jax_n
 
 @cache
 def _jitted(function, *static):
-    """Compiled at its first call, when jax is imported."""
+    """Return the function, compiled at its first call, when jax is imported."""
     return import_module("jax").jit(function, static_argnames=("geometry", *static))
 
 
 def _convolved(x, w, geometry, result=None):
-    """`geometry` is stride, padding, dilation and groups; `result` a format wider than that of x."""
+    """Convolve. `geometry` is stride, padding, dilation and groups; `result` a format wider than that of x."""
     lax, (stride, padding, dilation, groups) = import_module("jax").lax, geometry
     return lax.conv_general_dilated(
         x,
@@ -36,7 +36,7 @@ def _convolved(x, w, geometry, result=None):
 
 
 def _forward(x, w, bias, geometry):
-    """The bias is added to the accumulator's fp32, so that the result is rounded once."""
+    """Return y. The bias is added to the accumulator's fp32, so that the result is rounded once."""
     if bias is None:
         return _convolved(x, w, geometry)
     y = _convolved(x, w, geometry, "float32")
@@ -58,19 +58,19 @@ def _backward_weight(x, dy, geometry, kernel_size, with_bias):
 
 @jax_neuronx.implements("conv_forward", dtypes=DTYPES)
 def conv_forward(x, w, bias, *, stride, padding, dilation, groups):
-    """y."""
+    """Return y."""
     return _jitted(_forward)(x, w, bias, geometry=(stride, padding, dilation, groups))
 
 
 @jax_neuronx.implements("conv_backward_data", dtypes=DTYPES)
 def conv_backward_data(dy, w, *, input_size, stride, padding, dilation, groups):
-    """dx, the transpose of the convolution in x."""
+    """Return dx, the transpose of the convolution in x."""
     compiled, geometry = _jitted(_backward_data, "input_size"), (stride, padding, dilation, groups)
     return compiled(dy, w, geometry=geometry, input_size=input_size)
 
 
 @jax_neuronx.implements("conv_backward_weight", dtypes=DTYPES)
 def conv_backward_weight(x, dy, *, kernel_size, with_bias, stride, padding, dilation, groups):
-    """dw, the transpose of the convolution in w; dbias, the sum of dy."""
+    """Return dw, the transpose of the convolution in w; dbias, the sum of dy."""
     compiled, geometry = _jitted(_backward_weight, "kernel_size", "with_bias"), (stride, padding, dilation, groups)
     return compiled(x, dy, geometry=geometry, kernel_size=kernel_size, with_bias=with_bias)

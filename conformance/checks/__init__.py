@@ -1,4 +1,4 @@
-"""Behaviour, invalid arguments, adjoint, memory; CHECKS has all of them by name."""
+"""Behaviour, invalid arguments, adjoint, memory; `CHECKS` maps names to checks."""
 
 from __future__ import annotations
 

@@ -22,11 +22,11 @@ COFACTORS = {
     name: {operator.name: operator.cofactor for operator in family.operators if operator.cofactor}
     for name, family in FAMILIES.items()
 }
-"""Family -> direction -> the tensor that its result is multiplied with."""
+"""Family -> direction -> the tensor that the direction's result is multiplied with."""
 
 
 def held(sample: Sample) -> bool:
-    """Whether no sum of these integers can be rounded: each operand was drawn for the sums of one direction only."""
+    """Return whether no sum of these integers can be rounded: operands were drawn for sums of one direction only."""
     recipe = sample.expected.recipe
     sizes = {name: np.abs(array.astype(np.float64)) for name, array in sample.expected.inputs.items()}
     largest = next(iter(recipe.operator.reference(recipe.geometry, sizes).values()))
@@ -34,10 +34,11 @@ def held(sample: Sample) -> bool:
 
 
 def directions_are_adjoint(subject: Subject) -> None:
-    """The three inner products agree: exactly on integers that no sum rounds, else within the contracts' bounds.
+    """Check that the three inner products agree: exactly on integers that no sum rounds, else within the contracts'
+    bounds.
 
-    Errors of the elements of a result are independent and within their bounds b, so that their sum stays below
-    z * sqrt(sum of b^2) but for one time in 2 exp(z^2/2) (Hoeffding, JASA 58, 1963); those of one sign add up.
+    Errors of the elements of a result are independent and within their bounds b, so that their sum stays below z *
+    sqrt(sum of b^2) but for one time in 2 exp(z^2/2) (Hoeffding, JASA 58, 1963); errors of one sign add up.
     """
     geometry = replace(subject.trial.problem.geometry, bias=False)
     problem, dtype = replace(subject.trial.problem, geometry=geometry), subject.trial.variant.dtype

@@ -1,7 +1,7 @@
-"""Behaviour checks: what a kernel must do besides being right once.
+"""Behaviour checks: requirements on a kernel besides the right result of one call.
 
 A check calls the kernel several times and judges the results as `verify` does. It raises BehaviourError where the
-kernel does not behave and Unsupported where that cannot be checked.
+kernel misbehaves and Unsupported where that cannot be checked.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from conformance.worker import repeating
 from conformance.worker.call import differing, perform, switched
 
 CALLS, SECONDS = 120, 0.02
-"""Calls of a kernel one after the other, and when it is enough of them. What happens in one of fifty is then seen on a
-path with nine chances in ten, and there are several paths."""
+"""Number of calls of a kernel one after the other, and the seconds after which fewer are enough. An error in one call
+of fifty is then seen on a path with nine chances in ten, and there are several paths."""
 ALONE = 120
-"""Calls in a row, among which one that has other bits by chance, in a tenth of its calls, has none but with probability
-0.9^120 = 3e-6."""
+"""Number of calls in a row. A kernel whose bits differ by chance in a tenth of its calls shows no difference in so many
+only with probability 0.9^120 = 3e-6."""
 LATER = 0.05
-"""Seconds until a result is looked at again."""
+"""Seconds until a result is read again."""
 SLACK = 1e-3
 """Seconds that a device may take to start and to report, beyond the time between its own events."""
 
 
 def output_is_written(subject: Subject) -> None:
-    """Every element of a result is computed, none is left as the allocator gave it.
+    """Check that every element of a result is computed, and none is left as the allocator gave it.
 
-    Other data comes before, because memory that still holds the same results would hide what was not written.
+    A call on other data comes first: memory that still holds the same results would hide elements that are not written.
     """
     sample, other = subject.sample(), subject.sample(1)
     inputs = sample.inputs()
@@ -60,7 +60,7 @@ def output_is_written(subject: Subject) -> None:
 
 
 def calls_do_not_depend_on_the_one_before(subject: Subject) -> None:
-    """A call on other shapes changes nothing for the next one, to the bit where the kernel repeats itself at all."""
+    """Check that a call on other shapes leaves the next result as it is, to the bit if the kernel is repeatable."""
     sample = subject.sample(distribution="fixed")
     other = subject.sample(distribution="fixed", problem=_other_problem(subject.trial))
     inputs = sample.inputs()
@@ -79,7 +79,7 @@ def calls_do_not_depend_on_the_one_before(subject: Subject) -> None:
 
 
 def _other_problem(trial: Trial) -> Problem:
-    """A problem of another shape that the implementation takes: one image more, or else one of the tables'."""
+    """Return a problem of another shape that the implementation takes: one image more, or else a tables' problem."""
     geometry = trial.problem.geometry
     larger = replace(trial.problem, geometry=replace(geometry, n=geometry.n + 1))
     known = at_level(of_family(PROBLEMS, geometry.family), "smoke")
@@ -103,8 +103,8 @@ def repeated(
     how: Callable[..., Any] = repeating.repeated,
     hint: str = "",
 ) -> bool:
-    """Many calls of one function on each of several samples, at once or by turns; whether all repeat to the bit. Raises
-    BehaviourError, with the `hint`, and `what` they are, in which braces stand for their number."""
+    """Call one function many times on each of several samples, at once or by turns; return whether all repeat to the
+    bit. Raises BehaviourError, with the `hint`; `what` names the calls, and braces in it stand for their number."""
     invocation = samples[0].invocation
     turns = [(sample.inputs(), sample.invocation.parameters()) for sample in samples]
     bridge = invocation.bridge
@@ -121,9 +121,10 @@ def repeated(
 
 
 def work_is_finished(subject: Subject) -> None:
-    """A result that is read right after the call is whole and stays so: no thread and no other stream writes to it.
+    """Check that a result that is read right after the call is complete and stays so: no thread or stream writes to it
+    later.
 
-    Where a device has streams, the time between events on the caller's is all the time that the device works.
+    Where a device has streams, the time between events on the caller's stream is all the time that the device works.
     """
     sample, bridge = subject.sample(), subject.bridge
     inputs, invocation = sample.inputs(), sample.invocation
@@ -146,7 +147,7 @@ def work_is_finished(subject: Subject) -> None:
 
 
 def results_are_plain(subject: Subject) -> None:
-    """What is returned is the framework's own array, or a tuple or list of them: nothing computes when it is read."""
+    """Check that a call returns the framework's own array, or a tuple or list of them: reading computes nothing."""
     sample = subject.sample()
     result = sample.invocation.start(sample.inputs())
     if isinstance(result, (tuple, list)) and type(result).__iter__ not in (tuple.__iter__, list.__iter__):
@@ -155,9 +156,9 @@ def results_are_plain(subject: Subject) -> None:
 
 
 def floating_point_mode_is_unchanged(subject: Subject) -> None:
-    """The process rounds and keeps subnormal numbers as it did before the implementation was loaded.
+    """Check that the process rounds and keeps subnormal numbers as it did before the implementation was loaded.
 
-    A library that is built with -ffast-math switches to flush-to-zero for whoever loads it.
+    A library that is built with -ffast-math switches to flush-to-zero for every process that loads it.
     """
     sample = subject.sample()
     sample.require_right(sample.call(sample.inputs()), "single call")
@@ -168,26 +169,26 @@ def floating_point_mode_is_unchanged(subject: Subject) -> None:
 
 
 def switches_are_unchanged(subject: Subject) -> None:
-    """A torch module leaves the switches of the whole process as they are, such as `cudnn.benchmark`: when its file is
-    imported, and in calls on small problems near one. Results are verified with the switches as they were."""
+    """Check that a torch module leaves the switches of the whole process, such as `cudnn.benchmark`, as they are: when
+    its file is imported, and in calls on small problems near one. Results are verified with the old switches."""
     trial, bridge, function = subject.trial, subject.bridge, subject.kernel.function
     plain = subject.sample()
-    plain.require_right(plain.call(plain.inputs()), "single call")  # what computes nothing changes nothing
+    plain.require_right(plain.call(plain.inputs()), "single call")  # a kernel that computes nothing changes no switch
     for geometry in neighbours(trial.problem.geometry):
         if not trial.implementation.supports(trial.operator.name, geometry, trial.variant.dtype, trial.variant.layout):
             continue
         sample, changes = subject.sample(problem=replace(trial.problem, geometry=geometry)), list[str]()
-        with suppress(Crash):  # which a case of the problem reports
+        with suppress(Crash):  # a case of the problem reports it
             changes = perform(bridge, switched, bridge, function, sample.inputs(), sample.invocation.parameters())
         if changes:
             raise BehaviourError("\n".join(changes))
 
 
 def invalid_arguments(subject: Subject) -> Facts:
-    """Which invalid arguments a kernel accepts: it returns a result instead of an error that says why.
+    """Return which invalid arguments a kernel accepts: it returns a result instead of an error that says why.
 
-    A parameter that the kernel does not take is not tried, and what raises on valid arguments, too, refuses nothing.
-    Raises Crash, with the argument, where the kernel ends its process or hangs.
+    A parameter that the kernel does not take is not tried, and a kernel that raises on valid arguments, too, refuses
+    nothing. Raises Crash, with the argument, where the kernel ends its process or hangs.
     """
     sample, operator, geometry = subject.sample(), subject.trial.operator, subject.trial.problem.geometry
     sample.require_right(sample.call(sample.inputs()), "valid arguments")
@@ -220,8 +221,8 @@ def invalid_arguments(subject: Subject) -> Facts:
 
 
 def worked_example_is_exact(subject: Subject) -> None:
-    """A case that a public text works out, the operator's `worked_example`, comes out exactly. Blind to a sum that is
-    rounded: such sums need few bits, and lose nothing of the result."""
+    """Check that a case worked out in a public text, the operator's `worked_example`, is computed exactly. The check
+    cannot see a sum that is rounded: such small sums need few bits, and lose none."""
     example = subject.trial.operator.worked_example
     if example is None:
         raise Unsupported(f"no public text works out a case of {subject.trial.operator.name}")

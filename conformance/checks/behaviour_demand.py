@@ -1,4 +1,4 @@
-"""What is required of an implementation, as data: the suites collect it."""
+"""The checks that are required of an implementation, as data that the suites collect."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def dense(geometry: Any) -> bool:
 
 
 def has_window(geometry: Any) -> bool:
-    """Whether a window can be larger than an image."""
+    """Return whether a window has more than one element, so that it can be larger than an image."""
     return bool(math.prod(geometry.window) > 1)
 
 
 def grouped(geometry: Any) -> bool:
-    """Depthwise convolutions included."""
+    """Return whether the problem has several groups, as depthwise convolutions have too."""
     return bool(geometry.groups > 1)
 
 
@@ -65,8 +65,8 @@ PARTIAL: tuple[Problem, ...] = tuple(
         *("convt n2 c5 h5 w6 k7 r3 s3 u2 p1 o1 b1", "convt n3 c4 h4 w5 k6 r2 s3 u1x2 p0:1x1:0 d2x1 g2 b1"),
     )
 )
-"""What partial requests and sums into an array are checked on: one problem for each path that kernels commonly have,
-small, and with odd numbers of elements, so that vectors have tails."""
+"""Problems for partial requests and sums into an array: one for each path that kernels commonly have, small, and with
+odd numbers of elements, so that vectors have tails."""
 UNREACHED: tuple[Problem, ...] = tuple(
     typed(text)
     for text in (
@@ -74,12 +74,12 @@ UNREACHED: tuple[Problem, ...] = tuple(
         *("pool n2 c3 h7 w8 r2 s2 u3", "maxpool n2 c3 h7 w8 r2 s2 u3"),
     )
 )
-"""Problems with elements that no window reaches, which a kernel set to zero and had to leave as they were."""
+"""Problems with elements that no window reaches: a kernel set them to zero although it had to leave them unchanged."""
 PARTIAL_AT_SMOKE = 2
-"""How many of them that a kernel takes are asked for at smoke, those of most parameters first, in the first dtype."""
+"""Number of these problems required at smoke, of those a kernel takes, most parameters first, in the first dtype."""
 BEHAVIOUR_PATHS = 3
-"""Paths of a kernel on which a check of its behaviour is made that seldom depends on them; at smoke one. Checks take
-them in turn, so that together they see all of its paths."""
+"""Number of a kernel's paths that a check runs on whose result seldom depends on the path; at smoke one. Checks take
+paths in turn, so that together they see all of them."""
 MEMORY_PAIRS = (
     typed("bn n8 c32 h26 w26 k64 r3 s3", "standard"),
     typed("bn n4 c24 h14 w14 k40 r3 s3 u2 p1 affine0 run0", "standard"),
@@ -88,22 +88,22 @@ MEMORY_STEPS = (
     typed("bn n64 c32 h26 w26 k64 r3 s3 affine0 run0 eps3", "standard"),
     typed("bn n2048 c32 h26 w26 k64 r3 s3 affine0 run0 eps3", "full"),
 )
-"""For the checks of memory: large enough that what is kept shows; the second step is the tutorial's own."""
+"""Problems for the checks of memory: large enough that kept buffers show; the second step is the tutorial's own."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequiredCheck:
-    """A check and what it is made on: a few small problems of each operator, or problems and dtypes of its own.
+    """A check and the problems that it is made on: a few small ones of each operator, or its own problems and dtypes.
 
     of_right_kernels  whether it says nothing about a kernel that is wrong on plain inputs, and is not made there
     judges            whether it is about results and can fail: a run in which only others pass has verified nothing
     of_modules        whether it is made on torch modules alone, once each
-    of_its_problem    whether what it finds depends on the problem that it is made on
-    place            of the check among all: where in the kernel's paths those begin that it is made on
+    of_its_problem    whether its result depends on the problem that it is made on
+    place             number of the check among all: at which of the kernel's paths it begins
     paths             on how many of a kernel's paths at most, see `conformance.execution.declared`; 0 as many as
                       the level asks for. None: on the first few problems that it takes
     prefers           problems that it says more about than about others
-    require           raises Unsupported where it does not apply to an implementation and operator, which is said once
+    require           raises Unsupported where it does not apply to an implementation and operator; reported once
     """
 
     check: Check
@@ -120,13 +120,13 @@ class RequiredCheck:
     require: Callable[[Implementation, str], None] = lambda implementation, operator: None
 
     def demands(self, ranked: Ranked) -> Iterator[BehaviourDemand]:
-        """One of each operator."""
+        """Yield the demand of each operator."""
         yield from (BehaviourDemand(ranked, self, operator) for operator in self.operators)
 
 
 class BehaviourDemand(Demand):
-    """A check on problems of its own in the canonical layout, or on small problems of the tables, where a kernel may go
-    different ways."""
+    """A check on problems of its own in the canonical layout, or on small problems of the tables, where a kernel may
+    take different paths."""
 
     def __init__(self, ranked: Ranked, required: RequiredCheck, operator: str) -> None:
         super().__init__(ranked.asked, operator)
@@ -137,13 +137,13 @@ class BehaviourDemand(Demand):
         return super().is_asked and DISTRIBUTION in self.asked.distributions
 
     def is_foreign(self, one: Implementation) -> bool:
-        """Whether it is not asked of an implementation: of one that is no torch module, or of another operator than the
-        module's forward one, where a check is for modules."""
+        """Return whether the check is not asked of an implementation. A check for modules is asked only of torch
+        modules, and only for the module's forward operator."""
         forward = one.adapted is not None and one.adapted.operator == self.operator
         return super().is_foreign(one) or (self.required.of_modules and not forward)
 
     def require(self, one: Implementation) -> None:
-        """Raises Unsupported where the implementation has no kernel for the operator, or none of the kind."""
+        """Raise Unsupported where the implementation has no kernel of the operator that the check applies to."""
         super().require(one)
         if self.required.of_modules and one.adapted is None:
             raise Unsupported("it is no torch module")
@@ -151,9 +151,10 @@ class BehaviourDemand(Demand):
 
     @cached_property
     def _rows(self) -> list[Row]:
-        """Its own problems at the level asked for; of the tables all that are small."""
+        """Problems with their variants: the check's own problems at the level asked for, or the tables' small
+        problems."""
         asked, own = self.asked, self.required.problems
-        if own and not asked.is_of_tables:  # somebody tries problems of one family
+        if own and not asked.is_of_tables:  # the user has given problems of one family
             families = {problem.geometry.family for problem in asked.problems}
             own = tuple(problem for problem in own if problem.geometry.family in families)
         if self.required.problems:
@@ -169,18 +170,19 @@ class BehaviourDemand(Demand):
 
     @cached_property
     def _few(self) -> int:
-        """Cases of a check that seldom depends on the path."""
+        """Number of cases of a check whose result seldom depends on the path."""
         return min(len(self._rows), BEHAVIOUR_PATHS if self.asked.level in ("standard", "full") else 1)
 
     def everything(self, device: str) -> tuple[int, Keys]:
-        """All of its own cases; on paths as many as a kernel has at most, or one, of any that are asked for."""
+        """Return the number of cases at most, and their keys: all of the check's own problems; or as many paths as a
+        kernel has at most, or one, of any that are asked for."""
         count = self._few if self.required.paths is None else min(1, len(self._rows))
-        if self.required.problems:  # at smoke nobody is said to be without what is optional
+        if self.required.problems:  # at smoke a kernel is not reported as lacking an optional capability
             count = sum(len(variants) for _, variants in self._rows) if self.asked.level != "smoke" else 0
         return count, partial(keys, self.operator, self._rows, self.name)
 
     def cases(self, one: Implementation, claimed: frozenset[Case]) -> Iterator[Trial | Lacking]:
-        """All of its own, or some of the kernel's paths."""
+        """Yield all cases of the check's own problems, or cases on some of the kernel's paths."""
         if not self._rows:
             return
         declared = self.ranked.declared(one, self.operator)

@@ -1,4 +1,5 @@
-"""Checks of memory: what a differentiable operator keeps for its backward, and what a network of it takes to train.
+"""Checks of memory: the tensors that a differentiable operator keeps for its backward, and a network's memory in
+training.
 
 The count is exact and the same on every machine: the buffers that the framework's autodiff holds between forward and
 backward, each storage once.
@@ -18,12 +19,12 @@ from conformance.implementations.implementation import AutogradVariant, Unsuppor
 from conformance.results.schema import Facts, SavedForBackward, TrainingStep
 
 VECTORS = 8
-"""Numbers a channel that a buffer of per-channel vectors holds at most: fewer than any image has."""
+"""Most numbers a channel in a buffer of per-channel vectors: fewer than any image has."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What one autograd variant keeps for the backward of one call, by what it is."""
+    """Buffers that one autograd variant keeps for the backward of one call, by kind."""
 
     activations: tuple[Saved, ...]
     parameters: tuple[Saved, ...]
@@ -31,7 +32,7 @@ class Kept:
 
     @classmethod
     def of(cls, saved: Iterable[Saved], geometry: Any) -> Kept:
-        """By size: up to a few numbers a channel, as many as the filters have, or more."""
+        """Sort buffers by size: up to a few numbers a channel, as many as the filters have, or more."""
         activations, parameters, vectors = [], [], []
         for buffer in saved:
             if buffer.elements <= VECTORS * geometry.k:
@@ -43,7 +44,7 @@ class Kept:
         return cls(tuple(activations), tuple(parameters), tuple(vectors))
 
     def defects(self, variant: AutogradVariant, geometry: Any) -> Iterator[str]:
-        """What is not as declared."""
+        """Yield the differences from the declaration."""
         kept, listed = self.activations, ", ".join(map(str, self.activations)) or "none"
         if len(kept) != variant.saves:
             yield f"{variant.label}: keeps {len(kept)} activations, declared {variant.saves}: {listed}"
@@ -56,7 +57,7 @@ class Kept:
                 yield f"{variant.label}: activations take {_bytes(kept):,} B, at most {allowed:,} B: {listed}"
 
     def row(self, variant: AutogradVariant) -> SavedForBackward:
-        """For the record."""
+        """Return the sizes for the record."""
         return SavedForBackward(
             variant=variant.label,
             buffers=len(self.activations),
@@ -71,7 +72,7 @@ def _bytes(buffers: Iterable[Saved]) -> int:
 
 
 def backward_keeps_what_is_declared(subject: Subject) -> Facts:
-    """Every autograd variant of the operator is right, has the right gradients and keeps what it declares to."""
+    """Check that every autograd variant is right, has the right gradients and keeps as much as it declares."""
     geometry = subject.trial.problem.geometry
     defects: list[str] = []
     rows = []
@@ -94,7 +95,7 @@ def _variants(subject: Subject) -> list[AutogradVariant]:
 
 
 def _taped(subject: Subject, variant: AutogradVariant) -> Tape:
-    """A recorded call. Its results and gradients are judged: what keeps too little computes something else."""
+    """Record a call. Its results and gradients are judged: a variant that keeps too little computes something else."""
     _meter(subject, "differentiate")
     sample = subject.sample()
     gradients, inputs, label = gradients_at(subject, sample), sample.inputs(), f"autograd variant {variant.label}"
@@ -106,7 +107,7 @@ def _taped(subject: Subject, variant: AutogradVariant) -> Tape:
 
 
 def _meter(subject: Subject, name: str) -> Callable[..., Any]:
-    """A bridge's way to see memory, which not every framework has."""
+    """Return a bridge's method for measuring memory. Raises Unsupported where its framework has none."""
     method: Callable[..., Any] | None = getattr(subject.bridge, name, None)
     if method is None:
         raise Unsupported(f"not measurable with {subject.bridge.name} ({name})")
@@ -114,7 +115,7 @@ def _meter(subject: Subject, name: str) -> Callable[..., Any]:
 
 
 def training_holds_what_autograd_shows(subject: Subject) -> Facts:
-    """One training step of the tutorial's network: after forward, nothing lives that the graph does not account for."""
+    """Check one training step of the tutorial's network: after forward, no memory is live beyond the graph's."""
     train, geometry = _meter(subject, "footprint"), subject.trial.problem.geometry
     few = replace(subject.trial.problem, geometry=replace(geometry, n=2))
     sample = subject.on(replace(subject.trial, problem=few)).sample()

@@ -1,6 +1,6 @@
 """Partial requests: some of the outputs, gradients of some of the operands; and results that are added to an array.
 
-What is asked for must not change because something else is not asked for.
+A requested result must not change because another one is not requested.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from conformance.operators import OPERATORS, Arrays, Operator, Tensor, takes
 from conformance.operators.base import ErrorModel
 
 GRADIENTS = {"x": "dx", "w": "dw", "bias": "dbias", "gamma": "dgamma", "beta": "dbeta"}
-"""Operand -> its gradient."""
+"""Operand -> name of its gradient."""
 
 
 def require_output_mask(implementation: Implementation, operator: str) -> None:
@@ -48,15 +48,16 @@ def require_autograd(implementation: Implementation, operator: str) -> None:
 
 
 def _require(subject: Subject, capability: str) -> None:
-    """Another kernel of the operator may have it."""
+    """Raise Unsupported where this kernel lacks a capability; another kernel of the operator may have it."""
     if capability not in subject.kernel.keywords:
         raise Unsupported(f"the kernel for this problem takes no {capability}")
 
 
 def outputs_asked_for_alone(subject: Subject) -> None:
-    """Each output alone, and any two, are what they are among all: right, and to the bit where calls repeat.
+    """Check that each output requested alone, and any two together, are right, and where calls repeat have the usual
+    bits.
 
-    A call on other inputs comes before each, so that what a kernel kept from it shows.
+    A call on other inputs comes before each partial request, so that anything a kernel kept from it shows.
     """
     _require(subject, "output_mask")
     sample, other = subject.sample(), subject.sample(1)
@@ -77,15 +78,15 @@ def outputs_asked_for_alone(subject: Subject) -> None:
 
 
 def _some(names: tuple[str, ...], most: int = 2) -> Iterator[tuple[str, ...]]:
-    """Each alone, then any two, up to `most`; not all of them."""
+    """Yield each name alone, then all pairs, up to `most` names together; never all of the names."""
     for count in range(1, most + 1):
         if count < len(names):
             yield from combinations(names, count)
 
 
 def gradients_asked_for_alone(subject: Subject) -> None:
-    """Autograd variants: y and the gradients are right whichever operands want one, for every gradient of y that comes,
-    in whatever memory, and more than once; of channels-last operands, and of a batch without images.
+    """Check that autograd variants return the right y and gradients: whichever operands require one, for every gradient
+    of y, in whatever memory that lies, and more than once; with channels-last operands, and with an empty batch.
 
     The gradients are judged under the contracts that the implementation has for them, or else the operator's own.
     """
@@ -132,7 +133,7 @@ def gradients_asked_for_alone(subject: Subject) -> None:
 
 
 def _without_images(subject: Subject) -> Subject | None:
-    """The same with an empty batch, where operator and kernel take one."""
+    """Return the subject on the same problem with an empty batch; None where operator or kernel does not take one."""
     geometry = replace(subject.trial.problem.geometry, n=0)
     trial = replace(subject.trial, problem=replace(subject.trial.problem, geometry=geometry))
     variant = trial.variant
@@ -142,7 +143,7 @@ def _without_images(subject: Subject) -> Subject | None:
 
 
 def gradients_at(subject: Subject, forward: Sample) -> list[Sample]:
-    """What the gradients of the subject's operator must be at the operator's inputs, and one gradient of y for all."""
+    """Return a sample of each gradient of the subject's operator, at the inputs of `forward` and one gradient of y."""
     found: list[Sample] = []
     for gradient in subject.trial.operator.gradients:
         operator = OPERATORS[gradient] if isinstance(gradient, str) else gradient
@@ -159,7 +160,7 @@ def gradients_at(subject: Subject, forward: Sample) -> list[Sample]:
 
 
 def recorded(sample: Sample, variant: AutogradVariant, inputs: Sequence[Any], wanted: Sequence[str], when: str) -> Tape:
-    """A call whose backward is wanted in some operands, and whose results are right. Raises BehaviourError."""
+    """Record a call that is differentiated in some operands, and judge its results. Raises BehaviourError."""
     invocation = replace(sample.invocation, kernel=variant)
     bridge: Any = invocation.bridge
     places = [sample.names.index(name) for name in wanted]
@@ -169,7 +170,7 @@ def recorded(sample: Sample, variant: AutogradVariant, inputs: Sequence[Any], wa
 
 
 def _in_memory(bridge: ArrayBridge, memory: str, host: np.ndarray) -> Any | None:
-    """Images (NCHW) on the device, in memory of one kind; None where the framework has no views."""
+    """Return images (NCHW) on the device, in memory of one kind; None where the framework has no views."""
     if memory == "contiguous":
         return bridge.from_host(host)
     if memory == "expanded":
@@ -188,7 +189,7 @@ def _in_memory(bridge: ArrayBridge, memory: str, host: np.ndarray) -> Any | None
 def require_gradients(
     gradients: Sequence[Sample], dy: np.ndarray, wanted: Sequence[str], pulled: Sequence[Any], when: str
 ) -> None:
-    """Judge what a backward returned for dy, one gradient for each operand that wanted one. Raises BehaviourError."""
+    """Judge the gradients that a backward returned for dy, one for each operand in `wanted`. Raises BehaviourError."""
     found = dict(zip((GRADIENTS[name] for name in wanted), pulled, strict=True))
     for gradient in gradients:
         if requested := tuple(name for name in gradient.tensors if name in found):
@@ -199,8 +200,8 @@ def require_gradients(
 
 
 class Accumulating(Operator):
-    """An operator whose results are added to an array: one more term in every sum, whose data are integers or have as
-    many bits as the operand, so that the reference stays exact."""
+    """An operator whose results are added to an array: one more term in every sum. The array's values are integers or
+    have as many bits as the operand's, so that the reference stays exact."""
 
     def __init__(self, base: Operator) -> None:
         vars(self).update(vars(base))
@@ -232,8 +233,8 @@ class Accumulating(Operator):
 
 
 def results_are_added_to_arrays(subject: Subject) -> None:
-    """`into`: results are added to what an array holds, once and in every call, and rounded once; a call that names
-    none computes as ever."""
+    """Check `into`: results are added to the values that an array holds, once and in every call, and rounded once; a
+    call without `into` computes as before."""
     _require(subject, "into")
     plain = subject.sample()
     accumulating = replace(subject, trial=replace(subject.trial, operator=Accumulating(subject.trial.operator)))
@@ -241,7 +242,7 @@ def results_are_added_to_arrays(subject: Subject) -> None:
     for number, sample in enumerate(samples, 1):
         results = _added(sample)
         sample.require_right(results, f"added to an array (call {number})")
-        if number == 1:  # and the next share to that
+        if number == 1:  # add once more, to the first sum
             held = {f"into {name}": array for name, array in sample.invocation.outputs(results).items()}
             twice = sample.holding(sample.expected.inputs | held)
             twice.require_right(_added(twice), "added to the sum before")
@@ -249,7 +250,7 @@ def results_are_added_to_arrays(subject: Subject) -> None:
 
 
 def _added(sample: Sample) -> tuple[Any, ...]:
-    """The results of a call that adds to arrays of the sample."""
+    """Return the results of a call that adds to arrays of the sample."""
     invocation, inputs = sample.invocation, sample.expected.inputs
     held = tuple(invocation.bridge.from_host(inputs[f"into {name}"].copy()) for name in sample.tensors)
     result = invocation.start(sample.inputs(), into=held[0] if len(held) == 1 else held)

@@ -1,4 +1,4 @@
-"""What a behaviour check works with: a kernel, inputs of the check's choice, and what must come out."""
+"""The inputs of a behaviour check: a kernel, tensors that the check chooses, and the results that they must give."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ from conformance.problems.table import unlisted
 from conformance.results.schema import Facts
 
 WRONG, NOT_CHECKED = "results are wrong on plain inputs", "not checked, results are wrong"
-"""How the reason of the check that reports wrong results begins, and the reason of the others."""
+"""How the reason of the check that reports wrong results begins, and how the reason of the other checks begins."""
 NOTHING_JUDGED = "nothing was judged: all calls of the check are refused, waived or outside the declared capability"
-"""Why a check that raises nothing is unsupported all the same."""
+"""Why a check is unsupported although it raised nothing."""
 
 
 class NotChecked(Unsupported):
-    """Another check of the case has reported that the results are wrong."""
+    """The case was not checked: another check of it has reported that the results are wrong."""
 
 
 class WrongResultError(BehaviourError):
@@ -59,40 +59,40 @@ class WrongResultError(BehaviourError):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
-    """One set of inputs, what must come out, and the invocation that computes it."""
+    """One set of inputs, the expected results, and the invocation that computes them."""
 
     invocation: Invocation
     expected: Expected
     contract: Contract
     judged: list[str] = field(default_factory=list)
-    """The subject's."""
+    """The list of the subject that the sample belongs to."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The arguments by position."""
+        """Names of the arguments, by position."""
         return self.invocation.operator.arguments
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """What must be returned."""
+        """Tensors that a call must return, by name."""
         return self.invocation.tensors
 
     @property
     def stored(self) -> list[np.ndarray | None]:
-        """The arguments on the host, in the case's layout."""
+        """Arguments on the host, in the case's layout."""
         return self.invocation.stored(self.expected.inputs)
 
     def inputs(self) -> list[Any]:
-        """Fresh device copies of the arguments."""
+        """Return fresh device copies of the arguments."""
         return self.invocation.to_device(self.expected.inputs)
 
     def holding(self, inputs: Arrays) -> Sample:
-        """The same sample with other values."""
+        """Return this sample with other input values."""
         return replace(self, expected=self.expected.holding(inputs))
 
     def call(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        """The results, finished. Raises KernelFailure where the call is refused and others on the problem are not, and
-        Unsupported where the file has kernels and launches none."""
+        """Call the kernel and return its results, finished. Raises KernelFailure where the call is refused and others
+        on the problem are not, and Unsupported where the file has kernels and launches none."""
         with self.refusing_all():
             results, found = self.invocation.audited(inputs)
         if found.launches == 0:
@@ -100,7 +100,7 @@ class Sample:
         return results
 
     def audited(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        """The same. Raises BehaviourError where the call has written to its inputs, or returns their memory."""
+        """Call the kernel as `call` does. Raises BehaviourError if it writes to its inputs or returns their memory."""
         with self.refusing_all():
             results, found = self.invocation.audited(inputs)
         if found.changed:
@@ -110,8 +110,8 @@ class Sample:
 
     @contextmanager
     def refusing_all(self) -> Iterator[None]:
-        """What is refused here must be refused with any values: a kernel that refuses after its hundredth call was
-        counted as one that does not support the check."""
+        """Require that a kernel which refuses a call in this block refuses it with any values: a kernel that refuses
+        after its hundredth call was counted as one that does not support the check."""
         try:
             yield
         except Unsupported as refusal:
@@ -119,7 +119,7 @@ class Sample:
             raise
 
     def hosts(self, results: Sequence[Any]) -> list[np.ndarray]:
-        """Copies of results as they are now."""
+        """Return host copies of results as they are now."""
         return [np.array(host) for host in self.invocation.fetch(results)]
 
     def require_right(self, results: Sequence[Any], when: str, hint: str = "") -> None:
@@ -130,7 +130,7 @@ class Sample:
         self.judged.append(when)
 
     def failed(self, results: Sequence[Any]) -> list[Judgement]:
-        """What is wrong with them, by output."""
+        """Return the judgements of the outputs that are wrong."""
         outputs = self.invocation.outputs(results)
         if self.expected.passes(outputs, self.contract):
             return []
@@ -144,25 +144,25 @@ class Subject:
     trial: Trial
     kernel: Kernel
     judged: list[str] = field(default_factory=list)
-    """Which results were judged and are right, of this subject and of those made from it: without any a check is no
-    pass. A kernel that always raises, with everything waived, had passed the checks that leave waived cases out."""
+    """Which results of this subject, and of those made from it, were judged and are right. A check that judged none has
+    not passed: a kernel that always raises, with everything waived, had passed checks that leave waived cases out."""
 
     @property
     def bridge(self) -> ArrayBridge:
-        """Of the implementation."""
+        """Bridge of the implementation."""
         return self.trial.implementation.arrays
 
     @property
     def takes_threads(self) -> bool:
-        """Whether several threads call the kernel at once. Not a simulator's: its calls wait for one another, for
-        seconds, and say nothing about a device's."""
+        """Return whether several threads may call the kernel at once. Not with a simulator: its calls wait for one
+        another, for seconds, and say nothing about a device's."""
         return "threads" not in self.trial.implementation.unsafe and not getattr(self.bridge, "stands_for", ())
 
     def sample(self, number: int = 0, distribution: str = "", problem: Problem | None = None) -> Sample:
-        """Inputs of the case's seed, or the `number`-th others; of another problem if one is given.
+        """Return inputs of the case's seed, or the `number`-th set of others; for another problem if one is given.
 
-        On the first distribution of the operator's family, unless another one is asked for; whole numbers have no
-        fractions.
+        They follow the first distribution of the operator's family, unless another one is asked for; whole-number
+        dtypes always use the first.
         """
         first = FAMILIES[self.trial.operator.family].distributions[0]
         distribution = first if self.trial.variant.dtype in WHOLE else distribution or first
@@ -178,11 +178,11 @@ class Subject:
         return Sample(invocation, expected, contract, self.judged)
 
     def on(self, trial: Trial) -> Subject:
-        """The same check on another case. Raises Unsupported where there is no kernel for it."""
+        """Return the subject on another case. Raises Unsupported where there is no kernel for the case."""
         return replace(self, trial=trial, kernel=trial.kernel)
 
     def overwrite(self, arrays: Sequence[Any], hosts: Sequence[np.ndarray | None]) -> bool:
-        """Change arrays in place; False where the framework's arrays never change."""
+        """Change arrays in place; return False where the framework's arrays are immutable."""
         pairs = [(a, h) for a, h in zip(arrays, hosts, strict=True) if a is not None and h is not None]
         done = [self.bridge.overwrite(array, host) for array, host in pairs]
         return all(done)
@@ -192,12 +192,12 @@ Check = Callable[[Subject], Facts | None]
 
 
 def check_behaviour(trial: Trial, check: Check, *, of_right_kernels: bool = False) -> Verdict:
-    """The verdict of one check on a case. Raises nothing that an implementation does, except KeyboardInterrupt.
+    """Return the verdict of one check on a case. Raises nothing that an implementation does, except KeyboardInterrupt.
 
-    What a waiver says of a distribution excuses results that are wrong on it, or do not come; all else has to be waived
-    as behaviour, or a NaN too many would be leave to write to inputs. Behaving is no surprise. With `of_right_kernels`,
-    of a kernel that is wrong on plain inputs the first check that is made on the case reports that, whatever else the
-    run verifies, and the others are unsupported.
+    A waiver of a distribution excuses results that are wrong on it, or calls on it that fail; everything else has to be
+    waived as behaviour, or a waiver of one NaN would allow a kernel to write to its inputs. A waived check that passes
+    is not reported. With `of_right_kernels`, if a kernel is wrong on plain inputs, the first check that is made on the
+    case reports that, whatever else the run verifies, and the others are unsupported.
     """
     plain = FAMILIES[trial.operator.family].distributions[0]
 
@@ -223,12 +223,12 @@ def check_behaviour(trial: Trial, check: Check, *, of_right_kernels: bool = Fals
 
 
 def _require_right_on_plain_inputs(trial: Trial, distribution: str, kernel: Kernel, check: Check) -> None:
-    """Verify the first distribution of the family, once for all checks of a case.
+    """Verify the case on the first distribution of the family, once for all checks of the case.
 
-    Raises what is wrong with the results if it is this check that reports it, and Unsupported if another one does.
-    Nothing where a waiver covers it.
+    Raises what is wrong with the results if this check is the one that reports it, and Unsupported if another check
+    does. Raises nothing where a waiver covers the failure.
     """
-    # what explains the results is looked for where the case itself is verified
+    # not explained here: the case itself is diagnosed where it is verified
     plain = replace(trial, variant=replace(trial.variant, distribution=distribution), explained=False)
     key = (trial.operator.name, trial.problem.geometry, plain.variant, trial.seed, trial.method)
     reporting = kernel.memory.reported_by.get(key, check)
@@ -238,16 +238,16 @@ def _require_right_on_plain_inputs(trial: Trial, distribution: str, kernel: Kern
         raise NotChecked(NOT_CHECKED)
 
     def attempt(verdict: Verdict) -> None:
-        with suppress(BehaviourError):  # which the checks look for
+        with suppress(BehaviourError):  # the checks report wrong behaviour
             verify.attempt(plain, verdict)
 
     verdict = conclude(attempt, lambda _: None)
-    if verdict.refusal is not None:  # raised when it was called: what it declares, it does not do
+    if verdict.refusal is not None:  # the kernel refused the call although it declares the case
         raise verdict.refusal
     failed = verdict.status == "fail" or verdict.exception is not None or verdict.crashed
     try:
         waived = failed and trial.waiver((distribution, BEHAVIOUR)) is not None
-    except ImplementationError:  # which `conclude` reports
+    except ImplementationError:  # `conclude` reports it
         waived = False
     kernel.memory.reported_by[key] = check if failed and not waived else None
     if verdict.exception is not None and not waived:
@@ -264,8 +264,8 @@ def _require_right_on_plain_inputs(trial: Trial, distribution: str, kernel: Kern
 def _require_right_alone(trial: Trial, wrong: WrongResultError, verdict: Verdict) -> None:
     """Verify the case of a wrong result in a new process, where no call comes before it; once for all checks.
 
-    Raises what is wrong with it there, since no state is to blame then; the case goes to the verdict. Nothing where it
-    is right, or where the kernel has no process of its own.
+    Raises what is wrong with it there, since no state is to blame then; the verdict keeps the case. Raises nothing
+    where the result is right there, or where the kernel has no process of its own.
     """
     sample, recipe = wrong.sample, wrong.sample.expected.recipe
     operator, geometry = getattr(recipe.operator, "base", recipe.operator), recipe.geometry
@@ -289,8 +289,8 @@ def _require_right_alone(trial: Trial, wrong: WrongResultError, verdict: Verdict
 
 
 def _is_wrong_again(sample: Sample) -> bool:
-    """Whether the same call gives a wrong result once more, which it does unless a state or chance made it wrong: to
-    begin a new process can take ten seconds."""
+    """Return whether a second call on the sample gives a wrong result too, which it does unless a state or chance made
+    the first one wrong. Asked first because beginning a new process can take ten seconds."""
     try:
         return bool(sample.failed(sample.call(sample.inputs())))
     except (Crash, Exception):

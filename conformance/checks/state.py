@@ -1,7 +1,7 @@
-"""Checks of what a kernel keeps from one call to the next, and shares between calls at the same time.
+"""Checks of the state that a kernel keeps from one call to the next, or shares between calls at the same time.
 
-They are made where kernels differ: on each path (`conformance.execution.declared`), or on pairs of problems that a
-cache with an incomplete key takes for one another.
+They are made on each path where kernels differ (`conformance.execution.declared`), or on pairs of problems that a cache
+with an incomplete key confuses.
 """
 
 from __future__ import annotations
@@ -37,35 +37,35 @@ THREADS = 4
 UNSAFE = 'if several threads must not call it at once, declare unsafe=("threads",)'
 SHARED = "as if they shared a buffer"
 AT_ONCE, SECONDS_AT_ONCE = 12, 0.03
-"""Calls of each of several threads, and when it is enough of them."""
+"""Calls of each of several threads, and the seconds after which fewer are enough."""
 PAIRED, SECONDS_PAIRED = 4, 0.01
-"""The same where two threads have another parameter than the others."""
+"""Calls of each thread and seconds, as above, where two threads have another parameter than the others."""
 AGE = 1.1
 """Seconds after its first call that a kernel is called again."""
 MANY, SECONDS_OF_MANY = 10_000, 0.3
-"""Calls of a path of few operations, and when it is enough of them: a compiled kernel takes 10 us."""
+"""Calls of the path of fewest operations, and the seconds after which fewer are enough: compiled kernels take 10 us."""
 CHILD = 10.0
 """Seconds that a call in a forked child may take."""
 SHAPES = 200
-"""Distinct shapes that the growth of memory is measured over."""
+"""Number of distinct shapes over which the growth of memory is measured."""
 SECONDS_OF_SHAPES = (0.02, 0.1)
-"""When it is enough of small ones, and of large ones."""
+"""Seconds after which fewer calls are enough, on small shapes and on large ones."""
 SECONDS_OF_BARE = (0.1, 0.3)
-"""The same where it is asked whether too much is left by the kernel: torch without oneDNN is slower."""
+"""The same seconds where calls are made without the plans of the framework: torch without oneDNN is slower."""
 OPERANDS = 1 << 17
 """Elements of the larger of two sizes of shapes."""
 MIN_SHAPES = 12
-"""Calls that tell growth from what happens once."""
+"""Fewest calls that tell growth from a single allocation."""
 COMPILED, UNCLEAR = 1 << 22, 1 << 20
-"""Bytes that a call on a small new shape may leave, such as code and plans that are made for it: XLA's are 1.8 MB. How
-many they are varies; with more than the second number, what operands leave does not show."""
+"""Bytes that a call on a small new shape may leave, such as code and plans that are made for it: XLA's are 1.8 MB. The
+number of bytes varies; with more than the second number, memory kept for operands does not show."""
 LEFT = 0.25
-"""Share of its operands that a call may leave. One that keeps a buffer for each shape leaves as much as an operand."""
+"""Share of its operands' bytes that a call may leave. A kernel with a buffer for each shape leaves an operand's."""
 
 
 def calls_in_a_row_are_right(subject: Subject) -> Facts:
-    """Calls on new content in old and in new memory, over and over, and from four threads at once: each is right, stays
-    as it is and leaves its inputs alone. A path that caches, shares, writes late or is not reentrant shows it here."""
+    """Check calls on new content in old and in new memory, over and over, and from four threads at once: each is right,
+    stays as it is and leaves its inputs alone. A path that caches, shares, writes late or is not reentrant fails."""
     first, second = subject.sample(), subject.sample(1)
     memory = first.inputs()
     made = [("first call", first, memory, first.audited(memory))]
@@ -96,7 +96,7 @@ def calls_in_a_row_are_right(subject: Subject) -> Facts:
 
 
 def _samples(subject: Subject, first: Sample, second: Sample) -> Iterator[tuple[str, Sample]]:
-    """Contents that a careless key of a cache does not tell from the ones before; `first` was one of them."""
+    """Yield samples that a cache with a careless key does not tell from earlier ones; `first` was one of these."""
     operator, old, new = subject.trial.operator, first.expected.inputs, second.expected.inputs
     yield "all inputs new", second
     for name in dict.fromkeys((operator.data, operator.operand, [*old][-1])):
@@ -106,17 +106,17 @@ def _samples(subject: Subject, first: Sample, second: Sample) -> Iterator[tuple[
 
 
 def _spliced(head: np.ndarray, tail: np.ndarray) -> np.ndarray:
-    """The first half of one array, the second half of another."""
+    """Return the first half of one array, followed by the second half of another."""
     half = head.size // 2
     return np.concatenate([head.reshape(-1)[:half], tail.reshape(-1)[half:]]).reshape(head.shape)
 
 
 def other_parameters_are_told_apart(subject: Subject) -> None:
-    """A call with the same shapes of inputs, in the same memory, and one parameter changed is right, and so is the next
-    one with the first parameter again. A cache whose key lacks the parameter mistakes one for the other."""
+    """Check that a call with the same shapes of inputs, in the same memory, and one parameter changed is right, and so
+    is the next one with the first parameter again. A cache whose key lacks the parameter mistakes one for the other."""
     pairs = 0
     for what, *both in _pairs(subject):
-        first, other = (one.sample(distribution="fixed") for one in both)  # which 16 bits do not hold
+        first, other = (one.sample(distribution="fixed") for one in both)  # 16 bits do not hold these values
         memory = first.inputs()
         try:
             first.require_right(first.call(memory), f"first call, before {what}")
@@ -136,7 +136,7 @@ def other_parameters_are_told_apart(subject: Subject) -> None:
                 refused = True
             else:
                 pairs += sample is other
-        # threads of which one is refused say nothing: a kernel that takes no strides was told to refuse by memory
+        # no threads where a call was refused: a kernel that takes no strides had refused because of memory
         if subject.takes_threads and not refused and first.invocation.kernel is other.invocation.kernel:
             with suppress(Unsupported):
                 repeated(
@@ -161,18 +161,18 @@ EQUAL_SHAPES = {
 """Problems of a family with a remainder, so that a parameter can change without a change of any shape, and of equal
 extents, so that both layouts have the same shapes."""
 PAIRS = {"dtype": 2}
-"""Pairs of problems for a parameter: one, but both orders of two dtypes."""
+"""Parameter -> pairs of problems that are tried: one, but both orders of two dtypes."""
 
 
 def _pairs(subject: Subject) -> Iterator[tuple[str, Subject, Subject]]:
-    """What differs, and two cases that the kernel's implementation takes, whose inputs have the same shapes."""
+    """Yield the difference in words, and two cases that the implementation takes, whose inputs have the same shapes."""
     trial, bridge = subject.trial, subject.trial.implementation
     operator, counts = trial.operator, dict[str, int]()
     problems = [typed(text) for text in EQUAL_SHAPES.get(operator.family, ())]
     declared = [kernel for kernel in bridge.kernels if kernel.operator == operator.name]
     variants = tuple(Variant(d, la, trial.variant.distribution) for k in declared for d in k.dtypes for la in k.layouts)
-    # those of two dimensions also for a path in another rank, where nothing small tells strides apart: a window of
-    # 257 x 257 took a minute
+    # two-dimensional problems also for a path in another rank, where no small problem tells strides apart: a window
+    # of 257 x 257 took a minute
     plane = rank_of(trial.variant.layout) == 2
     own = trial.variant if plane else replace(trial.variant, layout=layouts_of(2)[0])
     places = [(problem, own) for problem in problems]
@@ -201,7 +201,7 @@ def _pairs(subject: Subject) -> Iterator[tuple[str, Subject, Subject]]:
 
 
 def _other_variants(variant: Variant, variants: Sequence[Variant]) -> Iterator[tuple[str, Variant]]:
-    """The next variant of another dtype, and that of another layout of the same rank, if there are any."""
+    """Yield the next variant of another dtype, and that of another layout of the same rank, if there are any."""
     variants = [v for v in variants if rank_of(v.layout) == rank_of(variant.layout)]
     dtype = next((v for v in variants if v.layout == variant.layout and v.dtype != variant.dtype), None)
     layout = next((v for v in variants if v.dtype == variant.dtype and v.layout != variant.layout), None)
@@ -209,7 +209,7 @@ def _other_variants(variant: Variant, variants: Sequence[Variant]) -> Iterator[t
 
 
 def _subject(subject: Subject, trial: Trial) -> Subject | None:
-    """The subject on another case; None where the implementation does not take it, or it is waived."""
+    """Return the subject on another case; None where the implementation does not take it, or it is waived."""
     try:
         excused = trial.waiver((*FAMILIES[trial.operator.family].distributions, BEHAVIOUR))
         return None if excused else subject.on(trial)
@@ -219,9 +219,9 @@ def _subject(subject: Subject, trial: Trial) -> Subject | None:
 
 @cache
 def _neighbours(name: str, geometry: Any) -> tuple[tuple[str, Any], ...]:
-    """Problems that differ in one field and whose inputs, as far as both have them, have the same shapes: for each
-    field one with the same outputs, if there is one, or else one with others. Of an operator by its name: every
-    implementation is asked about the same ones."""
+    """Return problems that differ in one field and whose inputs, as far as both have them, have the same shapes: for
+    each field one with the same outputs, if there is one, or else one with others. The operator is given by its name,
+    so that every implementation is asked about the same problems."""
     return tuple(_changed(OPERATORS[name], geometry))
 
 
@@ -238,7 +238,7 @@ def _changed(operator: Operator, geometry: Any) -> Iterator[tuple[str, Any]]:
             except GeometryError:
                 continue
             if _reaches_beyond(other) and not _reaches_beyond(geometry):
-                continue  # which frameworks refuse
+                continue  # frameworks refuse such padding
             if other == geometry or any(shape != inputs.get(name, shape) for name, shape in same.items()):
                 continue
             if returned == outputs:
@@ -257,13 +257,13 @@ def _changed(operator: Operator, geometry: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _reaches_beyond(geometry: Any) -> bool:
-    """Whether a window can lie in the padding alone."""
+    """Return whether a window can lie entirely in the padding."""
     axes = zip(geometry.window, geometry.dilation, geometry.padding, strict=True)
     return any(max(sides) > dilation * (window - 1) for window, dilation, sides in axes)
 
 
 def _values(field: Field, value: Any) -> Iterator[Any]:
-    """Other values of a parameter, near ones first."""
+    """Yield other values of a parameter, near ones first."""
     if field.form in (FLAG, NEGATED_FLAG):
         yield not value
     elif field.attribute == "padding":
@@ -279,8 +279,8 @@ def _values(field: Field, value: Any) -> Iterator[Any]:
 
 
 def calls_are_right_later(subject: Subject) -> None:
-    """Results of all paths are the same bytes a little later, and a call is right a second after the first one and
-    after ten thousand others.
+    """Check that results of all paths have the same bytes a little later, and that a call is right a second after the
+    first one and after ten thousand others.
 
     One wait serves all paths: a thread that writes late does so after the checks of a single path have ended.
     """
@@ -306,7 +306,7 @@ def calls_are_right_later(subject: Subject) -> None:
         sample.require_right(results, f"first call: {place}")
     if held:
         _, cheapest, of_cheapest, *_ = min(held, key=lambda one: trial.operator.flops(one[1].invocation.geometry))
-        # by turns on two contents: what one call in 256 keeps of the one before would else be its own
+        # by turns on two contents: on one, a result that a call kept from the call before would be right
         both = [cheapest, of_cheapest.sample(1)]
         repeated(both, MANY, SECONDS_OF_MANY, "{} calls by turns on two contents", repeating.alternated)
     time.sleep(max(0.0, start + AGE - time.monotonic()))
@@ -315,7 +315,7 @@ def calls_are_right_later(subject: Subject) -> None:
 
 
 def forked_child_computes(subject: Subject) -> None:
-    """A child of a process that has called the kernel can call it too."""
+    """Check that a child of a process that has called the kernel can call it too."""
     implementation = subject.trial.implementation
     if implementation.device != "cpu":
         raise Unsupported("a device is not forked")
@@ -335,7 +335,7 @@ def forked_child_computes(subject: Subject) -> None:
 
 
 def _with_bias(subject: Subject) -> Subject:
-    """The same problem with a bias, if the kernel takes it: one kept x wherever it had one, and the path had not."""
+    """Return the subject with a bias if the kernel takes one: a kernel kept x only in calls with a bias."""
     trial, geometry = subject.trial, subject.trial.problem.geometry
     optional = any(field.attribute == "bias" for field in geometry.fields)
     if not optional or geometry.bias:
@@ -345,19 +345,19 @@ def _with_bias(subject: Subject) -> Subject:
 
 
 def memory_is_given_back(subject: Subject) -> None:
-    """What a call on a new shape leaves behind is small and does not grow with its operands. Measured with small and
-    with large operands: a little that both leave, such as compiled code, is not counted.
+    """Check that the memory which a call on a new shape leaves behind is small and does not grow with its operands. It
+    is measured with small and with large operands: a little that both leave, such as compiled code, is not counted.
 
-    A kernel is not to blame for what its framework keeps: what is too much is measured again, on other shapes, without
-    the plans of oneDNN. A call of torch.conv2d left 0.7 MB of them.
+    A kernel is not to blame for memory that its framework keeps: a result that is too large is measured again, on other
+    shapes, without the plans of oneDNN. A call of torch.conv2d left 0.7 MB of them.
     """
-    if getattr(subject.bridge, "stands_for", ()):  # which takes minutes over large operands
+    if getattr(subject.bridge, "stands_for", ()):  # a simulator takes minutes over large operands
         raise Unsupported("the memory of a simulator says nothing about a device's")
-    if subject.trial.implementation.compiles_per_shape:  # two dozen programs for an answer that was the same for all
+    if subject.trial.implementation.compiles_per_shape:  # two dozen compilations always gave the same answer
         raise Unsupported("not measurable: a call on a new shape compiles a program, which stays in memory")
     subject = _with_bias(subject)
     sample = subject.sample()
-    sample.require_right(sample.call(sample.inputs()), "single call")  # what computes nothing leaves nothing behind
+    sample.require_right(sample.call(sample.inputs()), "single call")  # a kernel that computes nothing leaves nothing
     left = _left(subject, sample, range(SHAPES // 2))
     try:
         _require_little(*left)
@@ -366,9 +366,9 @@ def memory_is_given_back(subject: Subject) -> None:
 
 
 def _left(subject: Subject, sample: Sample, more: range, *, bare: bool = False) -> list[tuple[int, int]]:
-    """The bytes that a call leaves, and those of its operands, on small shapes and on large ones, which have so many
-    `more` images; `bare` of what the framework keeps for a shape, where it can be told not to. What small ones leave
-    may be too much to go on. Raises Unsupported where calls take too long."""
+    """Return the bytes that a call leaves, and those of its operands, on small shapes and, unless small ones leave too
+    much, on large ones; the batch of each shape grows by a number of `more`. `bare` drops plans that the framework
+    keeps for a shape, where it can be told to. Raises Unsupported where calls take too long."""
     invocation, operator, geometry = sample.invocation, subject.trial.operator, subject.trial.problem.geometry
     each = max(tensor.size for tensor in operator.inputs(geometry).values()) // geometry.n
     firsts = geometry.n + 1, geometry.n + SHAPES + max(1, OPERANDS // each)
@@ -396,7 +396,7 @@ def _left(subject: Subject, sample: Sample, more: range, *, bare: bool = False) 
 
 
 def _require_little(small: tuple[int, int], large: tuple[int, int] = (0, 0)) -> None:
-    """Raises BehaviourError where calls leave too much, and Unsupported where nobody can tell."""
+    """Raise BehaviourError where calls leave too much memory, and Unsupported where that cannot be told."""
     if small[0] > COMPILED:
         raise BehaviourError(f"a call on a small new shape leaves {small[0]:,} bytes in memory")
     if small[0] > UNCLEAR:

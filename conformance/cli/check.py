@@ -118,7 +118,7 @@ def _behaves(arguments: argparse.Namespace) -> int:
     record = performed.record
     _show(f"{record.status}: {what}")
     _show("\n".join([record.explanation, *(f"printed: {line}" for line in printed(implementation))]))
-    if performed.beside is not None:  # what is wrong alone is not the check's matter
+    if performed.beside is not None:  # a case that is wrong by itself is not the check's finding
         _show(f"{performed.beside.status}: {performed.beside.case}\n{performed.beside.explanation}")
     if arguments.where and record.status in ("fail", "error"):
         with explaining(what):

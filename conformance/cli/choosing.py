@@ -1,4 +1,4 @@
-"""Which tasks of a run are chosen by name, and which failed in the last one."""
+"""The choice of a run's tasks by name, and of those that failed in the last run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORD = re.compile(r"\s*(\(|\)|[^\s()]+)")
 
 
 def named_by(expression: str) -> Callable[[str], bool]:
-    """Return the predicate that -k means: words that a name holds, in any case, with `and`, `or`, `not` and
+    """Return the predicate of an expression of -k: words that a name contains, in any case, with `and`, `or`, `not` and
     parentheses. Raises SelectionError."""
     words = WORD.findall(expression)
     place = 0
@@ -68,7 +68,7 @@ def named_by(expression: str) -> Callable[[str], bool]:
 
 
 class LastRun:
-    """The failures of the last run in this folder, for --lf and --ff: kept not in the folder, but for it."""
+    """The failures of the last run in this folder, for --lf and --ff. They are kept for the folder, but not in it."""
 
     def __init__(self) -> None:
         try:
@@ -82,7 +82,7 @@ class LastRun:
             self.failed = frozenset(json.loads(content_of(self._file)))
 
     def end(self, failed: Iterable[str], ran: Collection[str]) -> None:
-        """Remember what failed, and of what was not run what had failed before."""
+        """Remember what failed, and tasks that failed earlier and did not run."""
         names: Sequence[str] = sorted({*failed} | (self.failed - {*ran}))
         with suppress(OSError):
             self._file.parent.mkdir(parents=True, exist_ok=True)

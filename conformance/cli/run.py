@@ -65,7 +65,7 @@ from conformance.worker import wire
 
 ALL = "all implementations that are here"
 FIELD = re.compile(r"(n|c|d|h|w|k|t|r|s|u|p|g|b|dil)\d\S*")
-"""Of a problem that was given without quotes."""
+"""Field of a problem that was given without quotes."""
 INSTEAD = {
     "--html": "--report=DIR writes a page",
     "--json-report": "--records=FILE writes a line of JSON for each verdict",
@@ -76,11 +76,11 @@ INSTEAD = {
     "--benchmark-only": "pytest --pyargs conformance.benchmarks --benchmark-only --impl=acme.py times what it verifies",
     "--tb": "--show=details shows all that is known of a failure, -qq only the verdict",
 }
-"""Options of pytest and of its plugins -> what does the same here."""
+"""Options of pytest and of its plugins -> the way to do the same here."""
 
 
 def _parser() -> argparse.ArgumentParser:
-    """Of this command."""
+    """Return the parser of this command."""
     from conformance.__main__ import Parser
 
     parser = Parser(
@@ -146,7 +146,7 @@ def run(words: Sequence[str]) -> int:
             return _refuse(f"{option} is an option of pytest or of a plugin; {INSTEAD[option]}")
         if f"-{word}".split("=")[0] in EVERYDAY:
             return _refuse(f"{word}: an option of several letters has two dashes: -{word}")
-    # a vendor's json.py in the current folder is not the standard library's, in other processes neither
+    # a vendor's json.py in the current folder must not replace the standard library's, in other processes neither
     os.environ["PYTHONSAFEPATH"] = "1"
     with ExitStack() as stack:
         stack.callback(interrupts.handle_signals(interrupts.Interrupt()))
@@ -209,7 +209,7 @@ class _FrontEnd:
         self._ran: list[str] = []
         self._deselected = False
         self._compiled = wire.Compiled()
-        """What other processes of the run have compiled."""
+        """Programs that other processes of the run have compiled."""
 
     def _started(self, compiled: CompilerCache | None) -> Workers | None:
         limits = self.options.limits
@@ -221,7 +221,7 @@ class _FrontEnd:
         return workers
 
     def run(self) -> int:
-        """Return the exit status."""
+        """Carry out the run, and return the exit status."""
         run, begin = self._run, time.monotonic()
         if run.records is not None:
             self._stack.callback(run.records.close)
@@ -229,7 +229,7 @@ class _FrontEnd:
         try:
             with self._screen.showing(self._progress):
                 self._begin()
-                _ = run.plan  # what is wrong with it ends the run before it starts
+                _ = run.plan  # an error in the plan ends the run before it starts
                 run.resume()
                 self._head()
                 every, absences = tasks(run.plan, run.workers)
@@ -259,8 +259,8 @@ class _FrontEnd:
         return self._write(status, time.monotonic() - begin)
 
     def _begin(self) -> None:
-        """Start the process of the first file that is given, and read meanwhile what verdicts will need: a tenth of the
-        time to the first one. Most kernels are convolutions."""
+        """Start the process of the first file that is given, and meanwhile read what verdicts will need, which is a
+        tenth of the time to the first one. Most kernels are convolutions."""
         if self._workers is not None and self.options.selection.paths:
             self._workers.begin(self.options.selection.paths[0])
             golden.read_ahead()
@@ -277,7 +277,7 @@ class _FrontEnd:
             self._screen.line(f"resumed: {len(earlier):,} records of {records.path}")
 
     def _chosen(self, every: Sequence[Task]) -> list[Task]:
-        """The tasks that options of this command leave, those that failed before first, if that is asked for."""
+        """Return the tasks that options of this command leave, those that failed before first, if that is asked for."""
         expression, failed, run = self._given.markexpr or "", self._last_run.failed, self._run
         left = [
             task
@@ -349,7 +349,7 @@ class _FrontEnd:
             self._screen.line(f"{name} {record.status.upper()} [{share:3}%]")
 
     def _take_absences(self, absences: Sequence[Record]) -> None:
-        """Count what is not here: where -m selects it. It has no name that -k could choose, but that a file needs what
+        """Count absences that -m selects. They have no name that -k could choose; yet that a file needs something that
         is missing is said all the same."""
         run, expression = self._run, self._given.markexpr or ""
         for record in absences:
@@ -361,7 +361,7 @@ class _FrontEnd:
                 self._job.add(run.take(record))
 
     def _take_broken(self) -> None:
-        """Files that cannot be used, last: each is an error, and the others have run."""
+        """Count files that cannot be used, after all tasks: each is an error, and the others have run."""
         run = self._run
         for path, broken in run.plan.registry.broken.items() if not run.stopped else ():
             record = build.broken_record(path, broken)
@@ -394,8 +394,8 @@ class _FrontEnd:
                 self._run.stopped = "stopping in the debugger"
 
     def _write(self, status: int, seconds: float) -> int:
-        """Write the end of the run, and return the exit status: another one where what was asked for cannot be
-        written."""
+        """Write the end of the run, and return the exit status, which is another one where a file that was asked for
+        cannot be written."""
         run, screen = self._run, self._screen
 
         def finished() -> str:
@@ -463,7 +463,7 @@ def _units(chosen: Sequence[Task], processes: int, workers: Workers | None) -> l
 
 
 def _count(text: str | None) -> int:
-    """How many processes judge. Raises SelectionError."""
+    """Return how many processes judge. Raises SelectionError."""
     if text is None or text == "0":
         return 1
     if text in ("auto", "logical"):
@@ -496,7 +496,7 @@ def _refuse(why: str) -> int:
 
 
 def _what_to_give() -> str:
-    """What would run without an argument, and what to give instead."""
+    """Return the message of a command without arguments: what would run, and what to give instead."""
     here = [path.stem for path in registry.discover(IMPLS)] + [point.name for point in registry.installed()]
     return (
         "give a file, a folder or a name, as in `conformance run acme.py`.\n"
@@ -506,8 +506,8 @@ def _what_to_give() -> str:
 
 
 def _file(word: str, problems: Sequence[str] | None) -> str:
-    """`acme.py` where `acme` is given and that file is here. Raises SelectionError for what is no implementation: the
-    name of a test, a problem, an operator, a file that is not here."""
+    """Return the word for an implementation: `acme.py` where `acme` is given and that file is here. Raises
+    SelectionError for the name of a test, a problem or an operator, and for a file that is not here."""
     name, _, one = word.partition("::")
     if one.startswith("test_"):
         raise SelectionError(f"{word}: an implementation stands behind ::, not a test; choose with --operator or -k")

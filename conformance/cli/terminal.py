@@ -1,4 +1,4 @@
-"""What `conformance run` writes on: lines, headings, and one line of progress, by rich."""
+"""The screen of `conformance run`: lines, headings, and one line of progress, by rich."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from conformance.streams import TolerantStream
 SIGN = 10.0
 """Seconds between two lines of progress where there is no terminal."""
 PICTURES = 4
-"""Of the line of progress in a second, on a terminal."""
+"""Updates of the line of progress in a second, on a terminal."""
 
 
 class Terminal:
@@ -36,7 +36,7 @@ class Terminal:
 
     @property
     def width(self) -> int:
-        """Columns of a line that wraps nowhere."""
+        """Columns of a line that does not wrap."""
         return self._console.width - 1
 
     def line(self, text: str, color: str = "", *, bold: bool = False) -> None:
@@ -49,13 +49,13 @@ class Terminal:
         self.line(f" {title} ".center(self._console.width, "="))
 
     def last(self, text: str, color: str) -> None:
-        """Write the verdict of the run: between signs, where it fits and more was written."""
+        """Write the verdict of the run: between signs, if it fits and more was written."""
         fits = len(text) <= self._console.width - 4
         self.line(f" {text} ".center(self._console.width, "=") if fits and self.verbosity >= 0 else text, color)
 
     @contextmanager
     def showing(self, progress: Progress) -> Iterator[None]:
-        """Show how far the run is meanwhile: a case may take minutes, in which nothing ends."""
+        """Show the progress of the run during the block: a case may take minutes, in which nothing ends."""
         begin = time.monotonic()
         if self.verbosity != 0:
             yield

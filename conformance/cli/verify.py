@@ -1,4 +1,4 @@
-"""`conformance verify`: whether a file of records holds together, and whether cases drawn from it end alike here."""
+"""`conformance verify`: check that a file of records is consistent, and that cases drawn from it end alike here."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from conformance.results.reading import ChangedError, RecordError, Run, read, sh
 from conformance.results.schema import STATUSES, VERIFIED, Attempt, CaseRecord, Header, Record
 
 MAX_LISTED = 20
-"""Defects that are listed."""
+"""Most defects that are listed."""
 UNSEEN = (
     "Not seen: lines that were taken out, changed or made up together with the digest in the footer, or before a run "
     "that was cut off was gone on with, unless their cases are run again; checks of behaviour and trainings, which are "
@@ -41,7 +41,7 @@ UNSEEN = (
 )
 SAME, DIFFERS, NOT_RUN = "the same", "DIFFERS", "not run"
 Placed = tuple[str, Record]
-"""A record behind its place in words: file and line."""
+"""A record after its place in words: file and line."""
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +61,7 @@ def _count(text: str) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    """0; 1 where something does not hold or differs, 4 where an argument cannot be used, 5 where nothing was verified
+    """Return 0; 1 where something is wrong or differs, 4 where an argument cannot be used, 5 where nothing was verified
     or nothing could be run again."""
     try:
         seed = secrets.randbelow(10**9) if arguments.seed is None else seed_number(arguments.seed)
@@ -98,8 +98,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def read_placed(path: Path) -> tuple[list[Run], list[Placed]]:
-    """The runs and records of a file. Raises RecordError naming the file, the line and the field, and where a run did
-    not come to its end."""
+    """Return the runs and records of a file. Raises RecordError naming the file, the line and the field, and where a
+    run did not come to its end."""
     found = read(path)
     for run in found:
         with suppress(ChangedError):  # which is one of the defects
@@ -108,7 +108,7 @@ def read_placed(path: Path) -> tuple[list[Run], list[Placed]]:
 
 
 def totals(records: Sequence[Record]) -> Iterator[str]:
-    """Cases by status, of each implementation and operator."""
+    """Yield the numbers of cases by status, for each implementation and operator."""
     counts: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for record in records:
         counts[record.implementation, record.operator][record.status] += record.cases
@@ -122,7 +122,7 @@ def _headers(runs: Sequence[Run]) -> list[Header]:
 
 
 def defects(runs: Sequence[Run], placed: Sequence[Placed]) -> Iterator[str]:
-    """Whatever cannot be true of a file of records that this suite wrote."""
+    """Yield the defects of a file of records: whatever cannot be true if this suite wrote it."""
     begun = _headers(runs)
     try:
         manifest.read()
@@ -137,7 +137,7 @@ def defects(runs: Sequence[Run], placed: Sequence[Placed]) -> Iterator[str]:
     for golden in sorted({header.golden for header in begun} - {own}):
         what = f"field golden of a header: {shown(golden[:12] or 'none')}, in this suite it is {own[:12]}"
         yield f"{what}; use the version of kernel-conformance that wrote the file, or run again with this one"
-    first: dict[tuple[str, ...], str] = {}
+    first: dict[tuple[object, ...], str] = {}
     sources: dict[str, str] = {}
     covers = dict[tuple[str, str], str]()
     for place, record in placed:
@@ -147,10 +147,14 @@ def defects(runs: Sequence[Run], placed: Sequence[Placed]) -> Iterator[str]:
             if is_code(file) and covers.setdefault((record.implementation, file), digest) != digest:
                 yield f"{place}: {shown(record.implementation)} has another {shown(file)} than in the lines above it"
         if isinstance(record, Attempt):
-            case = _case(record)
+            case = *_case(record), record.origin in AGAIN and record.origin  # what a run did again is no second verdict
             if first.setdefault(case, place) != place:
                 yield f"{place}: {_name(record)} has a verdict already ({first[case]}); give the records of one run"
             yield from (f"{place}: {_name(record)}: {defect}" for defect in _defects(record))
+
+
+AGAIN = ("where", "alone")
+"""Origins of records of what a run did once more to explain a failure."""
 
 
 def _case(record: Attempt) -> tuple[str, ...]:
@@ -162,7 +166,7 @@ def _name(record: Attempt) -> str:
 
 
 def _defects(record: Attempt) -> Iterator[str]:
-    """What cannot be true of a verdict, as far as its record tells."""
+    """Yield what cannot be true of a verdict, as far as its record tells."""
     if record.cases != 1:
         yield f"field cases: one case counts as {record.cases}"
     if record.status != "pass":
@@ -176,7 +180,7 @@ def _defects(record: Attempt) -> Iterator[str]:
 
 
 def _of_pass(record: CaseRecord) -> Iterator[str]:
-    """What a pass must say and does not: a case of the suite, a contract that verifies it, and all of its outputs."""
+    """Yield what a pass lacks: a case of the suite, a contract that verifies it, or some of its outputs."""
     operator = OPERATORS.get(record.operator)
     try:
         fields: dict[str, Any] = dict(record.contract or {})
@@ -196,7 +200,8 @@ def _of_pass(record: CaseRecord) -> Iterator[str]:
 def reran(
     drawn: Sequence[CaseRecord], paths: Sequence[Path], claimed: Mapping[str, Claim]
 ) -> Iterator[tuple[str, str]]:
-    """Of each case, in a word whether the kernel here gets the same verdict under the same contract, and what it is."""
+    """Yield for each case, in a word, whether the kernel here gets the same verdict under the same contract, and the
+    verdict."""
     with Workers(Limits(memory=share(1))) as workers:
         known = _loaded({record.implementation for record in drawn}, paths, workers)
         for record in drawn:
@@ -230,7 +235,7 @@ def reran(
 
 
 def _loaded(names: set[str], paths: Sequence[Path], workers: Workers) -> Registry:
-    """The implementations of given files, and those of these names that the suite brings or that are installed."""
+    """Load the implementations of given files, and those of these names that the suite brings or that are installed."""
     known = workers.load(paths)
     if wanted := {base_of(name) for name in names} - known.implementations.keys():
         load_named(workers, wanted, discover(IMPLS), known)

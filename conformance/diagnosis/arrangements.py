@@ -1,7 +1,8 @@
 """Mistakes of a kernel that takes memory in one layout for memory in another: the right elements in the wrong places.
 
-The plain layouts' own are in the library of every family. These are of layouts with groups as an axis, and of declared
-ones, and exist only where a kernel is called in such a layout: they would be other names for mistakes of a plain one.
+The mistakes of plain layouts are in the library of every family. Those here are of layouts with groups as an axis and
+of declared layouts. They exist only for a kernel that is called in such a layout: in a plain one they would be other
+names for its mistakes.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ _OF_IMAGES = str.maketrans("ktrs", "ndhw")
 
 
 def misreadings(layout: str, rank: int) -> tuple[Mistake, ...]:
-    """Of a kernel that is called in a layout; none in a plain one."""
+    """Return the mistakes of a kernel that is called in a layout; none for a plain layout."""
     return _misreadings(layout, letters(layout), rank) if is_optional(layout) else ()
 
 
 @cache
 def _misreadings(layout: str, image: str, rank: int) -> tuple[Mistake, ...]:
-    """By the letters too, which a name may get anew."""
+    """Return the mistakes of a layout; cached by its letters too, as its name may get other letters."""
     first, last = layouts_of(rank)
-    # channels first and last are the memory of NGCHW and NHWGC, in whose names groups are told apart
+    # NGCHW and NHWGC are the same memory as channels first and last; their names distinguish the groups
     images = grouped_of(rank) if "g" in image else (first, last, *grouped_of(rank))
     weights = filter_letters(layout)
     inside = {weights.replace("g", "").replace("k", "kg"), weights.replace("g", "").replace("c", "gc")}
@@ -58,7 +59,7 @@ def _as_it_is(geometry: Any) -> Any:
 
 
 def _taken_for(actual: str, other: str, is_filter: bool) -> Change:
-    """A canonical array as it is read from memory where `actual` lies and `other` is expected."""
+    """Return the change that reads a canonical array from memory as `other` although it is stored as `actual`."""
 
     def change(array: np.ndarray, geometry: Any) -> np.ndarray:
         groups = getattr(geometry, "groups", 1)

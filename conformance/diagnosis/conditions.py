@@ -1,8 +1,8 @@
-"""Conditions that tell the cases on which a kernel fails from those that it passes.
+"""Conditions that separate the cases on which a kernel fails from the cases that it passes.
 
-Verdicts are exact and the same every time, so that a case that passes is evidence as good as one that fails. What is
-looked for is a minimal failure-causing schema (Nie and Leung, ACM TOSEM 20(4), 2011): few literals that hold of every
-failing case, and all together of no passing one, or of few: a mistake does not show in every case that it is made in.
+Verdicts are exact and the same every time, so a case that passes is as good evidence as one that fails. The search is
+for a minimal failure-causing schema (Nie and Leung, ACM TOSEM 20(4), 2011): a few literals that hold for every failing
+case, and all together for no passing case, or for few: a mistake does not show in every case in which it is made.
 """
 
 from __future__ import annotations
@@ -20,43 +20,45 @@ from conformance.diagnosis.traits import GROUPED, NAMES_OF_TWO, WIDER, Traits
 from conformance.problems.features import SAME_AXIS
 
 MOST, LONGEST = 3, 6
-"""Literals of a condition that are combined, two features of the same axis being two; and with those that are added to
-the best one, one after the other."""
+"""Largest number of literals that are combined into a condition, two features of the same axis counting as two; and
+with the literals that are then added to the best condition, one after the other."""
 ENOUGH = 5
-"""Failing cases from which on a condition may hold of passing ones."""
+"""Number of failing cases from which a condition may hold for passing cases too."""
 HELD = 0.75
-"""Share of the passing cases that a condition may hold of: of what holds of nearly every case nothing is told."""
+"""Largest share of the passing cases that a condition may hold for: if it holds for nearly all, it says nothing."""
 GAIN = 8.0
-"""Bits that a condition must save of those that it takes to say which cases fail without one."""
+"""Bits that a condition must save of the bits needed to say which cases fail without it."""
 SECOND = EXCEPTION = 15.0
-"""The same of a second condition, and of a failing case that is left out: which one it is, and what that must save."""
+"""Bits that a second condition must save, and bits for a failing case that is left out: for which case it is, and as
+the saving that leaving it out requires."""
 ENOUGH_OTHERS = 10
-"""Failing cases for each one that may be left out."""
+"""Number of failing cases for each one that may be left out."""
 LITERAL = 7.0
-"""Bits of a literal: one of about a hundred that hold of all failing cases."""
+"""Bits of a literal: it is one of about a hundred that hold for all failing cases."""
 FEW = ("window", "stride", "dilation", "groups")
-"""How the names of sizes begin that have few values, for one of which a kernel may have a path of its own."""
+"""First words of the names of sizes that have few values, for one of which a kernel may have a path of its own."""
 COUNTS = ("elements", "outputs of an image", "taps", "N*")
-"""The same of sizes that are counts of elements."""
+"""First words of the names of sizes that count elements."""
 UNLIMITED = ("padding", "dilation", "momentum", WIDER)
-"""The same of sizes up to which no kernel has a path of its own: that failing cases have little of them is chance."""
+"""First words of the names of sizes that get no upper limit: no kernel has a path of its own for small ones, so failing
+cases have small ones by chance."""
 SMALL, SMALL_WINDOW = 128, 16
-"""Sizes up to which a kernel may have a path of its own; that it fails up to a larger one is hardly half of a
-condition."""
+"""Upper limits of sizes, and of sizes of windows, below which a kernel may have a path of its own; a larger upper limit
+is hardly ever part of a condition."""
 FEW_ELEMENTS = 16
 ONE_SIDE = ("padding before", "padding after")
-"""How the names of features begin that say more than others: padding is rarely wrong on one side."""
+"""First words of the names of features that say more than others: padding is rarely wrong on one side alone."""
 SURE, HIDDEN = 0.9, 0.2
-"""Cases of each of two conditions that must fail, as a share; cases that pass for each of those that fail by it
-alone."""
+"""Least share of the cases of each of two conditions that must fail; passing cases that a condition may hold for, for
+each failing case that it alone holds for."""
 PLAIN = 40.0
-"""Bits of a condition below which two are not looked for: they take as many literals each."""
+"""Bits of a condition below which no two conditions are looked for: these take as many literals each."""
 PARTED = 16
-"""Features by which failing cases are parted in two, to look for two conditions."""
+"""Number of features by which failing cases are split in two, to search for two conditions."""
 KEPT, MARGIN = 64, 30.0
-"""Conditions that are kept, the best ones, and the bits that these may take more than the best."""
+"""Number of best conditions that are kept, and bits that they may take more than the best."""
 WIDENED = 400
-"""Pairs of literals that a third is added to, those first that hold of the fewest passing cases."""
+"""Number of pairs of literals that a third is added to; pairs that hold for the fewest passing cases come first."""
 
 
 class Literal(NamedTuple):
@@ -72,13 +74,13 @@ class Literal(NamedTuple):
 
     @property
     def is_accidental(self) -> bool:
-        """Whether it may hold of failing cases by the accident of their sizes."""
+        """True if it may hold for failing cases by the accident of their sizes."""
         return self.is_size or "multiple of" in self.name
 
     @property
     def weight(self) -> float:
-        """How many things it says; of two that say the same of all cases, a feature is plainer than a size, and a size
-        that is always the same plainer than a limit. A kernel fails from some size on rather than up to it."""
+        """Number of things that the literal says. Of two literals that hold for the same cases, a feature is plainer
+        than a size, and a fixed size plainer than a limit. A kernel fails from some size on rather than up to it."""
         if not self.is_size:
             if self.name.endswith(" odd"):
                 return 1.3  # a window of one tap is odd too
@@ -97,7 +99,7 @@ class Literal(NamedTuple):
         return 1.9 if self.most <= small else 3.1
 
     def holds(self, traits: Traits) -> bool:
-        """Whether it is so in a case; a size that the case does not have is within no limits."""
+        """Return whether the literal holds for a case; a size that the case does not have is outside all limits."""
         if not self.is_size:
             return self.name in traits.features
         value = traits.sizes.get(self.name)
@@ -120,7 +122,7 @@ Condition = tuple[Literal, ...]
 
 
 class Passing:
-    """Cases that pass, as the bits of numbers: which of them a literal holds of."""
+    """Passing cases as the bits of numbers: for each literal, the cases that it holds for."""
 
     def __init__(self, cases: Iterable[Traits] = ()) -> None:
         self.cases: list[Traits] = []
@@ -142,7 +144,7 @@ class Passing:
             self._sizes[literal] |= bit if literal.holds(traits) else 0
 
     def mask(self, literal: Literal) -> int:
-        """The cases that a literal holds of."""
+        """Return the cases that a literal holds for, as bits."""
         if not literal.is_size:
             return self._features.get(literal.name, 0)
         if literal not in self._sizes:
@@ -150,38 +152,38 @@ class Passing:
         return self._sizes[literal]
 
     def having(self, condition: Condition) -> int:
-        """The cases that have all of a condition."""
+        """Return the cases that every literal of a condition holds for, as bits."""
         return reduce(and_, map(self.mask, condition), self.everything)
 
 
 class Cluster(NamedTuple):
-    """Failing cases that one condition may tell, and the conditions that do, the best first."""
+    """Failing cases that one condition may separate from passing cases, and the conditions that do, the best first."""
 
     failing: list[Traits]
     conditions: list[Condition]
 
 
 def holds(condition: Condition, traits: Traits) -> bool:
-    """Whether a case has all that a condition asks for."""
+    """Return whether every literal of a condition holds for a case."""
     return all(literal.holds(traits) for literal in condition)
 
 
 def weight(condition: Condition) -> float:
-    """How much a condition says."""
+    """Return the number of things that a condition says."""
     return sum(literal.weight for literal in condition)
 
 
 def common(failing: Sequence[Traits]) -> list[Literal]:
-    """All that holds of every failing case, the plainest first."""
+    """Return every literal that holds for all failing cases, the plainest first."""
     found = [Literal(name) for name in frozenset.intersection(*(one.features for one in failing))]
     for name in failing[0].sizes:
         values = [one.sizes[name] for one in failing if name in one.sizes]
         if len(values) == len(failing):
             least, most = min(values), max(values)
-            # a few elements or more are hardly a path of a kernel: in fewer mistakes hide
+            # a lower limit of a few elements is hardly a path of a kernel: mistakes hide in fewer elements
             found += [Literal(name, least=least)] if least > FEW_ELEMENTS or not name.startswith(COUNTS) else []
             found += [Literal(name, most=most)] if not name.startswith(UNLIMITED) else []
-            # a size that few cases have by chance is no path of a kernel
+            # only sizes with few values get a fixed one: a kernel has no path for any other value
             found += [Literal(name, least, most)] if least == most and name.startswith(FEW) else []
     return sorted(found, key=lambda one: (one.weight, one.name, str(one)))
 
@@ -193,12 +195,13 @@ def conditions(
     hidden: float | None = None,
     gain: float | None = GAIN,
 ) -> list[Condition]:
-    """What holds of all failing cases and of few passing ones, the best first: plain, and of few. How many that may be
-    the saving decides, unless a share of the failing ones is given: padding that is ignored shows in no case whose
-    padding no window with an output reaches, which most are.
+    """Return the conditions that hold for all failing cases and for few passing cases, the best first: of few and plain
+    literals, and for the fewest passing cases. The saving decides how many passing cases are allowed, unless `hidden`
+    gives them as a share of the failing cases: ignored padding does not show if no window with an output reaches the
+    padding, as in most cases.
 
-    Of literals that say the same of all passing cases only the plainest is looked at. `gain` is what the best must
-    save, in bits; None where more cases will be seen.
+    Of literals that hold for the same passing cases only the plainest is considered. `gain` is the number of bits that
+    the best condition must save; None if more cases will follow.
     """
     held = int((HELD if gain is not None else 1) * len(passing.cases))
     allowed = held if hidden is None else round(hidden * len(failing))
@@ -210,7 +213,7 @@ def conditions(
     bits = np.array([_bits(len(failing), passes) for passes in range(len(passing.cases) + 1)])
     combined = _combined(literals, len(passing.cases), most)
     cost = LITERAL * combined.weights + bits[combined.passes]
-    # where the best of all holds of too many, others hold of fewer by more literals, which do so by chance
+    # if the best of all holds for too many passing cases, longer conditions hold for fewer only by chance
     if cost.size and gain is not None:
         best = int(np.argmin(cost))
         if combined.passes[best] > allowed or cost[best] > bits[-1] - (gain if hidden is None else 0):
@@ -227,8 +230,8 @@ def conditions(
 def _extended(
     condition: Condition, failing: Sequence[Traits], passing: Passing, literals: Iterable[Literal]
 ) -> Condition:
-    """A condition with more literals, each of which saves bits enough: a path for 3x3 windows without stride, dilation
-    or groups takes more than are combined."""
+    """Return a condition with more literals, each of which saves enough bits: a path for 3x3 windows without stride,
+    dilation or groups takes more literals than are combined."""
     while len(condition) < LONGEST:
         names = {literal.name for literal in condition}
         longer = [(*condition, one) for one in literals if one.name not in names and one.weight < 2]
@@ -240,33 +243,34 @@ def _extended(
 
 
 def bits_of(condition: Condition, failing: Sequence[Traits], passing: Passing) -> float:
-    """The bits that it takes to say a condition, and which cases of it fail."""
+    """Return the bits needed to state a condition, and to say which of the cases that it holds for fail."""
     return LITERAL * weight(condition) + _bits(len(failing), passing.having(condition).bit_count())
 
 
 def _bits(failing: int, passing: int) -> float:
-    """What it takes to say which of the cases of a condition fail, if it does not say so by itself: the shortest
-    description is the best (Rissanen, Automatica 14(5), 1978)."""
+    """Return the bits needed to say which cases of a condition fail, if the condition does not say so by itself: the
+    shortest description is the best (Rissanen, Automatica 14(5), 1978)."""
     cases = failing + passing
     return sum(count * math.log2(cases / count) for count in (failing, passing) if count)
 
 
 class Combined(NamedTuple):
-    """One, two and three literals, each of which takes passing cases away: their places, -1 for none, how much they say
-    and how many passing cases are left. Arrays of the same length; the places [..., 3]."""
+    """Combinations of one, two and three literals, each of which excludes passing cases: the places of the literals, -1
+    for none, the weight of each combination and the number of passing cases that are left. Arrays of the same length;
+    the places [..., 3]."""
 
     places: np.ndarray
     weights: np.ndarray
     passes: np.ndarray
 
     def of(self, place: int) -> list[int]:
-        """Return the places of the literals of one."""
+        """Return the places of the literals of one combination."""
         return [int(one) for one in self.places[place] if one >= 0]
 
 
 def _combined(literals: Sequence[tuple[int, Literal]], cases: int, most: float) -> Combined:
-    """Combine literals, of which each comes with its passing cases as bits of a number, as far as they say less than
-    `most` and one more. All pairs are counted by one product of matrices: in Python a search took seconds."""
+    """Combine literals, each given with the passing cases that it holds for as bits, up to a weight that is less than
+    `most` + 1. All pairs are counted by one product of matrices: in Python a search took seconds."""
     each = np.array([place for place, (_, one) in enumerate(literals) if one.weight < most + 1], int)
     weights = np.array([literals[place][1].weight for place in each])
     _, names = np.unique([literals[place][1].name for place in each], return_inverse=True)
@@ -306,14 +310,14 @@ def _combined(literals: Sequence[tuple[int, Literal]], cases: int, most: float) 
 
 
 def _unpacked(mask: int, cases: int) -> np.ndarray:
-    """Return the bits of a number, one for each case: float32, which holds counts of as many as there can be."""
+    """Return the bits of a number, one for each case: as float32, which can count as many cases as there can be."""
     packed = np.frombuffer(mask.to_bytes(-(-cases // 8), "little"), np.uint8)
     return np.unpackbits(packed, count=cases, bitorder="little").astype(np.float32)
 
 
 def clusters(failing: Sequence[Traits], passing: Passing, gain: float | None = GAIN) -> list[Cluster]:
-    """The failing cases with the conditions that tell them from the passing ones; in two parts, or without one or two
-    that have something else, where that takes fewer bits. Empty where there is no such condition."""
+    """Return the failing cases with the conditions that separate them from the passing cases; in two clusters, or
+    without one or two cases that have another defect, if that takes fewer bits. Empty if there is no such condition."""
     if not failing or not passing.cases:
         return []
     one = conditions(failing, passing, gain=gain)
@@ -329,8 +333,8 @@ def clusters(failing: Sequence[Traits], passing: Passing, gain: float | None = G
 
 
 def _bits_of_parts(parts: Sequence[Condition], failing: Sequence[Traits], passing: Passing) -> float:
-    """The bits that it takes to say one or two conditions, which cases of the first fail, which others of the second,
-    and the failing cases that have none."""
+    """Return the bits needed to state one or two conditions, which cases of the first fail, which other cases of the
+    second, and the failing cases that neither holds for."""
     bits, left, told = SECOND * (len(parts) - 1), [*failing], 0
     for condition in parts:
         others = [one for one in left if not holds(condition, one)]
@@ -341,12 +345,12 @@ def _bits_of_parts(parts: Sequence[Condition], failing: Sequence[Traits], passin
 
 
 def _telling(failing: Sequence[Traits], passing: Passing) -> list[str]:
-    """Features that some failing cases have and others have not, one of those that part them alike: those that tell
-    most of which cases fail; two of the same axis are too many to try."""
+    """Return features that some failing cases have and others do not: first those that say most about which cases fail,
+    and only one of those that split the cases alike. Pairs of features on the same axis are too many to try."""
     often = Counter(name for one in failing for name in one.features if SAME_AXIS not in name)
 
     def left(name: str) -> float:
-        """Bits that it takes to say which cases fail if it is known which have the feature."""
+        """Return the bits needed to say which cases fail, if it is known which cases have the feature."""
         fails, passes = often[name], passing.mask(Literal(name)).bit_count()
         return _bits(fails, passes) + _bits(len(failing) - fails, len(passing.cases) - passes)
 
@@ -356,8 +360,9 @@ def _telling(failing: Sequence[Traits], passing: Passing) -> list[str]:
 
 
 def _parted(name: str, failing: Sequence[Traits], passing: Passing) -> list[Cluster]:
-    """One condition for those that have a feature, and one for all that this does not hold of; two cases at least are
-    evidence for each. One or two of many are left out: a kernel can have a second defect that few cases meet."""
+    """Return a cluster of the failing cases that have a feature, and one of the failing cases that its condition does
+    not hold for; each needs two cases at least as evidence. One or two cases of many are left out instead: a kernel can
+    have a second defect that few cases meet."""
     mine = [one for one in failing if name in one.features]
     if len(mine) < 2 or not (first := _sure(mine, failing, passing)):
         return []
@@ -370,7 +375,7 @@ def _parted(name: str, failing: Sequence[Traits], passing: Passing) -> list[Clus
 
 
 def _sure(some: Sequence[Traits], failing: Sequence[Traits], passing: Passing) -> list[Condition]:
-    """Conditions of some failing cases, of whose other cases nearly all fail too."""
+    """Return conditions of some failing cases, if nearly all other cases that they hold for fail too."""
 
     def share(condition: Condition) -> float:
         fails = sum(holds(condition, one) for one in failing)

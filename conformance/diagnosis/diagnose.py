@@ -20,45 +20,45 @@ from conformance.operators.spatial import fitted
 EXPLAINED = 0.05
 """Largest share of the error that a named mistake may leave unexplained."""
 APART = 3.0
-"""How many times worse the next explanation must be; closer ones are named together."""
+"""Factor by which the residual of the next explanation must be larger; closer ones are named together."""
 EQUAL = 0.002
-"""Residuals below this are rounding: they do not tell one explanation from another."""
+"""Residuals below this are rounding: they do not distinguish explanations."""
 NEGLIGIBLE, LEAST = 2e-3, 2e-4
-"""Error in units of the reference's norm, the rounding of inputs to bf16 among them, that hardly a mistake of the
-library stays below: one term left out of a thousand makes 0.03. In formats of 32 bits and more a variance of a thousand
-elements that is biased is looked for too."""
+"""Errors, in units of the reference's norm, up to which an output counts as right, in formats of up to 16 bits and in
+wider ones. The first covers the rounding of inputs to bf16. Hardly any mistake of the library stays below: one term
+left out of a thousand makes 0.03. The second is smaller, to find a biased variance of a thousand elements too."""
 ALIKE, DIFFERENT = 0.95, 0.9
-"""Share of 16-bit results that have the bits of a mistake, and that have those of the exact results."""
+"""Least share of 16-bit results with the bits of a mistake; limit of the share with the bits of the exact results."""
 AFFORDABLE, LARGEST_WINDOW = 1 << 24, 1 << 12
-"""Multiply-adds of a problem, and elements of its window, up to which the whole library is tried."""
+"""Largest number of multiply-adds of a problem, and of elements of its window, for which the whole library is tried."""
 SHOWN = 3
 NAN_LOST = "a number where the result must be NaN"
 
 
 OF_DY = Mistake("size of the gradient taken from dy alone", "size", misread())
-"""No other name is needed where this one explains a gradient: no element of it is wrong."""
+"""The only name that is needed if this mistake explains a gradient: no element of the gradient is wrong."""
 LEFT_ZERO, NOT_ZERO, BIAS_AGAIN, DBIAS_AGAIN = (Mistake(name, "results", misread()) for name in (
     "some results left zero, as if never written", "what must be zero is not",
     "bias added more than once", "dbias added more than once",
 ))  # fmt: skip
-"""What is read from the results themselves, wherever they are wrong: blocks that a grid does not reach, elements of a
-gradient that no window reaches, slices of a sum that each add a bias."""
+"""Mistakes that are read from the results themselves, whichever elements are wrong: blocks that a grid does not reach,
+elements of a gradient that no window reaches, slices of a sum that each add a bias."""
 FROM_RESULTS = (LEFT_ZERO, NOT_ZERO, BIAS_AGAIN, DBIAS_AGAIN)
 GENERAL = frozenset(one.name for one in FROM_RESULTS)
-"""Said only where no other name is: many mistakes look like that on some problems."""
+"""Names that are given only if there is no other: many mistakes look like these on some problems."""
 CUT = Mistake("results cut to their format instead of rounded", "results", misread())
 UNEXPLAINED = 1.0
-"""Residual of what only the shape of an output tells."""
+"""Residual of a diagnosis that rests on the shape of an output alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The mistakes that explain an output equally well, the library's first one first, and what they leave over."""
+    """The mistakes that explain an output equally well, in the library's order, and the residual that they leave."""
 
     names: tuple[str, ...]
     residual: float
     how: str = ""
-    """What shows that, where it is not the values of the outputs."""
+    """Evidence for the mistakes, if it is not the values of all outputs."""
 
     def __str__(self) -> str:
         told = plainest(specific(self.names))
@@ -72,25 +72,25 @@ class Diagnosis:
 
 
 def specific(names: Sequence[str]) -> tuple[str, ...]:
-    """Those that say more than the others, where there are any."""
+    """Return the names that are not general; all names if there are only general ones."""
     return tuple(name for name in names if name not in GENERAL) or (*names,)
 
 
 def changes(name: str, how: str) -> set[str]:
-    """What a mistake ignores or swaps, such as padding and dilation; empty where it is another one."""
+    """Return the parameters that a mistake ignores or swaps, such as padding and dilation; empty for other mistakes."""
     name = name.removesuffix(" between H and W")
     return {*re.split(", | and ", name.removesuffix(how))} if name.endswith(how) else set()
 
 
 def plainest(names: Sequence[str]) -> tuple[str, ...]:
-    """Without those that say more things ignored, or swapped, than another one: padding and dilation where there is no
-    dilation."""
+    """Drop the names of mistakes that ignore, or swap, more parameters than another one does: padding and dilation if
+    the problem has no dilation."""
     changed = [(how, what) for how in (" ignored", " swapped") for name in names if (what := changes(name, how))]
     return tuple(name for name in names if not any(less < changes(name, how) for how, less in changed))
 
 
 def affordable(operator: Operator, geometry: Any) -> bool:
-    """Whether the library is tried: neither on what is large nor on an empty batch."""
+    """Return whether the library is tried on a problem: not if it is large, or its batch is empty."""
     sizes = operator.flops(geometry) / 2, operator.bytes(geometry, 1)
     return sizes[0] > 0 and max(sizes) <= AFFORDABLE and math.prod(geometry.window) <= LARGEST_WINDOW
 
@@ -103,10 +103,10 @@ def diagnose(
     reference: Arrays | None = None,
     layout: str = "",
 ) -> Diagnosis | None:
-    """The known mistake that explains wrong outputs (canonical order, storage dtype); None if none clearly does.
+    """Return the known mistake that explains wrong outputs (canonical order, storage dtype); None if none clearly does.
 
-    Elements that are not finite anywhere are left aside. `reference` saves computing the exact outputs once more;
-    `layout` is the kernel's, which it may have taken for another one.
+    Elements that are not finite in one of the arrays are ignored. `reference` saves computing the exact outputs once
+    more; `layout` is the kernel's, which the kernel may have taken for another one.
     """
     if not affordable(operator, geometry):
         return None
@@ -125,10 +125,10 @@ def diagnose(
 def diagnose_shapes(
     operator: Operator, geometry: Any, inputs: Arrays, returned: Arrays, layout: str = ""
 ) -> Diagnosis | None:
-    """The known mistake that explains outputs of other shapes or dtypes than asked for; None if none does.
+    """Return the known mistake that explains outputs of other shapes or dtypes than requested; None if none does.
 
-    `returned` holds arrays as the kernel returned them, in a layout (canonical order). A name with residual
-    `UNEXPLAINED` is that of a mistake that makes outputs of these shapes.
+    `returned` holds arrays as the kernel returned them, in a layout (canonical order). A diagnosis with residual
+    `UNEXPLAINED` names mistakes that make outputs of these shapes.
     """
     if not operator.flops(geometry) or not all(np.can_cast(array.dtype, np.float64) for array in returned.values()):
         return None
@@ -162,7 +162,7 @@ def diagnose_shapes(
             for name, outputs in _transposed(tensors, places, returned, layout):
                 if _equal(outputs, reference):
                     return Diagnosis((name,), 0.0)
-        names = []  # the values of none of them
+        names = []  # none of these mistakes explains the values
     names += [name for name, _ in _transposed(tensors, places, returned, layout)]
     names += [
         f"{name} in the shape of {other}"
@@ -174,7 +174,7 @@ def diagnose_shapes(
 
 
 Arrangements = Iterator[tuple[str, Arrays]]
-"""How the elements of outputs may be arranged, and the outputs in canonical order if they are."""
+"""Ways in which elements of outputs may be arranged, and the outputs in canonical order if they are."""
 
 
 def _arranged(places: Mapping[str, Arrangement], returned: Arrays) -> Arrangements:
@@ -206,7 +206,7 @@ def _transposed(
 
 
 def _canonical(arrays: Arrays, places: Mapping[str, Arrangement]) -> Arrays:
-    """Those of other shapes with their axes in canonical order too, as far as they have as many."""
+    """Return arrays in canonical order; those of other shapes have their axes in that order, if they have as many."""
     return {name: _canonically(array, places[name]) for name, array in arrays.items()}
 
 
@@ -228,7 +228,7 @@ def _shapes(tensors: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 def _computed(
     operator: Operator, geometry: Any, inputs: Arrays, further: Iterable[Mistake] = ()
 ) -> Iterator[tuple[Mistake, Arrays]]:
-    """What every mistake that exists here makes of the inputs, in outputs of the right shapes."""
+    """Yield every mistake but roundings that exists here, with the outputs, of right shapes, that it makes."""
     for mistake in (one for one in (*_known(operator), *further) if one.kind != ROUNDING):
         for compute in (mistake.outputs, mistake.read_beyond):
             outputs = compute(operator, geometry, inputs)
@@ -237,8 +237,8 @@ def _computed(
 
 
 def _rounded(operator: Operator, geometry: Any, inputs: Arrays, actual: Arrays, reference: Arrays) -> Diagnosis | None:
-    """The mistakes that round once too often, where nearly all 16-bit results have the bits of one and many have not
-    those of the exact ones, rounded once: what is added up in another order changes few."""
+    """Return the mistakes that round once too often, or cut, if nearly all 16-bit results have the bits of one and many
+    lack those of the exact results, rounded once: a sum in another order changes few."""
 
     short = {name: array for name, array in actual.items() if array.dtype.itemsize == 2}
 
@@ -257,13 +257,13 @@ def _rounded(operator: Operator, geometry: Any, inputs: Arrays, actual: Arrays, 
 
 
 def _cut(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Values without the bits that a format does not hold."""
+    """Cut values to a format: drop the bits that it does not hold."""
     nearest = values.astype(dtype)
     return np.where(np.abs(nearest.astype(np.float64)) > np.abs(values), np.nextafter(nearest, dtype.type(0)), nearest)
 
 
 def _read(actual: Arrays, reference: Arrays, inputs: Arrays) -> Iterator[tuple[Mistake, Arrays]]:
-    """What the results would be if they were wrong in one of these ways alone."""
+    """Yield each mistake that is read from the results, with the outputs that are wrong in that way alone."""
     if any(array.any() for array in actual.values()):
         yield LEFT_ZERO, {name: np.where(actual[name] == 0, 0.0, array) for name, array in reference.items()}
     yield NOT_ZERO, {name: np.where(array == 0, actual[name], array) for name, array in reference.items()}
@@ -280,7 +280,7 @@ def _read(actual: Arrays, reference: Arrays, inputs: Arrays) -> Iterator[tuple[M
 
 
 def _median(values: np.ndarray) -> float:
-    """Of the finite elements; NaN where there is none, of which NumPy warns on the terminal of a run."""
+    """Return the median of the finite elements; NaN without any, for which NumPy prints a warning on the terminal."""
     finite = values[np.isfinite(values)]
     return float(np.median(finite)) if finite.size else math.nan
 
@@ -292,14 +292,14 @@ def _best(
     computed: Iterable[tuple[Mistake, Arrays]],
     further: Iterable[Mistake] = (),
 ) -> Diagnosis | None:
-    """The mistakes of least residual ||actual - mistaken|| / ||actual - reference||, if that is small.
+    """Return the mistakes of least residual ||actual - mistaken|| / ||actual - reference||, if that is small.
 
-    An element that one of the arrays does not have is zero there.
+    An element that an array does not have counts as zero there.
     """
     units = {name: _norm(array) or 1.0 for name, array in reference.items()}
 
     def comparable(arrays: Arrays) -> Arrays:
-        """In units of the reference's norm: an error in dbeta counts as one in dx, which may be far smaller."""
+        """Return arrays in units of the reference's norm: errors in dbeta and in a far smaller dx count alike."""
         frames = {name: tuple(map(max, array.shape, reference[name].shape)) for name, array in actual.items()}
         return {name: fitted(array, frames[name]).astype(np.float64) / units[name] for name, array in arrays.items()}
 
@@ -311,7 +311,7 @@ def _best(
         mistaken = comparable({name: outputs[name].astype(array.dtype) for name, array in actual.items()})
         for residuals, right in asked:
             residuals[mistake.name] = min(_residual(found, mistaken, right), residuals.get(mistake.name, math.inf))
-    # a kernel that forgets the last image in dw may well have it in dbias, which another loop makes
+    # a kernel that forgets the last image in dw may be right in dbias, which another loop computes
     how = ""
     residuals, best = of_all, min(of_all.values(), default=math.inf)
     if not best <= EXPLAINED and len(wrong) < len(exact):
@@ -326,12 +326,12 @@ def _best(
 
 
 def _norm(array: np.ndarray) -> float:
-    """Of the finite elements."""
+    """Return the norm of the finite elements."""
     return float(np.linalg.norm(array[np.isfinite(array)]))
 
 
 def _equal(actual: Arrays, exact: Arrays) -> bool:
-    """Whether there is no finite error beyond arithmetic."""
+    """Return whether no finite error exceeds those of arithmetic."""
     return not any(
         _norm(actual[name].astype(np.float64) - array)
         > (LEAST if actual[name].dtype.itemsize > 2 else NEGLIGIBLE) * (_norm(array) or 1.0)
@@ -340,7 +340,7 @@ def _equal(actual: Arrays, exact: Arrays) -> bool:
 
 
 def _loses_nan(actual: Arrays, exact: Arrays) -> bool:
-    """Whether all that is wrong are numbers, or infinities, where NaN must be."""
+    """Return whether the only wrong elements are numbers, or infinities, where the result must be NaN."""
     differ = {name: ~((actual[name] == array) | np.isfinite(array)) for name, array in exact.items()}
     lost = {name: np.isnan(array) & ~np.isnan(actual[name]) for name, array in exact.items()}
     kept = {name: np.isnan(array) & np.isnan(actual[name]) for name, array in exact.items()}
@@ -348,7 +348,8 @@ def _loses_nan(actual: Arrays, exact: Arrays) -> bool:
 
 
 def _residual(actual: Arrays, mistaken: Arrays, exact: Arrays) -> float:
-    """Infinite where fewer than half of the elements can be compared, or the reference is no further away."""
+    """Return the share of the error that a mistake leaves; infinite if fewer than half of the elements can be compared,
+    or the results equal the reference."""
     finite = {name: np.isfinite(actual[name] - mistaken[name] - exact[name]) for name in exact}
     left, count = _distance(actual, mistaken, finite)
     whole, _ = _distance(actual, exact, finite)
@@ -357,7 +358,7 @@ def _residual(actual: Arrays, mistaken: Arrays, exact: Arrays) -> float:
 
 
 def _distance(first: Arrays, second: Arrays, mask: Mapping[str, np.ndarray]) -> tuple[float, int]:
-    """Root of the summed squared differences over the elements of the mask, and their number."""
+    """Return the root of the summed squared differences over the elements of the mask, and how many elements it has."""
     total, count = 0.0, 0
     for name, places in mask.items():
         kept = np.where(places, first[name] - second[name], 0.0)

@@ -1,7 +1,7 @@
-"""Cases that were judged, and problems near a failing one that differ from it in one thing.
+"""Cases that were judged, and problems near a failing one that differ from it in one respect.
 
-A problem that fails still shows what does not matter, one that passes what does: they decide what a condition leaves
-open.
+If such a problem fails too, the difference does not matter; if it passes, it does. These problems decide between the
+conditions that are left.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from conformance.problems.features import Axis, axes
 from conformance.problems.parameters import SIMPLEST, cost, geometry, parameters
 
 NEAR = 5
-"""The smallest failing cases, near which problems are made."""
+"""Number of smallest failing cases near which problems are made."""
 KINDS = ("p", "u", "d", "dil")
-"""Parameters of several numbers: padding, strides, dilations."""
+"""Letters of the parameters that are several numbers: padding, strides, dilations."""
 SIZES = ("n", "c", "k", "d", "h", "w")
 """Parameters that a kernel may divide into blocks."""
 MULTIPLE = 4
-"""Times a size to see that it is not what a case fails by; a multiple of a block stays one."""
+"""Factor that enlarges a size, to see that a case does not fail because of it; multiples of a block stay multiples."""
 PARTS = (12, 24, 48)
-"""Sizes that are whole blocks of a half, and none of the next one."""
+"""Sizes that are multiples of 4, 8 and 16, but not of the next power of two."""
 BLOCK = 256
-"""Outputs along an axis that are whole blocks of every usual size."""
+"""Number of outputs along an axis that is a multiple of every usual block."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tried:
-    """A case that was judged."""
+    """A case with its traits; `failed` is its verdict, and False for a case that has not run."""
 
     geometry: Any
     variant: Variant
@@ -48,18 +48,18 @@ class Tried:
 
     @property
     def size(self) -> tuple[int, int]:
-        """A short descriptor, of few parameters, is small."""
+        """Sort key: a case with a short descriptor, which has few parameters, is small."""
         return len(self.geometry.descriptor), cost(self.geometry)[1]
 
 
 def is_empty(geometry: Any) -> bool:
-    """Whether there are no results that could be wrong."""
+    """Return whether a problem has no results that could be wrong."""
     return bool(geometry.n == 0)
 
 
 def hides(geometry: Any) -> bool:
-    """Whether a problem hides nearly every mistake in results: of an empty batch, without channels, or where no window
-    meets the image."""
+    """Return whether a problem hides nearly every mistake in results: one with an empty batch, without channels, or in
+    which no window meets the image."""
     return is_empty(geometry) or not geometry.c or not all(map(_meets, axes(geometry)))
 
 
@@ -73,21 +73,21 @@ def _meets(axis: Axis) -> bool:
 
 
 def plainest(failing: Iterable[Tried]) -> list[Tried]:
-    """The smallest cases, and the smallest of each number of dimensions that is not among them: with one axis nothing
-    tells whether a mistake is one of that axis."""
+    """Return the smallest cases, and the smallest of each number of dimensions that is not among them: with a single
+    axis nothing shows whether a mistake concerns that axis alone."""
     ordered = sorted(failing, key=lambda one: one.size)
     ranks = {one.geometry.rank: one for one in reversed(ordered)}
     return list(dict.fromkeys([*ordered[:NEAR], *ranks.values()]))
 
 
 def kinds_of(geometry: Any) -> list[list[str]]:
-    """Parameters of several numbers, by their names."""
+    """Return names of parameters that belong together: each kind, the sizes of the image, the sizes of the window."""
     kinds = [[name for name in parameters(geometry) if name.rstrip("0123456789") == kind != name] for kind in KINDS]
     return [*kinds, [*IMAGE[geometry.rank]], [*WINDOW[geometry.rank]]]
 
 
 def _axes_exchanged(geometry: Any) -> dict[str, int]:
-    """The last two axes in each other's place: a condition on one of them is none on the other."""
+    """Return parameters with the last two axes exchanged: a condition on one of the two does not hold on the other."""
     own, rank = parameters(geometry), geometry.rank
     if rank == 1:
         return own
@@ -99,7 +99,7 @@ def _axes_exchanged(geometry: Any) -> dict[str, int]:
 
 
 def _whole_blocks(geometry: Any) -> Iterator[dict[str, int]]:
-    """Sizes, and outputs along an axis, that are whole blocks, which a tail that is lost needs to pass."""
+    """Yield changes that make sizes, and outputs along an axis, whole blocks: without a tail a kernel may pass."""
     own = parameters(geometry)
     for name in SIZES:
         if own.get(name, 0) > 1:
@@ -110,12 +110,12 @@ def _whole_blocks(geometry: Any) -> Iterator[dict[str, int]]:
 
 
 def _power(size: int) -> int:
-    """The power of two that is not less."""
+    """Return the smallest power of two that is not less than a size."""
     return 1 << max(0, size - 1).bit_length()
 
 
 def changed(one: Tried, change: dict[str, int]) -> Tried | None:
-    """A case with other parameters; None where they are the same, or there is no such problem, or it is large: 256 rows
+    """Return a case with other parameters; None if they are the same, no such problem exists, or it is large: 256 rows
     of a long image took three minutes."""
     own = parameters(one.geometry)
     try:
@@ -129,7 +129,7 @@ def changed(one: Tried, change: dict[str, int]) -> Tried | None:
 
 
 def flattened(one: Tried) -> Tried | None:
-    """A case in one dimension, as it is along its last axis; None where it has but one, or there is no such problem."""
+    """Return a case in one dimension, as along its last axis; None if it has but one, or no such problem exists."""
     family, rank, own = one.geometry.family, one.geometry.rank, parameters(one.geometry)
     found = dict(SIMPLEST[family, 1])
     for name in found:
@@ -151,8 +151,9 @@ def flattened(one: Tried) -> Tried | None:
 
 
 def toggled(failing: Tried, dtypes: Iterable[str]) -> Iterator[Tried]:
-    """The problem with one parameter at its simplest value or one more, or those of a kind, such as all strides, or
-    these as the first of them is; with whole blocks. First of all the case in another dtype or layout."""
+    """Yield the case in other dtypes and layouts; then the problem with one parameter, or all of a kind such as the
+    strides, at the simplest value, with those of a kind equal to the first, with one parameter increased, with the axes
+    exchanged, and with whole blocks."""
     for dtype in sorted({*dtypes} - {failing.variant.dtype}):
         yield Tried(failing.geometry, replace(failing.variant, dtype=dtype), failed=False)
     for layout in sorted({*layouts_of(failing.geometry.rank)} - {failing.variant.layout}):
@@ -162,12 +163,12 @@ def toggled(failing: Tried, dtypes: Iterable[str]) -> Iterator[Tried]:
     sides = [[f"p{2 * axis}", f"p{2 * axis + 1}"] for axis in range(failing.geometry.rank)]
     changes = [{name: goal[name] for name in names} for names in (*kinds, *sides, *([name] for name in own))]
     changes += [dict.fromkeys(names, own[names[0]]) for names in kinds if names]
-    # what is equal stays equal: a window that is the image, or the stride
+    # equal parameters stay equal: a window that is as large as the image, or as the stride
     equal = [[name for name in own if own[name] == value] for value in {*own.values()} if value > 1]
     changes += [{name: own[name] + 1 for name in names} for names in (*equal, *([name] for name in own))]
     changes += [{name: own[name] * MULTIPLE} for name in SIZES if name in own]
     changes += [_axes_exchanged(failing.geometry), *_whole_blocks(failing.geometry)]
-    if "g" in own:  # as many channels in groups of one each, and channels or outputs alone
+    if "g" in own:  # all channels in groups of one; one group with a single output; one with a single channel
         channels, outputs = own["c"] * own["g"], own["k"] * own["g"]
         shares = ((1, 1, channels), (channels, 1, 1), (1, outputs, 1))
         changes += [dict(zip("ckg", share, strict=True)) for share in shares]

@@ -1,9 +1,10 @@
-"""Which terms of a sum a kernel leaves out, counts again or takes from elsewhere, read off it by calls in which each
+"""Find the terms of a sum that a kernel leaves out, counts again or takes from elsewhere, by calls in which each
 element of the output is one term.
 
-Of one operand all is zero but elements no two of which meet in a sum, and these are one: what comes out are elements of
-the other operand, which holds odd numbers, all different. A wrong result says by its number which one was taken, and by
-an even one that there were several. What depends on the values, as ties do, or on earlier calls shows nothing here.
+One operand is zero except for elements of which no two meet in a sum, and these are one. The output then consists of
+elements of the other operand, which holds odd numbers, all different. A wrong result says by its number which element
+was taken, and an even number says that there were several. Mistakes that depend on the values, as with ties, or on
+earlier calls do not show here.
 """
 
 from __future__ import annotations
@@ -21,28 +22,28 @@ from conformance.judge.judgement import AxisIndices
 from conformance.operators import Arrays, Operator, Tensor
 
 Compute = Callable[[Arrays], Arrays]
-"""What the kernel makes of inputs, in canonical order. It may raise anything."""
+"""Calls the kernel on inputs, in canonical order. It may raise anything."""
 
 PER_AXIS = 24
-"""Indices of an axis that are looked at, the first and the last among them."""
+"""Number of indices of an axis that are tried, the first and the last among them."""
 CODES = {"fp64": 1 << 24, "fp32": 1 << 22, "fp16": 1 << 10, "bf16": 1 << 7}
-"""Elements whose odd numbers, and twice these, a format holds."""
+"""Format -> number of elements whose odd numbers, and twice these, it holds."""
 FEWEST_CODES = 4
-"""Different numbers, in 8 bits between zero points and the largest one, without which little is told."""
+"""Least number of codes, in 8 bits between the zero points and the largest number; fewer tell little."""
 MAX_WORK = 1 << 28
-"""Floating-point operations of all calls."""
+"""Limit of the floating-point operations of all calls."""
 MOST_TIMES = 8
-"""How often a term may be counted to be told from another number."""
+"""Largest count of a repeated term that can be told from another number."""
 NEAR = 0.02
-"""Relative difference of two quotients that is rounding."""
+"""Relative difference of two quotients that counts as rounding."""
 MAIN = 0.5
-"""Share of the wrong elements that must be wrong in the way that is said."""
+"""Least share of the wrong elements that must be wrong in the way that is reported."""
 FAMILIES = ("conv", "conv_transpose", "conv_requantized", "avg_pool", "max_pool")
-"""Those whose results are sums or choices of inputs."""
+"""Families whose results are sums or choices of inputs."""
 POOLED = ("avg_pool", "max_pool")
-"""Those without a filter."""
+"""Families without a filter."""
 NAMED = {"max_pool_forward": "elements of windows", "max_pool_backward": "gradients"}
-"""What single terms are called of an operator that adds none up."""
+"""Operator that adds no terms -> name of its single terms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class _Wrong:
 
     place  indices of the term along the axes that are summed over
     at     indices in the output [elements, axes]
-    by     how far away that lies which was taken instead, in the coded operand [elements, axes]
+    by     distance to the element taken instead, in the coded operand, or to where a term was added [elements, axes]
     """
 
     output: str
@@ -63,10 +64,10 @@ class _Wrong:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """How single terms are asked for.
+    """How the calls select single terms.
 
-    selected  the operand that is zero but in few places
-    coded     the other one, whose elements are told apart; in pooling the same, whose elements are not
+    selected  the operand that is zero except in few places
+    coded     the operand whose elements are told apart; in pooling the selected one, whose elements are not told apart
     axes      letters of the axes of the selected operand that are summed over -> their extents within a group
     """
 
@@ -75,7 +76,7 @@ class _Plan:
     axes: dict[str, int]
 
     def lines(self, axis: int) -> list[tuple[int, ...]]:
-        """Places that others differ from in their index along an axis: first, in the middle or last along the rest."""
+        """Return places whose index along an axis is varied: first, in the middle or last along the other axes."""
         sizes = [extent if place != axis else 1 for place, extent in enumerate(self.axes.values())]
         return [*dict.fromkeys(tuple(pick(size) for size in sizes) for pick in (_first, _middle, _last))]
 
@@ -93,21 +94,21 @@ def _last(extent: int) -> int:
 
 
 class _Asked:
-    """Calls with single terms, and what was wrong with them."""
+    """Calls with single terms, and the wrong elements that they showed."""
 
     def __init__(self, operator: Operator, geometry: Any, dtype: str, plan: _Plan, compute: Compute) -> None:
         self.operator, self.geometry, self.dtype, self.plan = operator, geometry, dtype, plan
         self.ask = compute
         self.ties = False
-        """Whether all elements of windows are equal."""
+        """Whether the calls make all elements of windows equal."""
         self.wrong: dict[tuple[int, ...], list[_Wrong]] = {}
         self.able: dict[str, np.ndarray] = {}
-        """Elements of each output that have had a term, or something else."""
+        """Output -> which of its elements had a term, or any other value, in some call."""
         self.indices: list[set[int]] = [set() for _ in plan.axes]
-        """Those along each axis that were looked at."""
+        """Indices along each axis that were tried."""
 
     def along(self, axis: int) -> None:
-        """Look at some indices of an axis, and between those that are right and wrong at the ones that part them."""
+        """Try some indices of an axis, and search between a right and a wrong one for where they change."""
         extent = [*self.plan.axes.values()][axis]
         for line in self.plan.lines(axis):
             known = {index: self._is_wrong(line, axis, index) for index in _spread(extent)}
@@ -132,22 +133,22 @@ class _Asked:
         found = self.ask(inputs)
         for name, right in operator.reference(self.geometry, inputs).items():
             if name == "dbias" and plan.selected != "dy":
-                continue  # a sum of what is coded
+                continue  # a sum of the coded operand
             exact, actual = (_without_zero(self.geometry, array) for array in (right, found[name]))
             self.able[name] = self.able.get(name, np.False_) | (exact != 0) | (actual != 0)
             tells_apart = operator.family not in POOLED and name != "dbias"
             yield from _compared(name, place, exact, actual, inputs[plan.coded].shape if tells_apart else None)
 
     def is_state(self) -> bool:
-        """Whether the first call gives something else now."""
+        """Return whether the first call gives another result when it is repeated."""
         place = next(iter(self.wrong))
         again = [(one.way, one.at.tolist()) for one in self._seen(place)]
         return again != [(one.way, one.at.tolist()) for one in self.wrong[place]]
 
 
 def read(operator: Operator, geometry: Any, dtype: str, compute: Compute) -> str:
-    """What happens to which terms, in words that follow the name of an output; empty where nothing is wrong, nothing
-    that can be said so, or the answers change from call to call. Raises what `compute` does."""
+    """Return what happens to which terms, in words that follow the name of an output; empty if nothing is wrong, if it
+    cannot be said in this way, or if the answers change from call to call. Raises what `compute` does."""
     tensors = operator.inputs(geometry)
     plan, codes = _planned(operator, geometry, tensors), _codes(geometry, dtype)
     if plan is None or codes < FEWEST_CODES or (dtype in CODES and codes < tensors[plan.coded].size):
@@ -173,7 +174,7 @@ def read(operator: Operator, geometry: Any, dtype: str, compute: Compute) -> str
 
 
 def _of_no_maximum(asked: _Asked) -> str:
-    """What maxima of minus infinity are, where they are something else."""
+    """Return the value that the kernel gives as the maximum of minus infinities, in words; empty if it is right."""
     inputs = _zeros(asked.operator, asked.geometry, asked.dtype)
     inputs["x"] += inputs["x"].dtype.type(-np.inf)
     (exact, *_), (actual, *_) = (
@@ -189,7 +190,7 @@ def _of_no_maximum(asked: _Asked) -> str:
 
 
 def _of_ties(asked: _Asked) -> str:
-    """Where the gradients of equal elements are added."""
+    """Return where the gradients of equal elements are added wrongly, in words; empty if nowhere."""
     asked.ties = True
     asked.wrong.clear()
     for axis in range(len(asked.plan.axes)):
@@ -199,7 +200,7 @@ def _of_ties(asked: _Asked) -> str:
 
 
 def _planned(operator: Operator, geometry: Any, tensors: dict[str, Tensor]) -> _Plan | None:
-    """None for an operator whose results are no plain sums, or no choices, of its inputs."""
+    """Return how terms are selected; None if the operator's results are not plain sums, or choices, of its inputs."""
     if operator.family not in FAMILIES or not all(t.size for t in tensors.values()):
         return None
     (output, *_) = operator.outputs(geometry).values()
@@ -222,12 +223,12 @@ def _spread(extent: int) -> list[int]:
 
 
 def _asked(operator: Operator, geometry: Any, dtype: str, plan: _Plan, place: tuple[int, ...]) -> Arrays:
-    """Inputs with the terms of one place alone."""
+    """Return inputs that have only the terms of one place."""
     tensors, inputs = operator.inputs(geometry), _zeros(operator, geometry, dtype)
     if plan.coded != plan.selected:
         odd = 2 * (np.arange(tensors[plan.coded].size) % _codes(geometry, dtype)) + 1
         inputs[plan.coded] += odd.reshape(tensors[plan.coded].shape).astype(inputs[plan.coded].dtype)
-    elif "x" in inputs and plan.selected == "dy":  # whose maxima decide
+    elif "x" in inputs and plan.selected == "dy":  # its maxima decide where gradients go
         order = np.random.default_rng(0).permutation(inputs["x"].size)
         inputs["x"][...] = order.reshape(inputs["x"].shape)
     chosen, indices = tensors[plan.selected], dict(zip(plan.axes, place, strict=True))
@@ -235,7 +236,7 @@ def _asked(operator: Operator, geometry: Any, dtype: str, plan: _Plan, place: tu
     if chosen.is_filter and (first := chosen.axes[0]) in indices:  # in every group
         at[0] = slice(indices[first], None, plan.axes[first])
     inputs[plan.selected][tuple(at)] = 1
-    if plan.coded == plan.selected:  # each plane has a number of its own, so that what lands elsewhere is found
+    if plan.coded == plan.selected:  # each plane has its own number, so that a term that lands in another one is found
         planes = 2 * np.arange(chosen.shape[0] * chosen.shape[1]) + 1
         inputs[plan.selected] *= planes.reshape(*chosen.shape[:2], *[1] * (len(chosen.shape) - 2)).astype(
             inputs[plan.selected].dtype
@@ -244,7 +245,7 @@ def _asked(operator: Operator, geometry: Any, dtype: str, plan: _Plan, place: tu
 
 
 def _zeros(operator: Operator, geometry: Any, dtype: str) -> Arrays:
-    """Inputs of which every product is zero, and scales that are one."""
+    """Return inputs of which every product is zero, with scales that are one."""
     inputs = {name: np.zeros(t.shape, STORAGE[t.stored_as(dtype)]) for name, t in operator.inputs(geometry).items()}
     if "scale" in inputs:
         inputs["scale"] += 1
@@ -253,7 +254,7 @@ def _zeros(operator: Operator, geometry: Any, dtype: str) -> Arrays:
 
 
 def _codes(geometry: Any, dtype: str) -> int:
-    """How many elements are told apart."""
+    """Return how many elements can be told apart."""
     if dtype in CODES or not hasattr(geometry, "x_zero_point"):
         return CODES.get(dtype, 0)
     highest, points = int(np.iinfo(dtype).max), (int(geometry.x_zero_point), int(geometry.y_zero_point))
@@ -267,7 +268,7 @@ def _without_zero(geometry: Any, array: np.ndarray) -> np.ndarray:
 def _compared(
     name: str, place: tuple[int, ...], exact: np.ndarray, actual: np.ndarray, coded: tuple[int, ...] | None
 ) -> Iterator[_Wrong]:
-    """What is wrong with one output of one call; `coded` is the shape of the operand whose elements are told apart."""
+    """Yield the errors in one output of one call; `coded` is the shape of the operand whose elements are told apart."""
     differ = ~(np.abs(actual - exact) <= (0 if coded else NEAR) * np.abs(exact))
     if not differ.any():
         return
@@ -275,7 +276,7 @@ def _compared(
         times = actual / exact
     lost, extra = differ & (exact != 0) & (actual == 0), differ & (exact == 0)
     ways = {"left out": lost}
-    for count in range(2, MOST_TIMES + 1, 2 if coded else 1):  # an odd number is that of an element
+    for count in range(2, MOST_TIMES + 1, 2 if coded else 1):  # an odd multiple may be the number of another element
         ways["counted twice" if count == 2 else f"counted {count} times"] = (
             differ & (exact != 0) & (np.abs(times - count) <= (0 if coded else NEAR))
         )
@@ -300,7 +301,7 @@ def _compared(
 
 
 def _moved(exact: np.ndarray, actual: np.ndarray, lost: np.ndarray, extra: np.ndarray) -> np.ndarray | None:
-    """How far from their places those terms are that were added elsewhere; None where they were not."""
+    """Return the distance from their places at which terms were added elsewhere; None if they were not."""
     due, given = exact[lost], actual[extra]
     if len(due) != len(given) or len({*due}) != len(due) or {*due} != {*given}:
         return None
@@ -308,7 +309,7 @@ def _moved(exact: np.ndarray, actual: np.ndarray, lost: np.ndarray, extra: np.nd
 
 
 def _told(asked: _Asked) -> str:
-    """The way in which most elements are wrong, of which terms, and where."""
+    """Return in words the way in which most elements are wrong, the terms concerned, and where."""
     operator, geometry, plan = asked.operator, asked.geometry, asked.plan
     wrong = [one for several in asked.wrong.values() for one in several]
     counts = Counter[tuple[str, str]]()
@@ -341,7 +342,7 @@ def _told(asked: _Asked) -> str:
 
 
 def _places(letters: str, able: np.ndarray, at: np.ndarray) -> str:
-    """Where elements of an output are, of those that can be wrong."""
+    """Return in words where the wrong elements of an output are, compared with the elements that can be wrong."""
     places = []
     for axis, letter in enumerate(letters):
         others = tuple(other for other in range(able.ndim) if other != axis)
@@ -352,7 +353,7 @@ def _places(letters: str, able: np.ndarray, at: np.ndarray) -> str:
 
 
 def _indices(letter: str, extent: int, looked_at: list[int], wrong: set[int]) -> str:
-    """Those of an axis in words; empty where they are all that were looked at."""
+    """Return the wrong indices of an axis in words; empty if all indices that were tried are wrong."""
     places = [place for place, index in enumerate(looked_at) if index in wrong]
     if len(places) == len(looked_at):
         return ""
@@ -363,7 +364,7 @@ def _indices(letter: str, extent: int, looked_at: list[int], wrong: set[int]) ->
 
 
 def _distance(axes: str, by: np.ndarray) -> str:
-    """How far away something lies along the axes, or along which ones."""
+    """Return how far away something lies along the axes, or the axes alone if the distances differ."""
     moved = [axis for axis in range(len(axes)) if by[:, axis].any()]
     far = [(axes[axis].lower(), {*by[:, axis].tolist()}) for axis in moved]
     if all(len(steps) == 1 for _, steps in far):
@@ -372,7 +373,7 @@ def _distance(axes: str, by: np.ndarray) -> str:
 
 
 def _of_channels(operator: Operator, geometry: Any, dtype: str, compute: Compute, of: str) -> str:
-    """What happens to a bias that is added to zeros, or to scales of ones."""
+    """Return in words what happens to a bias that is added to zeros, or to a scale of ones; empty if it is right."""
     inputs = _zeros(operator, geometry, dtype)
     size = inputs[of].size
     if size > _codes(geometry, dtype):

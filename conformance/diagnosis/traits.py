@@ -1,7 +1,7 @@
-"""What holds of a case, in the words in which it is said where a kernel fails: features by name, sizes by name.
+"""Traits of a case, in the words that say where a kernel fails: features by name, and sizes by name.
 
-Features with a threshold stand in the ranking's list because a kernel may change its path there. Here the failures
-say where it does, so that sizes stand in their place. What is the plain case of a feature has a name too: a kernel can
+Features with a threshold are in the list for the ranking because a kernel may change its path there. Here the failures
+show the threshold, so sizes take the place of these features. The plain case of a feature has a name too: a kernel can
 fail without a bias as well as with one.
 """
 
@@ -22,47 +22,47 @@ from conformance.problems.features import AXES, OF_PROBLEM, ON_AXIS, SAME_AXIS, 
 
 _THRESHOLD = re.compile(r"> (?!1\b)\d")
 MULTIPLES = (2, 4, 8, 16, 32, 64, 128, 256)
-"""Blocks that a kernel may divide sizes into."""
+"""Sizes of blocks into which a kernel may divide other sizes."""
 BLOCKED = {
     "N": 4, "C": 32, "K": 32, "channels of a group": 32, "outputs of a group": 32, "taps * channels of a group": 32,
     "taps * outputs of a group": 32, "outputs of an image": 64, "N*P*Q": 256, "elements of the output": 256,
     "outputs along H": 32, "outputs along W": 64,
 }  # fmt: skip
-"""Sizes that it may divide so, and the largest of these blocks that are usual."""
+"""Sizes that a kernel may divide into blocks -> the largest usual block."""
 WHOLE = frozenset({"C", "K", "channels of a group", "outputs of a group"})
-"""Those for whose multiples a kernel may have a path: it loads several at a time."""
+"""Sizes for whose multiples a kernel may have a path, in which it loads several elements at a time."""
 
 WIDER = "larger of C and K"
-"""A kernel may have a path for many channels on either side."""
+"""A size: a kernel may have a path for many channels on either side."""
 GROUPED = frozenset({"16-bit", "channels first", "channels last"})
-"""Features that stand for several formats: one format alone is said where only that was seen."""
+"""Features that stand for several formats: if only one format was seen, the condition names that format alone."""
 
 
 def _overlap(a: Axis) -> bool:
-    """Whether two windows read one element, by another tap each."""
+    """Return whether two windows read the same element with different taps."""
     common = math.lcm(a.stride, a.dilation)
     return common // a.stride < a.outputs and common // a.dilation < a.window
 
 
 def _unread(a: Axis) -> bool:
-    """Whether an element of the image is in no window."""
+    """Return whether an element of the image is in no window."""
     read = {o * a.stride + r for o in range(a.outputs) for r in range(-a.before, a.span - a.before, a.dilation)}
     return not read.issuperset(range(a.size))
 
 
 def _end(a: Axis) -> int:
-    """Elements of the image up to the end of the last window, those of the padding behind it too."""
+    """Return the end of the last window, counted from the start of the image, including padding behind the image."""
     return (a.outputs - 1) * a.stride + a.span - a.before
 
 
 def _is_inside(a: Axis) -> bool:
-    """Whether a window meets no padding: of kernels with a path for these it is the usual one."""
+    """Return whether some window meets no padding: kernels with a path for such windows usually take it."""
     first = -(-a.before // a.stride)
     return first < a.outputs and first * a.stride - a.before + a.span <= a.size
 
 
 class Traits(NamedTuple):
-    """Of a case: the features that it has, and its sizes."""
+    """Features and sizes of a case."""
 
     features: frozenset[str]
     sizes: Mapping[str, int]
@@ -86,7 +86,7 @@ PER_AXIS: dict[str, Callable[[Axis], bool]] = {
     "stride of {} < window": lambda a: a.stride < a.window,
     "window of {} no power of two": lambda a: a.window.bit_count() > 1,
 }
-"""With the name of the axis in the place of {}."""
+"""Feature of an axis, with {} for the axis's name -> predicate."""
 OF_TWO: dict[str, Callable[[Axis], bool]] = {
     "windows overlap along {}": lambda a: _overlap(a),
     "elements in no window along {}": lambda a: _unread(a),
@@ -110,7 +110,7 @@ OF_TWO: dict[str, Callable[[Axis], bool]] = {
     "padding before {} no multiple of the dilation": lambda a: a.before % a.dilation != 0,
     "more or fewer outputs than image along {}": lambda a: a.outputs != a.size,
 }
-"""What is about two parameters of an axis already, and is not paired with a third."""
+"""Features that already concern two parameters of an axis, and are not paired with a third."""
 SOME, EVERY, BUT_LAST = "some axis", "every axis", "an axis but the last"
 NAMES_OF_TWO = frozenset(text.format(name) for text in OF_TWO for name in (*AXES[3], SOME, EVERY, BUT_LAST))
 SIZE_ON_AXIS: dict[str, Callable[[Axis], int]] = {
@@ -127,7 +127,7 @@ WHOLE_PROBLEM = {text: holds for text, holds in OF_PROBLEM.items() if not _THRES
 
 
 def of_case(geometry: Any, variant: Variant) -> Traits:
-    """The traits of a case; those of inputs and storage apart from `of_geometry`, which is kept."""
+    """Return the traits of a case; those of the problem, without inputs and storage, are `of_geometry`'s and cached."""
     known = of_geometry(geometry)
     found = {*known.features, *of_variant(variant)}
     if variant.dtype in ("fp16", "bf16"):
@@ -142,12 +142,14 @@ def of_case(geometry: Any, variant: Variant) -> Traits:
 
 @lru_cache(maxsize=4096)
 def of_geometry(geometry: Any) -> Traits:
-    """The traits that a problem has by itself."""
+    """Return the traits that a problem has by itself."""
     sizes = _sizes(geometry)
     found = {text for text, holds in WHOLE_PROBLEM.items() if holds(geometry)} | _on_axes(geometry)
     found |= _options(geometry)
     if all(map(_is_inside, axes(geometry))):
         found.add("a window wholly inside the image")
+    if sizes["taps"].bit_count() > 1:
+        found.add("taps no power of two")
     if min(geometry.window) == 1 < max(geometry.window):
         found.add("window 1 on some axis, not on every")
     for side, padding in zip(("before", "after"), zip(*geometry.padding, strict=True), strict=True):
@@ -171,25 +173,26 @@ def of_geometry(geometry: Any) -> Traits:
 
 
 def _options(geometry: Any) -> set[str]:
-    """Each option of the family that is on or off, by what it is about, and each number that is 0 unless given."""
+    """Return a feature for each option of the family, on or off, and for each number that is 0 unless given."""
     flags = (f for f in geometry.fields if isinstance(f.of(geometry), bool) or f.of(geometry) is None)
     found = {_option(f, f.of(geometry)) for f in flags}
     for field in _own(geometry):
         usual = _quantity(field, int(field.default or 0))
+        if field.of(geometry) % 2 and not _is_exponent(field):
+            found.add(f"{_meaning(field)} odd")
         found.add(usual if field.of(geometry) == (field.default or 0) else f"{_meaning(field)} not {usual.split()[-1]}")
     return found
 
 
 def _option(field: Field, value: object) -> str:
-    """An option that is on or off, such as "no bias"."""
+    """Return the feature of an option that is on or off, such as "no bias"."""
     if field.form is NEGATED_FLAG:
         return f"{_meaning(field)} is {str(bool(value)).lower()}"
     return _meaning(field) if value else f"no {_meaning(field)}"
 
 
 def _quantity(field: Field, value: int) -> str:
-    """A number of a family with its name, such as "zero point of x 0", or "epsilon 1e-5", of which the exponent is
-    given."""
+    """Return a number of a family with its name: "zero point of x 0", or "epsilon 1e-5", which has its exponent."""
     return f"{_meaning(field)} {f'1e-{value}' if _is_exponent(field) else value}"
 
 
@@ -198,21 +201,21 @@ def _is_exponent(field: Field) -> bool:
 
 
 def _own(geometry: Any) -> Iterator[Field]:
-    """The numbers that only this family has, none of which is about an axis."""
+    """Yield the fields of numbers that only this family has and that concern no axis."""
     own = (f for f in geometry.fields if f.letter not in SHARED and f.axis is None)
     return (f for f in own if type(f.of(geometry)) is int)
 
 
 def _meaning(field: Field) -> str:
-    """What is so where a field is true; the descriptor of some says the opposite, and their attribute what is meant."""
+    """Return the words for a true field: of a negated flag the attribute, as its descriptor says the opposite."""
     return field.attribute if field.form is NEGATED_FLAG else re.split(r" \(|, ", field.meaning)[0]
 
 
 def _on_axes(geometry: Any) -> set[str]:
-    """Each predicate by the name of its axis, for some and for every axis, and every two that hold on the same one."""
+    """Return every predicate by its axis, for some and for every axis, and every two that hold on the same one."""
     names = AXES[geometry.rank]
     per_axis = [{text for text, holds in (PER_AXIS | OF_TWO).items() if holds(axis)} for axis in axes(geometry)]
-    if geometry.family == "conv_transpose":  # what no window reaches has a name there
+    if geometry.family == "conv_transpose":  # elements that no window reaches are called output padding there
         per_axis = [{"output padding of {}" if text == LEFT_OVER else text for text in held} for held in per_axis]
     else:
         per_axis = [held - {BEYOND_AFTER} for held in per_axis]
@@ -226,7 +229,7 @@ def _on_axes(geometry: Any) -> set[str]:
 
 
 def parameter(geometry: Any, name: str) -> str:
-    """A number of `conformance.problems.parameters` in words, such as "stride of H" for u0."""
+    """Return the name of a number of `conformance.problems.parameters` in words, such as "stride of H" for u0."""
     names, letter = AXES[geometry.rank], name.rstrip("0123456789")
     place = int(name[len(letter) :] or 0)
     if letter == "p":
@@ -243,7 +246,7 @@ def parameter(geometry: Any, name: str) -> str:
 
 
 def assigned(geometry: Any, name: str, value: object) -> str:
-    """A number of a problem, or a part of a variant, with its value: "with stride of H = 2", "without bias"."""
+    """Return a number of a problem, or a part of a variant, with its value: "with stride of H = 2", "without bias"."""
     flags = {field.letter: field for field in geometry.fields if field.form in (FLAG, NEGATED_FLAG)}
     if name in flags and flags[name].form is FLAG:
         return f"{'with' if value else 'without'} {_meaning(flags[name])}"

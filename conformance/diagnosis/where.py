@@ -1,8 +1,9 @@
 """Where a kernel fails: the condition that its failures have in common, decided by a few more problems.
 
-Where the cases at hand leave several conditions, a problem is run that tells them apart, as in BugDoc (Lourenco, Freire
-and Shasha, SIGMOD 2020). Where one is left, problems are run that should fail by it and have little else of what the
-failing cases share, problems that differ from a failing one in one parameter, and sizes between what passes and fails.
+If the known cases leave several conditions, a problem is run that separates them, as in BugDoc (Lourenco, Freire and
+Shasha, SIGMOD 2020). If one is left, further problems test it: problems that should fail by it and share little else
+with the failing cases, problems that differ from a failing one in one parameter, and sizes between those that pass and
+those that fail.
 """
 
 from __future__ import annotations
@@ -36,38 +37,38 @@ from conformance.problems.drawn import THIN, drawn
 from conformance.problems.parameters import SIMPLEST, cost, parameters
 
 FEWEST = 3
-"""Failing cases without which nothing is said."""
+"""Least number of failing cases; with fewer no condition is given."""
 SUPPORT = 2
-"""Failing cases for each literal without which nothing is said: of four cases three literals hold by chance."""
+"""Least number of failing cases for each literal of a condition: of four cases three literals hold by chance."""
 SHOWN = 0.3
-"""Share of its cases that must fail: of a path that is taken where Q = K, "stride of W 1: 14 of 53" was said."""
+"""Least share of a condition's cases that must fail: a path for Q = K was reported as "stride of W 1: 14 of 53"."""
 SEEN = 0.1
-"""The same where the problem tells nothing: an overflow shows on few of the inputs that reach it."""
+"""The same share if the problem says nothing (`_by_variant`): an overflow shows on few of the inputs that reach it."""
 TOLD = 0.5
-"""Share of the passing cases that a dtype, a layout or kind of inputs may hold of to be said by itself."""
+"""Largest share of the passing cases that a dtype, a layout or kind of inputs, given by itself, may hold for."""
 TRIES = 30
-"""Problems that are run for a kind of failure."""
+"""Number of problems that are run for a kind of failure."""
 PATIENCE = 3
-"""Times as many that are tried where the kernel does not take some."""
+"""Number of problems that may be tried for each that is run, as a kernel may not take some."""
 POOL = 250
-"""Problems that are drawn to choose from."""
+"""Number of problems that are drawn to choose from."""
 SHOWABLE = 30
-"""Failing cases among which one is looked for that passes with one parameter changed."""
+"""Number of failing cases that are compared with passing ones, to show a passing case with one parameter changed."""
 MAX_WORK = 1 << 28
-"""Floating-point operations and elements of the problems that are run for a kind of failure. Not seconds: on a busy
-machine fewer problems were run, another condition was found, and the run said other words."""
+"""Limit of the floating-point operations and elements of the problems that are run for a kind of failure. It is not in
+seconds: on a busy machine fewer problems were run, another condition was found, and the report had other words."""
 TELLING = 0.1
-"""Least share of the weight of these that a problem must part from the rest to be run for that."""
+"""Least share of the weight of the conditions that a problem must separate from the rest to be run for that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """A condition, and what was seen of it.
+    """A condition, and the evidence for it.
 
-    such       cases that have all of it, of which `fails` fail: a mistake does not show in all of them
-    others     cases that have not, of which `elsewhere` fail: they have another condition
-    smallest   the smallest case of it that fails
-    nearest    a case that passes and differs from that in one parameter; `differs` is such as "with stride of W = 1"
+    such       number of cases that it holds for, of which `fails` fail: a mistake does not show in all of them
+    others     number of other cases, of which `elsewhere` fail: they have another condition
+    smallest   the smallest failing case that it holds for
+    nearest    a passing case that differs from that one in one parameter; `differs` is such as "with stride of W = 1"
     """
 
     condition: Condition
@@ -84,17 +85,17 @@ class Where:
 
 
 def named(found: Sequence[Where]) -> str:
-    """The conditions in words; empty where there are none."""
+    """Return the conditions in words; empty if there are none."""
     return "; and where ".join(map(str, found))
 
 
 def seen(found: Sequence[Where], smallest: str = "") -> str:
-    """What was seen of conditions, in a sentence. `smallest` is the descriptor of the case that is shown."""
+    """Return the evidence for conditions in a sentence. `smallest` is the descriptor of the case that is shown."""
     if len(found) > 1:
         first, second = map(_counted, found)
         return f"{first} similar cases that meet the first condition fail, and {second} that meet the second"
     (one,) = found
-    # similar: on other inputs the mistake may not show, so that these are fewer than the cases that fail
+    # "similar": cases on other inputs, on which the mistake may not show, are not counted
     text = f"{_counted(one)} similar cases that meet this condition fail"
     if one.others:
         text += f", and {one.elsewhere:,}" if one.elsewhere else ", none"
@@ -106,7 +107,7 @@ def seen(found: Sequence[Where], smallest: str = "") -> str:
 
 
 def said(found: Sequence[Where], smallest: str = "") -> str:
-    """Both in one line; empty where nothing is known."""
+    """Return the conditions and the evidence for them in one line; empty if there are none."""
     return f"fails where {named(found)}: {seen(found, smallest)}" if found else ""
 
 
@@ -115,11 +116,11 @@ def _counted(one: Where) -> str:
 
 
 Runs = Callable[[Any, Variant], bool | None]
-"""Whether a problem fails in the way that is looked at; None where that cannot be said of it."""
+"""Runs a problem and returns whether it fails in the way that is examined; None if that cannot be said of it."""
 
 
 def where(cases: Iterable[Tried], runs: Runs | None = None, tries: int = TRIES) -> list[Where]:
-    """The condition of some failures, or two of which each failure has one; empty where the evidence names none.
+    """Return the condition of some failures, or two if each failure has one of them; empty if the evidence names none.
 
     `cases` are those that failed in one way and those that passed, of one kernel; `runs` runs another problem.
     """
@@ -143,7 +144,7 @@ def where(cases: Iterable[Tried], runs: Runs | None = None, tries: int = TRIES) 
 
 
 def _by_variant(tried: Sequence[Tried]) -> list[Where]:
-    """The dtype, the layout and the inputs that all failing cases have, where the problem tells nothing."""
+    """Return the dtype, layout and inputs that all failing cases share as a condition, if the problem tells nothing."""
     failing, passing = [one for one in tried if one.failed], [one for one in tried if not one.failed]
     if not failing or not passing:
         return []
@@ -166,7 +167,7 @@ def _of_variant(one: Tried) -> frozenset[str]:
 
 
 def _supported(condition: Condition, tried: Sequence[Tried]) -> Condition:
-    """A condition without sizes and multiples that take one passing problem away: which one that is is an accident."""
+    """Drop sizes and multiples of a condition that exclude only one passing problem: which one it is is an accident."""
     kept = [*condition]
     for literal in condition:
         rest = tuple(one for one in kept if one is not literal)
@@ -195,7 +196,7 @@ def _seen(condition: Condition, tried: Sequence[Tried]) -> Where:
 
 
 def _nearest(failing: Tried, passing: Iterable[tuple[Tried, dict[str, Any]]]) -> tuple[Tried, str] | None:
-    """The smallest case that passes and differs in one parameter, and what that is there."""
+    """Return the smallest passing case that differs in one parameter, and that parameter with its value there."""
     given, found = _described(failing), list[tuple[Tried, str]]()
     for one, own in passing:
         if one.geometry.rank == failing.geometry.rank:
@@ -210,7 +211,7 @@ def _described(one: Tried) -> dict[str, Any]:
 
 
 def _rounded(literal: Literal, condition: Condition, tried: Iterable[Tried]) -> Literal:
-    """With a lower limit just above a power of two, where one lies between what passes and what fails."""
+    """Return the literal with a lower limit just above a power of two, if one is between passing and failing sizes."""
     if literal.least is None or literal.most is not None:
         return literal
     passes = _below(literal, condition, tried)
@@ -219,20 +220,20 @@ def _rounded(literal: Literal, condition: Condition, tried: Iterable[Tried]) -> 
 
 
 def _below(literal: Literal, condition: Condition, tried: Iterable[Tried]) -> int:
-    """The largest size below a limit at which a case passes that has all else of the condition."""
+    """Return the largest passing size below a limit, among the cases that the rest of the condition holds for."""
     rest = tuple(one for one in condition if one is not literal)
     sizes = (t.traits.sizes.get(literal.name, 0) for t in tried if not t.failed and holds(rest, t.traits))
     return max((size for size in sizes if literal.least and size < literal.least), default=0)
 
 
 class WorkLeft:
-    """What is left of `MAX_WORK` for one kind of failure."""
+    """The rest of `MAX_WORK` for one kind of failure."""
 
     def __init__(self) -> None:
         self._left = MAX_WORK
 
     def covers(self, geometry: Any) -> bool:
-        """Whether a problem may still be run; if so, it is counted."""
+        """Return whether a problem may still be run; if so, subtract its work."""
         work = sum(cost(geometry))
         if work > self._left:
             return False
@@ -241,7 +242,7 @@ class WorkLeft:
 
 
 class _Search:
-    """The cases of a kind of failure, and more that are run because they tell conditions apart."""
+    """The cases of a kind of failure, and more that are run because they separate conditions."""
 
     def __init__(self, tried: Iterable[Tried], runs: Runs) -> None:
         self.tried, self._runs = [*tried], runs
@@ -250,13 +251,13 @@ class _Search:
         self._dice = random.Random(0)
 
     def clusters(self) -> list[Any]:
-        """Those of the cases so far, however little speaks for them yet."""
+        """Return the clusters of the cases so far, however little evidence there is for them yet."""
         return clusters([one.traits for one in self.tried if one.failed], self._passing, gain=None)
 
     def reduce(self, tries: int) -> None:
-        """Make one parameter after the other of the smallest failing case plain and keep it so where the case still
-        fails: what is left it takes to fail, and what passed on the way lacks one thing (Zeller and Hildebrandt, IEEE
-        TSE 28(2), 2002)."""
+        """Make one parameter after the other of the smallest failing case plain, and keep it so if the case still
+        fails: the parameters that are left are needed to fail, and a case that passed on the way lacks one of them
+        (Zeller and Hildebrandt, IEEE TSE 28(2), 2002)."""
         failing = min((one for one in self.tried if one.failed), key=lambda one: one.size, default=None)
         if failing is None:
             return
@@ -290,7 +291,7 @@ class _Search:
                 failing, halved = self.tried[-1], [*halved, name]
 
     def contrast(self, tries: int) -> None:
-        """Where no condition is left, run problems that lack most of what the failing cases have in common."""
+        """If no condition is left, run problems that lack most of what the failing cases have in common."""
         near = plainest(one for one in self.tried if one.failed)
         pool = [one for one in self._drawn(near) if not hides(one.geometry)] if near else []
         while pool and tries:
@@ -304,7 +305,7 @@ class _Search:
             tries -= bool(pool) and self._run(pool.pop(0)) is not None
 
     def decide(self, place: int, tries: int) -> None:
-        """Run so many problems for one of the clusters."""
+        """Run up to `tries` problems to decide the condition of one of the clusters."""
         found = self.clusters()
         if place >= len(found):
             return
@@ -316,7 +317,7 @@ class _Search:
         more = 0
         for turn in range(PATIENCE * tries):
             fresh = [one for one in pool if not self._is_known(one)]
-            # in turn: some conditions cannot be told apart, which would leave no problem to doubt the best one by
+            # by turns: some conditions cannot be separated, and trying that alone would never test the best one
             telling = self._telling(left, mine, fresh) if turn % 2 else None
             chosen = telling or self._doubting(left[0], mine, fresh, turn)
             if chosen is None:
@@ -328,22 +329,22 @@ class _Search:
             if failed:
                 mine.append(chosen.traits)
                 more += 1
-                # one found between two sizes may be the plainest of few, and more like it are needed
+                # a case found between two sizes may be the plainest of few, and more cases like it are needed
                 pool += self._toggled(chosen) if more <= NEAR else ()
-            if failed and not holds(left[0], chosen.traits):  # it may have something else
+            if failed and not holds(left[0], chosen.traits):  # it may have another defect
                 parts = clusters(mine, self._passing, gain=None)
                 mine, now = max(parts, key=lambda part: len(part.failing), default=Cluster(mine, []))
             else:
                 now = conditions(mine, self._passing, gain=None)
             if not tries or (not now and len(mine) >= ENOUGH):
                 return
-            left = now or left  # of few cases none holds where a mistake hides in one
+            left = now or left  # no condition holds for few cases if a mistake hides in one
 
     def _is_known(self, one: Tried) -> bool:
         return (one.geometry.descriptor, one.variant) in self._known
 
     def _run(self, chosen: Tried) -> bool | None:
-        """Whether a case fails, which is known from now on; None where that cannot be said."""
+        """Run a case and keep its verdict; return whether it fails, or None if that cannot be said."""
         self._known.add((chosen.geometry.descriptor, chosen.variant))
         failed = self._runs(chosen.geometry, chosen.variant)
         if failed is not None:
@@ -356,7 +357,7 @@ class _Search:
         return toggled(failing, {one.variant.dtype for one in self.tried})
 
     def _drawn(self, near: Sequence[Tried]) -> Iterator[Tried]:
-        """Problems near failing ones, in their formats and in others of the cases, and others from nothing."""
+        """Yield problems near failing ones, in their formats and in others of the cases, and unrelated problems."""
         choose = self._dice.choice
         formats: dict[int, list[Variant]] = {}
         for one in self.tried:
@@ -373,7 +374,7 @@ class _Search:
             yield Tried(made, variant, failed=False)
 
     def _telling(self, left: Sequence[Condition], mine: Sequence[Traits], fresh: Sequence[Tried]) -> Tried | None:
-        """The problem that parts the conditions best, those weighing more that say what fails in fewer bits."""
+        """Return the problem that best separates the conditions; those of fewer bits (`bits_of`) weigh more."""
         bits = {condition: bits_of(condition, mine, self._passing) for condition in left}
         weights = {condition: math.exp((bits[left[0]] - its) / LITERAL) for condition, its in bits.items()}
         total = sum(weights.values())
@@ -391,16 +392,16 @@ class _Search:
     def _doubting(
         self, condition: Condition, mine: Sequence[Traits], fresh: Sequence[Tried], turn: int
     ) -> Tried | None:
-        """In turn: what should fail and differs from a failing case in one thing, or has little else that failing cases
-        share; what has all of the condition but one literal, each literal in turn; a size in the middle between what
-        passes and what fails."""
+        """Return a problem that tests a condition, in turn: one that should fail and differs from a failing case in one
+        respect, or shares little else with the failing cases; one that all of the condition holds for but one literal,
+        each literal in turn; one with a size in the middle between passing and failing ones."""
         if turn % 3 == 0 or (turn % 3 == 2 and len(mine) < ENOUGH):
             held = [one for one in fresh if holds(condition, one.traits)]
-            if turn % 2 == 0:  # those that differ in one thing come first
+            if turn % 2 == 0:  # problems that differ in one respect come first
                 return next(iter(held), None)
             shared = frozenset.intersection(*(one.features for one in mine))
             return max(held, key=lambda one: len(shared - one.traits.features), default=None)
-        # a zero point may be negative, between whose powers nothing lies
+        # a zero point may be negative, and no powers of two lie below it
         limits = [literal for literal in condition if (literal.least or 0) > 1 and literal.most is None]
         if turn % 3 == 1 and limits:
             return self._between(limits[0], condition, fresh)
@@ -408,14 +409,14 @@ class _Search:
         doubted = condition[place]
         rest = tuple(literal for literal in condition if literal is not doubted)
         without = [one for one in fresh if holds(rest, one.traits) and not doubted.holds(one.traits)]
-        # it may pass because the mistake hides there: hardly where there are several outputs along every axis
+        # it may pass because it hides the mistake, which is unlikely with several outputs along every axis
         if again % 2:
             return max(without, key=lambda one: min(one.geometry.output_size), default=None)
         return next(iter(without), None)
 
     def _between(self, limit: Literal, condition: Condition, fresh: Iterable[Tried]) -> Tried | None:
-        """A problem whose size lies between what passes and what fails, as near to the middle of the powers of two as
-        there is one: one that was drawn, or a failing one with a parameter made smaller."""
+        """Return a problem with a size between passing and failing ones, as near as possible to the middle of the
+        powers of two: one that was drawn, or a failing one with a parameter made smaller."""
         rest, passes = tuple(one for one in condition if one is not limit), _below(limit, condition, self.tried)
         least = limit.least or 1
         middle = math.sqrt(max(1, passes) * least)

@@ -1,1 +1,1 @@
-"""A run, whatever front end shows it: what is asked for, which cases that is, who verifies them, what it came to."""
+"""A run, whatever front end shows it: its options, its tasks, the processes that verify these, and its results."""

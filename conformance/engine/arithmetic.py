@@ -1,4 +1,4 @@
-"""Whether the arithmetic of a process that judges is what verdicts rest on, from the first verdict to the last.
+"""Check that verdicts can rest on the arithmetic of a process that judges, from the first verdict to the last.
 
 A library that switches on flush-to-zero, or that replaces a function of NumPy, changes references as well as kernels: a
 wrong kernel agrees with a wrong reference, and only seed 0 has goldens.
@@ -16,7 +16,7 @@ from conformance.inputs.golden import check_known
 from conformance.reporting.table import many
 
 SECONDS = 60.0
-"""Between two computations of known references."""
+"""Seconds between two computations of known references."""
 
 
 class WrongArithmeticError(Exception):
@@ -29,8 +29,7 @@ class WrongArithmeticError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Invalid:
-    """Why verdicts of a run are invalid, since when, and how many, counted from the last one back in the order of the
-    records."""
+    """Why verdicts of a run are invalid, since when, and how many: the last ones in the order of the records."""
 
     reason: str
     since: float
@@ -42,7 +41,7 @@ class Invalid:
 
 class Arithmetic:
     """Checks the process that judges: its floating-point mode after every verdict, before that is published; known
-    references of the `operators` that are judged, which are asked for first then, before the first one, every minute
+    references of the `operators` that are judged (asked for when first needed) before the first verdict, every minute
     and at the end."""
 
     def __init__(self, operators: Callable[[], Collection[str]]) -> None:
@@ -51,16 +50,16 @@ class Arithmetic:
 
     @property
     def has_judged(self) -> bool:
-        """Whether this process has come to a verdict, or was about to."""
+        """Return whether this process has come to a verdict, or was about to."""
         return self._references_held > self._begin
 
     def require_before(self) -> None:
-        """Check before the first verdict, and now and then. Raises WrongArithmeticError."""
+        """Check before the first verdict, and then every minute. Raises WrongArithmeticError."""
         if not self.has_judged or time.time() - self._references_held > SECONDS:
             self.require()
 
     def require(self) -> None:
-        """Check all of it. Raises WrongArithmeticError."""
+        """Check the mode and the known references. Raises WrongArithmeticError."""
         self.require_mode()
         try:
             check_known(self._operators())
@@ -70,7 +69,7 @@ class Arithmetic:
         self._references_held = time.time()
 
     def require_mode(self) -> None:
-        """Check after a verdict. Raises WrongArithmeticError."""
+        """Check the mode after a verdict. Raises WrongArithmeticError."""
         if changed := mode():
             reason = f"the floating-point mode of the process that judges is not the default: {', '.join(changed)}"
             raise WrongArithmeticError(reason, self._mode_held)

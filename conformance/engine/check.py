@@ -43,20 +43,20 @@ from conformance.storage import StorageError, parse, written
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class CheckResult:
-    """What `check` found. Arrays are copies in canonical order (images: NCHW), whatever the kernel's layout.
+    """Result of `check`. Arrays are copies in canonical order (images: NCHW), whatever the kernel's layout.
 
-    It is as true as `passed`, so that `assert check(...)` fails where the kernel does. Where nothing was verified
-    (`unsupported`, `waived`, `unavailable`) to ask for its truth raises ValueError; ask for `passed` or `status`.
+    Its truth value is that of `passed`, so that `assert check(...)` fails if the kernel does. If nothing was verified
+    (`unsupported`, `waived`, `unavailable`), asking for it raises ValueError; ask for `passed` or `status`.
     """
 
     trial: Trial
     verdict: Verdict
     inputs: Arrays
-    """By name, in the case's dtype; empty where no reference could be computed or no kernel is for the case."""
+    """Inputs by name, in the case's dtype; empty if no reference could be computed or no kernel is for the case."""
     outputs: dict[str, Comparison]
-    """By name; empty where `inputs` is."""
+    """Outputs by name; empty if `inputs` is."""
     printed: tuple[str, ...] = ()
-    """The last lines that the kernel has printed in a process of its own."""
+    """Last lines that the kernel has printed in a process of its own."""
 
     @property
     def status(self) -> str:
@@ -69,32 +69,32 @@ class CheckResult:
 
     @property
     def reason(self) -> str:
-        """Why the status is not `pass`; empty if it is."""
+        """Reason why the status is not `pass`; empty if it is."""
         return self.verdict.explanation
 
     @property
     def diagnosis(self) -> tuple[str, ...] | None:
-        """Names of the known mistakes that explain a failure equally well; None where none clearly does."""
+        """Names of the known mistakes that explain a failure equally well; None if none clearly does."""
         return None if self.verdict.diagnosis is None else plainest(self.verdict.diagnosis.names)
 
     @property
     def contract(self) -> Contract | None:
-        """The contract that the limits follow from; None where no kernel is for the case."""
+        """Contract that the limits follow from; None if no kernel is for the case."""
         return self.verdict.contract
 
     @property
     def seconds(self) -> dict[str, float]:
-        """By phase: reference, golden, transfer, kernel (the first call, compilation included), judge, diagnosis."""
+        """Phase -> seconds: reference, golden, transfer, kernel (the first call with compilation), judge, diagnosis."""
         return self.verdict.seconds
 
     @property
     def exception(self) -> BaseException | None:
-        """What the kernel raised, where that is why the status is `error`."""
+        """Exception that the kernel raised, if that is why the status is `error`."""
         return self.verdict.exception
 
     @property
     def expected(self) -> Any:
-        """Of the first output, as `actual`, `error`, `limit` and `mismatched` are; see `Comparison`."""
+        """Expected values of the first output, to which `actual`, `error`, `limit` and `mismatched` belong too."""
         return self._first("expected")
 
     @property
@@ -122,9 +122,9 @@ class CheckResult:
         return next((getattr(output, field) for output in self.outputs.values()), None)
 
     def explain(self, *, brief: bool = False) -> str:
-        """What was compared with which limits and, where that failed, the worst element, the error locations and the
-        likely cause; of an exception the part of the traceback that lies in the kernel. In brief, a count that stands
-        there already and statistics of elements further off than any precision are left out."""
+        """Return what was compared with which limits and, if that failed, the worst element, the error locations and
+        the likely cause; for an exception, the part of the traceback that lies in the kernel. If `brief`, leave out a
+        count that stands there already and statistics of elements further off than any precision."""
         verdict = self.verdict
         lines = [str(self)]
         if isinstance(verdict.exception, (Raised, Exited)):
@@ -140,8 +140,8 @@ class CheckResult:
         return "\n".join(line.rstrip("\n") for line in lines if line)
 
     def where(self, level: str = "smoke") -> str:
-        """What a run of the kernel's operator at a level says of this failure: the cause, or how it shows, and the
-        condition under which cases fail. Empty where this one does not. Takes as long as the run."""
+        """Return what a run of the kernel's operator at a level says of this failure: the cause, or how it shows, and
+        the condition under which cases fail. Empty if this case does not fail. Takes as long as the run."""
         require_known("level", [level], LEVELS)
         if self.status not in ("fail", "error"):
             return ""
@@ -176,8 +176,8 @@ def check(
     in_process: bool = False,
     timeout: float = SECONDS,
 ) -> CheckResult:
-    """Verify a kernel on one problem, as a run of the suite does. Where it is right it is called up to ten times, for
-    five seconds: some are wrong in one call of a few.
+    """Verify a kernel on one problem, as a run of the suite does. A kernel that is right is called up to ten times, for
+    five seconds: some kernels are wrong in one call of a few.
 
         result = conformance.check("acme.py", "n2 c8 h9 w9 k16 r3 s3 p1", dtype="bf16")
         print(result.explain(), abs(result.error).max())
@@ -187,19 +187,19 @@ def check(
       plain function that takes and returns what a kernel of `operator` does.
     - `problem`: a descriptor as above, or the name of a problem in the tables (`conformance list problems`).
     - `operator`: such as `conv_forward`; may be left out where only one of the kernels takes the problem.
-    - `dtype`, `layout`, `distribution`: what a run's options of these names take. `fixed` inputs, the default, use
-      every bit; in 8 bits there are none, and the default is the first that there is.
+    - `dtype`, `layout`, `distribution`: the values that a run's options of these names take. `fixed` inputs, the
+      default, use every bit; in 8 bits there are none, and the default is the first distribution that there is.
     - `storage`: how operands lie in memory, such as `x:crop,w:page-end`; all contiguous by default.
     - `seed`: of the inputs; that of the goldens by default.
-    - `arrays`, `contract`: of a plain function, its bridge and its arithmetic; NumPy arrays and `Contract()` by
+    - `arrays`, `contract`: the bridge and the arithmetic of a plain function; NumPy arrays and `Contract()` by
       default.
     - `method`: `exact` compares with the full reference, `probes` with samples and a projection of it, `auto` chooses
       by cost.
-    - `in_process`: run the kernel of a file in this process, where a debugger finds it. What is given as an object
-      runs here anyway.
+    - `in_process`: run the kernel of a file in this process, where a debugger finds it. A kernel that is given as an
+      object runs here anyway.
     - `timeout`: seconds that a call may take in a process of its own.
 
-    Whatever the kernel does is a status of the result. Raises ValueError for arguments that cannot be meant; the
+    Whatever the kernel does becomes a status of the result. Raises ValueError for arguments that make no sense; the
     message names the argument.
     """
     trial, absent = chosen(
@@ -236,8 +236,8 @@ def chosen(
     contract: Contract | None = None,
     behaviour: str = "",
 ) -> tuple[Trial, str]:
-    """Return the trial that arguments of `check` mean, or one of a `behaviour` check, and why its kernel is not
-    available (empty if it is). Raises ValueError."""
+    """Return the trial for arguments of `check`, or of a `behaviour` check, and why its kernel is not available (empty
+    if it is). Raises ValueError."""
     found = _problem(problem)
     family = FAMILIES[found.geometry.family]
     require_known("dtype", [dtype], OPERATORS[operator].dtypes if operator in OPERATORS else DECLARABLE)
@@ -299,7 +299,7 @@ def chosen(
 
 
 def _only_operator(implementation: Implementation, possible: Sequence[str], geometry: Geometry) -> str:
-    """The one that an implementation has of those that take a problem. Raises SelectionError."""
+    """Return the one operator of an implementation among those that take a problem. Raises SelectionError."""
     if implementation.adapted is not None and implementation.adapted.unmapped:
         raise SelectionError(f"kernel {implementation.name}: {implementation.adapted.unmapped}")
     offered = {one.operator for one in implementation.kernels if one.operator in possible}
@@ -341,16 +341,16 @@ def _problem(given: str | Geometry | Problem) -> Problem:
 
 @cache
 def _workers(seconds: float) -> Workers:
-    """Kernels' processes of this one, which end with it."""
+    """Return the workers of this process, which end with it."""
     workers = Workers(Limits(seconds, share(1)), ahead=True)
     atexit.register(workers.close)
     return workers
 
 
 def _load(kernel: Path | str, operator: str | None, loader: Loader) -> tuple[Implementation, str]:
-    """The implementation that a path or name leads to, and why it is not available (empty if it is).
+    """Return the implementation that a path or name leads to, and why it is not available (empty if it is).
 
-    A file is read anew: it may have been mended.
+    A file is read anew: it may have been corrected.
     """
     # a file may have such a name itself
     text, _, wanted = (str(kernel), "", "") if Path(kernel).exists() else str(kernel).partition("::")

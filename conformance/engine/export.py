@@ -91,17 +91,25 @@ sys.exit(wrong > 0)
 '''
 
 
+def _require_free(folder: Path) -> None:
+    """Raises SelectionError where a file of an export would replace another one: a kernel's own replay.py was lost."""
+    names = ("replay.py", "case.json", *(f"{name}.npz" for name in ("inputs", "expected", "limit", "actual")))
+    there = [place for place in (folder / name for name in names) if place.is_symlink() or place.exists()]
+    if there and (any(map(Path.is_symlink, there)) or not (folder / "case.json").exists()):
+        raise SelectionError(f"{there[0]}: exists, and is of no earlier export; choose another folder")
+
+
 def export(result: CheckResult, folder: str | Path) -> Path:
-    """Write a case to a folder, which is made where it is missing; returns the path of the script.
+    """Write a case to a folder, which is created if it is missing; return the path of the script.
 
     `inputs.npz`, `expected.npz`, `limit.npz` and, where the kernel returned something, `actual.npz` hold one array for
     each tensor, in the kernel's layout: inputs in their dtype (bf16 and fp8 as float32, which holds them exactly),
-    expected and limit in float64. `case.json` holds what was asked for, the parameters and the verdict. `replay.py`
-    calls the kernel and compares, with NumPy and the kernel's framework only. A copy of what connects the kernel lies
-    beside it.
+    expected and limit in float64. `case.json` describes the case, and holds the parameters and the verdict.
+    `replay.py` calls the kernel and compares, with NumPy and the kernel's framework only. Beside it lies a copy of the
+    file or folder that connects the kernel.
 
-    Raises ValueError for a case that the kernel was not called for, or that is judged by probes; OSError where the
-    folder cannot be written.
+    Raises ValueError for a case that the kernel was not called for, or that is judged by probes; OSError if the folder
+    cannot be written.
     """
     trial, variant, verdict = result.trial, result.trial.variant, result.verdict
     if not result.outputs:
@@ -114,20 +122,21 @@ def export(result: CheckResult, folder: str | Path) -> Path:
     parameters = invocation.parameters()
 
     def stored(name: str, array: np.ndarray) -> np.ndarray:
-        """In the kernel's layout, as NumPy loads it alone."""
+        """Return an array in the kernel's layout, as NumPy alone can load it."""
         place = arranged(tensors[name] if name in tensors else returned[name], variant.layout, geometry)
         return _plain(np.ascontiguousarray(place.to_memory(array)))
 
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
+    _require_free(folder)
     outputs = result.outputs.items()
     files = {
         "inputs": {name: stored(name, array) for name, array in result.inputs.items()},
         "expected": {name: stored(name, one.expected) for name, one in outputs},
-        # where the limit is not finite, only what is expected itself will do
+        # where the limit is not finite, only the expected value itself will do
         "limit": {name: stored(name, np.where(np.isfinite(one.limit), one.limit, 0)) for name, one in outputs},
         "actual": {
-            # what could not be compared is in the kernel's layout already
+            # an output that could not be compared is in the kernel's layout already
             name: stored(name, one.actual) if one.error is not None else _plain(one.actual)
             for name, one in outputs
             if one.actual is not None
@@ -183,12 +192,12 @@ def export(result: CheckResult, folder: str | Path) -> Path:
 
 
 def _plain(array: np.ndarray) -> np.ndarray:
-    """NumPy alone knows neither bf16 nor fp8; float32 holds them exactly."""
+    """Convert bf16 and fp8, which NumPy alone does not know, to float32, which holds them exactly."""
     return array.astype(np.float32) if array.dtype in BEYOND_NUMPY else array
 
 
 def _import(function: Any, to: Path) -> str:
-    """The lines of a script that import a kernel; where they cannot be known, one that says so when it is run.
+    """Return the lines of a script that import a kernel; if they cannot be known, one that says so when it is run.
 
     The kernel is imported from where it is; the file or folder that connects it is copied beside the script, for
     whoever gets the folder on another machine.

@@ -64,14 +64,14 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "--overwrite": {"action": "store_true", "help": "replace the file of records, if there is one"},
     "--report": {"metavar": "DIR", "help": "write a page and a summary in Markdown there"},
 }
-"""What each front end declares, as argparse takes it. Values are checked in `read`, so that errors have one form."""
+"""Options that each front end declares, as argparse takes them. `read` checks their values: errors have one form."""
 
 EVERYDAY = (
     "--impl", "--level", "--problem", "--operator", "--dtype", "--layout", "--seed", "--show", "--records", "--report",
 )  # fmt: skip
-"""What `conformance run --help` lists; the others are for experts, and `--help-expert` has them too."""
+"""Options that `conformance run --help` lists; the others are for experts, and `--help-expert` has them too."""
 ONCE = ("--level", "--seed", "--method", "--records", "--report")
-"""Options of one value; on one command line, that is: it may replace what `addopts` of an ini file says."""
+"""Options that take one value on a command line; this value may replace that of `addopts` in an ini file."""
 SELECTING = {
     **{
         f"--{name}": name
@@ -90,23 +90,23 @@ SELECTING = {
 
 
 MAX_PROCESSES = 4
-"""For each core. Every process takes the memory of a framework: a thousand end the machine before the first verdict."""
+"""Most processes for each core. Each takes the memory of a framework: a thousand exhaust the machine at the start."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What a run is asked for and may take, read and checked.
+    """Options of a run, read and checked.
 
-    level      as it was given: problems that are named run at every level
+    level      the one that was given: problems that are named run at every level
     given      each text of --impl -> its names and paths, before a kernel can remove its file
-    limits     what each kernel's process may take; None where kernels run in this one
-    workers    kernels' processes at once
+    limits     those of each kernel's process; None if kernels run in this one
+    workers    number of kernels' processes at once
     patience   seconds from the first verdict on, after which the run stops
-    devices    those that -m or --require name
+    devices    devices that -m or --require name
     shown      statuses whose cases are listed, and `details`
     chosen     the options that choose what is run -> their values, for the header of records
-    is_chosen  whether somebody has named problems or single cases: none is run to find out where a kernel fails
-    explains   whether failures are shown with what explains them
+    is_chosen  whether problems or single cases are named: no others are run to find out where a kernel fails
+    explains   whether failures are shown with an explanation
     """
 
     selection: Selection
@@ -129,15 +129,15 @@ class RunOptions:
 
     @property
     def in_process(self) -> bool:
-        """Whether kernels run in the judge's process."""
+        """Return whether kernels run in the judge's process."""
         return self.limits is None
 
 
 def read(given: Namespace, words: tuple[str, ...], *, impls: Path, folder: Path, processes: int) -> RunOptions:
-    """The options of a command line, which `words` are, typed in `folder`. Raises SelectionError naming the option, the
-    value and the choices.
+    """Read the options of a command line, which `words` are, typed in `folder`. Raises SelectionError naming the
+    option, the value and the choices.
 
-    `impls` is where implementations are looked for, `processes` how many of this run have kernels' processes.
+    `impls` is where implementations are looked for, `processes` how many processes of this run have kernels' processes.
     """
     for option in ("impl", "records", "report"):
         if "" in (getattr(given, option), *(given.impl or ())):
@@ -163,7 +163,7 @@ def read(given: Namespace, words: tuple[str, ...], *, impls: Path, folder: Path,
     _require_possible(processes, devices)
     seconds = _seconds(given, devices)
     problems = [_problem(text) for text in given.problem or ()]
-    # what has 8 bits, of any problem, is asked for
+    # a named problem is run in 8 bits only if these dtypes are named
     dtypes = DTYPES if problems and not given.dtype else _chosen("--dtype", given.dtype, DECLARABLE)
     selection = Selection(
         implementations=names,
@@ -226,7 +226,7 @@ def read(given: Namespace, words: tuple[str, ...], *, impls: Path, folder: Path,
 
 
 def _require_possible(count: int, devices: Collection[str]) -> None:
-    """Raises SelectionError where the machine cannot hold so many processes."""
+    """Raise SelectionError if the machine cannot hold so many processes."""
     cores = os.cpu_count() or 1
     if count > (most := MAX_PROCESSES * cores):
         raise SelectionError(f"-n {count}: with {cores} cores, {most} processes at most; -n auto: one a core")
@@ -285,7 +285,7 @@ def _number(option: str, text: str | None, least: float, usual: float) -> float:
 
 
 def _patience(minutes: str | None) -> float | None:
-    """Seconds that the run may take."""
+    """Return the seconds that the run may take; None if there is no limit."""
     try:
         seconds = None if minutes is None else 60 * float(minutes)
     except ValueError:
@@ -296,29 +296,29 @@ def _patience(minutes: str | None) -> float | None:
 
 
 def _seconds(given: Namespace, devices: Collection[str]) -> float:
-    """That a call may take."""
+    """Return the seconds that a call may take."""
     is_long = given.level == "huge" or NEURON.keys() & set(devices)
     return _number("--timeout", given.timeout, 0.1, 600 if is_long else SECONDS)
 
 
 def require_markers(expression: str, known: Collection[str]) -> None:
-    """Raises SelectionError for a word of -m that is no marker: it would select nothing, and a typo end in an empty
-    run."""
+    """Raise SelectionError for a word of -m that is no marker: it would select nothing, and a typo would end in an
+    empty run."""
     for word in re.findall(r"\w+", expression):
         if word not in known and word not in ("and", "or", "not", "True", "False"):
             require_known("-m", [word], DEVICES)
 
 
 def _devices_named(expression: str, required: Iterable[str]) -> tuple[str, ...]:
-    """Devices that -m or --require name."""
+    """Return the devices that -m or --require name."""
     words = re.findall(r"\w+", expression)
     named = (word for word in devices_selected(expression) if word in words)  # `not cpu` asks for none
     return tuple(dict.fromkeys([*named, *required]))
 
 
 def devices_selected(expression: str) -> tuple[str, ...]:
-    """Devices of which -m can select a case, whatever other markers it has: planning the cases of all others, which
-    would be deselected, took four fifths of a collection. What cannot be read selects all."""
+    """Return the devices of which -m can select a case, whatever other markers it has: planning the cases of all
+    others, which would be deselected, took four fifths of a collection. All devices, if -m cannot be read."""
     try:
         asked = _read(expression)
     except SyntaxError:
@@ -327,7 +327,7 @@ def devices_selected(expression: str) -> tuple[str, ...]:
 
 
 def selects(expression: str, markers: Collection[str]) -> bool:
-    """Whether -m selects what has these markers. Raises SyntaxError."""
+    """Return whether -m selects a case with these markers. Raises SyntaxError."""
     return _selects(_read(expression), markers, lambda name: True) is not False
 
 
@@ -336,7 +336,7 @@ def _read(expression: str) -> ast.expr:
 
 
 def _selects(asked: ast.expr, markers: Collection[str], is_known: Callable[[str], bool]) -> bool | None:
-    """Whether an expression selects what has these markers; None where that depends on others than the known ones."""
+    """Return whether an expression selects a case with these markers; None if that depends on unknown markers."""
     match asked:
         case ast.Name(id) if is_known(id):
             return id in markers

@@ -1,4 +1,4 @@
-"""A task is carried out: verified, checked or trained, and what its process has done beside it noted."""
+"""Carry out a task: verify, check or train, and note what its process has done beside that."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from conformance.results.schema import Record
 
 @dataclass(frozen=True, slots=True)
 class Performed:
-    """What became of a task. `beside` is the record of a case that a check has verified beside its own."""
+    """Verdict and record of a task. `beside` is the record of a case that a check has verified beside its own."""
 
     verdict: Verdict
     record: Record
@@ -64,7 +64,7 @@ def concluded(
     claims: Mapping[str, Claim],
     beside: Record | None = None,
 ) -> Performed:
-    """A verdict and its record, with what the kernel's process has printed, and a failure where it loses a claim."""
+    """Return a verdict and its record, with the output of the kernel's process; a lost claim makes it a failure."""
     subject = task.subject
     if workers is not None and not isinstance(subject, Absence):
         workers.conclude(subject.implementation, verdict)

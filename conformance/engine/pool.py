@@ -1,4 +1,4 @@
-"""Who carries out the tasks of a run: this process, or several of this machine, behind one small protocol."""
+"""Pools that carry out the tasks of a run, behind one small protocol: this process, or several of this machine."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ class Begun(NamedTuple):
 
 
 class Done(NamedTuple):
-    """A task has its record, and perhaps a case that its check has verified beside its own. `exception` is what a
-    kernel raised in this process."""
+    """A task has its record, and perhaps that of a case that its check has verified beside its own. `exception` is what
+    a kernel raised in this process."""
 
     task: Task
     start: float
-    """Of its call, in seconds since the epoch."""
+    """Time of its call, in seconds since the epoch."""
     record: Record
     beside: Record | None = None
     exception: BaseException | None = None
 
 
 class Died(NamedTuple):
-    """The process that carried out a task has ended, whose verdict is lost."""
+    """The process that carried out a task has ended, and the verdict is lost."""
 
     task: Task
     reason: str
@@ -59,12 +59,12 @@ Event = Begun | Done | Died
 
 
 class Pool(Protocol):
-    """Carries out units: tasks that share references and compiled programs, which one process has one after another.
-    What is not `wanted` any more when its turn comes is left out. Raises WrongArithmeticError where a process must not
-    pronounce verdicts."""
+    """Carries out units: tasks that share references and compiled programs, and that one process carries out in turn. A
+    task that is not `wanted` any more when its turn comes is left out. Raises WrongArithmeticError if a process must
+    not pronounce verdicts."""
 
     compiled: wire.Compiled
-    """What its processes have compiled for kernels, as far as it is known."""
+    """Programs that its processes have compiled for kernels, as far as they are known."""
 
     def run(self, units: Sequence[Sequence[Task]], wanted: Wanted) -> Iterator[Event]: ...
 
@@ -72,7 +72,7 @@ class Pool(Protocol):
 
 
 class Judge:
-    """One process that carries out tasks, and whether its arithmetic can be trusted."""
+    """One process that carries out tasks, with the check of its arithmetic."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -87,13 +87,13 @@ class Judge:
         return start, performed
 
     def end(self) -> None:
-        """Check once more, for the last verdicts. Raises WrongArithmeticError."""
+        """Check the arithmetic once more, for the last verdicts. Raises WrongArithmeticError."""
         if self._arithmetic.has_judged:
             self._arithmetic.require()
 
 
 class Here:
-    """This process, one task after another."""
+    """Pool of this process alone, which carries out one task after another."""
 
     compiled = wire.Compiled()
 
@@ -112,14 +112,14 @@ class Here:
         self._judge.end()
 
     def close(self) -> None:
-        """Nothing is left to end."""
+        """Do nothing: there is nothing left to end."""
 
 
 class Processes:
     """Several processes of this machine, each of which plans the same tasks and has a kernel's process of its own.
 
-    One that is killed costs the task that it was carrying out: another takes its place. `target` is what serves there:
-    a function of a connection, the number of this process, and the `arguments` of a judge's name.
+    If a process is killed, only the task that it was carrying out is lost: another takes its place. `target` is the
+    function that serves there, of a connection, the number of this process, and the `arguments` for a judge's name.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Processes:
         self._judges: list[_Remote] = []
 
     def run(self, units: Sequence[Sequence[Task]], wanted: Wanted) -> Iterator[Event]:
-        """Hand each idle process the next unit, in their order, and yield what they say as it comes."""
+        """Hand each idle process the next unit, in their order, and yield events as they come."""
         waiting = deque(deque(unit) for unit in units)
         while True:
             self._judges = [judge for judge in self._judges if not judge.is_over]
@@ -166,8 +166,8 @@ class Processes:
                 return
 
     def _heard(self) -> list[_Remote]:
-        """Wait until a process has said something, or has ended."""
-        ready = {id(place) for place in wait([judge.connection for judge in self._judges])}  # which its end makes ready
+        """Wait until a process has sent something or has ended, and return all such processes."""
+        ready = {id(place) for place in wait([judge.connection for judge in self._judges])}  # ready at its end too
         return [judge for judge in self._judges if id(judge.connection) in ready]
 
     def _said(self, judge: _Remote, waiting: deque[deque[Task]]) -> Iterator[Event]:
@@ -214,8 +214,8 @@ class _Remote:
     def __init__(self, context: Any, target: Callable[..., None], arguments: tuple[Any, ...]) -> None:
         self.connection, other = context.Pipe()
         self.process = context.Process(target=target, args=(other, os.getpid(), *arguments))
-        # Ctrl-C goes to the whole group: it is the run that ends its processes. What starts with the first of them
-        # unblocks the signal
+        # Ctrl-C goes to the whole group, but the run itself ends its processes. The tracker, which would start with the
+        # first of them, unblocks the signal
         resource_tracker.ensure_running()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         self.process.start()
@@ -226,13 +226,13 @@ class _Remote:
         self.unit: deque[Task] = deque()
 
     def begin(self, task: Task, number: int) -> None:
-        """Tell it what to carry out; whether it still lives is seen when it is waited for."""
+        """Tell the process what to carry out; whether it still lives is seen when its answer is waited for."""
         self.task = task
         with suppress(OSError):
             self.connection.send((number, task.key))
 
     def end(self) -> wire.Compiled:
-        """Let it end, and return what it has compiled. Raises WrongArithmeticError."""
+        """Let the process end, and return what it has compiled. Raises WrongArithmeticError."""
         compiled = wire.Compiled()
         if not self.is_ready:
             self.process.kill()

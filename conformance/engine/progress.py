@@ -1,7 +1,8 @@
-"""How far a run is, and what a user should know before its end.
+"""Progress of a run, and what a user should know before its end.
 
-No time that is left: problems grow and checks come last, so that the pace until then was wrong by more than a factor of
-two at 51 of 114 places of six runs, and a hundredfold in one."""
+There is no estimate of the time left: problems grow and checks come last, so that the pace until then was wrong by more
+than a factor of two at 51 of 114 places of six runs, and a hundredfold in one.
+"""
 
 from __future__ import annotations
 
@@ -16,27 +17,27 @@ from conformance.reporting.groups import described
 from conformance.results.schema import Record
 
 FEW = 8
-"""Cases of an implementation that end alike, after which that is said; as many crashes end its part of the run."""
+"""Cases of an implementation that end alike, after which a line says so; as many crashes end its part of the run."""
 
 
 class Progress:
-    """Counts verdicts, and says what is worth a line while the others run. `tests` is how many there are, 0 where that
-    is not known."""
+    """Counts verdicts, and says what is worth a line while other cases run. `tests` is their number, 0 if it is not
+    known."""
 
     def __init__(self) -> None:
         self.tests = self.done = self.failed = 0
         self._same: dict[str, tuple[tuple[str, ...], int]] = {}
-        """Implementation -> how all its cases have ended so far, empty where that differs, and how many these are."""
+        """Implementation -> how all its cases have ended so far, empty if that differs, and their number."""
         self._now = ""
 
     def begin(self, task: Task) -> None:
-        """Note what is being verified."""
+        """Note the case that is being verified."""
         trial, self._now = task.subject, ""
         if isinstance(trial, Trial):
             self._now = f", now {trial.operator.name} {trial.problem.geometry.descriptor} {task.check}".rstrip()
 
     def add(self, record: Record) -> list[str]:
-        """Count a verdict, and return lines on it: on the first that fails, and on what ends every case alike."""
+        """Count a verdict, and return lines on it: on the first failure, and if an implementation's cases end alike."""
         self.done += 1
         is_wrong = record.status in ("fail", "error")
         self.failed += is_wrong
@@ -48,8 +49,8 @@ class Progress:
         return lines
 
     def _always(self, record: Record) -> Iterator[str]:
-        """What every case of an implementation has ended in, once: its device may not be here, and a run takes
-        minutes."""
+        """Yield once how every case of an implementation has ended, if they end alike: its device may not be here, and
+        a run takes minutes."""
         how: tuple[str, ...] = ("refused", without_numbers(record.headline)) if record.refused else ()
         if record.status == "error":
             how = signature(record)
@@ -65,20 +66,20 @@ class Progress:
 
     @property
     def counts(self) -> str:
-        """Tests done, and how many of them failed."""
+        """Number of tests done, and of those that failed."""
         of = f"/{self.tests:,}" if self.tests else " done"
         return f"{self.done:,}{of}" + (f", {self.failed:,} failed" if self.failed else "")
 
 
 def first_failure(record: Record) -> Iterator[str]:
-    """Say a failure in two lines: the problem once, which is as large as they come, and no contract."""
+    """Yield a failure in two lines: the problem, which can be as large as they come, once, and no contract."""
     what = record.headline.partition(" (contract: ")[0]
     yield f"{record.status.upper()} {record.implementation} {record.operator}: {what}"
     yield f"reproduce: {record.command}" if record.command else f"case: {described(record)}"
 
 
 def duration(seconds: float) -> str:
-    """Say a duration in the two largest units."""
+    """Return a duration in its two largest units."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"

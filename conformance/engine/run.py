@@ -1,4 +1,4 @@
-"""One run, whatever front end shows it: its plan, its records, what it has come to, and its exit status."""
+"""One run, whatever front end shows it: its plan, its records, its results, and its exit status."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ NOTHING = "NOTHING WAS VERIFIED"
 
 
 class Run:
-    """Takes the verdicts of a run: writes, counts, and keeps what its end needs. A front end plans with it, carries out
-    the tasks, here or elsewhere, and hands every record to `take`.
+    """Takes the verdicts of a run: writes and counts them, and keeps what the end of the run needs. A front end plans
+    with it, carries out the tasks, here or elsewhere, and hands every record to `take`.
 
-    `command` is the command line, for the header of the records; empty of a process that only verifies, whose records
-    another one takes. Raises SelectionError where what is asked for cannot be run.
+    `command` is the command line, for the header of the records; empty in a process that only verifies, and whose
+    records another one takes. Raises SelectionError if the options cannot be run.
     """
 
     def __init__(self, options: RunOptions, workers: Workers | None, command: Sequence[str] = ()) -> None:
@@ -55,35 +55,35 @@ class Run:
         self.tally, self.compared = Tally(), Compared(self.claims)
         self.records: Records | None = None
         self.recorded = Counter[Key | None]()
-        """What has a record already, as often as it has one."""
+        """Keys that have a record already -> how many they have."""
         self.failed: list[Record] = []
         self.tables: list[Record] = []
-        """Those that have a row in a table of their own: memory, training."""
+        """Records that have a row in a table of their own: memory, training."""
         self.listed: list[Record] = []
-        """Those whose cases are to be listed."""
+        """Records whose cases are to be listed."""
         self.own: list[Record] = []
-        """Of the problems that torch modules are made for."""
+        """Records of the problems that torch modules are made for."""
         self.deciding = Counter[str]()
         """Implementation -> cases that were run to find out where it fails."""
         self.left_out: dict[str, Counter[str]] = {}
         """Implementation -> why other problems were not run for that -> how many."""
         self.unexplained: list[str] = []
-        """Lines on what could not be explained, which changes no verdict."""
+        """Lines on what could not be explained; they change no verdict."""
         self.evidence = RunEvidence(tell=self._tell)
         self.groups: list[Group] = []
         self.verdicts: list[KernelVerdict] = []
-        """Of the failures, and of the kernels, when the run has ended."""
+        """Verdicts on the kernels; these and the `groups` of failures are known when the run has ended."""
         self.stopped = ""
         """Why the run ended before all of it was verified; empty where it did not."""
         self.invalid: Invalid | None = None
         self.unwritable = ""
-        """Why the records have no end."""
+        """Why the end of the records could not be written."""
         self._starts: list[float] = []
-        """When the calls began whose verdicts are counted."""
+        """Times when the calls began whose verdicts are counted."""
         self._end = math.inf
         self._plan: Plan | None = None
         self._sources: dict[tuple[str, str], str] = {}
-        """Implementation, and a file that its source covers, or none -> the digest that its first record names."""
+        """Implementation, and a file that its source covers (or none) -> the digest that its first record names."""
         self._first: dict[tuple[str, ...], CaseRecord] = {}
         """Problem, dtype, layout and storage of an implementation -> its first case that passed, or was refused when
         the kernel was called."""
@@ -92,7 +92,7 @@ class Run:
 
     @property
     def plan(self) -> Plan:
-        """Loaded when first needed: the controller of a parallel run of pytest usually never needs it."""
+        """Plan of the run, made when first needed: the controller of a parallel run of pytest usually needs none."""
         if self._plan is None:
             self._plan = Plan(self.selection, self.options.impls, self.claims, self.workers or registry)
         return self._plan
@@ -102,8 +102,8 @@ class Run:
         return {kernel.operator for one in self.plan.implementations for kernel in one.kernels}
 
     def _open(self, command: Sequence[str]) -> None:
-        """Open the file of records: the one that is named, or one beside the report that is made from it. Whether a
-        report can be made is known before minutes are spent on what belongs in it.
+        """Open the file of records: the one that is named, or one beside the report that is made from it. Before
+        minutes are spent on the contents of a report, check that it can be made.
 
         The report's own file is replaced, if the run that wrote it came to its end.
         """
@@ -131,8 +131,8 @@ class Run:
         self.recorded = Counter(map(key_of, self.records.earlier.records))
 
     def resume(self) -> None:
-        """Count what the file of records has. Raises SelectionError where an implementation is not the one that these
-        records are about."""
+        """Count the records in the file. Raises SelectionError if an implementation is not the one that these records
+        are about."""
         if self.records is None or not self.records.earlier.records:
             return
         known, covers = self.plan.registry.implementations, covered(self.records.earlier.records)
@@ -150,13 +150,13 @@ class Run:
             self._count(self._refused_or_not(record))
 
     def is_recorded(self, key: Key | None) -> bool:
-        """Whether a record of this key is there; of two with one key, and one record, one is left."""
+        """Return whether a record has this key, and use that record up: of two tasks with the key, one is left."""
         self.recorded[key] -= 1
         return self.recorded[key] >= 0
 
     def take(self, record: Record, start: float | None = None, *, claimed: bool = True) -> Record:
         """Write and count a record, and return it as it was counted; `start` is the time of its call. Sets `stopped`
-        when the run's time is up. Of benchmarks nothing is `claimed`. Raises SelectionError where it cannot be
+        when the run's time is up. Records of benchmarks are not `claimed`. Raises SelectionError if the file cannot be
         written."""
         patience = self.options.patience
         if patience is not None and start is not None:
@@ -198,10 +198,11 @@ class Run:
         self.deciding[record.implementation] += is_deciding(record)
 
     def _of_one_source(self, record: Record) -> Record:
-        """The record; an error where it passes and another process has loaded another source: one of them was changed
-        during the run."""
-        read = record.covers.files if record.covers else {}
-        parts = {"": record.source} | {file: digest for file, digest in read.items() if is_code(file)}
+        """Return the record, as an error if it passes and another process has loaded another source: one of them was
+        changed during the run."""
+        covers = record.covers or Covers()
+        code = {file: digest for file, digest in covers.files.items() if is_code(file)}
+        parts = {"": record.source} | code | {f"package {name}": digest for name, digest in covers.packages.items()}
         known = [self._sources.setdefault((record.implementation, part), now) for part, now in parts.items() if now]
         if record.status != "pass" or known == [*filter(None, parts.values())]:
             return record
@@ -209,8 +210,8 @@ class Run:
         return structs.replace(record, status="error", reason=why, failure=Failure(kind="source", message=why))
 
     def _refused_or_not(self, record: Record) -> Record:
-        """The record; a failure where it says that the kernel computes a problem, and an earlier one that it refuses
-        other values of it, or the reverse: whichever process, or part of a resumed run, has made them."""
+        """Return the record, as a failure if it says that the kernel computes a problem, and an earlier one that it
+        refuses other values of it, or the reverse: whichever process, or part of a resumed run, has made them."""
         if not isinstance(record, CaseRecord) or not (record.refused or record.status == "pass"):
             return record
         where = record.descriptor, record.dtype, record.layout, record.storage
@@ -227,15 +228,15 @@ class Run:
         return structs.replace(record, status="fail", refused=False, reason=why, failure=failure)
 
     def _tell(self, line: str, error: Exception) -> None:
-        """Keep what is to be reported: in one line, with -v with its traceback."""
+        """Keep a line on what could not be explained; with -v, its traceback too."""
         self.unexplained.append(line)
         if self.options.verbosity > 0:
             self.unexplained += "".join(traceback.format_exception(error)).splitlines()
 
     def decide(self) -> None:
-        """Run problems that decide where the kernels fail whose failures are shown whole, but where they compile for
-        each shape, and read what becomes of single terms. Not where kernels run in this process, of a run that was cut
-        short, or where somebody has chosen what is run."""
+        """Run problems that show where kernels fail, for the failures that are shown whole, except of kernels that
+        compile for each shape, and read what becomes of single terms. Do nothing if kernels run in this process, the
+        run was cut short, or somebody has chosen what is run."""
         if self.workers is None or self.stopped or self.options.is_chosen or not self.options.explains:
             return
         for name in sorted({record.implementation for record in self.failed}):
@@ -260,8 +261,8 @@ class Run:
         self.verdicts = kernel_verdicts(self.tally, self.groups, self.evidence)
 
     def idle(self, *, is_part: bool = False) -> dict[str, str]:
-        """Files, folders and names that were given and of which nothing was verified -> that, with what is missing. Not
-        what other options leave out, nor, in a part of a run, what may be in another one."""
+        """Return files, folders and names that were given and of which nothing was verified -> a line that says so,
+        with what is missing; not what other options leave out, nor, in a part of a run, what may be in another part."""
         found = {}
         for text, given in () if self.stopped else self.options.given.items():
             names = self.plan.given(*given) & {name for name, _ in self.tally.cells}
@@ -271,27 +272,27 @@ class Run:
         return found
 
     def nothing(self, *, is_part: bool = False) -> list[str]:
-        """That nothing was verified, or nothing of something that was given."""
+        """Return lines that say that nothing was verified, or nothing of something that was given."""
         return [*self.idle(is_part=is_part).values()] or [NOTHING] * (not self.tally.verified)
 
     def status(self, *, is_asked: bool, is_part: bool = False) -> ExitCode:
-        """The exit status of a run that has come to its end; one in which nothing was verified does not end well, if it
-        `is_asked` to verify something."""
+        """Return the exit status of a run that has come to its end; a run in which nothing was verified does not end
+        well, if it `is_asked` to verify something."""
         totals = self.tally.totals
         if totals["fail"] or totals["error"]:
             return ExitCode.BAD
         if any(not self.tally.verified_on(device) for device in self.selection.required):
             return ExitCode.BAD
         if self.tally.verified:
-            # also where all of it was before this run, which had nothing left
+            # also if all of it was verified before this run, which had nothing left
             return ExitCode.NOTHING if self.idle(is_part=is_part) else ExitCode.GOOD
         return ExitCode.NOTHING if is_asked or self.options.given else ExitCode.GOOD
 
     def end(self, status: int) -> int:
-        """End kernels' processes and the file of records. Return the exit status: another one where it cannot be
+        """End kernels' processes and the file of records. Return the exit status: another one if the file cannot be
         written."""
         if self.workers is not None:
-            self.workers.close()  # from the footer on, nobody notices that one of them rewrites the file
+            self.workers.close()  # first: nobody would notice that one rewrites the file after its footer
         if self.invalid is not None:
             status = ExitCode.INTERNAL
         if self.records is None:
@@ -306,19 +307,19 @@ class Run:
 
 
 def unwritable(path: Path, error: OSError | RecordsError) -> SelectionError:
-    """What ends a run whose records cannot be written."""
+    """Return the error that ends a run whose records cannot be written."""
     reason = f"cannot be written ({error.strerror})" if isinstance(error, OSError) else str(error)
     return SelectionError(f"--records {path}: {reason}")
 
 
 def recorded(path: Path, size: int) -> Counter[Key | None]:
-    """What had a record in the first `size` bytes of a file: all processes must plan the same tasks, also one that
-    replaces another in the middle of the run."""
+    """Return how many records each key had in the first `size` bytes of a file: all processes must plan the same tasks,
+    also one that replaces another in the middle of the run."""
     return Counter(map(key_of, earlier(content_of(path)[:size]).records))
 
 
 def _claims(options: RunOptions) -> dict[str, Claim]:
-    """What is claimed beside the files given, and in the folder where implementations are looked for."""
+    """Return the claims beside the given files, and in the folder where implementations are looked for."""
     selection = options.selection
     found = claims_file.sources(options.impls) if selection.implementations or not selection.paths else ()
     try:

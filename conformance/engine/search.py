@@ -1,4 +1,4 @@
-"""The search for where kernels fail: one, for a run and for a single case that somebody asks about."""
+"""The search for the condition under which kernels fail, for a run and for a single case that somebody asks about."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ UNSUPPORTED, TOO_LARGE = (
     "the kernel supports none of the others that were drawn",
     "the others that were drawn are too large",
 )
-"""Why so few problems are run."""
+"""Reasons why so few problems are run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Searched:
     """An implementation whose failures are searched.
 
-    asked     a selection of which problems that are run for the search have seed and method
-    named     how a command names it
+    asked     the selection whose seed and method the further problems have
+    named     how a command names the implementation
     workers   the processes that it runs in, if it has one
-    take      is given the record of each problem that it takes
-    left_out  why others are not run -> how many
-    again     further records of cases: of those that are right in a new process, and of those that are read
+    take      is given the record of each further problem that the implementation takes
+    left_out  why other problems are not run -> how many
+    again     second records of cases: of those that are right in a new process, and of those that are read
     """
 
     implementation: Implementation
@@ -67,7 +67,7 @@ class Searched:
     again: list[Record] = field(default_factory=list)
 
     def decide(self, groups: Iterable[Group], evidence: RunEvidence) -> None:
-        """Run further problems that decide where it fails, for each of its first groups."""
+        """Run further problems that show where the implementation fails, for each of its first groups."""
         for _, each in zip(range(MAX_WHOLE), groups, strict=False):
             check = each.smallest.check
             if self._is_right_alone(each.smallest):
@@ -76,7 +76,7 @@ class Searched:
                 evidence.decide(each.records, self._verifier(each.smallest.operator, check))
 
     def _is_right_alone(self, failing: Record) -> bool:
-        """Whether wrong results are right in a new process, where no call comes before; its record is one more then."""
+        """Return whether a wrong case is right in a new process, where no call comes before; if so, record that too."""
         if failing.check or not failing.descriptor or not is_wrong(failing) or differs(failing):
             return False
         if self.workers is None or not begin_anew(self.implementation.arrays):
@@ -88,8 +88,8 @@ class Searched:
         return record.status == "pass"
 
     def read(self, groups: Iterable[Group]) -> None:
-        """Read off the kernel what becomes of single terms, for each of its first groups that nothing known explains;
-        the record of the smallest case then has it once more."""
+        """Read off the kernel what becomes of single terms, for each of its first groups that no known mistake
+        explains; the smallest case then has a second record, with that."""
         if getattr(self.implementation.arrays, "stands_for", ()):
             return  # a simulator takes a minute for it
         for _, each in zip(range(MAX_WHOLE), groups, strict=False):
@@ -103,8 +103,8 @@ class Searched:
                 self.again.append(self.take(read))
 
     def _verifier(self, operator: str, check: str) -> Verified:
-        """Return what verifies an operator, or makes a behaviour check of it, on further problems, as far as the work
-        that there is for a group of failures covers them."""
+        """Return a function that verifies an operator, or makes a behaviour check of it, on further problems, as far as
+        the work that there is for a group of failures covers them."""
         work = WorkLeft()
 
         def verified(geometry: Any, variant: Variant) -> Record | None:
@@ -129,7 +129,7 @@ class Searched:
 
 
 def _read(trial: Trial) -> str:
-    """What the kernel does with single terms on a problem; empty where it does not answer."""
+    """Return what the kernel does with single terms on a problem; empty if it does not answer."""
     geometry, dtype = trial.problem.geometry, trial.variant.dtype
 
     def compute(inputs: Arrays) -> Arrays:
@@ -143,8 +143,8 @@ def _read(trial: Trial) -> str:
 
 
 def explained(trial: Trial, check: str, level: str) -> list[str]:
-    """What a run of the trial's operator at a level, or of a behaviour check, says of its failure: what it is, and
-    where. Empty where it does not fail."""
+    """Return what a run of the trial's operator at a level, or of a behaviour check, says of the trial's failure: what
+    it is, and where. Empty if the trial does not fail."""
     implementation = trial.implementation
     home = home_of(implementation.arrays)
     workers = home.workers if home else None
@@ -174,7 +174,7 @@ def explained(trial: Trial, check: str, level: str) -> list[str]:
     searched = Searched(implementation, asked, trial.named, workers, take)
     searched.decide(groups(), evidence)
     searched.read(groups())
-    if not own():  # a run may have found it in its search, so that it is none of the level's
+    if not own():  # the case may be one that a run has found in its search, and none of the level's
         drawn = Trial.of(implementation, replace(case, check=""), "where", trial.method, trial.named)
         take(perform(Task("", drawn, check), workers, {}).record)
     for each in groups():
@@ -184,7 +184,7 @@ def explained(trial: Trial, check: str, level: str) -> list[str]:
 
 
 def _of_level(implementation: Implementation, asked: Selection, check: str) -> list[Task]:
-    """The tasks of a run of one operator, or of one check of it, in their order."""
+    """Return the tasks of a run of one operator, or of one check of it, in their order."""
     ranked = Ranked(asked)
     demands: list[Demand] = [
         VerificationDemand(ranked, operator, when)

@@ -20,23 +20,23 @@ from conformance.reporting.report_command import ReportError
 from conformance.reporting.table import many
 from conformance.reporting.terminal import harmless
 from conformance.results.schema import Record
-from conformance.streams import is_obeyed, own
+from conformance.streams import is_github, own
 from conformance.worker import wire
 
 MAX_GROUPS = 10
 """Groups of an implementation that are shown."""
 FEW = 10
-"""Problems below which it is said why no more were run to find out where a kernel fails."""
+"""Number of problems below which it is said why no more were run to find out where a kernel fails."""
 LONG, MANY = 10.0, 100
-"""Seconds of compiling from which on a user may ask what they were spent on, and programs that were read."""
+"""Seconds of compiling, and number of programs that were read, from which on a user is told of them."""
 
 
 class Screen(Protocol):
-    """What a front end writes on."""
+    """The screen that a front end writes on."""
 
     @property
     def width(self) -> int:
-        """Columns."""
+        """Number of columns."""
         ...
 
     def line(self, text: str, color: str = "", *, bold: bool = False) -> None: ...
@@ -48,9 +48,9 @@ class Summary:
     """Writes the end of a run.
 
     finished  how many of the tasks have a verdict, in words
-    raised    what a kernel raised in this process, in lines; none where it was another one
+    raised    what a kernel raised in this process, in lines; none if it ran in another one
     compiled  what kernels' processes have compiled
-    job       of a runner, to which what a report says is appended
+    job       summary of a runner's job, to which the contents of a report are appended
     is_part   whether what was given may be in another part of the run
     is_last   whether the last line of the front end says the verdict too
     """
@@ -73,7 +73,7 @@ class Summary:
         """Whether the report that was asked for could be written."""
 
     def write(self, verbosity: int) -> None:
-        """Write all parts that a verbosity has, the failures last; none takes another one with it."""
+        """Write all parts that a verbosity has, the failures last; an error in one part does not stop the others."""
         run = self._run
         run.conclude()
         parts: dict[str, Callable[[], None]] = {}
@@ -93,11 +93,11 @@ class Summary:
             self._screen.line(f"ERROR: {run.unwritable}", "red")
 
     def incompletely(self) -> str:
-        """That not all was run."""
+        """Return a line that says that not all was run."""
         return f"INCOMPLETE: {self._finished()}"
 
     def last_line(self, deselected: str) -> tuple[str, str]:
-        """Return the verdict of the run, and its color; `deselected` says what leaves nothing to run, if that is so."""
+        """Return the verdict of the run, and its color; `deselected` says why there is nothing to run, if so."""
         run = self._run
         nothing = run.nothing(is_part=self._is_part)
         text = total(run.verdicts) if run.verdicts else ""
@@ -133,7 +133,7 @@ class Summary:
             self.is_reported = False
 
     def _tables(self) -> None:
-        """Memory and training."""
+        """Write the tables of memory and training."""
         named = [(record.implementation, record) for record in self._run.tables]
         networks, width = training.table(named), self._screen.width
         for table in (*training.memory_tables(named), *([networks] if networks else [])):
@@ -142,7 +142,7 @@ class Summary:
                 self._screen.line(text)
 
     def _modules(self) -> None:
-        """That not all was run, where it was not, and of each torch module a row."""
+        """Write a row for each torch module and, if not all was run, say so."""
         run, screen = self._run, self._screen
         screen.section("conformance")
         if run.stopped:  # the counts below look like those of a whole run
@@ -166,14 +166,14 @@ class Summary:
                 screen.line(text)
 
     def _counts(self) -> None:
-        """The verdicts. What the last line of the run says is not said twice, but for failures."""
+        """Write the verdicts. What the last line of the run says is not written twice, except for failures."""
         verdicts = self._run.verdicts
         again = any(verdict.operator and verdict.failed for verdict in verdicts)
         if len(verdicts) > 1 or again or not self._is_last:
             self._lines(terminal.verdict_lines(verdicts, self._screen.width))
 
     def _quiet_counts(self) -> None:
-        """The verdicts of several kernels; where there is none, why, which nothing else says."""
+        """Write the verdicts of several kernels; if nothing was verified, say why, which nothing else does."""
         run = self._run
         if len(run.verdicts) > 1:
             self._lines(terminal.verdict_lines(run.verdicts, 10**6))
@@ -181,7 +181,7 @@ class Summary:
             self._lines(terminal.notes(run.tally, run.verdicts, self._screen.width, run.options.shown))
 
     def _notes(self) -> None:
-        """What a user should know who trusts the verdicts."""
+        """Write notes for users who trust the verdicts."""
         run, width = self._run, self._screen.width
         self._lines(terminal.notes(run.tally, run.verdicts, width, run.options.shown))
         if self._compiled.kept >= MANY or self._compiled.seconds >= LONG:
@@ -209,13 +209,13 @@ class Summary:
             self._screen.line(text, color)
 
     def _failures(self, verbosity: int) -> None:
-        """The smallest case of each cause, whole; of the others their number. What a file that cannot be used raised is
-        in its verdict."""
+        """Write the smallest case of each cause in full, and the number of the others. What a file that cannot be used
+        raised is in its verdict."""
         run, screen = self._run, self._screen
         unusable = [group for group in run.groups if not (any(group.operators) or "\n" in group.smallest.explanation)]
         for group in unusable:
             self._annotate(group, "", group.implementation)
-        for text, said in run.idle(is_part=self._is_part).items() if is_obeyed() else ():
+        for text, said in run.idle(is_part=self._is_part).items() if is_github() else ():
             screen.line(own(github.annotation(text, said, [(Path(text.partition("::")[0]), 0)])))
         failed = [group for group in run.groups if group not in unusable]
         if not failed:
@@ -238,8 +238,9 @@ class Summary:
             screen.line("every failing case: --show fail --show error")
 
     def _group(self, number: int, group: Group, condition: str) -> None:
-        """The smallest case of a group, the first of them whole: what the kernel raised; else the reason, without what
-        the group's heading says of all cases: a small problem is often explained by several mistakes or precisions."""
+        """Write the smallest case of a group, of the first groups in full: what the kernel raised, or else the reason,
+        without what the heading says of all cases: a small problem is often explained by several mistakes or
+        precisions."""
         run, screen, smallest = self._run, self._screen, group.smallest
         screen.line(f"{number}. {harmless(group.title)}: {group.counted}", "red", bold=True)
         for text in (condition, group.shown):
@@ -254,13 +255,13 @@ class Summary:
             screen.line(f"reproduce: {group.command}")
 
     def _annotate(self, group: Group, condition: str, path: str) -> None:
-        """Show a group beside the change, where a runner can."""
-        if is_obeyed():
+        """Write an annotation of a group, which a runner shows beside the change, if it can."""
+        if is_github():
             implementation = self._run.plan.registry.implementations.get(group.implementation)
             self._screen.line(own(github.of_group(group, condition, path, implementation)))
 
     def _listed_cases(self) -> None:
-        """Cases of a status by implementation, operator and reason; operators that are not implemented are in the
+        """Write the cases of a status by implementation, operator and reason; operators that are not implemented are in
         notes."""
         for status in sorted(self._run.options.shown - {terminal.DETAILS}):
             self._screen.section(status)
@@ -275,7 +276,7 @@ class Summary:
 
 
 def _search(problems: int, left_out: Counter[str], *, is_found: bool) -> str:
-    """That problems were run to find out where a kernel fails, and why so few."""
+    """Return a text that says how many problems were run to find out where a kernel fails, and why so few."""
     ran = f"ran {many(problems, 'more problem')}"
     if is_found:
         return f"{ran} to locate the failure"
@@ -284,6 +285,6 @@ def _search(problems: int, left_out: Counter[str], *, is_found: bool) -> str:
 
 
 def _whole(record: Record, *, details: bool) -> list[str]:
-    """The reason of a failure, with its details or in brief."""
+    """Return the reason of a failure in lines, with its details or in brief."""
     text = record.explanation if details else record.brief
     return [harmless(line) for line in f"{record.status.upper()}: {text}".splitlines()]

@@ -1,4 +1,4 @@
-"""What a run verifies, one thing after another: the demands of the suites made into tasks, and their order."""
+"""Tasks of a run, made from the demands of the suites, and their order."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ VERIFIED: dict[str, tuple[str, Predicate | None]] = {
     },
     **{operator: (operator, None) for operator, its in OPERATORS.items() if its.family != "conv"},
 }
-"""Name of a suite -> its operator, and the problems of it: of convolutions, dense ones and grouped ones apart."""
+"""Name of a suite -> its operator, and a predicate of its problems: dense and grouped convolutions are suites apart."""
 BEHAVES: dict[str, tuple[str, ...]] = {
     "behaviour": tuple(check.__name__ for check in BEHAVIOUR_CHECKS),
     "state": ("calls_in_a_row_are_right", *(check.__name__ for check in STATE)),
@@ -45,14 +45,14 @@ BEHAVES: dict[str, tuple[str, ...]] = {
 }
 """Name of a suite -> its behaviour checks."""
 TRAINS = ("digits", "unet")
-"""Suites, which are networks that are trained."""
+"""Suites that train a network each."""
 
 Key = tuple[str, Case, *tuple[Any, ...]]
-"""Implementation and case; of cases that are not here, which are counted, what their record says."""
+"""Implementation and case; for cases that are absent, and only counted, also what their record says."""
 
 
 class Asked(NamedTuple):
-    """A demand of a suite, and the behaviour check that it is of, if any."""
+    """A demand of a suite, and the behaviour check that it is for, if any."""
 
     suite: str
     check: str
@@ -61,8 +61,8 @@ class Asked(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A case to verify, a behaviour check to make on one, or a network to train; or what of these is absent although it
-    is claimed, which is a failure."""
+    """A case to verify, a behaviour check to make on one, or a network to train; or an absence of these although they
+    are claimed, which is a failure."""
 
     suite: str
     subject: Trial | Training | Absence
@@ -70,7 +70,7 @@ class Task:
 
     @property
     def id(self) -> str:
-        """The name that -k looks in: `conv_forward[acme-edge.plain-fp32-nchw-fixed]`."""
+        """Name that -k looks in: `conv_forward[acme-edge.plain-fp32-nchw-fixed]`."""
         operator = self.subject.operator if isinstance(self.subject, Absence) else self._operator
         return f"{self.suite}[{f'{self.check}-{operator}-' * bool(self.check)}{self.subject.id}]"
 
@@ -80,29 +80,29 @@ class Task:
 
     @property
     def kind(self) -> str:
-        """The marker of its suite."""
+        """Marker of its suite."""
         return "behaves" if self.check else "trains" if self.suite in TRAINS else "verifies"
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Markers of devices; of what cannot be loaded nobody knows it."""
+        """Markers of devices; all of them for a file that cannot be loaded, whose device nobody knows."""
         device = self.subject.device if isinstance(self.subject, Absence) else self.subject.implementation.device
         return (device,) if device else tuple(DEVICES)
 
     @property
     def problem(self) -> str:
-        """The name of the problem, by which cases share references and compiled programs."""
+        """Name of the problem, by which cases share references and compiled programs."""
         return self.subject.problem.name if isinstance(self.subject, Trial) else ""
 
     @property
     def key(self) -> Key:
-        """What tells its record from the others of a run: see `key_of`."""
+        """Key that tells the task's record from the others of a run: see `key_of`."""
         if isinstance(self.subject, Absence):
             return key_of(self.record(Verdict("error")))
         return self.subject.implementation.name, replace(self.subject.case, check=self.check)
 
     def record(self, verdict: Verdict) -> Record:
-        """The record of a verdict on it."""
+        """Return the record of a verdict on the task."""
         subject = self.subject
         if isinstance(subject, Absence):
             return build.absence_record(subject, self.check)
@@ -121,7 +121,7 @@ class Task:
 
 
 def key_of(record: Record) -> Key:
-    """What tells the records of a run apart."""
+    """Return the key that tells a record from the others of a run."""
     counted = () if record.problem else (record.status, record.reason, record.cases)
     return record.implementation, record.case, *counted
 
@@ -148,8 +148,8 @@ def asked(plan: Plan) -> Iterator[Asked]:
 
 
 class Absences:
-    """What of a run is not here and is no failure, counted by its reason and behaviour check. An operator that an
-    implementation has no kernel of is absent once, whatever is asked for of it."""
+    """Absences in a run that are no failures, counted by reason and behaviour check. An operator that an implementation
+    has no kernel of is absent once, whatever is asked for of it."""
 
     def __init__(self) -> None:
         self._cases: dict[tuple[Absence, str], int] = {}
@@ -164,13 +164,13 @@ class Absences:
         return bool(self._cases)
 
     def records(self) -> list[Record]:
-        """Return a record of each."""
+        """Return a record of each absence."""
         return [build.absence_record(replace(one, cases=cases), check) for (one, check), cases in self._cases.items()]
 
 
 def tasks(plan: Plan, workers: Workers | None) -> tuple[list[Task], list[Record]]:
-    """Return what a plan has to run, in order, and the records of what is not here. What is claimed and absent fails,
-    and is a task."""
+    """Return the tasks of a plan, in order, and the records of what is absent. What is claimed and absent fails, and is
+    a task."""
     every, absences = list[Task](), Absences()
     for suite, check, demand in asked(plan):
         for subject in plan.required(demand):
@@ -182,9 +182,9 @@ def tasks(plan: Plan, workers: Workers | None) -> tuple[list[Task], list[Record]
 
 
 def place(task: Task, workers: Workers | None) -> tuple[int, int, int]:
-    """In the order of the ranking, all operators in turn. One file's cases after the other's, where not all of them can
-    have a process at once. Results first: a kernel that crashes in one check after another is not run any more. Last
-    what waits for a second since the first call, which by then has mostly gone by."""
+    """Return the place of a task in the order: that of the ranking, all operators in turn. One file's cases come after
+    the other's, if not all files can have a process at once. Results come first: a kernel that crashes in one check
+    after another is not run any more. Last comes the check that waits for a second since the first call to go by."""
     subject, whose = task.subject, 0
     later = int(task.kind != "verifies") + (task.check == calls_are_right_later.__name__)
     if workers is not None and workers.crowded and not isinstance(subject, Absence):

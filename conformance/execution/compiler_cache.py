@@ -1,13 +1,15 @@
 """JAX's and Numba's own caches of compiled code, in the user's cache folder: compiling is most of what a run costs.
 
-No verdict may depend on what is kept. JAX finds a program by its text, options, flags and jaxlib, Numba by the source's
-digest and the processor. What these leave out is in the folder's name: compilers as they are installed (a library that
-is built over the installed one is not noticed), the processor, variables that compilers read. Neither notices all
-damage, so a folder must have the digest that its last run has noted; else it is deleted, as after a run that was
-killed. Two writers of an index of Numba's overwrite each other's code: every run, and in it every judge, has a folder
-of its own. A kernel could put other code into what a compiler has kept for another one, or for itself as it will be:
-what is kept for a source is in a folder by its digest, and a kernel's process sees no other (`hidden`). JAX's limit of
-size needs another package, and looks at all files to write one.
+No verdict may depend on cached code. JAX finds a program by its text, options, flags and jaxlib, Numba by the source's
+digest and the processor. The folder's name covers what these keys leave out: the installed compilers (a library that is
+built over the installed one is not noticed), the processor, and variables that compilers read. Neither cache notices
+all damage, so a folder must have the digest that its last run noted; otherwise it is deleted, as after a run that was
+killed. Two writers of one Numba index overwrite each other's code, so every run, and every judge in it, has its own
+folder. A kernel could change the code that is cached for another kernel, or for a later version of itself: the cache of
+a source is in a folder named by its digest, and a kernel's process sees no other (`hidden`). Only that of the suite's
+own kernels is kept for the next run: a submission left a program for the next one, whose file had the same text beside
+another helper; and Numba, CuPy and torch's extensions compile what a function calls, reads or includes into its code.
+JAX's size limit needs another package, and reads all files to write one.
 """
 
 from __future__ import annotations
@@ -36,37 +38,34 @@ from conformance.execution.process import Limits
 from conformance.files import below, content_of, remove
 
 LIMIT = 1 << 30
-"""Bytes: a run that finds more begins with nothing."""
+"""Bytes in the cache above which a run starts by deleting all of it."""
 ROOM = 1 << 28
-"""Bytes that must be free on the disk: a run writes a quarter of that."""
+"""Bytes that must be free on the disk; a run writes a quarter of that."""
 OF_JAX, OF_NUMBA = ("JAX_COMPILATION_CACHE_DIR", "JAX_ENABLE_COMPILATION_CACHE"), "NUMBA_CACHE_DIR"
-"""Variables of users who have a cache of their own, or want none."""
+"""Variables that users set to have their own cache, or none."""
 SETTINGS = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none"}
-"""Most programs take less than JAX's second; how a GPU's kernels were tuned by an earlier run is in no key."""
+"""Cache programs that compile in less than JAX's default of a second, as most do; how an earlier run tuned a GPU's
+kernels is in no key, and is not cached."""
 OTHERS = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "CUDA_CACHE_PATH", "CUPY_CACHE_DIR")
-"""Where other compilers keep what they have compiled: some by a name alone, which two files may give."""
-BY_CONTENT = ("jax", *(name.lower() for name in OTHERS[:2]), "cuda_cache_path")
-"""Folders of those that find a program by all that it is made of. The others' are kept for the suite's own kernels
-alone: Numba and CuPy find code by a function's own file or text, and compile what it calls or includes into it, Numba
-globals too; an extension of torch is built again where a header is newer, not where it is another one."""
+"""Variables that name cache folders of other compilers; some find code by a name alone, which two files may share."""
 SHIPPED = "shipped"
-"""The suite's own kernels, which share processes."""
+"""Name of the suite's own kernels as one source; they share processes."""
 PACKAGES = re.compile(r"(jax|numba|llvmlite|numpy|ml_dtypes|libtpu|libneuron|neuron|nvidia|cuda|rocm|triton)", re.I)
 VARIABLES = re.compile(r"(JAX|XLA|TF|PJRT|TPU|LIBTPU|NEURON|NVIDIA|CUDA|LLVM|NUMBA)_(?!NUM_THREADS)")
 PROCESSOR = re.compile(r"^(?:vendor_id|cpu family|model|stepping|flags|Features|isa|uarch|CPU ).*", re.MULTILINE)
-"""Lines of Linux's /proc/cpuinfo that code may depend on."""
+"""Lines of Linux's /proc/cpuinfo that compiled code may depend on."""
 
 
 @dataclass(frozen=True)
 class CompilerCache:
-    """The folder of a run, as a judge uses it whose name no other judge of the run has."""
+    """Cache folder of a run, as one judge uses it: `judge` is a name that no other judge of the run has."""
 
     folder: Path
     judge: str
 
     def kept_for(self, source: str, limits: Limits) -> Limits:
-        """What the process of a source may take, given its digest: its own folder, and none of what is kept for others.
-        Where no folder can be made, nothing is kept."""
+        """Return the limits of the process that loads a source, given the source's digest: it sees its own cache folder
+        and none of the others. If the folder cannot be made, return `limits` unchanged, and nothing is kept."""
         folder = self.folder / source
         try:
             folder.mkdir(exist_ok=True)
@@ -76,8 +75,8 @@ class CompilerCache:
         return replace(limits, environment=environment, hidden=(str(self.folder.parent),), own=(str(folder),))
 
     def environment(self, given: Mapping[str, str], source: str = SHIPPED) -> dict[str, str]:
-        """Variables of a process that loads a source and is `given` these beside the judge's own; what a user has set
-        is left as it is."""
+        """Return the cache variables of a process that loads a source and is `given` variables beside the judge's own.
+        A variable that a user has set is left as it is."""
         known, own = {**os.environ, **given}, _short(repr(sorted(given.items())))  # a variant's may be in no key
         folder = self.folder / source
         jax = {} if any(name in known for name in OF_JAX) else {OF_JAX[0]: str(folder / "jax" / own), **SETTINGS}
@@ -86,8 +85,9 @@ class CompilerCache:
 
 
 def of_run(stack: ExitStack) -> tuple[CompilerCache | None, str]:
-    """Return the cache of a run, until its stack is closed, and why it is not that of all runs, if it is not: a
-    temporary one then, as what compilers are left to choose may lie on the same disk; None where there is no room."""
+    """Return the cache of a run, which lasts until its stack is closed, and a note if it is not the cache that all runs
+    use. The cache is then a temporary folder, since the folders that compilers choose by default may be on the same
+    disk, or None if there is no room for that."""
     try:
         return CompilerCache(stack.enter_context(kept()), "main"), ""
     except OSError as error:
@@ -102,10 +102,10 @@ def of_run(stack: ExitStack) -> tuple[CompilerCache | None, str]:
 
 @contextmanager
 def kept() -> Iterator[Path]:
-    """The folder of this run, which no other run has meanwhile. Raises OSError where it cannot be used."""
+    """Yield the folder of this run, which no other run uses meanwhile. Raises OSError if the folder cannot be used."""
     home, name = Path(platformdirs.user_cache_dir("kernel-conformance", appauthor=False)) / "compiled", _name()
     home.mkdir(parents=True, exist_ok=True)
-    if shutil.disk_usage(home).free < ROOM:  # what a compiler cannot write, a kernel would be blamed for
+    if shutil.disk_usage(home).free < ROOM:  # a kernel would be blamed for what a compiler cannot write
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(home))
     with suppress(FileNotFoundError):  # another run renames its files
         if _size(home) > LIMIT:
@@ -120,22 +120,22 @@ def kept() -> Iterator[Path]:
         if not (noted := seal.read()) or noted != _digest(folder):
             remove(folder)
             folder.mkdir()
-        seal.truncate(0)  # until the end of the run
+        seal.truncate(0)  # empty until the end of the run
         yield folder
-        with suppress(OSError):  # somebody deletes it
-            for part in folder.glob("*/*"):
-                if part.parent.name != SHIPPED and part.name not in BY_CONTENT:
+        with suppress(OSError):  # somebody may delete the folder
+            for part in folder.iterdir():
+                if part.name != SHIPPED:
                     remove(part)
             seal.write(_digest(folder))
 
 
 def _name() -> str:
-    """Of what code depends on, beside its source and options."""
+    """Return a name made of everything that compiled code depends on, beside its source and options."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()  # XLA divides loops
     about = [__version__, str(sys.implementation.cache_tag), platform.machine(), *platform.libc_ver(), str(cores)]
     try:
         about += PROCESSOR.findall(Path("/proc/cpuinfo").read_text().split("\n\n")[0])
-    except OSError:  # elsewhere a processor's name says nothing of its features, and machines may share a home
+    except OSError:  # other systems name no features of the processor, and machines may share a home folder
         about += [platform.processor(), platform.node()]
     about += sorted(f"{name}={value}" for name, value in os.environ.items() if VARIABLES.match(name))
     installed = [file for folder in sys.path for file in sorted(Path(folder).glob("*.dist-info/RECORD"))]
@@ -144,7 +144,7 @@ def _name() -> str:
 
 
 def _locked(folder: Path) -> FileIO | None:
-    """The file with a folder's digest, where no other process has it."""
+    """Open and lock the file with a folder's digest; return None if another process has locked it."""
     import fcntl  # not on Windows, where kernels run in the judge's process and nothing is kept
 
     seal = folder.with_suffix(".seal").open("a+b", buffering=0)  # else closing it may raise
@@ -159,7 +159,7 @@ def _locked(folder: Path) -> FileIO | None:
 
 
 def _digest(folder: Path) -> bytes:
-    """Of the names and contents of all files; empty where these are no cache: too large, too deep, or pipes."""
+    """Return the digest of all files, names and contents; empty if they are no cache: too large, too deep, or pipes."""
     digest = hashlib.sha256()
     try:
         if _size(folder) > LIMIT:
@@ -173,7 +173,7 @@ def _digest(folder: Path) -> bytes:
 
 
 def _size(folder: Path) -> float:
-    """Bytes of all in it; more than any number where folders in it are too deep."""
+    """Return the bytes of all files in a folder; infinity if its folders are nested too deep."""
     try:
         return sum(file.lstat().st_size for file in below(folder))
     except FileNotFoundError:

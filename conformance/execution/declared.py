@@ -1,5 +1,5 @@
-"""What an implementation declares of one operator, each thing asked once, however many cases depend on it; and its
-kernels' paths, as far as features tell: cases that together show their behaviour on each of them."""
+"""Declarations of an implementation for one operator, each asked for once, however many cases depend on it; and the
+code paths of its kernels, as far as features of problems tell them apart: cases that together cover every path."""
 
 from __future__ import annotations
 
@@ -28,40 +28,40 @@ from conformance.problems import PROBLEMS, Problem, Variant, at_level, of_family
 from conformance.problems.features import AXES, LARGE, of_geometry, options
 
 MAX_WORK = 1 << 25
-"""FLOPs of a case: a check calls it a hundred times."""
+"""Most FLOPs of a case of a behaviour check, which calls it a hundred times."""
 MAX_CHANNELS = 128
-"""Of a case: XLA takes a minute for a hundred calls of a grouped convolution with hundreds."""
+"""Most channels of a check's case: XLA takes a minute for a hundred calls of a grouped convolution with hundreds."""
 MAX_ELEMENTS = 1 << 19
-"""Of a case, in all tensors: the exact statistics of more take seconds."""
+"""Most elements of a check's case, in all tensors: the exact statistics of more take seconds."""
 MAX_EXTENT = 1024
-"""The same along one axis: kernels that go along it in Python take minutes while threads interrupt their lines."""
+"""Longest axis of a check's case: kernels that loop along it in Python take minutes if threads interrupt them."""
 MAX_WINDOW = 4096
-"""The same of a window, whose taps more kernels go along in Python."""
+"""Most taps of the window of a check's case: more kernels loop over taps in Python."""
 MAX_PADDING = 16
-"""Of a case: checks enlarge its batch, and with it the padded images that many kernels make."""
+"""Most padding of a check's case: checks enlarge its batch, and with it the padded images that many kernels make."""
 MAX_PATHS = {"smoke": 2, "standard": 8, "full": 24}
-"""By level, the most cases of a kernel in two dimensions; in each other number a quarter of them."""
+"""Level -> the most cases of a kernel in two dimensions; a quarter of them in each other number of dimensions."""
 SPREAD = {"smoke": 8, "standard": 16, "full": 24}
-"""The same over which checks are spread that are each made on a few of them."""
+"""Level -> the most cases for checks that are each made on only a few of them."""
 MANY_TAPS = "window of 25 taps or more"
-"""From here on kernels no longer unroll windows; some share a buffer for them among threads."""
+"""Feature of windows that kernels no longer unroll; some kernels share a buffer for the taps among threads."""
 WINDOWS = ("pointwise", "window 3 on every axis", "window = image on every axis")
 GROUPS = ("groups = channels", "groups > 1")
-"""Features of which kernels choose a path by the first that holds, beside padding, strides, dilations and options."""
+"""Features of which the first that holds may decide a kernel's path, beside padding, strides, dilations and options."""
 
 Path = tuple[Problem, Variant]
 Wanted = Callable[[str, str], bool]
-"""Whether a dtype and a layout are asked for."""
+"""Function of a dtype and a layout that returns whether these are asked for."""
 
 
 class Declared:
-    """The kernels of an implementation for an operator, which are asked about some `geometries` beforehand."""
+    """Kernels of an implementation for an operator. Their predicates are asked about some `geometries` beforehand."""
 
     def __init__(self, implementation: Implementation, operator: str, geometries: Sequence[Any] = ()) -> None:
         self.implementation, self.operator = implementation, operator
         self.kernels = [kernel for kernel in implementation.kernels if kernel.operator == operator]
         self.pairs = tuple(dict.fromkeys((d, la) for k in self.kernels for la in k.layouts for d in k.dtypes))
-        """The dtypes and layouts of which it has a kernel."""
+        """Dtypes and layouts for which the implementation has a kernel."""
         self.layouts = tuple(dict.fromkeys(layout for kernel in self.kernels for layout in kernel.layouts))
         self._found: dict[tuple[str, str, str], Kernel | Unsupported | ImplementationError] = {}
         self._stored: dict[tuple[str, str], Unsupported | None] = {}
@@ -75,8 +75,8 @@ class Declared:
                 kernel.when.learn(geometry for geometry in geometries if geometry.rank in ranks)
 
     def kernel(self, geometry: Any, dtype: str, layout: str) -> Kernel:
-        """The kernel for a problem. Raises Unsupported with the reason where there is none, and ImplementationError
-        where a predicate raises."""
+        """Return the kernel for a problem. Raises Unsupported with the reason if there is none, and ImplementationError
+        if a predicate raises."""
         key = geometry.descriptor, dtype, layout
         if key not in self._found:
             try:
@@ -89,8 +89,8 @@ class Declared:
         return found
 
     def takes(self, problem: Problem, variant: Variant) -> bool:
-        """Whether a kernel declares that it can be verified on a case. A predicate that raises is reported by the case
-        itself."""
+        """Return whether a kernel declares that it can be verified on a case; False if a predicate raises, which the
+        case itself reports."""
         try:
             kernel = self.kernel(problem.geometry, variant.dtype, variant.layout)
         except (Unsupported, ImplementationError):
@@ -98,8 +98,8 @@ class Declared:
         return not kernel.contract.exempts(variant.distribution, variant.dtype)
 
     def lacks(self, variant: Variant) -> Unsupported | None:
-        """Why it has no case in a variant's layout and storage, whatever the problem: it does not declare a layout that
-        is for those who do, or its framework has no such storage."""
+        """Return why the implementation has no case in a variant's layout and storage on any problem, if so: it does
+        not declare a layout that is run only where it is declared, or its framework has no such storage."""
         key = variant.layout, variant.storage
         if key not in self._stored:
             try:
@@ -119,7 +119,7 @@ def candidates(
     """Return the programs that an implementation takes and that kernels may choose a path for, small ones first, by
     their number of dimensions: two before others.
 
-    A predicate that raises takes a case, which reports it.
+    A case whose predicate raises is included; running the case reports the error.
     """
     operator = declared.operator
     ranked = [problem for problem in problems if _is_small(operator, problem.geometry)]
@@ -129,8 +129,8 @@ def candidates(
 
 
 def paths(programs: Mapping[int, Sequence[Path]], most: int) -> list[Path]:
-    """Return those of the `candidates` that cover most pairs of what kernels choose a path by. One operand is beyond
-    2^16 elements, in fp32 if possible, and one of two has a window of many taps."""
+    """Return the `candidates` that cover most pairs of features by which kernels choose a path. One has an operand of
+    more than 2^16 elements, in fp32 if possible, and one of two has a window of many taps."""
     found = []
     for rank, every in programs.items():
         room = most if rank == 2 else -(-most // 4)
@@ -150,7 +150,7 @@ def has_many_taps(geometry: Any) -> bool:
 
 
 def usual_paths(one: Implementation, operator: str) -> Sequence[Path]:
-    """Return those of level standard, in every dtype and layout of the implementation."""
+    """Return the paths of level standard, in every dtype and layout of the implementation."""
     known: list[Path] | None = one.usual_paths.get(operator)
     if known is None:
         programs = candidates(Declared(one, operator), _standard(operator))
@@ -165,13 +165,14 @@ def _standard(operator: str) -> tuple[Problem, ...]:
 
 
 def _is_thin(geometry: Any) -> bool:
-    """Whether something is missing that can be in a wrong order, or grow: other problems stand for a path before it."""
+    """Return whether a problem has an axis of one element, which cannot be in a wrong order or grow; other problems are
+    preferred to it as cases of a path."""
     return bool(min(geometry.n, geometry.c, *geometry.size, *geometry.output_size) == 1)
 
 
 @cache
 def _is_small(operator: str, geometry: Any) -> bool:
-    """Whether a check can call a problem a hundred times, and there is something to compute."""
+    """Return whether a problem is small enough for a check to call it a hundred times, and has something to compute."""
     known = OPERATORS[operator]
     return (
         takes(operator, geometry)
@@ -185,7 +186,7 @@ def _is_small(operator: str, geometry: Any) -> bool:
 
 
 def _taken(declared: Declared, problems: Sequence[Problem], wanted: Wanted) -> list[Path]:
-    """Of each kind the first problem, in every dtype and layout that the implementation declares."""
+    """Return the first problem of each kind, in every dtype and layout that the implementation declares."""
     pairs = [(*pair, rank_of(pair[1])) for pair in declared.pairs if wanted(*pair)]
     found: dict[tuple[tuple[str, ...], str, str], Path] = {}
     for problem in problems:
@@ -204,7 +205,7 @@ def _taken(declared: Declared, problems: Sequence[Problem], wanted: Wanted) -> l
 
 
 def _covering(every: Sequence[Path], most: int) -> list[Path]:
-    """Return at most so many, each with most pairs of features that none before it has; the first of equal ones."""
+    """Return at most `most` paths, each with most pairs of features that none before has; the first of equal ones."""
     having = [(path, _pairs(*_kind(path[0].geometry), path[1].dtype, path[1].layout)) for path in every]
     chosen: list[Path] = []
     covered = 0
@@ -218,18 +219,18 @@ def _covering(every: Sequence[Path], most: int) -> list[Path]:
 
 
 _BITS: dict[tuple[str, str], int] = {}
-"""Pair of features -> a bit of its own."""
+"""Pair of features -> its own bit."""
 
 
 @cache
 def _pairs(*features: str) -> int:
-    """Return the bits of all pairs of the features: as sets they took a third of a plan."""
+    """Return the bits of all pairs of the features: sets of pairs took a third of the time of a plan."""
     return reduce(or_, (_BITS.setdefault(pair, 1 << len(_BITS)) for pair in combinations(features, 2)))
 
 
 @cache
 def _kind(geometry: Any) -> tuple[str, ...]:
-    """What a kernel may choose its path by, and what it may not: a plain problem is a path too."""
+    """Return the features by which a kernel may choose its path, held or not: a plain problem is a path too."""
     held, rank = of_geometry(geometry), geometry.rank
     axis = "some axis" if rank > 1 else AXES[rank][0]
     window = next((name for name in WINDOWS if name in held), "another window")

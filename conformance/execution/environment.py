@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
 EXTENDS = "CONFORMANCE_PASS_ENV"
-"""Names and patterns, for commands that have no `--pass-env`."""
+"""Variable with names and patterns, for commands that have no `--pass-env`."""
 PASSED = {
     "where programs, libraries and headers are": """
         PATH LD_* DYLD_* LIBRARY_PATH CPATH C_INCLUDE_PATH CPLUS_INCLUDE_PATH PKG_CONFIG_PATH PYTHON* VIRTUAL_ENV
@@ -33,21 +33,21 @@ PASSED = {
         *_proxy *_PROXY SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE HF_HOME HF_HUB_* HF_DATASETS_*""",
     "tools that look into a process": "COVERAGE_* COV_CORE_* ASAN_* UBSAN_* TSAN_* LSAN_*",
 }
-"""Why -> names, and patterns of names."""
+"""Purpose -> names of variables that kernels are given, and patterns of names."""
 SECRET = re.compile(r".*(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|ACCESS_?KEY)", re.I)
-"""Names that no pattern brings: only one that is given whole."""
+"""Names to which patterns do not apply: a variable with such a name is passed only if its whole name is given."""
 _ALWAYS = tuple(word for words in PASSED.values() for word in words.split())
 
 
 def of_users(more: Iterable[str] = ()) -> str:
-    """Return a digest of the variables that kernels are given because a user has named them; none where there is none.
-    Verdicts with one value are none with another."""
+    """Return a digest of the variables that kernels are given because a user has named them; empty if there are none.
+    Verdicts with one digest do not hold with another."""
     named = of_kernels(more).items() - of_kernels(usual=True).items()
     return hashlib.sha256(repr(sorted(named)).encode("utf-8", "surrogateescape")).hexdigest() if named else ""
 
 
 def of_kernels(more: Iterable[str] = (), *, usual: bool = False) -> dict[str, str]:
-    """Return the variables, with those that have one of `more` names or patterns; or only the `usual` ones.
+    """Return the variables of kernels, with those that match one of `more`; or only the `usual` ones.
 
     Neuron's runtime gives a process all NeuronCores until it ends, unless it is told how many are wanted: kernels here
     use one, and a second process (of another worker, or of another file) needs its own.

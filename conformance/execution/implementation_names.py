@@ -13,24 +13,24 @@ from conformance.implementations.implementation import variant_name
 from conformance.resources import ENGINES
 
 PREFIX = "engine-"
-"""What the environment of an engine is called before its name, which then is a name of the engine as well."""
+"""Prefix of the name of an engine's environment, which is then a name of the engine as well."""
 
 
 def base_of(name: str) -> str:
-    """The implementation that a variant is one of; of another name, itself."""
+    """Return the name of the implementation that a variant belongs to; return any other name as it is."""
     return re.sub(r"\[[^\[\]]+\]\Z", "", name)
 
 
 def engines_named(names: Collection[str]) -> list[Path]:
-    """Files of the engines that go by these names: their own begin with their file's."""
+    """Return the files of the engines that go by these names: an engine's own names begin with its file's."""
     every = registry.discover(ENGINES) if names and ENGINES.is_dir() else []
     words = [word(name) for name in names]
     return [path for path in every if any(word == path.stem or word.startswith(f"{path.stem}_") for word in words)]
 
 
 def load_named(loader: Loader, names: Collection[str], files: Collection[Path], known: registry.Registry) -> None:
-    """Load what defines implementations, or is called, as given: files that begin with the same word, engines, and only
-    if that leaves a name unknown every other file, as one that imports a framework takes seconds."""
+    """Load the files that define the named implementations, or have these names: files that begin with the same word,
+    engines, and only if a name is still unknown every other file, as one that imports a framework takes seconds."""
     words = {word(name).partition("_")[0] for name in names}
     alike = [file for file in files if file.stem.partition("_")[0] in words]
     loader.load(alike, known)
@@ -41,12 +41,12 @@ def load_named(loader: Loader, names: Collection[str], files: Collection[Path], 
 
 
 def word(name: str) -> str:
-    """As files are called."""
+    """Return a name as files are called: without the engine prefix, and with underscores."""
     return name.removeprefix(PREFIX).replace("-", "_")
 
 
 def vary(known: registry.Registry, loader: Loader, names: Iterable[str], option: str = "--impl") -> dict[str, str]:
-    """Load those of the names that are variants, `NAME[label]`; name -> file. Raises SelectionError."""
+    """Load those of the names that are variants, `NAME[label]`; return name -> file. Raises SelectionError."""
     found = {}
     for name in sorted(set(names) - known.implementations.keys()):
         one = known.implementations.get(base_of(name))

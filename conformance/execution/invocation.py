@@ -1,8 +1,8 @@
 """The one place where a kernel is called: keywords bound, inputs brought to the device, results fetched and checked.
 
 Whoever calls a kernel (verification, behaviour checks, invalid arguments, memory, timing, training) does it through an
-`Invocation`, so that a defect of synchronisation is mended once. Host arrays in canonical order (NumPy) are the judge's
-side of it; what a bridge makes of them is the kernel's.
+`Invocation`, so that a defect of synchronisation is fixed in one place. The judge has host arrays (NumPy) in canonical
+order; the kernel has what a bridge makes of them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class MalformedError(KernelFailure):
 
 
 class MismatchedError(MalformedError):
-    """Results of other shapes or dtypes than asked for: `returned`, as they are in the kernel's layout."""
+    """Results of other shapes or dtypes than asked for; `returned` holds them in the kernel's layout."""
 
     def __init__(self, message: str, failure: Failure, returned: Arrays) -> None:
         super().__init__(message, failure)
@@ -51,7 +51,7 @@ class Laid:
 
 
 def require_storage(bridge: ArrayBridge, text: str) -> None:
-    """Raises Unsupported where operands cannot be stored so for this framework."""
+    """Raise Unsupported if this framework cannot store operands as `text` says."""
     kinds = storage.parse(text).values()
     if kinds and not getattr(bridge, "views", False):
         raise Unsupported(f"operands are always contiguous: {bridge.name} has no views")
@@ -62,8 +62,8 @@ def require_storage(bridge: ArrayBridge, text: str) -> None:
 
 
 def fill_freed_memory(bridge: ArrayBridge, tensors: Iterable[Tensor]) -> None:
-    """Leave memory full of NaN to whoever allocates next, in the sizes of these tensors and of their accumulators: what
-    a kernel does not write must not be zero by chance."""
+    """Fill memory with NaN and free it for the next allocation, in the sizes of these tensors and of their
+    accumulators: an element that a kernel does not write must not be zero by chance."""
     sizes = {tensor.size * itemsize for tensor in tensors for itemsize in (2, 4, 8)}
     blocks = [bridge.from_host(storage.nan_bytes(size)) for size in sizes for _ in range(3)]
     del blocks
@@ -81,17 +81,17 @@ class Invocation:
     layout: str
     storage: str = ""
     requested: tuple[str, ...] = ()
-    """The outputs that are asked for, of a kernel with an `output_mask`; all of them where none is named."""
+    """Outputs that are asked for, of a kernel with an `output_mask`; all of them if none is named."""
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """What must be returned."""
+        """Outputs that must be returned, by name."""
         outputs = self.operator.outputs(self.geometry)
         return {name: outputs[name] for name in outputs if name in (self.requested or outputs)}
 
     def stored(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray | None]:
-        """Arguments by position as the layout stores them on the host; None for an absent one. Raises LayoutError for
-        an array whose channels the layout's groups do not divide."""
+        """Return the arguments by position as the layout stores them on the host; None for an absent one. Raises
+        LayoutError for an array whose channels the layout's groups do not divide."""
         groups, tensors = getattr(self.geometry, "groups", 1), self.operator.inputs(self.geometry)
         found: list[np.ndarray | None] = []
         for name in self.operator.arguments:
@@ -101,18 +101,18 @@ class Invocation:
             if array.ndim != len(tensors[name].shape):  # in an invalid call; no layout arranges it
                 found.append(np.ascontiguousarray(array))
                 continue
-            # of the array's own shape, which in an invalid call is not the problem's
+            # the array's own shape: in an invalid call it is not the problem's
             place = arrangement(array.shape, self.layout, groups, tensors[name].is_filter)
             found.append(np.ascontiguousarray(place.to_memory(array)))
         return found
 
     def to_device(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
-        """Fresh copies of the arguments on the device."""
+        """Return fresh copies of the arguments on the device."""
         return [None if array is None else self.bridge.from_host(array) for array in self.stored(inputs)]
 
     def laid_out(self, inputs: Mapping[str, np.ndarray]) -> tuple[list[Any], list[Laid]]:
-        """The same in memory as `storage` says, and the memory that they lie in. Raises Unsupported where the framework
-        has no views, or no memory beside guarded pages."""
+        """Return fresh copies of the arguments on the device, stored as `storage` says, and the memory that they lie
+        in. Raises Unsupported if the framework has no views, or no memory beside guarded pages."""
         kinds, tensors, native, memories = storage.parse(self.storage), self.operator.inputs(self.geometry), [], []
         for name, array in zip(self.operator.arguments, self.stored(inputs), strict=True):
             kind = kinds.get(name)
@@ -129,7 +129,7 @@ class Invocation:
         return native, memories
 
     def parameters(self, **changed: Any) -> dict[str, Any]:
-        """The keyword arguments that the function asks for; `changed` replaces values."""
+        """Return the keyword arguments that the function asks for; `changed` replaces values."""
         mask = tuple(name in self.tensors for name in self.operator.outputs(self.geometry))
         available = {
             **self.operator.parameters(self.geometry),
@@ -139,19 +139,19 @@ class Invocation:
         return {name: available[name] for name in self.kernel.keywords}
 
     def start(self, native: Sequence[Any], **changed: Any) -> Any:
-        """What the function returns, whether the device has finished or not. `changed` replaces parameters."""
+        """Call the function, and return its result, be the device finished or not. `changed` replaces parameters."""
         return self.kernel.function(*native, **self.parameters(**changed))
 
     def timed(self, *inputs: Sequence[Any]) -> Timed:
-        """Calls on several inputs."""
+        """Time calls on several inputs."""
         return perform(self.bridge, timed, self.bridge, self.kernel.function, self.parameters(), inputs)
 
     def call(self, native: Sequence[Any]) -> tuple[Any, ...]:
-        """The results, finished. Raises MalformedError for another number of them."""
+        """Call the kernel, and return its finished results. Raises MalformedError for another number of them."""
         return self.audited(native)[0]
 
     def audited(self, native: Sequence[Any]) -> tuple[tuple[Any, ...], Audited]:
-        """The same, and what else is known of the call."""
+        """Call the kernel, and return its finished results and what else is known of the call."""
         if self.kernel.memory.first_called is None:
             self.kernel.memory.first_called = time.monotonic()
         names, parameters = self.operator.arguments, self.parameters()
@@ -159,7 +159,7 @@ class Invocation:
         return self.split(found.result.value), found
 
     def split(self, result: Any) -> tuple[Any, ...]:
-        """What was returned, one for each output. Raises MalformedError for another number of results."""
+        """Return a result as a tuple, one item for each output. Raises MalformedError for another number of items."""
         names = self.tensors
         results = tuple(result) if is_several(result) else (result,)
         if len(results) != len(names):
@@ -169,7 +169,7 @@ class Invocation:
         return results
 
     def fetch(self, results: Sequence[Any]) -> list[np.ndarray]:
-        """Results on the host, as they are now. Raises MalformedError for what is not the framework's own array."""
+        """Return results on the host, as they are now. Raises MalformedError for all but the framework's own arrays."""
         if not results:
             return []
         try:
@@ -178,7 +178,7 @@ class Invocation:
             raise MalformedError(str(error), error.failure) from None
 
     def outputs(self, results: Sequence[Any]) -> Arrays:
-        """Results on the host in canonical order. Raises MismatchedError for another shape or dtype than asked for."""
+        """Return results on the host in canonical order. Raises MismatchedError for a wrong shape or dtype."""
         tensors = self.tensors
         returned = dict(zip(tensors, self.fetch(results), strict=True))
         canonical = {}

@@ -1,4 +1,4 @@
-"""Whether a wrong result is wrong every time: no formula explains one that differs from call to call."""
+"""Check whether a wrong result is wrong every time: no formula explains one that differs from call to call."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from conformance.implementations.errors import KernelFailure
 from conformance.operators import Arrays
 
 CALLS, SECONDS = 10, 5.0
-"""Calls on the same inputs, the first one among them, where the second gives something else, or the first was right and
-one case is all that is verified; seconds that these take."""
+"""Calls on the same inputs, the first among them, that are made if the second gives another result, or if the first was
+right and only one case is verified; seconds after which no more are made where the first was right."""
 ALIKE = 5
-"""Wrong cases of a kernel that were the same in a second call, after which no more are called again."""
+"""Number of wrong cases of a kernel that were the same in a second call, after which no more cases are called again."""
 DIFFERS = "results differ from call to call"
-"""How the reason of such a failure begins."""
+"""Words with which the reason of a NondeterminismError begins."""
 
 ALIKE_IN_MEMORY = "alike in all calls on the same memory: is something kept by the address of {}?"
 OFTEN = 3
-"""Wrong calls among these, from which on one asks whether they are so by where inputs lie: of what is that often wrong
-by chance, not all calls are alike."""
+"""Number of wrong calls from which on it is checked whether they depend on the place of inputs in memory: if a kernel
+is wrong that often by chance, calls on the same memory are not all alike."""
 
 
 class NondeterminismError(KernelFailure):
@@ -39,7 +39,7 @@ class NondeterminismError(KernelFailure):
 
 
 class AnotherCallError(Exception):
-    """There is nothing to compare a wrong result with; the message, and `failure`, say what another call ended in."""
+    """Another call has failed, so that a result cannot be compared with it; the message and `failure` say how."""
 
     def __init__(self, message: str, failure: Failure) -> None:
         super().__init__(message)
@@ -50,8 +50,8 @@ class AnotherCallError(Exception):
 class DifferingCalls:
     """Calls on the same inputs that gave different results, at least one of them wrong.
 
-    `farthest` is the largest difference of an element from the first call's; infinite where one alone is a number.
-    `by_memory` is the input, or are inputs, on whose place in memory it depends.
+    `farthest` is the largest difference of an element from the first call's; infinite if only one of the two is a
+    number. `by_memory` names the input on whose place in memory the results depend; "an input" if it is none alone.
     """
 
     made: int = 1
@@ -66,8 +66,8 @@ class DifferingCalls:
 
 
 def wrong_calls(invocation: Invocation, inputs: Arrays, passes: Callable[[Arrays], bool]) -> DifferingCalls | None:
-    """What more calls on the inputs of a right result give, with the difference from it left out; None where all are
-    right. Raises AnotherCallError."""
+    """Repeat the call on the inputs of a right result; return the calls if one is wrong, without the difference between
+    results, or None if all are right. Raises AnotherCallError."""
     seen, end = DifferingCalls(wrong=0, farthest=math.inf), time.monotonic() + SECONDS
     while seen.made < CALLS and time.monotonic() < end:
         again = _called_again(invocation, inputs)
@@ -78,10 +78,11 @@ def wrong_calls(invocation: Invocation, inputs: Arrays, passes: Callable[[Arrays
 def differing_calls(
     invocation: Invocation, inputs: Arrays, outputs: Arrays, passes: Callable[[Arrays], bool], exact: Arrays | None
 ) -> DifferingCalls | None:
-    """What more calls on the inputs of wrong `outputs` give; None where the next one gives the same.
+    """Repeat the call on the inputs of wrong `outputs`, and return the calls; None if the next one gives the same
+    result.
 
-    A difference below what a mistake leaves unexplained is the order of sums, and the same here; without the `exact`
-    outputs any difference is one. Raises AnotherCallError, for a kernel once.
+    A difference below what a mistake leaves unexplained comes from the order of sums, and counts as the same result;
+    without the `exact` outputs any difference counts. Raises AnotherCallError, for a kernel once.
     """
     memory = invocation.kernel.memory
     if memory.repeated_alike >= ALIKE:
@@ -111,8 +112,8 @@ def differing_calls(
 
 
 def _alike_in_memory(invocation: Invocation, inputs: Arrays, kept: Collection[int]) -> bool:
-    """Whether calls on the same inputs all give the same bits where some lie in the same memory, and the others in what
-    is free just then: new memory for each call would have no address twice."""
+    """Return whether calls on the same inputs all give the same bits if the `kept` ones stay in the same memory and the
+    others lie in what is free just then: if each call had new memory, no address would occur twice."""
     every, held = list[Arrays](), dict[int, Any]()
     try:
         for _ in range(CALLS):
@@ -127,7 +128,7 @@ def _alike_in_memory(invocation: Invocation, inputs: Arrays, kept: Collection[in
 
 
 def _called_again(invocation: Invocation, inputs: Arrays) -> Arrays | None:
-    """The outputs of a call; None where they cannot be compared. Raises AnotherCallError."""
+    """Call the kernel again, and return the outputs; None if they cannot be compared. Raises AnotherCallError."""
     try:
         native, _ = invocation.laid_out(inputs)
         return invocation.outputs(invocation.call(native))
@@ -150,7 +151,7 @@ def _same(again: Arrays, outputs: Arrays, exact: Arrays | None) -> bool:
 
 
 def _farthest(first: np.ndarray, second: np.ndarray) -> float:
-    """Largest difference of an element; infinite where one of two alone is a number."""
+    """Return the largest difference of an element; infinite if only one of the two is a number."""
     one, other = first.astype(np.float64), second.astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
         apart = np.abs(one - other)

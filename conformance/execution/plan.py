@@ -1,4 +1,4 @@
-"""The implementations of a run, and what is required of all of them in the order that shares references."""
+"""Implementations of a run, and the cases that are required of all of them, in an order that shares references."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from conformance.resources import IMPLS
 
 
 class Plan:
-    """The implementations of a run and the cases that are required of them.
+    """Implementations of a run, and the cases that are required of them.
 
-    `loader` makes implementations of files, in this process or in others. What `claims` say of them, by name, is not to
-    be lost: absent cases that are claimed are failures, and a claimed implementation that its file no longer defines
+    `loader` makes implementations of files, in this process or in others. `claims`, by name of the implementation, must
+    still hold: absent cases that are claimed are failures, and a claimed implementation that its file no longer defines
     makes the file a broken one.
     """
 
@@ -93,7 +93,7 @@ class Plan:
                 self._files |= {name: path} if base_of(name) in self._files else {}
 
     def _keep(self, selection: Selection) -> None:
-        """Drop what is not named; of given files all that they define stays, unless a name singles one out."""
+        """Drop implementations that are not named; all that a given file defines stay, unless a name picks one."""
         known = self.registry
         wanted = set(self._named)
         for name in wanted - known.implementations.keys() - known.unavailable.keys():
@@ -111,7 +111,8 @@ class Plan:
         known.broken = {path: why for path, why in known.broken.items() if Path(path) in selection.paths}
 
     def given(self, names: Collection[str], paths: Collection[Path]) -> set[str]:
-        """What names, or else paths, mean: implementations, and what a file goes by that lacks something here."""
+        """Return what `names`, or else `paths`, stand for: names of implementations, and stems of files, by which a
+        file that lacks something here is known."""
         if names:
             files = {n: Path(path).stem for n, path in self.registry.paths.items()}
             return {*names, *(n for n, stem in files.items() if stem in map(word, names))}
@@ -121,7 +122,7 @@ class Plan:
         """Return how a command names an implementation: by its file, unless the name is enough."""
         file, seconds = self._files.get(one.name, ""), self.selection.seconds
         name = one.name if file and [*self._files.values()].count(file) > 1 else ""
-        file = f"./{file}" if file.startswith("-") else file  # which is no option
+        file = f"./{file}" if file.startswith("-") else file  # else it would be read as an option
         return Named(file or one.name, name, seconds if seconds != SECONDS else None)
 
     @cached_property
@@ -131,11 +132,11 @@ class Plan:
 
     @property
     def implementations(self) -> list[Implementation]:
-        """Those of the devices that are asked for."""
+        """Implementations for the devices that are asked for."""
         return [one for one in self.registry.implementations.values() if one.device in self.selection.devices]
 
     def required(self, demand: Demand) -> list[Any]:
-        """What a demand requires of every implementation: absences, then cases, those of the same tensors together."""
+        """Return what a demand requires of every implementation: absences, then cases, grouped by their tensors."""
         if not demand.is_asked:
             return []
         found: list[Any] = []
@@ -149,9 +150,9 @@ class Plan:
         return sorted(found, key=_of_tensors)
 
     def simulators(self, device: str) -> dict[str, list[str]]:
-        """Marker -> implementations that could run here and execute kernels of `device` on another one.
+        """Return marker -> implementations that could run here and execute kernels of `device` on another one.
 
-        A bridge says of which devices: `stands_for`.
+        A bridge's `stands_for` says of which devices.
         """
         able: dict[str, list[str]] = {}
         for name, implementation in self.registry.implementations.items():
@@ -161,7 +162,7 @@ class Plan:
 
 
 def _of_tensors(trial: Any) -> tuple[Any, ...]:
-    """By what cases share a reference, in the order of the ranking; checks of behaviour stay together by kernel."""
+    """Return a key that sorts cases with one reference together, as ranked; behaviour checks stay sorted by kernel."""
     if not isinstance(trial, Trial) or trial.variant.distribution == BEHAVIOUR:
         return ()
     v = trial.variant

@@ -35,18 +35,22 @@ from conformance.implementations.vocabulary import vocabulary
 from conformance.streams import RunnerStream, is_obeyed
 from conformance.worker import guard, wire
 
+# what lies in the folder of a kernel is imported when it can no longer do harm: a msgspec.py ran before that
 START = (
-    "import gc, sys; gc.disable(); sys.path[:] = {path!r}; sys.argv[:] = ['']; "
+    "import gc, sys; gc.disable(); sys.path[:] = {trusted!r}; sys.argv[:] = ['']; "
     "from conformance.worker.isolation import isolate; isolate({parent}, {hidden!r}, {own!r}); "
     "from conformance.worker.serve import main; gc.freeze(); gc.enable(); "
+    "sys.path[:] = {path!r}; "
     "main({channel}, {to_kernels}, {from_kernels}, {findings}, {own!r})"
 )
 SECONDS = 60.0
-"""That a call may take where nobody says otherwise."""
+"""Seconds that a call may take by default."""
 LOOK = 0.05
 """Seconds between two looks at the memory of a process that has not answered."""
+STOPPED = 1.0
+"""Seconds that a look comes too late, from which on they do not count: this process did not run either."""
 LOOKS, PROCESSES = 5, 1000
-"""Of these looks one is at all processes of a kernel, and how many of them there may be."""
+"""One look in LOOKS is at all processes of a kernel, of which there may be at most PROCESSES."""
 STARTING = 60.0
 """Seconds that the interpreter may take to start, beside those of a call."""
 PATIENCE = 10.0
@@ -54,11 +58,11 @@ PATIENCE = 10.0
 DYING = 0.5
 """Seconds that a process has to say where it is, before it is killed."""
 OUTPUT, PARTS = 1 << 14, 64
-"""Bytes that are kept of the end of what it prints, and parts of it that are taken before its time is looked at."""
+"""Bytes that are kept of the end of a process's output, and parts of it that are read before its time is looked at."""
 LINES, LINE = 5, 300
 """Lines of what a kernel has printed that are shown beside its failure, and characters of each."""
 MAX_OPENED = 10_000
-"""Names of files that are taken from one process."""
+"""Most names of opened files that are taken from one process."""
 _FRAME = re.compile(r'^  File "(.+)", line (\d+) in ', re.MULTILINE)
 _REPLIES = msgspec.msgpack.Decoder(wire.Reply)
 
@@ -66,12 +70,12 @@ _REPLIES = msgspec.msgpack.Decoder(wire.Reply)
 class Crash(BaseException):
     """The end of a kernel's process; the message says what happened and after how long.
 
-    No Exception, so that no check takes it for a kernel's refusal. `failure` is the same as data, by default the first
-    line of the message.
+    It is not an Exception, so that no check takes it for a kernel's refusal. `failure` says the same as data, by
+    default the first line of the message.
     """
 
     counted = True
-    """Whether it may end the next case too: after a few in a row no more are run."""
+    """Whether the next case may end the same way: after a few counted crashes in a row no more cases are run."""
 
     def __init__(self, message: str, failure: Failure | None = None) -> None:
         super().__init__(message)
@@ -80,9 +84,9 @@ class Crash(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a process may take: seconds a call, bytes of memory; `environment` is added to what it has of the judge's,
-    which is more where names are `passed`. What it prints is `shown` at once, or kept for whoever asks. Folders that
-    are `hidden` from it hold what other kernels' processes leave; those in them that are its `own` are not."""
+    """Limits and setting of a process: seconds of a call, bytes of memory. `environment` is added to what it has of the
+    judge's variables, which includes those that are `passed`. Its output is `shown` at once, or kept for whoever asks.
+    Folders that are `hidden` from it hold files of other kernels' processes; its `own` folders in them do not."""
 
     seconds: float = SECONDS
     memory: int = 1 << 62
@@ -94,7 +98,7 @@ class Limits:
 
 
 class Elsewhere:
-    """Stands in the judge for what is in a kernel's process, which finds it by its key: see
+    """Stand-in, in the judge, for an object in a kernel's process, which finds the object by its key: see
     `conformance.worker.serve.Server.found`."""
 
     __slots__ = ()
@@ -102,7 +106,7 @@ class Elsewhere:
 
 
 class Handle(Elsewhere):
-    """An array in a kernel's process; freed there when nobody holds it here."""
+    """An array in a kernel's process; freed there when nobody holds the handle."""
 
     __slots__ = ("__weakref__", "key", "number", "process")
 
@@ -114,14 +118,14 @@ class Handle(Elsewhere):
 
 
 class _Pickler(pickle.Pickler):
-    """Of an operation for a process. What is there is sent by its key, tensors by the place where they are stored."""
+    """Pickles an operation for a process: an object that is in it as its key, a tensor as its place in memory."""
 
     def __init__(self, file: io.BytesIO, process: Process) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
         self._process = process
 
     def reducer_override(self, value: Any) -> Any:
-        """Return how a value is found there; numbers, texts and containers of them are not asked about."""
+        """Return how the process finds a value; pickle does not ask about numbers, texts and containers of them."""
         if isinstance(value, Elsewhere):
             if isinstance(value, Handle) and value.process is not self._process:
                 raise value.process.crash
@@ -139,30 +143,31 @@ class Process:
         self.loading = ""
         """A file that it was told to load, and whose reply nobody has waited for."""
         self.ended = ""
-        """Why it is not there any more; empty while it is."""
+        """Why the process is not there any more; empty while it is."""
         self._failure = Failure(kind="no process")
         self.opened = wire.Opened()
         """Files that it has opened, see `conformance.execution.workers.Source.note_opened`."""
         self.isolated = False
-        """Whether its kernels cannot find this judge, as it says before it loads one."""
+        """Whether its kernels cannot find this judge; the process says so before it loads one."""
         self.spoiled = False
         """Whether an error has left its device unusable."""
         self.compiled = wire.Compiled()
-        """As it said last."""
+        """Programs that it has compiled, as its last reply said."""
         self.cases = 0
-        """How many have been concluded in it."""
+        """Number of cases that have been concluded in it."""
         self.dropped: deque[int] = deque()
-        """Numbers of arrays that nobody needs any more; filled by whoever collects garbage."""
+        """Numbers of arrays that nobody needs any more; filled when handles are garbage-collected."""
         self._posted: list[bytes] = []
         """Operations of the next request."""
         self._question = 0
-        """Number of the request that is to be answered: none that a kernel could have foreseen."""
+        """Number of the request that is to be answered; random, so that a kernel cannot foresee it."""
         self.environment = environment.of_kernels(limits.passed)
-        """What it was given of the judge's."""
-        self._begun, self._ready = 0.0, False
+        """Variables of the judge that the process was given."""
+        self._begun, self._ready, self._stopped = 0.0, False, 0.0
         self._looks, self._stored = 0, 0
         self._processes = "/proc"
-        """Where the system shows it and what it has started, once it is ready: see `conformance.worker.isolation`."""
+        """Folder where the system shows it and what it has started, once it is ready: see
+        `conformance.worker.isolation`."""
         self._made = 0
         self._own: int | None = None
         self._in, self._out = wire.memory_file(), wire.memory_file()
@@ -176,7 +181,12 @@ class Process:
         passed = (other.fileno(), self._in, self._out, found)
         names = dict(zip(("channel", "to_kernels", "from_kernels", "findings"), passed, strict=True))
         program = START.format(
-            path=import_path.for_kernels(), parent=os.getpid(), hidden=limits.hidden, own=limits.own, **names
+            trusted=import_path.trusted(),
+            path=import_path.for_kernels(),
+            parent=os.getpid(),
+            hidden=limits.hidden,
+            own=limits.own,
+            **names,
         ).encode()
         self._filled = os.pwrite(self._in, program, 0)
         self._popen = subprocess.Popen(
@@ -194,16 +204,16 @@ class Process:
 
     @property
     def number(self) -> int:
-        """Its number in the system."""
+        """Number of the process in the system."""
         return self._popen.pid
 
     @property
     def printed(self) -> str:
-        """The end of what it has printed."""
+        """End of the process's output."""
         return self._printed.decode("utf-8", "replace")
 
     def printed_since(self) -> list[str]:
-        """The last lines that it has printed since this was asked last, without what Python says of a crash."""
+        """Return the last lines printed since the previous call, without what Python says of a crash."""
         if not self.ended:
             self._drain()
         new, self._asked = self._printed[self._asked :], len(self._printed)
@@ -213,28 +223,28 @@ class Process:
 
     @property
     def _apart(self) -> bool:
-        """Whether it is in a namespace of processes."""
+        """Return whether the process is in a namespace of processes."""
         return self._processes != "/proc"
 
     @property
     def growth(self) -> int:
-        """Bytes of its own memory, without libraries that are loaded, that it has more than when this was first asked;
-        0 where the system does not say."""
+        """Bytes of its own memory, without loaded libraries, that the process has gained since this was first asked; 0
+        if the system does not say."""
         resident, shared = usage.resident(f"{self._processes}/{self.number}")
         if self._own is None:
             self._own = resident - shared
         return resident - shared - self._own
 
     def make(self, bridge: Elsewhere, method: str, *given: Any) -> Handle:
-        """An array by a method of a bridge. Nobody waits for it: it is there, or has failed, before what is asked
-        next."""
+        """Make an array by a method of a bridge, and return its handle at once: the array is there, or has failed,
+        before the next question."""
         self._made += 1
         handle = Handle(self, self._made)
         self._post("make", handle.number, bridge, method, *given)
         return handle
 
     def _post(self, routine: str | Callable[..., Any], *given: Any, **named: Any) -> None:
-        """An operation for the next request, behind the end of arrays that nobody holds any more."""
+        """Add an operation to the next request, behind one that frees the arrays which nobody holds any more."""
         if dropped := [self.dropped.popleft() for _ in range(len(self.dropped))]:
             self._post("free", dropped)
         operation = io.BytesIO()
@@ -251,8 +261,8 @@ class Process:
         return tensor
 
     def ask(self, routine: str | Callable[..., Any], *given: Any, **named: Any) -> wire.Reply:
-        """The reply to an operation: a function of the suite, or the name of one of
-        `conformance.worker.serve.Server`'s. Raises Crash."""
+        """Ask for an operation, and return the reply. `routine` is a function of the suite, or the name of an operation
+        of `conformance.worker.serve.Server`. Raises Crash."""
         self.begin(routine, *given, **named)
         return self.finish()
 
@@ -264,7 +274,7 @@ class Process:
         self._question = secrets.randbits(63)
         request = pickle.dumps((self._question, self._posted))
         self._posted.clear()
-        self._begun = time.monotonic()
+        self._begun, self._stopped = time.monotonic(), 0.0
         if not self._ready:
             self.isolated = self._receive(len(wire.READY), self._begun + STARTING) == wire.READY
             self._ready, self._begun = True, time.monotonic()
@@ -274,7 +284,7 @@ class Process:
         self._send(len(request).to_bytes(wire.LENGTH, "little") + request, self._begun)
 
     def finish(self) -> wire.Reply:
-        """The reply to the operation that has begun. Raises Crash."""
+        """Return the reply to the operation that has begun. Raises Crash."""
         start = self._begun
         try:
             length = int.from_bytes(self._receive(wire.LENGTH, start), "little")
@@ -289,7 +299,7 @@ class Process:
         except BaseException:  # Ctrl-C, say: the answer to come would be taken for that of another question
             self.end("was ended: nobody waited for its answer")
             raise
-        if reply.question != self._question:  # every later one would be taken for that of the next question
+        if reply.question != self._question:  # each later reply would be taken for the next question's
             raise self._crashed(start, "sent an answer that nobody had asked for")
         self._filled = 0
         self.spoiled |= reply.spoiled
@@ -300,14 +310,14 @@ class Process:
         return reply
 
     def _note(self, opened: wire.Opened) -> None:
-        """Keep which files it has opened for whoever knows what it has loaded; a kernel could open files for ever."""
+        """Keep the names of files that it has opened for whoever knows what it has loaded, up to MAX_OPENED."""
         known = self.opened
         known.read += opened.read[: max(0, MAX_OPENED - len(known.read))]
         known.written += opened.written[: max(0, MAX_OPENED - len(known.written))]
         known.packages += opened.packages[: max(0, MAX_OPENED - len(known.packages))]
 
     def tensor(self, described: wire.ArrayLocation) -> np.ndarray:
-        """A tensor that it has stored. Raises Crash where there is none."""
+        """Return a tensor that the process has stored. Raises Crash if there is none."""
         try:
             return wire.read(self._out, described)
         except (ValueError, TypeError, MemoryError, OverflowError) as error:
@@ -315,11 +325,11 @@ class Process:
 
     @property
     def crash(self) -> Crash:
-        """How it has ended."""
+        """Crash that says how the process has ended."""
         return Crash(self.ended, self._failure)
 
     def end(self, why: str = "was ended", failure: Failure | None = None) -> None:
-        """End it, and whatever it has started. Idempotent."""
+        """End the process, and whatever it has started. Idempotent."""
         if self.ended:
             return
         self.ended, self._failure = why, failure or Failure(kind="no process", message=why)
@@ -371,18 +381,21 @@ class Process:
         return b"".join(parts)
 
     def _wait(self, start: float, events: int) -> None:
-        """Until the channel can be used. Raises Crash for what takes too long or too much."""
+        """Wait until the channel can be used. Raises Crash if the process takes too long or too much."""
         poll = select.poll()
         poll.register(self._channel, events)
         poll.register(self._output, select.POLLIN)
         while True:
             ended = self._popen.poll() is not None  # the channel stays open where a child has it too
-            passed = time.monotonic() - start
+            now = time.monotonic()
+            passed = now - start - self._stopped
             if passed > self.limits.seconds:
                 raise self._hangs(start)
             if passed > LOOK:
                 self._look(start)
             ready = dict(poll.poll(0 if ended else 1000 * LOOK))
+            # a machine that slept, or a container that was stopped, is no kernel that hangs
+            self._stopped += slept if (slept := time.monotonic() - now - LOOK) > STOPPED else 0.0
             if self._output in ready and not self._drain():
                 poll.unregister(self._output)
             if self._channel.fileno() in ready:
@@ -391,7 +404,7 @@ class Process:
                 raise self._died(start)
 
     def _drain(self) -> bool:
-        """Take what it has printed, so that it need not wait; False where it has closed its side."""
+        """Read the process's output, so that it need not wait; return False if it has closed its side."""
         with suppress(BlockingIOError):
             for _ in range(PARTS):
                 if not (part := os.read(self._output, 1 << 16)):
@@ -406,7 +419,8 @@ class Process:
         return True
 
     def _look(self, start: float) -> None:
-        """Raise Crash where it takes too much; at what it has started one look in a few, as it takes longer."""
+        """Raise Crash if the process takes too much. Every LOOKS-th look, as it is slow, includes all it has
+        started."""
         own = f"{self._processes}/{self.number}"
         used, self._looks = usage.resident(own)[0], self._looks + 1
         if self._looks % LOOKS == 0 and used <= self.limits.memory:
@@ -421,7 +435,7 @@ class Process:
             raise self._crashed(start, took, "took more memory than its limit")
 
     def _hangs(self, start: float) -> Crash:
-        """It is asked where it is, which the interpreter's fault handler tells whatever holds its lock."""
+        """Return the Crash of a process that hangs. Its fault handler tells where, whatever holds Python's lock."""
         with suppress(OSError):
             self._popen.send_signal(signal.SIGCONT)
             self._popen.send_signal(signal.SIGABRT)
@@ -446,7 +460,7 @@ class Process:
         return self._crashed(start, what + f" at {file}:{line}" * bool(file), what, file, line)
 
     def _place(self) -> tuple[str, int]:
-        """Where the fault handler has seen the kernel: its innermost frame in a file that was loaded."""
+        """Return where the fault handler has seen the kernel: its innermost frame in a file that was loaded."""
         text = self.printed
         text = text[max(0, text.rfind("most recent call first")) :]
         for file, line in _FRAME.findall(text):
@@ -455,12 +469,12 @@ class Process:
         return "", 0
 
     def _crashed(self, start: float, what: str, alike: str = "", file: str = "", line: int = 0) -> Crash:
-        """The end that the process itself has made; `alike` is what it did without sizes and places."""
+        """Return the Crash of a process that ended by itself; `alike` is what it did without sizes and places."""
         failure = Failure(kind="crashed", message=f"its process {alike or what}", file=file, line=line)
         return self._ended(f"crashed: its process {what}", start, failure)
 
     def _ended(self, what: str, start: float, failure: Failure) -> Crash:
-        """The end, in words and as data: what happened on the first line, so that equal ends are alike."""
+        """End the process, and return the Crash, in words and as data; equal ends have the same first line."""
         after = f"after {max(0.0, time.monotonic() - start):.2g} s"
         words = [line for line in self.printed.splitlines() if line.strip()]
         said = [] if "Fatal Python error" in self.printed else [f"its output ended: {line}" for line in words[-1:]]

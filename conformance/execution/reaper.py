@@ -1,8 +1,8 @@
 """No process outlives a run: whatever a kernel's process has started carries its mark.
 
-The mark is a limit of the system on something that no system counts any more. Descendants inherit it, also those that
-leave their session or are given another environment, and without rights it cannot be raised again. Linux alone: where
-a process cannot be marked, one that leaves its session stays.
+The mark is the value of a resource limit on something that no system counts any more. Descendants inherit it, also
+those that leave their session or are given another environment, and without privileges it cannot be raised again. This
+works on Linux only: where a process cannot be marked, one that leaves its session stays.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from contextlib import suppress
 RLIMIT_LOCKS = 10
 """From <asm-generic/resource.h>: locks of files, which Linux counted until 2.4.24."""
 PROCESSES = 1 << 20
-"""Marks of one run."""
+"""Number of marks of one run."""
 PATIENCE = 2.0
 """Seconds that processes have to end once they are killed."""
 
 
 def kill(first: int, count: int = 1) -> None:
-    """End every process that carries one of so many marks. Does nothing where the system has no /proc."""
+    """End every process that carries one of `count` marks from `first` on. Does nothing if the system has no /proc."""
     marks = range(first, first + count)
     for _ in range(100):  # until none is found: one that forks may be faster than one look
         found = [number for number in _processes() if carried(number) in marks]
@@ -44,7 +44,7 @@ def _processes() -> list[int]:
 
 
 def carried(number: int) -> int:
-    """The mark of a process that is alive, -1 if it has none."""
+    """Return the mark of a process that is alive; -1 if it has none."""
     try:
         mark, _ = resource.prlimit(number, RLIMIT_LOCKS)
         if mark >= 0:
@@ -57,7 +57,7 @@ def carried(number: int) -> int:
 
 
 class Reaper:
-    """Marks processes, and has a process of its own that ends those when the judge is gone, even killed."""
+    """Marks processes, and has a process of its own that ends the marked ones when the judge is gone, even killed."""
 
     def __init__(self) -> None:
         self._next = self._first = int.from_bytes(os.urandom(5), "little") * PROCESSES
@@ -77,7 +77,7 @@ class Reaper:
         return mark
 
     def close(self) -> None:
-        """End everything. Idempotent."""
+        """End all marked processes. Idempotent."""
         if self._alive >= 0:
             os.close(self._alive)
             self._alive = -1
@@ -86,7 +86,7 @@ class Reaper:
 
 
 def watch(first: int) -> None:
-    """Wait until nobody holds the other end of standard input, then end what carries a mark of this run."""
+    """Wait until nobody holds the other end of standard input, then end all processes that carry a mark of this run."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     while os.read(0, 1):

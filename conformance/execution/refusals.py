@@ -1,7 +1,7 @@
-"""Refusals when a kernel is called: of a problem, a dtype, a layout or a storage it may refuse all values or none.
+"""Refusals when a kernel is called: of a problem, dtype, layout and storage it must refuse all values or none.
 
-A kernel that is asked again may refuse by what it remembers, so another process of it is asked, in which no case has
-run. That one is kept for the next refusal: to begin it can take ten seconds where frameworks are to be loaded.
+A kernel that is called again may refuse because of what it remembers, so it is called in another process, in which no
+case has run. That process is kept for the next refusal: starting it can take ten seconds if frameworks must be loaded.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from conformance.operators import FAMILIES, Arrays
 from conformance.problems.table import applies
 
 SEEDS = 3
-"""More seeds of the plain distribution: what is wrong with a kernel, and noticed by it, few values may not show."""
+"""Number of further seeds of the plain distribution: few values may not show a defect that a kernel notices."""
 PATIENCE = 10
-"""Problems of which a kernel that has computed nothing refuses all values, after which of each it is asked for zeros
-alone: a kernel that takes nothing took 35 s of processor time for the problems of `standard`."""
+"""Number of problems of which a kernel that has computed nothing refuses all values, after which it is asked for zeros
+alone of each: a kernel that takes nothing took 35 s of processor time for the problems of `standard`."""
 
 
 def note_computed(invocation: Invocation, recipe: Recipe) -> None:
@@ -41,10 +41,10 @@ def note_computed(invocation: Invocation, recipe: Recipe) -> None:
 def require_refusal_of_all(
     invocation: Invocation, expected: Expected, contract: Contract, refusal: Unsupported
 ) -> None:
-    """Raises KernelFailure where a kernel that has refused a call computes the same problem with other values, or the
-    same call another time."""
+    """Raise KernelFailure if a kernel that has refused a call computes the same problem with other values, or the same
+    call another time."""
     memory, operator = invocation.kernel.memory, invocation.operator.name
-    # all values after all, of problems too that are refused again, from when it has computed something
+    # once the kernel has computed something, all values are tried after all, also of problems that it refuses again
     briefly = memory.still_computes is None and memory.refusals >= PATIENCE
     key = (operator, invocation.geometry, invocation.dtype, invocation.layout, invocation.storage, briefly)
     if key not in memory.refused:
@@ -61,9 +61,10 @@ def require_refusal_of_all(
 def _contradiction(
     invocation: Invocation, expected: Expected, values: Iterable[tuple[str, Arrays]]
 ) -> tuple[str, str] | None:
-    """What says that a refusal is none of all values. The refused values are asked for last, because a kernel may
-    remember them; and before all others what the kernel has computed first: where it refuses that now, it refuses by
-    what it has refused before, and is asked in a new process."""
+    """Return what contradicts a refusal of all values, and which values were computed; None if nothing does. The
+    refused values are asked for last, because a kernel may remember them; before all others the kernel repeats the
+    first call that it computed: if it refuses that, it does so by what it has refused before, and is asked in a new
+    process."""
     still_computes = invocation.kernel.memory.still_computes
     if still_computes is not None and not still_computes():
         begin_anew(invocation.bridge)
@@ -76,8 +77,8 @@ def _contradiction(
 
 
 def _other_values(expected: Expected, contract: Contract, briefly: bool) -> Iterator[tuple[str, Arrays]]:
-    """Values for the same problem, in words and as inputs: of the distributions that the kernel is held to, of other
-    seeds, and zeros, which hide most of what may be wrong with a kernel; briefly, these alone."""
+    """Yield other values for the same problem, in words and as inputs: of the distributions that the kernel is held to,
+    of other seeds, and zeros, which hide most of what may be wrong with a kernel; `briefly`, zeros alone."""
     recipe = expected.recipe
     if not expected.dense:
         yield "another seed", Expectation(replace(recipe, seed=recipe.seed + 1)).inputs
@@ -93,7 +94,7 @@ def _other_values(expected: Expected, contract: Contract, briefly: bool) -> Iter
 
 
 def _computes(invocation: Invocation, inputs: Arrays) -> bool:
-    """Whether a call gives results. What it raises besides is reported where such a case itself is run."""
+    """Return whether a call gives results. Whatever else it raises is reported when that case itself is run."""
     try:
         native, _ = invocation.laid_out(inputs)
         invocation.call(native)

@@ -1,7 +1,7 @@
 """An implementation whose kernels run in another process: the judge's side of it looks like any other implementation.
 
 Its bridge, kernels and predicates pass every question on, see `conformance.worker.call`; arrays are handles. Answers
-have the type that is expected, and what a kernel raised there is raised here.
+have the type that is expected, and an exception that a kernel raised there is raised here.
 """
 
 from __future__ import annotations
@@ -30,58 +30,58 @@ from conformance.worker import call, wire
 P = ParamSpec("P")
 T = TypeVar("T")
 MAX_COUNT = 1 << 20
-"""Results of a call that are counted."""
+"""Most results of a call that are counted."""
 MAX_ITEMS, MAX_ENTRIES, MAX_LABEL = 1 << 17, 100, 300
-"""Items of a list in an answer, entries of what a bridge says of itself, and characters of each and of a version, which
-every record has."""
+"""Most items of a list in an answer, most entries of what a bridge says of itself, and most characters of each entry
+and of a version, which every record has."""
 KINDS: dict[str, type[Exception]] = {
     "unsupported": declared.Unsupported,
     "unavailable": Unavailable,
 }
-"""What a `wire.Thrown` is raised as, besides what has its own name or a failure."""
+"""Kind of a `wire.Thrown` -> the exception that is raised for it; others have their own name or a failure."""
 FAILING: dict[str, type[KernelFailure | declared.ImplementationError]] = {
     "failure": KernelFailure,
     "declaration": declared.ImplementationError,
 }
-"""The same with its failure."""
+"""Kind of a `wire.Thrown` that has a failure -> the exception that is raised with it."""
 Place = tuple[str, str, int]
-"""Of a declaration in its process: implementation, attribute that lists such declarations, and index."""
+"""Place of a declaration in its process: implementation, attribute that lists such declarations, and index."""
 
 
 class Raised(Exception):
-    """What a kernel raised; a class of the same name is made for each. `traceback` is the part in the kernel."""
+    """Exception that a kernel raised, as a class of the same name. `traceback` is the part in the kernel."""
 
     blame = traceback = ""
     failure: Failure
 
 
 class Exited(BaseException):
-    """The same for what is no Exception, such as SystemExit."""
+    """Counterpart of `Raised` for an object that is not an Exception, such as SystemExit."""
 
     blame = traceback = ""
     failure: Failure
 
 
 def run(process: Process, routine: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
-    """A function of the suite in a process. Raises what it raises there, KernelFailure for a finding, Crash."""
+    """Run a function of the suite in a process. Raises what it raises there, KernelFailure for a finding, Crash."""
     found: T = value(process, process.ask(routine, *given, **named), _answer(routine))
     return found
 
 
 @cache
 def _answer(routine: Callable[..., T]) -> type[T]:
-    """The type that a function is annotated with."""
+    """Return the type that a function's result is annotated with."""
     found: type[T] = get_type_hints(routine)["return"]
     return found
 
 
 def asked(process: Process, expected: type[T], name: str, *given: Any) -> T:
-    """The value of an operation that has a name. Raises the same."""
+    """Run an operation that has a name in a process, and return its value. Raises the same as `run`."""
     return value(process, process.ask(name, *given), expected)
 
 
 def value(process: Process, reply: wire.Reply, expected: type[T]) -> T:
-    """The value of a reply; raises the same."""
+    """Return the value of a reply. Raises the same as `run`."""
     if reply.findings:
         findings = _shown("\n".join(reply.findings))
         raise KernelFailure(findings, Failure(kind="cheat", message=findings.partition("\n")[0]))
@@ -96,8 +96,8 @@ def value(process: Process, reply: wire.Reply, expected: type[T]) -> T:
 
 
 def _shown(value: Any) -> Any:
-    """What a process has told, with all texts as a terminal may have them, and none too long for it. Raises
-    msgspec.ValidationError for a list that is."""
+    """Return what a process sent with all texts made printable and short enough for a terminal. Raises
+    msgspec.ValidationError for a list that is too long."""
     if isinstance(value, str):
         return printable(shortened(value, wire.MAX_TEXT))
     if isinstance(value, (list, dict)) and len(value) > MAX_ITEMS:
@@ -121,18 +121,18 @@ def _raised(thrown: wire.Thrown) -> BaseException:
 
 
 def blame(error: BaseException) -> str:
-    """An error and its place, in words, whichever process it was raised in."""
+    """Return an error and its place in words, whichever process it was raised in."""
     return error.blame if isinstance(error, (Raised, Exited)) else errors.blame(error)
 
 
 def failure_of(error: BaseException) -> Failure:
-    """The same as data."""
+    """Return an error and its place as data."""
     known = (Raised, Exited, KernelFailure, declared.ImplementationError, Crash)
     return error.failure if isinstance(error, known) else errors.failure_of(error)
 
 
 def _received(process: Process, expected: Any, told: Any) -> Any:
-    """A part of an answer that MessagePack has no form for: an array, results, or a function that a file declares."""
+    """Convert a part of an answer for which MessagePack has no form: an array, results, or a declared function."""
     if expected is np.ndarray:
         return process.tensor(msgspec.convert(told, wire.ArrayLocation))
     if expected is not call.Result:
@@ -150,15 +150,15 @@ def _received(process: Process, expected: Any, told: Any) -> Any:
 
 
 class Home(Protocol):
-    """Where an implementation lives."""
+    """Source of an implementation, which has its process."""
 
     def process(self) -> Process:
-        """Its process, with its file loaded. Raises Crash."""
+        """Return the process, with the file of the implementation loaded. Raises Crash."""
         ...
 
 
 class RemoteBridge(Elsewhere, ArrayBridge):
-    """The bridge of an implementation, in its process."""
+    """The bridge of an implementation whose kernels run in another process."""
 
     name = untimed = install = ""
     stands_for: tuple[str, ...] = ()
@@ -175,11 +175,11 @@ class RemoteBridge(Elsewhere, ArrayBridge):
             setattr(self, method, getattr(self, f"_{method}"))
 
     def perform(self, routine: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
-        """A function of the suite in its process: see `conformance.worker.call.perform`."""
+        """Run a function of the suite in the bridge's process: see `conformance.worker.call.perform`."""
         return run(_process_of(given) or self.home.process(), routine, *given, **named)
 
     def require(self) -> None:
-        """Asked once: neither devices nor packages come and go in a run."""
+        """Raise Unavailable if it cannot be used. Asked once: neither devices nor packages come and go in a run."""
         if self._described is None and not self._absence:
             try:
                 described = self.perform(call.described, self)
@@ -224,14 +224,14 @@ class RemoteBridge(Elsewhere, ArrayBridge):
         return self.perform(call.asked, self, "overlap", first, second)
 
     def describe(self) -> dict[str, str]:
-        """As it was when it was required."""
+        """Return the description that the bridge gave when it was required."""
         return dict(self._described or {})
 
     def floating_point_mode(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Of the process, before it loaded anything and now; see `conformance.floating_point`."""
+        """Return the mode of the process before it loaded anything, and now; see `conformance.floating_point`."""
         before, now = asked(self.home.process(), tuple[tuple[str, ...], tuple[str, ...]], "mode")
         if before != now:
-            self.home.process().spoiled = True  # others that share the process
+            self.home.process().spoiled = True  # for others that share the process
         return before, now
 
     def _differentiate(
@@ -249,7 +249,7 @@ class RemoteBridge(Elsewhere, ArrayBridge):
 
 
 def _process_of(given: Iterable[Any]) -> Process | None:
-    """The one that the first of some arrays is in; None where there are none."""
+    """Return the process that the first of some arrays is in; None if there are no arrays."""
     for value in given:
         if isinstance(value, Handle):
             return value.process
@@ -259,32 +259,33 @@ def _process_of(given: Iterable[Any]) -> Process | None:
 
 
 class RemoteFunction(Elsewhere):
-    """A kernel or an autograd variant."""
+    """A kernel or an autograd variant in another process."""
 
     def __init__(self, home: Home, place: Place, seen: Any) -> None:
         self.home, self.key = home, ("function", *place)
         self.declared: wire.FunctionSpec = seen
 
     def __call__(self, *given: Any, **parameters: Any) -> Any:
-        """Handles of what it returns, whether that is finished or not: one, or several in a tuple."""
+        """Return handles of what the function returns, whether that is finished or not: one, or several in a tuple."""
         return run(_process_of(given) or self.home.process(), call.started, self, given, parameters).value
 
 
 def declared_at(function: Any) -> wire.FunctionSpec:
-    """Where a function is, in another process or in this one."""
+    """Return where a function is, in another process or in this one."""
     return function.declared if isinstance(function, RemoteFunction) else wire.importable(function)
 
 
 class Condition:
-    """A `when=`. Its answers are kept: what is declared of a problem does not change, and one that has crashed or hung
-    is not asked again."""
+    """A `when=` in another process. Its answers are kept: what is declared of a problem does not change, and a
+    predicate that has crashed or hung is not asked again."""
 
     def __init__(self, home: Home, place: Place) -> None:
         self.home, self._place, self._known = home, place, dict[str, bool | str]()
         self._error: declared.ImplementationError | None = None
 
     def __call__(self, geometry: Any) -> bool:
-        """Raises ImplementationError for what is no answer, and Unsupported where there is a reason."""
+        """Return whether it holds. Raises ImplementationError if it does not answer, and Unsupported with its
+        reason."""
         self._ask([geometry])
         if self._error:
             raise declared.ImplementationError(str(self._error), self._error.failure)
@@ -294,8 +295,8 @@ class Condition:
         return answer
 
     def learn(self, geometries: Iterable[Any]) -> None:
-        """Ask of many in one exchange: one each took a fifth of a collection. Of the first one that it raises for, and
-        of those behind it, it is asked one by one."""
+        """Ask about many problems in one exchange: one each took a fifth of a collection. If the predicate raises for
+        one of them, it is asked about that problem and those behind it one by one."""
         with suppress(declared.ImplementationError):
             self._ask(geometries)
 
@@ -314,14 +315,14 @@ class Condition:
 
 
 def _of_a_predicate(what: str, failure: Failure) -> declared.ImplementationError:
-    """What a `when=` has done instead of answering, at the place where it did."""
+    """Return the error of a `when=` that did something else instead of answering, with the place where it did."""
     message = f"when=... {what}"
     place = Failure(kind="declaration", message=message.partition("\n")[0], file=failure.file, line=failure.line)
     return declared.ImplementationError(message, place)
 
 
 def implementation(home: Home, seen: wire.ImplementationSpec) -> declared.Implementation:
-    """What a file declares. Raises ImplementationError for what no honest file can declare."""
+    """Return the implementation of a file. Raises ImplementationError for what no honest file can declare."""
     name = seen.name
     found = declared.Implementation(
         name, seen.device, RemoteBridge(home, name, seen.bridge), seen.contract,
@@ -341,8 +342,8 @@ def implementation(home: Home, seen: wire.ImplementationSpec) -> declared.Implem
 
 
 def _reached(home: Home, place: Place, one: Any) -> Any:
-    """A declaration with what asks for its function and its `when=` in the process of its file. Its memory begins
-    empty, whatever the process has sent."""
+    """Return a declaration whose function and `when=` are called in the process of its file. Its memory begins empty,
+    whatever the process has sent."""
     there: dict[str, Any] = {}
     if hasattr(one, "function"):
         there["function"] = RemoteFunction(home, place, one.function)

@@ -1,8 +1,8 @@
-"""What is required of an implementation: a pure function of what it declares and of what is demanded.
+"""Cases that are required of an implementation: a pure function of what it declares and of what is demanded.
 
-Read aloud: the operators that an implementation declares, on the problems of the level (a prefix of the ranking), in
-its dtypes and layouts, are its cases. What of them it does not have is counted, with the reason; where that is claimed
-it is a failure.
+In words: the cases of an implementation are the operators that it declares, on the problems of the level (a prefix of
+the ranking), in its dtypes and layouts. Cases that it does not have are counted, with the reason; if they are claimed,
+that is a failure.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ from conformance.problems.table import unlisted
 
 Predicate = Callable[[Any], bool]
 Keys = Callable[[], Sequence[Case]]
-"""What claims call some cases; asked for where there are claims."""
+"""Function that returns the keys that some cases have in claims; called if there are claims."""
 
 DRAWN_PROBLEMS = 3
 """Drawn problems of each operator that an implementation is verified on; of convolutions, dense and grouped each."""
 
 MAX_PAIRING = 8
-"""Problems of each operator of a torch module that are chosen by their pairs of features; of a class that takes little
-a quarter of what it takes."""
+"""Most problems of each operator of a torch module that are chosen by their pairs of features; for a class that takes
+little, a quarter of what it takes."""
 
 
 class Lacking(NamedTuple):
-    """So many cases that an implementation does not have here, and why."""
+    """A number of cases that an implementation does not have here, and why."""
 
     reason: str
     cases: int
@@ -62,26 +62,26 @@ class Lacking(NamedTuple):
 
 
 class Demand(ABC):
-    """What a test asks of every implementation, of one operator."""
+    """Cases of one operator that a test asks of every implementation."""
 
     def __init__(self, asked: Selection, operator: str) -> None:
         self.asked, self.operator = asked, operator
 
     @property
     def is_asked(self) -> bool:
-        """Whether the selection of the run has it."""
+        """Return whether the selection of the run has the operator."""
         return self.operator in self.asked.operators
 
     def is_foreign(self, one: Implementation) -> bool:
-        """Whether it is of a family that a torch module is not of, which is not asked for a thousand cases of others;
-        unless nothing else is asked for."""
+        """Return whether the operator is not of a torch module's family, so that a thousand cases of others are not
+        said to be absent; False if nothing of the module's own family is asked for."""
         own = OPERATORS[one.adapted.operator].family if one.adapted is not None and one.adapted.operator else ""
         families = {name: operator.family for name, operator in OPERATORS.items()}
         asked = {families[name] for name in self.asked.operators}
         return own in asked and families.get(self.operator, own) != own
 
     def require(self, one: Implementation) -> None:
-        """Raises Unsupported where it does not apply to an implementation."""
+        """Raise Unsupported if the demand does not apply to an implementation."""
         if one.adapted is not None and one.adapted.unmapped:
             raise Unsupported(one.adapted.unmapped)
         if not any(kernel.operator == self.operator for kernel in one.kernels):
@@ -90,22 +90,22 @@ class Demand(ABC):
 
     @abstractmethod
     def everything(self, device: str) -> tuple[int, Keys]:
-        """How many cases an implementation on a device is without if it cannot be used, and which they may be."""
+        """Return how many cases an unusable implementation on a device lacks, and a function returning their keys."""
 
     @abstractmethod
     def cases(self, one: Implementation, claimed: frozenset[Case]) -> Iterator[Any]:
-        """What is to be run of an implementation that can be used, cases or trainings, and what it is `Lacking`."""
+        """Yield what is to be run of an implementation that can be used, cases or trainings, and what is `Lacking`."""
 
     def trial(self, one: Implementation, problem: Problem, variant: Variant, place: int = 0) -> Trial:
-        """A case of the selection's seed and method."""
+        """Return a case with the selection's seed and method."""
         seed, method = self.asked.seed, self.asked.method
         return Trial(one, OPERATORS[self.operator], problem, variant, seed, method, place=place)
 
 
 def required(one: Implementation, demand: Demand, claims: Sequence[Claim] = ()) -> Iterator[Any]:
-    """What a demand requires of an implementation: cases (or trainings) and absences, the same for the same arguments.
+    """Yield what a demand requires of an implementation: cases (or trainings) and absences, always the same ones.
 
-    What `claims` say of the implementation is not to be lost: what is claimed and absent fails.
+    The implementation's `claims` must still hold: what is claimed and absent fails.
     """
     try:
         one.require()
@@ -127,13 +127,13 @@ def required(one: Implementation, demand: Demand, claims: Sequence[Claim] = ()) 
 def absent(
     name: str, device: str, demand: Demand, reason: Unavailable | Unsupported, claims: Sequence[Claim]
 ) -> Iterator[Absence]:
-    """All that a demand requires of an implementation that cannot be used for it; or of a file that cannot be imported
-    here, of which nobody knows the device."""
+    """Yield all that a demand requires of an implementation that cannot be used for it, or of a file that cannot be
+    imported here, of which nobody knows the device."""
     status = "unavailable" if isinstance(reason, Unavailable) else "unsupported"
     undeclared = reason.undeclared if isinstance(reason, Unsupported) else None
     found = Absence(name, demand.operator, device, status, str(reason), 1, undeclared=undeclared)
     if undeclared is not None and undeclared.kind == "operator" and not claims:
-        if demand.asked.concerns(demand.operator):  # how many cases it has nobody needs to know: tables stay unread
+        if demand.asked.concerns(demand.operator):  # nobody needs to know how many cases it has: tables stay unread
             yield found
         return
     count, selected = demand.everything(device)
@@ -141,7 +141,7 @@ def absent(
 
 
 class VerificationDemand(Demand):
-    """Right results on the problems for which `when(geometry)` holds."""
+    """Demand for right results on the problems for which `when(geometry)` holds."""
 
     def __init__(self, ranked: Ranked, operator: str, when: Predicate | None = None) -> None:
         super().__init__(ranked.asked, operator)
@@ -149,14 +149,14 @@ class VerificationDemand(Demand):
 
     @cached_property
     def _level(self) -> list[Row]:
-        """The rows of the level in the dtypes and layouts that are asked for."""
+        """Rows of the level in the dtypes and layouts that are asked for."""
         rows, listed, *_ = self.ranked.rows(self.operator)
         here = ((p, variants) for p, variants in rows[:listed] if self._when(p.geometry))
         return [(p, found) for p, variants in here if (found := tuple(filter(self.asked.includes, variants)))]
 
     @cached_property
     def _alike(self) -> list[list[Row]]:
-        """The same, a case a row, those of one layout and storage together."""
+        """Rows of the level with one case each, those of one layout and storage together."""
         alike = defaultdict[tuple[str, str], list[Row]](list)
         for problem, variants in self._level:
             for variant in variants:
@@ -168,19 +168,19 @@ class VerificationDemand(Demand):
         return sum(self._counts(v.layout) for _, variants in self._level for v in variants)
 
     def everything(self, device: str) -> tuple[int, Keys]:
-        """The cases of the level."""
+        """Return the number of cases of the level, and a function that returns their keys."""
         return self._usual, partial(keys, self.operator, self._level)
 
     def _counts(self, layout: str) -> bool:
-        """Whether whoever does not declare a layout is said to be without it: one that is for those who declare it, of
-        many, would fill everybody's totals. Where it is asked for by name it is what the run is about."""
+        """Return whether an implementation that does not declare a layout counts as lacking it. A layout that is run
+        only where it is declared, one of many, would fill everybody's totals; if it is asked for by name, it counts."""
         return not (is_optional(layout) and self.asked.every_layout)
 
     def cases(self, one: Implementation, claimed: frozenset[Case]) -> Iterator[Trial | Lacking]:
-        """Of its share of the ranking, of regression tables, and of problems that no table has."""
+        """Yield an implementation's cases: its share of the ranking, regression tables, and problems in no table."""
         declared = self.ranked.declared(one, self.operator)
         missing = defaultdict[tuple[str, Undeclared | None], list[Row]](list)
-        for rows in self._alike:  # what there is in no case is said once, not for each
+        for rows in self._alike:  # what no case of it has is said once, not for each
             _, (variant,) = rows[0]
             absence = declared.lacks(variant)
             if absence is not None:
@@ -190,7 +190,7 @@ class VerificationDemand(Demand):
         its, ranked = one.adapted, self.ranked.rows(self.operator).rows
         unknown = its.unknown if its is not None and its.operator == self.operator else ""
         unverified = its.unverified if its is not None and its.operator == self.operator else ""
-        # one of an operator's demands takes the first problem
+        # said by one of the operator's demands alone: the one with the first problem
         if ranked and self.asked.is_of_tables and self._when(ranked[0][0].geometry):
             if unknown:
                 yield Lacking(UNKNOWN_SHAPE + unknown, 1, undeclared=Undeclared(kind="shape", what=unknown))
@@ -218,36 +218,36 @@ class VerificationDemand(Demand):
             yield from self._drawn(declared)
 
     def _own(self, one: Implementation) -> Iterator[Trial]:
-        """Before all others the problem that a torch module is made for, and those near it that its `__init__` can say:
-        of a class with few arguments the tables have few."""
+        """Yield, before all others, the problem that a torch module is made for and those near it that its `__init__`
+        can express: the tables have few that a class with few arguments takes."""
         its = one.adapted
         if its is None or its.operator != self.operator or not its.problem or not self.asked.is_of_tables:
             return
         try:
             own = parse(its.problem)
-        except GeometryError:  # no module that was adapted says so
+        except GeometryError:  # not from a module that was adapted
             return
         variant = Variant(its.dtype, layouts_of(own.rank)[0], "fixed")
         for geometry in dict.fromkeys((own, *neighbours(own))):
             asked = self._when(geometry) and self.asked.includes(variant)
             if asked and (geometry is own or one.supports(self.operator, geometry, variant.dtype, variant.layout)):
                 problem = unlisted(geometry, "own" if geometry is own else "near", "smoke", (variant,))
-                if geometry is own and its.batch:  # what it is made for may have a larger one
+                if geometry is own and its.batch:  # the module may be made for a larger batch
                     name = replace(own, n=its.batch).descriptor.replace(" ", "_")
                     problem = replace(problem, name=name)
                 yield self.trial(one, problem, variant, place=-1)
 
     def _pairs(self, declared: Declared, chosen: Sequence[Trial]) -> Iterator[Trial]:
-        """Yield small problems that a torch module can express, each with most pairs of features that no case before
-        it has, those of parameters first. They stand in the tables behind what is `chosen`, or are drawn near the
-        module's own shape; where that is not known, near the first problem that it takes.
+        """Yield small problems that a torch module can express, each with most pairs of features that no case before it
+        has, those of parameters first. They are in the tables behind the `chosen` cases, or are drawn near the module's
+        own shape or, if that is not known, near the first problem that it takes.
 
-        A module with few arguments takes little of the tables, and its neighbours differ in one parameter alone: one
-        that lost its bias where it was dilated passed every level.
+        A module with few arguments takes little of the tables, and its neighbours differ in one parameter alone: a
+        module that lost its bias where it was dilated passed every level.
         """
         its = declared.implementation.adapted
         every = [trial for trial in chosen if declared.takes(trial.problem, trial.variant)]
-        # which every level has, so that a higher one chooses the same
+        # cases that every level has, so that a higher one chooses the same
         taken = [trial.problem.geometry for trial in every[:SMOKE_CASES]]
         if its is None or not taken:
             return
@@ -285,14 +285,14 @@ class VerificationDemand(Demand):
                 yield self.trial(declared.implementation, problem, variant, place=-1)
 
     def _regressions(self, one: Implementation) -> Iterator[Trial]:
-        """The lines of regression tables that end in the operator, each after the calls that stand before it."""
+        """Yield the lines of regression tables that end in the operator, each after the calls that stand before it."""
         for cases in self.asked.regressions:
             if cases[-1].operator == self.operator and self._when(cases[-1].geometry):
                 *before, last = (Trial.of(one, case, "drawn", self.asked.method) for case in cases)
                 yield replace(last, after=tuple(before))
 
     def _drawn(self, declared: Declared) -> Iterator[Trial | Lacking]:
-        """What no table has: the first problems drawn from the seed that it takes, in each number of dimensions.
+        """Yield problems that no table has: in each number of dimensions the first drawn ones that the kernels take.
 
         A kernel that knows the tables, and is right on nothing else, is detected here.
         """
@@ -319,8 +319,8 @@ class VerificationDemand(Demand):
 def with_kernel(
     declared: Declared, cases: Iterable[Trial], claimed: frozenset[Case], check: str = ""
 ) -> Iterator[Trial | Lacking]:
-    """The cases that there is a kernel for, and how many there is none for. Of those a claimed one is run, and fails;
-    and one whose predicate raises, which is its verdict."""
+    """Yield the cases that there is a kernel for, and how many there is none for. Of the latter, a claimed case is run,
+    and fails. A case whose predicate raises is run too; the error is its verdict."""
     refused = Counter[tuple[str, Undeclared | None]]()
     for trial in cases:
         v = trial.variant
@@ -338,7 +338,7 @@ def with_kernel(
 
 
 def keys(operator: str, rows: Iterable[Row], check: str = "") -> list[Case]:
-    """What claims call the variants of rows."""
+    """Return the keys of the rows' variants in claims."""
     return [
         Case.of(operator, problem.geometry, variant, check=check) for problem, variants in rows for variant in variants
     ]

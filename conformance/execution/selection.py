@@ -1,4 +1,4 @@
-"""What a run is asked to do, as data."""
+"""Selection of the cases that a run is asked to verify, as data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from conformance.problems.table import applies, every
 
 
 class SelectionError(ValueError):
-    """A selection that cannot be meant; the message names the option, the value and the choices."""
+    """A selection that makes no sense; the message names the option, the value and the choices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,30 +34,30 @@ class Selection:
     operators: tuple[str, ...]
     dtypes: tuple[str, ...]
     layouts: tuple[str, ...]
-    """Names; where all plain ones are asked for, so is every other one."""
+    """Names of layouts; if all plain ones are asked for, so is every other one."""
     distributions: tuple[str, ...]
     seed: int
     method: str
     storages: tuple[str, ...] = ()
-    """Texts of `conformance.storage`; none stands for every storage that the tables have."""
+    """Texts of `conformance.storage`; if empty, every storage that the tables have."""
     regressions: tuple[tuple[Case, ...], ...] = ()
-    """Lines of files of cases."""
+    """Cases of the lines of regression tables."""
     variants: bool = False
     """Whether every variant of the implementations runs as well."""
     devices: tuple[str, ...] = tuple(DEVICES)
-    """Those whose implementations are asked for."""
+    """Devices whose implementations are asked for."""
     required: tuple[str, ...] = ()
     """Devices whose absence is a failure."""
     declared: tuple[str, ...] = ()
     """Layouts that the implementations of the run declare beside the suite's."""
     programs: int | None = None
-    """Programs of each operator that an implementation compiles at most; None for the level's own number."""
+    """Most programs of each operator that an implementation compiles; None for the level's own number."""
     seconds: float = SECONDS
-    """That a call may take."""
+    """Seconds that a call may take."""
 
     def rows(self, family: str) -> Iterator[tuple[Problem, tuple[Variant, ...]]]:
-        """Problems of a family with the variants whose inputs are asked for, in every dtype and layout; a problem given
-        by hand has any storage."""
+        """Yield the problems of a family with the variants whose inputs are asked for, in every dtype and layout; a
+        problem given by hand has any storage."""
         for problem, variants in at_level(of_family(self.problems, family), self.level):
             variants = (*variants, *like_channels_last(problem, variants, self.declared))
             if self.storages and problem.variants is every(family, problem.geometry.rank):
@@ -67,52 +67,52 @@ class Selection:
                 yield problem, kept
 
     def concerns(self, operator: str) -> bool:
-        """Whether an operator has cases among what is asked for."""
+        """Return whether an operator has cases in the selection."""
         if not {*OPERATORS[operator].dtypes} & {*self.dtypes}:
             return False
         return self.is_of_tables or any(takes(operator, problem.geometry) for problem in self.problems)
 
     @property
     def is_of_tables(self) -> bool:
-        """Whether the problems are those of the tables, and nobody has given others."""
+        """Return whether the problems are those of the tables, and nobody has given others."""
         return self.problems is PROBLEMS
 
     def includes(self, variant: Variant) -> bool:
-        """Whether a variant is asked for."""
+        """Return whether a variant is asked for."""
         return self._draws(variant) and self.wants(variant.dtype, variant.layout)
 
     def wants(self, dtype: str, layout: str) -> bool:
-        """Whether a dtype and a layout are asked for."""
+        """Return whether a dtype and a layout are asked for."""
         return dtype in self.dtypes and (self.every_layout or layout in self.layouts)
 
     def _draws(self, variant: Variant) -> bool:
-        """Whether inputs of this kind are asked for."""
+        """Return whether inputs of this distribution and storage are asked for."""
         stored = not self.storages or variant.storage in self.storages
         return variant.distribution in self.distributions and stored
 
     @property
     def every_layout(self) -> bool:
-        """Whether none was chosen."""
+        """Return whether no layout was chosen, so that every one is asked for."""
         return {*LAYOUTS} <= {*self.layouts}
 
     def with_declared(self, names: Iterable[str]) -> Selection:
-        """The same, when implementations are known: with the layouts that they declare. Raises SelectionError for one
-        that is asked for and that nobody knows."""
+        """Return the selection with the layouts that implementations declare, once these are known. Raises
+        SelectionError for a layout that is asked for and that nobody knows."""
         declared = tuple(dict.fromkeys(names))
         require_known("--layout", self.layouts, (*NAMES, *declared))
         return replace(self, declared=declared)
 
 
 def like_channels_last(problem: Problem, variants: Sequence[Variant], layouts: Iterable[str]) -> Iterator[Variant]:
-    """What is run in other layouts of the problem's rank: all that is run in channels last."""
+    """Yield variants in other layouts of the problem's rank: each that is run in channels last."""
     rank = problem.geometry.rank
     for name in (name for name in layouts if rank_of(name) == rank):
         yield from (replace(v, layout=name) for v in variants if v.layout == layouts_of(rank)[1])
 
 
 def split(names: Iterable[str]) -> tuple[tuple[str, ...], tuple[Path, ...]]:
-    """Of what `--impl` was given: names, and each file and package of what is a path; both of `FILE::NAME`. Raises
-    SelectionError."""
+    """Split the values of `--impl` into names, and the files and packages that paths lead to; `FILE::NAME` gives both.
+    Raises SelectionError."""
     known: list[str] = []
     paths: dict[Path, Path] = {}
     for name in names:
@@ -135,14 +135,14 @@ def split(names: Iterable[str]) -> tuple[tuple[str, ...], tuple[Path, ...]]:
 
 
 def seed_number(text: str) -> int:
-    """The value of `--seed`. Raises SelectionError."""
+    """Return the value of `--seed`. Raises SelectionError."""
     if not re.fullmatch(r"\d{1,18}", text, re.ASCII):
         raise SelectionError(f"--seed {text}: must be a whole number from 0 to 10^18 - 1")
     return int(text)
 
 
 def require_known(option: str, values: Sequence[str], choices: Iterable[str]) -> None:
-    """Raises SelectionError for the first value that is none of the choices, with the nearest one."""
+    """Raise SelectionError for the first value that is none of the choices, with the nearest one."""
     names = sorted(choices)
     for value in values:
         if value not in names:

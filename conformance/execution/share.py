@@ -1,5 +1,4 @@
-"""How much of the ranking an implementation runs: what it takes of it, from the first line on, until its budget is
-used up."""
+"""Share of the ranking that an implementation runs: the lines that it takes, from the first on, within its budget."""
 
 from __future__ import annotations
 
@@ -24,15 +23,15 @@ from conformance.storage import parse
 
 NATURAL = "natural"
 ENOUGH_RESULTS = 64
-"""Of a problem on natural inputs: one whose image has a bright and a dark half."""
+"""Results of a problem that is chosen for natural inputs: its image then has a bright and a dark half."""
 LONGEST_SPAN = 1 << 20
-"""Of sums in an exact reference on natural inputs: slices of at least 16 bits."""
+"""Longest span of sums in an exact reference on natural inputs, for slices of at least 16 bits."""
 SMALL = 1 << 16
-"""Elements of a problem that is run on inputs which the rows have on none that a kernel takes."""
+"""Most elements of a problem that is run on a distribution which the rows have on no problem that a kernel takes."""
 
 
 class Brought(NamedTuple):
-    """Cases that are brought forward: what holds of their problems, and of their variants."""
+    """Cases that are brought forward: a predicate of their problems, and one of their variants."""
 
     problems: Callable[[Any], bool]
     variants: Callable[[Variant], bool] = lambda _: True
@@ -56,9 +55,9 @@ AT_SMOKE: tuple[Brought, ...] = (
         )
     ),
 )
-"""What a kernel that takes it meets at smoke, though the ranking has it further down: statistics of shifted data beyond
-the blocks that sums are made of, ties in the commonest window of max pooling in channels last, and the tail of a
-batch."""
+"""Cases that a kernel that takes them meets at smoke, though they are further down in the ranking: statistics of
+shifted data beyond the blocks that sums are made of, ties in the commonest window of max pooling in channels last, and
+the tail of a batch."""
 VIEWS = (
     ("other-format",),
     ("crop", "strided"),
@@ -70,18 +69,18 @@ VIEWS = (
     ("offset-1", "offset-2", "offset-4"),
     ("align-16",),
 )
-"""Kinds of storage that the same mistakes read wrongly: at smoke each operand lies in one of each."""
+"""Kinds of storage that the same mistakes read wrongly: at smoke each operand lies in one of every group."""
 
 
 class Budget(NamedTuple):
-    """Of one operator; None where there is no limit."""
+    """Most cases and programs of one operator; None if there is no limit."""
 
     cases: int | None = None
     programs: int | None = None
 
 
 def budget(one: Implementation, level: str, programs: int | None) -> Budget:
-    """What a level gives an implementation; `programs` stands for the level's own number."""
+    """Return the budget that a level gives an implementation; `programs` replaces the level's own number."""
     cases = SMOKE_CASES if level in ("smoke", "huge") else None
     if programs is None and one.compiles_per_shape:
         programs = PROGRAMS.get("smoke" if level == "huge" else level)
@@ -89,14 +88,14 @@ def budget(one: Implementation, level: str, programs: int | None) -> Budget:
 
 
 class Rows(NamedTuple):
-    """Of an operator, in order. How many are of the level asked for, and how many of level standard: whoever takes
-    little of the level goes through all."""
+    """Rows of an operator, in order; how many are of the level asked for, and how many of level standard: an
+    implementation that takes little of the level goes through all of them."""
 
     rows: Sequence[Row]
     listed: int
     usual: int
     by_size: Sequence[int]
-    """The places of the usual ones, small ones first."""
+    """Places of the usual rows, small problems first."""
 
     @classmethod
     def of(cls, rows: Sequence[Row], listed: int, usual: int) -> Rows:
@@ -107,17 +106,17 @@ class Rows(NamedTuple):
 def share(
     declared: Declared, of: Rows, given: Budget, wanted: Callable[[str, str], bool] = lambda dtype, layout: True
 ) -> list[list[Variant]]:
-    """The variants of every row that are required of an implementation: of those of the level also what it does not
-    take, which is said. Behind them whoever takes little of the level goes on.
+    """Return the variants of every row that are required of an implementation; in rows of the level also variants that
+    it does not take, which are reported. An implementation that takes little of the level goes on with the rows behind.
 
-    A problem that rows have in no dtype and layout of a kernel is run in one that it declares and that is `wanted`:
-    rows take dtypes and layouts in turn, and a kernel of one pair would miss most shapes. One with `spread` is run in
-    those of the kernel in turn: nearly every layer of a network was in fp32 and channels first. Inputs that rows have
-    on no problem that the kernel takes are run on the first that it does: one for 1x1 windows alone would meet no
-    subnormal number, and one that flushes them would pass. Natural inputs are run in every dtype and number of
-    dimensions, or a kernel that is right on numbers of few bits alone would pass in the others. The rows of level
-    standard are asked by themselves: a kernel failed at standard and passed at full, where the table had the problem in
-    its dtype with other inputs.
+    If the rows have a problem in no dtype and layout of the kernel, it is run in one that the kernel declares and that
+    is `wanted`: rows take dtypes and layouts in turn, and a kernel of one pair would miss most shapes. A problem with
+    `spread` is run in the kernel's pairs in turn: nearly every layer of a network was in fp32 and channels first. A
+    distribution that the rows have on no problem that the kernel takes is run on the first that it does: a kernel for
+    1x1 windows alone would meet no subnormal number, and one that flushes them would pass. Natural inputs are run in
+    every dtype and number of dimensions, or a kernel that is right only on numbers of few bits would pass in the
+    others. The rows of level standard are looked at by themselves: a kernel failed at standard and passed at full,
+    where the table had the problem in its dtype with other inputs.
     """
     rows, listed, usual, _ = of
     pairs = [pair for pair in declared.pairs if wanted(*pair)]
@@ -158,13 +157,12 @@ def share(
                 programs.add(program)
                 spent += 1
                 first += [(problem, variant)] if spent <= SMOKE_CASES else []
-            # whoever compiles each program meets natural inputs on one that runs anyway
+            # a kernel that compiles each program meets natural inputs on one that runs anyway
             if place < usual and (given.programs is None or program in programs):
                 natural.offer(place, problem, variant)
 
     def bring(place: int, variant: Variant) -> None:
-        """Add a case to a row, and take it out of those behind, which are lines of the ranking that only higher levels
-        have."""
+        """Add a case to a row, and take it out of those behind, lines of the ranking that only higher levels have."""
         for (problem, _), row in zip(rows[place:], found[place:], strict=True):
             if problem.name == rows[place][0].name and variant in row:
                 row.remove(variant)
@@ -188,7 +186,7 @@ def share(
 
 class NaturalCases:
     """Natural inputs for every dtype and number of dimensions that a kernel is run in: on the first problem with more
-    than a few results, or else on the one that has most. Whatever level asks, the same are chosen."""
+    than a few results, or else on the one that has most. Every level chooses the same ones."""
 
     def __init__(self, operator: str, rows: Sequence[Row]) -> None:
         self._operator = OPERATORS[operator]
@@ -197,7 +195,7 @@ class NaturalCases:
         self._chosen: dict[tuple[str, int], tuple[int, Variant]] = {}
 
     def offer(self, place: int, problem: Problem, variant: Variant) -> None:
-        """Take a problem that a kernel is run on, in this dtype and layout, if it is better than what there is."""
+        """Take a problem that a kernel is run on, in this dtype and layout, if it is better than the last one."""
         cell = variant.dtype, problem.geometry.rank
         most = self._results.get(cell, 0)
         if not self._is_asked or most >= ENOUGH_RESULTS or not applies(NATURAL, variant.dtype):
@@ -214,7 +212,7 @@ class NaturalCases:
 
     @property
     def chosen(self) -> Iterator[tuple[int, Variant]]:
-        """The place of a row and its variant."""
+        """Places of rows, each with the variant that is added there."""
         yield from self._chosen.values()
 
 
@@ -226,9 +224,9 @@ def _spread(
     offered: set[tuple[str, str]],
     turns: Counter[int],
 ) -> tuple[Variant, ...]:
-    """A row's variants, of which those in the problem's `spread` are in the next dtype and layout of `pairs` that the
-    kernel takes them in and that rows do not have (`offered`); empty where there are none to change. `turns` counts
-    such rows by their number of dimensions."""
+    """Return a row's variants, of which those in the problem's `spread` are moved to the next dtype and layout of
+    `pairs` that the kernel takes them in and that rows do not have (`offered`); empty if there are none to move.
+    `turns` counts rows with moved variants by their number of dimensions."""
     moved = [v for v in variants if (v.dtype, v.layout) == problem.spread and not v.storage]
     able = [
         pair
@@ -250,8 +248,8 @@ def _brought_forward(
     pairs: Sequence[tuple[str, str]],
     first: Sequence[tuple[Problem, Variant]],
 ) -> Iterator[tuple[int, Variant]]:
-    """Cases of `AT_SMOKE` of which none is among the `first`, those of smoke: of the rows with their places, small ones
-    before others, or else of a row's problem in a dtype and layout of the kernel. The same at each level."""
+    """Yield cases of `AT_SMOKE` of which none is among the `first`, those of smoke: from the rows with their places,
+    small ones first, or else a row's problem in a dtype and layout of the kernel. They are the same at each level."""
     for brought in AT_SMOKE:
         if any(brought.problems(problem.geometry) and brought.variants(variant) for problem, variant in first):
             continue
@@ -280,8 +278,8 @@ def _views(
     pairs: Sequence[tuple[str, str]],
     first: Sequence[tuple[Problem, Variant]],
 ) -> Iterator[tuple[int, Variant]]:
-    """Cases whose operands lie in `VIEWS` that they lie in nowhere among the `first`: of the rows with their places the
-    one that adds most, the smallest of equal ones, until none adds any. The same at each level."""
+    """Yield cases with operands in `VIEWS` that these operands do not have among the `first`: from the rows with their
+    places, the one that adds most, the smallest of equal ones, until none adds any. They are the same at each level."""
     seen = {view for problem, variant in first for view in _views_of(problem, variant)}
     stored = [
         (place, variant, _views_of(problem, variant))
@@ -297,8 +295,8 @@ def _views(
 
 @cache
 def _views_of(problem: Problem, variant: Variant) -> frozenset[tuple[str, int]]:
-    """The operands that lie in one of `VIEWS`, each with the number of that; none where an axis has one element, whose
-    stride says nothing."""
+    """Return the operands that lie in one of `VIEWS`, each with the number of that group; empty if an axis has one
+    element, whose stride says nothing."""
     if min(problem.geometry.n, problem.geometry.c, *problem.geometry.size) == 1:
         return frozenset()
     return frozenset(
@@ -310,7 +308,7 @@ def _views_of(problem: Problem, variant: Variant) -> frozenset[tuple[str, int]]:
 
 
 def _is_suited(declared: Declared, problem: Problem, variant: Variant, pairs: Sequence[tuple[str, str]]) -> bool:
-    """Whether a kernel takes a case, in one of the `pairs` of dtype and layout that are asked for."""
+    """Return whether a kernel takes a case, in one of the `pairs` of dtype and layout that are asked for."""
     return (
         (variant.dtype, variant.layout) in pairs
         and variant.suits(declared.operator, problem.geometry)
@@ -322,8 +320,8 @@ def _is_suited(declared: Declared, problem: Problem, variant: Variant, pairs: Se
 def _further(
     declared: Declared, rows: Sequence[Row], pairs: Sequence[tuple[str, str]], run: set[str]
 ) -> Iterator[tuple[int, Variant]]:
-    """Distributions of the rows that are not among `run`, each on the first small problem that a kernel takes in one of
-    its dtypes and layouts, which take turns."""
+    """Yield the rows' distributions that are not among `run`, each on the first small problem that a kernel takes in
+    one of its dtypes and layouts, which take turns."""
     names = sorted({v.distribution for _, variants in rows for v in variants if v.dtype in DTYPES})
     for turn, name in enumerate(name for name in names if name not in run):
         own = [Variant(dtype, layout, name) for dtype, layout in pairs if dtype in DTYPES and applies(name, dtype)]
@@ -339,7 +337,7 @@ def _further(
 
 
 def _offered(rows: Iterable[Row]) -> dict[str, set[tuple[str, str]]]:
-    """Name of a problem -> the dtypes and layouts that rows have it in."""
+    """Return name of a problem -> the dtypes and layouts that rows have it in."""
     found: dict[str, set[tuple[str, str]]] = {}
     for problem, variants in rows:
         found.setdefault(problem.name, set()).update((v.dtype, v.layout) for v in variants)
@@ -349,8 +347,8 @@ def _offered(rows: Iterable[Row]) -> dict[str, set[tuple[str, str]]]:
 def _instead(
     problem: Problem, variants: Sequence[Variant], declared: Sequence[tuple[str, str]], place: int
 ) -> list[Variant]:
-    """The same distributions in a dtype and layout of the kernel's own, of which rows have one after the other. What is
-    run in 8 bits has values for these, and tables of its own."""
+    """Return variants with the same distributions in a dtype and layout of the kernel, which take turns by row.
+    Variants in 8 bits are not replaced: their inputs have values for 8 bits, and they have tables of their own."""
     rank = problem.geometry.rank
     own = [(dtype, layout) for dtype, layout in declared if rank_of(layout) == rank and dtype in DTYPES]
     plain = [v for v in variants if v.dtype in DTYPES and not (v.storage or is_optional(v.layout))]
@@ -363,7 +361,7 @@ def _instead(
 
 
 class Ranked:
-    """The rows of a selection, and what an implementation runs of them. Each is computed once."""
+    """Rows of a selection, and the share of them that an implementation runs. Each is computed once."""
 
     def __init__(self, asked: Selection) -> None:
         self.asked = asked
@@ -374,7 +372,7 @@ class Ranked:
         self._declared: dict[tuple[str, str], Declared] = {}
 
     def declared(self, one: Implementation, operator: str) -> Declared:
-        """What an implementation declares of an operator; its predicates have been asked about every row."""
+        """Return an implementation's declarations for an operator; its predicates have been asked about every row."""
         key = one.name, operator
         if key not in self._declared:
             rows = self.rows(operator).rows
@@ -382,14 +380,14 @@ class Ranked:
         return self._declared[key]
 
     def _suited(self, operator: str, level: str) -> list[Row]:
-        """What of a level an operator has."""
+        """Return the rows of a level that an operator takes."""
         rows = self._at_level(OPERATORS[operator].family, level)
         every = ((p, variants) for p, variants in rows if takes(operator, p.geometry))
         suited = ((p, tuple(v for v in variants if v.suits(operator, p.geometry))) for p, variants in every)
         return [row for row in suited if row[1]]
 
     def _rows(self, operator: str) -> Rows:
-        """What an operator has. The rows of level standard come first, whatever level is asked for that has them."""
+        """Return the rows of an operator. The rows of level standard come first, at every level that has them."""
         level, own = self.asked.level, self._suited(operator, self.asked.level)
         if not self.asked.is_of_tables:
             return Rows.of(own, len(own), len(own))
@@ -403,7 +401,7 @@ class Ranked:
         return Rows.of(rows, listed, usual)
 
     def _share(self, declared: Declared) -> list[list[Variant]]:
-        """What is required of an implementation of every row of an operator: all of a problem that is given by hand."""
+        """Return the variants of each row that are required of an implementation: all, of a problem given by hand."""
         asked, rows = self.asked, self.rows(declared.operator)
         if not asked.is_of_tables:
             return [[*filter(asked.includes, variants)] for _, variants in rows.rows]
@@ -411,19 +409,19 @@ class Ranked:
         return share(declared, rows, given, asked.wants)
 
     def _small(self, family: str) -> list[Problem]:
-        """Where behaviour is checked, in dtypes and on inputs of its own: up to level standard at least."""
+        """Return the problems on which behaviour is checked, with inputs of its own: up to level standard at least."""
         level = "standard" if self.asked.level in ("smoke", "huge") else self.asked.level
         every = at_level(of_family(self.asked.problems, family), level)
         return [*{problem.name: problem for problem, _ in every}.values()]
 
     def _paths(self, declared: Declared) -> list[Path]:
-        """What the behaviour of a kernel is checked on: in the layouts asked for, and in others if it has no plain one;
-        two dozen checks ask for the same."""
+        """Return the paths on which a kernel's behaviour is checked: in the layouts asked for, and in others if it has
+        no plain one; two dozen checks ask for the same."""
         return self._covering(declared, MAX_PATHS)
 
     def _spread(self, declared: Declared) -> list[Path]:
-        """The paths that checks take in turn which are each made on a few. Where a call on a new shape takes a
-        compiler's or a simulator's time they are those of the other checks."""
+        """Return the paths for checks that are each made on only a few of them. If a call on a new shape takes a
+        compiler's or a simulator's time, they are the paths of the other checks."""
         one = declared.implementation
         if one.compiles_per_shape or bool(getattr(one.arrays, "stands_for", ())):
             return self.paths(declared)
@@ -441,12 +439,12 @@ class Ranked:
 
 
 def behaviour_dtypes(asked: Selection, operator: str) -> tuple[str, ...]:
-    """In which dtypes behaviour is checked."""
+    """Return the dtypes in which behaviour is checked."""
     return ordinary(dtype for dtype in asked.dtypes if dtype in OPERATORS[operator].dtypes)
 
 
 def _left(rows: Iterable[Row], known: Iterable[Row]) -> list[Row]:
-    """What of rows others do not have."""
+    """Return the rows without the variants that `known` rows have."""
     named = {(problem.name, variant) for problem, variants in known for variant in variants}
     left = ((p, tuple(v for v in variants if (p.name, v) not in named)) for p, variants in rows)
     return [row for row in left if row[1]]

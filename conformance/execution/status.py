@@ -25,7 +25,7 @@ from conformance.judge import Contract, Judgement
 
 
 class MissingReferenceError(Exception):
-    """The expected outputs could not be computed here. No fault of the kernel, so that no waiver covers it."""
+    """The expected outputs could not be computed here. This is no fault of the kernel, so that no waiver covers it."""
 
 
 class InsufficientMemoryError(Exception):
@@ -33,9 +33,9 @@ class InsufficientMemoryError(Exception):
 
 
 class BehaviourError(KernelFailure):
-    """A kernel that does not behave; the message says how it showed.
+    """A kernel that does not behave as it must; the message says how that showed.
 
-    `wrong_on` is the input distribution, where it showed in results: what excuses these there excuses them here.
+    `wrong_on` is the input distribution, if it showed in results: a waiver of wrong results on it covers them here too.
     """
 
     def __init__(
@@ -55,41 +55,41 @@ class Verdict:
     """The reason as data, where the status is `fail` or `error`, or would be without the waiver."""
     judgements: tuple[Judgement, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
-    """By phase."""
+    """Phase -> seconds."""
     contract: Contract | None = None
-    """What the kernel declares, if there was one."""
+    """Contract that the kernel declares, if there was a kernel."""
     work: dict[str, int] = field(default_factory=dict)
-    """What its one call did, where a bridge can count."""
+    """Counts of what the kernel's one call did, if the bridge can count."""
     alone: Any = None
-    """The case of a call that a check has made, and the verdict on it, where its result was wrong and came first in
+    """Case of a call that a check has made, and the verdict on it, if its result is wrong also as the first call in
     another process."""
     facts: Any = None
-    """What a check measured without judging it."""
+    """Measurements of a check that it does not judge."""
     waiver: Waiver | None = None
-    """What excuses the failure that `reason` describes, where the status is `waived`."""
+    """Waiver of the failure that `reason` describes, if the status is `waived`."""
     diagnosis: Diagnosis | None = None
-    """The known mistakes that explain the failure, where some do."""
+    """Known mistakes that explain the failure, if any do."""
     exception: BaseException | None = None
-    """What the kernel raised, with its traceback, where that is why the status is `error`."""
+    """Exception that the kernel raised, with its traceback, if that is why the status is `error`."""
     crashed: bool = False
     """Whether the kernel's process ended."""
     refusal: Unsupported | None = None
-    """What was raised where the status is `unsupported`."""
+    """Exception that was raised if the status is `unsupported`."""
     refused: bool = False
-    """Whether the kernel raised it when it was called, although it had declared to support the case."""
+    """Whether the kernel raised the refusal when it was called, although it had declared to support the case."""
 
     @property
     def unverified(self) -> tuple[str, ...]:
-        """Outputs that pass because limits exceed most of their results, whatever they are."""
+        """Outputs that pass because limits exceed most of their results, whatever these are."""
         return tuple(one.output for one in self.judgements if one.passed and one.says_nothing)
 
     @property
     def explanation(self) -> str:
-        """The reason as it is shown: with that of the waiver, where there is one."""
+        """Reason as it is shown: with that of the waiver, if there is one."""
         return self.explained()
 
     def explained(self, *, brief: bool = False) -> str:
-        """The same; in brief without details."""
+        """Return the reason with that of the waiver, if there is one; if `brief`, without details."""
         reason, waiver = in_brief(self.reason, self.failure) if brief else self.reason, self.waiver
         return reason if waiver is None else f"waived: {waiver.reason} ({waiver.url})\n{reason}"
 
@@ -109,9 +109,9 @@ def conclude(
     *,
     must_fail: bool = False,
 ) -> Verdict:
-    """Run an attempt, which fills in the verdict it is given and raises where it does not pass.
+    """Run an attempt, which fills in the verdict it is given and raises if it does not pass.
 
-    `waiver` finds what excuses what was raised; with `must_fail` a waived attempt that passes, where nothing was, is a
+    `waiver` finds the waiver of what was raised. With `must_fail`, an attempt that passes although it is waived is a
     failure too: the waiver is out of date.
     """
     verdict = Verdict("pass")

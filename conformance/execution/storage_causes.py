@@ -1,4 +1,4 @@
-"""Which operand's storage a verdict depends on: the same call with less of it, until that is known."""
+"""Find the operand whose storage a verdict depends on: repeat the call with fewer operands stored that way."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from conformance.implementations.implementation import KernelMemory, Unsupported
 from conformance.storage import KINDS, parse, written
 
 REFUSING = (ValueError, TypeError, NotImplementedError, RuntimeError, BufferError)
-"""What a kernel may raise to refuse a storage, beside Unsupported and exceptions of libraries: no IndexError."""
+"""Exceptions by which a kernel may refuse a storage, beside Unsupported and those of libraries; not IndexError."""
 
 
 class OutOfBounds(Crash):
-    """The end of a process whose reason is known: it says nothing about other cases."""
+    """End of a process whose reason is known, so that it says nothing about other cases."""
 
     counted = False
 
 
 def attempt(storage: str, memory: KernelMemory, verdict: Verdict, run: Callable[[Verdict, str], None]) -> None:
-    """Make `run`, which raises where the case does not pass, with the case's storage; and again with less of it where
-    that fails, so that what is raised names the operand. Raises the same where the storage is not the reason."""
+    """Call `run`, which raises if the case does not pass, with the case's storage. If it raises, call it with fewer
+    operands stored so, to name the operand in the error. Raises the first error if storage is not the reason."""
     kinds = parse(storage)
     left_out = {o: kind for o, kind in kinds.items() if f"{o}:{kind}" in memory.ended_by}
     rest = {o: kind for o, kind in kinds.items() if o not in left_out}
@@ -48,7 +48,7 @@ def _conclude(
     error: BaseException,
     run: Callable[[Verdict, str], None],
 ) -> None:
-    """Raise what is known once every operand alone was tried. The call is right where all operands are contiguous."""
+    """Try the storage of every operand alone, and raise what is known. With contiguous operands the call is right."""
     alone = {o: _outcome(run, f"{o}:{kind}") for o, kind in kinds.items()} if len(kinds) > 1 else {}
     found = {o: outcome for o, outcome in alone.items() if outcome[0] is not None}
     wrong = {o: outcome for o, outcome in found.items() if not _is_refusal(outcome[0])}
@@ -82,12 +82,12 @@ def _outcome(run: Callable[[Verdict, str], None], storage: str) -> tuple[BaseExc
 
 
 def _is_refusal(error: BaseException | None) -> bool:
-    """Whether a kernel says, in words, that it does not take such operands."""
+    """Return whether a kernel says, in words, that it does not take operands stored that way."""
     if isinstance(error, Unsupported):
         return True
     if not isinstance(error, Exception) or isinstance(error, KernelFailure) or not str(error).strip():
         return False
-    name = type(error).__name__  # of what another process has raised only the name is known
+    name = type(error).__name__  # all that is known of an exception's class in another process
     return not hasattr(builtins, name) or name in [known.__name__ for known in REFUSING]
 
 

@@ -1,6 +1,5 @@
-"""One thing to verify, and its place in the run; cases that there are not, and whether an implementation is here; and
-claims: what an implementation once verified must not be lost unnoticed (files: `conformance.results.claims_file`).
-"""
+"""A case to verify, and its place in the run; cases that are absent, and whether an implementation can run here; and
+claims: what an implementation once verified must not be lost unnoticed (files: `conformance.results.claims_file`)."""
 
 from __future__ import annotations
 
@@ -30,11 +29,11 @@ class Named:
     name: str = ""
     """Its name, where the file defines several."""
     timeout: float | None = None
-    """Seconds that a call may take, where they are not the usual ones."""
+    """Seconds that a call may take, if they are not the usual ones."""
 
     @property
     def options(self) -> list[str]:
-        """The options behind the kernel."""
+        """Options behind the kernel."""
         name = ["--impl", self.name] if self.name else []
         return [*name, *([] if self.timeout is None else [f"--timeout={self.timeout:g}"])]
 
@@ -55,51 +54,51 @@ class Trial:
     after: tuple[Trial, ...] = ()
     """Cases whose calls come before, in the same process: a kernel with a state may fail only then."""
     explained: bool = True
-    """Whether it is looked for what explains wrong results, which takes longer than to find them."""
+    """Whether an explanation of wrong results is looked for, which takes longer than finding these."""
     place: int = 0
-    """In the ranking of its operator; what stands in none comes behind it."""
+    """Place in the ranking of its operator, or a number that puts an unranked case before or behind it."""
 
     @classmethod
     def of(
         cls, implementation: Implementation, case: Case, origin: Origin, method: str = "auto",
         named: Named | None = None,
     ) -> Trial:  # fmt: skip
-        """Return the trial of a case that stands in no table, of a kernel."""
+        """Return the trial of an implementation on a case that is in no table."""
         problem, operator = unlisted(case.geometry, origin, "standard", (case.variant,)), OPERATORS[case.operator]
         return cls(implementation, operator, problem, case.variant, case.seed, method, named)
 
     @property
     def case(self) -> Case:
-        """Its identity, whatever the kernel."""
+        """Identity of the case, whatever the kernel."""
         return Case.of(self.operator.name, self.problem.geometry, self.variant, self.seed)
 
     @property
     def recipe(self) -> Recipe:
-        """What determines the inputs."""
+        """Recipe that determines the inputs."""
         return Recipe(self.operator, self.problem.geometry, self.variant.dtype, self.variant.distribution, self.seed)
 
     @property
     def kernel(self) -> Kernel:
-        """The kernel to run. Raises Unsupported with the reason where there is none."""
+        """Kernel to run. Raises Unsupported with the reason if there is none."""
         variant = self.variant
         return self.implementation.find(self.operator.name, self.problem.geometry, variant.dtype, variant.layout)
 
     def invocation(self) -> Invocation:
-        """The kernel bound to the problem. Raises Unsupported where there is none."""
+        """Return the kernel bound to the problem. Raises Unsupported if there is none."""
         kernel, variant = self.kernel, self.variant
         bridge = self.implementation.arrays
         where = variant.dtype, variant.layout, variant.storage
         return Invocation(kernel, bridge, self.operator, self.problem.geometry, *where)
 
     def waiver(self, distributions: Sequence[str]) -> Waiver | None:
-        """The first waiver that covers the problem on one of these distributions."""
+        """Return the first waiver that covers the problem on one of these distributions."""
         named, variant = (self.operator.name, self.problem.geometry, self.variant.dtype), self.variant
         found = (self.implementation.waiver(*named, one, variant.storage, variant.layout) for one in distributions)
         return next((waiver for waiver in found if waiver is not None), None)
 
     @property
     def id(self) -> str:
-        """The part of a test's name in brackets, in which -k finds where a problem comes from: `drawn.`, `own.`."""
+        """Part of a test's name in brackets, in which -k finds where a problem comes from: `drawn.`, `own.`."""
         v, problem = self.variant, self.problem
         name = problem.name if problem.origin == "table" else f"{problem.origin}.{problem.name}"
         words = (self.implementation.name, name, v.dtype, v.layout, v.distribution, v.storage)
@@ -107,12 +106,12 @@ class Trial:
 
     @property
     def command(self) -> str:
-        """One line that reproduces the case, whatever table it came from."""
+        """Command line that reproduces the case, whatever table it came from."""
         return self.repeats()
 
     def repeats(self, check: str = "") -> str:
-        """Return one line that verifies it again, or makes a behaviour check on it: with the implementation's name
-        where a file defines several, and the operator's where it has several that take the problem."""
+        """Return a command line that verifies it again, or makes a behaviour check on it: with the implementation's
+        name if a file defines several, and the operator's if the implementation has several for the problem."""
         named = self.named or Named(self.implementation.name)
         possible = {one.operator for one in self.implementation.kernels if takes(one.operator, self.problem.geometry)}
         problem, *options = replace(self.case, check=check).words(operator=len(possible) != 1)
@@ -131,17 +130,17 @@ class Absence:
     reason: str
     cases: int
     failure: Failure | None = None
-    """The reason as data, where the status is `fail`."""
+    """Reason as data, if the status is `fail`."""
     undeclared: Undeclared | None = None
 
     @property
     def id(self) -> str:
-        """The part of a test's name in brackets."""
+        """Part of a test's name in brackets."""
         return f"{self.implementation}-{self.status}"
 
 
 def absence_reason(implementation: Implementation) -> str | None:
-    """Why an implementation cannot run here; None if it can."""
+    """Return why an implementation cannot run here; None if it can."""
     try:
         implementation.require()
     except Unavailable as absence:
@@ -151,7 +150,7 @@ def absence_reason(implementation: Implementation) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What one implementation has verified, as a file beside it says."""
+    """Cases that one implementation has verified, as a file beside it says."""
 
     implementation: str
     source: Path
@@ -160,28 +159,28 @@ class Claim:
     device: str
     packages: tuple[str, ...]
     problems: Mapping[str, str]
-    """Name -> descriptor."""
+    """Name of a problem -> its descriptor."""
     cases: frozenset[Case]
-    """Of seed 0: a claim is of every seed."""
+    """Cases with seed 0: a claim is of every seed."""
 
     @property
     def can_run(self) -> bool:
-        """Whether the device and the packages that it was verified with are here."""
+        """Return whether the device and the packages that the implementation was verified with are here."""
         return not missing(self.device) and all(map(_installed, self.packages))
 
     @property
     def place(self) -> str:
-        """The file as messages name it: acme.claims.json, or acme/claims.json for a folder."""
+        """File as messages name it: acme.claims.json, or acme/claims.json for a folder."""
         return self.file.relative_to(self.source.parent).as_posix()
 
     def lost(self, status: str, reason: str) -> str:
-        """The reason of a failure: a claimed case is `status`."""
+        """Return the reason of the failure that a claimed case is `status`."""
         anew = f"write the claims again with `conformance claims write {self.source} RECORDS`"
         return f"claimed in {self.place}, but {status}: {reason}; support it again, or {anew}"
 
 
 def with_claims(absence: Absence, claims: Iterable[Claim], selected: Sequence[Case]) -> Iterator[Absence]:
-    """Absent cases as they are reported: those that are claimed failed, unless what they need is not here."""
+    """Yield absent cases as they are reported: claimed ones have failed, unless what they need is not here."""
     held = [claim for claim in claims if absence.status == "unsupported" or claim.can_run]
     keys = frozenset[Case]().union(*(claim.cases for claim in held))
     count = min(absence.cases, sum(key in keys for key in selected))

@@ -1,4 +1,4 @@
-"""What a kernel's process and all that it has started take of the machine, read from /proc."""
+"""Memory of the machine that a kernel's process and all that it has started take, read from /proc."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 IN_MEMORY = ("/memfd:", "/dev/shm/")
-"""How the names of open files begin that lie in memory, where no process has them resident unless it maps them."""
+"""Prefixes of names of open files that are in memory, and resident in no process unless that maps them."""
 
 
 def resident(process: str) -> tuple[int, int]:
@@ -32,8 +32,8 @@ def numbered(processes: str) -> list[str]:
 def taken(processes: Sequence[str], most: int, given: tuple[int, int]) -> int:
     """Return the bytes that processes take together, exactly where they may be more than `most`.
 
-    What several share, as after a fork, counts once; so does a file in memory, mapped or not. The file with the inode
-    `given[0]` counts without as many bytes as `given[1]`, which the judge has written.
+    Memory that several share, as after a fork, counts once; so does a file in memory, mapped or not. The file with the
+    inode `given[0]` counts without as many bytes as `given[1]`, which the judge has written.
     """
     rough = sum(resident(process)[0] for process in processes)
     if rough + _of_the_machine("Shmem:") <= most:
@@ -58,7 +58,7 @@ def _sizes(file: str) -> dict[str, int]:
 
 
 def _shares(process: str) -> tuple[int, int]:
-    """Return a process's own memory, and that in files in memory, of what is shared its share."""
+    """Return the bytes of a process's own memory, and of its files in memory; of shared memory, its share."""
     sizes = _sizes(f"{process}/smaps_rollup")
     if "Pss_Shmem:" not in sizes:
         return resident(process)[0], 0

@@ -1,7 +1,7 @@
 """Verify one case: draw, call, fetch, judge, explain.
 
-What does not pass is raised, and `conclude` makes a status of it, with waivers: the search for the operand whose
-storage is to blame, the behaviour checks and the fuzzer catch some of it themselves.
+A case that does not pass raises, and `conclude` makes a status of it, with waivers: the search for the operand whose
+storage is to blame, the behaviour checks and the fuzzer catch some of these exceptions themselves.
 """
 
 from __future__ import annotations
@@ -42,29 +42,29 @@ from conformance.storage import repeats, with_repeats
 from conformance.worker.call import Change
 
 IN_VAIN = 100
-"""Wrong cases of a kernel in a row that no known mistake explains, after which none is tried: this made three minutes
-of half a one."""
+"""Number of a kernel's wrong cases in a row that no known mistake explains, after which none is tried: trying turned
+half a minute into three."""
 WORK, LITTLE = 1 << 27, 1 << 22
-"""Multiply-adds, times operands and results, of a kernel's wrong cases that known mistakes are tried on, and of a case
-on which they still are when that is spent: three minutes of three and a half went there, of a wrong gradient of batch
-norm."""
+"""Multiply-adds, times operands and results, of all wrong cases of a kernel on which known mistakes are tried, and of a
+case on which they still are when that is spent. A wrong gradient of batch norm spent three of its three and a half
+minutes on them."""
 NOT_LAUNCHED = "no kernel of the file was launched: what it calls instead is right, and is not the kernel"
-"""Why right results of a call are not verified."""
+"""Reason why right results of a call are not verified."""
 
 
 @dataclass(slots=True)
 class Tensors:
-    """What a verification worked with, as far as it got. Not part of the verdict, which outlives them in a run."""
+    """Tensors of a verification, as far as it got. They are not part of the verdict, which outlives them in a run."""
 
     expected: Expected | None = None
     outputs: Arrays = field(default_factory=dict)
-    """In canonical order; as the kernel returned them where they are malformed."""
+    """Outputs in canonical order; as the kernel returned them if they are malformed."""
 
 
 def verify(trial: Trial, tensors: Tensors | None = None, *, again: bool = False) -> Verdict:
     """Return the verdict on a case. Nothing an implementation does raises from here, except KeyboardInterrupt.
 
-    `tensors` is filled for whoever wants to look at them. With `again`, a kernel that is right is called several times.
+    `tensors` is filled for callers that look at them. With `again`, a kernel that is right is called several times.
     """
 
     def waiver(failure: BaseException | None) -> Waiver | None:
@@ -76,7 +76,7 @@ def verify(trial: Trial, tensors: Tensors | None = None, *, again: bool = False)
 
 
 def attempt(trial: Trial, verdict: Verdict, tensors: Tensors | None = None, again: bool = False) -> None:
-    """Raise where the case does not pass, whatever is waived; for `conclude`."""
+    """Raise if the case does not pass, whatever is waived; for `conclude`."""
     for earlier in trial.after:
         verify(earlier)
     kernel = trial.kernel
@@ -86,11 +86,11 @@ def attempt(trial: Trial, verdict: Verdict, tensors: Tensors | None = None, agai
 
 
 def verify_once(kernel: Kernel, trial: Trial, tensors: Tensors, again: bool, verdict: Verdict, stored: str) -> None:
-    """Raise where the case does not pass with operands in memory as `stored` says: from the contract to the pass."""
+    """Verify a case with operands in memory as `stored` says, from the contract on; raise if it does not pass."""
     geometry, variant, bridge = trial.problem.geometry, trial.variant, trial.implementation.arrays
     invocation = Invocation(kernel, bridge, trial.operator, geometry, variant.dtype, variant.layout, stored)
     verdict.contract, contract = kernel.contract, kernel.contract.on(geometry, variant.dtype)
-    if exempt := contract.exempts(variant.distribution, variant.dtype):  # it is not failed for what that leaves open
+    if exempt := contract.exempts(variant.distribution, variant.dtype):  # no failure, as the contract leaves it open
         raise Unsupported(exempt)
     expected = expect_once(trial.recipe, trial.method)
     if not expected.has_one_result(contract):
@@ -105,7 +105,7 @@ def verify_once(kernel: Kernel, trial: Trial, tensors: Tensors, again: bool, ver
         raise MissingReferenceError(f"no reference, is the problem too large for this machine? {error}") from error
     with verdict.timed("golden"):
         check(expected.tensors)
-    if repeats(variant.storage):  # the case's own: with less of it, too, values stay the same
+    if repeats(variant.storage):  # not `stored`: values are the same with fewer operands stored so
         expected = expected.holding(with_repeats(expected.inputs, variant.storage))
         expected.compute()
     tensors.expected = expected
@@ -205,8 +205,8 @@ def explained(
 def require_right_every_time(
     trial: Trial, verdict: Verdict, invocation: Invocation, expected: Expected, tensors: Tensors, contract: Contract
 ) -> None:
-    """Raise KernelFailure where more calls are wrong: a kernel that is wrong in one of three is right in the first one.
-    Results and judgements are those of the first wrong call."""
+    """Raise KernelFailure if more calls are wrong: a kernel that is wrong in one call of three may be right in the
+    first. Results and judgements become those of the first wrong call."""
     right = tensors.outputs
 
     def passes(again: Arrays) -> bool:

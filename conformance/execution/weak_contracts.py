@@ -1,10 +1,10 @@
-"""Whether a declared contract leaves anything to verify.
+"""Check whether a declared contract leaves anything to verify.
 
-Limits follow from what a kernel declares, and may exceed what is to be seen. The judge must tell apart from the right
-result: zeros, on at least one problem that the kernel takes; the main output times 1.01, and the result without one
-tap, on at least one problem of the tables. Each of them is judged as a kernel's output would be; no kernel is called.
-The factor is asked of the main output, of which there are many elements, and not in batch normalisation: an error of
-the variance is passed on to all results, so that honest accumulators of 8 bits are further off than 1%.
+Limits follow from what a kernel declares, and may exceed the errors that should be seen. The judge must tell wrong
+results from the right one: zeros, on at least one problem that the kernel takes; the main output times 1.01, and the
+result without one tap, on at least one problem of the tables. Each is judged as a kernel's output would be; no kernel
+is called. The factor is tried only on the main output, which has many elements, and not in batch normalisation: there
+an error of the variance is passed on to all results, so that honest accumulators of 8 bits are further off than 1%.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ZEROS, SCALED, WITHOUT_TAP = "zeros", f"times {FACTOR}", "without one tap"
 
 
 def require_adequate(trial: Trial, kernel: Kernel) -> None:
-    """Raises KernelFailure where no problem of a kernel shows whether its results are right, in the case's dtype."""
+    """Raise KernelFailure if no problem of a kernel shows whether its results are right, in the case's dtype."""
     contract, dtype = kernel.contract, trial.variant.dtype
     formats = [contract.accumulator(dtype), *([FORMATS[contract.partials]] if contract.splits > 1 else [])]
     exact = contract.inputs == "exact" and all(f.precision >= FORMATS["fp32"].precision for f in formats)
@@ -52,7 +52,7 @@ def require_adequate(trial: Trial, kernel: Kernel) -> None:
 
 
 def _weakness(trial: Trial, kernel: Kernel) -> str | None:
-    """What is not told apart on any problem, and what to declare; None where everything is."""
+    """Return which wrong results are accepted on every problem, and what to declare; None if none is."""
     known = of_family(PROBLEMS, trial.operator.family)
     small = sorted(
         {trial.problem.geometry, *(p.geometry for p in usual(known) if takes(trial.operator.name, p.geometry))},
@@ -76,7 +76,7 @@ def _weakness(trial: Trial, kernel: Kernel) -> str | None:
 
 
 def _some(geometries: list[Any]) -> list[Any]:
-    """At most MAX_TRIED, evenly spaced."""
+    """Return at most MAX_TRIED of the problems, evenly spaced."""
     return geometries[:: -(-len(geometries) // MAX_TRIED)] if geometries else []
 
 
@@ -89,7 +89,7 @@ def _takes(trial: Trial, kernel: Kernel, geometry: Any) -> bool:
 
 
 def _hidden(trial: Trial, geometries: list[Any], contract: Contract, sought: tuple[str, ...]) -> list[str]:
-    """Which wrong outputs are within the limits on every problem that has them, as `dx times 1.01`."""
+    """Return which wrong outputs are within the limits on every problem that has them, as `dx times 1.01`."""
     operator, told, allowed = trial.operator, set[str](), dict[str, None]()
     # zeros are wrong for all outputs; the others leave some as they are, or on some problems
     certain = {f"{n} {ZEROS}" for geometry in geometries for n in operator.outputs(geometry) if ZEROS in sought}
@@ -108,7 +108,7 @@ def _hidden(trial: Trial, geometries: list[Any], contract: Contract, sought: tup
 def _judged(
     operator: Operator, expected: Exact, contract: Contract, sought: tuple[str, ...]
 ) -> Iterator[tuple[str, bool]]:
-    """Wrong outputs of one problem, and whether the judge lets them pass."""
+    """Yield wrong outputs of one problem, and whether the judge lets them pass."""
     geometry, dtype, reference = expected.recipe.geometry, expected.recipe.dtype, expected.tensors.reference
     without = expected.inputs[operator.operand].copy()
     last: Index = (..., *[-1] * geometry.rank)

@@ -32,18 +32,19 @@ from conformance.resources import ENGINES, IMPLS
 from conformance.worker import memory, wire
 
 MAX_CRASHES, OF_A_HANG = 8, 3
-"""Cases in a row that end in a crash, after which an implementation's others are not run: with fewer, one that crashes
-on a path that the first problems take passes nothing, and nobody learns where. How many a hang counts for."""
+"""Number of cases in a row that end in a crash, after which an implementation's others are not run; how many a hang
+counts for. With fewer, a kernel that crashes on a path of the first problems would pass nothing, and nobody would know
+why."""
 GROWTH = 1 << 29
 """Bytes that a process may grow by after its first case."""
 CASES_TO_LOOK = 50
-"""Cases between two looks at that. A process that is replaced forgets its state, which a later call might show."""
+"""Cases between two looks at the growth. A new process forgets a kernel's state, which a later call might show."""
 SHARE = 0.8
-"""Of the machine's memory, what kernels' processes may take together."""
+"""Share of the machine's memory that kernels' processes may take together."""
 
 
 class Loader(Protocol):
-    """Whoever makes implementations of files: `conformance.implementations.registry` in this process, or `Workers`."""
+    """Maker of implementations from files: `conformance.implementations.registry` in this process, or `Workers`."""
 
     def load(self, paths: Iterable[Path], registry: Registry | None = None) -> Registry: ...
 
@@ -51,7 +52,7 @@ class Loader(Protocol):
 
 
 class ChangedSource(Crash):
-    """What would be loaded is not what was loaded first."""
+    """The source to be loaded is not the one that was loaded first."""
 
     counted = False
 
@@ -66,22 +67,22 @@ class Source:
     path: Path | None = None
     entry: str = ""
     variant: tuple[str, str] = ("", "")
-    """An implementation and the label of its variant, which is all that is wanted of the file."""
+    """An implementation and the label of its variant, if only that is wanted of the file."""
     environment: Mapping[str, str] = field(default_factory=dict)
     record: str = ""
-    """The list of files of an entry point's package, with their digests."""
+    """List of the files of an entry point's package, with their digests."""
     files: SourceFiles | None = None
-    """As they were when it was loaded first."""
+    """Its files, as they were when it was loaded first."""
     seen: tuple[wire.ImplementationSpec, ...] | None = field(default=None, init=False)
 
     @property
     def file(self) -> str:
-        """What tracebacks call it; of what is installed, its place in words."""
+        """Path that tracebacks show; of an installed source, its place in words."""
         return self.place if self.path is None else str(self.path.absolute())
 
     @property
     def digest(self) -> str:
-        """What stands for its content: the suite's own kernels are one source."""
+        """Digest of the content; the suite's own kernels are one source."""
         if self.group == SHIPPED:
             return SHIPPED
         content = self.files.named if self.files is not None else self.record
@@ -89,12 +90,12 @@ class Source:
 
     @property
     def title(self) -> str:
-        """What errors in loading it are filed under."""
+        """Name under which errors in loading it are kept."""
         name, label = self.variant
         return f"{self.place}, {declared.variant_name(name, label)}" if label else self.place
 
     def process(self) -> Process:
-        """A process in which the file is loaded. Raises Crash."""
+        """Return a process in which the file is loaded. Raises Crash."""
         process = self.workers.process_for(self)
         if self.file not in process.loaded:
             self.require_same()
@@ -106,8 +107,8 @@ class Source:
         return process
 
     def note_opened(self, *, loading: bool = False) -> None:
-        """Take in what its process has opened as what it is loaded from. Of the suite's own kernels, which share a
-        process, nothing is: they can open no source that they can change."""
+        """Count files that its process has opened as part of the source. Not for the suite's own kernels, which share a
+        process: they can open no source that they can change."""
         if self.files is None or self.group == SHIPPED:
             return
         for process in self.workers.of_group(self.group):
@@ -116,7 +117,7 @@ class Source:
             self.files.release(opened.written)
 
     def require_same(self) -> None:
-        """Before it is loaded again. Raises ChangedSource."""
+        """Check the files before they are loaded again. Raises ChangedSource."""
         try:
             if self.files is not None:
                 self.files.require_unchanged()
@@ -125,11 +126,11 @@ class Source:
 
     @property
     def request(self) -> tuple[Any, ...]:
-        """The operation that loads it."""
+        """Operation that loads the source."""
         return "load", self.path or self.entry, *self.variant
 
     def loaded(self, process: Process) -> wire.Loaded:
-        """Load it there, or wait until it is. Raises Crash and what importing raises."""
+        """Load the source in a process, or wait until it is loaded. Raises Crash and what importing raises."""
         if process.loading:
             loading, process.loading = process.loading, ""
             answer = process.finish()
@@ -144,8 +145,8 @@ class Source:
 class Workers:
     """Processes of a run, at most `most` at once.
 
-    For a file whose process has crashed there is another one, which has loaded the file before it is needed. With
-    `ahead` an empty one is always ready. What they compile is kept in `compiled`, if that is given.
+    If the process of a file has crashed, a spare one loads the file before it is needed. With `ahead` an empty process
+    is always ready. Code that they compile is kept in `compiled`, if that is given.
     """
 
     def __init__(
@@ -155,46 +156,46 @@ class Workers:
         self._reaper: Reaper | None = None
         self._ahead, self._empty = ahead, list[Process]()
         self._spares: dict[str, Process] = {}
-        """Group -> a process that loads what crashed there."""
+        """Group whose process crashed -> a spare process that loads its file."""
         self._others: dict[str, Process] = {}
         """Group -> a second process, of one group at most: see `other_process`."""
         self._processes: dict[str, Process] = {}
-        """Group -> its process, the one that was used last at the end."""
+        """Group -> its process; the one that was used last is at the end."""
         self._begun: list[Process] = []
-        """Those that were started for kernels and had not ended when the next one was started."""
+        """Processes that were started for kernels and had not ended when the next one was started."""
         self._compiled_before = wire.Compiled()
-        """What the others have compiled."""
+        """Programs that processes which have ended had compiled."""
         self._crashes = Counter[tuple[str, str]]()
         """Group and place of an implementation's file -> cases in a row that have ended in a crash."""
         self._groups: dict[str, int] = {}
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
-        """For what compilers keep by all means, where nothing is to be kept."""
+        """Folder for code that compilers keep in any case, if nothing is to be kept."""
 
     @property
     def crowded(self) -> bool:
-        """Whether there are more groups of files than processes."""
+        """Return whether there are more groups of files than processes."""
         return len(self._groups) > self.most
 
     def place(self, one: declared.Implementation) -> int:
-        """Which of the groups it belongs to."""
+        """Return the number of the group that an implementation belongs to."""
         home = home_of(one.arrays)
         return self._groups.get(home.group, 0) if home else 0
 
     def load(self, paths: Iterable[Path], registry: Registry | None = None) -> Registry:
-        """As `conformance.implementations.registry.load`."""
+        """Load files, as `conformance.implementations.registry.load` does."""
         found = registry if registry is not None else Registry()
         for path in found.nameable(paths):
             self._load(Source(self, str(path), group_of(path), path), path.stem, found)
         return found
 
     def load_installed(self, registry: Registry) -> None:
-        """As `conformance.implementations.registry.load_installed`."""
+        """Load entry points, as `conformance.implementations.registry.load_installed` does."""
         for entry in installed():
             place, record = place_of(entry), (entry.dist.read_text("RECORD") if entry.dist else None) or ""
             self._load(Source(self, place, place, entry=entry.name, record=record), entry.name, registry)
 
     def begin(self, path: Path) -> None:
-        """Start the process that a file will be loaded in; whoever loads it hears what is wrong."""
+        """Start the process that a file will be loaded in; an error is raised for whoever loads it."""
         with suppress(Crash, OSError):
             self.process_for(Source(self, str(path), group_of(path), path, files=SourceFiles(path)))
 
@@ -208,7 +209,7 @@ class Workers:
         self._load(source, name, registry)
 
     def process_for(self, source: Source) -> Process:
-        """The process of a file, which may not have loaded it yet. Raises Crash."""
+        """Return the process of a file, which may not have loaded it yet. Raises Crash."""
         if self._crashes[source.group, source.place] >= MAX_CRASHES:
             raise Crash("not run, crashed too often", Failure(kind="not run"))
         process = self._processes.pop(source.group, None)
@@ -229,8 +230,8 @@ class Workers:
 
     @contextmanager
     def apart(self) -> Iterator[Process]:
-        """A process that loads no file, for what the suite itself measures. Its threads do not run on for the 30 ms
-        that OpenBLAS waits for more work, beside the kernel that is timed next."""
+        """Yield a process that loads no file, for measurements of the suite itself. Its threads do not run on for the
+        30 ms that OpenBLAS waits for more work, beside the kernel that is timed next."""
         process = Process(Limits(environment={"OPENBLAS_THREAD_TIMEOUT": "4"}), self._watched())
         try:
             yield process
@@ -239,8 +240,8 @@ class Workers:
 
     @contextmanager
     def other_process(self, source: Source) -> Iterator[None]:
-        """A file's calls go meanwhile to a second process, in which no case runs; to its own where there can be none,
-        as of a device that one process has for itself. Kept for the next time."""
+        """Send a file's calls meanwhile to a second process, in which no case runs; to its own if there can be none, as
+        on a device that one process has for itself. The second process is kept for the next time."""
         group = source.group
         for other in [*self._others]:
             if other != group:
@@ -270,7 +271,7 @@ class Workers:
         return [processes[group] for processes in kept if group in processes]
 
     def keep_all(self) -> None:
-        """Every file keeps its process, where implementations take turns."""
+        """Let every file keep its process, for implementations that take turns."""
         self.most = max(self.most, len(self._groups))
 
     def forget(self, path: Path) -> None:
@@ -300,7 +301,7 @@ class Workers:
                 spare.end()
 
     def printed(self, group: str) -> list[str]:
-        """The last lines that the process of a group of files has printed since this was asked last."""
+        """Return the last lines that the process of a group of files has printed since the previous call."""
         process = self._processes.get(group)
         return [] if process is None else process.printed_since()
 
@@ -326,7 +327,7 @@ class Workers:
 
     @property
     def compiled(self) -> wire.Compiled:
-        """What all processes together have compiled."""
+        """Programs that all processes together have compiled."""
         return sum((process.compiled for process in self._begun), self._compiled_before)
 
     def close(self) -> None:
@@ -363,9 +364,9 @@ class Workers:
         return process
 
     def _process_of(self, limits: Limits) -> Process:
-        """A new one. Raises Crash."""
+        """Start a process, and return it. Raises Crash."""
         if self._compiled is None and OF_NUMBA not in os.environ:
-            # else Numba keeps code beside the source, for whatever the next call is of
+            # else Numba keeps code beside the source, where any later call finds it
             self._scratch = self._scratch or tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
             own = {OF_NUMBA: tempfile.mkdtemp(dir=self._scratch.name)}
             limits = replace(limits, environment=own | {**limits.environment})
@@ -385,7 +386,7 @@ class Workers:
         return self._reaper
 
     def _load(self, source: Source, stem: str, found: Registry) -> None:
-        """Take in what a file defines, or why it cannot be used."""
+        """Register what a file defines, or why it cannot be used."""
         self._groups.setdefault(source.group, len(self._groups))
         try:
             if source.files is None and source.path is not None:
@@ -419,14 +420,14 @@ class Workers:
 
 
 def home_of(bridge: ArrayBridge) -> Source | None:
-    """The file of a bridge's kernels, where they have a process of their own."""
+    """Return the source of a bridge's kernels, if they have a process of their own."""
     home = getattr(bridge, "home", None)
     return home if isinstance(home, Source) else None
 
 
 def begin_anew(bridge: ArrayBridge) -> bool:
-    """End the process of a bridge's kernels, so that the next call is the first in another one; False where they have
-    none of their own."""
+    """End the process of a bridge's kernels, so that the next call is the first in another one; return False if they
+    have none of their own."""
     home = home_of(bridge)
     if home is None:
         return False
@@ -436,7 +437,7 @@ def begin_anew(bridge: ArrayBridge) -> bool:
 
 @contextmanager
 def another_process(bridge: ArrayBridge) -> Iterator[None]:
-    """The calls of a bridge's kernels go meanwhile to a process in which no case has run, kept for the next time; where
+    """Send the calls of a bridge's kernels meanwhile to a process in which no case has run, kept for the next time; if
     they have no process of their own, to this one."""
     home = home_of(bridge)
     with home.workers.other_process(home) if home else nullcontext():
@@ -444,13 +445,13 @@ def another_process(bridge: ArrayBridge) -> Iterator[None]:
 
 
 def printed(one: declared.Implementation) -> tuple[str, ...]:
-    """The last lines that an implementation's process has printed since this was asked last, if it has one."""
+    """Return the last lines that an implementation's process has printed since the previous call, if it has one."""
     home = home_of(one.arrays)
     return tuple(home.workers.printed(home.group)) if home else ()
 
 
 def share(processes: int) -> int:
-    """Bytes of memory that each of so many processes may take: the machine's, or less where a container has less."""
+    """Return the bytes of memory that each of so many processes may take, of the machine's or a container's memory."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for file in (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")):
         try:
@@ -461,14 +462,14 @@ def share(processes: int) -> int:
 
 
 def group_of(path: Path) -> str:
-    """What a file shares a process with: those of this tree with one another, others with nothing."""
+    """Return the group of files that a file shares a process with: those of this tree, or for other files itself."""
     real = path.resolve()
     shares = real.is_relative_to(IMPLS.resolve()) and not real.is_relative_to(ENGINES.resolve())
     return SHIPPED if shares else str(real)
 
 
 def _installed_files(file: str) -> SourceFiles:
-    """Of what is installed: its file, or the folder of its package."""
+    """Return the source of an installed implementation: its file, or the folder of its package."""
     source = Path(file)
     if source.suffix != ".py" or not source.is_file():
         raise OSError(f"{file} is no Python file")

@@ -1,1 +1,1 @@
-"""A search for cases that fail, among problems that nobody wrote down."""
+"""A search for failing cases among problems that are in no table."""

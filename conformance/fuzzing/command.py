@@ -1,4 +1,4 @@
-"""`conformance fuzz`: a search of so many minutes, what it found, and how much of the parameters it covered."""
+"""`conformance fuzz`: a search of a number of minutes, its findings, and how much of the parameters it covered."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _searched(arguments: argparse.Namespace, seed: int, workers: Workers) -> int
 
 
 def _chosen(arguments: argparse.Namespace, workers: Workers) -> tuple[Plan, Implementation]:
-    """The one implementation that is meant. Raises SelectionError."""
+    """Return the plan and its only implementation. Raises SelectionError for none or several."""
     names, paths = split([arguments.kernel, *([arguments.impl] if arguments.impl else [])])
     selection = Selection(
         names, paths, "standard", PROBLEMS, tuple(OPERATORS), DECLARABLE, LAYOUTS, tuple(DISTRIBUTIONS), 0, "auto",
@@ -121,7 +121,8 @@ def _chosen(arguments: argparse.Namespace, workers: Workers) -> tuple[Plan, Impl
 
 
 def _learn(file: Path, search: Search) -> None:
-    """What the table of an earlier search holds is known, and not found anew. Raises CaseError for another file."""
+    """Read the failures of an earlier search's table, so that they are not reported anew. Raises CaseError for another
+    file."""
     if file.exists():
         for found in read(file):
             search.known(found)
@@ -130,7 +131,7 @@ def _learn(file: Path, search: Search) -> None:
 
 
 def _replayed(search: Search, text: str) -> int:
-    """The verdict on the last call of a row, after the others."""
+    """Run the calls of a row, print their verdicts, and return the exit code of the last one."""
     for row in sequence(text):
         verdict = search.verify(row)
         print(f"{verdict.status}: {row}")
@@ -142,7 +143,7 @@ def _replayed(search: Search, text: str) -> int:
 
 
 def described(finding: ShrunkFailure, number: int, again: str) -> Iterator[str]:
-    """A finding as it is shown: what fails, the smallest problem, one line that reproduces it."""
+    """Yield the lines of a finding: the failure, its smallest problem, one line that reproduces it."""
     row = finding.rows[-1]
     yield f"{number}. {finding.kind}"
     yield f"found after {finding.drawn} cases, {finding.seconds:.1f} s of round on: {finding.original}"
@@ -158,7 +159,7 @@ def described(finding: ShrunkFailure, number: int, again: str) -> Iterator[str]:
 
 
 def summary(search: Search, seconds: float) -> Iterator[str]:
-    """Counts, what was covered, and each failure once."""
+    """Yield the counts, the coverage, and each failure once."""
     counts = ", ".join(f"{count:,} {status}" for status, count in search.statuses.most_common())
     yield f"{search.cases:,} cases in {seconds:.0f} s: {counts or 'none'}"
     yield f"{'covered':22}{'values':>8}{'pairs':>16}{'triples':>20}"

@@ -1,4 +1,4 @@
-"""Draw cases among what an implementation takes, have the judge verify them, tell what fails apart and shrink it.
+"""Draw cases among those that an implementation takes, verify them, tell failures apart and shrink each.
 
 Cases come in rounds. A round begins with a new process of the kernel and depends on the seed and its own number alone,
 so that each can be repeated, and a search goes on where another has stopped.
@@ -34,23 +34,23 @@ from conformance.problems.table import applies
 from conformance.storage import repeats
 
 ROUND = 128
-"""Cases of one process."""
+"""Number of cases in one process."""
 NOVELTY = 4
-"""Draws, of which the case is taken that has most in it that the round has not had."""
+"""Draws for each case, of which the one with most features that are new to the round is taken."""
 COMMON, RARE = THIN, CostLimit(1 << 24, 1 << 19)
-"""What a case may cost, seven times of eight and otherwise."""
+"""Highest cost of seven cases of eight, and of the others."""
 STORED = 4
-"""One case in so many has operands that are views, where the framework has any."""
+"""One case in this many has operands that are views, where the framework has any."""
 REPEATED = 4
-"""One case of so many is the one before it with other parameters, of the same shapes if that is to be had: kernels that
-keep something by too few of them are wrong there."""
+"""One case in this many is the one before it with other parameters, of the same shapes if possible: kernels that cache
+by too few of their parameters are wrong there."""
 MAX_ATTEMPTS, MAX_RESTARTS = 800, 200
-"""Verdicts that one failure is shrunk by; those of them that may need a process of their own."""
+"""Verdicts for shrinking one failure, and the most of these that may need a process of their own."""
 MAX_SECONDS = 60.0
-"""That one failure is shrunk for."""
+"""Seconds for shrinking one failure."""
 MAX_SHRUNK = 3
 """Failures of one kind that are shrunk to one that is known. Others of the kind are counted as that one if they pass
-without what it needs."""
+without the values that it needs."""
 
 
 class Kind(NamedTuple):
@@ -61,7 +61,8 @@ class Kind(NamedTuple):
     text: str
 
     def same(self, other: Kind) -> bool:
-        """Whether another failure may be the same one. Of a small problem, a mistake may explain anything by chance."""
+        """Return whether another failure may have the same cause. One cause in common is enough: on a small problem, a
+        mistake may explain any failure by chance."""
         if self.causes:
             return self.operator == other.operator and bool(self.causes & other.causes)
         return (self.operator, self.text) == (other.operator, other.text)
@@ -71,7 +72,7 @@ class Kind(NamedTuple):
 
 
 def kind(operator: str, verdict: Verdict) -> Kind:
-    """That of a verdict that is `fail` or `error`."""
+    """Return the kind of a verdict that is `fail` or `error`."""
     causes = frozenset(verdict.diagnosis.names if verdict.diagnosis else ())
     wrong = [judgement.output for judgement in verdict.judgements if not judgement.passed]
     assert verdict.failure is not None
@@ -80,7 +81,7 @@ def kind(operator: str, verdict: Verdict) -> Kind:
 
 @dataclass(slots=True)
 class ShrunkFailure:
-    """A failure, shrunk. `rows` are the calls, the last of which fails; `original` is the case that was drawn."""
+    """A failure, shrunk. `rows` are the calls, of which the last fails; `original` is the case that was drawn."""
 
     kind: Kind
     rows: Rows
@@ -88,20 +89,21 @@ class ShrunkFailure:
     verdict: Verdict
     command: str
     drawn: int
-    """Cases up to the first that failed so."""
+    """Number of cases up to the first that failed in this way."""
     seconds: float
     cases: int = 1
     reproduced: bool = True
     values: dict[str, set[Any]] = field(default_factory=dict)
-    """Of what is not at its simplest in the last case: the values that failures had which were shrunk to this one."""
+    """Name -> the values of failures that were shrunk to this one, for each value that is not at its simplest in the
+    last case."""
 
     def covers(self, found: Kind, row: Case) -> bool:
-        """Whether a failure is this one, as far as its parameters tell."""
+        """Return whether a failure is this one, as far as its parameters tell."""
         given = _described(row)
         return self.kind.same(found) and all(given[name] in known for name, known in self.values.items())
 
     def learn(self, row: Case) -> None:
-        """Another failure was shrunk to this one."""
+        """Add the values of another failure that was shrunk to this one."""
         simplest, given = _simplest(row), _described(row)
         for name, value in _described(self.rows[-1]).items():
             if value != simplest[name]:
@@ -127,7 +129,7 @@ def first_distribution(family: str) -> str:
 
 
 def _place(row: Case) -> str:
-    """What is covered together: cases of an operator with the same parameters."""
+    """Return the name under which coverage is counted: operator and, unless it is 2, number of dimensions."""
     rank: int = row.geometry.rank
     return row.operator if rank == 2 else f"{row.operator} {rank}-D"
 
@@ -138,10 +140,10 @@ def _shapes(row: Case) -> list[Any]:
 
 
 class Search:
-    """The state of a search: what was drawn, how it ended, what was found.
+    """The state of a search: the cases that were drawn, their verdicts, the findings.
 
     restart   ends the process of the kernel, so that the next call has a new one
-    operators names, those that the implementation has a kernel for
+    operators names of the operators that the implementation has a kernel for
     """
 
     def __init__(
@@ -171,7 +173,7 @@ class Search:
             name: sorted({rank_of(la) for k in implementation.kernels if k.operator == name for la in k.layouts})
             for name in self.operators
         }
-        """Numbers of dimensions that the implementation has layouts for; where that is one, none is drawn."""
+        """Operator -> numbers of dimensions that the implementation has layouts for; a single one is not drawn."""
         of_eight_bits = {(k.operator, dtype) for k in implementation.kernels for dtype in k.dtypes if dtype in SUMS}
         self._dtypes = {
             name: [one for one in OPERATORS[name].dtypes if one in DTYPES or (name, one) in of_eight_bits]
@@ -183,7 +185,7 @@ class Search:
         return self.statuses.total()
 
     def known(self, rows: Rows) -> None:
-        """What an earlier search found: it is not found anew. Nothing is known of what no longer fails."""
+        """Add a finding of an earlier search, so that it is not reported anew, unless it no longer fails."""
         self.restart()
         if not all(map(self._takes, rows)):
             return
@@ -196,7 +198,7 @@ class Search:
             self.findings.append(finding)
 
     def run(self, number: int, deadline: float) -> Iterator[ShrunkFailure]:
-        """A round: what it finds that was not known. It ends early at the deadline, a time of `time.monotonic`."""
+        """Run a round and yield its new findings. It ends early at the deadline, a time of `time.monotonic`."""
         began, history = time.monotonic(), list[Case]()
         self.restart()
         for row in self.drawn(number):
@@ -227,7 +229,7 @@ class Search:
             known.cases += 1
 
     def drawn(self, number: int) -> Iterator[Case]:
-        """The cases of a round; the same whenever they are drawn."""
+        """Yield the cases of a round; they are the same whenever it is drawn."""
         dice, coverage = random.Random(f"{self.seed} {number}"), defaultdict[str, Coverage](Coverage)
         before: dict[str, Case] = {}
         for _ in range(ROUND):
@@ -244,7 +246,7 @@ class Search:
                 yield draws[place]
 
     def _draw(self, operator: str, dice: random.Random, again: Case | None) -> Case | None:
-        """A case that a kernel is declared for; None after many that none is for."""
+        """Return a case that a kernel is declared for; None after many draws without one."""
         family = OPERATORS[operator].family
         budget = RARE if again is not None or dice.randrange(8) == 0 else COMMON
         ranks = self._ranks[operator]
@@ -265,7 +267,8 @@ class Search:
         return None
 
     def _needs(self, known: ShrunkFailure, found: Kind, row: Case) -> bool:
-        """Whether a failure of the kind of a known one goes away where what that one needs is at its simplest."""
+        """Return whether a failure of a known one's kind goes away where the values that the known one needs are the
+        simplest."""
         if known.kind[::2] != found[::2]:
             return False
         changed = _described(row) | {name: _simplest(row)[name] for name in known.values}
@@ -286,15 +289,16 @@ class Search:
         return applies(v.distribution, v.dtype, v.storage) and not kernel.contract.exempts(v.distribution, v.dtype)
 
     def trial(self, row: Case) -> Trial:
-        """The case that a run makes of a row."""
+        """Return the case that a run makes of a row."""
         return Trial.of(self.implementation, row, "drawn", named=self.named)
 
     def verify(self, row: Case) -> Verdict:
-        """The verdict on a case; a waiver that none of its failures needs is no failure of a case drawn by chance."""
+        """Return the verdict on a case. An unneeded waiver is not a failure of a case that was drawn by chance."""
         return verify(self.trial(row))
 
     def _shrunk(self, found: Kind, verdict: Verdict, history: list[Case], began: float) -> ShrunkFailure:
-        """The smallest failure of the same kind: of the case alone, else of the cases before it in the process too."""
+        """Return the smallest failure of the same kind: of the case alone, else with the cases before it in the
+        process."""
         drawn, seconds = self.cases, time.monotonic() - began
         original = history[-1]
         last: dict[Rows, Verdict] = {(original,): verdict}
@@ -319,7 +323,7 @@ class Search:
         if fails(rows, apart=True):
             rows = shrunk(rows, fails)
             attempts = 0
-            if not fails(rows, apart=True):  # it needs the calls that it was shrunk by
+            if not fails(rows, apart=True):  # the shrunk case fails only after the calls made while shrinking
                 rows = (original,)
         elif fails(tuple(history), apart=True):
             attempts = 0

@@ -1,7 +1,7 @@
-"""From a failure to the smallest one of the same kind: fewer calls first, then smaller parameters.
+"""Shrinking a failure to the smallest one of the same kind: fewer calls first, then smaller parameters.
 
-Cases are shrunk, and not the choices that they were drawn by: whether a kernel with a state fails on a case depends on
-the calls before it, and only a search that starts a process when it needs one can tell which of these matter.
+Cases are shrunk, not the choices that they were drawn by: whether a kernel with a state fails on a case depends on the
+calls before it, and only a search that starts a process when it needs one can tell which of these matter.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Rows = tuple[Case, ...]
 
 
 def shrunk(failing: Rows, fails: Callable[[Rows], bool]) -> Rows:
-    """The smallest that still fails. `fails` answers False when there is no time left."""
+    """Return the smallest calls that still fail. `fails` answers False when there is no time left."""
     tried = {failing}
     best = failing
 
@@ -38,7 +38,7 @@ def shrunk(failing: Rows, fails: Callable[[Rows], bool]) -> Rows:
         return False
 
     length = 1
-    while length < len(best) and not better(best[-length:]):  # the shortest end of a long history
+    while length < len(best) and not better(best[-length:]):  # find the shortest failing end of a long history
         length *= 2
     moved = True
     while moved:
@@ -57,7 +57,7 @@ def _dropped(rows: Rows) -> Iterator[Rows]:
 
 
 def _together(rows: Rows) -> Iterator[Rows]:
-    """The same change in all calls, since what they share cannot be changed in one of them."""
+    """Yield the calls with one change made in all of them, since a parameter that they share cannot change in one."""
     families = [row.geometry.family for row in rows]
     if len({*families}) > 1:
         return
@@ -73,7 +73,7 @@ def _with(row: Case, change: Parameters) -> Case:
 
 
 def simpler(row: Case) -> Iterator[Case]:
-    """Cases that are simpler in one or two things, those that save most first."""
+    """Yield cases that are simpler in one or two things, those that save most first."""
     known, variant = FAMILIES[row.geometry.family], row.variant
     dtypes = OPERATORS[row.operator].dtypes
     for dtype in dtypes[: dtypes.index(variant.dtype)]:
@@ -96,8 +96,8 @@ def simpler(row: Case) -> Iterator[Case]:
 
 
 def _lower(row: Case, counts: tuple[int, ...]) -> Iterator[Parameters]:
-    """So many parameters at once: at their simplest values, half way to these, and closer by a step. One alone by steps
-    of 2, 4, 8, ... as well, so that a remainder is kept."""
+    """Yield changes of as many parameters at once as `counts` says: to their simplest values, half way there, and one
+    step closer. A single one also by steps of 2, 4, 8, ..., so that a remainder is kept."""
     now, goal = parameters(row.geometry), SIMPLEST[row.geometry.family, row.geometry.rank]
     far = {name: goal[name] - now[name] for name in now if now[name] != goal[name]}
     for count in counts:

@@ -1,4 +1,4 @@
-"""Which devices this machine has, and which processor, found without any framework."""
+"""The devices and the processor of this machine, found without any framework."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 class Unavailable(Exception):
-    """Raised where a device, a package or a toolchain that is needed is not here; the message is the reason."""
+    """Raised where a required device, package or toolchain is missing here; the message is the reason."""
 
 
 def _nodes(pattern: str) -> list[Path]:
@@ -19,7 +19,7 @@ def _nodes(pattern: str) -> list[Path]:
 
 
 def _cpu() -> None:
-    """Always here."""
+    """Return at once: every machine has a CPU."""
 
 
 def _cuda() -> None:
@@ -40,8 +40,8 @@ def _rocm() -> None:
 
 
 NEURON = {"trn1": 2, "trn2": 4, "trn3": 4, "inf2": 2}
-"""Marker -> NeuronCores of a device as processes see them: by default a logical one of trn2 is two (LNC=2), and trn3 is
-taken for the same."""
+"""Marker -> NeuronCores of a device as processes see them: by default a logical core of trn2 is two physical ones
+(LNC=2), and trn3 is assumed to be the same."""
 
 
 def _neuron(kind: str) -> Callable[[], None]:
@@ -57,7 +57,7 @@ def _neuron(kind: str) -> Callable[[], None]:
 
 
 def neuron_cores() -> int:
-    """NeuronCores of this machine, of which each belongs to one process until that ends; 0 where there are none."""
+    """Return how many NeuronCores this machine has, 0 if none; each belongs to one process until that ends."""
     split = os.environ.get("NEURON_LOGICAL_NC_CONFIG") == "1"
     for kind, cores in NEURON.items():
         if not missing(kind):
@@ -102,7 +102,7 @@ def require(device: str) -> None:
 
 @cache
 def missing(device: str) -> str | None:
-    """Why `device` is not on this machine, for reports; None if it is."""
+    """Return why `device` is not on this machine, for reports; None if it is."""
     try:
         require(device)
     except Unavailable as absence:
@@ -115,7 +115,7 @@ CPUINFO = Path("/proc/cpuinfo")
 
 @cache
 def processor() -> str:
-    """The processor's model."""
+    """Return the processor's model."""
     lines = CPUINFO.read_text().splitlines() if CPUINFO.exists() else []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, "") or platform.processor() or platform.machine()

@@ -1,4 +1,4 @@
-"""What is wrong with somebody else's code: what it raised, in words, and what it did."""
+"""Errors of kernels and of other people's code: the exception in words, its place, and the failure as data."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from conformance.failure import Failure, Kind
 from conformance.resources import IMPLS, PACKAGE
 
 MAX_MESSAGE = 2000
-"""Characters of an exception's message that are kept: one of megabytes fills records and terminal."""
+"""Characters of an exception's message that are kept: a message of megabytes would fill records and terminal."""
 
 
 class KernelFailure(Exception):
-    """What the kernel did is wrong: the status is `fail`, and the message says how it showed.
+    """Raised where a kernel is wrong: the status is `fail`, and the message says how the mistake showed.
 
-    `failure` is the same as data, by default of the class's kind with the first line of the message. `diagnosis` is the
-    known mistake that explains it (`conformance.diagnosis.diagnose.Diagnosis`), where one does; the message ends with
-    it.
+    `failure` is the failure as data, by default of the class's kind with the first line of the message. `diagnosis` is
+    the known mistake that explains it (`conformance.diagnosis.diagnose.Diagnosis`), where one does; the message ends
+    with it.
     """
 
     kind: Kind = "behaviour"
@@ -36,8 +36,8 @@ class KernelFailure(Exception):
 
 
 def printable(text: str) -> str:
-    """Text with what a terminal obeys, what turns the direction of reading and what no XML may hold written as Python
-    writes it, so that names stay apart. Lines and tabs stay."""
+    """Return a text with each character that a terminal obeys, that turns the direction of reading or that XML forbids
+    written as Python writes it, so that names stay apart. Line ends and tabs stay."""
     if text.isprintable():
         return text
     odd = {ord(c): repr(c)[1:-1] for c in {*text} if not c.isprintable() and c not in "\n\t"}
@@ -45,7 +45,7 @@ def printable(text: str) -> str:
 
 
 def shortened(text: str, length: int) -> str:
-    """Text of at most so many characters but for a note: a longer one without its middle, and how much that was."""
+    """Return a text, without its middle if it has more than `length` characters; a note says how much is left out."""
     if len(text) <= length:
         return text
     half = length // 2
@@ -53,7 +53,7 @@ def shortened(text: str, length: int) -> str:
 
 
 def described(error: BaseException) -> str:
-    """Type and message of what somebody else's code raised, whatever its `__str__` does and however long it is."""
+    """Return type and message of a foreign exception, whatever its `__str__` does; a long message is shortened."""
     try:
         text = str(error)
     except BaseException as worse:  # KeyboardInterrupt as well, which nobody has typed
@@ -62,32 +62,33 @@ def described(error: BaseException) -> str:
 
 
 def of_the_suite(file: str | Path) -> bool:
-    """Whether a file is no implementation's; those that ship with the suite lie inside the package."""
+    """Return whether a file is the suite's own and no implementation's: shipped implementations lie in the package
+    too."""
     return Path(file).is_relative_to(PACKAGE) and not Path(file).is_relative_to(IMPLS)
 
 
 def _of_a_library(file: str) -> bool:
-    """Whether a file was installed, or belongs to Python."""
+    """Return whether a file was installed as a package, or belongs to Python."""
     parts = {"site-packages", "dist-packages"} & {*Path(file).parts}
     return bool(parts) or file.startswith((sysconfig.get_path("stdlib"), "<frozen"))
 
 
 def kernel_frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """The part of an error's traceback that lies in the kernel: what this package called last."""
+    """Return the part of an error's traceback that lies in the kernel: the frames below the suite's last call."""
     frames = traceback.extract_tb(error.__traceback__)
     files = [Path(frame.filename) for frame in frames]
     ours = [of_the_suite(file) for file in files]
-    while ours and ours[-1]:  # a helper of ours that the kernel called is not the place
+    while ours and ours[-1]:  # a helper of the suite that the kernel called is not the place
         ours.pop()
     first = len(ours) - ours[::-1].index(True) if True in ours else 0
     return frames[first : len(ours)]
 
 
 def kernel_place(error: BaseException) -> traceback.FrameSummary | None:
-    """The place in the kernel's own file that led to an error: its innermost line there.
+    """Return the place in the kernel's own file that led to an error: its innermost line there.
 
-    A framework may have called the file, as torch does with the `forward` of a module and the `backward` of a function:
-    its lines are not the place.
+    A framework may have called the file, as torch calls the `forward` of a module and the `backward` of a function: the
+    framework's lines are not the place.
     """
     called = kernel_frames(error)
     theirs = (frame for frame in called if not _of_a_library(frame.filename))
@@ -96,13 +97,13 @@ def kernel_place(error: BaseException) -> traceback.FrameSummary | None:
 
 
 def blame(error: BaseException) -> str:
-    """The error and its place, in words. Nothing is read from its attributes: a kernel's class may have any."""
+    """Describe an error and its place in words, without reading its attributes: a kernel's class may have any."""
     place = kernel_place(error)
     return f"raised {described(error)}" + (f" at {place.filename}:{place.lineno}" if place else "")
 
 
 def failure_of(error: BaseException) -> Failure:
-    """The same as data."""
+    """Return what a kernel raised, and its place, as data."""
     place, message = kernel_place(error), described(error).partition("\n")[0]
     if place is None:
         return Failure(kind="raised", message=message)

@@ -1,4 +1,4 @@
-"""What a vendor writes: an `Implementation` and the functions it offers."""
+"""The `Implementation` that a vendor writes, and the functions that it offers."""
 
 from __future__ import annotations
 
@@ -24,17 +24,19 @@ if TYPE_CHECKING:
     from conformance.implementations.source_files import SourceFiles
 
 Predicate = Callable[[Any], bool]
-"""Takes a problem's geometry."""
+"""Takes a problem's geometry, and returns whether a declaration applies to the problem."""
 OUTSIDE = "outside the declared capability (when=...)"
-"""Why a problem is unsupported that a kernel's predicate leaves out."""
+"""Reason why a problem is unsupported, where a kernel's predicate leaves it out."""
 NOT_IMPLEMENTED = "{} is not implemented"
-"""Why an operator is unsupported on every problem."""
+"""Reason why an operator is unsupported on every problem."""
+LOADING = ("LD_", "DYLD_", "GLIBC_", "PYTHON")
+"""Beginnings of variables that are read, and may run code, before a process can isolate itself."""
 BEHAVIOUR = "behaviour"
-"""What records, `--distribution` and waivers call the behaviour checks, which choose their inputs themselves."""
+"""Name of the behaviour checks, which choose their inputs themselves, in records, `--distribution` and waivers."""
 
 
 class ImplementationError(ValueError):
-    """A declaration that cannot be meant; the message names the field and the choices. `failure` says it as data."""
+    """Raised for an invalid declaration; the message names the field and the choices, and `failure` says it as data."""
 
     def __init__(self, message: str, failure: Failure | None = None) -> None:
         super().__init__(message)
@@ -48,7 +50,7 @@ class Unsupported(Exception):
 
 
 class NotDeclared(Unsupported):
-    """There is no kernel of an operator, or none in a dtype or layout."""
+    """Raised where an implementation has no kernel for an operator, or none in a dtype or layout."""
 
     def __init__(self, message: str, undeclared: Undeclared) -> None:
         super().__init__(message)
@@ -57,28 +59,29 @@ class NotDeclared(Unsupported):
 
 @dataclass(slots=True)
 class KernelMemory:
-    """A kernel's past in a run, as far as the verdicts on later cases depend on it; the judge's alone."""
+    """A kernel's history in a run, as far as the verdicts on later cases depend on it; kept by the judge alone."""
 
     first_called: float | None = None
-    """By the monotonic clock."""
+    """Time of the first call, by the monotonic clock."""
     still_computes: Callable[[], bool] | None = None
-    """Make the first call that has given results once more, and return whether it still does."""
+    """Repeats the first call that has given results, and returns whether it still gives results."""
     refused: dict[tuple[Any, ...], tuple[str, str] | None] = field(default_factory=dict)
-    """A call but for its values -> what contradicts its refusal, if something does: in words, and with which values."""
+    """A refused call without its values -> the contradiction of its refusal, if there is one: in words, and the
+    values."""
     refusals: int = 0
-    """Calls of which all values were refused."""
+    """Number of calls that were refused with all values that were tried."""
     repeated_alike: int = 0
-    """Wrong results that a second call gave again."""
+    """Number of wrong results that a second call reproduced."""
     unexplained: int = 0
-    """Wrong cases in a row that no known mistake explains."""
+    """Number of wrong cases in a row that no known mistake explains."""
     diagnosed: int = 0
     """Work of the wrong cases on which known mistakes were tried, see `conformance.execution.verify.WORK`."""
     ended_by: set[str] = field(default_factory=set)
-    """Storages of one operand, as `x:crop`, that have ended a process: they would do so again in every other case."""
+    """Storages of one operand, as `x:crop`, that have ended a process: in every other case they would do so again."""
     weaknesses: dict[tuple[str, str, int], str | None] = field(default_factory=dict)
     """Operator, dtype and number of dimensions -> why the contract is too weak for them, if it is."""
     reported_by: dict[tuple[Any, ...], Callable[..., Any] | None] = field(default_factory=dict)
-    """A case -> the behaviour check that reports its wrong results; None where they are right."""
+    """A case -> the behaviour check that reports its wrong results; None where the results are right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +95,8 @@ class Kernel:
     when: Predicate | None
     contract: Contract
     keywords: tuple[str, ...]
-    """Keyword-only parameters of the function; where it takes any (`**kwargs`), all that the operator has, and of its
-    capabilities those that it names."""
+    """Keyword-only parameters of the function; where it takes any (`**kwargs`), all of the operator's, and those of the
+    operator's capabilities that the function names."""
     memory: KernelMemory = field(default_factory=KernelMemory, init=False, repr=False, compare=False)
 
 
@@ -105,7 +108,8 @@ class AutogradVariant:
     operator: str
     label: str
     saves: int | None
-    """Activations, buffers of the size of an image, that it keeps for its backward; None where nothing is declared."""
+    """Number of activations (buffers of the size of an image) that the function keeps for its backward; None if
+    undeclared."""
     keywords: tuple[str, ...]
     memory: KernelMemory = field(default_factory=KernelMemory, init=False, repr=False, compare=False)
 
@@ -116,11 +120,11 @@ class Setting:
 
     label: str
     environment: Mapping[str, str]
-    """Of the process, before anything is imported."""
+    """Variables that are set in the process before anything is imported."""
     prepare: Callable[[], object] | None
     """Called once, when the file is loaded."""
     wrap: Callable[[Callable[..., Any]], Callable[..., Any]] | None
-    """From a kernel's function to the one that is called instead."""
+    """Takes a kernel's function, and returns the function that is called instead."""
     compiles_per_shape: bool = False
 
     def __post_init__(self) -> None:
@@ -131,18 +135,23 @@ class Setting:
             texts = isinstance(name, str) and isinstance(value, str)
             if not texts or not name or "=" in name or "\0" in name + value:
                 raise ImplementationError(f"environment: {name!r}: {value!r}: must be a variable's name and a text")
+            if name.startswith(LOADING):  # which would run before the process is isolated
+                raise ImplementationError(
+                    f"environment: {name}: a variant may not set what the loader or Python reads when a process starts "
+                    f"({', '.join(f'{beginning}*' for beginning in LOADING)})"
+                )
 
 
 @dataclass(frozen=True, slots=True)
 class Adapted:
     """What is known of a torch module that was made an implementation (`conformance.implementations.modules`).
 
-    problem   what the file is about, as a descriptor: its own shape; empty where that is not known
-    batch     of the file, where the problem has a smaller one, because it is too large; else 0
-    unknown   why it is not known
-    operator  of that problem, in `dtype`
-    unmapped  why it has no kernels, with the line that would give it some; empty where it has
-    unverified  what it returns and no operator has
+    problem   descriptor of the file's own problem, with the shape of its inputs; empty where it is not known
+    batch     batch size of the file, where it is too large and the problem has a smaller one; else 0
+    unknown   why the file's own problem is not known
+    operator  operator of that problem, in `dtype`
+    unmapped  why the module has no kernels, with the line that would give it some; empty where it has kernels
+    unverified  note on results that the module returns and no operator has
     """
 
     problem: str = ""
@@ -168,7 +177,7 @@ class Waiver:
     layouts: tuple[str, ...] = ()
 
     def covers(self, storage: str, layout: str) -> bool:
-        """Whether operands lie in memory as it says; without `storages` or `layouts` it is for all."""
+        """Return whether the waiver applies to this storage and layout; empty `storages` or `layouts` apply to all."""
         stored = not self.storages or any(part in storage.split(",") for part in self.storages)
         return stored and (not self.layouts or layout in self.layouts)
 
@@ -198,24 +207,24 @@ class Implementation:
     settings: list[Setting] = field(default_factory=list, init=False)
     source: str = field(default="", init=False)
     files: SourceFiles | None = field(default=None, init=False)
-    """Those that `source` is the hash of."""
+    """The files that `source` is the hash of."""
     adapted: Adapted | None = field(default=None, init=False)
-    """Of a torch module."""
+    """What is known of the torch module that this implementation was made from, if it was."""
     layouts: dict[str, str] = field(default_factory=dict, init=False)
-    """The layouts of its own: names and letters."""
+    """Layouts that the implementation declares itself: name -> letters."""
     wrong_alone: dict[tuple[Any, ...], tuple[str, Failure, Any] | None] = field(
         default_factory=dict, init=False, repr=False
     )
-    """Case of a wrong call -> message, failure and diagnosis, if it is wrong too in a new process, where no call comes
-    before it."""
+    """Case of a wrong call -> message, failure and diagnosis, if the call is also wrong in a new process, where no call
+    comes before it."""
     usual_paths: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
     """Operator -> its `conformance.execution.declared.usual_paths`, which two checks of each kernel ask for."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not re.fullmatch(r"\S{1,80}", self.name) or not self.name.isprintable():
             raise ImplementationError(f"name={self.name!r}: must be 1 to 80 printable characters without a space")
-        if self.name[0] in "-." or re.search(r"[/\\\[\]]|::", self.name):
-            # `--impl ../x` is a path to whoever reads the command, and `acme[fast]` one of the variants of `acme`
+        # `--impl ../x` is a path to whoever reads the command; `acme[fast]` is a variant of `acme`
+        if self.name[0] in "-." or re.search(r"[/\\\[\]]|::", re.sub(r"\[[^\[\]]+\]\Z", "", self.name)):
             raise ImplementationError(f"name={self.name!r}: must not begin with '-' or '.', nor hold / \\ [ ] or ::")
         if self.device not in DEVICES:
             raise ImplementationError(f"device={self.device!r}: must be one of {', '.join(DEVICES)}")
@@ -228,7 +237,7 @@ class Implementation:
             self.compiles_per_shape = bool(getattr(self.arrays, "compiles_per_shape", False))
 
     def require_same_source(self) -> None:
-        """Before a pass. Raises ImplementationError where `source` is not what ran."""
+        """Raises ImplementationError where `source` is not what ran; called before a pass is given."""
         if self.files is not None:
             self.files.require_unchanged()
 
@@ -274,8 +283,8 @@ class Implementation:
         return register
 
     def _require_reachable(self, kernel: Kernel) -> None:
-        """Raises ImplementationError where the kernels before it take every dtype and layout that it is declared for,
-        on all of its problems: `find` returns the first one, and this one was ignored in silence."""
+        """Raises ImplementationError where earlier kernels take every dtype and layout of this one, on all of its
+        problems: `find` returns the first that fits, and this kernel would be ignored in silence."""
         before = [other for other in self.kernels if other.operator == kernel.operator]
         before = [other for other in before if other.when is None or other.when is kernel.when]
         left = {*product(kernel.dtypes, kernel.layouts)}
@@ -296,7 +305,7 @@ class Implementation:
         return (*vocabulary().layouts, *self.layouts)
 
     def _name_layouts(self, layouts: Sequence[str] | Mapping[str, str]) -> None:
-        """Those of a mapping are its own from now on. Raises ImplementationError."""
+        """Add the layouts of a mapping to those that the implementation declares itself. Raises ImplementationError."""
         if not isinstance(layouts, Mapping):
             return
         try:
@@ -351,8 +360,8 @@ class Implementation:
 
         `environment` is added to that process's before anything is imported; `prepare` is called when the file has been
         loaded, to switch something in the library; `wrap` makes of each kernel's function the one that is called, such
-        as `torch.compile`, which also `compiles_per_shape`. It runs where it is asked for: `--impl 'NAME[label]'`, or
-        all with `--variants`.
+        as `torch.compile`, which also `compiles_per_shape`. A variant runs only on request: `--impl 'NAME[label]'`, or
+        `--variants` for all.
         """
         if any(one.label == label for one in self.settings):
             raise ImplementationError(f"label={label!r}: each variant of {self.name} needs its own")
@@ -361,7 +370,7 @@ class Implementation:
         self.settings.append(Setting(label, dict(environment or {}), prepare, wrap, compiles_per_shape))
 
     def become(self, label: str) -> None:
-        """Be one of its variants, for as long as this process lasts."""
+        """Turn this implementation into one of its variants, for as long as this process lasts."""
         (setting,) = [one for one in self.settings if one.label == label]
         if setting.prepare is not None:
             setting.prepare()
@@ -386,7 +395,7 @@ class Implementation:
         `storages` such as `("w:crop", "gamma:expanded")` only where an operand lies in memory in one of these ways.
 
         A waived case that passes is a failure: the waiver is out of date. It excuses wrong results on `distributions`,
-        in behaviour checks too; other failures of these only where `distributions` names `behaviour`.
+        in behaviour checks too; other failures of behaviour checks only where `distributions` names `behaviour`.
         """
         known = vocabulary().distributions
         distributions = known if distributions is None else distributions
@@ -405,8 +414,8 @@ class Implementation:
         self.waivers.append(Waiver(operator, reason, url, when, *found))
 
     def require(self) -> None:
-        """Raises Unavailable with the reason where its device, or what its bridge needs, is not here. A bridge may say
-        with which command the latter comes: `install`."""
+        """Raises Unavailable with the reason where the device, or a package that the bridge needs, is not here. A
+        bridge may name the command that installs its packages: `install`."""
         try:
             require(self.device)
         except Unavailable as absence:
@@ -415,7 +424,7 @@ class Implementation:
         self.arrays.require()
 
     def find(self, operator: str, geometry: Any, dtype: str, layout: str) -> Kernel:
-        """The kernel for a case. Raises Unsupported with the reason of the one that comes nearest to it."""
+        """Return the kernel for a case. Raises Unsupported with the reason of the kernel that comes nearest to it."""
         if (rank := memory.rank_of(layout)) != geometry.rank:
             raise Unsupported(f"layout {layout} has {rank} spatial axes, the problem {geometry.rank}")
         if memory.has_groups(layout) and not hasattr(geometry, "groups"):
@@ -444,7 +453,7 @@ class Implementation:
         raise Unsupported(reason)
 
     def supports(self, operator: str, geometry: Any, dtype: str, layout: str) -> bool:
-        """Whether there is a kernel for a case."""
+        """Return whether there is a kernel for a case."""
         try:
             self.find(operator, geometry, dtype, layout)
         except Unsupported:
@@ -454,7 +463,7 @@ class Implementation:
     def waiver(
         self, operator: str, geometry: Any, dtype: str, distribution: str, storage: str = "", layout: str = ""
     ) -> Waiver | None:
-        """The first waiver that covers a case."""
+        """Return the first waiver that covers a case, if there is one."""
         for waiver in self.waivers:
             named = (operator, True, True) == (
                 waiver.operator,
@@ -464,19 +473,19 @@ class Implementation:
             try:
                 if named and waiver.covers(storage, layout) and holds(waiver.when, geometry):
                     return waiver
-            except Unsupported as refusal:  # which is for kernels
+            except Unsupported as refusal:  # which only a kernel's predicate may raise
                 raise ImplementationError(f"when=... of a waiver raised {described(refusal)}") from None
         return None
 
 
 def variant_name(name: str, label: str) -> str:
-    """What a variant of an implementation is called."""
+    """Return the name of a variant of an implementation."""
     return f"{name}[{label}]"
 
 
 def holds(when: Predicate | None, geometry: Any) -> bool:
-    """The answer of a vendor's predicate; its own fault is an ImplementationError. That of a kernel may raise
-    Unsupported with the reason instead of answering no."""
+    """Return the answer of a vendor's predicate; errors that it raises become an ImplementationError. A kernel's
+    predicate may raise Unsupported with the reason instead of answering no."""
     try:
         return when is None or bool(when(geometry))
     except (ImplementationError, Unsupported):  # the first one is raised in another process
@@ -490,7 +499,7 @@ def holds(when: Predicate | None, geometry: Any) -> bool:
 
 
 def _place(function: Callable[..., Any]) -> str:
-    """The name of a function with its file and line, where it has them."""
+    """Return the name of a function, with its file and line where it has them."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     name = getattr(function, "__name__", type(function).__name__)  # a functools.partial has none
     return name if code is None else f"{name} ({code.co_filename}:{code.co_firstlineno})"
@@ -505,7 +514,7 @@ def _known(field_name: str, values: Sequence[str], choices: Any) -> None:
 
 
 def _keywords(function: Callable[..., Any], operator: str) -> tuple[str, ...]:
-    """The parameters to pass by keyword: those after the operator's arguments, for which few people write the `*`."""
+    """Return the parameters to pass by keyword: those after the operator's arguments. Few people write the `*`."""
     signature = inspect.signature(function)
     parameters = list(signature.parameters.values())
     arguments, keywords, capabilities, _ = vocabulary().operators[operator]
@@ -518,7 +527,7 @@ def _keywords(function: Callable[..., Any], operator: str) -> tuple[str, ...]:
     name = getattr(function, "__name__", type(function).__name__)  # a functools.partial has none
     for word in {*asked} - {*known}:
         raise ImplementationError(f"{name} has a keyword parameter {word!r}; {passed}")
-    if not hasattr(function, "__wrapped__"):  # else the signature is that of what a decorator calls
+    if not hasattr(function, "__wrapped__"):  # else it is the signature of the function that a decorator wraps
         try:
             signature.bind(*arguments, **dict.fromkeys((*asked, *beyond)))
         except TypeError as problem:

@@ -24,12 +24,12 @@ from conformance.import_path import SourceLoader
 from conformance.resources import IMPLS, OWN_NAMES
 
 GROUP = "conformance.implementations"
-"""Entry points of other packages."""
+"""Group of the entry points of other packages."""
 _PACKAGE = "conformance_impls"
 
 
 class BrokenFile(Struct, frozen=True):
-    """Why a file cannot be used, in words and as data."""
+    """The reason why a file cannot be used, in words and as data."""
 
     reason: str
     failure: Failure
@@ -39,14 +39,14 @@ class BrokenFile(Struct, frozen=True):
 
 
 def unusable(reason: str, file: str = "", line: int = 0) -> BrokenFile:
-    """A file that is wrong itself, at a place if there is one."""
+    """Return the `BrokenFile` of a file that is wrong itself, with the line where one is known."""
     failure = Failure(kind="file", message=reason.partition("\n")[0], file=file, line=line)
     return BrokenFile(reason, failure)
 
 
 @dataclass(slots=True)
 class Registry:
-    """What was found: usable implementations, those that lack something here, and files that are broken."""
+    """Implementations that were found: usable ones, those that lack something here, and broken files."""
 
     implementations: dict[str, Implementation] = field(default_factory=dict)
     unavailable: dict[str, str] = field(default_factory=dict)
@@ -56,10 +56,10 @@ class Registry:
     paths: dict[str, str] = field(default_factory=dict)
     """Implementation -> its file, or the package that it was installed with."""
     duplicates: list[str] = field(default_factory=list)
-    """Those of the broken files in which a name is used a second time."""
+    """Broken files in which a name is used a second time."""
 
     def nameable(self, paths: Iterable[Path]) -> Iterator[Path]:
-        """Those whose names can be printed; the others are broken."""
+        """Yield the paths whose names can be printed; note the others as broken."""
         for path in paths:
             if (shown := printable(path.name)) == path.name:
                 yield path
@@ -69,41 +69,41 @@ class Registry:
 
 
 def load(paths: Iterable[Path], registry: Registry | None = None, *, hashes: bool = True) -> Registry:
-    """Load files and folders, in order, into a new or the given registry. Nothing one does wrong stops the others. A
-    kernel's process, whose judge knows the files, `hashes` none: it would open what the kernel does not."""
+    """Load files and folders, in order, into a new or the given registry. An error in one does not stop the others. A
+    kernel's process computes no `hashes`, which its judge knows: it would open files that the kernel does not open."""
     registry = registry or Registry()
     for path in registry.nameable(paths):
         try:
-            files = SourceFiles(path) if hashes else None  # before one can change itself
+            files = SourceFiles(path) if hashes else None  # before a file can change itself
             file = modules.ModuleFile(path)
             defined = vars(_import(path, file.tree))
             register(registry, str(path), files, file.implementations(defined))
         except KeyboardInterrupt:
             raise
-        except BaseException as problem:  # SystemExit and pytest.skip are no way to load either
+        except BaseException as problem:  # SystemExit and pytest.skip are failures to load too
             _note(registry, path, problem)
     return registry
 
 
 def load_installed(registry: Registry) -> None:
     """Load what other packages offer as entry points of the group `conformance.implementations`, each of which names a
-    module or an Implementation in it. Nothing one does wrong stops the others."""
+    module or an Implementation in it. An error in one does not stop the others."""
     for entry in installed():
         load_entry(entry, registry)
 
 
 def installed() -> list[EntryPoint]:
-    """The entry points of other packages."""
+    """Return the entry points of other packages."""
     return sorted(entry_points(group=GROUP))
 
 
 def place_of(entry: EntryPoint) -> str:
-    """The package of an entry point, and what it names, in words."""
+    """Return the package of an entry point and the object that it names, in words."""
     return f"{entry.dist.name if entry.dist else 'unknown package'} ({entry.value})"
 
 
 def load_entry(entry: EntryPoint, registry: Registry, *, hashes: bool = True) -> None:
-    """Load one of them, as `load` does."""
+    """Load one entry point, as `load` loads a file."""
     place = place_of(entry)
     try:
         value = entry.load()
@@ -126,8 +126,8 @@ def load_entry(entry: EntryPoint, registry: Registry, *, hashes: bool = True) ->
 
 
 def discover(folder: Path) -> list[Path]:
-    """Files and packages of a folder, sorted, or itself if it is one of these; names that start with an underscore or a
-    dot are not ours."""
+    """Return the files and packages in a folder, sorted, or the path itself if it is one of these; names that start
+    with an underscore or a dot are left out."""
     if folder.suffix == ".py" or (folder / "__init__.py").exists():
         return [folder]
     found = (
@@ -139,10 +139,10 @@ def discover(folder: Path) -> list[Path]:
 
 
 def _import(path: Path, tree: ast.Module | None) -> ModuleType:
-    """Import by location, so that `impls` never is on sys.path and a file may be called like a package. A `tree` is run
-    instead of what the file holds.
+    """Import a file by location, so that `impls` is never on sys.path and a file may have a package's name. A `tree` is
+    run instead of the file's content.
 
-    The module's name tells apart files of one name in two folders: their relative imports go by it.
+    The module's name differs for files of the same name in two folders: their relative imports depend on it.
     """
     entry = path / "__init__.py" if path.is_dir() else path
     place = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
@@ -160,8 +160,8 @@ def _import(path: Path, tree: ast.Module | None) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    # compiled files are told apart by size and second: a kernel that is mended and loaded again in the same second
-    # would be the old one; nor are any left in a vendor's folder
+    # Python tells compiled files apart by size and second: a kernel that is corrected and loaded again within a second
+    # would run as the old one; and none are left in a vendor's folder
     written, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
         if tree is None:
@@ -174,8 +174,8 @@ def _import(path: Path, tree: ast.Module | None) -> ModuleType:
 
 
 def register(registry: Registry, place: str, files: SourceFiles | None, values: Iterable[object]) -> None:
-    """Take in the implementations among some values, which `files` define, where these are known. Raises ValueError
-    where there are none."""
+    """Register the implementations among some values, which `files` define, where these are known. Raises ValueError
+    where none of the values is one."""
     found = {id(value): value for value in values if isinstance(value, Implementation)}
     if not found:
         raise ValueError("defines no conformance.Implementation at module level, as acme = Implementation('acme')")
@@ -198,7 +198,7 @@ def register(registry: Registry, place: str, files: SourceFiles | None, values: 
 
 
 def _note(registry: Registry, path: Path, problem: BaseException) -> None:
-    """A missing dependency makes a module unavailable; everything else is its own fault."""
+    """Note why a file failed to load: as unavailable if a dependency is missing, for all else as broken."""
     here = path.absolute()
     own = [f for f in traceback.extract_tb(problem.__traceback__) if Path(f.filename).is_relative_to(here)]
     if isinstance(problem, ImportError) and path.is_file():

@@ -1,5 +1,5 @@
-"""The files that an implementation is loaded from: their hash, so that a verdict names what it is about, and whether
-they are still the same when it is reached."""
+"""The files that an implementation is loaded from: their hash, by which a verdict names the code that it is about, and
+the check that they have not changed when the verdict is reached."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 from msgspec import Struct
@@ -23,23 +24,25 @@ from conformance.import_path import for_kernels, lists_packages
 NATIVE = re.compile(r"\.(so(\.\d+)*|dylib|dll|pyd|cubin|fatbin|hsaco|neff)$")
 """Names of shared libraries and of device binaries."""
 IMPORTED = re.compile(r"\.(pyc?|zip|egg|whl)$")
-"""Names of what Python imports from, beside native code: a source wherever it lies."""
+"""Names of files, beside native code, that Python imports from: they are sources in any folder."""
+MADE = re.compile(r"\.((cpython|pypy|graalpy)-?\d[^.]*(\.opt-\d)?\.pyc|nb[ic])$")
+"""Names of what Python and Numba keep in a `__pycache__`. A text of another name there was in no digest."""
 WRITTEN = re.compile(r"\.(csv|html|jsonl?|log|md|txt|xml)$")
-"""Names of what runs and kernels write beside sources, such as records: no change of it is one of a kernel, unless the
-kernel has read it. Nor is one in a hidden folder, where caches and repositories are."""
+"""Names of files that runs and kernels write beside sources, such as records: a change of such a file is no change of
+the kernel, unless the kernel has read it. Nor is one in a hidden folder, such as a cache or a repository."""
 MOST = 1000
-"""Files that are covered beside those that were named."""
+"""Most files that are covered beside those that were named."""
 UNCOVERED, GONE, CHANGED = "more files than are covered", "gone", "changed"
-"""A name that no file has; what stands for the digest of one that could not be read any more, and of one that is no
-code and was another one later: a log that a kernel's child writes and it reads makes no kernel wrong."""
+"""UNCOVERED names no file. GONE is the digest of a file that can no longer be read, CHANGED that of a file that is not
+code and changed later: a log that a kernel's child writes and the kernel reads makes no kernel wrong."""
 
 
 class Covers(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What ran beside the file or folder that was named: each with the SHA-256 of its content.
+    """Files that ran beside the file or folder that was named, each with the SHA-256 of its content.
 
-    loaded     files opened while it was loaded, by their place in its folder or absolute: `source` is of these too
-    later      those that were opened when it was called
-    packages   installed packages that it imports from, by name and version: of each the list of its files (RECORD)
+    loaded     files opened while it was loaded, by their place in its folder or absolute: `source` covers these too
+    later      files opened when it was called
+    packages   installed packages that it imports from, by name and version: the digest of each list of files (RECORD)
     """
 
     loaded: dict[str, str] = {}
@@ -51,7 +54,7 @@ class Covers(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.loaded | self.later
 
     def without(self, known: Covers) -> Covers | None:
-        """Return what another one does not say; None where it says all."""
+        """Return the entries that `known` does not have; None where it has all."""
         names = "loaded", "later", "packages"
         new = {n: dict(getattr(self, n).items() - getattr(known, n).items()) for n in names}
         return Covers(**new) if any(new.values()) else None
@@ -63,27 +66,30 @@ class Covers(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SourceFiles:
-    """Sources and native code of an implementation as they are now. Of a single file, native code beside it counts,
-    whose loading nobody can see. What is added later is none of them: many kernels compile when they are loaded.
+    """Sources and native code of an implementation as they are now. With a single file, native code beside it counts,
+    because nobody can see it being loaded. Files that are added later do not count: many kernels compile when they are
+    loaded.
 
     named    SHA-256 over names and contents
-    digest   over those that were opened while it was loaded too
-    covers   these, and what was opened later
+    digest   the same, over the files opened while it was loaded too
+    covers   the files opened while it was loaded, and those opened later
     """
 
     def __init__(self, path: Path) -> None:
-        """Raises OSError."""
+        """Hash a file, or the files of a folder. Raises OSError."""
         digest = hashlib.sha256()
         self._path = path
         self._base = path.absolute().parent
         self._folder = path.absolute() if path.is_dir() else self._base
         self._changed, self._begun = "", time.time_ns()
         self._seen: dict[Path, tuple[tuple[int, ...], bytes]] = {}
-        """File -> what its inode says, and the digest of its content."""
+        """File -> the state of its inode, and the digest of its content."""
         self.covers, self._told = Covers(), dict[str, Covers]()
         self._files = set[Path]()
         self.watchers: list[Callable[[], None]] = []
-        """Whoever knows what the implementation's processes have opened, and calls `cover` and `release`."""
+        """Functions that call `cover` and `release` with what the implementation's processes have opened."""
+        for name, target in _links(path):  # which of two files a name stands for
+            digest.update(os.fsencode(name.as_posix()) + b"\0->" + os.fsencode(target) + b"\0")
         for file in _files(path):
             state = state_of(file)  # before it is read: what is written from now on is a change
             if state[1] > LARGEST_SOURCE and not (file == path or file.suffix == ".py" or NATIVE.search(file.name)):
@@ -100,8 +106,8 @@ class SourceFiles:
     def cover(
         self, opened: Iterable[tuple[str, tuple[int, ...]]], packages: Iterable[str] = (), *, loading: bool = False
     ) -> None:
-        """Take in files that the implementation's process has opened, with their state before: what is imported, and
-        what else lies in its folder. They may not have changed since."""
+        """Add files that the implementation's process has opened, with their state before: imported ones, and others in
+        its folder. A file that has changed since is noted."""
         found = dict[str, str]()
         for file, before in ((Path(name), before) for name, before in opened):
             if file in self._files and before != self._seen.get(file, (before,))[0] and not self._is_same(file, before):
@@ -117,7 +123,7 @@ class SourceFiles:
                 found[self._name(file)] = GONE
                 continue
             known = self._seen.setdefault(file, (state, digest.digest()))
-            if state != before or known[1] != digest.digest():  # else it is the content that nobody has read
+            if state != before or known[1] != digest.digest():  # what is hashed here may not be what was read
                 self._note(file, CHANGED, "was changed")
             found[self._name(file)] = digest.hexdigest()
         new = {name: content for name, content in found.items() if name not in self.covers.files}
@@ -127,7 +133,7 @@ class SourceFiles:
             self.digest = self.digest_with(self.covers.loaded)
 
     def _is_same(self, file: Path, before: tuple[int, ...]) -> bool:
-        """Whether a file that was opened holds what was hashed, though somebody has touched it."""
+        """Return whether an opened file still holds what was hashed, although somebody has touched it."""
         with suppress(OSError):
             return (
                 state_of(file) == before
@@ -136,7 +142,7 @@ class SourceFiles:
         return False
 
     def release(self, written: Iterable[str]) -> None:
-        """Take in files that the implementation's process has written: what it tunes and keeps may change."""
+        """Note files that the implementation's process has written: those that it tunes and keeps may change."""
         for file in map(Path, written):
             if file in self._seen:
                 self._note(file, CHANGED, "was written")
@@ -148,13 +154,13 @@ class SourceFiles:
         return hashlib.sha256(whole).hexdigest() if loaded else self.named
 
     def news(self, implementation: str) -> Covers | None:
-        """Return what is covered since this was asked last for one of the implementations that they define."""
+        """Return what is newly covered since the last call for one of the implementations that the files define."""
         self._watch()
         new, self._told[implementation] = self.covers.without(self._told.get(implementation, Covers())), self.covers
         return new
 
     def changed(self, before: Covers) -> str:
-        """Return the first file or package of an earlier run that is not as it was then; none where all are."""
+        """Return the first file or package of an earlier run that has changed since; an empty text where none has."""
         for name, digest in before.files.items():
             if digest_of(self._base / name) != digest:
                 return name
@@ -165,12 +171,13 @@ class SourceFiles:
         return ""
 
     def ran(self, source: str, covers: Covers) -> bool:
-        """Whether a record's digest, and what the records of its run say that it covers, are of what is here now."""
+        """Return whether a record is about the files that are here now, by its digest and what the records of its run
+        cover."""
         return source == self.digest_with(covers.loaded) and not self.changed(covers)
 
     def require_unchanged(self) -> None:
-        """Raises ImplementationError where a file has changed since, also if it was changed back: what was loaded in
-        between is not what the digest is of."""
+        """Raises ImplementationError where a file has changed since it was hashed, even if it was changed back: the
+        code that was loaded in between is not what the digest is of."""
         self._watch()
         for file, (state, content) in [*self._seen.items()]:
             try:
@@ -188,7 +195,8 @@ class SourceFiles:
             raise ImplementationError(what, Failure(kind="source", message=what))
 
     def _note(self, file: Path, now: str, what: str) -> None:
-        """Note that a file is not what it was: of code, that it has happened, for whoever asks next."""
+        """Note that a file has changed: for code the message that the next check raises, for other files the digest
+        `now`."""
         name = self._name(file)
         if file in self._files or is_code(name):
             self._changed = f"{name} {what}"
@@ -201,29 +209,29 @@ class SourceFiles:
             watcher()
 
     def _is_source(self, file: Path) -> bool:
-        """Whether a file that was opened may say what the implementation does."""
+        """Return whether a file that was opened may determine what the implementation does."""
         if is_code(file.name):
             return True
         return file.is_relative_to(self._folder) and not _is_hidden(file.relative_to(self._folder))
 
     def _is_made(self, file: Path, changed: int) -> bool:
-        """Whether a file was compiled meanwhile, as a kernel does that compiles for each shape: it lies among temporary
-        files, from where it is taken away again."""
+        """Return whether a file was compiled meanwhile, as by a kernel that compiles for each shape: it lies among
+        temporary files, from where it is removed again."""
         is_new = bool(NATIVE.search(file.name)) and changed > self._begun
         return is_new and file.is_relative_to(tempfile.gettempdir()) and not file.is_relative_to(self._folder)
 
     def _name(self, file: Path) -> str:
-        """Return how records name a file: by its place beside what was named, or absolute."""
+        """Return the name of a file in records: its place beside what was named, or its absolute path."""
         return file.relative_to(self._base).as_posix() if file.is_relative_to(self._base) else str(file)
 
 
 def is_code(name: str) -> bool:
-    """Whether a file of this name is code, which is a source wherever it lies, and may not change."""
+    """Return whether a file of this name is code, which is a source in any folder, and may not change."""
     return bool(IMPORTED.search(name) or NATIVE.search(name))
 
 
 def digest_of(file: Path) -> str:
-    """Return the SHA-256 of a file's content; none where it cannot be read."""
+    """Return the SHA-256 of a file's content; an empty text where it cannot be read."""
     try:
         return hashlib.sha256(content_of(file)).hexdigest()
     except OSError:
@@ -231,31 +239,65 @@ def digest_of(file: Path) -> str:
 
 
 def source_hash(path: Path) -> str:
-    """That of what is named, as it is now. Raises OSError."""
+    """Return the digest of a file or folder as it is now. Raises OSError."""
     return SourceFiles(path).digest
 
 
 def _files(path: Path) -> Iterator[Path]:
-    """A file and native code beside it, or what is in a folder."""
-    if not path.is_dir():  # what is no file either is refused when it is read
+    """Yield a file and the native code beside it, or the files in a folder."""
+    if not path.is_dir():  # a path that is no file either is refused when it is read
         yield path
         yield from sorted(file for file in path.parent.iterdir() if NATIVE.search(file.name) and file.is_file())
         return
-    for file in below(path):
-        # claims say what this source does, and would make it another one
-        if file == path / "claims.json" or "__pycache__" in file.parts[len(path.parts) :] or not file.exists():
+    linked = (link for link in below(path) if link.is_symlink() and link.is_dir() and not _is_within(link, path))
+    for file in chain(below(path), *map(below, linked)):
+        # claims describe this source: with them its digest would be another one
+        if file == path / "claims.json" or _is_compiled(file) or not file.exists() or _is_shown(file):
             continue
         if file.is_file() or (file.suffix == ".py" and not file.is_dir()):  # an import would wait for a pipe
             yield file
 
 
+def _links(path: Path) -> Iterator[tuple[Path, str]]:
+    """Yield the links in a folder, with what they lead to."""
+    for link in below(path) if path.is_dir() else ():
+        if link.is_symlink():
+            yield link.relative_to(path), os.readlink(link)  # noqa: PTH115
+
+
+def _is_within(link: Path, folder: Path) -> bool:
+    """Return whether a link leads to a place in a folder, or to one that the folder is in."""
+    target, home = link.resolve(), folder.resolve()
+    return target.is_relative_to(home) or home.is_relative_to(target)
+
+
+def _is_compiled(file: Path) -> bool:
+    """Return whether Python or Numba made a file of the source beside its folder."""
+    return file.parent.name == "__pycache__" and bool(MADE.search(file.name))
+
+
+def _is_shown(file: Path) -> bool:
+    """Return whether the output of this process goes to a file: it grew while kernels of its folder ran."""
+    state = file.stat()
+    outputs = (os.fstat(stream) for stream in (1, 2) if _is_open(stream))
+    return any((state.st_dev, state.st_ino) == (output.st_dev, output.st_ino) for output in outputs)
+
+
+def _is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
+
+
 def _most(file: Path) -> int:
-    """Bytes that are read of a file."""
+    """Return the most bytes that are read of a file."""
     return LARGEST if NATIVE.search(file.name) else LARGEST_SOURCE
 
 
 def _is_text(content: bytes) -> bool:
-    """Sources are, in whatever language; what a build or a cache leaves behind is not."""
+    """Return whether content is text, as sources of any language are; what a build or a cache leaves behind is not."""
     try:
         return "\0" not in content.decode()
     except UnicodeDecodeError:
@@ -267,7 +309,7 @@ def _is_hidden(name: Path) -> bool:
 
 
 def _distributions(packages: Iterable[str]) -> dict[str, str]:
-    """Return the distributions that bring packages, by name and version, with digests of their lists of files."""
+    """Return the distributions that packages belong to, by name and version, with digests of their lists of files."""
     found = {}
     for package in map(Path, packages):
         module = package.name.partition(".")[0]
@@ -278,7 +320,7 @@ def _distributions(packages: Iterable[str]) -> dict[str, str]:
 
 @cache
 def _installed(place: Path) -> dict[str, str]:
-    """Return which distribution brings a module: the one of its name, or one that says so."""
+    """Return module -> its distribution, by the distribution's own name or by its list of modules (top_level.txt)."""
     names = {info: info.name.removesuffix(".dist-info") for info in place.glob("*.dist-info")}
     found = {_canonical(name.partition("-")[0]): name for name in names.values()}
     for info, name in names.items():

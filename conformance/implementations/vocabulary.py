@@ -1,6 +1,6 @@
 """The names that a declaration may use.
 
-A kernel's process is told them: it must not find the tables, which lead to the references.
+A kernel's process is sent these names: it must not find the tables, which lead to the references.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
     operators: Mapping[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], tuple[str, ...]]]
-    """Name -> arguments by position, keywords that a kernel may ask for, those by which it says that it can do more,
+    """Name -> arguments by position, keywords that a kernel may ask for, keywords by which it says that it can do more,
     and dtypes."""
     differentiable: tuple[str, ...]
     """The operators whose gradients a check verifies."""
@@ -24,12 +24,12 @@ _set: list[Vocabulary] = []
 
 
 def use(known: Vocabulary) -> None:
-    """Take these names instead of the tables'."""
+    """Use these names instead of the tables' own."""
     _set[:] = [known]
 
 
 def vocabulary() -> Vocabulary:
-    """The names in use: the tables' own, unless `use` was called."""
+    """Return the names in use: the tables' own, unless `use` was called."""
     if not _set:
         from conformance.inputs import DISTRIBUTIONS
         from conformance.layouts import NAMES

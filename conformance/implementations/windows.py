@@ -1,7 +1,7 @@
-"""Extents of windows and the order of axes, for kernels that no framework tells them.
+"""Extents of windows and the order of axes, for kernels whose framework does not provide them.
 
 The reference of the operators shares nothing with this file: a mistake here gives results of a wrong shape, which fail.
-What decides which element meets which (offsets, taps, lattices) is each implementation's own, so that no two of them
+Code that decides which elements meet (offsets, taps, lattices) is each implementation's own, so that no two of them
 are wrong for the same reason.
 """
 
@@ -29,12 +29,13 @@ class Window:
 
     @property
     def room(self) -> int:
-        """How far a window can move; negative where it is larger than the padded image."""
+        """Number of elements by which a window can move; negative where it is larger than the padded image."""
         return self.size + self.before + self.after - self.dilation * (self.kernel - 1) - 1
 
     @property
     def outputs(self) -> int:
-        """Windows. In ceil mode the last may overhang, but not start behind the image and the padding before it."""
+        """Number of windows. In ceil mode the last may overhang, but not start behind the image and the padding
+        before."""
         if not self.ceil:
             return self.room // self.stride + 1
         return min(-(-self.room // self.stride), (self.size + self.before - 1) // self.stride) + 1
@@ -43,8 +44,8 @@ class Window:
 def windows(
     size: Extents, kernel: Extents, stride: Extents, padding: Padding, dilation: Extents = (), ceil: bool = False
 ) -> tuple[Window, ...]:
-    """One for each axis. Raises ValueError for a window that is larger than the padded image, and for a stride, a
-    dilation or a padding that none can have."""
+    """Return a `Window` for each axis. Raises ValueError for a window that is larger than the padded image, and for an
+    invalid stride, dilation or padding."""
     if min((*stride, *dilation), default=1) < 1 or min(side for sides in padding for side in sides) < 0:
         given = f"stride {stride}, dilation {dilation}, padding {padding}"
         raise ValueError(f"{given}: steps must be at least 1, padding at least 0")
@@ -56,22 +57,22 @@ def windows(
 
 
 def canonical(layout: str) -> str:
-    """The letters of a layout in the order N, channels, and those of space."""
+    """Return the letters of a layout in the order N, channels, and those of space."""
     return "nc" + "dhw"[-(len(layout) - 2) :]
 
 
 def axes(extents: Extents, layout: str) -> Extents:
-    """Sizes or strides in the order N, channels, and those of space (K, C, and the window's of weights)."""
+    """Return sizes or strides in the order N, channels, and axes of space (of weights K, C, and the window's axes)."""
     return tuple(extents[layout.index(axis)] for axis in canonical(layout))
 
 
 def sizes(shape: Extents, layout: str) -> tuple[int, int, Extents]:
-    """N, channels, and the size in space, of which two dimensions are (rows, columns)."""
+    """Return N, channels, and the size in space, which is (rows, columns) in two dimensions."""
     n, channels, *size = axes(shape, layout)
     return n, channels, tuple(size)
 
 
 def shape_of(n: int, channels: int, size: Extents, layout: str) -> Extents:
-    """The shape of an image or weight tensor in its layout."""
+    """Return the shape of an image or weight tensor in its layout."""
     by_axis = dict(zip(canonical(layout), (n, channels, *size), strict=True))
     return tuple(by_axis[axis] for axis in layout)

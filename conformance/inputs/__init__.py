@@ -1,4 +1,4 @@
-"""Problem -> tensors: the generator, the distributions, what is expected, and the goldens that pin it."""
+"""From a problem to its tensors: the generator, the distributions, expected results, and the goldens that pin them."""
 
 from __future__ import annotations
 

@@ -1,27 +1,27 @@
-"""The distributions: ways of drawing a problem's inputs, each blind to something that another one sees.
+"""The distributions: ways of drawing a problem's inputs; each one finds bugs that others cannot find.
 
 integer   small integers, exact in any order and in every format's accumulator: index, edge, flip and group bugs
 fixed     fixed-point fractions that use all the bits the format has: precision bugs, by bound and statistics
-natural   numbers as they are, of a normal and of a heavy-tailed law: every bit of the format at all magnitudes, half
-          of each image darker: what is right on numbers of few bits alone
+natural   numbers of a normal and of a heavy-tailed law, with every bit of the format at all magnitudes, half of each
+          image darker: kernels that are correct only on numbers of few bits
 impulse   one 1 an image, everything else 0: the exact index map
-special   NaN and infinity: who reads what, and whether padding, masks or groups leak
+special   NaN and infinity: which results depend on an element, and whether padding, masks or groups leak
 nonfinite NaN and infinities of both signs in every input, where IEEE 754 gives one result in any order of a sum
 range     powers of two times small integers, from the smallest normal number to results that overflow, exact
-subnormal the same with subnormal inputs and results
+subnormal powers of two times small integers, with subnormal inputs and results
 wide      channels scaled by powers of two to the ends of the format's range: overflow, subnormals
 scaled    channels scaled so that their variances lie above, at and below epsilon: where and how it is added
 shifted   large means with small variances, and constant channels: cancellation in the statistics
-mixed     NaN and infinities scattered over the data, zeros in every input: what sums and maxima make of them
-large     integers whose sums no 32-bit integer holds; in fp16, partial sums beyond its range and results within
+mixed     NaN and infinities scattered over the data, zeros in every input: their effect on sums and maxima
+large     integers whose sums exceed 32-bit integers; in fp16, partial sums beyond its range, results within it
 small     the smallest normal numbers in the data, in the other factor and in the results; nothing is subnormal
-codes     every number that a format of 8 bits has, one to a result
+codes     every number of an 8-bit format; each result is one of them
 close     for maxima: numbers that differ in their last two bits
-scales    results of 8 bits over their whole range and beyond, by scales that need all 24 bits of fp32
-ties      the same with scales that are powers of two: results half way between two, sums exact in fp32
-cancelled int8: sums beyond 2^24 of which the bias takes away most
-sparse    zeros but for integers at both ends, beside powers of two and here and there: tensors beyond 2^31 elements, in
-          memory that nobody touches
+scales    8-bit results over their whole range and beyond, by scales that need all 24 bits of fp32
+ties      8-bit results half way between two integers, by scales that are powers of two; sums are exact in fp32
+cancelled int8: sums beyond 2^24, most of which the bias cancels
+sparse    zeros except for integers at both ends, beside powers of two and at random places: tensors beyond 2^31
+          elements, in memory whose pages are mostly never touched
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from conformance.operators.sparse import elements_of, windows_of
 
 
 def _impulse(recipe: Recipe) -> Arrays:
-    """One 1 in every image of the data, each at a place of its own, and integers in the other inputs; in
-    filters of 8 bits, every number."""
+    """Draw data with a single 1 per image, at a random place, and integers for the other inputs; 8-bit filters contain
+    every number of their format."""
     largest = max(1, min(room(recipe) // recipe.terms, LARGEST_INTEGER, held(recipe)))
     inputs = {}
     for name, tensor in recipe.operator.inputs(recipe.geometry).items():
         stream, dtype = recipe.stream(name), STORAGE[tensor.stored_as(recipe.dtype)]
-        codes = recipe.dtype in SUMS and tensor.is_filter  # of a gradient there are sums over images
+        codes = recipe.dtype in SUMS and tensor.is_filter  # not in a gradient, whose results are sums over images
         inputs[name] = stream.codes(tensor.shape, dtype) if codes else stream.integers(tensor.shape, largest, dtype)
     data = np.zeros_like(inputs[recipe.operator.data])
     if not data.size:
@@ -62,8 +62,8 @@ def _impulse(recipe: Recipe) -> Arrays:
 
 
 def _codes(recipe: Recipe) -> Arrays:
-    """Data of every number that 8 bits have, of which a result is one: along the axis that is not summed over, the
-    operand has a single 1. In a sum that is rounded, the smallest numbers would be lost."""
+    """Draw data with every number of the 8-bit format, and an operand with a single 1 per index of its free axis, so
+    that a result is one of these numbers. In a rounded sum, the smallest numbers would be lost."""
     operator, inputs = recipe.operator, {}
     for name, tensor in operator.inputs(recipe.geometry).items():
         stream, dtype = recipe.stream(name), STORAGE[tensor.stored_as(recipe.dtype)]
@@ -78,11 +78,11 @@ def _codes(recipe: Recipe) -> Arrays:
 
 
 def _special(recipe: Recipe) -> Arrays:
-    """Sparse -1, 0, 1 with the operator's special values among the data: NaN in the first element, and +Inf in the last
-    (last image, last channel) where it has one right result.
+    """Draw sparse -1, 0, 1 with the operator's special values in the data: NaN in the first element, and +Inf in the
+    last one (last image, last channel) if the result is then unique.
 
-    Every other input is -1 or 1: Inf * 0 would ask an implementation to tell a tap from an absent one. A second NaN in
-    the operand, where that is a gradient, shows what leaks between filters and groups.
+    Every other input is -1 or 1: Inf * 0 would require implementations to distinguish a tap of zero from an absent one.
+    If the operand is a gradient, a second NaN in it shows leaks between filters and groups.
     """
     operator, geometry, inputs = recipe.operator, recipe.geometry, {}
     density = {operator.data: min(1.0, room(recipe) / 4 / recipe.terms)}
@@ -100,11 +100,10 @@ def _special(recipe: Recipe) -> Arrays:
 
 
 def _wide(recipe: Recipe) -> Arrays:
-    """The fixed distribution with the operand's free axis scaled by powers of two: top of the range, bottom, middle,
-    in turn.
+    """Draw as `fixed` does, and scale the operand's free axis in turn to the top, bottom and middle of the range.
 
-    The top leaves room for the whole contraction, so that no order of a correct sum overflows. fp64 has no such
-    distribution: its reference would leave float64's own range.
+    The top leaves room for the whole contraction, so that no order of a correct sum overflows. The distribution does
+    not exist for fp64, whose reference would leave float64's own range.
     """
     inputs = fixed(recipe)
     format, span = FORMATS[recipe.dtype], recipe.operator.errors(recipe.geometry).span
@@ -115,14 +114,14 @@ def _wide(recipe: Recipe) -> Arrays:
 
 
 SPARSE = 1 << 12
-"""Elements beyond which a tensor is zero almost everywhere on the sparse distribution."""
+"""Number of elements above which a tensor is zero almost everywhere on the sparse distribution."""
 
 
 def sparse_places(recipe: Recipe) -> dict[str, np.ndarray]:
-    """By input: ascending flat positions, canonical order, of what is not zero on the sparse distribution.
+    """Return by input the ascending flat positions, in canonical order, of nonzero elements on the sparse distribution.
 
-    They lie beside powers of two in NCHW and in NHWC, of the tensor and, through each tap, of the image on the window's
-    other side; the others are drawn.
+    They lie beside powers of two in NCHW and in NHWC, both of the tensor itself and, through each tap, of the image on
+    the other side of the window; further positions are drawn at random.
     """
     operator, geometry = recipe.operator, recipe.geometry
     found = {}
@@ -145,7 +144,7 @@ def sparse_places(recipe: Recipe) -> dict[str, np.ndarray]:
 
 
 def _beside_powers(shape: tuple[int, ...]) -> np.ndarray:
-    """Flat positions [N, C, H, W] at both ends and beside powers of two, counted in NCHW and in NHWC."""
+    """Return flat positions [N, C, H, W] at both ends and beside powers of two, counted in NCHW and in NHWC."""
     size = math.prod(shape)
     powers = [(1 << bits) + step for bits in range(8, size.bit_length() + 1) for step in (-1, 0, 1)]
     linear = np.array([place for place in (0, 1, 2, size - 3, size - 2, size - 1, *powers) if 0 <= place < size])
@@ -154,7 +153,7 @@ def _beside_powers(shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _sparse(recipe: Recipe) -> Arrays:
-    """Odd integers up to 11, of which max pooling gets no negative ones."""
+    """Draw odd integers up to 11 in size for the positions of `sparse_places`; max pooling gets no negative ones."""
     places, inputs = sparse_places(recipe), {}
     for name, tensor in recipe.operator.inputs(recipe.geometry).items():
         dtype = STORAGE[tensor.stored_as(recipe.dtype)]

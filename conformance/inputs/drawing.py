@@ -1,4 +1,4 @@
-"""What determines a problem's inputs, and the numbers that most distributions are made of."""
+"""The recipe that determines a problem's inputs, and the integers and fractions of most distributions."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ EXACT_BITS = 53
 FIXED_POINT_BITS = {"fp32": 19, "bf16": 8, "fp16": 11, "fp8_e4m3": 4, "fp8_e5m2": 3}
 """Most bits of a fixed-point input. 19 is more than TF32's 11 and few enough for long exact sums."""
 SUMMAND_BITS = {"fp32": 24, "bf16": 8, "fp16": 11, "fp64": 30}
-"""Bits of an input that is added, not multiplied: all that the format has, so that sums have to be rounded."""
+"""Bits of an input that is added, not multiplied: all bits of the format, so that sums have to be rounded."""
 FP64_DATA_BITS = 27
-"""fp64 data has more bits than fp32 holds; its operand gets what is left of the 53."""
+"""Bits of fp64 data: more than fp32 holds; the operand gets the rest of the 53 bits."""
 LARGEST_INTEGER = 127
-"""Every integer input fits in the 8 bits of the narrowest input rounding, so no contract makes it inexact."""
+"""Largest integer input: it fits in the 8 bits of the narrowest input rounding, so no contract makes it inexact."""
 
 
 @dataclass(frozen=True)
@@ -30,29 +30,29 @@ class Recipe:
 
     operator: Operator
     geometry: Any
-    """What the operator takes: a `conformance.operators.Geometry`."""
+    """A `conformance.operators.Geometry` of the operator's family."""
     dtype: str
     distribution: str
     seed: int
 
     @cached_property
     def key(self) -> str:
-        """Readable identity, the same in every language: fields joined by `|`."""
+        """Readable identity: fields joined by `|`, the same in every programming language."""
         fields = (self.operator.name, self.geometry.descriptor, self.dtype, self.distribution)
         return "|".join((GENERATOR, str(self.seed), *fields))
 
     @cached_property
     def terms(self) -> int:
-        """Longest contraction among the outputs."""
+        """Number of terms of the longest contraction among the outputs; at least 1."""
         return max(1, *self.operator.errors(self.geometry).terms.values())
 
     def stream(self, purpose: str) -> Stream:
-        """Random numbers for one tensor or decision."""
+        """Return the random numbers for one tensor or decision."""
         return Stream(f"{self.key}|{purpose}")
 
 
 def fixed_point_bits(dtype: str, span: int, factors: int = 2) -> tuple[int, int]:
-    """Bits of the data and of the operand, so that sums of `span` terms of one or two factors are exact in float64."""
+    """Return the bits of data and operand for which sums of `span` terms (of `factors` inputs) are exact in float64."""
     spare = EXACT_BITS - term_bits(span)
     if factors == 1:
         bits = min(SUMMAND_BITS[dtype], spare)
@@ -64,7 +64,7 @@ def fixed_point_bits(dtype: str, span: int, factors: int = 2) -> tuple[int, int]
 
 
 def fixed(recipe: Recipe) -> Arrays:
-    """Parameters that are wider than the other tensors use what they have, or a kernel could read them as narrow."""
+    """Draw fixed-point fractions; wider parameters use all their bits, so that reading them as narrow ones shows."""
     operator, inputs = recipe.operator, {}
     span = operator.errors(recipe.geometry).span
     for name, tensor in operator.inputs(recipe.geometry).items():
@@ -77,31 +77,31 @@ def fixed(recipe: Recipe) -> Arrays:
 
 
 def room(recipe: Recipe) -> int:
-    """Integers up to here are exact in the results' format and in an fp32 accumulator."""
+    """Return the largest integer up to which all are exact in the results' format and in an fp32 accumulator."""
     return 1 << min(FORMATS[_results(recipe)].precision, FORMATS["fp32"].precision)
 
 
 def _results(recipe: Recipe) -> str:
-    """Whole numbers that an fp32 accumulator takes, where none is asked for its last bits: an impulse's."""
+    """Return the format of results; fp32 for integer dtypes, whose impulse results an fp32 accumulator holds."""
     return "fp32" if recipe.dtype in WHOLE else sums_of(recipe.dtype)
 
 
 def largest_integer(recipe: Recipe) -> int:
-    """Of dense integers whose products cannot sum beyond `room`; 0 where there are none."""
+    """Return the largest dense integers whose products cannot sum beyond `room`; 0 if there are none."""
     most = room(recipe) // recipe.terms
     return min(math.isqrt(most) if recipe.operator.factors == 2 else most, LARGEST_INTEGER, held(recipe))
 
 
 def held(recipe: Recipe) -> int:
-    """Integers up to here are exact in the format of the inputs."""
+    """Return the largest integer up to which all are exact in the format of the inputs."""
     return np.iinfo(STORAGE[recipe.dtype]).max if recipe.dtype in WHOLE else 1 << FORMATS[recipe.dtype].precision
 
 
 def integer(recipe: Recipe) -> Arrays:
-    """Integers whose products cannot sum beyond `room`.
+    """Draw integers whose products cannot sum beyond `room`.
 
-    Long contractions of narrow formats get sparse -1, 0, 1: a quarter of the room is the expected number of terms other
-    than zero, and filling it is out of reach (24 standard deviations for bf16). Of 8 bits: all that there are.
+    Long contractions of narrow formats get sparse -1, 0, 1: a quarter of the room is the expected number of nonzero
+    terms, and filling it is out of reach (24 standard deviations for bf16). Integer dtypes get all of their numbers.
     """
     if recipe.dtype in WHOLE:
         return _whole(recipe)
@@ -119,7 +119,7 @@ def integer(recipe: Recipe) -> Arrays:
 
 
 def _whole(recipe: Recipe) -> Arrays:
-    """Every number of 8 bits; what is added to sums, below half of what 32 bits hold."""
+    """Draw every 8-bit number; a bias of 32 bits stays within half of its range."""
     inputs = {}
     for name, tensor in recipe.operator.inputs(recipe.geometry).items():
         stream, dtype = recipe.stream(name), STORAGE[tensor.stored_as(recipe.dtype)]

@@ -1,4 +1,4 @@
-"""What a problem's outputs must be: inputs, exact reference, magnitudes, each computed once and shared."""
+"""Tensors of a recipe: inputs, exact reference and magnitudes, each computed once and shared."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ class Expectation:
 
     @cached_property
     def inputs(self) -> Arrays:
-        """As they are drawn."""
+        """Inputs as drawn from the recipe's distribution."""
         return DISTRIBUTIONS[self.recipe.distribution](self.recipe)
 
     def holding(self, inputs: Arrays) -> Expectation:
-        """The same recipe with other values."""
+        """Return an expectation of the same recipe with other input values."""
         other = Expectation(self.recipe)
         other.inputs, other.verified = inputs, self.verified
         return other
 
     @cached_property
     def reference(self) -> Arrays:
-        """Exact outputs, float64, canonical order; on natural inputs rounded once, from twice its precision."""
+        """Exact outputs, float64, canonical order; on natural inputs rounded once from double-double numbers."""
         if self.recipe.distribution == "natural":
             return {name: high for name, (high, _) in self._exact.items()}
         with np.errstate(invalid="ignore", over="ignore"):
@@ -44,8 +44,8 @@ class Expectation:
 
     @cached_property
     def rest(self) -> Arrays:
-        """What the exact outputs of fp64 inputs have beyond `reference`; empty where that is all or far below the
-        output's own rounding."""
+        """Low parts of exact outputs beyond `reference`, for natural fp64 inputs. Empty for others, where `reference`
+        is exact or the rest is far below the output's own rounding."""
         exact = self._exact if (self.recipe.dtype, self.recipe.distribution) == ("fp64", "natural") else {}
         return {name: low for name, (_, low) in exact.items()}
 
@@ -55,7 +55,7 @@ class Expectation:
 
     @cached_property
     def magnitude(self) -> Arrays:
-        """s2 of every output element. In float32 where squares cannot leave its range: it scales a bound, no more."""
+        """s2 of every output element; in float32 if squares cannot leave its range, since s2 only scales a bound."""
         dtype = np.float64 if self.recipe.distribution in EXTREME else np.float32
         with np.errstate(invalid="ignore", over="ignore"):
             return self.recipe.operator.magnitude(self.recipe.geometry, self.inputs, dtype)

@@ -1,4 +1,4 @@
-"""Distributions at the ends of a format: what is not finite, overflows, is subnormal, or differs in the last bits."""
+"""Distributions at the limits of a format: numbers that are not finite, overflow, are subnormal, or nearly equal."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from conformance.operators import Arrays
 from conformance.operators.spatial import per_channel
 
 FP64_POWER = 400
-"""Largest exponent of fp64 data that are judged by a bound: the squares that it is made of are fp64, too."""
+"""Largest exponent of fp64 data that are judged by a bound, whose squares must not overflow fp64 either."""
 
 
 def _are_sums(recipe: Recipe) -> bool:
-    """Whether results are plain sums of inputs or of products: of all families but batch normalisation."""
+    """Tell whether results are plain sums of inputs or products, as in all families but batch normalisation."""
     return recipe.operator.errors(recipe.geometry).propagate is None
 
 
 def nonfinite(recipe: Recipe) -> Arrays:
-    """The rest of `special`: -1, 0, 1 with those of `special_values.nonfinite`; fractions in batch normalisation, where
-    few integers may have a variance of zero."""
+    """Draw -1, 0, 1 with the values of `special_values.nonfinite`, which complement those of `special`; for batch
+    normalisation fractions, since a few integers may have a variance of zero."""
     operator, geometry = recipe.operator, recipe.geometry
     if not _are_sums(recipe):
         inputs = fixed(recipe)
@@ -42,11 +42,11 @@ def nonfinite(recipe: Recipe) -> Arrays:
 
 
 def mixed(recipe: Recipe) -> Arrays:
-    """-1, 0 and 1 with those of `special_values.nonfinite`, others scattered over its data, and zeros that meet them.
+    """Draw -1, 0, 1 with the values of `special_values.nonfinite`, others in the data, and zeros that meet them.
 
-    About one term in a sum is not finite. A plane has one NaN: of two in a window, frameworks differ in which gets the
-    gradient. Data of dw are left out: algorithms that put zeros between gradients multiply them with these. Where
-    results are elements of the inputs, every zero is -0.0, which then is the only right one, and a plane is -inf.
+    About one term in a sum is not finite. A plane has one NaN, since frameworks disagree which of two NaN in a window
+    gets the gradient. Data of dw are left out: algorithms that put zeros between gradients multiply data by them. Where
+    results are elements of the inputs, every zero is -0.0, the only correct zero then, and one plane is -inf.
     """
     operator, geometry = recipe.operator, recipe.geometry
     inputs: Arrays = {}
@@ -61,12 +61,12 @@ def mixed(recipe: Recipe) -> Arrays:
         signs = recipe.stream(f"{name} infinities").ternary(shape, density, np.dtype(np.float64))
         inputs[name][signs != 0] = math.inf
         inputs[name][signs < 0] = -math.inf
-        planes = inputs[name].reshape(-1, math.prod(shape[2:]))[1::2]  # the first has one of `nonfinite`
+        planes = inputs[name].reshape(-1, math.prod(shape[2:]))[1::2]  # the first plane may have the NaN of `nonfinite`
         planes[np.arange(len(planes)), recipe.stream(f"{name} NaN").below(planes.shape[1], len(planes))] = np.nan
-    if operator.errors(geometry).selects:  # a search that begins with the smallest finite number returns that
+    if operator.errors(geometry).selects:  # a search that starts with the lowest finite number returns it
         data = inputs[operator.data]
         data.reshape(-1, math.prod(data.shape[2:]))[2:3] = -math.inf
-    if operator.factors == 2:  # a filter, or a channel, of zeros
+    if operator.factors == 2:  # the last filter, or channel, is zero
         other = inputs[operator.operand if scattered else operator.data]
         if other.shape[operator.free_axis] > 1:
             np.moveaxis(other, operator.free_axis, 0)[-1] = 0
@@ -77,8 +77,8 @@ def mixed(recipe: Recipe) -> Arrays:
 
 
 def large(recipe: Recipe) -> Arrays:
-    """Integers times powers of two: sums beyond 2^31. fp16 has none; there, sums of one sign leave its range on the way
-    to averages, and to sums whose second half takes away most of the first."""
+    """Draw integers times powers of two: sums beyond 2^31. fp16 does not reach that far: there, partial sums of one
+    sign overflow, while the averages, or sums whose second half cancels most of the first, are within the range."""
     if recipe.dtype in WHOLE:
         return _near_the_ends(recipe)
     operator, geometry, dtype = recipe.operator, recipe.geometry, STORAGE[recipe.dtype]
@@ -93,7 +93,7 @@ def large(recipe: Recipe) -> Arrays:
         return {operator.data: np.ldexp(positive + 127, math.floor(math.log2(255 / ones.max(initial=1)))).astype(dtype)}
     if (scale := 16 - term_bits(recipe.terms)) < 6:  # sums too long to be exact in fp32
         return inputs
-    # products are of 8 bits each; filters, or images where these are summed over, have another of the opposite sign
+    # products have 8 bits; every filter (or image, if images are summed over) has one of the opposite sign in its sum
     axis = 1 - operator.free_axis
     along = 1 if operator.inputs(geometry)[operator.operand].is_filter else 0
     extent = len(data) if along == 0 else data.shape[1] // geometry.groups
@@ -109,10 +109,10 @@ def large(recipe: Recipe) -> Arrays:
 
 
 def _near_the_ends(recipe: Recipe) -> Arrays:
-    """Results near the ends of 32 bits, of both signs and never beyond.
+    """Draw inputs whose results are near the ends of 32 bits, of both signs, and never beyond.
 
-    In data and filters nine in ten are -128, the number furthest from zero, and others are drawn; every other filter is
-    negated, as far as it can be. What is added to sums leaves them room and no more.
+    Nine in ten numbers of data and filters are -128, the number furthest from zero; the others are drawn. Every second
+    filter is negated, -128 to 127. The bias leaves just enough room for the sums.
     """
     operator, inputs = recipe.operator, integer(recipe)
     for name in (operator.data, operator.operand):
@@ -129,13 +129,13 @@ def _near_the_ends(recipe: Recipe) -> Arrays:
 
 
 def small(recipe: Recipe) -> Arrays:
-    """As `_subnormal`, with the smallest normal numbers: what flushes subnormal ones must keep them."""
+    """Draw numbers as `subnormal` does, but the smallest normal ones: kernels that flush subnormals must keep them."""
     lowest = FORMATS[recipe.dtype].emin
     return _powers(recipe, (lowest, 0), ((lowest, 0), (lowest + _highest(recipe), 0)), lowest, _highest(recipe))
 
 
 def close(recipe: Recipe) -> Arrays:
-    """Integers, and for the choice of a maximum 1 and the two numbers above it."""
+    """Draw integers, and for x, of which a maximum is chosen, 1 and the two numbers above 1."""
     inputs, step = integer(recipe), 2.0 ** (1 - FORMATS[recipe.dtype].precision)
     steps = recipe.stream("steps").integers(inputs["x"].shape, 1, np.dtype(np.float64)) + 1
     return inputs | {"x": (1 + steps * step).astype(STORAGE[recipe.dtype])}
@@ -144,17 +144,17 @@ def close(recipe: Recipe) -> Arrays:
 def _powers(
     recipe: Recipe, shifts: Sequence[int], units: Sequence[tuple[int, int]], lowest: int, highest: int
 ) -> Arrays:
-    """Integers as in `_integer` times powers of two, so that all products of a result are multiples of one unit.
+    """Draw integers as in `integer`, times powers of two, so that all products of a result are multiples of one unit.
 
-    `units` are exponents, each with the sign that its results have (0: any), in turn along the operand's free axis.
-    Along the axis that is summed over, data are multiplied by 2^shifts in turn and the operand by the inverses; where
-    that would be less than 2^lowest or more than 2^highest, the operand is zero. Where nothing is multiplied, channels
-    of the data have the units. Which comes first is drawn: a single channel does not always get the same.
+    `units` are exponents, each with the sign of its results (0: any), used in turn along the operand's free axis. Along
+    the axis that is summed over, data are multiplied by 2^shifts in turn and the operand by the inverses; where that
+    power would be less than 2^lowest or more than 2^highest, the operand is zero. Where inputs are not multiplied,
+    channels of the data have the units. The first unit is drawn, so that a single channel does not always get the same.
     """
     operator, geometry, inputs = recipe.operator, recipe.geometry, integer(recipe)
     turns = recipe.stream("turns").below(len(shifts) * len(units), 2)
     exponents, signs = np.roll(np.array(units), turns[0], axis=0).T
-    # dbias adds up what has different shifts
+    # no shifts beside dbias, which would add up elements with different shifts
     shift = np.roll(shifts, turns[1]) if len(operator.outputs(geometry)) == 1 else np.array(shifts[:1])
     tensors = operator.inputs(geometry)
     data = inputs[operator.data].astype(np.float64)
@@ -187,13 +187,13 @@ def _powers(
 
 
 def _signed(values: np.ndarray, signs: np.ndarray) -> np.ndarray:
-    """With the signs given, or their own where that is 0."""
+    """Return values with the given signs; where a sign is 0, values keep their own."""
     wide = values.astype(np.float64)
     return np.where(signs == 0, wide, signs * np.abs(wide))
 
 
 def range_(recipe: Recipe) -> Arrays:
-    """Normal numbers over the whole range, in both factors, and sums of one sign of which most overflow."""
+    """Draw normal numbers over the whole range, in both factors, and sums of one sign, most of which overflow."""
     operator = recipe.operator
     if not _are_sums(recipe):
         return ranged(recipe)
@@ -201,18 +201,18 @@ def range_(recipe: Recipe) -> Arrays:
     top, quarter = format.emax - 2 * bits - terms, (format.emax + 1) // 4
     if operator.factors == 1:
         most = top if recipe.dtype != "fp64" else FP64_POWER
-        # where the divisors of all windows have more bits than the format has exponents, inputs would be infinite
+        # if the divisors of all windows have more bits than the format has exponents, inputs would be infinite
         least = min(max(format.emin + _spare(recipe), -most), format.emax - bits)
         return _powers(recipe, (0,), [(e, 0) for e in (most, least, quarter, -quarter)], 0, 0)
     units = [(top, 0), (format.emin, 0)]
-    if largest:  # sparse numbers stand for sums too long for one sign
+    if largest:  # otherwise numbers are sparse, because sums are too long for one sign
         over = format.emax + 3 - max(1, recipe.terms * largest**2 // 4).bit_length()
         units = [(over - 2, 1), (format.emin, 0), (over, 1), (over, -1)]
     return _powers(recipe, (quarter, 0, -quarter), units, format.emin, _highest(recipe))
 
 
 def subnormal(recipe: Recipe) -> Arrays:
-    """Subnormal numbers in the data, in the other factor, and in the results."""
+    """Draw inputs with subnormal numbers in the data, in the other factor, and in the results."""
     format = FORMATS[recipe.dtype]
     lowest, highest = format.emin - format.precision + 1, _highest(recipe)
     if recipe.operator.factors == 1:
@@ -221,17 +221,17 @@ def subnormal(recipe: Recipe) -> Arrays:
 
 
 def _highest(recipe: Recipe) -> int:
-    """The largest power of two that integers can be multiplied with, and in gradients of a bias their sums."""
+    """Return the largest exponent of two that integers, and their sums in dbias, can be multiplied by."""
     bits, terms = _bits_and_terms(recipe)
     summed = terms if len(recipe.operator.outputs(recipe.geometry)) > 1 else 0
     return FORMATS[recipe.dtype].emax - bits - summed
 
 
 def _spare(recipe: Recipe) -> int:
-    """Bits that a division, before a sum or after it, may take."""
+    """Return the bits that a division before or after the sum may need."""
     return term_bits(recipe.operator.errors(recipe.geometry).divisor)
 
 
 def _bits_and_terms(recipe: Recipe) -> tuple[int, int]:
-    """Bits of the integers that are drawn, and of how many are added."""
+    """Return the bits of the integers that are drawn, and of the number of terms in a sum."""
     return max(1, largest_integer(recipe).bit_length()), term_bits(recipe.operator.errors(recipe.geometry).span)

@@ -1,4 +1,4 @@
-"""Goldens: digests that pin every exact tensor up to `standard`, checked again whenever a suite computes one."""
+"""Goldens: digests that pin every exact tensor up to `standard`, compared whenever a suite computes such a tensor."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _pinned = cache(read)
 
 
 def read_ahead() -> None:
-    """Read the manifest, which the first verdict waits for otherwise; what is wrong with it is said there."""
+    """Read the manifest before the first verdict needs it. Its defects are ignored here and reported then."""
     with suppress(GoldenError):
         _pinned()
 
 
 @cache
 def _tables(family: str) -> dict[str, list[tuple[Problem, tuple[Variant, ...]]]]:
-    """Descriptor -> the rows of a family that goldens are made of."""
+    """Return descriptor -> rows of a family's tables for which goldens are made."""
     found: dict[str, list[tuple[Problem, tuple[Variant, ...]]]] = {}
     for row in at_level(of_family(PROBLEMS, family), "standard"):
         found.setdefault(row[0].geometry.descriptor, []).append(row)
@@ -35,19 +35,19 @@ def _tables(family: str) -> dict[str, list[tuple[Problem, tuple[Variant, ...]]]]
 
 
 def required(recipe: Recipe) -> bool:
-    """Whether it must have a golden."""
-    if recipe.operator.name not in OPERATORS:  # of a check: a sum into an array of a table's problem was an error
+    """Tell whether a recipe must have a golden."""
+    if recipe.operator.name not in OPERATORS:  # a check's own operator, such as sums into an array: no golden
         return False
     rows = _tables(recipe.operator.family).get(recipe.geometry.descriptor, [])
     return recipe.key in {one.key for one in recipes.from_rows(rows, SEED, [recipe.operator.name])}
 
 
 def check(expected: Expectation) -> None:
-    """Compare a recipe's tensors with its golden. Raises GoldenError where they differ, it has none and should, or this
-    process computes in another floating-point mode than the default.
+    """Compare a recipe's tensors with its golden. Raises GoldenError if they differ, a required golden is missing, or
+    this process computes in another floating-point mode than the default.
 
-    A machine whose BLAS or generator computed something else must not pronounce verdicts. Other seeds than `SEED` and
-    problems of no table, or of a higher level, have no golden.
+    A machine whose BLAS or generator computes something else must not give verdicts. Seeds other than `SEED`, problems
+    that are not in a table, and problems of a higher level have no golden.
     """
     if expected.verified:
         return
@@ -73,12 +73,12 @@ def check(expected: Expectation) -> None:
 
 
 def check_known(operators: Collection[str]) -> None:
-    """Compute some small recipes of the families of these operators anew and compare them with their goldens. Raises
+    """Recompute some small recipes of the families of these operators and compare them with their goldens. Raises
     GoldenError.
 
-    They are those that are stored as files, of every dtype and of many distributions. Whatever the seed of a run, this
-    tells whether the references that its verdicts rest on are still computed right in this process; in 10 to 30
-    milliseconds after the first time.
+    These recipes are the ones that are stored as files, with every dtype and many distributions. Whatever the seed of a
+    run, this verifies that its references are still computed correctly in this process. After the first time it takes
+    10 to 30 milliseconds.
     """
     families = {OPERATORS[name].family for name in operators}
     for recipe in recipes.stored(families):

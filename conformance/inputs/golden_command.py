@@ -1,6 +1,6 @@
 """`conformance golden`: verify, export.
 
-Not imported by the package itself: `conformance.problems` imports it.
+Only the command line imports this module; `conformance.inputs` itself does not.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from conformance.problems import PROBLEMS, Problem, at_level, named
 from conformance.resources import GOLDEN
 
 SHOWN = 20
-"""Defects printed before the rest is only counted."""
+"""Number of defects that are printed; the others are only counted."""
 LARGEST = 1 << 29
-"""Most elements of a recipe that export takes on: 4 GiB of float64."""
+"""Most elements of a recipe that can be exported: 4 GiB of float64."""
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -58,7 +58,7 @@ def _whole(least: int, largest: int) -> Callable[[str], int]:
 
 
 def _problem(text: str) -> Problem:
-    """A problem of the tables by its name, or a descriptor; in every variant either way."""
+    """Return a problem by its name in the tables or by its descriptor; in every variant either way."""
     try:
         return named(text)
     except GeometryError as defect:
@@ -66,9 +66,9 @@ def _problem(text: str) -> Problem:
 
 
 def verify(folder: Path, pinned: Sequence[Recipe] | None, stored: Sequence[Recipe] | None, jobs: int) -> int:
-    """Compare the goldens in `folder` with what is computed here; print the outcome; return the exit status.
+    """Recompute the goldens in `folder` and compare; print the outcome; return the exit status.
 
-    `pinned` and `stored` are the recipes asked for, by default those of the tables.
+    `pinned` and `stored` are the recipes that must be there, by default those of the tables.
     """
     start = time.perf_counter()
     try:
@@ -97,7 +97,7 @@ def _export(arguments: argparse.Namespace) -> int:
 
 
 def _chosen(arguments: argparse.Namespace) -> list[Recipe]:
-    """The recipes that an export asks for. Raises GoldenError where there are none, or one is out of reach."""
+    """Return the recipes to export. Raises GoldenError if there are none, or if one is too large."""
     if arguments.folder.resolve() == GOLDEN:
         raise GoldenError("DIR is the folder of the project's goldens; choose another")
     rows = [(p, p.variants) for p in arguments.problem or ()] or at_level(PROBLEMS, arguments.level)

@@ -1,5 +1,4 @@
-"""Goldens as files: those of the project are verified, one sentence a defect, and those that another language asks for
-written."""
+"""Golden files: verification of the project's own, with one sentence per defect, and export for other languages."""
 
 from __future__ import annotations
 
@@ -27,9 +26,9 @@ from conformance.inputs.manifest import (
 
 
 def export(folder: Path, chosen: Sequence[Recipe], seed: int) -> str:
-    """Write a manifest and a tensor file for every recipe; say how much. Raises GoldenError if it cannot write.
+    """Write a manifest and a tensor file for every recipe; return a summary. Raises GoldenError if writing fails.
 
-    Files of the same names are replaced, others stay. The manifest comes last and lists this export alone.
+    Files of the same names are replaced, others stay. The manifest is written last and lists this export only.
     """
     after, size = Manifest(), 0
     for recipe in recipes.progress(chosen, len(chosen), "recipes"):
@@ -44,10 +43,10 @@ def export(folder: Path, chosen: Sequence[Recipe], seed: int) -> str:
 
 
 def replace_all(contents: Mapping[Path, bytes]) -> None:
-    """Write files so that neither an interrupt nor a full disk leaves one half-written.
+    """Write files so that neither an interrupt nor a full disk leaves a file half-written.
 
-    All are written beside their places before the first is moved there, in the order given. Folders are created.
-    Raises GoldenError, and then leaves no temporary file.
+    All files are written under temporary names before the first is moved to its place, in the given order. Folders are
+    created. Raises GoldenError, and then leaves no temporary file.
     """
     staged = {path: path.with_name(f".{path.name}.{os.getpid()}.tmp") for path in contents}
     try:
@@ -56,7 +55,7 @@ def replace_all(contents: Mapping[Path, bytes]) -> None:
             with temporary.open("wb") as file:
                 file.write(contents[path])
                 file.flush()
-                os.fsync(file.fileno())  # a move may otherwise outlive the bytes
+                os.fsync(file.fileno())  # without it the move may survive a crash that the bytes do not
         for path, temporary in staged.items():
             temporary.replace(path)
     except OSError as problem:
@@ -68,7 +67,7 @@ def replace_all(contents: Mapping[Path, bytes]) -> None:
 
 
 def unwritable(problem: OSError, path: Path) -> GoldenError:
-    """Return what is raised where a file or a folder cannot be written."""
+    """Return the exception to raise if a file or a folder cannot be written."""
     return GoldenError(
         f"{problem.filename or path}: cannot be written ({problem.strerror or problem}); "
         "nothing is half-written: make room or give access, then run the command again"
@@ -76,9 +75,9 @@ def unwritable(problem: OSError, path: Path) -> GoldenError:
 
 
 def defects(folder: Path, pinned: Sequence[Recipe], stored: Sequence[Recipe], jobs: int) -> Iterator[str]:
-    """What is wrong with the goldens in `folder`, given what the tables and the list of stored tensors ask for.
+    """Yield the defects of the goldens in `folder`, compared with the recipes that must be pinned and stored.
 
-    Every sentence names file, entry or field, and remedy. Raises GoldenError where the manifest cannot be used.
+    Every sentence names the file, the entry or field, and the remedy. Raises GoldenError if the manifest is unusable.
     """
     path, tensors = folder / MANIFEST.name, folder / TENSORS
     manifest = read(path)
@@ -135,5 +134,5 @@ def _file_defects(path: Path, listed: Stored, recipe: Recipe | None) -> Iterator
             yield f"array {name!a} is missing"
         else:
             one, other = ((array.dtype, array.shape, array.tobytes()) for array in (found[name], wanted[name]))
-            if one != other:  # to the bit
+            if one != other:  # compared bit by bit
                 yield f"array {name!a} is not what the recipe gives"

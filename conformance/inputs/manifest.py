@@ -1,4 +1,4 @@
-"""The golden manifest as a file: what it holds, reading it with every defect named, writing it one entry a line.
+"""The golden manifest: its content, a reader that names every defect, and a writer with one entry per line.
 
 Digests of tensors have one value on every machine, because the tensors are exact.
 """
@@ -27,7 +27,7 @@ MANIFEST = GOLDEN / "manifest.json"
 TENSORS = "tensors"
 """Name of the folder beside a manifest that holds the stored tensors."""
 SEED = 0
-"""The seed whose tensors the manifest pins."""
+"""Seed of the tensors that the manifest pins."""
 REMEDY = "restore it from version control or, if the change is meant, run: python -m tests.calibration goldens"
 
 Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
@@ -65,34 +65,34 @@ class _Head(msgspec.Struct):
 
 
 class _Document(_Head):
-    """A manifest's file; entries are converted one by one, so that a defect can be named."""
+    """The document in a manifest's file; entries are converted one by one, so that a defect can be located."""
 
     entries: dict[str, Any]
     tensors: dict[str, Any]
 
 
 class _Whole(_Head):
-    """The same at once, in a tenth of the time: every run reads the 12,000 entries."""
+    """The document converted as a whole, in a tenth of the time: every run reads the 12,000 entries."""
 
     entries: dict[str, Entry]
     tensors: dict[str, Stored]
 
     @property
     def strings(self) -> int:
-        """How many its text has, unless a name is given twice: JSON keeps the last one in silence."""
+        """Number of strings in the document's text if no name occurs twice, of which JSON silently keeps the last."""
         digests = sum(len(entry.inputs) + len(entry.outputs) for entry in self.entries.values())
         return len(self.__struct_fields__) + 1 + 3 * len(self.entries) + 2 * digests + 5 * len(self.tensors)
 
 
 def digest() -> str:
-    """SHA-256 of the manifest; empty where it cannot be read, which every verdict that needs it says."""
+    """Return the manifest's SHA-256; empty if it cannot be read, which is reported by verdicts that need it."""
     with suppress(OSError):
         return hashlib.sha256(content_of(MANIFEST)).hexdigest()
     return ""
 
 
 def read(path: Path = MANIFEST) -> Manifest:
-    """The manifest at `path`. Raises GoldenError naming the file, the entry or field, and the remedy."""
+    """Read the manifest at `path`. Raises GoldenError naming the file, the entry or field, and the remedy."""
     where, found = "the document", Manifest()
     try:
         text = content_of(path).decode()
@@ -121,7 +121,7 @@ def read(path: Path = MANIFEST) -> Manifest:
 
 
 def _unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """JSON, in msgspec too, keeps the last of two equal names in silence."""
+    """Build an object, and refuse equal names, of which json and msgspec silently keep the last."""
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:
@@ -131,14 +131,14 @@ def _unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _whole(text: str) -> int:
-    """Python refuses to read more than 4,300 digits, and says how to make it."""
+    """Parse an integer, and refuse more than 18 digits: Python fails at 4,300, and explains how to raise that."""
     if len(text) > 18:
         raise msgspec.ValidationError(f"a number has {len(text)} digits")
     return int(text)
 
 
 def render(manifest: Manifest, seed: int = SEED) -> str:
-    """The text of a manifest: one entry a line, sorted, the same bytes on every machine."""
+    """Return the text of a manifest: one entry per line, sorted, the same bytes on every machine."""
 
     def lines(rows: Mapping[str, Any]) -> str:
         return ",\n".join(f"{json.dumps(key)}: {json.dumps(row)}" for key, row in sorted(rows.items()))
@@ -151,9 +151,9 @@ def render(manifest: Manifest, seed: int = SEED) -> str:
 
 
 def canonical(array: np.ndarray) -> np.ndarray:
-    """The values as little-endian float64 in row-major order, which every storage dtype converts to exactly.
+    """Return values as little-endian float64 in row-major order; every storage dtype converts to float64 exactly.
 
-    NaN has one bit pattern and zero one sign here: neither is determined by the mathematics.
+    NaN gets one bit pattern and zero one sign, which the mathematics does not determine.
     """
     values = array.astype("<f8", order="C")
     values += 0.0
@@ -162,19 +162,19 @@ def canonical(array: np.ndarray) -> np.ndarray:
 
 
 def digest_of(array: np.ndarray) -> str:
-    """SHA-256 of the canonical values."""
+    """Return the SHA-256 of the canonical values."""
     return hashlib.sha256(canonical(array).data).hexdigest()
 
 
 def entry(expected: Expectation) -> Entry:
-    """What the manifest must say of a recipe."""
+    """Return the manifest entry of a recipe, computed from its tensors."""
     tensors = expected.inputs, expected.reference
     inputs, outputs = ({name: digest_of(array) for name, array in arrays.items()} for arrays in tensors)
     return Entry(inputs, outputs)
 
 
 def differences(pinned: Entry, computed: Entry) -> Iterator[str]:
-    """What two entries of a recipe disagree about, one sentence a tensor."""
+    """Yield the differences of two entries of a recipe, one sentence per tensor."""
     for half in ("inputs", "outputs"):
         listed, found = getattr(pinned, half), getattr(computed, half)
         for name in sorted(listed.keys() | found.keys()):

@@ -1,12 +1,12 @@
-"""Numbers as they are: every bit of the format, at all magnitudes inside a window of binades, in every tensor.
+"""Natural numbers: every bit of the format, at all magnitudes inside a window of binades, in every tensor.
 
-Fixed-point data make sums exact, and tell a kernel that it is tested: small numbers have few bits. A kernel that is
-right on such numbers alone passed, and so did one that stores an image in 24 bits with one scale. Here a number has the
-whole significand of its format wherever it lies in the window, from a normal law or a heavy-tailed one (Student's t
-with two degrees of freedom); channels and filters have scales of their own, and half of every image is darker.
+Fixed-point data make sums exact, but their small numbers have few bits: a kernel that is correct only on such numbers
+passed, and so did one that stores an image in 24 bits with one scale. Here every number in the window has the whole
+significand of its format. Numbers follow a normal or a heavy-tailed law (Student's t with two degrees of freedom);
+channels and filters have their own scales, and half of every image is darker.
 
-The window ends where exact references would need more slices (`conformance.operators.double_double`), and in formats of
-16 and 8 bits above the subnormal numbers.
+The window is as large as exact references allow without more slices (`conformance.operators.double_double`); in formats
+of 16 and 8 bits it ends above the subnormal numbers.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from conformance.operators import Arrays, Tensor
 HIGHEST = 2
 """Numbers lie below 2^HIGHEST: four standard deviations of the normal law."""
 BINADES = {"fp64": 20, "fp32": 20, "bf16": 20, "fp16": 14, "fp8_e4m3": 7, "fp8_e5m2": 12}
-"""How many the window has. Half of an image may be a millionth of the rest; in fp16 and fp8 all numbers are normal."""
+"""Number of binades in the window. Half of an image may be a millionth of the rest; fp16 and fp8 numbers are normal."""
 CELLS = 8
-"""Intervals of a binade in each of which a law is uniform, or as many numbers as the format has there."""
+"""Intervals of a binade, in each of which a law is uniform; fewer if the format has fewer numbers in a binade."""
 SPREAD = 16
-"""What Student's t is divided by: 1 in 2,000 of its numbers would lie beyond the window."""
+"""Divisor of Student's t, with which 1 in 2,000 of its numbers would lie beyond the window."""
 DEVIATION = 32
-"""Of whole numbers of 8 bits."""
+"""Standard deviation of 8-bit integers."""
 
 
 def natural(recipe: Recipe) -> Arrays:
-    """Every input in its own format; variances and scales are above zero."""
+    """Draw every input in its own format; variances and scales are above zero."""
     inputs = {}
     for name, tensor in recipe.operator.inputs(recipe.geometry).items():
         if tensor.stored_as(recipe.dtype) in WHOLE:
@@ -51,7 +51,7 @@ def natural(recipe: Recipe) -> Arrays:
 
 
 def _drawn(recipe: Recipe, name: str, tensor: Tensor) -> np.ndarray:
-    """Elements of a law for each channel or filter, times a power of two for each channel or filter and each pixel."""
+    """Draw a tensor: a law for each channel or filter, times powers of two by channel or filter and by pixel."""
     stored = tensor.stored_as(recipe.dtype)
     lowest = HIGHEST - BINADES[stored]
     axis = 0 if tensor.is_filter or len(tensor.shape) == 1 else 1
@@ -74,7 +74,7 @@ def _drawn(recipe: Recipe, name: str, tensor: Tensor) -> np.ndarray:
 
 
 def _darkness(recipe: Recipe, name: str, shape: tuple[int, ...], binades: int) -> np.ndarray:
-    """Powers of two [N, 1, H, W] by which one half of each image is darker, or one of two images of a pixel."""
+    """Draw exponents [N, 1, H, W] by which half of each image (every second one-pixel image) is darker."""
     images, pixels = shape[0], math.prod(shape[2:])
     depths = binades // 2 + np.array(recipe.stream(f"{name} depth").below(max(1, binades // 5), images), np.int64)
     halves = np.array(recipe.stream(f"{name} dark").below(2, images), np.int64)
@@ -86,7 +86,7 @@ def _darkness(recipe: Recipe, name: str, shape: tuple[int, ...], binades: int) -
 
 
 def _whole(recipe: Recipe, name: str, tensor: Tensor) -> np.ndarray:
-    """Whole numbers of a normal law: as weights and activations are that were quantised, and biases of such sums."""
+    """Draw integers of a normal law, like quantised weights and activations, and biases of their sums."""
     deviation = DEVIATION**2 * math.sqrt(recipe.terms) if tensor.sums else DEVIATION
     law = law_of(normal, "fp32")
     drawn = recipe.stream(f"{name} {normal.__name__}").numbers(tensor.shape, law)
@@ -96,12 +96,12 @@ def _whole(recipe: Recipe, name: str, tensor: Tensor) -> np.ndarray:
 
 
 def normal(size: float) -> float:
-    """The probability of numbers smaller than `size` under the standard normal law."""
+    """Return the probability of numbers smaller than `size` in magnitude under the standard normal law."""
     return 2 * NormalDist().cdf(size) - 1
 
 
 def heavy(size: float) -> float:
-    """The same of Student's t with two degrees of freedom, divided by SPREAD: a closed form."""
+    """Return the same probability for Student's t with two degrees of freedom, divided by SPREAD, in closed form."""
     t = SPREAD * size
     return t / math.sqrt(2 + t * t)
 
@@ -111,7 +111,7 @@ LAWS: tuple[Callable[[float], float], ...] = (normal, heavy)
 
 @cache
 def law_of(probability: Callable[[float], float], format: str) -> Law:
-    """The cells of a law inside the window of a format, the lowest first."""
+    """Return the cells of a law inside the window of a format, the lowest first."""
     precision = FORMATS[format].precision
     cells = min(CELLS, 1 << (precision - 1))
     edges = [

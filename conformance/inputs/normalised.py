@@ -1,4 +1,4 @@
-"""Distributions for batch normalisation: variances beside epsilon, large means beside them, wide ranges."""
+"""Distributions for batch normalisation: variances close to epsilon, means much larger than them, wide ranges."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from conformance.operators.spatial import as_image, by_channel, per_channel
 SCALES = (0, -4, -8, -12)
 """Exponents of filters on the scaled distribution: variances from about 1 to 1e-7."""
 SHIFT_BITS = {"fp32": 6, "bf16": 6, "fp16": 6, "fp64": 20}
-"""On the shifted distribution data are 1 and what lies 2^-bits beside it. An error of the mean is met 4^bits times as
-large in dw: with 12 bits that of an honest sum in fp32 was thirty times dw."""
+"""On the shifted distribution data are 1 or 1 +- 2^-bits. An error of the mean is 4^bits times as large in dw: with 12
+bits, the error of a correct fp32 sum was thirty times dw."""
 FEWEST_BITS = 3
-"""Of a filter there, which otherwise has so many that the convolution's sums are exact in an accumulator: what is left
-to see is what the statistics and the gradients do."""
+"""Least bits of a filter on the shifted distribution. Filters have only as many bits as keep the convolution's sums
+exact in an accumulator, so that remaining errors come from the statistics and gradients."""
 CONSTANT = 4
-"""On the shifted distribution every fourth input channel is constant, and every fourth filter sees nothing else."""
+"""On the shifted distribution every fourth input channel is constant, and every fourth filter sees only such ones."""
 POWER, NARROW_POWER = 28, 8
-"""Exponent of filters on the range distribution: 2^28 is beyond fp16, and its fourth power, of which bounds are made,
-not beyond fp32. In gradients, where its powers meet, and in fp16 it is 8, there for the data as well, so that results
-of the convolution leave the range."""
+"""Exponents of filters on the range distribution: 2^28 is beyond fp16, but its fourth power, which bounds contain, is
+not beyond fp32. The narrow exponent, 8, is for gradients, in which powers are multiplied, and for fp16; there it also
+scales the data, so that results of the convolution leave the range."""
 
 
 def with_scales(recipe: Recipe, inputs: Arrays, exponents: Sequence[int]) -> Arrays:
-    """The operand's free axis multiplied by these powers of two in turn."""
+    """Multiply the operand along its free axis by these powers of two in turn."""
     operand = inputs[recipe.operator.operand].astype(np.float64)
     axis = recipe.operator.free_axis
     shape = [-1] + [1] * (operand.ndim - 1 - axis)
@@ -39,7 +39,7 @@ def with_scales(recipe: Recipe, inputs: Arrays, exponents: Sequence[int]) -> Arr
 
 
 def scaled(recipe: Recipe) -> Arrays:
-    """Filters in turn by the scales; dy has a mean in every second channel."""
+    """Draw filters scaled by `SCALES` in turn; dy has a nonzero mean in every second channel."""
     inputs = with_scales(recipe, fixed(recipe), SCALES)
     if "dy" in inputs:
         inputs["dy"][:, 1::2] = np.abs(inputs["dy"][:, 1::2])
@@ -47,12 +47,12 @@ def scaled(recipe: Recipe) -> Arrays:
 
 
 def shifted(recipe: Recipe) -> Arrays:
-    """Images close to 1, so that means are large and variances small; every fourth filter sees constant channels only.
-    The layer is as training begins: gamma and the running variance are 1, beta and the running mean 0. A library that
-    took equal constants for one array updated gamma with the running variance.
+    """Draw images close to 1, so that means are large and variances small; every fourth filter sees constant channels
+    only. Parameters are as at the start of training: gamma and the running variance are 1, beta and the running mean 0.
+    A library that merged equal constants into one array updated gamma with the running variance.
 
-    Such a filter has a variance of zero where there is no padding. The root has no derivative there, so that gradients
-    of problems which add epsilon to it stay as they are.
+    A filter that sees constant channels has a variance of zero if there is no padding. The root has no derivative
+    there, so the inputs of gradients with epsilon outside the root are not shifted.
     """
     g, inputs = recipe.geometry, fixed(recipe)
     if g.eps_outside and "dy" in inputs:
@@ -74,7 +74,7 @@ def shifted(recipe: Recipe) -> Arrays:
 
 
 def _filters(recipe: Recipe, data_bits: int) -> np.ndarray:
-    """Filters of so few bits that sums of their products with the data are exact in an accumulator."""
+    """Draw filters with so few bits that sums of their products with the data are exact in an accumulator."""
     g, span = recipe.geometry, recipe.operator.errors(recipe.geometry).span
     held = FORMATS["fp64" if recipe.dtype == "fp64" else "fp32"].precision - data_bits - term_bits(span)
     _, most = fixed_point_bits(recipe.dtype, span)
@@ -82,9 +82,10 @@ def _filters(recipe: Recipe, data_bits: int) -> np.ndarray:
 
 
 def _balanced(recipe: Recipe, dy: np.ndarray) -> np.ndarray:
-    """dy of which, in every second channel, each element has its negative: their sum is zero, so that an error of the
-    mean, which an honest sum may have, does not reach dgamma, and what does is the kernel's own. The first half has a
-    mean, from which sums get to about the root of the sum of squares, where those of random signs end as well."""
+    """Return dy with each element's negative in the same channel, in every second channel. The sum is then zero, so
+    that an error of the mean, which a correct sum may have, does not reach dgamma: errors there are the kernel's own.
+    The first half has a mean, so that partial sums grow to about the root of the sum of squares, like those of random
+    signs."""
     rows = by_channel(dy).copy()
     half = rows.shape[1] // 2
     some = slice(0, half, max(1, math.isqrt(rows.shape[1]) // 4))
@@ -95,8 +96,8 @@ def _balanced(recipe: Recipe, dy: np.ndarray) -> np.ndarray:
 
 
 def ranged(recipe: Recipe) -> Arrays:
-    """Beside ordinary ones in turn: filters of 2^power, 2^-power and zero, without variance; a gamma of zero,
-    2^(-2*power) and 2^power; a running variance of zero, the smallest number and 2^power."""
+    """Draw channels in turn ordinary or extreme: filters scaled by 2^power, 2^-power and zero (no variance); gamma of
+    zero, 2^(-2*power) and 2^power; running variances of zero, the smallest number and 2^power."""
     geometry, inputs, narrow = recipe.geometry, fixed(recipe), recipe.dtype == "fp16"
     power = NARROW_POWER if narrow or "dy" in inputs else POWER
     turn, found = np.arange(geometry.k), dict(inputs)

@@ -17,26 +17,26 @@ from conformance.operators import Arrays
 EPOCH = (1980, 1, 1, 0, 0, 0)
 """The earliest time that a zip file can hold."""
 MEMBERS = 16
-"""Of a file, inputs and outputs together, are read: one takes 0.2 ms to read, whatever it holds."""
+"""Most members of a file (inputs and outputs together) that are read: each takes 0.2 ms, whatever its size."""
 
 
 def file_name(recipe: Recipe) -> str:
-    """The file of a recipe: its key with `_` for blanks and `.` for colons; the seed only where it is not `SEED`."""
+    """Return a recipe's file name: its key with `_` for blanks and `.` for colons; without the seed if it is `SEED`."""
     descriptor = recipe.geometry.descriptor.replace(" ", "_").replace(":", ".")
     fields = [recipe.operator.name, descriptor, recipe.dtype, recipe.distribution]
     return "-".join(fields + [f"seed{recipe.seed}"] * (recipe.seed != SEED)) + ".npz"
 
 
 def arrays(expected: Expectation) -> Arrays:
-    """What a recipe's file holds: `inputs/NAME` in float32 (fp64 and whole numbers: float64), `outputs/NAME` in
-    float64."""
+    """Return the arrays of a recipe's file: `inputs/NAME` in float32 (fp64 and integer dtypes: float64), `outputs/NAME`
+    in float64."""
     held = "<f8" if expected.recipe.dtype in ("fp64", *WHOLE) else "<f4"
     inputs = {f"inputs/{name}": canonical(array).astype(held) for name, array in expected.inputs.items()}
     return inputs | {f"outputs/{name}": canonical(array) for name, array in expected.reference.items()}
 
 
 def encode(tensors: Arrays) -> bytes:
-    """The bytes of an npz file. Not compressed: what a compressor writes depends on its version."""
+    """Return the bytes of an npz file. It is not compressed, because a compressor's output depends on its version."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for name, array in tensors.items():
@@ -49,8 +49,8 @@ def encode(tensors: Arrays) -> bytes:
 
 
 def decode(content: bytes) -> Arrays:
-    """The arrays of an npz file as `encode` writes it, in about as much memory as it is long. Raises ValueError for
-    content that is none."""
+    """Return the arrays of an npz file that `encode` wrote, in about as much memory as the file is long. Raises
+    ValueError for other content."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             held = archive.infolist()

@@ -1,4 +1,4 @@
-"""The recipes that goldens are made of, from the tables; and their entries, computed in parallel."""
+"""The recipes of goldens, taken from the tables, and their manifest entries, computed in parallel."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from conformance.problems import PROBLEMS, Problem, Variant, at_level, of_family
 
 Item = TypeVar("Item")
 SECONDS = 10.0
-"""Between two lines of progress."""
+"""Time between two lines of progress."""
 THREADS = "OMP_NUM_THREADS"
-"""What every BLAS reads when it is loaded."""
+"""Environment variable for the number of threads, which every BLAS reads when it is loaded."""
 
 STORED = (
     "conv_forward edge.plain fp32 fixed",
@@ -75,8 +75,8 @@ STORED = (
 def from_rows(
     rows: Iterable[tuple[Problem, tuple[Variant, ...]]], seed: int = SEED, operators: Sequence[str] = tuple(OPERATORS)
 ) -> list[Recipe]:
-    """Every operator on the rows of its family, each recipe once: layouts share tensors, and so do problems of one
-    geometry."""
+    """Return the recipes of operators on the rows of their families, each once: layouts, and problems of one geometry,
+    share tensors."""
     found = {}
     for problem, variants in rows:
         for name in (name for name in operators if takes(name, problem.geometry)):
@@ -87,14 +87,14 @@ def from_rows(
 
 
 def pinned() -> list[Recipe]:
-    """What the manifest must pin: the tables up to `standard`, and what is stored as files."""
+    """Return the recipes that the manifest must pin: the tables up to `standard`, and those stored as files."""
     found = from_rows(at_level(PROBLEMS, "standard"))
     known = {recipe.key for recipe in found}
     return [*found, *(recipe for recipe in stored() if recipe.key not in known)]
 
 
 def stored(families: Collection[str] = tuple(FAMILIES)) -> list[Recipe]:
-    """The recipes of `STORED` of some families. Raises GoldenError for a row that the tables no longer know."""
+    """Return the recipes of `STORED` of some families. Raises GoldenError for a row that is no longer in the tables."""
     geometries = {problem.name: problem.geometry for family in families for problem in of_family(PROBLEMS, family)}
     found = {}
     for line in STORED:
@@ -112,7 +112,7 @@ def stored(families: Collection[str] = tuple(FAMILIES)) -> list[Recipe]:
 
 
 def entries(recipes: Sequence[Recipe], jobs: int) -> Iterator[tuple[Recipe, Entry]]:
-    """Each recipe with its entry, computed by `jobs` processes. Raises GoldenError if one of them dies."""
+    """Yield each recipe with its entry, computed by `jobs` processes. Raises GoldenError if one of them dies."""
     if jobs == 1:
         yield from progress(zip(recipes, map(_entry, recipes), strict=True), len(recipes), "recipes")
         return
@@ -133,9 +133,9 @@ def _entry(recipe: Recipe) -> Entry:
 
 @contextmanager
 def _process_settings(jobs: int) -> Iterator[None]:
-    """Processes started here leave interrupts to this one, and cores to each other unless the user has shared them.
+    """Make processes started in this context ignore interrupts, and share the cores unless the user set the threads.
 
-    Children inherit what is blocked; an interrupt that comes meanwhile is delivered later. Windows has no masks.
+    Children inherit the blocked signals; an interrupt in the meantime is delivered later. Windows has no signal masks.
     """
     stated, masks = THREADS in os.environ, hasattr(signal, "pthread_sigmask")
     os.environ.setdefault(THREADS, str(max(1, (os.cpu_count() or 1) // jobs)))
@@ -151,8 +151,8 @@ def _process_settings(jobs: int) -> Iterator[None]:
 
 
 def progress(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
-    """The items as they come; every ten seconds how many of all have come, on stderr: a terminal, a file and CI see the
-    same lines."""
+    """Yield the items as they come, and print progress to stderr every ten seconds: the same lines on a terminal, in a
+    file and in CI."""
     start = said = time.perf_counter()
     for number, item in enumerate(items, 1):
         now = time.perf_counter()

@@ -1,7 +1,7 @@
-"""Distributions for results of 8 bits: a scale for each filter brings its sums to where the format shows something.
+"""Distributions for 8-bit results: a scale for each filter brings its sums to an interesting range of the format.
 
-Half of a filter's results are larger than a power of two that is chosen by turns: in int8 results fill the range, or a
-part or more of it; in fp8 they lie around 1, overflow, or are subnormal.
+Half of a filter's results are larger than a power of two, which differs from filter to filter: in int8, results fill a
+part of the range, all of it, or exceed it; in fp8 they lie around 1, overflow, or are subnormal.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from conformance.operators import Arrays
 from conformance.operators.conv_requantized.operators import sums
 
 INT8_POWERS = (5, 6, 33, 4, 24, 7)
-"""Half of a filter's results are larger than half of 2^power: beyond 2^22, which is as far as a large number added in
-fp32 rounds them, and beyond the 32 bits of a conversion."""
+"""Half of a filter's results are larger than half of 2^power. 24: beyond 2^22, up to which adding a large number in
+fp32 rounds to integers. 33: beyond the 32 bits of a conversion."""
 
 
 def _stored(recipe: Recipe) -> dict[str, np.dtype]:
@@ -26,8 +26,8 @@ def _stored(recipe: Recipe) -> dict[str, np.dtype]:
 
 
 def with_scale(recipe: Recipe, inputs: Arrays, significand: np.ndarray) -> Arrays:
-    """The inputs and a scale [K]: significands in [1/2, 1) times the power of two that brings the median where it is
-    wanted."""
+    """Add a scale [K] to the inputs: significands in [1/2, 1) times powers of two that bring each filter's median to
+    the chosen power."""
     if recipe.dtype in WHOLE:
         powers: tuple[int, ...] = INT8_POWERS
     else:
@@ -40,7 +40,7 @@ def with_scale(recipe: Recipe, inputs: Arrays, significand: np.ndarray) -> Array
 
 
 def _codes_or_fractions(recipe: Recipe) -> Arrays:
-    """x and w: all numbers that int8 has, or fractions that fp8 holds."""
+    """Draw x and w: all numbers of int8, or fractions that fp8 holds."""
     found, bits = {}, FIXED_POINT_BITS.get(recipe.dtype, 0)
     for name, dtype in _stored(recipe).items():
         stream, shape = recipe.stream(name), recipe.operator.inputs(recipe.geometry)[name].shape
@@ -51,7 +51,7 @@ def _codes_or_fractions(recipe: Recipe) -> Arrays:
 
 
 def _with_bias(recipe: Recipe, inputs: Arrays, largest: int) -> Arrays:
-    """And a bias as large as sums are: integers up to `largest`, in fp8 with fractions unless that is 0."""
+    """Add a bias of integers up to `largest`, about as large as the sums, if the problem has a bias."""
     if not recipe.geometry.bias:
         return inputs
     stream, shape, dtype = recipe.stream("bias"), recipe.geometry.per_channel.shape, _stored(recipe)["bias"]
@@ -59,7 +59,7 @@ def _with_bias(recipe: Recipe, inputs: Arrays, largest: int) -> Arrays:
 
 
 def scales(recipe: Recipe) -> Arrays:
-    """Scales of 24 bits, of which the last is one."""
+    """Draw scales with 24-bit significands whose last bit is 1."""
     inputs = _codes_or_fractions(recipe)
     if recipe.dtype in WHOLE:
         inputs = _with_bias(recipe, inputs, math.isqrt(recipe.terms) << 13)
@@ -71,8 +71,8 @@ def scales(recipe: Recipe) -> Arrays:
 
 
 def ties(recipe: Recipe) -> Arrays:
-    """Filters of -1, 0 and 1, so that sums have few bits below the last one of the result: every few results are ties.
-    A scale below one in int8, or there would be none."""
+    """Draw filters of -1, 0 and 1, so that sums have few bits below the result's last one: many results are ties. In
+    int8 the scale is at most 1/2, otherwise there would be no ties."""
     dtypes, tensors = _stored(recipe), recipe.operator.inputs(recipe.geometry)
     x, whole = recipe.stream("x"), recipe.dtype in WHOLE
     inputs = {
@@ -87,9 +87,9 @@ def ties(recipe: Recipe) -> Arrays:
 
 
 def cancelled(recipe: Recipe) -> Arrays:
-    """Elements close to the furthest from zero, half of x the furthest, so that sums are nearly as large as they can be
-    and two products of -128 more than 16 bits hold, which every other filter is made of; the bias takes a filter's
-    median away: what is left has few bits. Where all magnitudes could leave 32 bits, filters are smaller."""
+    """Draw numbers close to the largest magnitude (half of x has it), so that sums are nearly as large as possible;
+    every other filter is all -128, of which two products exceed 16 bits. The bias cancels a filter's median, so that
+    few bits are left. Filters are smaller where sums of magnitudes could exceed 32 bits."""
     g, inputs = recipe.geometry, _codes_or_fractions(recipe)
     far = 127 - np.where(inputs["x"] & 16, inputs["x"] & 15, 0).astype(np.int8)
     inputs["x"] = far if g.x_zero_point < 0 else ~far

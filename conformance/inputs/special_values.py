@@ -1,7 +1,7 @@
-"""Where inputs may hold NaN and infinities: places whose results IEEE 754 settles, in whatever order a sum is formed.
+"""Places for NaN and infinities in inputs: those whose results IEEE 754 determines for every order of a sum.
 
-Algorithms multiply padding with zero or leave it out, and some put zeros between the elements of a gradient. So nothing
-that is not finite may meet padding, unless the operator's data do, which algorithms read where they lie.
+Algorithms multiply padding by zero or skip it, and some insert zeros between the elements of a gradient. So an element
+that is not finite must not meet padding. Only the operator's data may: algorithms read them at their own places.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from conformance.operators import Operator
 from conformance.operators.spatial import spans
 
 Place = tuple[str, tuple[int, ...], float]
-"""An input, an index into it, and the value that stands there."""
+"""Name of an input, an index into it, and the value to put there."""
 NONFINITE = (math.inf, math.nan, -math.inf)
 
 
@@ -26,20 +26,20 @@ def _corners(operator: Operator, geometry: Any) -> tuple[tuple[tuple[int, ...], 
 
 
 def specials(operator: Operator, geometry: Any) -> tuple[tuple[tuple[int, ...], float], ...]:
-    """Index into the data and the value that the special distribution puts there: infinity last, NaN first."""
+    """Return indices into the data with the values of the special distribution: infinity last, NaN first."""
     corners = _corners(operator, geometry)
     if operator.family == "conv_bn":  # whether infinity becomes Inf or NaN in a statistic depends on the order
         return corners[1:]
-    if operator.name == "max_pool_forward":  # the maximum of minus infinities is that, and not the lowest number
+    if operator.name == "max_pool_forward":  # their maximum is minus infinity, not the lowest finite number
         return (((-1, 0), -math.inf), *corners)
     return corners
 
 
 def nan_place(operator: Operator, geometry: Any) -> tuple[int, ...] | None:
-    """Index into an operand that is a gradient, whose NaN shows what leaks between filters; None where it has none.
+    """Return the index of a NaN in an operand that is a gradient, which shows leaks between filters, or None.
 
-    In the middle filter of the first image. The first group, with the NaN of x, and the last, with its infinity, are
-    not lost to it where there are three.
+    It is in the middle filter of the first image. With three groups, the first group, which has the NaN of x, and the
+    last one, which has its infinity, stay distinguishable.
     """
     if not operator.name.endswith("backward_weight"):
         return None
@@ -49,34 +49,34 @@ def nan_place(operator: Operator, geometry: Any) -> tuple[int, ...] | None:
 
 
 def scattered(operator: Operator) -> tuple[str, ...]:
-    """Inputs of which any element may be NaN or infinite: none is multiplied with padding or with zeros that an
-    algorithm inserts."""
+    """Return the inputs of which any element may be NaN or infinite, because none is multiplied by padding or by zeros
+    that an algorithm inserts."""
     if operator.name.endswith("backward_weight"):
         return ()
     return ("dy", "x") if operator.name == "max_pool_backward" else (operator.data,)
 
 
 def nonfinite(operator: Operator, geometry: Any) -> Iterator[Place]:
-    """What the nonfinite distribution puts where: minus infinity in the data, and what an operator takes besides."""
+    """Yield the places of the nonfinite distribution: minus infinity in the data, and those that suit the operator."""
     if operator.name not in ("conv_bn_forward", "conv_bn_backward"):
         yield operator.data, (-1, *(0,) * (1 + geometry.rank)), -math.inf
     if operator.name in _BESIDES:
         yield from _BESIDES[operator.name](geometry)
-    elif operator.name == "max_pool_backward":  # gradients go to NaN, and an image has both infinities
+    elif operator.name == "max_pool_backward":  # some gradients go to a NaN, and one image has both infinities
         yield from (("x", index, value) for index, value in _corners(operator, geometry))
         yield "x", (0, *(-1,) * (geometry.rank + 1)), -math.inf
 
 
 def _apart(extent: int, wanted: Iterable[Place]) -> Iterator[Place]:
-    """Each of the inputs with an index into a channel of its own, as far as there are channels beside one that is left
-    alone. `wanted` has indices without the channel, which is the first axis."""
+    """Yield the places, each in a channel of its own, as far as channels suffice; one channel is left without a place.
+    `wanted` has indices without the channel, which is the first axis."""
     places = list(wanted)[: max(1, extent - 1)]
     for i, (name, index, value) in enumerate(places):
         yield name, (i * extent // len(places), *index), value
 
 
 def _inner_tap(g: Any) -> tuple[int, ...] | None:
-    """The first tap of the window that no output has on padding; None where there is none."""
+    """Return the first tap of the window that lies on padding at no output; None if there is none."""
     found = []
     for axis, (size, window) in enumerate(zip(g.size, g.window, strict=True)):
         starts = np.arange(g.output_size[axis]) * g.stride[axis] - g.padding[axis][0]
@@ -86,7 +86,7 @@ def _inner_tap(g: Any) -> tuple[int, ...] | None:
 
 
 def _inner_pixel(g: Any) -> tuple[int, ...] | None:
-    """The first output whose window lies within the image; None where there is none."""
+    """Return the first output whose window lies within the image; None if there is none."""
     pixels = []
     for size, span, stride, (before, _) in zip(g.size, spans(g), g.stride, g.padding, strict=True):
         output = -(-before // stride)
@@ -97,8 +97,8 @@ def _inner_pixel(g: Any) -> tuple[int, ...] | None:
 
 
 def _centred_tap(g: Any) -> tuple[int, ...] | None:
-    """The tap in the middle, with which every element of dx has a product: algorithms that put zeros around dy or
-    between its elements multiply other taps with these. None where there is no such tap."""
+    """Return the middle tap, which is in a product of every element of dx; None if there is no such tap. Algorithms
+    that put zeros around dy or between its elements multiply other taps by these zeros."""
     middle = tuple(before // dilation for (before, _), dilation in zip(g.padding, g.dilation, strict=True))
     centred = all(m * d == p[0] for m, d, p in zip(middle, g.dilation, g.padding, strict=True))
     within = all(m < taps for m, taps in zip(middle, g.window, strict=True))
@@ -114,38 +114,38 @@ def _filters_and_bias(tap: tuple[int, ...] | None, bias: bool) -> list[Place]:
 
 
 def _of_forward(g: Any) -> Iterator[Place]:
-    """Filters, and the bias of others."""
+    """Yield places in filters, and in the bias of other filters."""
     tap = _inner_tap(g)
     yield from _apart(g.k, _filters_and_bias((0, *tap) if tap else None, g.bias))
 
 
 def _of_backward_data(g: Any) -> Iterator[Place]:
-    """Filters in their middle."""
+    """Yield places in the middle of filters."""
     if middle := _centred_tap(g):
         for name, (c, *tap), value in _apart(g.c // g.groups, [("w", middle, value) for value in NONFINITE]):
             yield name, (0, c, *tap), value
 
 
 def _of_backward_weight(g: Any) -> Iterator[Place]:
-    """Gradients whose window lies within the image."""
+    """Yield places in dy whose window lies within the image."""
     if pixel := _inner_pixel(g):
         for name, (k, *place), value in _apart(g.k, [("dy", pixel, value) for value in NONFINITE]):
             yield name, (0, k, *place), value
 
 
 def _of_transposed_forward(g: Any) -> Iterator[Place]:
-    """Filters in their middle, as of the convolution's data gradient, and the bias of other channels."""
+    """Yield places in the middle of filters, as `_of_backward_data` does, and in the bias of other channels."""
     for name, (k, *place), value in _apart(g.k // g.groups, _filters_and_bias(_centred_tap(g.mirror), g.bias)):
         yield name, ((0, k, *place) if name == "w" else (k,)), value
 
 
 def _of_transposed_backward_weight(g: Any) -> Iterator[Place]:
-    """Pixels of x whose window lies within the output."""
+    """Yield places in x whose window lies within the output."""
     yield from (("x", index, value) for _, index, value in _of_backward_weight(g.mirror))
 
 
 def _of_normalised(g: Any) -> Iterator[Place]:
-    """NaN in a filter and in gamma, where infinities depend on the order of correct operations; without channels."""
+    """Yield NaN in a filter and gamma, without channels; infinities would depend on the order of correct operations."""
     if tap := _inner_tap(g):
         yield "w", (0, *tap), math.nan
     if g.affine:
@@ -153,7 +153,7 @@ def _of_normalised(g: Any) -> Iterator[Place]:
 
 
 def _of_training(g: Any) -> Iterator[Place]:
-    """In beta, and NaN in the running statistics: momentum 0 and 1 may leave out what they multiply with zero."""
+    """Yield also beta, and NaN in running statistics unless momentum is 0 or 1: products with 0 may be skipped."""
     yield from _of_normalised(g)
     if g.running and 0 < g.momentum < 1:
         yield from (("running_mean", (), math.nan), ("running_var", (), math.nan))
@@ -162,8 +162,7 @@ def _of_training(g: Any) -> Iterator[Place]:
 
 
 def _of_inference(g: Any) -> Iterator[Place]:
-    """In every input: statistics are given, so that infinities stay where they are. An infinite variance leaves
-    beta."""
+    """Yield places in every input: given statistics do not spread infinities. An infinite variance leaves beta."""
     yield from _of_normalised(g)
     for value in NONFINITE:
         yield "running_mean", (), value
@@ -174,7 +173,7 @@ def _of_inference(g: Any) -> Iterator[Place]:
 
 
 def _of_normalised_backward(g: Any) -> Iterator[Place]:
-    """And NaN in dy."""
+    """Yield NaN in a filter, in gamma and in dy, each in its own channel."""
     wanted: list[Place] = [*_of_normalised(g), ("dy", (0,) * g.rank, math.nan)]
     for name, (k, *place), value in _apart(g.k, wanted):
         yield name, (0, k, *place) if name == "dy" else (k, *place), value
@@ -191,4 +190,5 @@ _BESIDES: dict[str, Callable[[Any], Iterator[Place]]] = {
     "conv_bn_backward": _of_normalised_backward,
     "conv_bn_inference": lambda g: _apart(g.k, _of_inference(g)),
 }
-"""What operators take besides; one that is not listed has minus infinity in its data alone."""
+"""Operator -> further places of the nonfinite distribution; operators not listed have minus infinity in the data only
+(max_pool_backward: see `nonfinite`)."""

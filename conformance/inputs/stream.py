@@ -25,12 +25,12 @@ _BLOCK_WORDS = 1 << 15
 _RAMP = np.arange(1, _BLOCK_WORDS + 1, dtype=np.uint64) * np.uint64(_GAMMA)
 
 Elements = Callable[[np.ndarray], np.ndarray]
-"""From 32-bit random values to the elements of one block, in any dtype."""
+"""32-bit random values -> elements of one block, in any dtype."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Law:
-    """Positive numbers that are uniform within each of some cells.
+    """A distribution of positive numbers that is uniform within each of its cells.
 
     - `shares`: ascending, uint32; a random 32-bit value below the i-th, and not below those before, means cell i.
     - `edges`, `widths`: float64; cell i holds edges[i] + k * widths[i] / 2^bits, with k from 0 to 2^bits - 1.
@@ -44,12 +44,12 @@ class Law:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """The random numbers of one tensor. The key is the SHA-256 of its recipe, so tensors are independent."""
+    """Random numbers of one tensor. The key is from the SHA-256 of its recipe, so that tensors are independent."""
 
     recipe: str
 
     def words(self, first: int, count: int) -> np.ndarray:
-        """Words first .. first+count-1, little-endian unsigned 64-bit; `count` is at most a block."""
+        """Return words first .. first+count-1, little-endian unsigned 64-bit; `count` is at most a block."""
         key = int.from_bytes(hashlib.sha256(self.recipe.encode()).digest()[:8], "little")
         z = _RAMP[:count] + np.uint64((key + first * _GAMMA) & _MASK)
         scratch = np.empty_like(z)
@@ -62,14 +62,14 @@ class Stream:
         return z.astype("<u8", copy=False)
 
     def fixed_point(self, shape: tuple[int, ...], bits: int, dtype: np.dtype) -> np.ndarray:
-        """Odd multiples of 2^-bits in (-1, 1), uniform. Odd, so that no element survives with a bit less.
+        """Draw odd multiples of 2^-bits in (-1, 1), uniformly. Odd, so that no element is exact with one bit less.
 
         `bits` is at most 30; `dtype` must hold that many significant bits exactly.
         """
         return self._drawn(shape, dtype, lambda values: ((values.view("<i4") >> (31 - bits)) | 1) * 2.0**-bits)
 
     def significands(self, shape: tuple[int, ...], precision: int, dtype: np.dtype) -> np.ndarray:
-        """Odd multiples of 2^-precision, from 1/2 to 1 in size: element i has the highest bits of word i behind a
+        """Draw odd multiples of 2^-precision, from 1/2 to 1 in size: element i has the highest bits of word i behind a
         leading one, and its sign from the lowest bit. `precision` is at most 53, and no more than `dtype` holds."""
         out = np.empty(shape, dtype)
         flat = out.reshape(-1)
@@ -81,8 +81,8 @@ class Stream:
         return out
 
     def numbers(self, shape: tuple[int, ...], law: Law) -> np.ndarray:
-        """Numbers of a law, float64, of either sign: element i has its cell from word 2i and its place there from word
-        2i+1, of which the lowest bit is the sign."""
+        """Draw numbers of a law, float64, of either sign: word 2i gives the cell of element i, word 2i+1 its place in
+        the cell and, in the lowest bit, its sign."""
         out = np.empty(shape, np.float64)
         flat = out.reshape(-1)
         for start in range(0, flat.size, _BLOCK_WORDS // 2):
@@ -94,30 +94,30 @@ class Stream:
         return out
 
     def integers(self, shape: tuple[int, ...], largest: int, dtype: np.dtype) -> np.ndarray:
-        """Integers uniform on [-largest, largest], by multiply-shift: floor(value * (2*largest+1) / 2^32)."""
+        """Draw integers uniform on [-largest, largest] by multiply-shift: floor(value * (2*largest+1) / 2^32)."""
         span = 2 * largest + 1
         return self._drawn(shape, dtype, lambda values: (values.astype("u8") * span >> 32).astype("i4") - largest)
 
     def codes(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        """Every bit pattern of a format of 8 bits that is a finite number, some twice as often as others."""
+        """Draw from all finite numbers of an 8-bit format, some of them twice as often as others."""
         codes = self._drawn(shape, np.dtype(np.uint8), lambda values: values >> 24)
         finite = np.isfinite(codes.view(dtype).astype(np.float64))
         return np.where(finite, codes, codes & 0xFB).astype(np.uint8).view(dtype)
 
     def ternary(self, shape: tuple[int, ...], density: float, dtype: np.dtype) -> np.ndarray:
-        """-1, 0 and 1; the fraction `density` is not zero, both signs equally likely."""
+        """Draw -1, 0 and 1; the fraction `density` is nonzero, with both signs equally likely."""
         threshold = min(round(density * 2**31), 2**31 - 1)
         return self._drawn(
             shape, dtype, lambda values: (1 - ((values & 1) << 1).view("i4")) * ((values >> 1) <= threshold)
         )
 
     def below(self, limit: int, count: int) -> list[int]:
-        """`count` integers uniform on [0, limit)."""
+        """Draw `count` integers uniform on [0, limit)."""
         blocks = (self.words(first, min(_BLOCK_WORDS, count - first)) for first in range(0, count, _BLOCK_WORDS))
         return [(int(word) * limit) >> 64 for words in blocks for word in words]
 
     def _drawn(self, shape: tuple[int, ...], dtype: np.dtype, elements: Elements) -> np.ndarray:
-        """`elements` of 32-bit random values, in row-major order; `dtype` holds every one of them exactly."""
+        """Draw `elements` of 32-bit random values, in row-major order; `dtype` must hold each of them exactly."""
         out = np.empty(shape, dtype)
         flat = out.reshape(-1)
 
@@ -137,5 +137,5 @@ class Stream:
 
 
 def term_bits(terms: int) -> int:
-    """ceil(log2 terms): bits that a sum of that many terms can grow by."""
+    """Return ceil(log2 terms): the bits by which a sum of that many terms can grow."""
     return math.ceil(math.log2(max(1, terms)))

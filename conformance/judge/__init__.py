@@ -1,4 +1,4 @@
-"""From an output and its exact reference to a judgement. No pytest, no framework, no implementation."""
+"""Judges an output against its exact reference. Imports neither pytest nor a framework nor an implementation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The accuracy profile: what a kernel's errors say about how it computes, and the contract that it infers."""
+"""The accuracy profile: the arithmetic that a kernel's errors show, and the contract inferred from them."""
 
 from __future__ import annotations
 
@@ -26,25 +26,28 @@ KNOWN = (
     Contract(accumulate="fp16"),
     Contract(accumulate="bf16"),
 )
-"""The ways in which kernels are built."""
+"""Contracts of the arithmetic that kernels commonly use, the most precise first."""
 
 
 RANKS = {contract.arithmetic: place for place, contract in enumerate(KNOWN)}
-"""Arithmetic in words -> its place among the known ones, the most precise first."""
+"""Arithmetic in words -> its rank in `KNOWN`, the most precise first."""
 TELLING, FEWEST, SHARE = 8, 3, 0.25
-"""Terms of a sum in 16 bits from which on its errors show its arithmetic; cases that contradict an arithmetic, and
-their share of these and of those that fail: results that are all zero are precise in any."""
+"""TELLING: least terms of a sum in 16 bits whose errors show its arithmetic. FEWEST, SHARE: least number of passing
+cases that contradict an arithmetic, and their least share of these and the failing cases (results of zeros are precise
+in any arithmetic)."""
 
 
 def shows(dtype: str, terms: int) -> bool:
-    """Whether the errors of an output show the arithmetic of its sums, which the rounding to a format can hide."""
+    """Tell whether an output's errors show the arithmetic of its sums; rounding to a 16-bit format can hide it."""
     return dtype in ("fp32", "fp64") or terms >= TELLING
 
 
 def contradicted(arithmetic: str, precise: Sequence[int], failing: int, passing: int) -> bool:
-    """Whether cases that pass show that this is not the arithmetic of a kernel, which holds of all its cases: their
-    errors are those of more precise ones, whose places `precise` has; or these are few, and more cases pass than fail.
-    What is not known has no place."""
+    """Tell whether passing cases show that a kernel, which uses one arithmetic in all its cases, does not use this one.
+
+    `precise` are the ranks of the arithmetic that passing cases show. They contradict if enough of them are more
+    precise; or if there are few of them and more cases pass than fail. An unknown arithmetic is never contradicted.
+    """
     if (rank := RANKS.get(arithmetic)) is None:
         return False
     against = sum(place < rank for place in precise)
@@ -53,11 +56,11 @@ def contradicted(arithmetic: str, precise: Sequence[int], failing: int, passing:
 
 @cache
 def ladder(dtype: str, terms: int) -> dict[Contract, float]:
-    """The known contracts that errors in `dtype` can tell apart, the strictest first, and how strict they are: their
-    bound before output rounding, in units of spread.
+    """Return the known contracts that errors in `dtype` can distinguish, the strictest first, each with its bound
+    before output rounding in units of spread.
 
-    A 16-bit result hides whether its accumulator was fp32 or better, and its inputs lose no bits to a format, or to
-    parts of one, that are as precise.
+    A 16-bit result hides whether its accumulator was fp32 or better, and its inputs lose no bits to a format (or parts
+    of a format) that is as precise.
     """
     rungs = [
         contract
@@ -70,10 +73,10 @@ def ladder(dtype: str, terms: int) -> dict[Contract, float]:
 
 
 def inferred(output: Output, found: Residuals, declared: Contract, distribution: str) -> tuple[Contract | None, bool]:
-    """The strictest known contract that the errors of a fixed-distribution output are consistent with, if any is, and
-    whether the declared one is conservative: less strict than that.
+    """Return the strictest known contract that the errors of a fixed-distribution output are consistent with (None if
+    there is none), and whether the declared contract is conservative: less strict than the inferred one.
 
-    A propagated bound differs by contract in every element, so that errors are measured against each of them.
+    A propagated bound differs by contract in every element, so errors are measured anew under each contract.
     """
     for contract, strictness in ladder(output.dtype, output.terms).items():
         if output.propagated is None:
@@ -93,12 +96,12 @@ def inferred(output: Output, found: Residuals, declared: Contract, distribution:
 def profile(
     output: Output, found: Residuals, statistics: Statistics, declared: Contract, allowed: OutputLimits
 ) -> dict[str, float]:
-    """Numbers in the declared contract's own units.
+    """Return the accuracy profile in the declared contract's units.
 
     lambda, lambda_limit: worst error that output rounding does not explain, in units of u_acc*sqrt(KS)*spread;
     effective_bits: -log2(max|e|/s2), the input precision that would explain the error; rms, gain_z, offset_z: the
-    statistics of the tensor, where roundings are shared in units of that many. Where the bound is known by element,
-    lambda is the share of LAMBDA deviations, and bits, gain and offset have no meaning.
+    statistics of the tensor, the z divided by sqrt(fan_out) where elements share roundings. Where the bound is
+    propagated by element, lambda is the share of LAMBDA deviations; bits, gain and offset are meaningless, and absent.
     """
     if output.propagated is not None:
         return {"lambda": LAMBDA * found.excess_share, "lambda_limit": LAMBDA, "rms": statistics.rms}

@@ -1,6 +1,8 @@
-"""What a case's outputs are compared with: all exact outputs, probes of large ones, or the few that are not zero.
+"""Expected results that a case's outputs are compared with: all exact outputs, probes of large outputs, or the few
+nonzero elements.
 
-`expect` chooses once; whoever verifies, times or records a case asks the object. Nothing is drawn or computed before.
+`expect` chooses the method once; code that verifies, times or records a case uses the object that it returns. Nothing
+is drawn or computed before it is needed.
 """
 
 from __future__ import annotations
@@ -31,26 +33,26 @@ from conformance.operators.sparse import Nonzero, nonzero
 from conformance.problems.table import SPARSE
 
 METHODS = ("auto", "exact", "probes")
-"""How a verdict is reached: by cost, by the full reference, or by samples and a projection of it."""
+"""Ways to reach a verdict: chosen by cost, by the full reference, or by samples and a projection."""
 WORTHWHILE = 1 << 32
 """FLOPs from which an exact reference costs seconds."""
 LANES = 8
-"""Fewer channels to sum than this save too little over the exact reference."""
+"""Least channels to sum for probes: with fewer they save too little over the exact reference."""
 RISK = 1e-9
 SMALL = 1 << 16
-"""Elements of outputs that are judged again under other contracts."""
+"""Most elements of outputs that are judged again under other contracts."""
 GATHERED = 1 << 19
-"""Products gathered for all samples together: 4 MiB."""
+"""Most products gathered for all samples together: 4 MiB."""
 
 
 ENOUGH, SCALED, REACHED = 16, 0.2, 0.03
-"""Elements that tell what errors are like; the share of errors that a factor leaves unexplained, and that of elements
-with errors of a hundredth of the largest: below one of them they are no roundings. Elements whose windows lie in the
-padding are right in any arithmetic."""
+"""ENOUGH: least elements for a statement on errors. SCALED: share of the errors that one factor leaves unexplained;
+REACHED: share of elements with an error of at least a hundredth of the largest; below either, errors are not rounding.
+Elements whose windows lie in the padding are right in any arithmetic."""
 
 
 def is_no_rounding(output: Output) -> bool:
-    """Whether the errors of an output on data of one magnitude are those of a factor, or of a few elements alone."""
+    """Tell whether errors on data of one magnitude are not rounding: one factor explains them, or few elements err."""
     exact = output.reference.astype(np.float64)
     error = np.where(np.isfinite(output.actual), output.actual.astype(np.float64) - exact, 0.0)[exact != 0]
     exact = exact[exact != 0]
@@ -62,66 +64,66 @@ def is_no_rounding(output: Output) -> bool:
 
 
 class Expected(ABC):
-    """The outputs that a recipe must have, as far as they are known, and the judgement on a kernel's."""
+    """Expected outputs of a recipe, as far as they are known, and the judgement on a kernel's outputs."""
 
     method: ClassVar[str] = "exact"
-    """As records name it."""
+    """Name of the method in records."""
     bytes_each: ClassVar[int]
-    """Bytes that verifying takes for each element of the tensors."""
+    """Bytes of memory that verification takes for each element of the tensors."""
     dense: ClassVar[bool] = True
-    """Whether inputs are numbers everywhere, and not gigabytes of zeros that nobody touches."""
+    """False if inputs are gigabytes of zeros that are never touched, with few numbers in them."""
 
     def __init__(self, tensors: Expectation) -> None:
         self.tensors, self.recipe = tensors, tensors.recipe
 
     @property
     def inputs(self) -> Arrays:
-        """By name, in canonical order."""
+        """Inputs by name, in canonical order."""
         return self.tensors.inputs
 
     def holding(self, inputs: Arrays) -> Expected:
-        """Return what the same recipe has with other values."""
+        """Return the expected outputs of the same recipe for other input values."""
         return type(self)(self.tensors.holding(inputs))
 
     @property
     def bytes_needed(self) -> int:
-        """Memory that a verdict takes. A reference pads one image at a time: with a large stride, far more than the
-        tensors themselves."""
+        """Bytes that a verdict takes. A reference pads one image at a time; with a large stride the padded image can be
+        far larger than the tensors themselves."""
         geometry = self.recipe.geometry
         extents = (size + sum(pad) for size, pad in zip(geometry.size, geometry.padding, strict=True))
         padded: int = 8 * geometry.c * math.prod(extents)
         return self.recipe.operator.bytes(geometry, self.bytes_each) + padded
 
     def has_one_result(self, contract: Contract) -> bool:
-        """Return whether the judgement can be made on a kernel of this contract."""
+        """Return whether a kernel with this contract can be judged."""
         return True
 
     @abstractmethod
     def compute(self) -> None:
-        """Draw inputs and compute what the judgement needs, so that its time is not the kernel's or the judge's."""
+        """Draw inputs and compute references in advance, so that the kernel's and the judge's times exclude them."""
 
     @abstractmethod
     def judge(self, outputs: Arrays, contract: Contract) -> tuple[Judgement, ...]:
         """Return one judgement for each output (canonical order, on the host)."""
 
     def passes(self, outputs: Arrays, contract: Contract) -> bool:
-        """Return whether all judgements pass, for whoever needs no more of right results."""
+        """Return whether all judgements pass, for callers that need no details of correct results."""
         return all(judgement.passed for judgement in self.judge(outputs, contract))
 
     def fitting(self, outputs: Arrays, wrong: Sequence[Judgement], declared: Contract) -> tuple[Contract, ...] | None:
-        """Return the declared contract in each known arithmetic in which outputs that were judged `wrong` would pass,
-        in the order of `KNOWN`; None where nobody looks."""
+        """Return the declared contract with each known arithmetic under which outputs that were judged `wrong` would
+        pass, in the order of `KNOWN`; None if this was not tested."""
         return None
 
 
 class Exact(Expected):
-    """Every element of every output."""
+    """The exact reference of every element of every output."""
 
     bytes_each = 32  # measured 27 in fp32
 
     @cached_property
     def bounds(self) -> dict[Contract, Arrays]:
-        """What contracts allow element by element, where that is propagated: the same for all that is judged."""
+        """Propagated bounds of each element by contract, kept because every judgement of this recipe uses the same."""
         return {}
 
     def compute(self) -> None:
@@ -129,7 +131,7 @@ class Exact(Expected):
             _ = self.tensors.reference
 
     def outputs(self, actual: Arrays) -> list[Output]:
-        """Return a kernel's outputs beside the exact ones."""
+        """Pair a kernel's outputs with the exact ones."""
         recipe, tensors = self.recipe, self.tensors
         described = recipe.operator, recipe.geometry, recipe.dtype, tensors.inputs, actual
         return outputs_of(*described, tensors.reference, lambda: tensors.magnitude, tensors.rest, self.bounds)
@@ -140,7 +142,7 @@ class Exact(Expected):
         return tuple(judge(output, recipe.distribution, contract) for output in self.outputs(outputs))
 
     def fitting(self, outputs: Arrays, wrong: Sequence[Judgement], declared: Contract) -> tuple[Contract, ...] | None:
-        """Look where that takes milliseconds. What the loosest contract does not allow, no other is asked about."""
+        """Judge again if that takes milliseconds. If the loosest contract fails, no other contract is tried."""
         summed = [output for output in self.outputs(outputs) if output.terms and output.dtype in FORMATS]
         if sum(output.actual.size for output in summed) > SMALL:
             return None
@@ -157,9 +159,9 @@ class Exact(Expected):
         def fits(contract: Contract) -> bool:
             return bool(contract.exempts(self.recipe.distribution, self.recipe.dtype)) or self.passes(outputs, contract)
 
-        # the order of strictness depends on the number of terms; whoever compares cases needs one for all
+        # the order of strictness depends on the number of terms; comparing cases needs the same order for all
         known = [meant(contract) for contract in KNOWN if contract in rungs] if fits(meant(rungs[-1])) else []
-        # of what is shifted a variance from raw moments may lose every digit; elsewhere its errors are others' as well
+        # on shifted data a variance from raw moments may lose every digit; elsewhere other causes have the same errors
         shifted = self.recipe.distribution == "shifted" and any(one.propagated is not None for one in summed)
         raw = [replace(declared, variance="raw")] if shifted else []
         return tuple(filter(fits, [*raw, *known]))
@@ -171,9 +173,9 @@ class Exact(Expected):
 
 
 class Probed(Expected):
-    """Sampled elements and a random projection of the main output, which is large; the others are small.
+    """Sampled elements and a random projection of a large main output; the other outputs are small and exact.
 
-    The samples are judged as any output is. The projection sum_k r_k e_k of L lanes' errors is a sum of L independent
+    The samples are judged like any output. The projection sum_k r_k e_k of L lanes' errors is a sum of L independent
     mean-zero errors, so in units of its root sum of squares it is as sub-Gaussian as one error; with the same LAMBDA
 
         |projected - expected| <= LAMBDA * sqrt(u_out^2 * sum ref^2 + unit^2 * (sum s2^2 + sum ref^2))
@@ -189,8 +191,8 @@ class Probed(Expected):
 
     @cached_property
     def projection(self) -> Projection:
-        """The projected output, exact: in float32 where the verdict is a bound on fp32 sums or wider errors, in float64
-        where equality is demanded."""
+        """Exact projected output: computed in float64 where equality is demanded or the dtype is fp64, else in float32,
+        since the verdict is then a bound on errors of fp32 sums or larger ones."""
         recipe, methods = self.recipe, self.recipe.operator.probes
         assert methods is not None
         signs = 2.0 * np.array(recipe.stream("signs").below(2, methods.channels(recipe.geometry))) - 1.0
@@ -201,7 +203,7 @@ class Probed(Expected):
 
     @cached_property
     def index(self) -> np.ndarray:
-        """[T, 4]: all corners, and places drawn uniformly; each once, or the statistics would see one error twice."""
+        """Places of samples [T, 4]: all corners and uniformly drawn places, each once, for the statistics."""
         main, *_ = self.recipe.operator.outputs(self.recipe.geometry).values()
         corners = np.array(list(itertools.product(*({0, extent - 1} for extent in main.shape))))
         count = max(8, min(2048, GATHERED // self.recipe.terms))
@@ -211,14 +213,14 @@ class Probed(Expected):
 
     @cached_property
     def samples(self) -> tuple[np.ndarray, np.ndarray]:
-        """Exact values and magnitudes at `index`."""
+        """Exact values and magnitudes of the samples."""
         methods = self.recipe.operator.probes
         assert methods is not None
         return methods.sample(self.recipe.geometry, self.inputs, self.index)
 
     @cached_property
     def small(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """Outputs that are cheap to know exactly: {name: (values, magnitudes)}."""
+        """Outputs that are cheap to compute exactly: {name: (values, magnitudes)}."""
         _, *others = self.recipe.operator.outputs(self.recipe.geometry)
         return {name: sums_of_gradient(self.inputs) for name in others}
 
@@ -278,24 +280,24 @@ class Probed(Expected):
 
 
 class Sparse(Expected):
-    """The few elements that are not zero, of inputs beyond what can be computed with."""
+    """The few nonzero elements of outputs whose inputs are too large for a full reference."""
 
     dense = False
 
     @cached_property
     def nonzero(self) -> dict[str, Nonzero]:
-        """Where the exact outputs are not zero, and what they are there."""
+        """Places and values of the nonzero elements of the exact outputs, by name."""
         recipe = self.recipe
         return nonzero(recipe.operator.name, recipe.geometry, self.inputs, sparse_places(recipe))
 
     @property
     def bytes_needed(self) -> int:
-        """Memory of the outputs: inputs are memory that nobody touches."""
+        """Bytes of the outputs; inputs take no memory, because most of their pages are never touched."""
         outputs = self.recipe.operator.outputs(self.recipe.geometry).values()
         return sum(STORAGE[tensor.stored_as(self.recipe.dtype)].itemsize * tensor.size for tensor in outputs)
 
     def has_one_result(self, contract: Contract) -> bool:
-        """Results are compared for equality, which rounded sums would fail."""
+        """Return whether sums are exact: results are compared for equality, which rounded sums would fail."""
         exact = self.recipe.operator.errors(self.recipe.geometry).exact_on_integers
         return exact and contract.exact_on_integers(self.recipe.dtype)
 
@@ -311,21 +313,22 @@ class Sparse(Expected):
 
 
 def expect(recipe: Recipe, method: str = "auto") -> Expected:
-    """Choose how outputs are judged: by cost, or as `method` demands where that is possible.
+    """Choose how outputs are judged: by cost, or by `method` if that is possible.
 
-    The bounds of probes are derived for integers and fixed-point numbers.
+    Probes need integers or fixed-point numbers, for which their bounds are derived.
     """
     tensors, geometry, methods = Expectation(recipe), recipe.geometry, recipe.operator.probes
     if recipe.distribution == SPARSE:
         return Sparse(tensors)
     bounded = recipe.distribution in ("integer", "fixed") and recipe.dtype not in WHOLE
-    if method == "exact" or methods is None or not bounded or not geometry.n:
+    empty = any(tensor.size == 0 for tensor in recipe.operator.inputs(geometry).values())
+    if method == "exact" or methods is None or not bounded or empty:
         return Exact(tensors)
     large = recipe.operator.flops(geometry) >= WORTHWHILE and methods.channels(geometry) // geometry.groups >= LANES
     return Probed(tensors) if method == "probes" or large else Exact(tensors)
 
 
 expect_once = lru_cache(maxsize=1)(expect)
-"""The same, kept until another recipe is asked for: cases are ordered so that one is enough."""
+"""`expect` with a cache of one recipe, which is enough because cases are ordered by recipe."""
 expect_few = lru_cache(maxsize=4)(expect)
-"""The same for checks of behaviour, which are made on small problems: each on the same inputs as the one before."""
+"""`expect` with a cache of four recipes, for checks of behaviour: on small problems, each on the same inputs."""

@@ -1,4 +1,4 @@
-"""The judge: one output against its exact reference, under a contract. Knows nothing of implementations."""
+"""The judge: compares one output with its exact reference under a contract. Knows nothing about implementations."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from conformance.judge.residuals import Residuals, Statistics
 
 EQUALITY_DISTRIBUTIONS = frozenset(
     ("integer", "impulse", "special", "nonfinite", "range", "subnormal", "mixed", "large", "small", "close", "codes")
-) | {"ties"}  # of requantized results
+) | {"ties"}  # for requantized results
 STATISTICS_DISTRIBUTIONS = frozenset({"fixed", "natural"})
 MEANT = 1e12
-"""The largest share of a limit that says anything as a number."""
+"""Largest ratio of a value to its limit that is printed as a number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One number against its limit."""
+    """A number and its limit."""
 
     name: str
     value: float
@@ -35,13 +35,13 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """NaN never passes."""
+        """True if the value is within its limit; NaN never is."""
         return abs(self.value) <= self.limit
 
     def __str__(self) -> str:
         if not math.isfinite(self.value):
             return f"{self.name} not finite"
-        if self.value > MEANT > self.limit:  # of a bound that is next to zero
+        if self.value > MEANT > self.limit:  # the bound is close to zero
             return f"{self.name} more than {MEANT:.0e}, limit {self.limit:.4g}"
         limit = f"OK (limit {self.limit:.4g})" if self.passed else f"exceeds limit {self.limit:.4g}"
         return f"{self.name} {self.value:.4g} {limit}"
@@ -49,7 +49,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Worst:
-    """The element furthest from where it must be."""
+    """The element that is furthest from its reference, relative to its bound."""
 
     index: tuple[int, ...]
     value: float
@@ -66,8 +66,8 @@ class Worst:
 
 @dataclass(frozen=True, slots=True)
 class AxisIndices:
-    """The indices along an axis, not all of them, at which there are wrong elements: from `first` to `last` as many as
-    `count`, `step` apart where that is the same between any two."""
+    """Indices along an axis with wrong elements, where not all indices have some: `count` indices from `first` to
+    `last`; `step` is their distance if it is constant, else None."""
 
     axis: str
     extent: int
@@ -78,7 +78,7 @@ class AxisIndices:
 
     @property
     def edge(self) -> Edge | None:
-        """Where they lie at edges of the axis alone: at which."""
+        """Edge of the axis at which all of the indices lie; None if they do not lie at edges only."""
         if self.count == 1:
             return "last" if self.first == self.extent - 1 else "first" if self.first == 0 else None
         return "both" if self.count == 2 and (self.first, self.last) == (0, self.extent - 1) else None
@@ -101,15 +101,15 @@ class AxisIndices:
 
 @dataclass(frozen=True, slots=True)
 class Locations:
-    """Where the wrong elements of an output are.
+    """Locations of the wrong elements of an output.
 
-    share    of the elements
-    axes     those of which not every index has some
-    place    in words, where the elements were not looked at one by one
-    nan      elements that are NaN where the reference is not
+    share    share of wrong elements
+    axes     axes with indices that have no wrong element
+    place    description in words, if the elements were not compared one by one
+    nan      number of elements that are NaN where the reference is not
     all_nan  whether the output is NaN everywhere
-    partial  whether there are so many wrong elements, and at some indices of an axis none although there are results
-             that can be wrong, that it is no accident
+    partial  whether many elements are wrong, but none at some indices of an axis whose results could be wrong, so
+             that this is no accident
     """
 
     share: float = 0.0
@@ -121,7 +121,7 @@ class Locations:
 
     @property
     def every(self) -> bool:
-        """Whether all elements are wrong."""
+        """True if all elements are wrong."""
         return self.share == 1
 
     def __str__(self) -> str:
@@ -133,7 +133,7 @@ class Locations:
 
 
 class Line(NamedTuple):
-    """One of an explanation, whether it is a detail, and whether the heading of a group says it too."""
+    """A line of an explanation; whether it is a detail; and whether the heading of a group says it, too."""
 
     text: str
     detail: bool = False
@@ -141,12 +141,12 @@ class Line(NamedTuple):
 
 
 MANY = 8
-"""Wrong elements for each index of an axis: with as many, errors of rounding are at every index."""
+"""Wrong elements per index of an axis from which on rounding errors would be at every index."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What is known of one output after comparison."""
+    """Result of comparing one output with its reference."""
 
     output: str
     compared: int
@@ -157,12 +157,12 @@ class Judgement:
     where: Locations | None = None
     profile: dict[str, float] = field(default_factory=dict)
     inferred: Contract | None = None
-    """On the fixed distribution: the strictest known contract that the errors are consistent with, if there is one."""
+    """On the fixed distribution: the strictest known contract that the errors are consistent with, if any."""
     conservative: bool = False
-    """Whether that is stricter than the declared one."""
+    """Whether the inferred contract is stricter than the declared one."""
     zeros: str = "fail"
-    """What zeros would do: `fail`, be `right`, be `allowed` although they are wrong, or `mostly`, for more than half of
-    the results that are not zero."""
+    """Verdict on an output of zeros: `fail`; `right`, if zeros are correct; `allowed`, if they would pass although they
+    are wrong; `mostly`, if more than half of the nonzero results could be zero."""
 
     @property
     def passed(self) -> bool:
@@ -170,7 +170,7 @@ class Judgement:
 
     @property
     def says_nothing(self) -> bool:
-        """Whether limits exceed the results, or most of them, so that a pass is none."""
+        """True if limits exceed the results, or most of them, so that a pass proves nothing."""
         return self.zeros in ("allowed", "mostly")
 
     @property
@@ -187,18 +187,18 @@ class Judgement:
         )
 
     def explain(self) -> str:
-        """Lines for a failure: what was compared, how many elements mismatched, the worst one, and where they are."""
+        """Return the lines of a failure: what was compared, the mismatched elements, the worst one, and where."""
         return "\n".join(line.text for line in self.lines())
 
     def lines(self, fits: Sequence[Contract] | None = None) -> list[Line]:
-        """The same, one by one; `fits` are known contracts under which all outputs of the case would pass."""
+        """Return the lines of `explain`; `fits` are known contracts under which all outputs of the case would pass."""
         lines = [
             Line(f"{self.output}: {self.mismatched:,} of {self.compared:,} elements mismatched ({self.criterion})")
         ]
         if self.worst is not None:
             lines.append(Line(f"worst {self.output}[{', '.join(map(str, self.worst.index))}] = {self.worst}"))
         infers, known = bool(self.profile) and not self.passed, self.inferred
-        if fits is not None:  # a hint that does not pass when it is copied, or hides a defect, costs an afternoon
+        if fits is not None:  # a hint that fails when copied, or hides a defect, costs users an afternoon
             known = fits[0] if fits else None
         counts, unknown = self.checks[0].name == "mismatched elements", infers and not known
         detail = self.mismatched > 0 and (counts or unknown)
@@ -207,7 +207,7 @@ class Judgement:
             text = f"{self.output} is not verified: limits exceed most of its results, so that zeros would pass"
             lines.append(Line(text))
         if infers:
-            # a gain of 1 + 1e-5 is no arithmetic, and was taken for one
+            # a gain of 1 + 1e-5 is not an arithmetic, but was reported as one
             inferred = "unknown"
             if known:
                 inferred = f"{known.arithmetic}, if the errors are rounding"
@@ -218,7 +218,7 @@ class Judgement:
 
 
 def told(kind: Kind, wrong: Sequence[Judgement], fits: Sequence[Contract] | None = None) -> tuple[list[str], Failure]:
-    """Lines on wrong outputs, and a failure that is the same as data; `fits` as in `Judgement.lines`."""
+    """Return lines on wrong outputs, and a Failure with the same content as data; `fits` as in `Judgement.lines`."""
     lines = [line for judgement in wrong for line in judgement.lines(fits)]
     failure = Failure(
         kind=kind,
@@ -232,7 +232,7 @@ def told(kind: Kind, wrong: Sequence[Judgement], fits: Sequence[Contract] | None
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One output beside what it must be; arrays of the output's shape, canonical order (images: NCHW).
+    """An output and its expected values; arrays have the output's shape, in canonical order (images: NCHW).
 
     - `expected`: float64; where equality is demanded, rounded to the output's dtype.
     - `limit`: float64, largest |actual - expected|; zero where equality is demanded.
@@ -244,7 +244,7 @@ class Comparison:
     that the kernel gave it. `expected` and `limit` are None as well where the output is judged by probes.
     """
 
-    # without a type: a status that the caller has seen excludes None, which no type checker knows
+    # typed Any: the caller knows from the status that a field is not None, but a type checker does not
     expected: Any
     limit: Any
     actual: Any
@@ -256,7 +256,7 @@ class Comparison:
 
 
 def compare(output: Output, distribution: str, contract: Contract) -> Comparison:
-    """Element by element, by the limits of `judge`."""
+    """Compare an output with its expected values element by element, by the limits of `judge`."""
     if output.enclosed is not None:
         expected, limit, wrong = _outside(output, distribution, contract)
     elif demands_equality(output, distribution, contract):
@@ -276,8 +276,8 @@ def compare(output: Output, distribution: str, contract: Contract) -> Comparison
 
 
 def demands_equality(output: Output, distribution: str, contract: Contract) -> bool:
-    """Whether every bit counts: the contract makes the distribution exact, or nothing is computed. The sum of no terms
-    is zero in every arithmetic."""
+    """Tell whether results must be equal to the reference: the contract makes the distribution exact, or results are
+    not computed. An empty sum is zero in every arithmetic."""
     if output.enclosed is not None:
         return False
     if not output.terms or not output.actual.size or output.dtype in WHOLE:
@@ -288,8 +288,8 @@ def demands_equality(output: Output, distribution: str, contract: Contract) -> b
 
 
 def checked(output: Output, distribution: str, contract: Contract) -> dict[str, float]:
-    """Name -> limit of every check that `judge` makes. Only names, sizes and the contract matter, not the arrays'
-    values: the limit on rms is that for as many errors as there are elements."""
+    """Return name -> limit of every check that `judge` makes. Only names, sizes and the contract matter, not the
+    arrays' values: the limit on rms assumes as many independent errors as there are elements."""
     if output.enclosed is not None or demands_equality(output, distribution, contract):
         return {"mismatched elements": 0.0}
     found = {"worst error / bound": 1.0}
@@ -302,9 +302,9 @@ def checked(output: Output, distribution: str, contract: Contract) -> dict[str, 
 
 
 def judge(output: Output, distribution: str, contract: Contract, infer: bool = True) -> Judgement:
-    """Equality where it is demanded, else the bound, and on the fixed distribution the statistics.
+    """Judge an output: by equality where that is demanded, else by the bound and, on some distributions, statistics.
 
-    Without `infer` the precision is left out, which takes longer than the rest: limits under every known contract.
+    Without `infer` no precision is inferred, which takes longer than the rest: it needs limits under every contract.
     """
     if output.enclosed is not None:
         return _by_enclosure(output, distribution, contract)
@@ -350,7 +350,7 @@ def judge(output: Output, distribution: str, contract: Contract, infer: bool = T
 
 
 def passes(output: Output, distribution: str, contract: Contract) -> bool:
-    """Whether `judge` would let it pass."""
+    """Tell whether `judge` would pass the output."""
     if output.enclosed is not None:
         return not _outside(output, distribution, contract)[2].any()
     if demands_equality(output, distribution, contract):
@@ -378,12 +378,12 @@ def _checks(
 
 
 def _on_natural_data(output: Output, contract: Contract, allowed: OutputLimits) -> OutputLimits:
-    """The limits of statistics on numbers of which a few may be all that a sum is.
+    """Return the limits of statistics on natural numbers, of which a few terms may dominate a sum.
 
     Where one term is nearly the sum, every partial sum is as large as the result: cut toward zero, these add up to
     KS*s2 and not to KS*s2/sqrt(3) (`limits`, "Accumulation toward zero"). Where a channel's own constants are rounded,
-    as in batch normalisation, that is the error of all of its dark elements: there are as many errors as channels. And
-    a bias of all bits is met by a whole channel.
+    as in batch normalisation, all of its dark elements share that error: there are as many errors as channels. A bias
+    that uses all bits is shared by all elements of a channel.
     """
     if output.biased:
         allowed = replace(allowed, few_states=True)
@@ -395,11 +395,11 @@ def _on_natural_data(output: Output, contract: Contract, allowed: OutputLimits) 
 
 
 def _unequal(output: Output, contract: Contract) -> tuple[np.ndarray, np.ndarray]:
-    """What the output must equal in its dtype, and the mask of the elements that do not.
+    """Return the expected values in the output's dtype, and the mask of the elements that differ from them.
 
-    Every bit that matters: NaN equals NaN, and the sign of a zero is free (it depends on the order of the sum) but for
-    the maximum of zeros of one sign, which has it (IEEE 754-2019, 9.6). An infinite input that the contract splits in
-    two parts becomes Inf - Inf.
+    NaN equals NaN. The sign of a zero is free (it depends on the order of the sum), except that the maximum of zeros of
+    one sign has that sign (IEEE 754-2019, 9.6). An infinite input that the contract splits in two parts becomes
+    Inf - Inf, which may be NaN.
     """
     with np.errstate(over="ignore"):
         wide = np.float64 if output.dtype in ("fp64", *WHOLE) else np.float32  # fp32 does not hold int32
@@ -412,7 +412,7 @@ def _unequal(output: Output, contract: Contract) -> tuple[np.ndarray, np.ndarray
 
 
 def _outside(output: Output, distribution: str, contract: Contract) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A right value for each element, how far others are from it, and the mask of the elements that are wrong."""
+    """Return a correct value for each element, the distance to the furthest correct one, and the mask of wrong ones."""
     assert output.enclosed is not None
     exact = distribution in EQUALITY_DISTRIBUTIONS and contract.exact_on_integers(output.dtype)
     low, high = output.enclosed(contract, exact)[output.name]
@@ -439,7 +439,7 @@ def _by_enclosure(output: Output, distribution: str, contract: Contract) -> Judg
 
 
 def _counted(output: Output, expected: np.ndarray, limit: np.ndarray, wrong: np.ndarray, criterion: str) -> Judgement:
-    """None may be wrong."""
+    """Return the judgement of an output of which no element may be wrong."""
     mismatched = int(np.count_nonzero(wrong))
     worst = where = None
     if mismatched:
@@ -459,8 +459,8 @@ def _worst(output: Output, index: tuple[np.intp, ...], bound: float) -> Worst:
 
 
 def _where(output: Output, mismatched: np.ndarray, computed: np.ndarray) -> Locations:
-    """Where the wrong elements are, among those that are `computed` of more than zeros. Where a window may hold nothing
-    but padding, only a bias tells that."""
+    """Locate the wrong elements; only indices with elements that are `computed` from more than zeros count for
+    `partial`. With a bias, elements of padding alone are not zero, so that spatial axes are left out."""
     is_nan = np.isnan(output.actual)
     unexpected = int(np.count_nonzero(is_nan & ~np.isnan(output.reference)))
     partial, count = False, np.count_nonzero(mismatched)
@@ -474,7 +474,7 @@ def _where(output: Output, mismatched: np.ndarray, computed: np.ndarray) -> Loca
 
 
 def locate(mask: np.ndarray, axes: str) -> Locations:
-    """The true elements of `mask`, whose axes are named by the letters of `axes`."""
+    """Locate the true elements of `mask`, whose axes are named by the letters of `axes`."""
     found = []
     for axis, letter in enumerate(axes.lower()):
         hit = np.flatnonzero(mask.any(axis=tuple(other for other in range(mask.ndim) if other != axis)))
@@ -487,11 +487,11 @@ def locate(mask: np.ndarray, axes: str) -> Locations:
 
 
 BLOCK = 1 << 24
-"""Elements that are looked at at once."""
+"""Elements compared at once."""
 
 
 def judge_sparse(name: str, axes: str, actual: np.ndarray, places: np.ndarray, values: np.ndarray) -> Judgement:
-    """Every element must equal the exact result: `values`, rounded once, at the ascending flat `places`, else zero."""
+    """Judge an output by equality: `values`, rounded once, at the ascending flat `places`, and zero elsewhere."""
     flat = actual.reshape(-1)
     wrong: list[int] = []
     mismatched = 0

@@ -35,14 +35,14 @@ u^3 and six or nine times. Every part of a small input may underflow: eta_in, be
 *Winograd and FFT.* Winograd accumulates KS/9 products of transformed data, after a few additions in each transform;
 `winograd_growth` says by how much the transforms enlarge rounding errors. FFT adds an error of u_acc per stage, log2 of
 the transform's length (Higham, Accuracy and Stability of Numerical Algorithms, 2002, theorem 24.2). Neighbours outside
-an element's own window take part in both, so that the scale is the largest magnitude of the tensor. What takes part
-need not reach any output: of an impulse that a stride passes over all results are zero, and FFT computes them as
-differences of results that are not. The scale is then that of the results at stride 1 and beyond the edges, at most
-|data|_2 * max|operand| (`reach`); so it is on natural data, where the largest numbers of both factors need not meet in
-any result. The constants of
-F(4x4,3x3) and of FFT are rounded themselves, alike for every output: a gain of up to u_acc for each of them that a
-result passes, two for F(4x4,3x3) (one on each axis) and 2 + log2 for FFT (1/n on each axis, a twiddle a stage). So is,
-for all results of a filter, what F(2x2,3x3) makes of it: two as well.
+an element's own window take part in both, so that the scale is the largest magnitude of the tensor. An input that takes
+part need not reach any output: if a stride skips an impulse, all results are zero, and FFT computes them as differences
+of results that are not. The scale is then that of the results at stride 1 and beyond the edges, at most
+|data|_2 * max|operand| (`reach`); the same holds on natural data, where the largest numbers of both factors need not
+meet in any result. The constants of F(4x4,3x3) and of FFT are rounded, too, in the same way for every output: a gain of
+up to u_acc for each constant that a result passes, two for F(4x4,3x3) (one on each axis) and 2 + log2 for FFT (1/n on
+each axis, a twiddle a stage). The filter that F(2x2,3x3) transforms is rounded once for all of its results: two as
+well.
 
 *Underflow.* Every product and the result may lose half a spacing below the smallest normal number, or all of it when
 subnormals are flushed; so may a rounded input, and a stored partial sum. By the same square-root law
@@ -51,8 +51,8 @@ What is lost is uniform within half a spacing, of deviation eta/sqrt(12): nine p
 
 *Statistics.* With errors of independent random sign, a sum normalised by its own root sum of squares is sub-Gaussian
 whatever the distribution of the errors (Efron, JASA 64, 1969): P(|z| > t) <= 2 exp(-t^2/2). The limit on gain and
-offset is the t at which that is ALPHA. The mean square of T such errors stays below (1 + 2 sqrt(x/T) + 2x/T) of its
-expectation except with probability exp(-x) (Laurent and Massart, Ann. Statist. 28, 2000), which gives the limit on
+offset is the t at which this bound is ALPHA. The mean square of T such errors stays below (1 + 2 sqrt(x/T) + 2x/T) of
+its expectation except with probability exp(-x) (Laurent and Massart, Ann. Statist. 28, 2000), which gives the limit on
 rms at x = ln 1/ALPHA.
 
 *Shared errors.* Where elements have intermediate results in common, e_i = sum a_ij d_j of independent roundings d_j. If
@@ -61,7 +61,7 @@ expectation of sum e_i^2 (Cauchy-Schwarz): z grows by sqrt(c), and T shrinks by 
 up to its sign, are rounded alike by a deterministic kernel whatever they come from, as the few numbers of a narrow
 format over one divisor are: in z they count as one error, the sum of theirs; T = n^2 / (sum of m^2) for groups of m.
 
-*Accumulators of 16 bits.* Two things that are far below notice in fp32 are not with 8 or 11 bits.
+*Accumulators of 16 bits.* Two effects that are negligible in fp32 matter with 8 or 11 bits.
 
 First, roundings have mean zero to first order only. A cell of the format is 2u|S| wide; over it, the density of the
 partial sums S changes by a share of that order, and jumps where cells double, so that a rounding has a mean of up to u
@@ -79,12 +79,13 @@ gain is even under this, but for `drift` its sums by channel have mean zero and 
 Where one or two products go into a rounding, the error follows each of its operands (below), the one that all channels
 share as well: the mean over many channels is the other operand's, whose numbers are independent in turn. The gain is
 then also taken over places, the sums of all channels. A number reaches as many places as a window has taps, all of them
-alike, so that z is divided by their root (shared errors). Of longer sums it is not: a wrong kernel of few places
-passed. A sum has no more products than either operand has numbers, however many its window has beside the image.
+alike, so that z is divided by their root (shared errors). For longer sums the gain is not taken over places: a wrong
+kernel with few places passed. A sum has no more products than either operand has numbers, however many its window has
+beside the image.
 
-Nor are they in any format where a bias has as many bits as the sums, as on natural inputs. Sums of a few
-products end in ties, which leave even numbers, so that the last bits of a sum are known more often than not, and those
-of the bias are the same for a whole channel: one rounding is up, or down, for most of its elements.
+Errors are not independent, either, in any format where a bias has as many bits as the sums, as on natural inputs. Sums
+of a few products end in ties, which leave even numbers, so that the last bits of a sum are known more often than not,
+and those of the bias are the same for a whole channel: one rounding is up, or down, for most of its elements.
 
 *Few bits to round.* A product of two numbers of 16 bits is rounded to 16: with one product in a result, the error is a
 function of its two operands, and where one of these is next to a power of two it follows the other. Nothing is said
@@ -93,9 +94,10 @@ few inputs, such as the gradient of a bias, has only a few bits more than the fo
 as probable, half a spacing among them, so that the mean square of the error is 1 + 2/4^j times that of a continuous
 one; the largest sums, which count most, have j = log2 sqrt(terms).
 
-*Rounded constants.* One that every result is multiplied with adds up to u_acc*ref to its error: c*sum(ref^2) to
-sum(e*ref), c*sum(ref) to sum(e), and to the errors a multiple of ref that is taken off before their rms. Where elements
-have constants of their own, sum |ref| takes the place of |sum ref|, and rms(e) <= rms(other errors) + c*rms(ref).
+*Rounded constants.* A constant that multiplies every result adds up to u_acc*ref to its error: c*sum(ref^2) to
+sum(e*ref), c*sum(ref) to sum(e), and to the errors a multiple of ref that is subtracted before their rms. Where
+elements have constants of their own, sum |ref| takes the place of |sum ref|, and rms(e) <= rms(other errors) +
+c*rms(ref).
 """
 
 from __future__ import annotations
@@ -114,12 +116,13 @@ INPUT_FACTOR = 4.0
 ALPHA = 1e-8
 """False alarms of one statistic in one verdict: a hundred runs of 10,000 verdicts raise about one."""
 RMS = 0.5
-"""Root mean square error in units of u_out*rms(ref) + unit*rms(s2): sequential fp32 0.30, one output rounding 0.42."""
+"""Limit on the rms error in units of u_out*rms(ref) + unit*rms(s2): sequential fp32 has 0.30, one output rounding
+0.42."""
 
 FEW_PRODUCTS = 4
-"""Of which a sum has hardly more bits than a product."""
+"""Most products of a sum that has hardly more bits than a single product."""
 TRANSFORM_ADDITIONS = 8
-"""Roundings of an element's two-dimensional Winograd transforms: at most four additions on each axis."""
+"""Roundings in the two-dimensional Winograd transforms of an element: at most four additions on each axis."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,31 +141,31 @@ class OutputLimits:
     """The numbers of one output's bound (see the module) and of its statistics."""
 
     format: Format
-    """Rounds the output."""
+    """Format that the output is rounded to."""
     inputs: float
     sums: float
     relative: float
-    """inputs + sums: what a contract allows before the output's rounding, in units of spread."""
+    """inputs + sums: the bound before the output's rounding, in units of spread."""
     tiny: float
     unit: float
     """Rms of a declared error in multiples of s2."""
     gain: float
-    """What the algorithm's own constants may add to the result, relative to it."""
+    """Largest relative error that the algorithm's own rounded constants may add to a result."""
     one_sided: bool
-    """The contract has errors of one sign, or that follow the inputs: gain and offset say nothing."""
+    """Whether errors have one sign, or follow the inputs, so that gain and offset mean nothing."""
     local: bool
     shared_constants: bool = True
     """Whether constants add their gain to every result."""
     fan_out: int = 1
     """The most elements that one rounding may reach."""
     drift: float = 0.0
-    """What the mean of the roundings may add to a result, in units of spread."""
+    """Largest error that the nonzero mean of the roundings may add to a result, in units of spread."""
     few_states: bool = False
     """Whether roundings have so few different operands that only channels are independent."""
     lone_products: bool = False
-    """Whether there are few states, and hardly a sum in them: roundings are of one product or few."""
+    """Whether there are few states and hardly any sums: each rounding is of one or a few products."""
     coarse: float = 1.0
-    """Rms of the output's rounding, in multiples of that of a continuous error."""
+    """Rms of the output's rounding error, in multiples of that of a continuous error."""
     z: float = math.sqrt(2 * math.log(2 / ALPHA))
     """Limit on |gain| and |offset|."""
 
@@ -173,8 +176,8 @@ class OutputLimits:
         size: np.ndarray | None = None,
         spreads: np.ndarray | None = None,
     ) -> np.ndarray:
-        """Largest |y - ref| of a kernel that keeps its contract, element by element. `size` and `spreads` are |ref| and
-        the spread, of whoever has them."""
+        """Return the largest |y - ref| of a kernel that keeps its contract, for each element. `size` and `spreads` are
+        |ref| and the spread, if the caller has them already."""
         size = np.abs(reference) if size is None else size
         before = self.inputs * s2 + self.sums * (spread(reference, s2) if spreads is None else spreads) + self.tiny
         if self.format.precision < FORMATS["fp32"].precision:
@@ -183,19 +186,19 @@ class OutputLimits:
         return allowed
 
     def rms(self, count: float) -> float:
-        """Limit on the rms of `count` errors."""
+        """Return the limit on the rms of `count` errors."""
         x = math.log(1 / ALPHA) * self.fan_out / count
         return RMS * self.coarse * math.sqrt(1 + 2 * math.sqrt(x) + 2 * x)
 
 
 def spread(reference: np.ndarray, s2: np.ndarray) -> np.ndarray:
-    """hypot(s2, ref), the scale of a sum's partial sums. Three times faster than np.hypot; float64 has the range."""
+    """Return hypot(s2, ref), the scale of partial sums. Three times faster than np.hypot; float64 has the range."""
     scale: np.ndarray = np.sqrt(np.square(reference) + np.square(s2))
     return scale
 
 
 def half_ulp(size: np.ndarray, format: Format) -> np.ndarray:
-    """Half the spacing of `format` at the non-negative numbers `size`; `tiny` covers what is below its normal range.
+    """Return half the spacing of `format` at the non-negative numbers `size`; `tiny` covers its subnormal range.
 
     The exponent is read from the float64 bits: np.frexp would cost as much as the rest of the judgement.
     """
@@ -215,9 +218,9 @@ def limits(
     adds_inputs: bool = False,
     numbers: int = 0,
 ) -> OutputLimits:
-    """Limits for an output of `count` elements of `dtype`, each the sum of `terms` products, or of inputs.
+    """Return the limits for an output of `count` elements of `dtype`, each the sum of `terms` products, or of inputs.
 
-    `fan_out` is the most elements that one rounding may reach; `numbers`, how many the smaller operand has, if known.
+    `fan_out` is the most elements that one rounding may reach; `numbers` is the size of the smaller operand, if known.
     """
     accumulator = contract.accumulator(dtype)
     u = accumulator.unit_roundoff
@@ -241,7 +244,7 @@ def limits(
     u_in = u_part = 0.0
     if contract.narrow:
         narrow = FORMATS[contract.narrow]
-        # bf16 numbers leave the range of fp16, and lose no bits to it
+        # bf16 numbers may leave the range of fp16, but lose no bits in it
         u_in = narrow.unit_roundoff**contract.parts if narrow.precision < FORMATS[dtype].precision else 0.0
         u_in *= 2 if contract.rounding == "zero" else 1
         lost += math.sqrt(terms) * smallest[contract.narrow]
@@ -276,12 +279,12 @@ def limits(
 
 
 def propagated_limits(contract: Contract, dtype: str) -> OutputLimits:
-    """Limits for an output in `dtype` whose bound before its rounding is known by element, and takes the place of s2.
+    """Return the limits for an output in `dtype` whose bound before rounding is known by element and replaces s2.
 
-    That bound is LAMBDA times the unit of rms for accumulation to nearest, twice the unit for rounded inputs and drift;
-    of a rounding in between it is half a spacing, of which a uniform error's deviation is 1/sqrt(3), and a raw variance
-    may cancel to anything within it. Errors of a channel's statistics are common to all its elements, so that gain and
-    offset say nothing.
+    That bound is LAMBDA times the unit of rms for accumulation to nearest, and twice the unit for rounded inputs and
+    drift. For a rounding between parts it is half a spacing, of which a uniform error has the deviation 1/sqrt(3); a
+    raw variance may cancel to anything within the bound. All elements of a channel share the errors of its statistics,
+    so that gain and offset mean nothing.
     """
     format = FORMATS[dtype]
     tiny = format.smallest_subnormal if contract.subnormals == "kept" else format.smallest_normal
@@ -295,7 +298,7 @@ def propagated_limits(contract: Contract, dtype: str) -> OutputLimits:
 
 @cache
 def winograd_growth(algorithm: str) -> float:
-    """Rounding error of F(m x m, 3 x 3) in units of u * sqrt(roundings) * s2.
+    """Return the rounding error of F(m x m, 3 x 3) in units of u * sqrt(roundings) * s2.
 
     With unit-variance data, element t of the transformed product has standard deviation |B_t| |G_t| (row norms), and so
     its rounding errors scale; output o sums them with weights A[o,t], where a direct sum of three terms has sqrt(3) for

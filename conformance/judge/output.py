@@ -1,4 +1,4 @@
-"""What is judged: one output of an operator, and what it must be."""
+"""One output of an operator with everything that is needed to judge it."""
 
 from __future__ import annotations
 
@@ -22,23 +22,24 @@ NOTHING: Mapping[str, np.ndarray] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One output to be judged: the host array and what it must be.
+    """One output to be judged: the array on the host, its reference, and facts about its errors.
 
-    magnitude   s2 of the outputs by name, asked for only when needed
+    magnitude   s2 of the outputs by name, computed only when needed
     exact       whether integers have results that every format holds
     selects     whether every result is an element of the inputs
-    signed      whether the sign of a zero is known: zeros are elements of inputs in which all zeros have one sign
+    signed      whether the sign of a zero is determined: results are inputs, whose zeros all have one sign
     constants   rounded constants that the operator allows for
     fan_out     most elements that one rounding may reach
-    rest        what the exact output has beyond `reference`, where float64 does not hold it
-    propagated  contract -> bounds before the outputs' own rounding, by name, where the output is no plain sum
-    reach       bound on s2 of what transforms compute of the inputs, whether an output needs it or not
-    enclosed    contract, and whether sums are exact in every order -> the right values by name, where these are few
+    rest        low part of the exact output beyond `reference`, where float64 does not hold all of it
+    propagated  contract -> bounds before the outputs' own rounding, by name, where the output is not a plain sum
+    reach       bound on s2 of the intermediate results of transforms, even those that no output needs
+    enclosed    contract, and whether sums are exact in every order -> interval of correct values, by name, where
+                rounding is coarse
     taps        elements of a window: the most places of a channel that one number of the other operand reaches
-    numbers     how many the smaller operand has; 0 where that is not known
+    numbers     how many numbers the smaller operand has; 0 if unknown
     adds_inputs whether elements are sums of inputs, divided by a power of two at most, and not of products
-    biased      whether all elements of a channel have one number added
-    channels    which channel every element is of (what has a filter or an image of its own); broadcasts to the output
+    biased      whether a bias is added to all elements of a channel
+    channels    the channel of every element (each channel has its own filter or image); broadcasts to the output
     """
 
     name: str
@@ -64,15 +65,15 @@ class Output:
     enclosed: Callable[[Contract, bool], Mapping[str, Interval]] | None = None
 
     def allowed(self, contract: Contract) -> OutputLimits:
-        """What a contract allows, whatever the values are."""
+        """Return the limits under a contract, which do not depend on the values."""
         if self.propagated is not None:
             return propagated_limits(contract, self.dtype)
         count, numbers = self.actual.size, self.numbers
         return limits(contract, self.dtype, self.terms, count, self.constants, self.fan_out, self.adds_inputs, numbers)
 
     def limits(self, contract: Contract, distribution: str = "") -> tuple[OutputLimits, np.ndarray]:
-        """What a contract allows, and the scale s2 of every element that it allows it in. Where numbers differ by as
-        much as natural ones do, what transforms compute of them is larger than any result (`limits`, "Winograd")."""
+        """Return the limits under a contract and the scale s2 of every element. On natural data, whose numbers differ
+        widely, intermediate results of transforms can be larger than any result (`limits`, "Winograd")."""
         allowed = self.allowed(contract)
         if self.propagated is not None:
             return allowed, self.propagated(contract)[self.name]
@@ -83,7 +84,7 @@ class Output:
         return allowed, np.broadcast_to(largest, s2.shape)
 
     def measured(self, contract: Contract, distribution: str) -> tuple[OutputLimits, np.ndarray, Residuals]:
-        """What a contract allows, in which scale, and the errors of this output."""
+        """Return the limits under a contract, their scale s2, and the errors of this output."""
         allowed, s2 = self.limits(contract, distribution)
         storage = self.actual.dtype if distribution == "natural" else None
         return allowed, s2, measure(self.actual, self.reference, s2, allowed, self.rest, storage)
@@ -100,8 +101,8 @@ def outputs_of(
     rest: Mapping[str, np.ndarray] = NOTHING,
     known: dict[Contract, Arrays] | None = None,
 ) -> list[Output]:
-    """Everything an operator returned, ready to be judged; arrays in canonical order, by the names of its outputs.
-    `known` are the bounds that were propagated for these inputs, and is added to."""
+    """Return every output that an operator returned as an `Output`; arrays are in canonical order, by name. `known` is
+    a cache of the bounds propagated for these inputs; new bounds are added to it."""
     errors = operator.errors(geometry)
     bounds = enclosed = None
     propagated = {} if known is None else known
@@ -109,7 +110,7 @@ def outputs_of(
 
         def bounds(contract: Contract) -> Arrays:
             if contract not in propagated:
-                with np.errstate(invalid="ignore"):  # infinities, which are compared with the reference
+                with np.errstate(invalid="ignore"):  # infinities are compared with the reference instead
                     arithmetic = ContractArithmetic(contract, dtype)
                     propagated[contract] = propagate(geometry, inputs, magnitude(), arithmetic)
             return propagated[contract]
@@ -157,6 +158,6 @@ def _one_sign(data: np.ndarray) -> bool:
 
 
 def _channels(tensor: Tensor) -> np.ndarray:
-    """Of K where there are filters, else of C; a filter's own axis is its first."""
+    """Number the channels on K if the tensor has that axis, else on C; a filter's channels are its first axis."""
     axis = 0 if tensor.is_filter else tensor.axes.index("K" if "K" in tensor.axes else "C")
     return np.arange(tensor.shape[axis]).reshape([-1 if place == axis else 1 for place in range(len(tensor.axes))])

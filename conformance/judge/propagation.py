@@ -1,7 +1,7 @@
-"""A contract as the propagation of errors through a fused operator asks for it.
+"""A contract in the form that error propagation through a fused operator needs.
 
-How errors propagate is the operator's own mathematics (`conformance.operators.conv_bn.propagation`, for one); what a
-sum or a rounding adds to them follows from the contract, as for a plain sum.
+How errors propagate is the operator's own mathematics (for example `conformance.operators.conv_bn.propagation`); the
+error that a sum or a rounding adds follows from the contract, as for a plain sum.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from conformance.judge.limits import LAMBDA, OutputLimits, half_ulp, limits, spr
 
 @dataclass(frozen=True, slots=True)
 class ContractArithmetic:
-    """A contract at work on tensors of `dtype`: see `conformance.operators.base.Arithmetic`."""
+    """A contract applied to tensors of `dtype`: see `conformance.operators.base.Arithmetic`."""
 
     contract: Contract
     dtype: str
@@ -46,16 +46,16 @@ class ContractArithmetic:
         return self.contract.accumulator(self.dtype).unit_roundoff
 
     def limits(self, terms: int, count: int = 1) -> OutputLimits:
-        """Of a sum of products that stays in the accumulator."""
+        """Return the limits of a sum of products that stays in the accumulator."""
         wide = "fp64" if self.dtype == "fp64" else "fp32"
         return limits(self.contract, wide, terms, count)
 
     def holds(self, bits: int) -> bool:
-        """Whether sums that need so many bits are exact in the accumulator, in every order."""
+        """Tell whether the accumulator adds sums that need `bits` bits exactly, in every order."""
         return self.contract.holds(bits, self.dtype)
 
     def product(self, exact: np.ndarray, s2: np.ndarray, terms: int, bits: int | None = None) -> np.ndarray:
-        """The bound of a convolution's elements; of sums that the accumulator holds, no more than underflow."""
+        """Bound errors of a convolution's elements; sums that the accumulator adds exactly only underflow."""
         allowed = self.limits(terms, exact.size)
         if bits is not None and self.holds(bits):
             return np.full(exact.shape, allowed.tiny)
@@ -64,7 +64,7 @@ class ContractArithmetic:
         return bound
 
     def sum(self, elements: np.ndarray) -> np.ndarray:
-        """The bound of sums over the last axis of exact elements [K, M]."""
+        """Bound the error of sums of exact elements [K, M] over the last axis."""
         plain = replace(self.contract, algorithm="direct", inputs="exact")
         sums = ContractArithmetic(plain, self.dtype).limits(elements.shape[-1]).sums
         total = np.abs(elements.sum(axis=-1))
@@ -74,21 +74,21 @@ class ContractArithmetic:
         return bound
 
     def between(self, values: np.ndarray) -> np.ndarray | float:
-        """What rounding to storage adds to values that have a bound of their own."""
+        """Bound the error that rounding to storage adds to values whose own error is already bounded."""
         if not self.rounds_between:
             return 0.0
         format = FORMATS[self.dtype]
         return half_ulp(np.abs(values), format) + format.smallest_subnormal / 2
 
     def stored(self, values: np.ndarray) -> np.ndarray:
-        """Values as the next part reads them."""
+        """Return the values as the next part of a fused operator reads them."""
         if not self.rounds_between:
             return values
         return values.astype(STORAGE[self.dtype]).astype(np.float64)
 
 
 def _alike(elements: np.ndarray, spacing: np.ndarray) -> np.ndarray:
-    """How many elements of a row [K, M] lie within one spacing of each other at most; none, if that is one."""
+    """Count for each row of [K, M] the most elements within one spacing of each other; 0 if that is a single one."""
     ordered = np.sort(elements, axis=-1)
     rows, columns = ordered.shape
     if rows < columns:
@@ -98,7 +98,7 @@ def _alike(elements: np.ndarray, spacing: np.ndarray) -> np.ndarray:
         found = np.array(counts, np.float64)
         return np.where(found > 1, found, 0)
     found = np.zeros(rows)
-    for apart in range(1, columns):  # of many short rows, all at once
+    for apart in range(1, columns):  # for many short rows, all rows at once
         near = (ordered[:, apart:] <= ordered[:, :-apart] + spacing[:, None]).any(axis=-1)
         found[near] = apart + 1
     return found

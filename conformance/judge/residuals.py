@@ -1,4 +1,4 @@
-"""One pass over an output: how far every element is from its exact value, in every unit a limit is stated in."""
+"""One pass over an output: the error of every element, in every unit in which a limit is stated."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from conformance.judge.limits import RMS, OutputLimits, half_ulp, spread
 
 _TINY = np.finfo(np.float64).tiny
 _ALONE = 2.0**-18
-"""How near s2 and the result are, relative to it, where it is one product: s2 is computed in float32."""
+"""Largest relative difference of s2 and a result that is a single product: s2 is computed in float32."""
 BLOCK = 1 << 13
-"""Elements per step: temporaries of 64 KiB stay in the cache, and malloc has them at hand, which takes larger ones from
-the system anew each time. Four times faster than steps of 2 MiB."""
+"""Elements per step: temporaries of 64 KiB stay in the cache, and malloc reuses them, while it requests larger ones
+from the system each time. Four times faster than steps of 2 MiB."""
 
 
 NORMAL = 3.0
-"""Kurtosis of normal results, whose errors the limits on rms are made for. With heavier tails, as many errors fewer."""
+"""Kurtosis of normally distributed results, for which rms limits are derived; heavier tails count as fewer errors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Of one output's errors e, in the units of one contract.
+    """Statistics of one output's errors e, in the units of one contract.
 
-    rms        root mean square error, less the contract's own gain, in units of what its roundings add up to
-    rms_limit  for as many errors as there are elements or, if that is too few, as there are different results
+    rms        root mean square error, less the contract's own gain, in units of the sum of its roundings
+    rms_limit  limit for as many errors as there are elements or, if rms exceeds that, as there are different results
     gain_z     sum(e * ref) beyond the contract's own gain, normalised by its own root sum of squares
-    offset_z   sum(e) beyond what the contract's own gain makes of the results, normalised likewise; both over elements
-               or, if these do not let it pass and the contract leaves roundings few states, over channels; the
-               gain, of one or two products to a rounding, then also over the places of all channels
+    offset_z   sum(e) beyond the contract's own gain times the results, normalised likewise; both over elements or, if
+               that exceeds the limit and the contract leaves roundings few states, over channels; the gain, if
+               roundings are of one or two products, then also over the places of all channels
     """
 
     rms: float
@@ -43,9 +43,9 @@ class Statistics:
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Errors of elements with the same exact result, or results that round to one number, up to its sign, added up.
+    """Sums of errors over groups of elements whose exact results are equal, or round to one number, up to the sign.
 
-    count           how many errors of one size are as uncertain, taken together
+    count           effective number of independent errors
     total, product  sums of e and of e*ref
     square          sum over groups of (sum of e)^2
     product_square  sum over groups of (sum of e*ref)^2
@@ -60,15 +60,15 @@ class Groups:
 
 @dataclass
 class Residuals:
-    """Sums and extremes over all elements of one output."""
+    """Sums and extremes of the errors of all elements of one output."""
 
     actual: np.ndarray
     reference: np.ndarray
     s2: np.ndarray
     rest: np.ndarray | None = None
     storage: np.dtype | None = None
-    """The output's own type, where results that it does not tell apart are rounded alike: half of an image that is so
-    dark that a bias is all there is has one error a channel."""
+    """Dtype of the output, if results that are equal in it count as one error: in half of an image that is so dark that
+    only the bias is left, a channel has one error."""
     coarse: bool = False
     """Whether results, or the sums that they come from, are rounded to 16 bits."""
     mismatched: np.ndarray | None = None
@@ -79,7 +79,7 @@ class Residuals:
     largest: float = 0.0
     """Largest |e| / s2."""
     excess: float = 0.0
-    """Largest (|e| - half_ulp - tiny) / hypot(s2, ref): what the output's own rounding does not explain."""
+    """Largest (|e| - half_ulp - tiny) / hypot(s2, ref): the error that the output's own rounding does not explain."""
     excess_share: float = 0.0
     """Largest (|e| - half_ulp - tiny) / s2."""
     square: float = 0.0
@@ -93,10 +93,10 @@ class Residuals:
     spread_product: float = 0.0
     """Sum of spread * |ref|."""
     hidden: int = 0
-    """How many results are not zero and within their bound of it."""
+    """Number of nonzero results that are no larger than their bound, so that zero would pass."""
 
     def by_channel(self, channels: np.ndarray) -> tuple[float, float]:
-        """Sums over channels of (sum of e)^2 and of (sum of e*ref)^2; `channels`: which one every element is of."""
+        """Sum (sum of e)^2 and (sum of e*ref)^2 over channels; `channels` gives the channel of every element."""
         exact, channel = self.reference.reshape(-1), np.broadcast_to(channels, self.reference.shape).reshape(-1)
         with np.errstate(invalid="ignore", over="ignore"):
             sums, products = np.bincount(channel, self._errors), np.bincount(channel, self._errors * exact)
@@ -104,7 +104,7 @@ class Residuals:
 
     @cached_property
     def _errors(self) -> np.ndarray:
-        """In one dimension; where there are 16 bits, zero for results of one product (`conformance.judge.limits`)."""
+        """Errors, flattened; if `coarse`, zero for results of one product (`conformance.judge.limits`)."""
         size = np.abs(self.reference.astype(np.float64))
         with np.errstate(invalid="ignore", over="ignore"):
             errors = self.actual.astype(np.float64) - self.reference
@@ -117,7 +117,7 @@ class Residuals:
 
     @cached_property
     def groups(self) -> Groups:
-        """Computed only where elements taken one by one exceed a limit. Results that are zero are exact: no group."""
+        """Groups of errors, computed only if single elements exceed a limit. Zero results are exact and in no group."""
         exact = self.reference.reshape(-1).astype(np.float64)
         order = np.argsort(np.abs(exact))
         exact = exact[order]
@@ -128,17 +128,17 @@ class Residuals:
             sums, products = np.add.reduceat(error, first), np.add.reduceat(error * exact, first)
         members = np.diff(np.append(first, exact.size))[exact[first] != 0].astype(np.float64)
         count = members.sum() ** 2 / max(1.0, members @ members)
-        # roundings grow with results: where few of these are far larger than the others, their errors are all there is
+        # roundings grow with results: if few results are far larger than the others, only their errors matter
         sizes = np.square(exact[first][exact[first] != 0] / max(np.abs(exact).max(initial=0), np.finfo(float).tiny))
         weights = members * sizes
         if (total := weights @ weights) > 0:
             count = min(count, NORMAL * weights.sum() ** 2 / total)
-        with np.errstate(invalid="ignore"):  # where sums are infinite
+        with np.errstate(invalid="ignore"):  # sums may be infinite
             squares = float(sums @ sums), float(products @ products)
             return Groups(max(1.0, float(count)), float(sums.sum()), float(products.sum()), *squares)
 
     def statistics(self, limits: OutputLimits, channels: np.ndarray | None = None, taps: int = 1) -> Statistics:
-        """The statistics of these errors under a contract; `channels`: see `by_channel`; `taps`: of a window."""
+        """Compute the statistics under a contract; `channels`: see `by_channel`; `taps`: elements of a window."""
         square = self.square
         if limits.gain > 0 and self.reference_square > 0 and math.isfinite(self.product):
             gain = min(max(self.product / self.reference_square, -limits.gain), limits.gain)
@@ -173,8 +173,8 @@ class Residuals:
 
 
 def _places(channels: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Which place of a channel every element is, where channels are an axis: those of one share the other operand.
-    Elements that were drawn to be probed are places of their own."""
+    """Number the place of every element within its channel: elements of one place share the other operand. Samples of a
+    probed output are a place each."""
     if len(shape) == 1:
         return np.arange(shape[0])
     extents = (1,) * (len(shape) - channels.ndim) + channels.shape
@@ -183,7 +183,7 @@ def _places(channels: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def z_score(total: float, allowed: float, square: float) -> float:
-    """What a sum of errors has beyond `allowed`, with its sign, over the root of the sum of their squares."""
+    """Return the part of a sum of errors beyond `allowed`, with its sign, over the root of the sum of their squares."""
     beyond = total if math.isnan(total) else math.copysign(max(0.0, abs(total) - allowed), total)
     return beyond / math.sqrt(square) if square > 0 else 0.0
 
@@ -196,11 +196,11 @@ def measure(
     rest: np.ndarray | None = None,
     storage: np.dtype | None = None,
 ) -> Residuals:
-    """Residuals of one output; the arrays have one shape and any layout, `actual` any storage dtype. The exact value is
-    `reference`, and `rest` more.
+    """Measure the residuals of one output; the arrays have one shape and any layout, `actual` any storage dtype. The
+    exact value is `reference` + `rest`.
 
-    NaN and infinities must be where and what they are in the reference, apart from results that round to infinity. A
-    bound that is not finite where the reference is would let everything pass, and lets nothing.
+    NaN and infinities must be the same as in the reference, apart from results that round to infinity. Where the
+    reference is finite but the bound is not, nothing passes (it would otherwise let everything pass).
     """
     coarse = limits.few_states or limits.format.precision < FORMATS["fp32"].precision
     found = Residuals(actual, reference, s2, rest, storage, coarse)
@@ -216,7 +216,7 @@ def measure(
             bound = limits.bound(exact, scale, result, spreads)
             share, square = size / bound, float(error @ error)
             found.hidden += int(np.count_nonzero((result <= bound) & (exact != 0)))
-            # no bound is zero: where all is finite, what equals the exact value has a share of 0 already
+            # no bound is zero: if everything is finite, an element equal to the exact value has a share of 0 already
             is_finite = math.isfinite(square) and math.isfinite(bound.max())
             if not is_finite:
                 share[~np.isfinite(values) | ~np.isfinite(exact) | ~np.isfinite(bound)] = math.inf

@@ -1,7 +1,7 @@
-"""Threads of BLAS in a process that judges: one, but for what takes long.
+"""BLAS threads in the judging process: one, except for long computations.
 
-OpenBLAS's threads look out for more work for 30 ms after a product, on the cores that a kernel's process needs: a third
-of the processor time of a run.
+OpenBLAS's threads wait for more work for 30 ms after a product, on the cores that a kernel's process needs: this took a
+third of the processor time of a run.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Any
 from threadpoolctl import ThreadpoolController
 
 LONG = 1 << 29
-"""FLOPs from which a reference is computed by all threads: 30 ms by one."""
+"""FLOPs from which a reference is computed by all threads; one thread takes 30 ms for them."""
 
 _before: list[tuple[ThreadpoolController, list[dict[str, Any]]]] = []
-"""Of whoever spares threads now: the libraries, and how many threads they had."""
+"""For each active `spared`: the libraries, and how many threads they had before."""
 
 
 @contextmanager
 def spared() -> Iterator[None]:
-    """Leave the cores to the kernels' processes meanwhile."""
+    """Limit BLAS to one thread inside the context, to leave the cores to the kernels' processes."""
     libraries = ThreadpoolController()
     _before.append((libraries, libraries.info()))
     with libraries.limit(limits=1, user_api="blas"):
@@ -33,7 +33,7 @@ def spared() -> Iterator[None]:
 
 @contextmanager
 def enough(flops: int) -> Iterator[None]:
-    """Take all threads that there were meanwhile, for so many operations if they take long."""
+    """Use as many threads as before `spared` inside the context, if `flops` operations take long."""
     if flops < LONG or not _before:
         yield
         return

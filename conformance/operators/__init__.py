@@ -1,6 +1,6 @@
-"""The mathematics: one folder per operator family, no framework and no pytest.
+"""The mathematics: one folder per operator family. Neither a framework nor pytest is imported.
 
-Names are loaded when they are used: a kernel's process needs geometries, and must not find references.
+Names are imported on first use: the process that runs a kernel needs geometries, but must not find references.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     )
 
 _MODULES = ("base", "spatial", "conv.geometry", "conv_bn.geometry", "avg_pool.geometry", "table")
-"""Where the names are looked for; the table last, which has references."""
+"""Modules in which a name is looked up; the table is last, because importing it imports the references."""
 
 __all__ = [
     "CONVOLUTIONS",

@@ -1,4 +1,4 @@
-"""What an operator is: named tensors, exact reference, error model, work, and what checks must know of it."""
+"""Definition of an operator: named tensors, exact reference, error model, work, and the facts that checks need."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Geometry(Protocol):
     """The parameters of one problem; immutable, with a canonical descriptor that parses back to it."""
 
     family: ClassVar[str]
-    """Which operators take it: those of the same family."""
+    """Name of the family; the operators of that family take this geometry."""
 
     @property
     def n(self) -> int:
-        """Images, or none."""
+        """Number of images in the batch; may be 0."""
         ...
 
     @property
@@ -42,8 +42,8 @@ class Tensor:
     """One argument or result: its axes in canonical order (`NCHW`, `KCRS`, `K`) and their extents.
 
     wide      statistics, parameters of normalisation and scales, which are fp32 where the other tensors have fewer bits
-    positive  a variance or a scale: drawn above zero
-    sums      sums of products, and what is added to them, which have a format of their own where inputs have 8 bits
+    positive  a variance or a scale: its values are drawn above zero
+    sums      sums of products, and terms added to such sums: they have a format of their own if inputs have 8 bits
     """
 
     axes: str
@@ -59,20 +59,20 @@ class Tensor:
 
     @property
     def is_filter(self) -> bool:
-        """Whether its axes are those of weights: KCRS, or CKRS of a transposed convolution."""
+        """True if the tensor holds weights: axes KCRS, or CKRS for a transposed convolution."""
         return self.axes.startswith(("KC", "CK"))
 
     def stored_as(self, dtype: str) -> str:
-        """The tensor's own dtype in a problem of `dtype`."""
+        """Return the dtype of this tensor in a problem of `dtype`."""
         if self.sums:
             return sums_of(dtype)
         return "fp32" if self.wide and dtype not in ("fp32", "fp64") else dtype
 
 
 class Arithmetic(Protocol):
-    """A contract at work on tensors of one dtype, as the propagation of errors asks for it (the judge has it).
+    """A contract applied to tensors of one dtype: the interface that error propagation uses, implemented by the judge.
 
-    Bounds are of `deviations` standard deviations; arrays are float64.
+    Bounds are `deviations` standard deviations wide; arrays are float64.
     """
 
     @property
@@ -85,47 +85,47 @@ class Arithmetic(Protocol):
 
     @property
     def rounds_between(self) -> bool:
-        """Whether what lies between the parts of a fused operator is rounded to the storage format."""
+        """True if intermediate tensors of a fused operator are rounded to the storage format."""
         ...
 
     @property
     def ties(self) -> str:
-        """Where a number half way between two whole ones is rounded: `even`, `away` or `up`."""
+        """How a number half way between two integers is rounded: `even`, `away` or `up`."""
         ...
 
     @property
     def saturates(self) -> bool:
-        """Whether what overflows 8 bits becomes the largest finite number."""
+        """True if a result that overflows an 8-bit format becomes the largest finite number."""
         ...
 
     @property
     def exact(self) -> bool:
-        """Whether sums of these inputs are exact in every order."""
+        """True if sums of these inputs are exact in every order of addition."""
         ...
 
     @property
     def raw_moments(self) -> bool:
-        """Whether a variance is the mean of squares less the square of the mean."""
+        """True if the variance is computed from raw moments: the mean of squares minus the square of the mean."""
         ...
 
     def holds(self, bits: int) -> bool:
-        """Whether sums that need so many bits are exact in the accumulator, in every order."""
+        """Tell whether the accumulator adds sums that need `bits` bits exactly, in every order."""
         ...
 
     def product(self, exact: np.ndarray, s2: np.ndarray, terms: int, bits: int | None = None) -> np.ndarray:
-        """The bound of sums of `terms` products; `bits`: the most that any of these sums needs, where it is known."""
+        """Bound the error of sums of `terms` products; `bits` is the most bits that any of them needs, if known."""
         ...
 
     def sum(self, elements: np.ndarray) -> np.ndarray:
-        """The bound of sums over the last axis of exact elements [K, M]."""
+        """Bound the error of sums of exact elements [K, M] over the last axis."""
         ...
 
     def between(self, values: np.ndarray) -> np.ndarray | float:
-        """What rounding to storage adds to values that have a bound of their own."""
+        """Bound the error that rounding to storage adds to values whose own error is already bounded."""
         ...
 
     def stored(self, values: np.ndarray) -> np.ndarray:
-        """Values as the next part reads them."""
+        """Return the values as the next part of a fused operator reads them."""
         ...
 
 
@@ -133,26 +133,26 @@ Propagation = Callable[[Any, Arrays, Arrays, Arithmetic], Arrays]
 """(geometry, inputs, magnitude, arithmetic) -> bound of every output before its rounding."""
 
 Interval = tuple[np.ndarray, np.ndarray]
-"""The least and the largest right value of every element, float64; NaN at an end: NaN is right, too."""
+"""Smallest and largest correct value of every element, float64; NaN at an end means that NaN is correct, too."""
 Enclosure = Callable[[Any, Arrays, Arrays, Arithmetic], dict[str, Interval]]
-"""(geometry, inputs, magnitude, arithmetic) -> what every output may be."""
+"""(geometry, inputs, magnitude, arithmetic) -> interval of correct values of every output."""
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorModel:
-    """What an operator's structure says about rounding errors on one geometry.
+    """Facts about rounding errors that follow from an operator's structure on one geometry.
 
     terms              most products (or summands) in one element of each output: the contraction length KS
-    span               largest quotient of an exact intermediate result and one term: what must fit in float64 beside
-                       the data
+    span               largest quotient of an exact intermediate result and one term: its bits must fit in float64
+                       beside those of the data
     exact_on_integers  whether small integers have results that every format holds
     selects            whether every result is an element of the inputs, so that nothing is rounded
-    divisor            common multiple of what results are divided by
-    constants          rounded constants, such as the reciprocal of a divisor, that a result may be multiplied with
-    shared_constant    whether these are the same for every element
+    divisor            common multiple of the numbers that results are divided by
+    constants          number of rounded constants, such as the reciprocal of a divisor, that multiply a result
+    shared_constant    whether these constants are the same for every element
     error_fan_out      most elements of an output that one rounding may reach, by way of an intermediate result
-    propagate          how bounds follow from those of the parts, where an output is no plain sum
-    encloses           which outputs are right, where they are rounded so coarsely that these can be counted
+    propagate          derives the bounds of outputs that are not plain sums from the bounds of their parts
+    encloses           gives the interval of correct outputs, where rounding is so coarse that they can be counted
     """
 
     terms: Mapping[str, int]
@@ -169,7 +169,7 @@ class ErrorModel:
 
 @dataclass(frozen=True, slots=True)
 class Homogeneous:
-    """Which inputs are scaled together, and which outputs scale with them: by powers of two, by -1, or by both."""
+    """Inputs that are scaled together and outputs that scale with them: by powers of two, by -1, or by both."""
 
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
@@ -179,11 +179,11 @@ class Homogeneous:
 
 @dataclass(frozen=True, slots=True)
 class ProbeMethods:
-    """What is known of a main output that is too large to be computed.
+    """Ways to check a main output that is too large to be computed in full.
 
-    channels  extent of the axis that is summed over with random signs
+    channels  (geometry) -> extent of the axis that is summed over with random signs
     project   (geometry, inputs, signs, risk, arithmetic) -> `conformance.operators.conv.probes.Projection`
-    sample    (geometry, inputs, index[T, axes]) -> exact values and magnitudes there
+    sample    (geometry, inputs, index[T, axes]) -> exact values and magnitudes at these indices
     """
 
     channels: Callable[[Any], int]
@@ -193,28 +193,28 @@ class ProbeMethods:
 
 @dataclass(frozen=True, slots=True)
 class WorkedExample:
-    """A case that a public text works out, with results that every format holds; `inputs` are float64."""
+    """A case taken from a public text, with results that every format holds; `inputs` are float64."""
 
     descriptor: str
     inputs: Arrays
     what: str
-    """What the inputs are, in a failure."""
+    """Description of the inputs in a failure message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Arguments of a call, canonical order, and its parameters."""
+    """Arguments of a call, in canonical order, and its keyword parameters."""
 
     inputs: Arrays
     parameters: Mapping[str, Any]
 
 
 Spoil = Callable[[Any, Request], Request | None]
-"""(geometry, valid request) -> a request that no kernel can fulfil; None where this one has a result."""
+"""(geometry, valid request) -> a request that no kernel can fulfil; None if the change leaves a valid one."""
 
 
 def _window_beyond_image(geometry: Any, request: Request) -> Request | None:
-    """Images of one pixel, without padding; gradients of such images. One pixel holds a window of one element."""
+    """Cut images, or the images that gradients are for, to one unpadded pixel. None for windows of one element."""
     if math.prod(geometry.window) == 1:
         return None
     pixel = (slice(None), slice(None), *[slice(1)] * geometry.rank)
@@ -226,7 +226,7 @@ def _window_beyond_image(geometry: Any, request: Request) -> Request | None:
 
 
 def _channels_mismatch(geometry: Any, request: Request) -> Request:
-    """The first image has one channel less than the filters are for."""
+    """Remove the last channel of the first input, so that it has one fewer than the filters."""
     name = next(iter(request.inputs))
     return Request(request.inputs | {name: request.inputs[name][:, :-1]}, request.parameters)
 
@@ -238,11 +238,11 @@ def _integers(geometry: Any, request: Request) -> Request:
 WINDOW_BEYOND_IMAGE: dict[str, Spoil] = {"a window larger than the padded image": _window_beyond_image}
 CHANNELS_MISMATCH: dict[str, Spoil] = {"channels that do not match": _channels_mismatch}
 INTEGER_TENSORS: dict[str, Spoil] = {"integer tensors": _integers}
-"""For averages and roots; convolutions and maxima of integers have a meaning."""
+"""Listed by operators with averages or roots only; convolutions and maxima of integers are well defined."""
 
 
 def _with_parameter(name: str, value: Any) -> Spoil:
-    """The request with another value of a parameter, on each axis where it has one for each."""
+    """Replace a parameter by `value`, repeated for each axis where the parameter has a value for each axis."""
 
     def spoil(geometry: Any, request: Request) -> Request:
         changed = value if name == "groups" else (value,) * geometry.rank
@@ -252,7 +252,7 @@ def _with_parameter(name: str, value: Any) -> Spoil:
 
 
 def invalid_parameters(keywords: tuple[str, ...]) -> dict[str, Spoil]:
-    """Values that none of these parameters can have."""
+    """Return the requests that give one of these parameters a value that it cannot have."""
     values = {
         "stride 0": ("stride", 0),
         "dilation 0": ("dilation", 0),
@@ -264,7 +264,7 @@ def invalid_parameters(keywords: tuple[str, ...]) -> dict[str, Spoil]:
 
 
 def invalid_filters(axis: int) -> dict[str, Spoil]:
-    """Filters that do not fit to the other input, with whose channels their `axis` is summed over."""
+    """Return the requests whose filters do not fit the other input; `axis` of the filters meets its channels."""
 
     def channels(geometry: Any, request: Request) -> Request:
         w = request.inputs["w"]
@@ -277,10 +277,10 @@ def invalid_filters(axis: int) -> dict[str, Spoil]:
 
 
 _TENSORS = {"x": "x", "dx": "x", "w": "filter", "dw": "filter", "y": "y", "dy": "y"}
-"""Argument or result -> the attribute of a geometry: a gradient has the shape of what it is taken by."""
+"""Argument or result -> attribute of a geometry: a gradient has the shape of the tensor that it belongs to."""
 _PARAMETERS = {"kernel_size": "window", "input_size": "size", "with_bias": "bias"}
-"""Keyword argument -> the attribute of a geometry, where that has another name. `input_size` is what dy does not
-determine where the stride leaves a remainder; `with_bias` is whether (dw, dbias) is asked for."""
+"""Keyword argument -> attribute of a geometry, if their names differ. `input_size` is passed because dy does not
+determine it where the stride leaves a remainder; `with_bias` says whether (dw, dbias) is requested."""
 
 
 class Operator:
@@ -291,46 +291,46 @@ class Operator:
 
     name: str
     family: str
-    """The geometries it takes."""
+    """Family of the geometries that the operator takes."""
     arguments: tuple[str, ...]
-    """All positional arguments of an implementation, those that are absent on some geometries (passed as None)
-    included."""
+    """All positional arguments of an implementation, including those that are absent (passed as None) on some
+    geometries."""
     returns: tuple[str, ...]
-    """All results in their order, those that are absent on some geometries included."""
+    """All results in return order, including those that are absent on some geometries."""
     keywords: tuple[str, ...]
-    """Keyword arguments an implementation may ask for: those of `parameters`, and layout."""
+    """Keyword arguments that an implementation may accept: those of `parameters`, and layout."""
     capabilities: tuple[str, ...] = ()
-    """Keyword arguments by which a kernel says that it can do more: `output_mask`, whether each output is asked for,
-    and `into`, the array (of several outputs: arrays) that results are added to, None for new ones."""
+    """Optional keyword arguments; a kernel that has one supports the feature. `output_mask`: whether each output is
+    requested; `into`: the array (for several outputs: arrays) to add results to, None for new arrays."""
     data: str
     """Name of the input that distributions scatter impulses and special values over."""
     operand: str
-    """Name of the input that multiplies it; `data` itself where nothing does."""
+    """Name of the input that `data` is multiplied with; `data` itself if there is none."""
     free_axis: int = 1
-    """Axis of `operand` that is not summed over: scaling it scales outputs and nothing else."""
+    """Axis of `operand` that is not summed over: scaling along it scales outputs and has no other effect."""
     factors: int = 1
-    """Inputs that are multiplied in one term of a sum."""
+    """Number of inputs that are multiplied in one term of a sum."""
     homogeneous = Homogeneous()
     invalid: Mapping[str, Spoil] = {}
-    """What no kernel can fulfil, by what is wrong with it."""
+    """Requests that no kernel can fulfil; the key says what is wrong with the request."""
     gradients: tuple[str | Operator, ...] = ()
-    """The operators that its gradients are verified as: names of those that kernels are of, or one that only autodiff
-    computes. Empty where no check differentiates it."""
+    """Operators that the gradients of this one are verified as: names of operators that kernels implement, or an
+    operator that only autodiff computes. Empty if no check differentiates it."""
     cofactor: str = ""
-    """The input of the family's other operators that the main output is multiplied with in the adjoint identity."""
+    """Input of the family's other operators by which the adjoint identity multiplies the main output."""
     takes_empty_batch = True
-    """Whether a batch without images has a result; it has no statistics."""
+    """Whether the operator is defined for a batch without images; operators that compute statistics are not."""
     probes: ProbeMethods | None = None
     worked_example: WorkedExample | None = None
     dtypes: tuple[str, ...] = DTYPES
-    """Of the problems that it is defined on."""
+    """Dtypes of the problems on which the operator is defined."""
 
     def defined(self, geometry: Any, dtype: str) -> bool:
-        """Whether a problem exists in a dtype."""
+        """Return whether a problem exists in a dtype."""
         return dtype in self.dtypes
 
     def tensor(self, geometry: Any, name: str) -> Tensor | None:
-        """An argument or a result; None where the problem has none of that name."""
+        """Return an argument or a result by name; None if the problem does not have it."""
         if name in ("bias", "dbias"):
             found: Tensor | None = geometry.per_channel if geometry.bias else None
         else:
@@ -338,47 +338,47 @@ class Operator:
         return found
 
     def inputs(self, geometry: Any) -> dict[str, Tensor]:
-        """Arguments in call order; an absent optional argument is not listed."""
+        """Return the arguments in call order; an absent optional argument is not listed."""
         return {name: tensor for name in self.arguments if (tensor := self.tensor(geometry, name))}
 
     def outputs(self, geometry: Any) -> dict[str, Tensor]:
-        """Results in return order."""
+        """Return the results in return order."""
         return {name: tensor for name in self.returns if (tensor := self.tensor(geometry, name))}
 
     def parameters(self, geometry: Any) -> dict[str, Any]:
-        """Values of the keyword arguments, layout apart."""
+        """Return the values of the keyword arguments, except layout."""
         return {name: getattr(geometry, _PARAMETERS.get(name, name)) for name in self.keywords if name != "layout"}
 
     def errors(self, geometry: Any) -> ErrorModel:
         raise NotImplementedError
 
     def reference(self, geometry: Any, inputs: Given, dtype: Any = np.float64) -> Arrays:
-        """The outputs computed in `dtype`; exact in float64 for data of `conformance.inputs`."""
+        """Compute the outputs in `dtype`; exact in float64 for data of `conformance.inputs`."""
         raise NotImplementedError
 
     def magnitude(self, geometry: Any, inputs: Given, dtype: Any = np.float64) -> Arrays:
-        """What rounding errors are measured in.
+        """Return the scales in which rounding errors are measured.
 
         For sums, by output: s2 = sqrt(operator applied to squared inputs) (Higham and Mary 2019). For operators whose
-        bounds are propagated: the intermediate results that takes, by their names.
+        bounds are propagated: the intermediate results that the propagation needs, by name.
         """
         raise NotImplementedError
 
     def exact(self, geometry: Any, inputs: Arrays) -> dict[str, Double]:
-        """The outputs as high and low part, for finite inputs with all the bits of float64, whose products it does not
-        hold. The low part is zero where the limits allow for the reference's own rounding."""
+        """Return the outputs as high and low parts, for finite inputs that use all bits of float64, whose products
+        float64 does not hold. The low part is zero if the limits allow for the reference's own rounding."""
         return {name: (high, np.zeros_like(high)) for name, high in self.reference(geometry, inputs).items()}
 
     def flops(self, geometry: Any) -> int:
-        """Required floating-point operations, a multiply-add counted as two."""
+        """Count the required floating-point operations; a multiply-add counts as two."""
         raise NotImplementedError
 
     def bytes(self, geometry: Any, itemsize: int) -> int:
-        """Least traffic: every input read once, every output written once."""
+        """Return the least traffic in bytes: every input read once, every output written once."""
         tensors = [*self.inputs(geometry).values(), *self.outputs(geometry).values()]
         return itemsize * sum(tensor.size for tensor in tensors)
 
     def traffic(self, geometry: Any, dtype: str) -> int:
-        """The same of a problem of `dtype`, every tensor in its own format."""
+        """Return the least traffic in bytes of a problem of `dtype`, with every tensor in its own format."""
         tensors = [*self.inputs(geometry).values(), *self.outputs(geometry).values()]
         return sum(tensor.size * STORAGE[tensor.stored_as(dtype)].itemsize for tensor in tensors)

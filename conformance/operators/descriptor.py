@@ -19,15 +19,15 @@ from conformance.operators.spatial import IMAGE, RANKS, WINDOW, GeometryError
 
 _WORD = re.compile(r"([a-z]+)(-?[0-9][0-9x:]*)")
 MAX_WORD, MAX_DIGITS = 80, 18
-"""Characters of a field, four numbers at most; digits of a number, so that it is an integer of 64 bits. Python refuses
-to read, and to print, a number of more than 4,300 digits."""
+"""Most characters of a field (at most four numbers), and most digits of a number, so that it fits in 64 bits. Python
+refuses to read or to print a number of more than 4,300 digits."""
 _LONG = re.compile(rf"[0-9]{{{MAX_DIGITS + 1}}}")
 _REQUIRED = object()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Form:
-    """How the value of a field is written; `hint` says so in an error."""
+    """Syntax of the value of a field; `hint` describes it in an error message."""
 
     pattern: re.Pattern[str]
     hint: str
@@ -41,7 +41,7 @@ NEGATED_FLAG = Form(FLAG.pattern, FLAG.hint, lambda found: found[0] == "0", lamb
 
 
 def _every_axis(rank: int, one: str) -> re.Pattern[str]:
-    """A pattern for all axes together, or for each."""
+    """Return a pattern that matches either one value for all axes or one for each axis, joined by x."""
     return re.compile(one if rank == 1 else f"{one}|{one}(?:x{one}){{{rank - 1}}}")
 
 
@@ -72,7 +72,7 @@ EXTENTS = {
     )
     for rank in RANKS
 }
-"""Rank -> a number for each axis, or one for all."""
+"""Rank -> form of a number for each axis, or one number for all axes."""
 SIDES = {
     rank: Form(
         _every_axis(rank, r"\d+(?::\d+)?"),
@@ -82,15 +82,15 @@ SIDES = {
     )
     for rank in RANKS
 }
-"""Rank -> padding by axis, (before, after) each."""
+"""Rank -> form of the padding, (before, after) for each axis."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Field:
-    """A letter of a descriptor, and the attribute that it sets: the one of its own name unless another is given, and
-    of that the number of one `axis` where it is a tuple with a letter for each.
+    """A letter of a descriptor and the attribute that it sets: the attribute named by the letter unless `attribute` is
+    given. If the attribute is a tuple with a letter for each axis, the field sets the number of one `axis`.
 
-    `default` may be a function of the attributes before it. A field without one must be given.
+    `default` may be a function of the attributes before it. A field without a default is required.
     """
 
     letter: str
@@ -101,17 +101,17 @@ class Field:
     axis: int | None = None
 
     def of(self, geometry: Any) -> Any:
-        """Its value."""
+        """Return the field's value in a geometry."""
         value = getattr(geometry, self.attribute or self.letter)
         return value if self.axis is None else value[self.axis]
 
     def put(self, values: dict[str, Any], value: Any) -> None:
-        """Add its value to the attributes of a geometry; those with an axis come in order."""
+        """Add the field's value to the attributes of a geometry; fields with an axis must be added in order."""
         name = self.attribute or self.letter
         values[name] = value if self.axis is None else (*values.get(name, ()), value)
 
     def changed(self, geometry: Any, value: Any) -> Any:
-        """The geometry with another value. Raises GeometryError."""
+        """Return the geometry with this field changed to `value`. Raises GeometryError."""
         name = self.attribute or self.letter
         if self.axis is None:
             return replace(geometry, **{name: value})
@@ -119,7 +119,7 @@ class Field:
         return replace(geometry, **{name: (*old[: self.axis], value, *old[self.axis + 1 :])})
 
     def default_for(self, values: Mapping[str, Any]) -> Any:
-        """Its default beside these attributes."""
+        """Return the field's default, given the values of the attributes before it."""
         return self.default(values) if callable(self.default) else self.default
 
 
@@ -127,44 +127,44 @@ _MEANINGS = {"d": "depth", "h": "height", "w": "width", "t": "window depth", "r"
 
 
 def sized(attribute: str, letters: str) -> tuple[Field, ...]:
-    """Fields for the extents on each axis, which are one attribute."""
+    """Return a field for the extent on each axis; together they set one attribute."""
     return tuple(Field(name, _MEANINGS[name], attribute=attribute, axis=axis) for axis, name in enumerate(letters))
 
 
 def by_rank(fields: Callable[[int], Sequence[Field]]) -> dict[int, tuple[Field, ...]]:
-    """The fields of every rank."""
+    """Return the fields of every rank."""
     return {rank: tuple(fields(rank)) for rank in RANKS}
 
 
 def dilated(rank: int) -> Field:
-    """The dilation; in three dimensions `d` is the depth."""
+    """Return the field of the dilation, `d`; in three dimensions it is `dil`, because `d` is the depth."""
     return Field("dil" if rank == 3 else "d", "dilation", EXTENTS[rank], "dilation", (1,) * rank)
 
 
 class Described:
-    """Parameters of a problem with a canonical text, which parses back to them."""
+    """Parameters of a problem with a canonical text that parses back to the same parameters."""
 
     __match_args__: ClassVar[tuple[str, ...]]
-    """What it is made of, as dataclasses name it."""
+    """Names of the constructor's arguments, as dataclasses set them."""
     PREFIX: ClassVar[str] = ""
-    """First word of the text; convolution alone has none."""
+    """First word of the text; empty for convolution only."""
     FIELDS: ClassVar[dict[int, tuple[Field, ...]]]
-    """By rank."""
+    """Rank -> fields of the descriptor."""
     size: tuple[int, ...]
 
     @property
     def fields(self) -> tuple[Field, ...]:
-        """Those of its rank."""
+        """Return the fields of this problem's rank."""
         return self.FIELDS[len(self.size)]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return what it was made of, without what was computed from it: processes are asked about thousands."""
+        """Pickle only the constructor's arguments, not what was computed from them: thousands go between processes."""
         return type(self), tuple(vars(self)[name] for name in type(self).__match_args__)
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Raises GeometryError that names the unknown, repeated, missing or malformed field, or the value that no
-        problem has."""
+        """Parse a descriptor. Raises GeometryError that names the unknown, repeated, missing or malformed field, or the
+        invalid value."""
         every = _by_letter(*cls.FIELDS.values())
         written: dict[str, str] = {}
         for word in text.strip().removeprefix(cls.PREFIX).split():
@@ -213,7 +213,7 @@ class Described:
 
 
 def rank_of(letters: Collection[str]) -> int:
-    """Of a problem that is written with these letters: what its window has, or its image."""
+    """Return the number of dimensions of a problem whose descriptor has these letters, by its window's or image's."""
     if "t" in letters or "dil" in letters:
         return 3
     return 2 if "r" in letters or "h" in letters else 1
@@ -221,5 +221,5 @@ def rank_of(letters: Collection[str]) -> int:
 
 @cache
 def _by_letter(*ranks: tuple[Field, ...]) -> dict[str, Field]:
-    """The fields of all ranks; one that several have is the last one's."""
+    """Return the fields of all ranks by letter; of a letter that several ranks have, the last rank's field."""
     return {field.letter: field for fields in ranks for field in fields}

@@ -1,7 +1,7 @@
 """Sums in twice the precision of float64, and exact products of matrices: the same bits on every machine.
 
 Only elementwise IEEE operations in a fixed order are used, and matrix products whose every partial sum is exact, so
-that neither a BLAS nor a vector unit can show.
+that neither the BLAS nor the vector unit affects a result.
 
 Dekker, "A floating-point technique for extending the available precision", Numer. Math. 18, 1971; Ogita, Rump and
 Oishi, "Accurate sum and dot product", SISC 26(6), 2005; Ozaki, Ogita, Oishi and Rump, "Error-free transformations of
@@ -22,20 +22,20 @@ Double = tuple[np.ndarray, np.ndarray]
 _SPLITTER = 2.0**27 + 1
 SIGNIFICAND = 53
 COVERED = 64
-"""Bits below the largest element that slices reach down to: what lies beyond is less than float64 itself resolves."""
+"""Bits below the largest element that slices cover: anything lower is less than float64 itself resolves."""
 _NARROWEST = 8
-"""Bits of a slice where data leave no room for more; the products are then accurate, no longer exact."""
+"""Least bits of a slice, used if the data leave no room for more; products are then accurate but not exact."""
 
 
 def two_sum(a: np.ndarray, b: np.ndarray) -> Double:
-    """a + b and its rounding error."""
+    """Return a + b and its rounding error."""
     total = a + b
     shifted = total - a
     return total, (a - (total - shifted)) + (b - shifted)
 
 
 def two_product(a: np.ndarray, b: np.ndarray) -> Double:
-    """a * b and its rounding error."""
+    """Return a * b and its rounding error."""
     product = a * b
     (a_high, a_low), (b_high, b_low) = _halves(a), _halves(b)
     error = ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
@@ -49,7 +49,7 @@ def _halves(a: np.ndarray) -> Double:
 
 
 def added(a: Double, b: Double) -> Double:
-    """a + b, correct to about 2^-104."""
+    """Return a + b, correct to about 2^-104."""
     total, error = two_sum(a[0], b[0])
     error = error + (a[1] + b[1])
     high = total + error
@@ -57,7 +57,7 @@ def added(a: Double, b: Double) -> Double:
 
 
 def total(terms: Double) -> Double:
-    """The sum along the last axis, by halves: the order depends on the length alone. Zero, where that is empty."""
+    """Sum along the last axis by halves, in an order that depends only on the length. Zero if the axis is empty."""
     high, low = terms
     if not high.shape[-1]:
         return high.sum(axis=-1), low.sum(axis=-1)
@@ -70,17 +70,17 @@ def total(terms: Double) -> Double:
 
 
 def summed(terms: np.ndarray) -> Double:
-    """The sum of float64 numbers along the last axis."""
+    """Sum float64 numbers along the last axis."""
     return total((terms, np.zeros_like(terms)))
 
 
 def dot(a: np.ndarray, b: np.ndarray) -> Double:
-    """The sum of products along the last axis."""
+    """Sum products along the last axis."""
     return total(two_product(a, b))
 
 
 def divided(a: Double, by: float | np.ndarray) -> Double:
-    """a / by, correct to about 2^-104."""
+    """Return a / by, correct to about 2^-104."""
     quotient = a[0] / by
     product, error = two_product(quotient, np.broadcast_to(np.float64(by), quotient.shape))
     rest = (((a[0] - product) - error) + a[1]) / by
@@ -89,7 +89,7 @@ def divided(a: Double, by: float | np.ndarray) -> Double:
 
 
 def width(array: np.ndarray) -> int:
-    """Bits from the largest to the lowest one set in any element: what fixed-point data have."""
+    """Count the bits from the highest to the lowest bit set in any element: the width of fixed-point data."""
     finite = array[np.isfinite(array) & (array != 0)]
     if not finite.size:
         return 1
@@ -100,12 +100,12 @@ def width(array: np.ndarray) -> int:
 
 
 def room(factor: np.ndarray, terms: int) -> int:
-    """Bits that the other factor of a product may have, so that every sum of `terms` products is exact."""
+    """Count the bits that the other factor of a product may have so that every sum of `terms` products is exact."""
     return max(_NARROWEST, SIGNIFICAND - width(factor) - math.ceil(math.log2(max(2, terms))))
 
 
 def levelled(filters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Filters [K, ...] in float64 brought to one scale, and the powers of two [K] that bring them back."""
+    """Bring filters [K, ...] to one scale, in float64. Returns them and the exponents [K] of two that undo it."""
     wide = filters.astype(np.float64)
     axes = tuple(range(1, wide.ndim))
     scale = np.frexp(np.max(np.abs(wide), axis=axes, where=np.isfinite(wide), initial=0.0))[1]
@@ -113,10 +113,10 @@ def levelled(filters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def linear(operate: Callable[..., np.ndarray], factors: Sequence[np.ndarray], span: int) -> Double:
-    """operate(*factors), which is linear in each of them, from slices of theirs for which it is exact in float64.
+    """Compute operate(*factors), linear in each factor, from slices of the factors for which it is exact in float64.
 
-    `span` is how much larger than a product of elements a result can be. Slices have no end where an element is not
-    finite: results that it reaches are those of the whole.
+    `span` is how much larger than a product of elements a result can be. An element that is not finite cannot be cut
+    into slices: results that it reaches are computed from the whole factors.
     """
     if not all(np.isfinite(each).all() for each in factors):
         whole = operate(*(each.astype(np.float64) for each in factors))
@@ -131,7 +131,7 @@ def linear(operate: Callable[..., np.ndarray], factors: Sequence[np.ndarray], sp
 
 
 def cut(array: np.ndarray, bits: int) -> list[np.ndarray]:
-    """As many slices of `bits` bits as the array has, at least one."""
+    """Cut an array into slices of `bits` bits that add up to it exactly: as many as it needs, at least one."""
     grid, rest = np.ldexp(1.0, np.frexp(np.abs(array).max(initial=0.0))[1] - bits), array
     parts: list[np.ndarray] = []
     while not parts or rest.any():
@@ -141,9 +141,9 @@ def cut(array: np.ndarray, bits: int) -> list[np.ndarray]:
 
 
 def sliced(array: np.ndarray, bits: int, axes: tuple[int, ...], further: int = 0) -> Iterator[np.ndarray]:
-    """Slices of `bits` bits that add up to `array`, from the highest; their grid is one along `axes`.
+    """Yield slices of `bits` bits that add up to `array`, from the highest; elements along `axes` share a grid.
 
-    They reach COVERED bits, and `further` ones, below the largest element.
+    The slices reach COVERED + `further` bits below the largest element.
     """
     largest = np.max(np.abs(array), axis=axes, keepdims=True, where=np.isfinite(array), initial=0.0)
     grid = np.ldexp(1.0, np.frexp(largest)[1] - bits)

@@ -1,4 +1,4 @@
-"""Mistakes that families share: the right products of the wrong elements of an image, or too few of them."""
+"""Mistakes that families share: correct products of the wrong elements of an image, or of too few elements."""
 
 from __future__ import annotations
 
@@ -70,13 +70,13 @@ _MISREAD_IMAGES: dict[str, Compute] = {
 
 
 def enlarged(g: Any) -> Any:
-    """A kernel that sees an unpadded image which already has what `filled` puts around it."""
+    """Return the geometry of an unpadded image that already contains the border which `filled` adds."""
     size = tuple(extent + sum(sides) for extent, sides in zip(g.size, g.padding, strict=True))
     return replace(g, size=size, padding=unpadded(g.rank))
 
 
 def filled(mode: Any) -> Change:
-    """Padding with something else than zero: numpy's `wrap`, `reflect` or `edge`."""
+    """Return a change that pads x with something else than zero: numpy's `wrap`, `reflect` or `edge`."""
 
     def change(x: np.ndarray, g: Any) -> np.ndarray:
         if not is_padded(g.padding):
@@ -87,12 +87,12 @@ def filled(mode: Any) -> Change:
 
 
 def _padded(g: Any, axis: int, before: int = 0, after: int = 0) -> Any:
-    """Padding of an axis changed by so much; a side that is asked to give more than it has is a GeometryError."""
+    """Change the padding of one axis by `before` and `after`. Raises GeometryError if a side becomes negative."""
     return replace(g, padding=on_axis(g.padding, axis, lambda sides: (sides[0] + before, sides[1] + after)))
 
 
 def _with_padding(change: Callable[[tuple[int, int]], tuple[int, int]]) -> Sees:
-    """The sides of every axis changed."""
+    """Return the geometry that a kernel sees if it changes the padding (before, after) of every axis."""
     return lambda g: replace(g, padding=tuple(map(change, g.padding)))
 
 
@@ -129,7 +129,7 @@ def _need(values: tuple[T, ...], rank: int) -> tuple[T, ...]:
 
 
 def _first_two(values: tuple[T, ...]) -> tuple[T, ...]:
-    """Those of D and H exchanged."""
+    """Exchange the values of D and H. Raises InapplicableError for fewer than three axes."""
     first, second, third = _need(values, 3)
     return second, first, third
 
@@ -146,7 +146,8 @@ _MISREAD_DILATIONS: dict[str, Sees] = {
 
 
 def within_tiles(array: np.ndarray, axes: tuple[int, ...], tile: int) -> np.ndarray:
-    """Zeros beyond the last full tile of the flattened axes. Raises InapplicableError if all tiles are full."""
+    """Zero the elements beyond the last full tile of the flattened axes. Raises InapplicableError if there are none, or
+    if no tile is full."""
     extents = [array.shape[axis] for axis in axes]
     count = math.prod(extents)
     if count < tile or count % tile == 0:
@@ -157,7 +158,7 @@ def within_tiles(array: np.ndarray, axes: tuple[int, ...], tile: int) -> np.ndar
 
 
 def tails_of_output() -> Iterator[Mistake]:
-    """Of the main output's channels, which are its second axis (the first one of a filter), and of its places."""
+    """Yield mistakes that drop the tail of the main output's channels (axis 1; axis 0 of a filter) or of its places."""
 
     def tail(tile: int, of_channels: bool) -> Compute:
         def compute(operator: Operator, geometry: Any, inputs: Arrays, dtype: Any) -> Arrays:
@@ -198,7 +199,7 @@ def _more(values: Extents) -> Extents:
 
 
 def _last(array: np.ndarray, g: Any) -> np.ndarray:
-    """What a loop over all elements leaves out that ends one too early."""
+    """Zero the last element, as a loop over all elements does that ends one too early."""
     return zeroed(*[-1] * array.ndim)(array, g)
 
 

@@ -1,8 +1,8 @@
-"""What a known mistake is: an exact computation of the wrong thing, made from the operator's own reference.
+"""Definition of a known mistake: an exact computation of the wrong thing, made from the operator's own reference.
 
-Most mistakes are a kernel that sees other parameters than it was given, or that reads or writes a tensor in another
-order. Such a kernel is the reference on a mutated geometry and rearranged inputs; an output is rearranged by the
-adjoint, so that one statement covers all directions of an operator.
+In most mistakes, a kernel uses other parameters than it was given, or reads or writes a tensor in another order. It is
+modelled by the reference on a changed geometry and rearranged inputs; outputs are rearranged by the adjoint, so that
+one definition covers all directions of an operator.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ T = TypeVar("T")
 Compute = Callable[[Operator, Any, Arrays, Any], Arrays]
 """(operator, geometry, inputs, dtype) -> outputs computed in dtype."""
 Sees = Callable[[Any], Any]
-"""From a geometry to the one that the kernel takes it for."""
+"""Geometry -> the geometry that the kernel mistakes it for."""
 Change = Callable[[np.ndarray, Any], np.ndarray]
-"""Moves, copies or zeroes elements of a tensor. It never computes with them, so that it can be applied to indices."""
+"""Moves, copies or zeroes elements of a tensor. A change never computes with them, so that it also works on indices."""
 
 _ROLES = {"x": "x", "dx": "x", "w": "w", "dw": "w", "y": "y", "dy": "y", "bias": "bias", "dbias": "bias"}
 
 
 ROUNDING = "rounding"
-"""Kind of the mistakes that leave errors of a rounding, and are told by the bits of 16-bit results."""
+"""Kind of the mistakes whose errors are as small as a rounding; they are recognised by the bits of 16-bit results."""
 BUDGET, TIMES = 1 << 26, 16
-"""Multiply-adds or elements of what a kernel takes a problem for, and how many times those of the problem, up to which
-it is computed: padding of 500 on two more axes is a reference of terabytes, which would end the run."""
+"""Limits of the geometry that a kernel mistakes a problem for: BUDGET multiply-adds or elements, or TIMES those of the
+problem if these are more. A reference with padding of 500 on two more axes would take terabytes and end the run."""
 AXES_NAMED = {
     3: re.compile(r"\b(D|T|plane)\b"),
     2: re.compile(r"\b(H|rows?|axes|transposed|column-major|every column apart|R\*R|(strides|dilations) swapped)\b"),
 }
-"""Number of dimensions -> what the name of a mistake has that does not exist in fewer."""
+"""Number of dimensions -> pattern of the names of mistakes that do not exist in fewer dimensions."""
 
 
 class InapplicableError(Exception):
@@ -50,7 +50,7 @@ class InapplicableError(Exception):
 class Mistake:
     """A wrong computation with a name that completes the sentence "likely cause: ...".
 
-    Of those operators in whose family it is listed, it can be one of all, or of `operators` only.
+    It applies to all operators of the families that list it, or only to those named in `operators`.
     """
 
     name: str
@@ -61,31 +61,31 @@ class Mistake:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Numbers of dimensions that it exists in: those that have the axes which its name speaks of."""
+        """Numbers of dimensions in which the mistake exists: those with the axes that its name mentions."""
         named = next((least for least, axes in AXES_NAMED.items() if axes.search(self.name)), 1)
         least = max(named, self.compute.rank) if isinstance(self.compute, Misread) else named
         return tuple(rank for rank in RANKS if rank >= least)
 
     def outputs(self, operator: Operator, geometry: Any, inputs: Arrays, dtype: Any = np.float64) -> Arrays | None:
-        """What a kernel with this mistake computes; None where the mistake does not exist."""
+        """Return the outputs of a kernel with this mistake; None where the mistake does not exist."""
         return self._attempted(self.compute, operator, geometry, inputs, dtype)
 
     def read_beyond(self, operator: Operator, geometry: Any, inputs: Arrays) -> Arrays | None:
-        """The same of a kernel that makes all of y (or takes all of dy) with the windows that it sees, those beyond
-        the image too; None where that is no difference."""
+        """Return the outputs of a kernel with this mistake that fills all of y (or reads all of dy) with its windows,
+        even beyond the image; None where that makes no difference."""
         if not isinstance(self.compute, Misread):
             return None
         return self._attempted(self.compute.beyond, operator, geometry, inputs)
 
     def taken_for(self, operator: Operator, geometry: Any) -> tuple[Any, ...]:
-        """The geometries that a kernel with this mistake may take a problem for, if it chooses sizes by itself."""
+        """Return the geometries that a kernel with this mistake may take a problem for, if it chooses sizes itself."""
         if not isinstance(self.compute, Misread):
             return ()
         return self._attempted(self.compute.taken_for, operator, geometry) or ()
 
     def outputs_as(self, operator: Operator, geometry: Any, seen: Any, inputs: Arrays) -> Arrays | None:
-        """The outputs of such a kernel, in the shapes of one of the geometries of `taken_for`; None where the mistake
-        does not exist."""
+        """Return the outputs in the shapes of `seen`, one of the geometries of `taken_for`; None where the mistake does
+        not exist."""
         if not isinstance(self.compute, Misread):
             return None
         return self._attempted(self.compute.computed, operator, geometry, seen, inputs)
@@ -104,20 +104,20 @@ class Mistake:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Misread:
-    """The reference on the geometry that the kernel sees; `changes` rearrange x, w, y or bias, in or out. It exists in
-    `rank` dimensions and more."""
+    """The reference on the geometry that the kernel sees; `changes` rearrange x, w, y or bias, as inputs or outputs.
+    The mistake exists in `rank` dimensions and more."""
 
     sees: Sees
     changes: Mapping[str, Change]
     rank: int = 1
 
     def __call__(self, operator: Operator, geometry: Any, inputs: Arrays, dtype: Any) -> Arrays:
-        """The outputs as they lie in buffers of the right shapes."""
+        """Return the outputs in buffers of the shapes that the problem requires."""
         return self._restored(operator, geometry, self.computed(operator, geometry, self.sees(geometry), inputs, dtype))
 
     def computed(self, operator: Operator, geometry: Any, seen: Any, inputs: Arrays, dtype: Any = np.float64) -> Arrays:
-        """The outputs in the shapes of the geometry that the problem is taken for. Raises InapplicableError where
-        these are far beyond the problem's."""
+        """Return the outputs in the shapes of `seen`, the geometry that the problem is taken for. Raises
+        InapplicableError if computing them takes far more than the problem does."""
         if _amount(operator, seen) > max(BUDGET, TIMES * _amount(operator, geometry)):
             raise InapplicableError
         changed = dict(inputs)
@@ -128,7 +128,7 @@ class Misread:
         return operator.reference(seen, given, dtype)
 
     def beyond(self, operator: Operator, geometry: Any, inputs: Arrays) -> Arrays:
-        """The outputs where as many windows are taken as there are. Raises InapplicableError where that is the same."""
+        """Return the outputs with a window for every place of y. Raises InapplicableError if that is no difference."""
         seen = self.sees(geometry)
         if seen.output_size == geometry.output_size:
             raise InapplicableError
@@ -136,7 +136,7 @@ class Misread:
         return self._restored(operator, geometry, self.computed(operator, geometry, spanned, inputs))
 
     def taken_for(self, operator: Operator, geometry: Any) -> tuple[Any, ...]:
-        """What the kernel sees; for a gradient also with the image, or the window, whose size dy implies."""
+        """Return the geometry that the kernel sees; for a gradient also those with the image or window of dy's size."""
         if any(self._change(name) for name in operator.outputs(geometry)):
             return ()
         seen = self.sees(geometry)
@@ -166,14 +166,14 @@ class Misread:
 
 
 def _amount(operator: Operator, geometry: Any) -> int:
-    """Multiply-adds, or elements where these are more, those of a padded image too: with the stride of one axis on
-    another, padding that makes as many windows of 260 columns took 2 GB and 18 s."""
+    """Return the largest of the numbers of multiply-adds, of elements, and of elements of the padded image: with the
+    stride of one axis used on another, the padding for as many windows of 260 columns took 2 GB and 18 s."""
     extents = (size + sum(padding) for size, padding in zip(geometry.size, geometry.padding, strict=True))
     return max(operator.flops(geometry) // 2, operator.bytes(geometry, 1), geometry.c * math.prod(extents))
 
 
 def misread(sees: Sees = lambda geometry: geometry, *, rank: int = 1, **changes: Change) -> Misread:
-    """The mistake of a kernel that sees other parameters, or tensors in another order."""
+    """Return the mistake of a kernel that sees other parameters, or tensors in another order."""
     return Misread(sees, changes, rank)
 
 
@@ -182,29 +182,29 @@ H, W, D = -2, -1, -3
 
 
 def on_axis(values: tuple[T, ...], axis: int, change: Callable[[T], T]) -> tuple[T, ...]:
-    """Values of every axis, one of them changed. Raises InapplicableError where there is no such axis."""
+    """Change the value of one axis. Raises InapplicableError if the values have no such axis."""
     if -axis > len(values):
         raise InapplicableError
     return tuple(change(value) if place == len(values) + axis else value for place, value in enumerate(values))
 
 
 def everywhere(values: tuple[T, ...], axis: int) -> tuple[T, ...]:
-    """One axis's value on every one."""
+    """Use the value of one axis for every axis. Raises InapplicableError if the values have no such axis."""
     if -axis > len(values):
         raise InapplicableError
     return (values[axis],) * len(values)
 
 
 def swapped(values: tuple[T, ...]) -> tuple[T, ...]:
-    """Those of the last two axes exchanged; of a single one nothing."""
+    """Exchange the values of the last two axes; a single value is returned as it is."""
     return values if len(values) < 2 else (*values[:-2], values[-1], values[-2])
 
 
 def spanning(g: Any, size: Extents) -> Any:
-    """The geometry with windows for an output of this size, padded as far as they reach and no further.
+    """Return the geometry whose windows make an output of this size, padded exactly as far as the windows reach.
 
-    Of a pooling, which has no windows of padding alone, as many as begin in the image. A transposed convolution has its
-    windows in the output, which is cropped at its end.
+    A pooling has no windows of padding alone: it gets only those that begin in the image. A transposed convolution has
+    its windows in the output, which is cropped at its end.
     """
     if hasattr(g, "reaching"):
         return g.reaching(size)
@@ -219,7 +219,7 @@ def spanning(g: Any, size: Extents) -> Any:
 
 
 def restored(found: np.ndarray, change: Change | None, shape: tuple[int, ...], geometry: Any) -> np.ndarray:
-    """The adjoint of `fitted(change(...))`: every element of `found` added where the change takes it from."""
+    """Apply the adjoint of `fitted(change(...))`: add every element of `found` where the change takes it from."""
     if change is None:
         return fitted(found, shape)
     size = int(np.prod(shape))
@@ -229,7 +229,7 @@ def restored(found: np.ndarray, change: Change | None, shape: tuple[int, ...], g
 
 
 def zeroed(*where: Any) -> Change:
-    """The tensor with zeros at an index such as `..., -1`."""
+    """Return a change that writes zeros at an index such as `..., -1`."""
 
     def change(array: np.ndarray, _: Any) -> np.ndarray:
         out = array.copy()
@@ -240,17 +240,17 @@ def zeroed(*where: Any) -> Change:
 
 
 def rolled(axis: int, by: int = 1) -> Change:
-    """The tensor rotated along an axis."""
+    """Return a change that rotates the tensor along an axis."""
     return lambda array, _: np.roll(array, by, axis)
 
 
 def of_neighbours(dx: np.ndarray, rank: int) -> np.ndarray:
-    """What the elements before, on the last axis and the one before it, add up to."""
+    """Add up, for each element, its predecessors on the last axis and (if `rank` > 1) on the axis before that."""
     return np.roll(dx, 1, -1) + (np.roll(dx, 1, -2) if rank > 1 else 0)
 
 
 def on_outputs(change: Change, *names: str) -> Compute:
-    """The reference with something done to the outputs of these names."""
+    """Return the computation that applies a change to the reference's outputs of these names."""
 
     def compute(operator: Operator, geometry: Any, inputs: Arrays, dtype: Any) -> Arrays:
         outputs = operator.reference(geometry, inputs, dtype)
@@ -261,15 +261,15 @@ def on_outputs(change: Change, *names: str) -> Compute:
 
 
 def in_format_of(array: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Values as they are where they are kept in the format of an array, which has 16 bits. Raises InapplicableError of
-    another one."""
+    """Round values to the format of an array, which must have 16 bits, and return them in float64. Raises
+    InapplicableError for other formats."""
     if array.dtype.itemsize != 2:
         raise InapplicableError
     return values.astype(array.dtype).astype(np.float64)
 
 
 def _of_results(change: Callable[[np.ndarray], np.ndarray]) -> Compute:
-    """The reference with the same done to every output."""
+    """Return the computation that applies a change to every output of the reference."""
 
     def compute(operator: Operator, geometry: Any, inputs: Arrays, dtype: Any) -> Arrays:
         return {name: change(array) for name, array in operator.reference(geometry, inputs, dtype).items()}
@@ -286,10 +286,10 @@ _RESULTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "results half as large": lambda array: array / 2,
 }
 OF_RESULTS = tuple(Mistake(name, "results", _of_results(change)) for name, change in _RESULTS.items())
-"""Of every family whose results are numbers with a point."""
+"""Mistakes of every family whose results are floating-point numbers (not requantized ones)."""
 
 
 def channels_last(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """A buffer of [N, C, H, W] (`shape`) taken for one of [N, H, W, C]."""
+    """Read a buffer of [N, C, H, W] (`shape`) as if it were [N, H, W, C]."""
     n, c, *size = shape
     return np.moveaxis(array.reshape(n, *size, c), -1, 1)

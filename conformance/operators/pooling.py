@@ -1,4 +1,4 @@
-"""What poolings share: where their windows lie, and how results are put back where they came from."""
+"""Functions that poolings share: positions of windows, sums over windows, and scattering of gradients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from conformance.operators.spatial import Index, cropped, padded, taps
 
 
 def covered(g: Any) -> Iterator[tuple[Index, Index]]:
-    """For every window: indices of its place in the output, and of what it covers of the image inside `overhang`."""
+    """Yield for every window the index of its place in the output, and of its elements in the image with `overhang`."""
     axes = [*zip(g.stride, g.dilation, g.window, strict=True)]
     for place in np.ndindex(*g.output_size):
         seen = zip(place, axes, strict=True)
@@ -20,12 +20,12 @@ def covered(g: Any) -> Iterator[tuple[Index, Index]]:
 
 
 def few_windows(g: Any) -> bool:
-    """Whether going through windows is faster than through `taps`."""
+    """Tell whether a loop over windows is shorter than a loop over `taps`."""
     return math.prod(g.output_size) < math.prod(g.window)
 
 
 def window_sums(g: Any, image: np.ndarray, places: Any = None) -> np.ndarray:
-    """Every window's sum over these positions of it (all) of an image inside `overhang`: y[N, C, P, Q]."""
+    """Sum every window of an image with `overhang` over these positions of the window (default: all): y[N, C, P, Q]."""
     y = np.zeros(g.y.shape, image.dtype)
     if places is None and few_windows(g):
         for place, seen in covered(g):
@@ -37,7 +37,7 @@ def window_sums(g: Any, image: np.ndarray, places: Any = None) -> np.ndarray:
 
 
 def scattered(g: Any, values: np.ndarray, places: Any = None, put: Any = np.add) -> np.ndarray:
-    """Every window's value at these positions of it (all), `put` together where windows overlap: dx[N, C, H, W]."""
+    """Add every window's value (or `put` it) at these positions of the window (default: all): dx[N, C, H, W]."""
     image = padded(np.zeros(g.x.shape, values.dtype), g.overhang, values.dtype)
     if places is None and few_windows(g):
         for place, seen in covered(g):

@@ -1,9 +1,9 @@
-"""What poolings share of their geometry: how many windows there are.
+"""The part of the geometry that poolings share: how many windows there are.
 
 The output extent is floor((H + before + after - d*(R-1) - 1) / u) + 1; in ceil mode it is rounded up, less a last
 window that would start behind the image and the padding before it (as in torch.nn.AvgPool2d and MaxPool2d, with a
-padding of its own on each side). What a window covers beyond the padded image, which happens in ceil mode only, counts
-for nothing. A file of its own, because a kernel's process may see geometries and nothing else: see
+padding of its own on each side). Elements of a window beyond the padded image, which exist in ceil mode only, are
+ignored. This is a separate file because a kernel's process may import geometries but no references: see
 `conformance.worker.guard`.
 """
 
@@ -17,14 +17,14 @@ from conformance.operators.spatial import IMAGE, RESULT, WINDOW, Padding, Spatia
 
 
 class Pooled(Described, Spatial):
-    """What every pooling has."""
+    """Geometry of a pooling."""
 
     overhang: Padding
-    """The padding that holds every window, since in ceil mode the last ones may reach beyond the problem's own."""
+    """Padding that contains every window: in ceil mode the last windows may reach beyond the problem's padding."""
 
 
 def pooling_fields(rank: int) -> tuple[Field, ...]:
-    """Those that every pooling has."""
+    """Return the descriptor fields that every pooling has."""
     return (
         Field("n", "batch"),
         Field("c", "channels"),
@@ -39,7 +39,7 @@ CEIL = Field("ceil", "ceil mode (0 or 1)", FLAG, "ceil_mode", False)
 
 
 def laid_out(g: Any) -> dict[str, Any]:
-    """What follows from a pooling's parameters: `output_size` (P, Q), the tensors `x` and `y`, and `overhang`."""
+    """Derive from a pooling's parameters `output_size` (P, Q), the tensors `x` and `y`, and `overhang`."""
     output_size, overhang = [], []
     for size, span, stride, (before, after) in zip(g.size, spans(g), g.stride, g.padding, strict=True):
         room = size + before + after - span

@@ -1,6 +1,7 @@
-"""Mistakes that poolings share: windows of other sizes, at other places, of too few positions, or too many of them.
+"""Mistakes that poolings share: windows of other sizes, at other places, with too few positions, or too many windows.
 
-A mistake of which elements take part says which positions of the window it keeps, for a family to compute with.
+A mistake about which elements take part only says which positions of the window it keeps; each family computes with
+those positions.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from conformance.operators.mistakes import (
 from conformance.operators.spatial import Extents, Index, fitted, spans
 
 Kept = Callable[[Any], np.ndarray]
-"""Which positions of the window take part, [R, S]."""
+"""Geometry -> mask [R, S] of the positions of the window that take part."""
 
 
 def _repacked(sees: Sees) -> Compute:
-    """y (dy) in rows of the length that the kernel sees, one after the other in the buffer that there is."""
+    """Return the mistake that packs y (dy) in rows of the length that the kernel sees, within the existing buffer."""
     return misread(sees, y=lambda y, g: packed(y, sees(g).y.shape))
 
 
@@ -46,7 +47,7 @@ def packed(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _undropped(operator: Operator, g: Any, inputs: Arrays, dtype: Any) -> Arrays:
-    """y (dy) with room for windows that start behind the image, which ceil mode drops."""
+    """Compute y (dx) with y (dy) laid out as if it also held the windows behind the image, which ceil mode drops."""
     sizes = zip(g.size, spans(g), g.stride, g.padding, strict=True)
     wide = [-(-(size + sum(sides) - window) // stride) + 1 for size, window, stride, sides in sizes]
     if not g.ceil_mode or wide == list(g.output_size):
@@ -58,7 +59,7 @@ def _undropped(operator: Operator, g: Any, inputs: Arrays, dtype: Any) -> Arrays
 
 
 def reached(g: Any) -> Extents:
-    """Rows and columns of the image less those behind the last window."""
+    """Return the extents of the image up to the end of the last window."""
     sizes = zip(g.size, spans(g), g.stride, g.padding, g.output_size, strict=True)
     return tuple(min(size, (count - 1) * u + span - sides[0]) for size, span, u, sides, count in sizes)
 
@@ -96,7 +97,7 @@ _WINDOWS: dict[str, Compute] = {
 
 
 def _all_but(index: int, axis: int | None = None) -> Kept:
-    """Not those at an index of one axis; or not the one position that has it on every axis."""
+    """Keep all positions but those at an index of one axis; without `axis`, all but the one at it on every axis."""
 
     def kept(g: Any) -> np.ndarray:
         if axis is not None and -axis > g.rank:
@@ -110,7 +111,7 @@ def _all_but(index: int, axis: int | None = None) -> Kept:
 
 
 def _only(half: int) -> Kept:
-    """One position, given in halves of the window: 0 the first, 1 the one in the middle."""
+    """Keep one position, given in halves of the window: 0 is the first, 1 the middle one."""
 
     def kept(g: Any) -> np.ndarray:
         seen = np.zeros(g.window, bool)
@@ -142,7 +143,7 @@ POOL_WINDOWS = tuple(Mistake(name, "pooling", compute) for name, compute in _WIN
 
 
 def _columns_first(g: Any) -> Any:
-    """Every pair of values read as that of W and H."""
+    """Return the geometry with the values of every parameter in reverse: W before H."""
     pairs = {field.name for field in fields(g)} & {"window", "stride", "padding", "dilation"}
     return replace(g, **{name: getattr(g, name)[::-1] for name in pairs})
 

@@ -1,4 +1,4 @@
-"""Exact results of inputs that are zero but for a few elements: no tensor is gone through, however large it is."""
+"""Exact results for inputs with few nonzero elements: the cost does not depend on the size of the tensors."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from conformance.operators.base import Arrays
 from conformance.operators.conv_transpose.operators import mirrored
 
 Places = Mapping[str, np.ndarray]
-"""By input: flat positions, in canonical order, outside of which it is zero."""
+"""Input -> flat positions, in canonical order, of the elements that may be nonzero."""
 Nonzero = tuple[np.ndarray, np.ndarray]
-"""Ascending flat positions and the values there, float64; all else is zero."""
+"""Ascending flat positions and the values there, float64; all other elements are zero."""
 Place = list[np.ndarray]
-"""A position on each axis for every element."""
+"""For each axis, the positions of all elements on it."""
 Link = tuple[tuple[int, ...], Place, np.ndarray]
-"""A tap, the place of every element in the other image, and whether it exists."""
+"""A tap, the place of every element in the other image, and whether that place exists."""
 
 
 def windows_of(g: Any, place: Place) -> Iterator[Link]:
-    """The windows whose tap lies on these elements of the image, by their places in the output."""
+    """Yield for every tap the places in the output of the windows whose tap lies on these elements of the image."""
     axes = [*zip(place, g.stride, g.dilation, g.padding, g.output_size, strict=True)]
     for tap in np.ndindex(*g.window):
         exists, found = np.ones(place[0].shape, bool), []
@@ -34,7 +34,7 @@ def windows_of(g: Any, place: Place) -> Iterator[Link]:
 
 
 def elements_of(g: Any, place: Place) -> Iterator[Link]:
-    """The elements of the image on which a tap of these windows lies."""
+    """Yield for every tap the elements of the image on which that tap of these windows lies."""
     axes = [*zip(place, g.stride, g.dilation, g.padding, strict=True)]
     for tap in np.ndindex(*g.window):
         found = [p * u + t * d - before for t, (p, u, d, (before, _)) in zip(tap, axes, strict=True)]
@@ -47,7 +47,7 @@ def _within(place: Place, exists: np.ndarray) -> tuple[np.ndarray, ...]:
 
 
 def nonzero(operator: str, g: Any, inputs: Arrays, places: Places) -> dict[str, Nonzero]:
-    """What an operator of `RULES` makes of them, by output. Biases are not taken."""
+    """Return the nonzero elements of every output of an operator of `RULES`. Biases are not supported."""
     return {output: rule(g, inputs, places) for output, rule in RULES[operator].items()}
 
 
@@ -58,7 +58,7 @@ def _summed(parts: list[tuple[np.ndarray, np.ndarray]]) -> Nonzero:
 
 
 def _at(array: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Values and positions on every axis."""
+    """Return the values at flat positions, and these positions on every axis."""
     return array.reshape(-1)[places].astype(np.float64), list(np.unravel_index(places, array.shape))
 
 
@@ -104,7 +104,7 @@ def _transposed_forward(g: Any, inputs: Arrays, places: Places) -> Nonzero:
 
 
 def _reached(g: Any, places: Places) -> Places:
-    """Places in dy for those in the x of the convolution that is transposed."""
+    """Convert places in dy to places in x of the mirrored convolution, without those that no window reaches."""
     index = np.unravel_index(places["dy"], g.y.shape)
     inside = np.logical_and.reduce([at < size for at, size in zip(index[2:], g.mirror.size, strict=True)])
     read = np.ravel_multi_index(tuple(at[inside] for at in index), g.mirror.x.shape)
@@ -146,7 +146,7 @@ def _avg_backward(g: Any, inputs: Arrays, places: Places) -> Nonzero:
 
 
 def _max_forward(g: Any, inputs: Arrays, places: Places) -> Nonzero:
-    """Of data that is nowhere negative."""
+    """Return the nonzero maxima; the data must not be negative anywhere."""
     values, (n, c, *place) = _at(inputs["x"], places["x"])
     found = [
         (np.ravel_multi_index((n, c, *window), g.y.shape, "clip")[ok], values[ok])

@@ -1,6 +1,6 @@
-"""Windows on the spatial axes, one to three of them: what convolution and pooling share.
+"""Windows on one to three spatial axes, for convolution and pooling.
 
-What has a number for each axis is a tuple in the order of the axes, the last of which is the width.
+Parameters with a number for each axis are tuples in the order of the axes; the last axis is the width.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Sides = tuple[int, int]
 Padding = tuple[Sides, ...]
 """(before, after) of every axis."""
 Index = tuple[Any, ...]
-"""Of an array: an ellipsis, and a slice or number for each spatial axis."""
+"""Index into an array: an ellipsis, and a slice or number for each spatial axis."""
 
 BLOCK_ELEMENTS = 1 << 21
 """Elements of one block of gathered windows: 16 MiB of float64, so that a block stays near the caches and the
@@ -34,18 +34,18 @@ reference of a 67M-element layer needs little beyond its inputs and output."""
 
 
 class GeometryError(ValueError):
-    """A problem that no kernel could compute; the message names the field and what it must be."""
+    """A problem that no kernel could compute; the message names the field and the values that it may have."""
 
 
 class Spatial:
-    """The sizes on each axis by their letters, which are 1 on axes that the problem has not."""
+    """Sizes on each axis by letter; a size is 1 on axes that the problem does not have."""
 
     size: Extents
     window: Extents
     output_size: Extents
     x: Tensor
     y: Tensor
-    """These three follow from the parameters: set by each geometry when it is made, and not compared."""
+    """`output_size`, `x` and `y` are derived: each geometry sets them when it is created, and they are not compared."""
 
     @property
     def rank(self) -> int:
@@ -82,19 +82,18 @@ def _from_the_end(extents: Extents, place: int) -> int:
 
 
 def unpadded(rank: int) -> Padding:
-    """No padding on so many axes."""
+    """Return zero padding for `rank` axes."""
     return ((0, 0),) * rank
 
 
 def is_padded(padding: Padding) -> bool:
-    """Whether any side has padding."""
+    """Tell whether any side has padding."""
     return any(map(any, padding))
 
 
 def require_sizes(geometry: Any, **sizes: int) -> None:
-    """Raises GeometryError for sizes below one (`sizes` beside those of image and window), negative padding, or another
-    number of axes than the image has. A batch may have no images, and a dense convolution no channels: a sum of nothing
-    is zero."""
+    """Raise GeometryError for sizes below one (of image, window and `sizes`), negative padding, or parameters with
+    another number of axes than the image. A batch may have no images, a dense convolution no channels (sums are 0)."""
     rank = len(geometry.size)
     if rank not in RANKS:
         raise GeometryError(f"size is {geometry.size}; an image has 1 to 3 axes")
@@ -115,14 +114,14 @@ def require_sizes(geometry: Any, **sizes: int) -> None:
 
 
 def require_groups(geometry: Any) -> None:
-    """Raises GeometryError where groups divide the channels of one side only."""
+    """Raise GeometryError if the number of groups does not divide both c and k."""
     for name, channels in (("c", geometry.c), ("k", geometry.k)):
         if channels % geometry.groups:
             raise GeometryError(f"{name} is {channels}, which {geometry.groups} groups do not divide")
 
 
 def require_windows(geometry: Any, **sizes: int) -> None:
-    """The same, and for a window larger than the padded image."""
+    """Raise GeometryError as `require_sizes` does, and for a window larger than the padded image."""
     require_sizes(geometry, **sizes)
     rank = len(geometry.size)
     for name, size, extent, sides in zip(IMAGE[rank], geometry.size, spans(geometry), geometry.padding, strict=True):
@@ -134,12 +133,12 @@ def require_windows(geometry: Any, **sizes: int) -> None:
 
 
 def spans(geometry: Any) -> Extents:
-    """Elements of every axis from the first tap of a window to its last one."""
+    """Return for every axis the number of elements from the first to the last tap of a window."""
     return tuple(d * (taps - 1) + 1 for taps, d in zip(geometry.window, geometry.dilation, strict=True))
 
 
 def taps_per_input(geometry: Any) -> int:
-    """Most windows that hold the same input element, so that a gradient sums that many terms.
+    """Bound the number of windows that hold the same input element: a gradient sums that many terms.
 
     On one axis position h meets tap r where h + before - r*dilation is a multiple of the stride: one residue of r in
     every stride / gcd(stride, dilation).
@@ -149,21 +148,21 @@ def taps_per_input(geometry: Any) -> int:
 
 
 def taps_of_padding(geometry: Any) -> bool:
-    """Whether some element of the window meets padding alone, at all positions."""
+    """Tell whether some tap of the window lies in the padding at every position of the window."""
     for size, window, stride, dilation, (before, _), count in zip(
         geometry.size, geometry.window, geometry.stride, geometry.dilation, geometry.padding, geometry.output_size,
         strict=True,
     ):  # fmt: skip
         start = np.arange(window) * dilation - before
-        first = np.maximum(0, -(start // stride))  # position at which the tap is in the image, or beyond
+        first = np.maximum(0, -(start // stride))  # first position at which the tap is not before the image
         if ((first >= count) | (start + first * stride >= size)).any():
             return True
     return False
 
 
 def taps(geometry: Any) -> Iterator[Index]:
-    """For every tap, the last axis fastest: an index (..., rows, columns) of what it meets of the padded image (with
-    `overhang`, where a pooling has that) over all positions of the window."""
+    """Yield for every tap, the last axis fastest, the index (..., rows, columns) of the elements of the padded image
+    (for a pooling: with `overhang`) that the tap meets over all positions of the window."""
     axes = zip(geometry.window, geometry.output_size, geometry.stride, geometry.dilation, strict=True)
     met = ([slice(t * d, t * d + (count - 1) * u + 1, u) for t in range(window)] for window, count, u, d in axes)
     for places in product(*met):
@@ -171,7 +170,7 @@ def taps(geometry: Any) -> Iterator[Index]:
 
 
 def padded(image: np.ndarray, padding: Padding, dtype: np.dtype, fill: float = 0.0) -> np.ndarray:
-    """`image[..., H, W]` (as many axes as have padding) in `dtype` with zeros (or `fill`) around it."""
+    """Return `image[..., H, W]` (as many axes as have padding) in `dtype` with zeros (or `fill`) around it."""
     lead, size = image.shape[: -len(padding)], image.shape[-len(padding) :]
     out = np.full((*lead, *(b + extent + a for extent, (b, a) in zip(size, padding, strict=True))), fill, dtype)
     cropped(out, padding, size)[...] = image
@@ -179,13 +178,13 @@ def padded(image: np.ndarray, padding: Padding, dtype: np.dtype, fill: float = 0
 
 
 def cropped(image: np.ndarray, padding: Padding, size: Extents) -> np.ndarray:
-    """The inverse of `padded`: the view of `image` without its border."""
+    """Invert `padded`: return the view of `image` without its border."""
     inner: Index = (..., *(slice(b, b + extent) for extent, (b, _) in zip(size, padding, strict=True)))
     return image[inner]
 
 
 def windows(image: np.ndarray, window: Extents, stride: Extents, dilation: Extents, output: Extents) -> np.ndarray:
-    """View [..., R, S, P, Q] of a padded `image[..., H, W]`: element (r, s, p, q) is image[p*u + r*d, q*v + s*e]."""
+    """View a padded `image[..., H, W]` as [..., R, S, P, Q]: element (r, s, p, q) is image[p*u + r*d, q*v + s*e]."""
     lead, steps = image.strides[: -len(window)], image.strides[-len(window) :]
     by_tap = (step * d for step, d in zip(steps, dilation, strict=True))
     by_place = (step * u for step, u in zip(steps, stride, strict=True))
@@ -194,33 +193,33 @@ def windows(image: np.ndarray, window: Extents, stride: Extents, dilation: Exten
 
 
 def per_channel(values: np.ndarray, rank: int) -> np.ndarray:
-    """[K] as it is added to [..., K, *size]."""
+    """Reshape [K] so that it broadcasts to [..., K, *size]."""
     return values.reshape(-1, *(1,) * rank)
 
 
 def by_channel(image: np.ndarray) -> np.ndarray:
-    """[N, K, P, Q] as [K, M]."""
+    """Rearrange [N, K, P, Q] as [K, M], M = N*P*Q."""
     return np.ascontiguousarray(image.swapaxes(0, 1)).reshape(image.shape[1], -1)
 
 
 def as_image(channels: np.ndarray, geometry: Any) -> np.ndarray:
-    """[K, M] as [N, K, P, Q]."""
+    """Rearrange [K, M] as [N, K, P, Q]."""
     n, k, *size = geometry.y.shape
     return np.ascontiguousarray(channels.reshape(k, n, *size).swapaxes(0, 1))
 
 
 def places(image: np.ndarray) -> tuple[int, ...]:
-    """All axes of [N, K, P, Q] but the channels'."""
+    """Return all axes of [N, K, P, Q] except that of the channels."""
     return (0, *range(2, image.ndim))
 
 
 def column(values: np.ndarray | None) -> np.ndarray | float:
-    """A parameter [K] as [K, 1] in float64; one where there is none."""
+    """Return a parameter [K] as [K, 1] in float64; 1.0 if the parameter is absent."""
     return 1.0 if values is None else values.astype(np.float64)[:, None]
 
 
 def fitted(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """The array cropped and filled with zeros to `shape`, aligned at the first elements."""
+    """Crop the array, or fill it with zeros, to `shape`, aligned at the first elements."""
     if array.shape == shape:
         return array
     out = np.zeros(shape, array.dtype)

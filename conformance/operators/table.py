@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Family:
-    """Operators that take the same geometry; all else of a family stands in the folder of its name.
+    """Operators that take the same geometry; everything else about a family is in the folder of its name.
 
-    `distributions` are the ways of drawing inputs that mean anything here; checks of behaviour take the first.
+    `distributions` are the ways of drawing inputs that make sense for the family; checks of behaviour use the first.
     """
 
     name: str
@@ -29,15 +29,15 @@ class Family:
 
     @cached_property
     def mistakes(self) -> tuple[Mistake, ...]:
-        """Mistakes that diagnosis knows, in the order in which equally good explanations are named. They are imported
-        where they are first asked for, which a right kernel never does."""
+        """Mistakes that diagnosis knows, in the order in which it names equally good explanations. They are imported on
+        first use; runs of correct kernels never use them."""
         known: tuple[Mistake, ...] = import_module(f"conformance.operators.{self.name}.mistakes").MISTAKES
         return known
 
     @cached_property
     def further(self) -> tuple[Mistake, ...]:
-        """Mistakes that diagnosis knows besides and calibration does not plant: most of them show in the output's
-        shape, and some in nothing else."""
+        """Further mistakes that diagnosis knows but calibration does not plant: most of them show in the output's
+        shape, some only there."""
         from conformance.operators.mistakes import OF_RESULTS
 
         own: tuple[Mistake, ...] = getattr(import_module(f"conformance.operators.{self.name}.mistakes"), "FURTHER", ())
@@ -51,7 +51,7 @@ def _of_folder(name: str, distributions: tuple[str, ...]) -> Family:
 
 
 LINEAR = ("integer", "fixed", "natural", "impulse", "special", "nonfinite", "range", "subnormal", "wide", "mixed")
-"""Distributions for sums of inputs or of their products, and for what picks one of its inputs."""
+"""Distributions for operators that sum inputs or products of inputs, or that select one of their inputs."""
 FAMILIES: dict[str, Family] = {
     name: _of_folder(name, distributions)
     for name, distributions in {
@@ -63,7 +63,7 @@ FAMILIES: dict[str, Family] = {
         "conv_requantized": ("scales", "ties", "cancelled", "natural", "special"),
     }.items()
 }
-"""Every family that there is, by the name of its folder. This is the only place that lists them."""
+"""All families, by the name of their folder. This is the only place that lists them."""
 OPERATORS: dict[str, Operator] = {
     operator.name: operator for family in FAMILIES.values() for operator in family.operators
 }
@@ -71,7 +71,7 @@ _BY_PREFIX = {family.geometry.PREFIX: family.geometry for family in FAMILIES.val
 
 
 def names_of(family: str) -> tuple[str, ...]:
-    """The names of a family's operators."""
+    """Return the names of a family's operators."""
     return tuple(operator.name for operator in FAMILIES[family].operators)
 
 
@@ -79,7 +79,7 @@ CONVOLUTIONS, NORMALISED, POOLINGS = names_of("conv"), names_of("conv_bn"), name
 MAXIMA, TRANSPOSED = names_of("max_pool"), names_of("conv_transpose")
 """Names of the operators, by family."""
 ORDINARY = tuple(name for name, operator in OPERATORS.items() if "fp32" in operator.dtypes)
-"""Names of those with problems whose tensors all have one format; what is requantized has 8 bits alone."""
+"""Names of the operators that exist in fp32: all but the requantized ones, which have 8-bit dtypes only."""
 
 
 @cache
@@ -89,20 +89,20 @@ def library() -> tuple[Mistake, ...]:
 
 
 def takes(operator: str, geometry: Geometry) -> bool:
-    """Whether an operator is defined on a geometry: they are of one family, and there are images or need be none."""
+    """Tell whether an operator takes a geometry: it is of the same family, and has images or may have none."""
     one = OPERATORS[operator]
     return one.family == geometry.family and (geometry.n > 0 or one.takes_empty_batch)
 
 
 def parse(text: str) -> Any:
-    """The geometry of a descriptor; its first word tells the family, and none is that of convolution. Raises
-    GeometryError."""
+    """Return the geometry of a descriptor. Its first word is the family's prefix; without a prefix it is a convolution.
+    Raises GeometryError."""
     words = text.split(maxsplit=1)
     return _BY_PREFIX.get(words[0] if words else "", ConvGeometry).parse(text)
 
 
 def operators_of(mistake: Mistake) -> tuple[str, ...]:
-    """The operators that a mistake exists for: of those families that list it, all or the ones that it names."""
+    """Return the operators that a mistake exists for: in the families that list it, all, or those that it names."""
     listed = [
         operator.name for family in FAMILIES.values() if mistake in family.mistakes for operator in family.operators
     ]

@@ -1,4 +1,4 @@
-"""From tasks to tests: which tasks a marked test function has, in which order they run, and what is no test."""
+"""From tasks to tests: the tasks of a marked test function, the order of tests, and tasks that are no tests."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class Collection:
         self.is_asked = False
         """Whether any test is here to verify something."""
         self.timing: TimingRun | None = None
-        """Where benchmarks were collected."""
+        """Set where benchmarks were collected."""
 
     def parametrize(self, metafunc: pytest.Metafunc) -> None:
-        """One test per task that the marker of a test function asks for."""
+        """Make one test per task that the marker of a test function asks for."""
         marker = next(filter(None, map(metafunc.definition.get_closest_marker, MARKERS)), None)
         if marker is None:
             return
@@ -52,7 +52,7 @@ class Collection:
         for suite, check, demand in self._demands(marker, metafunc.definition.originalname):
             for subject in self._run.plan.required(demand):
                 task = Task(suite, subject, check)
-                # what is timed is a test, because nobody else says that it is absent
+                # in benchmarks an absence is a test, because nothing else reports it
                 if isinstance(subject, Absence) and subject.status != "fail" and marker.name != "benchmarks":
                     if self._counts_absences({*marked, *task.devices}):
                         self._absences.add(subject, check)
@@ -63,15 +63,15 @@ class Collection:
         metafunc.parametrize(names, parameters)
 
     def _counts_absences(self, markers: set[str]) -> bool:
-        """Whether what is not here is counted: where `-m` selects its markers, and no single tests are chosen by name,
-        of which it is none. Of the parts of a run that is split, in the first."""
+        """Return whether absences are counted: where `-m` selects their markers, and no single tests are chosen by
+        name, since an absence has none. Of the parts of a run that is split, the first counts them."""
         config = self._hooks.config
         by_name = config.getoption("keyword") or config.getoption("deselect") or any("::" in w for w in config.args)
         is_first = config.getoption("group", None) in (None, 1)
         return is_first and not by_name and options.selects(config.getoption("markexpr", "") or "", markers)
 
     def _demands(self, marker: pytest.Mark, suite: str) -> Iterator[Asked]:
-        """What a marker asks for."""
+        """Yield the demands of a marker."""
         if marker.name != "benchmarks":
             yield from demanded(self._run.plan, suite, marker.name, marker.args, marker.kwargs.get("when"))
             return
@@ -82,7 +82,7 @@ class Collection:
 
             self.timing = TimingRun(self._run, self._hooks.config)
         selection = self._run.selection
-        by_hand = not selection.is_of_tables  # a table is none of somebody who names a problem
+        by_hand = not selection.is_of_tables  # whoever names a problem does not mean a table
         problems = selection.problems if by_hand else marker.kwargs["problems"]
         yield Asked(suite, "", TimingDemand(selection, marker.args[0], problems, by_hand))
 
@@ -107,15 +107,15 @@ class Collection:
         items[:] = [item for item in kept if not run.is_recorded(self._key(item))] if run.recorded else kept
 
     def _key(self, item: pytest.Item) -> Key | None:
-        """That of the record that a test will have; None for tests that are not the suite's."""
+        """Return the key of the record that a test will have; None for tests that are not the suite's."""
         if isinstance(item, Broken):
             return key_of(item.record)
         task = task_of(item)
         return None if task is None else task.key
 
     def finish(self, items: list[pytest.Item]) -> None:
-        """Whether tests that are left verify; of a vendor's own, some can be selected that have nothing to do with the
-        suite."""
+        """Note whether the tests that are left verify anything: of a vendor's own tests, only those may be selected
+        that have nothing to do with the suite."""
         ours = [item for item in items if isinstance(item, Broken) or task_of(item) is not None]
         self.is_asked = bool(ours or self._absences)
         for item in ours if hasattr(self._hooks.config.option, "reruns") else ():
@@ -124,16 +124,16 @@ class Collection:
             self.timing.take(items)
 
     def absences(self) -> list[Record]:
-        """The records of what is not here, without what the resumed records have."""
+        """Return the records of absences, without those that the resumed records have."""
         records, run = self._absences.records(), self._run
         return [record for record in records if not (run.recorded and run.is_recorded(key_of(record)))]
 
 
 class Broken(pytest.Item):
-    """A file in `impls/` that cannot be used: one loud error, and the others still run."""
+    """The test of a file in `impls/` that cannot be used: one loud error, and the others still run."""
 
     fixturenames = ("benchmark",)
-    """By which `--benchmark-only` of pytest-benchmark knows what it must not skip."""
+    """Fixtures by which `--benchmark-only` of pytest-benchmark knows that it must not skip this test."""
 
     def __init__(self, *, path_text: str, broken: BrokenFile, **rest: Any) -> None:
         super().__init__(**rest)
@@ -141,19 +141,19 @@ class Broken(pytest.Item):
         self.record = build.broken_record(path_text, broken)
 
     def runtest(self) -> None:
-        """Always fails."""
+        """Publish the record, and fail."""
         from conformance.plugin.hooks import publish
 
         publish(self, self.record)
         pytest.fail(self.reason, pytrace=False)
 
     def reportinfo(self) -> tuple[str, None, str]:
-        """The file is the headline."""
+        """Return the file as the headline."""
         return self.name, None, self.name
 
 
 def task_of(item: pytest.Item) -> Task | None:
-    """What a test carries out; None of a test that is not the suite's."""
+    """Return the task that a test carries out; None for a test that is not the suite's."""
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
     subject = parameters.get("case")
     if not isinstance(subject, (Trial, Absence, Training)):

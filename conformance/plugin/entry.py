@@ -1,4 +1,4 @@
-"""What pytest loads in every environment in which the suite is installed: it loads the plugin in runs that ask for it.
+"""The part of the plugin that pytest loads wherever the suite is installed: it loads the rest in runs that ask for it.
 
 A run that does not ask gets none of the suite's options, whose names are short and may be somebody else's too, and does
 not wait for its imports.
@@ -16,11 +16,11 @@ from conformance.resources import CHECKOUT
 
 PLUGIN = "conformance.plugin"
 FOLDERS = {f"conformance.{name}": Path(__file__).parents[1] / name for name in ("suites", "benchmarks")}
-"""What pytest collects of the package: with `--pyargs` by name, otherwise by path."""
+"""Folders of the package that pytest collects: with `--pyargs` by name, otherwise by path."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The setting that makes every run of a project load the plugin."""
+    """Add the setting that makes every run of a project load the plugin."""
     parser.addini("impls", "file or folder of implementations, relative to the root directory", "string", "")
 
 
@@ -51,14 +51,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def collect_suites(config: pytest.Config) -> None:
-    """The root of a checkout stands for what pytest collects in that folder: the suites, and not their own tests."""
+    """Let the root of a checkout stand for the suites, so that pytest collects these there, and not their own tests."""
     if CHECKOUT is not None:
         given = {word: Path(os.path.realpath(config.invocation_params.dir / word)) for word in config.args}
         config.args = [str(FOLDERS["conformance.suites"]) if given[w] == CHECKOUT else w for w in config.args]
 
 
 def _asked(config: pytest.Config, args: list[str]) -> bool:
-    """By the setting, by an implementation, or by naming what is to be collected."""
+    """Return whether a run asks for the plugin: by the setting, by an implementation, or by naming what is to be
+    collected."""
     if config.getini("impls") or any(word.split("=")[0] == "--impl" for word in args):
         return True
     known = config.known_args_namespace

@@ -1,4 +1,4 @@
-"""What suites call: each fixture is a function that turns one task into a verdict, a record and a test outcome."""
+"""Fixtures that suites call: each is a function that turns one task into a verdict, a record and a test outcome."""
 
 from __future__ import annotations
 

@@ -31,6 +31,7 @@ from conformance.execution.status import Verdict
 from conformance.execution.workers import Workers
 from conformance.exit_codes import ExitCode
 from conformance.failure import Failure
+from conformance.implementations import registry
 from conformance.implementations.devices import DEVICES, missing
 from conformance.implementations.errors import of_the_suite
 from conformance.implementations.registry import BrokenFile
@@ -47,21 +48,22 @@ from conformance.worker import wire
 from conformance.worker.isolation import end_with
 
 RECORDS = "conformance-records"
-"""Name of the user property of a report that carries records: that of the test last; before a kernel is called, the
-record of a test that takes its worker down."""
+"""Name of the user property of a report that carries records, the test's own last; before a kernel is called, the
+record for the case that the test takes its worker down."""
 INVALID = "conformance-invalid"
-"""What a worker reports in the place of a record, or with its end: why it must not judge, and since when."""
+"""Name of the user property by which a worker reports, in the place of a record, why it must not judge, and since
+when."""
 TOLD = "conformance"
-"""What a worker of pytest-xdist is told, and what it tells at its end."""
+"""Key of what a worker of pytest-xdist is told, and of what it tells at its end."""
 STATUSES = {"pass": ("passed", "."), "fail": ("wrong", "F"), "error": ("erred", "E")}
-"""Status -> pytest's category, and its letter; other statuses are categories of their own. What fails is in none of
-pytest's: it would be shown one by one."""
+"""Status -> pytest's category, and its letter; other statuses are categories of their own. Failures are in none of
+pytest's categories, which would show them one by one."""
 RUN = pytest.StashKey["Hooks"]()
 _decode = msgspec.json.Decoder(list[AnyRecord]).decode
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The suite's options, and its setting, also where `-p no:` leaves `entry` out."""
+    """Add the suite's options, and its setting, also where `-p no:` leaves `entry` out."""
     entry.pytest_addoption(parser)
     group = parser.getgroup("conformance", "kernel conformance")
     for name, described in OPTIONS.items():
@@ -91,14 +93,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class Hooks:
-    """Of one run. Workers of pytest-xdist collect and verify, the process that started them counts and writes."""
+    """Hooks of one run. Workers of pytest-xdist collect and verify, the process that started them counts and writes."""
 
     def __init__(self, config: pytest.Config) -> None:
         config.stash[RUN] = self
         self.config = config
         self.told: dict[str, Any] | None = getattr(config, "workerinput", {}).get(TOLD)
         self.is_worker = hasattr(config, "workerinput")
-        # a worker that is sent one as well, as one of the group, is ended by the run: its end would be the kernel's
+        # a worker is sent the group's signals too, but the run ends it: its own end would be taken for the kernel's
         handler = interrupts.pass_over if self.is_worker else interrupts.Interrupt()
         config.add_cleanup(interrupts.handle_signals(handler))
         processes = getattr(config, "workerinput", {}).get("workercount") or config.getoption("numprocesses", None) or 1
@@ -124,23 +126,23 @@ class Hooks:
             self.run.recorded = recorded(Path(self.told["resumed"]), self.told["size"])
         asked = chosen.selection
         if asked.implementations or asked.paths or {*asked.layouts} - {*NAMES}:
-            _ = self.run.plan  # what is wrong with it ends the run before it starts, also where only workers need it
+            _ = self.run.plan  # an error in the plan ends the run before it starts, also where only workers need it
         self.run.unexplained += [problem] * bool(problem)
         self.run.resume()
         self.collection = Collection(self)
         self.arithmetic = Arithmetic(self.run.operators)
         self.begun: dict[str, Record] = {}
-        """Test that a worker has begun with -> its record, should that be the worker's end."""
+        """Test that a worker has begun -> its record if the worker ends there."""
         self.raised: dict[int, Any] = {}
         """A record by its id -> how pytest shows what its kernel raised in this process."""
         self.heard = False
-        """Whether a worker has told what is not here."""
+        """Whether a worker has told of its absences."""
         self.count = 0
-        """Tests that have a verdict."""
+        """Number of tests that have a verdict."""
 
     def _cache(self) -> tuple[CompilerCache | None, str]:
-        """What compiled kernels are kept in; nothing where they are timed, since they are compiled here and now then,
-        as their users' are."""
+        """Return the cache of compiled kernels; none where kernels are timed, since they are then compiled here and
+        now, as their users' are."""
         if getattr(self.config.option, "benchmark_only", False) or self.config.option.collectonly:
             return None, ""
         if self.is_worker:
@@ -151,7 +153,7 @@ class Hooks:
         return of_run(used)
 
     def pytest_report_header(self) -> list[str]:
-        """What is asked for, which devices are here, and what is resumed."""
+        """Return lines that say what is asked for, which devices are here, and what is resumed."""
         here = ", ".join(device for device in DEVICES if not missing(device))
         seed = self.config.getoption("--seed")
         lines = [f"kernel-conformance {__version__}: level {self.run.options.level}, seed {seed}, devices {here}"]
@@ -160,18 +162,18 @@ class Hooks:
         return lines
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """One test per case that the marker of a test function asks for."""
+        """Make one test per case that the marker of a test function asks for."""
         with _usage():
             self.collection.parametrize(metafunc)
 
     @pytest.hookimpl(trylast=True)  # after deselection: a broken file is nobody's to deselect
     def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
-        """The tests in the order of the ranking, and one for each broken file."""
+        """Sort the tests by the ranking, and add one for each broken file."""
         with _usage():
             self.collection.arrange(session, items)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Count what is not here and is no test; a worker tells it at its end."""
+        """Count absences that are no tests; a worker tells of them at its end."""
         self.session = session
         self.collection.finish(session.items)
         if not (self.is_worker or self.config.option.collectonly):
@@ -179,7 +181,7 @@ class Hooks:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Iterator[None]:
-        """Check the arithmetic. A worker says with what it begins: when it has crashed it is too late."""
+        """Check the arithmetic. A worker says which test it begins: when it has crashed it is too late."""
         task = task_of(item)
         if task is not None:
             with self._trusted(item):
@@ -202,7 +204,7 @@ class Hooks:
 
     @contextmanager
     def _trusted(self, item: pytest.Item) -> Iterator[None]:
-        """A verdict that is reached in a wrong environment is none."""
+        """Reject a verdict of the block that is reached in wrong arithmetic, and report why."""
         try:
             yield
         except WrongArithmeticError as error:
@@ -246,12 +248,12 @@ class Hooks:
         if report.longrepr is not None and "\nreproduce: " not in str(report.longrepr):
             self.raised[id(taken)] = report.longrepr
         if self.run.stopped:
-            # under xdist it is its own loop that stops
+            # under xdist, the loop of xdist must stop
             loop: Any = self.config.pluginmanager.get_plugin("dsession") or self.session
             loop.shouldstop = self.run.stopped
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
-        """The suite's statuses."""
+        """Return category, letter and word of the suite's statuses."""
         if report.when != "call" or not (records := records_of(report)):
             return None
         status = records[-1].status
@@ -260,7 +262,7 @@ class Hooks:
 
     @pytest.hookimpl(wrapper=True)  # around pytest-benchmark's, which writes its file
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Iterator[None]:
-        """The last check of the arithmetic, the exit status, and the end of the records."""
+        """Check the arithmetic a last time, decide on the exit status, and end the records."""
         try:
             if self.arithmetic.has_judged and self.run.invalid is None:
                 self.arithmetic.require()
@@ -304,9 +306,9 @@ class Hooks:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
-        """After pytest's own sections, which show other tests' failures one by one, and not these."""
+        """Write the summary after pytest's own sections, which show other tests' failures one by one, and not these."""
         result = yield
-        if self.is_worker:  # where it raised, and nothing that was to be cleaned up was
+        if self.is_worker:  # where the rest raised, and nothing was cleaned up
             return result
         run, screen = self.run, _Screen(terminalreporter)
         if self.config.option.collectonly or not (self.collection.is_asked or run.tally.cells or run.options.devices):
@@ -342,7 +344,7 @@ class Hooks:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        """What a worker is told: who must not go away before it, where compiled kernels are, what is resumed."""
+        """Tell a worker which process must not go away before it, where compiled kernels are, and what is resumed."""
         is_here = node.gateway.spec.popen and not node.gateway.spec.via
         records = self.run.records
         resumed = records is not None and bool(records.earlier.records)
@@ -365,7 +367,7 @@ class Hooks:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport) -> None:
-        """A kernel that kills its worker is an error, counted like any other."""
+        """Make a kernel that kills its worker an error, counted like any other."""
         reason = str(report.longrepr)
         failure = Failure(kind="suite", message=reason.partition("\n")[0])
         record: Record = build.broken_record(crashitem, BrokenFile(reason, failure))
@@ -375,7 +377,7 @@ class Hooks:
         report.user_properties.append((RECORDS, f"[{encode(record).decode()}]"))
 
     def _tell(self) -> None:
-        """What a worker tells at its end; one that has crashed tells nothing."""
+        """Send what this worker tells at its end; one that has crashed tells nothing."""
         own = self.run.workers.compiled if self.run.workers is not None else wire.Compiled()
         invalid = self.run.invalid
         self.config.workeroutput[TOLD] = {  # type: ignore[attr-defined]
@@ -386,7 +388,7 @@ class Hooks:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Hear what a worker tells at its end: of absences all say the same."""
+        """Take in what a worker tells at its end; of absences only what the first tells, since all tell the same."""
         told = getattr(node, "workeroutput", {}).get(TOLD)
         if told is None:
             return
@@ -425,7 +427,7 @@ class _Screen:
 
 
 def publish(item: pytest.Item, *records: Record) -> None:
-    """Hand records to whoever counts and writes: that of the test last."""
+    """Hand records to whoever counts and writes, the test's own last."""
     item.user_properties.append((RECORDS, _lines(records)))
 
 
@@ -434,19 +436,21 @@ def _lines(records: Any) -> str:
 
 
 def records_of(report: Any) -> list[Any]:
-    """The records that a report carries."""
+    """Return the records that a report carries."""
     text = dict(report.user_properties).get(RECORDS)
     return [] if text is None else _decode(str(text))
 
 
 def _options(config: pytest.Config, processes: int) -> options.RunOptions:
-    """What was given. Raises SelectionError."""
+    """Return the options of a run as they were given. Raises SelectionError."""
     expression = config.getoption("markexpr", "") or ""
     options.require_markers(expression, [line.split(":")[0].split("(")[0].strip() for line in config.getini("markers")])
     given = config.getini("impls")
     if isinstance(given, list):
         raise SelectionError("impls: is one file or folder, not a list; give --impl=FILE for each of several")
     impls = config.rootpath / (given or IMPLS)
+    if given and impls.is_dir() and not registry.discover(impls):
+        raise SelectionError(f"impls {given}: a folder without implementations; give a .py file, or a folder of them")
     words = tuple(map(str, config.invocation_params.args))
     chosen = options.read(config.option, words, impls=impls, folder=config.invocation_params.dir, processes=processes)
     shown = {"unsupported"} if "u" in (config.getoption("reportchars") or "") else set[str]()
@@ -455,7 +459,7 @@ def _options(config: pytest.Config, processes: int) -> options.RunOptions:
 
 @contextmanager
 def _usage() -> Iterator[None]:
-    """What cannot be run ends it with pytest's own status."""
+    """End pytest with its own status for a wrong command line where the block raises SelectionError."""
     try:
         yield
     except SelectionError as error:

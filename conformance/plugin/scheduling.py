@@ -1,4 +1,4 @@
-"""How pytest-xdist distributes cases, and what becomes of the others when a kernel takes its worker down."""
+"""The distribution of cases by pytest-xdist, and of the cases that are left when a kernel takes its worker down."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from conformance.operators import OPERATORS
 
 
 class ByProblem(LoadScopeScheduling):  # type: ignore[misc]
-    """The cases of a problem go to one worker, which computes their references, and compiles for it, once. Where it is
-    `crowded`, those of one implementation, whose process then stays.
+    """A scheduler that sends the cases of a problem to one worker, which computes their references, and compiles for
+    it, once. Where the run is `crowded`, it keeps those of one implementation together, whose process then stays.
 
-    By name, because xdist 3.8 cannot tell pytest 9.2 about `xdist_group`; and with a recovery of its own, because the
-    inherited one waits forever for a worker that was sent a finished group or a single test.
+    It goes by names, because xdist 3.8 cannot tell pytest 9.2 about `xdist_group`; and it has a recovery of its own,
+    because the inherited one waits forever for a worker that was sent a finished group or a single test.
     """
 
     def __init__(self, config: pytest.Config, log: Any, problems: Iterable[str], crowded: bool = False) -> None:
@@ -30,10 +30,10 @@ class ByProblem(LoadScopeScheduling):  # type: ignore[misc]
         self._problems = sorted(problems, key=len, reverse=True)
         self._scopes: dict[str, str] = {}
         self._places: dict[Any, dict[str, int]] = {}
-        """Of every test in the collection of a worker."""
+        """Worker -> the place of every test in its collection."""
 
     def _split_scope(self, nodeid: str) -> str:
-        """The longest problem name in the test's brackets, where names are joined by hyphens."""
+        """Return the longest problem name in the test's brackets, where names are joined by hyphens."""
         if nodeid not in self._scopes:
             _, _, case = nodeid.partition("[")
             problem = next((name for name in self._problems if f"-{name}-" in case), None)
@@ -64,7 +64,8 @@ class ByProblem(LoadScopeScheduling):  # type: ignore[misc]
         self._reschedule(node)
 
     def _assign_work_unit(self, node: Any) -> None:
-        """Places are looked up, where the inherited way searches a list for each test."""
+        """Send a worker a unit of tests, whose places are looked up: the inherited way searches a list for each
+        test."""
         if node not in self._places:
             self._places[node] = {test: place for place, test in enumerate(self.registered_collections[node])}
         scope, unit = self.workqueue.popitem(last=False)
@@ -72,20 +73,21 @@ class ByProblem(LoadScopeScheduling):  # type: ignore[misc]
         node.send_runtest_some([self._places[node][test] for test in unit])
 
     def schedule(self) -> None:
-        """Twice, because a worker starts a test only when it knows the next one."""
+        """Distribute tests twice, because a worker starts a test only when it knows the next one."""
         super().schedule()
         for node in self.nodes:
             self._reschedule(node)
 
     def _reschedule(self, node: Any) -> None:
-        """Leave out workers that are still collecting; one that has just died gives back what it is sent."""
+        """Give a worker more tests, unless it is still collecting; a worker that has just died gives back what it is
+        sent."""
         if node in self.registered_collections:
             with suppress(OSError):
                 super()._reschedule(node)
 
 
 def scheduler(run: Run, config: pytest.Config, log: Any) -> ByProblem:
-    """Which worker gets which tests."""
+    """Return the scheduler of a run, which decides which worker gets which tests."""
     config.option.loadscopereorder = False  # else problems with many cases come first, whatever the ranking
     selection = run.selection
     paths = [*selection.paths]

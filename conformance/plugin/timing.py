@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 
 
 SIGN = 10.0
-"""Seconds between two lines that say how far it is."""
+"""Seconds between two lines of progress."""
 
 
 class TimingRun:
-    """What a run times, from the first benchmark that is collected on."""
+    """The timing of a run, from the first benchmark that is collected on."""
 
     def __init__(self, run: Verified, config: pytest.Config) -> None:
         self._workers, self._config = run.workers, config
         self.order = random.SystemRandom().randrange(10**6)
-        """Seed of the order."""
+        """Seed of the order in which kernels are timed."""
         self.visits = config.getoption("--visits") or DEFAULT_VISITS
         self.run = Run([])
         self.asked = self.verified = self.interrupted = False
@@ -48,18 +48,18 @@ class TimingRun:
         self._visited, self._started = 0, 0.0
         self._said: float | None = None
         self._extras: list[tuple[Measurement, dict[str, Any]]] = []
-        """What was handed to pytest-benchmark."""
+        """Times that were handed to pytest-benchmark, with its dictionaries of extra information."""
 
     def take(self, items: Iterable[Any]) -> None:
-        """When all is collected: what other plugins have deselected is not timed."""
+        """Take the tests to time when all are collected: those that other plugins have deselected are not timed."""
         for item in items:
             task = task_of(item)
             if item.get_closest_marker("benchmarks") and task is not None and isinstance(task.subject, Trial):
                 self._subjects[item.nodeid] = TimedKernel(task.subject)
 
     def verdict(self, test: str, trial: Trial, enabled: bool) -> tuple[Verdict, Measurement | None]:
-        """On a test's case, with its time. The first test that asks has all of them verified and timed, in rounds,
-        unless pytest-benchmark was told to time nothing.
+        """Return the verdict on a test's case, with its time. The first test that asks has all of them verified and
+        timed, in rounds, unless pytest-benchmark was told to time nothing.
 
         Ctrl-C ends the timing: tests whose kernels were reached have a verdict, and what was timed of them counts.
         """
@@ -81,7 +81,7 @@ class TimingRun:
         return subject.verdict, subject.time
 
     def _report(self, number: int, subject: TimedKernel) -> None:
-        """Now and then a line that says how far it is, where pytest's own progress stands still."""
+        """Write a line of progress now and then, while pytest's own progress stands still."""
         now = time.monotonic()
         start = self._said is None
         self._visited += 1
@@ -113,7 +113,7 @@ class TimingRun:
         self._extras.append((found, benchmark.extra_info))
 
     def complete(self) -> None:
-        """All is known now, and pytest-benchmark has not written its file yet."""
+        """Complete the data of all benchmarks, which pytest-benchmark has not written to its file yet."""
         ratios, state = self.run.ratios, self.run.state
         best = {found.key: found for found in self.run.times}
         for found, extra in self._extras:
@@ -121,8 +121,8 @@ class TimingRun:
 
     @property
     def status(self) -> ExitCode:
-        """Of a run in which nothing else went wrong: 2 after an interrupt, 3 on a machine that was unusable, 5 where
-        times were asked for and nothing could be verified."""
+        """Exit status of a run in which nothing else went wrong: 2 after an interrupt, 3 on a machine that was
+        unusable, 5 where times were asked for and nothing could be verified."""
         if self.interrupted:
             return ExitCode.INTERRUPTED
         if self.asked and not self.verified:
@@ -130,7 +130,7 @@ class TimingRun:
         return ExitCode.INTERNAL if self._extras and self.run.state.state == "unusable" else ExitCode.GOOD
 
     def lines(self, width: int) -> Iterator[str]:
-        """Times, rates, ratios to torch on the same device, findings, and whether to believe them."""
+        """Yield times, rates, ratios to torch on the same device, findings, and whether to believe them."""
         given = {name: count for found in self.run.times for name, count in found.threads.items()}
         threads = ", ".join(f"{name} {count}" for name, count in sorted(given.items())) or f"{cores()} cores"
         yield f"threads: {threads}"

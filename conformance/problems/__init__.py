@@ -1,4 +1,4 @@
-"""The cases of every operator family: read from its `problems.txt`, a problem a line, in the order of `ranking.txt`."""
+"""The cases of every operator family, read from its `problems.txt` (one problem per line), ordered by `ranking.txt`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from conformance.problems.table import LEVELS, Problem, Variant, typed
 
 
 class Tables:
-    """Every problem of the tables, in their order: behaviour is checked on the first ones of a family. A family's table
-    is read when it is first asked for: to read all of them takes longer than to verify a small kernel's first case."""
+    """Every problem of the tables, in their order: behaviour is checked on the first problems of a family. A family's
+    table is read on first use: reading all tables takes longer than verifying a small kernel's first case."""
 
     @staticmethod
     @cache
@@ -34,7 +34,7 @@ PROBLEMS = Tables()
 
 
 def of_family(problems: Iterable[Problem], family: str) -> Sequence[Problem]:
-    """Return those of the problems that are of a family, without reading the tables of others."""
+    """Return the problems of a family, without reading the tables of other families."""
     if isinstance(problems, Tables):
         return problems.of(family)
     return [problem for problem in problems if problem.geometry.family == family]
@@ -47,12 +47,12 @@ def descriptors() -> dict[str, str]:
 
 
 def named(text: str) -> Problem:
-    """The problem of a name in the tables, or of a descriptor; in every variant either way. Raises GeometryError, with
-    the names that hold the text, or are like it."""
+    """Return a problem by its name in the tables or by its descriptor; in every variant either way. Raises
+    GeometryError, with the names that contain the text or are similar to it."""
     try:
         return typed(descriptors().get(text, text))
     except GeometryError:
-        if " " in text or not re.search(r"[.]|[a-z]{3}", text, re.IGNORECASE):  # else it is meant as a name
+        if " " in text or not re.search(r"[.]|[a-z]{3}", text, re.IGNORECASE):  # otherwise the text is meant as a name
             raise
     holding = [name for name in descriptors() if text.lower() in name.lower()]
     near = holding or difflib.get_close_matches(text, descriptors(), 3)

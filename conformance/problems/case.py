@@ -1,10 +1,10 @@
-"""A case: what is computed, on which inputs, in which format. It is the one identity of whatever is verified, recorded,
-claimed, found and repeated, and is written as the tail of the command that repeats it:
+"""A case: an operator, a problem, inputs and their format. Whatever is verified, recorded, claimed, found or repeated
+is identified by its case, which is written as the end of the command that repeats it:
 
     conformance check acme.py 'n1 c8 h9 w9 k16 r3 s3 p1' --operator conv_forward --dtype bf16
 
-A file of such cases (`--problems FILE`) has one a line. Where a failure needs calls before it in the same process, they
-stand before it in the line, with `;` between cases. `#` begins a comment.
+A file of cases (`--problems FILE`) has one per line. If a failure needs earlier calls in the same process, these cases
+precede it on the line, separated by `;`. `#` begins a comment.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from conformance.problems.table import SPARSE, Variant, applies, determines, is_
 from conformance.storage import StorageError
 
 BEHAVIOUR, TRAINING = "behaviour", "training"
-"""Distributions of what is judged by more than the results of one call; `training` is an operator too."""
+"""Distributions of cases that are not judged by the results of a single call; `training` is an operator, too."""
 FORM = "'DESCRIPTOR' --operator NAME [--dtype D] [--layout L] [--distribution D] [--storage S] [--seed N]"
 SEPARATOR = ";"
 
 
 class CaseError(ValueError):
-    """A text that is no case, or one that has no one right result; the message says what is wrong with it."""
+    """A text that is not a case, or a case without a unique correct result; the message says what is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is verified, whatever the kernel.
+    """A case, independent of the kernel that is verified.
 
-    problem   its descriptor; of a training, the network
-    storage   how operands lie in memory, see `conformance.storage`; empty where all are contiguous
-    seed      of the inputs
-    check     the behaviour check that is made on the problem, if it is one
+    problem   descriptor of the problem; for a training, the network
+    storage   how operands lie in memory, see `conformance.storage`; empty if all are contiguous
+    seed      seed of the inputs
+    check     name of the behaviour check that is made on the problem; empty if the case is no such check
     """
 
     operator: str
@@ -60,7 +60,7 @@ class Case:
 
     @classmethod
     def parse(cls, text: str) -> Case:
-        """Return the case that is written so; see `require_one_result`. Raises CaseError."""
+        """Parse a case, which must have a unique correct result (`require_one_result`). Raises CaseError."""
         try:
             problem, *words = shlex.split(text)
         except ValueError:
@@ -82,17 +82,17 @@ class Case:
 
     @property
     def geometry(self) -> Any:
-        """The `conformance.operators.Geometry` of the problem. Raises GeometryError."""
+        """`conformance.operators.Geometry` of the problem. Raises GeometryError."""
         return _geometry(self.problem)
 
     @property
     def variant(self) -> Variant:
-        """How the problem is run."""
+        """Variant in which the problem is run."""
         return Variant(self.dtype, self.layout, self.distribution, self.storage)
 
     def words(self, *, operator: bool = True) -> list[str]:
-        """Return the arguments of the command that repeats it, behind the kernel: without what is usual, and without
-        the operator where only one takes the problem."""
+        """Return the arguments, after the kernel, of the command that repeats the case. Options with their usual value
+        are left out, and the operator unless `operator`."""
         usual = _usual(self.problem, self.dtype, self.operator, bool(self.check))
         found = [self.problem]
         for field in fields(self)[2:] if not operator else (fields(self)[0], *fields(self)[2:]):
@@ -105,7 +105,7 @@ class Case:
         return shlex.join(self.words())
 
     def require_one_result(self) -> None:
-        """Raise CaseError where the operator does not take the problem, or has no one right result of it so."""
+        """Raise CaseError if the operator does not take the problem, or has no unique correct result in it."""
         if self.operator == TRAINING:
             return
         if self.operator not in OPERATORS:
@@ -155,12 +155,12 @@ class Case:
 
 
 def _usual(problem: str, dtype: str, operator: str, is_check: bool) -> dict[str, str]:
-    """Return what is not written of a case."""
+    """Return the usual values, which are left out where a case is written."""
     if operator == TRAINING:
         return {"dtype": "fp32", "layout": "nchw", "distribution": TRAINING}
     try:
         geometry = _geometry(problem)
-    except GeometryError:  # which is told by whoever asks for one right result
+    except GeometryError:  # reported by `require_one_result`
         return {"dtype": "fp32", "layout": "nchw", "distribution": "fixed"}
     distribution = BEHAVIOUR if is_check else usual_distribution(geometry.family, dtype)
     return {"dtype": "fp32", "layout": layouts_of(geometry.rank)[0], "distribution": distribution}
@@ -172,12 +172,12 @@ def _geometry(descriptor: str) -> Any:
 
 
 def sequence(text: str) -> tuple[Case, ...]:
-    """Return the cases of a line, in the order of their calls. Raises CaseError."""
+    """Parse the cases of a line, in the order of their calls. Raises CaseError."""
     return tuple(map(Case.parse, text.split(SEPARATOR)))
 
 
 def read(path: Path) -> Iterator[tuple[Case, ...]]:
-    """Yield the lines of a file. Raises CaseError, and OSError where it cannot be read."""
+    """Yield the cases of each line of a file. Raises CaseError, and OSError if the file cannot be read."""
     try:
         lines = content_of(path, LARGEST_SOURCE).decode().splitlines()
     except UnicodeDecodeError:
@@ -185,6 +185,9 @@ def read(path: Path) -> Iterator[tuple[Case, ...]]:
     for number, line in enumerate(lines, 1):
         if text := line.partition("#")[0].strip():
             try:
-                yield sequence(text)
+                cases = sequence(text)
+                if any(case.check or case.distribution == BEHAVIOUR for case in cases):
+                    raise CaseError("must be cases that are verified, and no behaviour check: leave out --check")
+                yield cases
             except CaseError as error:
                 raise CaseError(f"{path}, line {number}: {error}") from None

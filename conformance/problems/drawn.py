@@ -1,6 +1,7 @@
-"""Problems that stand in no table, drawn with weight on edges and thresholds.
+"""Random problems that are not in a table, with weight on edges and thresholds.
 
-Whoever draws says how one of several options is chosen, the simplest first: `random.Random.choice`, or a search.
+The caller passes a function that chooses one of several options, of which the first is the simplest:
+`random.Random.choice`, or that of a search.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from conformance.storage import KINDS, PAGES, placement, written
 
 T = TypeVar("T")
 CANDIDATES = {2: 64, 1: 16, 3: 16}
-"""Number of dimensions -> problems that a run draws for an operator: an implementation gets the first ones of each that
-it takes."""
+"""Number of dimensions -> number of problems that a run draws for an operator. An implementation gets the first of
+these that it takes."""
 NOVELTY = 6
-"""Draws, of which the one is kept that has most in it that no problem before it had."""
+"""Draws per problem, of which the one with the most features that no problem before it had is kept."""
 
 NEAR_EXTENT = 8
-"""Positions of the window along an axis of a problem near another one, at most."""
+"""Most extra elements on an axis, beyond the window's span, of a problem near another one."""
 FOLLOWED = ("window", "stride", "dilation")
 PADDING_RULES: tuple[Callable[[int, int, int], tuple[int, int]], ...] = (
     lambda taps, stride, dilation: (dilation * (taps - 1) // 2, -(-dilation * (taps - 1) // 2)),
@@ -41,17 +42,17 @@ PADDING_RULES: tuple[Callable[[int, int, int], tuple[int, int]], ...] = (
     lambda taps, stride, dilation: (dilation * (taps // 2),) * 2,
     lambda taps, stride, dilation: (max(0, taps - stride) // 2,) * 2,
 )
-"""How the padding of an axis follows from what is FOLLOWED in layers: torch's padding="same", which keeps the size of
-the image and has the odd element behind it; what is written in place of it; that of a transposed convolution."""
+"""Rules by which layers derive the padding of an axis from the FOLLOWED parameters: torch's padding="same", which keeps
+the size of the image and puts the odd element behind it; two common substitutes; that of a transposed convolution."""
 COMBINATIONS = 300
-"""Draws of several changes of a problem, of which those are chosen that have most in them that no other case has."""
+"""Number of draws that change several parameters of a problem; callers choose those with the most new features."""
 MOST_STORED = 1 << 20
-"""Elements of the memory that a view lies in."""
+"""Most elements of the memory that a view lies in."""
 MAX_NEAR = 50
-"""Draws near a problem, of which none may be within the budget."""
+"""Most draws near a problem; if none of them fits the budget, problems are drawn from nothing."""
 
 SIZES = frozenset("ncdhwktrsg")
-"""Parameters that are sizes; a dilation is `d0`, or `dil0`."""
+"""Names of parameters that are sizes (`d` is the depth; a dilation is `d0` or `dil0`)."""
 TINY = (1, 2, 3)
 SMALL = (1, 2, 3, 4, 5, 6, 7, 8)
 TAILS = (9, 11, 13, 15, 16, 17, 19, 23, 31, 32, 33)
@@ -75,14 +76,14 @@ SPECIAL = {
 
 
 class Choose(Protocol):
-    """One of the options."""
+    """A function that returns one of the options."""
 
     def __call__(self, options: Sequence[T], /) -> T: ...
 
 
 class Layer(NamedTuple):
-    """Of a dense convolution with stride 1: what its channels, filters, extents and images are drawn from, and how many
-    taps its window has on an axis."""
+    """A dense convolution with stride 1: the values that its channels, filters, extents and number of images are drawn
+    from, and the taps of its window on each axis."""
 
     channels: Sequence[int]
     filters: Sequence[int]
@@ -100,26 +101,26 @@ LAYERS: tuple[Layer | None, ...] = (
     Layer((72, 96, 120, 200, 384), (10, 30, 84, 100), 1, (1,), (3, 5, 6, 7, 9, 12, 33, 100)),
     Layer((1,), (1,), 1, (1, 2, 3, 4, 5), (1, 2, 3)),
 )
-"""One convolution in four is a layer as reports have them, at least two sizes of which are large: of sizes drawn one by
-one at most one is, and a search met none of these in two minutes."""
+"""One convolution in four is a layer of a kind known from bug reports, with at least two large sizes. Of sizes drawn
+individually at most one is large, so that a search found none of these layers in two minutes."""
 
 
 class CostLimit(NamedTuple):
-    """What a case may cost: FLOPs, and elements of all of its tensors."""
+    """Limit on the cost of a case: FLOPs, and elements of all of its tensors."""
 
     flops: int
     elements: int
 
 
 ALIKE = ("", "", "", "none", "causal", "same")
-"""How all axes are padded, which one by one they hardly ever are: half of the time."""
+"""Ways to pad all axes alike, used half of the time: axes drawn individually hardly ever have the same padding."""
 THIN = CostLimit(1 << 20, 1 << 16)
-"""Of what a run draws: milliseconds."""
+"""Limit on the cost of problems that a run draws, which take milliseconds."""
 
 
 def draw(family: str, choose: Choose, rank: int = 2, padded: Sequence[str] = ("",)) -> Parameters:
-    """The parameters of a problem, which may not exist. At most one axis is long; then the others are short. How it is
-    padded on every axis is one of `padded`, or drawn for each."""
+    """Draw the parameters of a problem, which may turn out not to exist. At most one axis is long; then the others are
+    short. The padding of all axes is one of `padded`, or drawn for each axis if that one is empty."""
     names = SIMPLEST[family, rank]
     dilation_of = "dil{}" if rank == 3 else "d{}"
     long = choose(["", "", "", "", *(name for name in "ncdhwktrs" if name in names)])
@@ -173,8 +174,8 @@ def draw(family: str, choose: Choose, rank: int = 2, padded: Sequence[str] = (""
 
 
 def _of_layer(layer: Layer, found: Parameters, rank: int, choose: Choose) -> Parameters:
-    """The parameters that make a problem such a layer; in three dimensions its window lies in one plane, and in one it
-    has as many taps as in two."""
+    """Draw the parameters that make a problem a layer of this kind; in three dimensions its window lies in one plane,
+    in one dimension it has as many taps as in two."""
     made = {name: int(name[0] not in "po") for name in found if name[-1].isdigit()} | {"g": 1}
     made |= {"n": choose(layer.images), "c": choose(layer.channels), "k": choose(layer.filters)}
     taps = layer.taps**2 if rank == 1 and layer.extents[0] == layer.taps else layer.taps
@@ -192,8 +193,8 @@ def drawn(
     rank: int = 2,
     padded: Sequence[str] = ("",),
 ) -> Any:
-    """A geometry of so many dimensions within a budget; with `near` one of these, of which a few parameters are drawn
-    anew, or only such that are no sizes. Where none of these fits the budget, from nothing."""
+    """Draw a geometry of `rank` dimensions within a budget. With `near`, it is one of these with a few parameters
+    redrawn (without `sizes`: only parameters that are not sizes); if none fits the budget, it is drawn from nothing."""
     tries = 0
     while True:
         tries += 1
@@ -211,19 +212,19 @@ def drawn(
 
 
 def distribution(family: str, dtype: str, choose: Choose) -> str:
-    """One of the family's, those that reach every element twice as often."""
+    """Choose a distribution of the family; those with data in every element are twice as likely."""
     known = [name for name in FAMILIES[family].distributions if applies(name, dtype)]
     return choose([*known, *(name for name in known if name in ("fixed", "integer", "natural"))])
 
 
 def storage(operator: str, problem: Any, layout: str, choose: Choose, *, pages: bool) -> str:
-    """How operands lie in memory: one or all of them each in some way, beside `pages` that may not be touched too."""
+    """Choose a storage for one operand or for each of them; with `pages` also kinds that lie beside protected pages."""
     inputs = OPERATORS[operator].inputs(problem)
 
     def kinds(name: str) -> list[str]:
         able = (k for k in KINDS if suits(name, k, len(inputs[name].shape)) and (pages or k not in PAGES))
         arrangement = arranged(inputs[name], layout, problem)
-        # rows that are far apart take gigabytes of an image of many rows
+        # with rows that are far apart, an image of many rows takes gigabytes
         return [kind for kind in able if placement(kind, arrangement, 1).size <= MOST_STORED]
 
     chosen = [*inputs] if choose((False, True)) else [choose([*inputs])]
@@ -232,8 +233,8 @@ def storage(operator: str, problem: Any, layout: str, choose: Choose, *, pages: 
 
 @cache
 def near(family: str, rank: int) -> list[Any]:
-    """The geometries of the tables up to `standard` that others are drawn near to. Those that are only run in inputs of
-    8 bits, or in optional layouts, are none: what a seed draws stays as it is when more of them are added."""
+    """Return the geometries of `standard` that problems are drawn near to. Geometries that are run only in 8-bit dtypes
+    or in optional layouts are excluded, so that adding some does not change the problems that a seed draws."""
     known = (problem for problem in of_family(PROBLEMS, family) if problem.level == "standard")
     tables = [problem for problem in known if not all(is_optional(v.layout) for v in problem.variants)]
     return [problem.geometry for problem in usual(tables) if problem.geometry.rank == rank]
@@ -241,7 +242,7 @@ def near(family: str, rank: int) -> list[Any]:
 
 @cache
 def _known(family: str, rank: int) -> tuple[list[Parameters], frozenset[str], list[list[tuple[str, Any]]]]:
-    """Of the tables up to `standard`, in so many dimensions: parameters of what is small enough, all descriptors, all
+    """Return of the geometries of `near` the parameters of those that are small enough, all descriptors, and all
     features."""
     found = near(family, rank)
     small = [g for g in found if cost(g) <= THIN]
@@ -253,25 +254,25 @@ def _known(family: str, rank: int) -> tuple[list[Parameters], frozenset[str], li
 
 
 def candidates(operator: str, seed: int, rank: int) -> Iterator[tuple[Problem, tuple[Variant, ...]]]:
-    """Problems of so many dimensions for a run of this seed, each with variants in the order in which they are to be
-    tried.
+    """Yield problems of `rank` dimensions for a run of this seed, each with variants in the order in which to try them.
 
-    In turn from nothing and near a problem of the tables, where kernels that take little find something too. The same
-    in every process. As many are drawn as somebody asks for: all of every operator took four fifths of a collection.
+    They are drawn alternately from nothing and near a problem of the tables, so that kernels that take few problems get
+    some. They are the same in every process. Problems are drawn only as they are consumed: drawing all of them for
+    every operator took four fifths of the time of a test collection.
     """
     return copy.copy(_drawing(operator, seed, rank))
 
 
 @cache
 def _drawing(operator: str, seed: int, rank: int) -> Iterator[tuple[Problem, tuple[Variant, ...]]]:
-    """Copies of it share what has been drawn."""
+    """Return an iterator over the problems; copies of it share the problems that were drawn."""
     words = f"{seed} {operator}" + f" {rank}" * (rank != 2)
     return tee(_candidates(operator, words, rank, CANDIDATES[rank]), 1)[0]
 
 
 def neighbours(geometry: Any) -> Iterator[Any]:
-    """Small problems like one, each with one parameter changed, on all axes or on the first; the channels of a
-    depthwise one together."""
+    """Yield small problems like this one, each with one parameter changed, on all axes or on the first; for a depthwise
+    problem, c, k and groups change together."""
     small, changes = _changes(geometry)
     for change in chain.from_iterable(_followed(small, one) for one in [{}, *chain.from_iterable(changes)]):
         with suppress(GeometryError):
@@ -279,8 +280,8 @@ def neighbours(geometry: Any) -> Iterator[Any]:
 
 
 def combinations_near(geometry: Any) -> Iterator[Any]:
-    """Small problems like one, the same in every call, each with two to five parameters changed, some of them to the
-    simplest value: a bias that was lost with dilation alone has passed on every problem with one change."""
+    """Yield small problems like this one, the same in every call, with two to five parameters changed, some of them to
+    their simplest value: a bias that was lost only with dilation passed on every problem with one change."""
     small, changes = _changes(geometry)
     simplest = {"n": 1, "c": 1, "k": 1, "size": spans(small)}
     simplest |= dict.fromkeys(("window", "stride", "dilation"), (1,) * small.rank)
@@ -292,7 +293,7 @@ def combinations_near(geometry: Any) -> Iterator[Any]:
             options.append({name: ((0, 0),) * small.rank})
         elif name == "groups" and small.groups == 1:
             options += [{name: small.c, "k": small.c}, {name: small.c, "k": 2 * small.c}]
-        elif name == "output_padding":  # it is smaller than the stride
+        elif name == "output_padding":  # it must be smaller than the stride
             options[:] = [change | {"stride": tuple(side + 1 for side in change[name])} for change in options]
     dice = random.Random(small.descriptor)
     for _ in range(COMBINATIONS):
@@ -305,8 +306,7 @@ def combinations_near(geometry: Any) -> Iterator[Any]:
 
 
 def _changes(geometry: Any) -> tuple[Any, list[list[dict[str, Any]]]]:
-    """Return a small problem like one, and for each of its parameters the changes of it, one of which is made at a
-    time."""
+    """Return a small problem like this one, and for each of its parameters a list of alternative changes."""
     extents = zip(geometry.size, spans(geometry), strict=True)
     small = replace(geometry, n=2, size=tuple(min(extent, span + NEAR_EXTENT) for extent, span in extents))
     changes: list[list[dict[str, Any]]] = []
@@ -314,7 +314,7 @@ def _changes(geometry: Any) -> tuple[Any, list[list[dict[str, Any]]]]:
         changes.append([dict.fromkeys(("c", "k", "groups"), small.c + 1)])
     for name in (field.name for field in fields(small) if field.init):
         value = getattr(small, name)
-        if name == "ceil_mode":  # with outputs that it adds, or it is lost on nobody
+        if name == "ceil_mode":  # also with outputs that ceil mode adds: otherwise it has no effect
             longer = tuple(extent + 1 for extent in small.size)
             changes.append([{name: not value}, {name: True, "size": longer}])
         elif isinstance(value, bool):
@@ -328,8 +328,8 @@ def _changes(geometry: Any) -> tuple[Any, list[list[dict[str, Any]]]]:
 
 
 def _followed(small: Any, change: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield a change, and behind it the same with the padding that follows the window, by each rule that the problem's
-    own padding keeps to: a module of torch's padding="same" has no window that is one longer with that of before."""
+    """Yield a change, then the change with padding adapted to the window, by each of PADDING_RULES that the problem's
+    own padding follows: a torch module with padding="same" cannot have a larger window with the old padding."""
     yield change
     before, after = ([change.get(word, getattr(small, word)) for word in FOLLOWED] for change in ({}, change))
     for rule in PADDING_RULES:

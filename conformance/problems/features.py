@@ -1,7 +1,7 @@
-"""Features: named predicates of a case, in the words of an engineer.
+"""Features: named predicates of a case, in engineers' terms.
 
-They say what a kernel may choose its path by, and what a failure can depend on. The ranking chooses problems by pairs
-of them, so that whatever needs two things at once is met early.
+They are conditions by which a kernel may choose its code path, or on which a failure can depend. The ranking chooses
+problems by pairs of features, so that failures that need two conditions at once are found early.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ AXES = {1: ("W",), 2: ("H", "W"), 3: ("D", "H", "W")}
 
 
 SAME_AXIS = "the same axis"
-"""How the name ends of a feature that is two of one axis."""
+"""End of the name of a feature that combines two features of one axis."""
 
 
 class Axis(NamedTuple):
-    """What a problem has along one spatial axis; of a transposed convolution `size` is what its windows lie on."""
+    """Sizes and parameters on one spatial axis; a transposed convolution has the output's size as `size`."""
 
     size: int
     window: int
@@ -40,7 +40,7 @@ class Axis(NamedTuple):
 
     @property
     def left_over(self) -> int:
-        """Elements of the padded image behind the last window."""
+        """Number of elements of the padded image behind the last window."""
         return self.size + self.before + self.after - self.span - (self.outputs - 1) * self.stride
 
 
@@ -75,7 +75,7 @@ ON_AXIS: dict[str, Callable[[Axis], bool]] = {
     "outputs along {} > 16 and no multiple of 16": lambda a: a.outputs > 16 and a.outputs % 16 != 0,
     "outputs along {} > 128": lambda a: a.outputs > 128,
 }
-"""With the name of the axis in the place of {}."""
+"""Feature of an axis, with {} in place of the axis's name -> predicate."""
 
 
 def _groups(g: Any) -> int:
@@ -87,7 +87,7 @@ def _k(g: Any) -> int:
 
 
 def _contraction(g: Any) -> int:
-    """Products of one output: a window, of all channels of a group where channels are summed."""
+    """Count the products of one output: the window's taps, times a group's channels if channels are summed."""
     return int(math.prod(g.window) * (g.c // _groups(g) if hasattr(g, "k") else 1))
 
 
@@ -145,16 +145,16 @@ OF_PROBLEM: dict[str, Callable[[Any], bool]] = {
 }
 OF_ARGUMENTS = ("groups > 1", "groups = channels", "depthwise with a multiplier", "pointwise")
 ON_AXIS_OF_ARGUMENTS = ("window of {} even", "stride of {} > 1", "dilation of {} > 1", "padding of {}")
-"""Features that whoever makes a layer asks for by an argument, beside the options of its family."""
+"""Features that users request by an argument when they create a layer, besides the options of its family."""
 LARGE = "operand beyond 2^16 elements"
-"""From here on kernels take another path: blocks, threads, 16-bit indices."""
+"""Feature of operands so large that kernels may take another path: blocks, threads, 16-bit indices."""
 SHARED = frozenset("ncdhwktrsgup")
-"""Letters of fields that the features above are about; each other one is a feature where it is not at its default."""
+"""Letters of fields that the features above cover; any other field is a feature if it is not at its default."""
 
 
 @cache
 def of_geometry(geometry: Any) -> frozenset[str]:
-    """The features that a problem has by itself, whatever its dtype and layout."""
+    """Return the features of a geometry, which do not depend on dtype and layout."""
     found = {name for name, holds in OF_PROBLEM.items() if holds(geometry)}
     found |= _on_axes(geometry)
     operands = (geometry.n * geometry.c * math.prod(geometry.size), _k(geometry) * _outputs(geometry))
@@ -164,14 +164,14 @@ def of_geometry(geometry: Any) -> frozenset[str]:
 
 
 def options(geometry: Any) -> dict[str, bool]:
-    """Whether each option of the family is given, such as bias, ceil mode or a divisor."""
+    """Return for each option of the family, such as bias, ceil mode or a divisor, whether it is not at its default."""
     own = (f for f in geometry.fields if f.letter not in SHARED and f.axis is None and f.attribute != "dilation")
     return {f.meaning.split(" (")[0]: f.of(geometry) != f.default_for(vars(geometry)) for f in own}
 
 
 def _on_axes(geometry: Any) -> set[str]:
-    """Each predicate by the name of its axis and, with several axes, for some and for every one; and every two that
-    hold on the same axis."""
+    """Return the features of the axes: by the axis's name; with several axes also for some axis and for every axis; and
+    every two that hold on the same axis."""
     names = AXES[geometry.rank]
     per_axis = [{text for text, holds in ON_AXIS.items() if holds(axis)} for axis in axes(geometry)]
     found = {text.format(name) for name, held in zip(names, per_axis, strict=True) for text in held}
@@ -184,9 +184,9 @@ def _on_axes(geometry: Any) -> set[str]:
 
 
 def axes(geometry: Any) -> list[Axis]:
-    """One for each spatial axis, in order."""
+    """Return an `Axis` for each spatial axis, in order."""
     size, outputs = geometry.size, geometry.output_size
-    if geometry.family == "conv_transpose":  # its windows lie on the larger image
+    if geometry.family == "conv_transpose":  # its windows lie on the output
         size, outputs = outputs, size
     sides = zip(*geometry.padding, strict=True)
     return [
@@ -198,7 +198,7 @@ def axes(geometry: Any) -> list[Axis]:
 
 
 def of_variant(variant: Variant) -> frozenset[str]:
-    """The features of a dtype, a layout, a distribution and a storage."""
+    """Return the features of a dtype, a layout, a distribution and a storage."""
     last = any(variant.layout == layouts_of(rank)[1] for rank in AXES)
     found = {variant.dtype, variant.layout, f"{variant.distribution} inputs", *(["channels last"] if last else [])}
     found |= {f"storage {kind} of {operand}" for operand, kind in parse(variant.storage).items()}
@@ -206,24 +206,24 @@ def of_variant(variant: Variant) -> frozenset[str]:
 
 
 def of_case(geometry: Any, variant: Variant) -> frozenset[str]:
-    """All that holds of a case."""
+    """Return all features of a case."""
     return of_geometry(geometry) | of_variant(variant)
 
 
 def pairs(found: Iterable[str]) -> Iterable[tuple[str, str]]:
-    """Every two of them, in one order."""
+    """Return every pair of the features, each in sorted order."""
     return combinations(sorted(found), 2)
 
 
 @cache
 def feature_pairs(geometry: Any) -> frozenset[tuple[str, str]]:
-    """Return every two features that a problem has by itself, but for those that are two of one axis already."""
+    """Return every pair of a geometry's features, except features that already combine two of one axis."""
     return frozenset(pairs(name for name in of_geometry(geometry) if not name.endswith(SAME_AXIS)))
 
 
 @cache
 def parameter_pairs(geometry: Any) -> frozenset[tuple[str, str]]:
-    """Return every two of the arguments of a layer that a problem has beside a size, such as a stride and a bias."""
+    """Return every pair of a problem's features that are arguments of a layer, such as a stride and a bias."""
     axis = "some axis" if geometry.rank > 1 else AXES[geometry.rank][0]
     named = {*OF_ARGUMENTS, *options(geometry), *(text.format(axis) for text in ON_AXIS_OF_ARGUMENTS)}
     return frozenset(pairs(named & of_geometry(geometry)))

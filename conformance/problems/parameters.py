@@ -1,6 +1,6 @@
-"""A geometry as a flat dictionary of whole numbers, for whoever draws, changes or shrinks problems of any family.
+"""A geometry as a flat dictionary of whole numbers, to draw, change or shrink problems of any family.
 
-A name is the letter of the descriptor, with the place in it where the field has several numbers: `u0 u1` are the
+A name is the letter of the descriptor, followed by an index if the field has several numbers: `u0 u1` are the
 strides, `p0 p1 p2 p3` the padding above, below, left and right. `c` and `k` are counted within a group, so that every
 number of groups fits. 0 stands for an absent divisor.
 """
@@ -26,7 +26,7 @@ Feature = tuple[str, Any]
 """Name of a parameter, and the bucket that its value falls into."""
 
 BUCKETS = (5, 8, 16, 64, 256, 4096)
-"""Largest value of each bucket; up to the first, every value is one of its own."""
+"""Largest value of each bucket; up to the first of these, every value is a bucket of its own."""
 
 
 @cache
@@ -36,7 +36,7 @@ def _names(field: Field, rank: int) -> list[str]:
 
 
 def _simplest(field: Field) -> int:
-    """The default of an option; otherwise the smallest value there is."""
+    """Return the default of an option; for other fields, the smallest possible value."""
     if field.attribute in ("padding", "output_padding") or field.default is None:
         return 0
     return int(field.default) if isinstance(field.default, int) else 1
@@ -47,11 +47,11 @@ SIMPLEST: dict[tuple[str, int], Parameters] = {
     for name, family in FAMILIES.items()
     for rank, fields in family.geometry.FIELDS.items()
 }
-"""Family and rank -> the values that a problem is shrunk towards."""
+"""(family, rank) -> values that a problem is shrunk towards."""
 
 
 def parameters(geometry: Any) -> Parameters:
-    """The numbers of a geometry."""
+    """Return a geometry's parameters."""
     found: Parameters = {}
     for field in geometry.fields:
         value = field.of(geometry)
@@ -65,7 +65,7 @@ def parameters(geometry: Any) -> Parameters:
 
 
 def geometry(family: str, given: Mapping[str, int]) -> Any:
-    """The geometry of these numbers. Raises GeometryError."""
+    """Return the geometry with these parameters. Raises GeometryError."""
     kind, rank = FAMILIES[family].geometry, rank_of(given)
     values: dict[str, Any] = {}
     for field in kind.FIELDS[rank]:
@@ -87,7 +87,7 @@ def geometry(family: str, given: Mapping[str, int]) -> Any:
 
 @lru_cache(maxsize=1 << 12)
 def cost(geometry: Any) -> tuple[int, int]:
-    """FLOPs and elements of the most expensive operator of the family, those of the padded image included."""
+    """Return FLOPs and elements, including those of the padded image, of the family's most expensive operator."""
     operators = FAMILIES[geometry.family].operators
     image = math.prod(size + sum(sides) for size, sides in zip(geometry.size, geometry.padding, strict=True))
     elements = geometry.n * geometry.c * image + max(one.bytes(geometry, 1) for one in operators)
@@ -95,12 +95,12 @@ def cost(geometry: Any) -> tuple[int, int]:
 
 
 def bucket(value: int) -> int:
-    """The largest value of the bucket that a value is in."""
+    """Return the largest value of the bucket that a value falls into."""
     return value if value <= BUCKETS[0] else next((most for most in BUCKETS if value <= most), 1 << 62)
 
 
 def features(geometry: Any, variant: Variant | None = None) -> list[Feature]:
-    """What is known of a case by buckets: its parameters, the extent of its output, its variant."""
+    """Return the features of a case: its parameters and its output's extents by bucket, and its variant."""
     found: dict[str, Any] = {name: bucket(value) for name, value in parameters(geometry).items()}
     found |= zip(RESULT[geometry.rank].upper(), map(bucket, geometry.output_size), strict=True)
     if variant is not None:
@@ -109,10 +109,10 @@ def features(geometry: Any, variant: Variant | None = None) -> list[Feature]:
 
 
 class Coverage:
-    """Which features, pairs of them and, with `width` 3, triples the cases of one operator had."""
+    """The features, pairs of features and, with `width` 3, triples that the cases of one operator had."""
 
     VALUES = 16
-    """Most values of a parameter that are told apart."""
+    """Most values of a parameter that are distinguished."""
 
     def __init__(self, width: int = 2) -> None:
         self._width = width
@@ -121,7 +121,7 @@ class Coverage:
         self._seen: list[np.ndarray] = []
 
     def _codes(self, found: list[Feature]) -> list[np.ndarray]:
-        """For each size, the code of the values of every combination of so many parameters."""
+        """Return for each size up to `width` the codes of the values of all combinations of that many parameters."""
         if not self._ids:
             self._ids = [{} for _ in found]
             for size in range(1, self._width + 1):
@@ -137,7 +137,7 @@ class Coverage:
             seen[np.arange(len(codes)), codes] = True
 
     def new(self, found: list[Feature]) -> int:
-        """How many features and pairs no case had. A feature weighs as much as its pairs, of which there are twenty."""
+        """Count features and pairs that no case had. A feature weighs as much as all of its pairs (about twenty)."""
         single, pairs, *_ = (
             int(np.count_nonzero(~seen[np.arange(len(codes)), codes]))
             for codes, seen in zip(self._codes(found), self._seen, strict=True)
@@ -145,9 +145,9 @@ class Coverage:
         return len(found) * single + pairs
 
     def share(self, size: int) -> tuple[int, int]:
-        """Combinations of so many features that were seen, and how many the values of each parameter make.
+        """Return how many combinations of `size` features were seen, and how many the seen values could form.
 
-        No problem has some of these, such as a window of 5 in an unpadded image of 3.
+        Some combinations exist in no problem, such as a window of 5 in an unpadded image of 3.
         """
         if not self._seen:
             return 0, 0

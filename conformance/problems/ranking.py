@@ -1,8 +1,8 @@
-"""The order of the cases, the most powerful first, and how much of it a level runs.
+"""The order of the cases, the most powerful first, and the part of it that each level runs.
 
-`operators/FAMILY/ranking.txt` is written by `python -m tests.calibration rank`. A line is a program, that is a problem
-in a dtype and a layout, and the distributions of its inputs, or `stored` for its cases with operands that lie otherwise
-in memory; a program can have several lines. Levels are prefixes of that list: smoke is part of standard and standard of
+`operators/FAMILY/ranking.txt` is written by `python -m tests.calibration rank`. A line is a program (a problem in a
+dtype and a layout) and the distributions of its inputs, or `stored` for its cases with a storage; a program can have
+several lines. Levels are prefixes of that list: smoke is part of standard and standard of
 full.
 """
 
@@ -19,18 +19,18 @@ from conformance.resources import of_family
 
 RANKING = "ranking.txt"
 FULL, STORED = "full", "stored"
-"""The line from which on programs add nothing to those before; the word for cases with a storage."""
+"""FULL: line below which programs add nothing to those above it. STORED: word for cases with a storage."""
 SMOKE_CASES = 100
-"""Of an operator, for kernels that take no time to compile."""
+"""Most cases of an operator at level smoke, for kernels that take no time to compile."""
 PROGRAMS = {"smoke": 20, "standard": 100}
-"""Level -> programs of an operator for whoever compiles each of them; at other levels all."""
+"""Level -> most programs of an operator, for implementations that compile each; at other levels all programs."""
 
 Row = tuple[Problem, tuple[Variant, ...]]
-"""A problem and variants of it, those of a line of one dtype and layout."""
+"""A problem and some of its variants; those of one ranking line have the same dtype and layout."""
 
 
 class RankedProgram(NamedTuple):
-    """Some cases of a program, and the lowest level that runs them."""
+    """A ranking line: some cases of a program, and the lowest level that runs them."""
 
     name: str
     dtype: str
@@ -39,14 +39,14 @@ class RankedProgram(NamedTuple):
     level: str
 
     def variants(self, problem: Problem) -> tuple[Variant, ...]:
-        """Those of the problem that the line names."""
+        """Return the problem's variants that the line names."""
         alike = (v for v in problem.variants if (v.dtype, v.layout) == (self.dtype, self.layout))
         return tuple(v for v in alike if (STORED if v.storage else v.distribution) in self.words)
 
 
 @cache
 def lines(family: str) -> tuple[RankedProgram, ...]:
-    """The ranking of a family; empty where it has none."""
+    """Return the ranking of a family; empty if it has none."""
     file, level, cases = of_family(family, RANKING), "smoke", 0
     found = []
     for text in file.read_text("utf-8").splitlines() if file.exists() else ():
@@ -61,8 +61,8 @@ def lines(family: str) -> tuple[RankedProgram, ...]:
 
 
 def ranked(problems: Iterable[Problem], included: Iterable[str]) -> Iterator[Row]:
-    """The rows of tables that belong to the levels `included`, families in turn. What is in no ranking comes last, at
-    the level of its problem."""
+    """Yield the rows that belong to the levels `included`, families in turn. Variants that are in no ranking come last,
+    at the level of their problem."""
     by_family: dict[str, dict[str, Problem]] = {family: {} for family in FAMILIES}
     for problem in problems:
         by_family[problem.geometry.family][problem.name] = problem
@@ -85,5 +85,5 @@ def _of_family(family: str, known: dict[str, Problem], levels: frozenset[str]) -
 
 
 def at_level(problems: Iterable[Problem], level: str) -> Iterator[Row]:
-    """The rows that a level runs, in their order; `huge` adds to those of smoke what no other level runs."""
+    """Yield the rows that a level runs, in order; `huge` runs smoke and the rows that no other level runs."""
     return ranked(problems, ("smoke", "huge") if level == "huge" else LEVELS[: LEVELS.index(level) + 1])

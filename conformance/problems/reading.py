@@ -1,4 +1,4 @@
-"""Reads the tables of problems, which are text: `operators/FAMILY/problems.txt`, a problem a line.
+"""Reads the tables of problems, text files `operators/FAMILY/problems.txt` with one problem per line.
 
     # Layers of a network, at reduced size.
     [network]  standard
@@ -8,20 +8,20 @@
     network.first   n1 c3 h64 w64 k64 r7 s7 u2 p3     # the only one with a window of 7
     network.second  n2 c64 h28 w28 k64 r3 s3 p1
 
-A section has a name and the lowest level that runs its problems. `run` is how each of them is run: dtypes, layouts and
-distributions, every combination of which is a variant; there may be several such lines. `all` stands for every one.
-Layouts are written as those of two dimensions, and are those of the same kind in others; `grouped` stands for those
-that have groups as an axis.
+A section has a name and the lowest level that runs its problems. `run` lists dtypes, layouts and distributions; each
+problem is run in every combination as a variant. There may be several `run` lines. `all` stands for all values. Layouts
+are written as in two dimensions, and stand for the same kind in one or three; `grouped` stands for the layouts with
+groups as an axis.
 
-`in turn` adds to every row the next one of some alternatives, which `/` divides and further lines continue; `+` joins
-what is one alternative. A mistake that takes a shape and a dtype together is rare; that of one shape, or of one dtype,
-shows either way. With `in turn, one row in 7` only every seventh row takes one.
+`in turn` adds to every row the next of several alternatives, which are separated by `/` and continued by further lines;
+`+` joins the parts of one alternative. Mistakes that need a certain shape and a certain dtype together are rare; those
+of one shape, or of one dtype, are found either way. With `in turn, one row in 7` only every seventh row takes one.
 
-`spread: fp32 nchw` says that what a row runs in fp32 nchw at level standard is run in a dtype and layout that a kernel
-declares, which rows take in turn (`conformance.execution.share`): networks are met in all of them at the price of one.
+`spread: fp32 nchw` says that cases in fp32 nchw at level standard are run in a dtype and layout that the kernel
+declares, which differ from row to row (`conformance.execution.share`): networks run in all of them at the cost of one.
 
-A row is a name and a descriptor. Below a line such as `names: sizes.` it is a descriptor alone, and its name is made
-of both. Which problems are of level smoke the ranking says. `#` begins a comment.
+A row is a name and a descriptor. Below a line such as `names: sizes.` it is only a descriptor, and its name is made of
+both. The ranking decides which problems belong to level smoke. `#` begins a comment.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from conformance.resources import of_family
 
 TABLE = "problems.txt"
 GROUPED = "grouped"
-"""The word for all layouts with groups as an axis."""
+"""Word in a table for all layouts with groups as an axis."""
 _SECTION = re.compile(r"\[([^\]\s]+)\]\s+(\w+)")
 _HEADING = re.compile(r"(run|names|in turn|spread)(?:, one row in ([1-9]\d*))?:(.*)")
 _NAME = re.compile(r"[\w-]+(\.[\w@-]+)+")
 
 
 class MalformedTable(ValueError):
-    """A table that cannot be read; the message names the file and the line, and says what must stand there."""
+    """A table that cannot be read; the message names the file and the line, and says what is expected there."""
 
 
 @dataclass(slots=True)
@@ -59,30 +59,30 @@ class Section:
     level: str
     run: list[str] = field(default_factory=list)
     in_turn: list[tuple[str, ...]] = field(default_factory=list)
-    """The alternatives, each of one line or more."""
+    """The alternatives, each with one line for `variants` or more."""
     one_in: int = 1
-    """How many rows there are to one that takes an alternative."""
+    """One row in this many takes an alternative."""
     prefix: str = ""
-    """What names begin with where rows are descriptors alone."""
+    """Beginning of names, if rows are only descriptors."""
     spread: tuple[str, str] | None = None
-    """The dtype and layout whose cases are run in those of a kernel, as one writes it in two dimensions."""
+    """Dtype and layout (written as in two dimensions) whose cases are run in a dtype and layout of the kernel."""
     problems: list[Problem] = field(default_factory=list)
 
 
 def of_section(family: str, *names: str) -> tuple[Problem, ...]:
-    """The problems of some sections of a family's table, without the storages that `with_storage` adds."""
+    """Return the problems of some sections of a family's table, without the storages that `with_storage` adds."""
     sections = table_of(family)
     return tuple(problem for name in names for problem in sections[name].problems)
 
 
 @cache
 def table_of(family: str) -> dict[str, Section]:
-    """The sections of a family's own table, by name. Raises MalformedTable."""
+    """Return the sections of a family's table by name. Raises MalformedTable."""
     return read(of_family(family, TABLE), family)
 
 
 def read(path: Path, family: str) -> dict[str, Section]:
-    """The sections of a file, by name, in its order. Raises MalformedTable."""
+    """Read the sections of a file, by name, in the file's order. Raises MalformedTable."""
     found: dict[str, Section] = {}
     section: Section | None = None
     seen: dict[str, int] = {}
@@ -112,7 +112,7 @@ def read(path: Path, family: str) -> dict[str, Section]:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Those that say something, with their numbers and without comments."""
+    """Yield the lines that are not empty, with their numbers and without comments."""
     try:
         lines = content_of(path, LARGEST_SOURCE).decode().splitlines()
     except UnicodeDecodeError:
@@ -134,7 +134,7 @@ def _section(text: str) -> Section:
 
 
 def _head(section: Section, family: str, key: str, one_in: str | None, text: str) -> None:
-    """Enter what a line says about a section."""
+    """Add a heading line, such as `run: ...`, to its section."""
     if section.problems:
         raise MalformedTable(f"`{key}:` stands below rows of [{section.name}]; move it above them, or begin a section")
     if one_in and key != "in turn":
@@ -159,7 +159,7 @@ def _head(section: Section, family: str, key: str, one_in: str | None, text: str
 
 
 def _way(family: str, text: str) -> str:
-    """A line for `variants`, if it is one of a family."""
+    """Return the normalised line for `variants`. Raises MalformedTable if it is not valid for the family."""
     words = text.split()
     if len(words) != 3:
         raise MalformedTable(f"{text.strip()!r}: must be dtypes, layouts and distributions, as `fp32,bf16 nchw fixed`")
@@ -179,7 +179,7 @@ def _way(family: str, text: str) -> str:
 
 
 def _row(section: Section, family: str, text: str) -> Problem:
-    """The problem of a line, run as its section says and as the alternative whose turn it is."""
+    """Return the problem of a line, with the variants of its section and of the next alternative."""
     if section.prefix:
         descriptor = " ".join(text.split())
         name = section.prefix + descriptor.replace(" ", "_")
@@ -210,7 +210,7 @@ def _row(section: Section, family: str, text: str) -> Problem:
 
 @cache
 def _variants(family: str, lines: tuple[str, ...], rank: int) -> tuple[Variant, ...]:
-    """Of lines as `run` has them, each variant once."""
+    """Return the variants of lines such as those of `run`, each once."""
     found: list[Variant] = []
     for line in lines:
         dtypes, layouts, distributions = line.split()

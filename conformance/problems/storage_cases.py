@@ -1,9 +1,8 @@
 """Storage of operands on a few small problems that take different paths through a kernel.
 
-For each operator, dtype and layout every operand has every kind, several operands at once; each kind of each operand is
-also there alone, in a dtype and layout that change from one to the next, and the other memory format alone in all of
-them; and all operands together lie beside pages that may not be touched, of large problems too. Problems change from
-case to case.
+For each operator, dtype and layout, every operand has every kind of storage, several operands at once. Each kind of
+each operand also occurs alone, in dtypes and layouts that take turns; the other memory format occurs alone in all of
+them. All operands together also lie beside protected pages, on large problems, too. Problems change from case to case.
 """
 
 from __future__ import annotations
@@ -33,15 +32,16 @@ PROBLEMS = {
     "avg_pool": ("pool.3x3s2-padded", "pool.row", "pool.overlap", "pool.gaps", "pool.by-axis"),
     "max_pool": ("maxpool.3x3s2-padded", "maxpool.asymmetric-ceil", "maxpool.dilation-by-axis"),
 }
-"""Names of problems, by family; unpadded, padded, 1x1, depthwise, grouped and dense ones follow each other."""
+"""Family -> names of problems; unpadded, padded, 1x1, depthwise, grouped and dense problems take turns."""
 EXACT = {"conv_bn": "scaled", "conv_requantized": "ties"}
-"""Distribution whose judgement needs no independent errors, where values repeat; `integer` for the other families."""
+"""Family -> distribution for repeated values, whose judgement does not need independent errors; else `integer`."""
 USUAL = {"conv_requantized": "scales"}
-"""The distribution elsewhere; `fixed` for the other families."""
+"""Family -> distribution for values that do not repeat; `fixed` for the other families."""
 ALONE = ("rows", "far-rows", "reversed", "expanded-columns", "expanded-all")
-"""Kinds that operands have alone, the last two only gradients: batch normalisation has no use for equal images."""
+"""Kinds that `_rows` gives to one operand at a time; the last two only to dy, since batch normalisation has no use for
+equal images."""
 LOOSE_ONES = "loose-ones"
-"""A kind for operands with an axis of one element alone."""
+"""Kind that matters only for operands that have an axis of one element."""
 VIEWS = tuple(kind for kind in KINDS if kind not in (*PAGES, *ALONE, LOOSE_ONES))
 LARGE = {
     "conv": ("edge.long-pixels", "resnet50.conv2.expand", "mobilenetv2.dw32", "edge.wide-row"),
@@ -50,26 +50,26 @@ LARGE = {
     "max_pool": ("resnet50.maxpool", "googlenet.branch"),
     "conv_transpose": ("dcgan.128x64", "unet.up.128x64"),
 }
-"""Problems with more than 2^16 elements in an operand, by family: kernels read past the end of these alone, where they
-take blocks or vectors."""
+"""Family -> problems with more than 2^16 elements in an operand: kernels that use blocks or vectors only for large
+operands read past the end of these only."""
 ODD = {
     "conv": ("edge.one-product", "edge.prime-all", "edge.depthwise-image1x1"),
     "avg_pool": ("pool.batch1-channel1",),
     "max_pool": ("maxpool.batch1-channel1",),
     "conv_transpose": ("convt.one-product",),
 }
-"""Problems with an odd number of elements in every operand, by family: kernels that take two at once read past the end
-of these alone."""
+"""Family -> problems with an odd number of elements in every operand: kernels that read two elements at a time read
+past the end of these only."""
 ONE_CHANNEL = {"conv": "edge.channel1", "conv_bn": "bn.channel1", "avg_pool": "pool.batch1-channel1"}
-"""Problems whose strides do not tell the memory format, by family."""
+"""Family -> problem whose strides do not determine the memory format."""
 
 MIXED = {
     "conv": ("resnet50.conv2.expand", "bf16", "fixed"),
     "conv_bn": ("bn.sums-beyond-fp16", "fp16", "scaled"),
     "max_pool": ("resnet50.maxpool", "fp16", "fixed"),
 }
-"""Larger problems of gradients, by family, with a dtype and a distribution: one operand lies in the other memory format
-than the rest. torch 2.6 summed dy in 16 bits where x was in channels last and dy was not."""
+"""Family -> larger problem of gradients, dtype and distribution: one operand has the other memory format than the rest.
+torch 2.6 summed dy in 16 bits if x was in channels last and dy was not."""
 
 ONE_IMAGE = {
     "conv": ("one-image.1x1", "one-image.3x3"),
@@ -77,8 +77,8 @@ ONE_IMAGE = {
     "avg_pool": ("pool.tiles-4",),
     "max_pool": ("maxpool.tiles-4",),
 }
-"""Dense and unpadded problems of one image, by family: all operands have every view there. A path that such problems
-take had none of them."""
+"""Family -> dense and unpadded problems of one image, with every view for all operands: kernels have a special path for
+them, which no view reached before."""
 ONCE = {
     ("conv", 1): ("rank1.plain", "rank1.asymmetric", "rank1.depthwise", "rank1.pointwise-gaps"),
     ("conv", 3): ("rank3.plain", "rank3.asymmetric", "rank3.depthwise", "rank3.pointwise-gaps"),
@@ -91,17 +91,17 @@ ONCE = {
     ("conv_requantized", 2): ("requantized.fp8", "requantized.no-zero-points", "requantized.pointwise"),
     ("conv_transpose", 2): ("convt.plain", "convt.2x2", "convt.depthwise", "convt.asymmetric-all"),
 }
-"""Names of problems by family and rank, where every operand has every kind once: what reads a view wrongly in one dtype
-does so for other operators and in two dimensions too."""
+"""(family, rank) -> names of problems on which every operand has every kind only once: a kernel that misreads a view in
+one dtype does so for other operators and in two dimensions, too."""
 GROUPED = {"groups.rank1": ("nwgc", "ngcw"), "groups.rank2": ("gnhwc", "nhwgc", "ngchw"), "groups.rank3": ("gndhwc",)}
-"""Names of problems in layouts with groups as an axis: the layouts where operands are views too. A view's strides are
-those of a groups axis as well."""
+"""Problem in layouts with groups as an axis -> layouts in which its operands are also views: a view's strides then
+include that of the groups axis."""
 PAIRS = (("x", "w"), ("dy", "w"), ("x", "dy"))
 """Operands of each direction of a convolution."""
 
 
 def with_storage(family: str, problems: Iterable[Problem]) -> tuple[Problem, ...]:
-    """Return the problems of a family; those that are named above with variants of storage too."""
+    """Return the problems of a family, with storage variants added to those that are named above."""
     problems = tuple(problems)
     known = {problem.name: problem for problem in problems}
     extra: dict[str, dict[Variant, None]] = {name: {} for name in known}
@@ -144,7 +144,7 @@ def with_storage(family: str, problems: Iterable[Problem]) -> tuple[Problem, ...
 
 
 def _rows(operator: Operator, problems: list[Problem]) -> Iterator[tuple[str, Variant]]:
-    """Names of problems and variants for one operator."""
+    """Yield names of problems with storage variants for one operator."""
     turn, ways = count(), list(product(DTYPES, layouts_of(2)))
 
     def row(way: tuple[str, str], kind_of: dict[str, str]) -> Iterator[tuple[str, Variant]]:
@@ -162,7 +162,7 @@ def _rows(operator: Operator, problems: list[Problem]) -> Iterator[tuple[str, Va
             kinds[name] = tuple(kind for kind in VIEWS if fits(kind, len(tensor.shape)))
     for number, way in enumerate(ways):
         for step in range(len(VIEWS)):
-            # operands of one row differ: each begins elsewhere, and at another distance in every dtype and layout
+            # operands of one row have different kinds: they start apart, at distances that differ by dtype and layout
             yield from row(
                 way, {o: of[(step + place * (1 + number)) % len(of)] for place, (o, of) in enumerate(kinds.items())}
             )
@@ -179,7 +179,7 @@ def _rows(operator: Operator, problems: list[Problem]) -> Iterator[tuple[str, Va
 
 
 def _once(operator: Operator, problems: list[Problem], rank: int) -> Iterator[tuple[str, Variant]]:
-    """Names of problems and variants for one operator, in which operands of a row have different kinds."""
+    """Yield names of problems with variants for one operator, with every kind once and different kinds in a row."""
     every = (*VIEWS, *ALONE)
     turns = zip(cycle(problems), cycle(product(ordinary(operator.dtypes), layouts_of(rank))), strict=False)
     for step in range(len(every) + len(PAGES)):
@@ -198,7 +198,7 @@ def _once(operator: Operator, problems: list[Problem], rank: int) -> Iterator[tu
 
 
 def _grouped(layouts: Iterable[str], rank: int) -> Iterator[Variant]:
-    """Every kind for each of the two operands, each time with another kind for the other one."""
+    """Yield variants with every kind for each of two operands, each with another kind for the other operand."""
     kinds = [kind for kind in KINDS if fits(kind, rank + 2)]
     for layout, (first, second) in product(layouts, PAIRS):
         for place, kind in enumerate(kinds):
@@ -207,5 +207,5 @@ def _grouped(layouts: Iterable[str], rank: int) -> Iterator[Variant]:
 
 
 def suits(operand: str, kind: str, dimensions: int) -> bool:
-    """Whether an operand can have a kind, and anybody gives it that."""
+    """Tell whether an operand can have a kind and is given it: of ALONE, only dy gets kinds that repeat values."""
     return fits(kind, dimensions) and (operand == "dy" or kind not in ALONE or not repeats(f"{operand}:{kind}"))

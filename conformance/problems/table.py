@@ -1,4 +1,4 @@
-"""What the tables of problems are made of."""
+"""The elements of the tables of problems: problems and their variants."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from conformance.storage import fits, repeats
 from conformance.storage import parse as parse_storage
 
 Origin = Literal["table", "drawn", "near", "where", "alone", "own"]
-"""Where a problem comes from: a table, or given by hand; drawn from the seed, or read from a file of failures; near a
-module's own shape; run to decide where a kernel fails; what a behaviour check was wrong on, in a new process; and what
-a torch module is made for."""
+"""Where a problem comes from. table: a table or the user; drawn: drawn from the seed, or read from a file of failures;
+near: like a module's own shape; where: run to locate a failure; alone: the problem on which a behaviour check failed,
+run in a new process; own: the shape that a torch module is made for."""
 LEVELS = ("smoke", "standard", "full", "huge")
 SPARSE, HUGE = "sparse", 1 << 29
-"""The distribution of problems with as many elements in one operand, which are 2^31 bytes in fp32, and of no others."""
+"""Distribution used for problems with at least HUGE elements (2^31 bytes in fp32) in an operand, and for no others."""
 DISTRIBUTIONS = (*dict.fromkeys(name for family in FAMILIES.values() for name in family.distributions), SPARSE)
 """Ways of drawing a problem's inputs; `conformance.inputs.distributions` has one function for each."""
 
 
 def unlisted(geometry: Any, origin: Origin, level: str, variants: tuple[Variant, ...]) -> Problem:
-    """Return a problem that stands in no table, which has its descriptor in one word as its name."""
+    """Return a problem that is not in a table; its name is its descriptor with `_` for blanks."""
     return Problem(geometry.descriptor.replace(" ", "_"), geometry, level, variants, origin)
 
 
 def is_huge(geometry: Any) -> bool:
-    """Whether inputs of a problem may be drawn sparse."""
+    """Tell whether a problem is so large that its inputs are drawn sparse."""
     sizes = geometry.x.size, geometry.y.size
     return max(sizes) >= HUGE and geometry.family not in ("conv_bn", "conv_requantized")
 
 
 def determines(operator: str, geometry: Any, distribution: str) -> bool:
-    """Whether inputs so drawn have one right result. Not where whole channels of dz are NaN and meet the padding,
-    which algorithms multiply with zero or leave out."""
+    """Tell whether results are unique on a distribution. They are not if whole channels of dz are NaN and meet the
+    padding, which algorithms multiply by zero or skip."""
     meets = operator == "conv_bn_backward" and distribution in ("special", "nonfinite")
     return not meets or not taps_of_padding(geometry)
 
@@ -51,11 +51,11 @@ class Variant:
     layout: str
     distribution: str
     storage: str = ""
-    """How operands lie in memory, see `conformance.storage`; empty where all are contiguous."""
+    """How operands lie in memory, see `conformance.storage`; empty if all are contiguous."""
 
     def suits(self, operator: str, geometry: Any) -> bool:
-        """Whether the operator has one right result of these values on this problem, and every operand that the storage
-        names, and each can lie so."""
+        """Tell whether the operator has a unique correct result for this variant of the problem, and has all operands
+        that the storage names, in kinds that they can have."""
         if not OPERATORS[operator].defined(geometry, self.dtype):
             return False
         if not determines(operator, geometry, self.distribution):
@@ -71,7 +71,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A named geometry, the lowest level that runs it, and how it is run there."""
+    """A named geometry, the lowest level that runs it, and the variants in which it is run."""
 
     name: str
     geometry: Any
@@ -80,28 +80,28 @@ class Problem:
     variants: tuple[Variant, ...]
     origin: Origin = "table"
     spread: tuple[str, str] | None = None
-    """A dtype and a layout: cases in these are run in one that a kernel declares, which problems take in turn."""
+    """A dtype and a layout: cases in them are run in a dtype and layout that the kernel declares, problems in turn."""
 
 
 OF_EIGHT_BITS = {
     "fp8": ("integer", "fixed", "natural", "impulse", "special", "nonfinite", "wide", "mixed", "codes"),
     "whole": ("integer", "natural", "impulse", "large"),
 }
-"""The distributions that problems have whose inputs are fp8, or whole numbers. Sums stay within the range of what they
-are stored in."""
+"""Distributions of problems whose inputs are fp8, or integers (`whole`). Their sums stay within the range of the format
+that stores them."""
 REQUANTIZED = ("scales", "ties", "cancelled")
-"""The distributions of problems whose results have 8 bits as well."""
+"""Distributions of problems whose results have 8 bits, too."""
 
 
 REPEATABLE = ("integer", "scaled", "ties")
-"""Distributions of operands whose values repeat: a right kernel failed on subnormal numbers that were one in each sum
-and became all of it."""
+"""Distributions for operands whose values repeat. Others are excluded: a correct kernel failed on subnormal numbers
+that are meant to be one term of a sum, but by repetition became all of its terms."""
 
 
 def applies(distribution: str, dtype: str, storage: str = "") -> bool:
-    """Whether a distribution exists for a dtype and a storage: fp64 data at the ends of the range would leave the
-    reference's own, sums of values that repeat stay exact or within limits in a few distributions alone, and of 8 bits
-    there are few numbers."""
+    """Tell whether a distribution exists for a dtype and a storage. fp64 data at the ends of the range would leave the
+    reference's own range; sums of repeated values are exact or within limits only for a few distributions; and 8-bit
+    formats have few numbers."""
     if repeats(storage) and distribution not in REPEATABLE:
         return False
     if distribution in REQUANTIZED:
@@ -114,7 +114,7 @@ def applies(distribution: str, dtype: str, storage: str = "") -> bool:
 
 
 def usual_distribution(family: str, dtype: str) -> str:
-    """Return the distribution of a case whose own is not said: `fixed`, or the first that there is of so few bits."""
+    """Return the default distribution of a case: `fixed`, or the family's first one that exists in the dtype."""
     known = FAMILIES[family].distributions
     return next(name for name in ("fixed", *known) if name in known and applies(name, dtype))
 
@@ -122,7 +122,7 @@ def usual_distribution(family: str, dtype: str) -> str:
 @cache
 def variants(family: str, *lines: str, rank: int = 2) -> tuple[Variant, ...]:
     """Read lines such as `fp32,bf16 nchw,nhwc integer,fixed`: every combination that exists; `all` stands for all.
-    Layouts are written as those of two dimensions, and are those of the same kind in others."""
+    Layouts are written as in two dimensions and stand for the layouts of the same kind in `rank` dimensions."""
     every = (list(DTYPES), list(layouts_of(2)), list(FAMILIES[family].distributions))
     found = []
     for line in lines:
@@ -137,7 +137,7 @@ def variants(family: str, *lines: str, rank: int = 2) -> tuple[Variant, ...]:
 
 
 def grouped(every: Iterable[Variant], rank: int) -> tuple[Variant, ...]:
-    """The variants in channels last once more in each layout that has groups as an axis."""
+    """Return the channels-last variants again, in each layout that has groups as an axis."""
     last = [variant for variant in every if variant.layout == layouts_of(rank)[1]]
     return tuple(replace(variant, layout=layout) for layout in grouped_of(rank) for variant in last)
 
@@ -153,7 +153,7 @@ def every(family: str, rank: int) -> tuple[Variant, ...]:
 
 
 def typed(text: str, level: str = "smoke") -> Problem:
-    """The problem of a descriptor given by hand, in every variant; raises GeometryError."""
+    """Return the problem of a descriptor from the user, in every variant. Raises GeometryError."""
     geometry = parse(text)
     family = geometry.family
     huge = is_huge(geometry)
@@ -164,7 +164,7 @@ def typed(text: str, level: str = "smoke") -> Problem:
 
 
 def usual(problems: Iterable[Problem], dtypes: Iterable[str] = DTYPES) -> list[Problem]:
-    """Those that are run in one of these dtypes. What is chosen among problems does not change when one is added that
-    is run in other dtypes alone."""
+    """Return the problems that are run in one of these dtypes: a choice among them does not change when problems that
+    are run only in other dtypes are added."""
     wanted = frozenset(dtypes)
     return [problem for problem in problems if any(variant.dtype in wanted for variant in problem.variants)]

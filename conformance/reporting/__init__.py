@@ -1,1 +1,1 @@
-"""What a run says: from records to text and pages."""
+"""Reports of a run: from records to text and pages."""

@@ -11,8 +11,8 @@ from conformance.results.schema import CheckRecord, Inferred, Record
 
 @dataclass(slots=True)
 class AccuracyProfile:
-    """Worst case over fixed-distribution verdicts; `share` is the worst error as a share of what the contract
-    allows."""
+    """Worst values over the verdicts on the fixed distribution; `share` is the worst error as a share of what the
+    contract allows."""
 
     cases: int = 0
     effective_bits: float = math.inf
@@ -25,7 +25,7 @@ class AccuracyProfile:
     repeatable: bool | None = None
 
     def add(self, record: Record) -> None:
-        """Take in one record; those without a profile only say whether calls repeat to the bit."""
+        """Add one record; a record without a profile only says whether calls repeat to the bit."""
         if isinstance(record, CheckRecord) and record.facts.repeatable is not None:
             self.repeatable = record.facts.repeatable and self.repeatable is not False
         for found in record.profile.values():
@@ -50,7 +50,7 @@ NOTE = (
 
 
 def rows(profiles: Mapping[tuple[str, str], AccuracyProfile]) -> Iterator[tuple[str, ...]]:
-    """Rows of text by implementation and dtype; implementations without a fixed-distribution verdict have none."""
+    """Yield rows of text by implementation and dtype; none for implementations without a fixed-distribution verdict."""
     for (name, dtype), found in sorted(profiles.items()):
         if found.inferred is None:
             continue
@@ -68,5 +68,5 @@ def rows(profiles: Mapping[tuple[str, str], AccuracyProfile]) -> Iterator[tuple[
 
 
 def _short(value: float, digits: int) -> str:
-    """A column's width, whatever a wrong kernel does."""
+    """Format a number within a column's width, whatever a wrong kernel returns."""
     return f"{value:.{digits}f}" if value < 1000 else f"{value:.0e}"

@@ -1,4 +1,4 @@
-"""A badge for one's own kernel: an SVG of one line, with how many of the cases that ran pass."""
+"""A badge for a kernel: an SVG of one line that says how many of the cases that ran pass."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from conformance.reporting.kernel_verdicts import fraction
 from conformance.reporting.page.tables import Digest
 
 LETTER, MARGIN = 6.6, 6
-"""Width of a letter, on average of the wider fonts, and what is left free beside a text."""
+"""Average width of a letter in the wider fonts, and margin beside a text."""
 LABEL = "conformance"
 RIGHT, WRONG, NOTHING = "#15693d", "#b3152a", "#59616b"
 
 
 def badge(digest: Digest) -> str:
-    """`conformance | standard: 131 of 131 pass`; all of the verdict, when and where is its title."""
+    """Return the SVG of `conformance | standard: 131 of 131 pass`; its title has the whole verdict, when and where."""
     if digest.verified:
         wrong = any(one.failed for one in digest.verdicts) or digest.results.errors
         text, color = fraction(digest.verdicts), WRONG if wrong else RIGHT

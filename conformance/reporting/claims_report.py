@@ -1,4 +1,4 @@
-"""Support claims: the command that writes them, and what a run says of them at its end."""
+"""Support claims: the command that writes them, and the lines on them at the end of a run."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Compared:
             (self._verified if claimed else self._unclaimed)[name].add(found)
 
     def lines(self, width: int) -> list[str]:
-        """What was claimed, verified, and verified without being claimed, in lines of at most `width` columns."""
+        """Return lines of at most `width` columns: cases claimed, verified, and verified without being claimed."""
         found = []
         for name, claim in self.claims.items():
             if run := self._run[name]:
@@ -69,7 +69,7 @@ class Compared:
             if unclaimed := self._unclaimed[name]:
                 add = f"add them with `conformance claims write {claim.source} RECORDS`"
                 found.append(f"{name}: {len(unclaimed):,} verified but not claimed: {_counted(unclaimed)}; {add}")
-            # a descriptor that was typed was in no table, nor was one that was drawn
+            # a problem given by its descriptor was in no table, nor was one that was drawn
             named = ((n, d) for n, d in claim.problems.items() if not n.endswith(d.replace(" ", "_") or "?"))
             left = (n for n, d in named if (d or n) not in known())
             if (run or unclaimed) and (names := ", ".join(left)):
@@ -78,7 +78,7 @@ class Compared:
 
 
 def _counted(cases: Iterable[Case]) -> str:
-    """`conv_forward bf16 (35), conv_forward fp32 (2)`."""
+    """Return the number of cases by operator and dtype: `conv_forward bf16 (35), conv_forward fp32 (2)`."""
     counts = Counter(f"{case.operator} {case.dtype}" for case in cases)
     return ", ".join(f"{name} ({count:,})" for name, count in sorted(counts.items()))
 
@@ -96,7 +96,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    """0; 4 where an argument cannot be used, 5 where nothing was verified."""
+    """Write claims. Returns 0; 4 if an argument cannot be used, 5 if nothing was verified."""
     source, records = arguments.source, arguments.records
     try:
         if not source.exists():
@@ -126,7 +126,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def sections(source: Path, records: Path) -> dict[str, ImplementationClaims]:
-    """What a run verified of a source as it is now, by implementation. Raises ClaimsError."""
+    """Return the claims that a run verified of a source as it is now, by implementation. Raises ClaimsError."""
     mine, files = defaultdict[str, list[Attempt]](list), SourceFiles(source)
     others, runs = 0, set()
     try:

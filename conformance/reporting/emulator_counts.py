@@ -1,4 +1,4 @@
-"""What kernels moved and issued where an emulator counts it: a line for each implementation and operator."""
+"""Bytes that kernels moved and instructions, as an emulator counts them: a line by implementation and operator."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ NOTE = (
 
 
 def tables(found: Mapping[tuple[str, str], list[tuple[Record, Work]]]) -> list[Table]:
-    """What was counted; none where there is nothing."""
+    """Return the table of the counts; empty if there are none."""
     return [Table("Traffic as counted by emulators", HEADS, tuple(rows(found)), 2, NOTE)] if found else []
 
 
 def rows(found: Mapping[tuple[str, str], list[tuple[Record, Work]]]) -> Iterator[tuple[str, ...]]:
-    """Rows of text by implementation and operator; none where nothing was counted."""
+    """Yield rows of text by implementation and operator; none if nothing was counted."""
     for (implementation, operator), cases in sorted(found.items()):
         ratios = [work.dma_bytes / work.least_bytes for _, work in cases]
         worst, problem = max(zip(ratios, (record.problem for record, _ in cases), strict=True), key=lambda p: p[0])

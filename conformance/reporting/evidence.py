@@ -1,4 +1,4 @@
-"""Where a kernel fails, by the verdicts of a run: which of them are evidence, and how it is said."""
+"""Where a kernel fails, by the verdicts of a run: which verdicts are evidence, and the conditions they show."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from conformance.reporting.failures import ORDINARY, by_storage, differs, is_dec
 from conformance.results.schema import Record
 
 Verified = Callable[[Any, Variant], Record | None]
-"""The record of another problem; None where the kernel does not take it, or there is no more time."""
+"""Verifies another problem and returns its record; None if the kernel does not take it, or there is no more time."""
 LONGEST = 1 << 26
-"""Places of a window along an axis, and elements there, of a problem whose features are looked at."""
+"""Largest product of outputs and window along an axis for which the features of a problem are examined."""
 OF_CHECKS = 12
-"""Problems that are run for a behaviour check that fails, as `TRIES` are for results: it calls often, and waits."""
+"""Number of problems run for a failing behaviour check, as `TRIES` is for results: it calls often, and waits."""
 Place = tuple[str, str, str]
-"""Implementation, operator and behaviour check, if it is of one."""
+"""Implementation, operator and behaviour check, which is empty for results."""
 
 
 class RunEvidence:
-    """The cases of a run that passed, and those with wrong results, which are looked at together: a mistake shows in
-    one way here and in another there. `tell` takes what could not be explained."""
+    """The passing cases of a run, and the cases with wrong results, which are examined together because one mistake
+    shows in several ways. `tell` is called with every explanation that fails."""
 
     def __init__(self, records: Iterable[Record] = (), tell: Tell | None = None) -> None:
         self.explaining = explaining if tell is None else partial(explaining, tell=tell)
@@ -40,8 +40,8 @@ class RunEvidence:
             self.add(record)
 
     def add(self, record: Record) -> None:
-        """What did not run says nothing about problems, and a behaviour check nothing about plain results; what is read
-        of a case is known of it already."""
+        """Add a record. A case that did not run says nothing about problems, a behaviour check says nothing about plain
+        results, and a record with a reading of a case repeats one that is known."""
         place = _place(record)
         if not record.descriptor or (record.reading and any(one.case == record.case for one in self._wrong[place])):
             return
@@ -52,29 +52,29 @@ class RunEvidence:
         self._conditions.pop(place, None)
 
     def passed(self, record: Record) -> Sequence[Record]:
-        """The cases that passed of the same implementation and operator, and of the same behaviour check."""
+        """Return the passing cases of the same implementation, operator and behaviour check."""
         return self._passed[_place(record)]
 
     def wrong(self, implementation: str, operator: str) -> list[Where]:
-        """The condition, or two, under which results of an operator are wrong; none where the evidence names none."""
+        """Return the condition, or two, under which results of an operator are wrong; empty if evidence is lacking."""
         place = implementation, operator, ""
         if place not in self._conditions:
             self._conditions[place] = self._found(self._wrong[place])
         return self._conditions[place]
 
     def of(self, records: Sequence[Record]) -> list[Where]:
-        """The condition of failures that are looked at by themselves, such as what a kernel raises."""
+        """Return the condition of failures that are examined by themselves, such as a kernel's exceptions."""
         return self._found(_telling(records))
 
     def decide(self, records: Sequence[Record], verified: Verified) -> None:
-        """Run a few more problems that decide on the condition of failures. They are cases like others: whoever
-        verifies them adds them."""
+        """Run a few more problems that decide the condition of failures. They are ordinary cases: the code that
+        verifies them also adds them."""
         first, failing = records[0], _telling(records)
         wrongly = is_wrong(first) and not first.check and not by_storage(first)
         if failing and wrongly:
             failing = [*self._wrong[_place(first)]]
         if any(map(is_deciding, failing)):
-            return  # it has been done: of wrong results on this operator, or by a run that is continued
+            return  # already done, for other wrong results of this operator or by the run that this one continues
         if not wrongly and len(failing) > TRIES and not self._passed[_place(first)]:
             return  # it always raises, often because of the machine
 
@@ -92,7 +92,7 @@ class RunEvidence:
         self._found(failing, fails)
 
     def has(self, record: Record, one: Where) -> bool:
-        """Whether a case has the condition."""
+        """Return whether a condition holds for a case."""
         known = _tried(record)
         return known is not None and holds(one.condition, known.traits)
 
@@ -113,7 +113,7 @@ def _known(descriptor: str, variant: Variant, failed: bool) -> Tried | None:
     except GeometryError:
         return None  # a problem of another version of the suite
     if any(axis.outputs * axis.window > LONGEST for axis in axes(geometry)):
-        return None  # of 10^12 rows, which nobody has run
+        return None  # a problem of 10^12 rows, which nobody has run
     return Tried(geometry, variant, failed)
 
 
@@ -127,9 +127,9 @@ def _place(record: Record) -> Place:
 
 
 def _telling(records: Sequence[Record]) -> list[Record]:
-    """Those of a group's failures that are evidence of where it fails: cases of the first one's operator that ran, or
-    its behaviour check there. One exception may be that of several families, whose parameters have other names. None
-    where the first differs from call to call: that it passed once says nothing."""
+    """Return the failures of a group that are evidence of where it fails: cases of the first one's operator that ran,
+    or its behaviour check there. An exception may concern several families, whose parameters have other names. Empty if
+    the first one differs from call to call: that it passed once says nothing."""
     first = records[0]
     if not first.descriptor or differs(first):
         return []
@@ -141,14 +141,14 @@ def _telling(records: Sequence[Record]) -> list[Record]:
 
 
 def _comparable(failing: Sequence[Record], passed: Sequence[Record]) -> Iterator[Tried]:
-    """The cases of which one says something about the other: a mistake that shows on ordinary inputs can be hidden by
-    others, and what fails on special inputs alone passes on ordinary ones."""
+    """Yield the cases that are evidence about each other: other inputs can hide a mistake that shows on ordinary ones,
+    and a failure on special inputs alone passes on ordinary ones."""
     given = [one for one in failing if not is_deciding(one)] or failing  # others were run because they are like these
     found = {one.distribution for one in given}
     ordinary = found & ORDINARY
     plain = {"fixed", *(FAMILIES[OPERATORS[one.operator].family].distributions[0] for one in given[:1])}
     distributions = {"fixed"} if "fixed" in ordinary else ordinary or found | plain
-    # how operands lie is said already where it is the cause
+    # if the storage of operands is the cause, the group already says so
     storages = {one.storage for one in given}
     storages = storages if all(map(by_storage, given)) else {""} if "" in storages else set[str]()
     for record in (*failing, *passed):

@@ -1,4 +1,4 @@
-"""How a failing case shows: its results, what was raised, and which case is looked at first."""
+"""How a failing case shows: wrong results or exceptions, and which case is shown first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from conformance.storage import KINDS, StorageError
 from conformance.storage import parse as parse_storage
 
 ORDINARY = frozenset({"integer", "fixed"})
-"""Distributions in which every element has about the same part in a result."""
+"""Distributions in which every element contributes about equally to a result."""
 
 Signature = tuple[str, ...]
 """How a case failed, without sizes and values."""
@@ -22,12 +22,12 @@ DIFFERENT: Signature = ("differs", "from call to call")
 
 
 def has(record: Record, *kinds: Kind) -> bool:
-    """Whether a verdict is no pass in one of these ways."""
+    """Return whether a case failed in one of these ways."""
     return record.failure is not None and record.failure.kind in kinds
 
 
 def is_wrong(record: Record) -> bool:
-    """Whether results are wrong, or are none that could be compared."""
+    """Return whether results are wrong, or cannot be compared."""
     if record.status != "fail":
         return False
     reported = record.failure is not None and record.failure.on_plain
@@ -35,43 +35,43 @@ def is_wrong(record: Record) -> bool:
 
 
 def differs(record: Record) -> bool:
-    """Whether results differ from call to call, and no check reports that beside its own matter."""
+    """Return whether results differ from call to call, unless a behaviour check reports that beside its own subject."""
     return record.failure is not None and record.failure.kind == "differs" and not record.failure.on_plain
 
 
 def is_crash(record: Record) -> bool:
-    """Whether a kernel's process ended, by itself or because it gave no answer."""
+    """Return whether a kernel's process ended, by itself or because it gave no answer."""
     return record.status == "error" and has(record, "crashed", "hung")
 
 
 def is_not_run(record: Record) -> bool:
-    """Whether a case was left out because others had crashed."""
+    """Return whether a case was left out because others had crashed."""
     return has(record, "not run")
 
 
 def is_deciding(record: Record) -> bool:
-    """Whether it is of a problem that was run to find out where a kernel fails."""
+    """Return whether a record is of a problem that was run to find out where a kernel fails."""
     return record.origin == "where"
 
 
 def has_no_kernel(record: Record) -> bool:
-    """Whether an implementation has no kernel of the operator at all."""
+    """Return whether an implementation has no kernel of the operator at all."""
     return record.undeclared is not None and record.undeclared.kind == "operator"
 
 
 def other_dtype(record: Record) -> tuple[str, str] | None:
-    """What is said of results that have another dtype, and which; None where values were compared."""
+    """Return the message about results of another dtype, and that dtype; None if values were compared."""
     failure = record.failure
     return (failure.message, failure.dtype) if failure and failure.dtype and not record.checks else None
 
 
 def by_storage(record: Record) -> bool:
-    """Whether a case is right with contiguous operands, so that how they lie in memory is the cause."""
+    """Return whether a case is right with contiguous operands, so that their storage is the cause."""
     return bool(stored_so(record))
 
 
 def stored_so(record: Record) -> list[tuple[str, str]]:
-    """The operands, each with its kind of storage, that are the cause of a failure."""
+    """Return the operands whose storage is the cause of a failure, each with its kind of storage."""
     try:
         kinds = parse_storage(record.storage)
     except StorageError:
@@ -80,7 +80,7 @@ def stored_so(record: Record) -> list[tuple[str, str]]:
 
 
 def exceeded(record: Record) -> list[tuple[str, str]]:
-    """(Output, check) of the checks that a case did not pass; NaN passes none."""
+    """Return (output, check) for the checks that a case did not pass; NaN passes none."""
     return [
         (output, name)
         for output, checks in record.checks.items()
@@ -90,15 +90,15 @@ def exceeded(record: Record) -> list[tuple[str, str]]:
 
 
 def edges(record: Record) -> Iterator[str]:
-    """First, last or both along an axis, in words."""
+    """Yield the axes at whose first or last index, or both, elements are wrong, in words."""
     for elements in record.failure.elements if record.failure else ():
         for axis, edge in elements.edges:
             yield f"{axis} at both edges" if edge == "both" else f"{axis} = {edge}"
 
 
 def signature(record: Record) -> Signature:
-    """How a case failed. A place in a file and a behaviour check are the same for all operators: what they share is at
-    fault."""
+    """Return how a case failed. A place in a file and a behaviour check are the same for all operators: the code that
+    they share is at fault."""
     failure = record.failure
     if failure is None:
         return record.operator, record.status
@@ -120,12 +120,12 @@ def signature(record: Record) -> Signature:
 
 
 def is_affordable(record: Record) -> bool:
-    """Whether results were compared with the known mistakes."""
+    """Return whether results were compared with the known mistakes."""
     return cost(record.operator, record.descriptor)[0] <= 2 * AFFORDABLE
 
 
 def is_a_sum(record: Record) -> bool:
-    """Whether all outputs of the operator are sums of products, rounded once."""
+    """Return whether all outputs of the operator are sums of products, rounded once."""
     try:
         geometry = parse(record.descriptor)
     except GeometryError:
@@ -134,8 +134,8 @@ def is_a_sum(record: Record) -> bool:
 
 
 def size(record: Record) -> tuple[object, ...]:
-    """Plain cases before behaviour checks; a short descriptor, of few parameters and small sizes, before few
-    operations, because a case is looked at: an axis of 70,001 elements with stride 261 is few operations."""
+    """Return a sort key: plain cases before behaviour checks; short descriptors, with few parameters and small sizes,
+    before few operations, as people read the case: an axis of 70,001 elements with stride 261 is few operations."""
     plain = (record.storage != "", record.dtype != "fp32", record.layout != "nchw", record.distribution != "fixed")
     variant = (record.dtype, record.layout, record.distribution, record.storage)
     names = (record.descriptor, *variant, record.check, record.reason)
@@ -146,7 +146,7 @@ def size(record: Record) -> tuple[object, ...]:
 
 @lru_cache(maxsize=4096)
 def cost(operator: str, descriptor: str) -> tuple[float, float]:
-    """Operations and input elements; infinite where the problem is not known here."""
+    """Return the operations and input elements of a problem; infinite if it is not known here."""
     try:
         geometry = parse(descriptor)
     except GeometryError:

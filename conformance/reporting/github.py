@@ -1,4 +1,4 @@
-"""What GitHub's runners read of a run: annotations of the change, each at a line, and the summary of the job."""
+"""Output for GitHub's runners: annotations of the change, each at a line, and the summary of the job."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from conformance.results.build import now
 from conformance.results.schema import Record
 
 Place = tuple[Path, int]
-"""A file and a line, which is 0 where nobody knows."""
+"""A file and a line, which is 0 if it is unknown."""
 _MESSAGE = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})
 _PROPERTY = _MESSAGE | str.maketrans({":": "%3A", ",": "%2C"})
 _DEFINES = re.compile(r"\s*(?:async )?def |\s*class ")
 
 
 def annotation(title: str, message: str, places: Iterable[Place]) -> str:
-    """A command of a runner, which makes a message an annotation of the change: at the first of the places that is in
+    """Return a runner's command that makes a message an annotation of the change, at the first of the places that is in
     the repository, if any is."""
     here = Path.cwd()
     found = (folder for folder in (here, *here.parents) if (folder / ".git").exists())
@@ -39,15 +39,15 @@ def annotation(title: str, message: str, places: Iterable[Place]) -> str:
 
 
 def of_group(one: Group, condition: str, path: str, implementation: Implementation | None) -> str:
-    """The annotation of a group of failures; `path` is the file that was given."""
+    """Return the annotation of a group of failures; `path` is the file that was given."""
     again = f"reproduce: {one.command}" if one.command else ""
     message = "\n".join(filter(None, (f"{harmless(one.title)}: {one.counted}", condition, again)))
     return annotation(Path(one.implementation).name, message, _places(one, path, implementation))
 
 
 def _places(one: Group, path: str, implementation: Implementation | None) -> Iterator[Place]:
-    """Where a failure may be shown, the best first: where something was raised, and where the kernel or the torch
-    module is written."""
+    """Yield the places at which a failure may be shown, the best first: the line that raised, and the definition of the
+    kernel or the torch module."""
     given, record = Path(path), one.smallest
     if record.failure and record.failure.file:
         yield Path(record.failure.file), record.failure.line
@@ -63,23 +63,23 @@ def _places(one: Group, path: str, implementation: Implementation | None) -> Ite
 
 
 class JobSummary:
-    """What a report says in Markdown, for the file in which a runner looks for the summary of a job; nothing where it
-    does not."""
+    """A report in Markdown, for the file in which a runner looks for the summary of a job; without that file nothing is
+    written."""
 
     def __init__(self, *, wanted: bool) -> None:
         self._file = os.environ.get("GITHUB_STEP_SUMMARY", "") if wanted else ""
         self._began, self._records = now(), list[Record]()
 
     def add(self, record: Record) -> None:
-        """One of the run."""
+        """Add a record of the run."""
         if self._file:
             self._records.append(record)
 
     def append(self, notes: Sequence[str]) -> None:
-        """At the end of the run, below `notes` on it as a whole. Raises OSError."""
+        """Append the summary at the end of the run, below `notes` on the run as a whole. Raises OSError."""
         if not self._file:
             return
-        from conformance.reporting.page.markdown import summary  # what makes a page takes a while to load
+        from conformance.reporting.page.markdown import summary  # the code for pages takes a while to load
         from conformance.reporting.page.merge import ResultsFile, merged
         from conformance.reporting.page.tables import Digest
 
@@ -90,7 +90,7 @@ class JobSummary:
 
 
 def _below_decorators(file: Path, line: int) -> int:
-    """Where the definition is that begins there."""
+    """Return the line of the definition whose decorators begin at a line."""
     texts = dict(_lines(file))
     if not texts.get(line, "").lstrip().startswith("@"):
         return line
@@ -98,6 +98,6 @@ def _below_decorators(file: Path, line: int) -> int:
 
 
 def _lines(file: Path) -> Iterator[tuple[int, str]]:
-    """Numbered from 1; none of a file that cannot be read."""
+    """Yield the lines of a file, numbered from 1; none if it cannot be read."""
     with suppress(OSError):
         yield from enumerate(content_of(file, LARGEST_SOURCE).decode("utf-8", "replace").splitlines(), start=1)

@@ -1,21 +1,21 @@
-"""Failures grouped by what probably causes them, for the end of a run, the Markdown summary and the page.
+"""Failures grouped by their probable cause, for the end of a run, the Markdown summary and the page.
 
-One mistake fails on hundreds of problems. Wrong results of an operator are one group where one condition tells all of
-them from what passes (`conformance.reporting.evidence`), two where it takes two; without a condition they are grouped
-by what explains them (`naming.py`), and then by how they show, with sizes and values left out of the comparison.
+One mistake fails on hundreds of problems. Wrong results of an operator are one group if one condition separates all of
+them from passing cases (`conformance.reporting.evidence`), two if it takes two; without a condition they are grouped by
+the mistakes that explain them (`naming.py`), and then by how they show, without sizes and values.
 
-A failure that has no group by itself is attributed to one only where that hardly hides another mistake:
+A failure that has no group by itself is attributed to one only if that is unlikely to hide another mistake:
 
-- wrong elements, to a mistake that explains another case of the operator on the same problem: what a mistake does to
-  infinities or rounding can differ;
+- wrong elements, to a mistake that explains another case of the operator on the same problem: a mistake can affect
+  infinities or rounding differently;
 - wrong elements on a problem too large for diagnosis, to the mistake that explains most cases of the operator;
-- a behaviour check that ends in a wrong result, to the group of the same problem, else to the largest of the operator:
-  a kernel that is wrong on plain inputs cannot pass it;
-- what was not run because of crashes, to these;
-- results of another dtype, to the mistake that explains others of that dtype: of an empty batch none is explained;
-- whatever else is wrong on an operator whose results differ from call to call, to that.
+- a behaviour check that ends in a wrong result, to the group of the same problem, or else to the largest of the
+  operator: a kernel that is wrong on plain inputs cannot pass the check;
+- cases that were not run because of crashes, to these crashes;
+- results of another dtype, to the mistake that explains others of that dtype: no mistake explains an empty batch;
+- any other failure of an operator whose results differ from call to call, to that difference.
 
-What was raised is never attributed, nor are wrong elements that were compared with the known mistakes in vain.
+An exception is never attributed, nor are wrong elements that no known mistake explained when they were compared.
 """
 
 from __future__ import annotations
@@ -55,33 +55,33 @@ from conformance.results.schema import Record
 from conformance.storage import blamed
 
 STATISTICS = frozenset({"rms", "gain z", "offset z"})
-"""Checks of all elements together: each by itself may be within its bound."""
+"""Checks of all elements together: each element by itself may be within its bound."""
 ALIKE = {
     "gain z": "as by a factor near 1 or rounding towards zero",
     "offset z": "as by a constant or rounding in one direction",
 }
-"""What errors are like that no check but this one sees."""
+"""Check -> a description of errors that only this check detects."""
 COMMON = 0.8
-"""Share of its cases that must have what a group is said to have, and of the cases of two groups that are one."""
+"""Least share of a group's cases with what the group is said to have; least common share of two groups that are one."""
 ALONE = "; right alone in a new process: it depends on the calls before"
-"""What is said of wrong results that are."""
+"""Addition to the text of wrong results that are right when they run alone."""
 MAX_TEXT = 200
-"""Characters of what a kernel raised."""
+"""Largest number of characters of a kernel's message that are shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
     """Failures of an implementation that probably have one cause.
 
-    cause        the known mistake that explains them; empty where none does
+    cause        the known mistake that explains them; empty if none does
     text         the cause, or how the smallest case failed
-    records      the smallest case first that no other mistake explains as well as the cause; those that the group is
-                 of before those attributed to it
-    plainer      a smaller case, which others explain as well
-    cases        of the level, without the problems that were run to find out where it fails
-    attributed   how many of the cases are attributed
-    operators    those of most cases first
-    where        the condition that tells the wrong results from what passes, or two, where they make the group
+    records      first the smallest case that no other mistake explains as well as the cause; then the other cases of
+                 the group, and last those attributed to it
+    plainer      a smaller case, which other mistakes explain as well
+    cases        number of cases of the level, without the problems that were run to locate the failure
+    attributed   number of these cases that are attributed
+    operators    those with most cases first
+    where        the condition that separates the wrong results from passing cases, or two, if conditions make the group
     also         other implementations of the same file that fail in the same way on the same problem
     """
 
@@ -98,7 +98,7 @@ class Group:
 
     @property
     def title(self) -> str:
-        """One line: the cause, or the operators and how the smallest case failed."""
+        """Cause, or operators and how the smallest case failed, on one line."""
         if self.cause or not any(self.operators):
             return self.text
         more = len(self.operators) - 2
@@ -107,7 +107,7 @@ class Group:
 
     @property
     def counted(self) -> str:
-        """Its cases, and who else has them."""
+        """Number of cases, and the other implementations that have them."""
         fails = many(self.cases, "case") if self.cases else f"only in {many(len(self.records), 'more problem')}"
         return fails + (f", also of {', '.join(self.also)}" if self.also else "")
 
@@ -117,7 +117,7 @@ class Group:
 
     @property
     def shown(self) -> str:
-        """The case that is shown, in words, and a plainer one; empty of a file that cannot be used."""
+        """The case that is shown, in words, and a plainer one; empty for a file that cannot be used."""
         case = described(self.smallest)
         if self.plainer is None:
             return f"smallest case: {case}" if case else ""
@@ -125,17 +125,17 @@ class Group:
 
     @property
     def command(self) -> str:
-        """What reproduces it: where results differ from call to call a check that makes the calls before, if one has
-        failed, as the smallest case may pass in a new process."""
+        """Command that reproduces the failure: if results differ from call to call, that of a failed check that makes
+        several calls, if there is one, as the smallest case may pass in a new process."""
         checks = [record for record in self.records if record.check == "calls_in_a_row_are_right"]
         return (checks[0] if checks and differs(self.smallest) else self.smallest).command
 
 
 def group(records: Iterable[Record], evidence: RunEvidence | None = None) -> list[Group]:
-    """Groups of the records that fail or are errors, by implementation: what differs from call to call, then those of
-    most cases first.
+    """Group the records that fail or are errors, by implementation: first those that differ from call to call, then the
+    groups with most cases.
 
-    `evidence` is that of the run, by default of the records. The order of the records changes nothing.
+    `evidence` is the run's, by default that of the records. The order of the records has no effect.
     """
     records = [*records]
     evidence = RunEvidence(records) if evidence is None else evidence
@@ -153,7 +153,7 @@ def group(records: Iterable[Record], evidence: RunEvidence | None = None) -> lis
 
 
 def amount(groups: list[Group]) -> str:
-    """Likely causes, kinds of failure without a known cause, and cases."""
+    """Return the numbers of likely causes, of kinds of failure without a known cause, and of cases, in words."""
     causes = sum(bool(found.cause) for found in groups)
     others = len(groups) - causes
     words = [many(causes, "likely cause")] if causes else []
@@ -163,23 +163,23 @@ def amount(groups: list[Group]) -> str:
 
 
 def described(record: Record) -> str:
-    """A case in words, e.g. "n1 c8 h9 w9 k16 r1 s1 (fp32 nchw fixed)"; empty for a file that could not be used."""
+    """Return a case in words, e.g. "n1 c8 h9 w9 k16 r1 s1 (fp32 nchw fixed)"; empty for a file that cannot be used."""
     variant = " ".join(filter(None, (record.dtype, record.layout, record.check or record.distribution, record.storage)))
     return " ".join(filter(None, (record.descriptor or record.problem, f"({variant})" if variant else "")))
 
 
 def conditions(one: Group, evidence: RunEvidence) -> Sequence[Where]:
-    """Where a group fails; empty where the evidence does not tell."""
+    """Return the conditions under which a group fails; empty if the evidence shows none."""
     return one.where or evidence.of(one.records)
 
 
 def located(one: Group, evidence: RunEvidence) -> str:
-    """The same in one line, with what was seen."""
+    """Return in one line where a group fails, and the evidence for that."""
     return said(conditions(one, evidence), (one.plainer or one.smallest).descriptor)
 
 
 def _of_implementation(records: list[Record], evidence: RunEvidence) -> list[Group]:
-    """Groups of one implementation's failures, given plain cases first and then behaviour checks, each by size."""
+    """Return groups of an implementation's failures, given plain cases first, then behaviour checks, each by size."""
     sorting = _Sorting(evidence)
     random = {record.operator for record in records if differs(record)}
     parts: defaultdict[tuple[str, Where | None], list[Record]] = defaultdict(list)
@@ -217,7 +217,7 @@ def _of_implementation(records: list[Record], evidence: RunEvidence) -> list[Gro
 
 
 class _Sorting:
-    """Failures of an implementation by what their group is known by: the mistakes that explain it, or how it shows."""
+    """Failures of an implementation by the key of their group: the mistakes that explain them, or how they show."""
 
     def __init__(self, evidence: RunEvidence) -> None:
         self._evidence = evidence
@@ -227,24 +227,24 @@ class _Sorting:
         self._conditions: dict[Signature, dict[Where, str]] = {}
         self._explained: defaultdict[tuple[str, str], Counter[Signature]] = defaultdict(Counter)
         self._wrong: defaultdict[tuple[str, str], Counter[Signature]] = defaultdict(Counter)
-        """Operator and problem -> groups of wrong results there, and how often; of every problem under an empty one."""
+        """(operator, problem) -> groups of wrong results there, with counts; an empty problem stands for all."""
         self._dtypes: dict[tuple[str, tuple[str, str] | None], Signature] = {}
-        """Operator and what is said of results of another dtype -> the group of the mistake that explains some."""
+        """Operator, and message and dtype of results of another dtype -> group of the mistake that explains some."""
 
     def put(self, record: Record, key: Signature, attributed: bool = False) -> None:
         (self._attributed if attributed else self._held)[key].append(record)
 
     def explain(self, record: Record, names: tuple[str, ...]) -> None:
-        """Put a case to those that these mistakes explain."""
+        """Put a case into the group of these mistakes."""
         self._causes[names] = in_words(names)
         self.put(record, names)
 
     def part(self, operator: str, where: Where | None, records: list[Record]) -> list[Record]:
-        """Put wrong results of an operator that have one condition, or none; those that are left over belong to no
-        mistake of theirs."""
+        """Put wrong results of an operator that have one condition, or none, into groups; return those that none of the
+        mistakes named for them explains."""
         left = []
         every = named(records)
-        if where and len(every) > 1:  # what several mistakes explain in parts has one condition: one of them
+        if where and len(every) > 1:  # mistakes that explain parts share one condition: one group
             together = tuple(chain.from_iterable(every))
             every = [together] if len(together) <= NAMED else every[:1]
         for record in records:
@@ -258,7 +258,7 @@ class _Sorting:
                 self._causes[names] = in_words(names)
             if where:
                 known = self._conditions.setdefault(key, {})
-                if operator in known.values() or not known:  # the same mistake in another operator has one of its own
+                if operator in known.values() or not known:  # the same mistake in another operator has its own
                     known[where] = operator
             self.put(record, key, attributed=names is not None and explaining is None)
             if explaining and (dtype := other_dtype(record)):
@@ -269,7 +269,7 @@ class _Sorting:
         return left
 
     def attribute(self, record: Record) -> None:
-        """Put a wrong result to a group of its problem, else of its operator, as the module says."""
+        """Put a wrong result into a group of its problem, or else of its operator, as the module's docstring says."""
         places = self._wrong if record.check else self._explained
         found = places.get((record.operator, record.descriptor))
         if not found and (record.check or not is_affordable(record)):
@@ -282,12 +282,12 @@ class _Sorting:
             self._wrong[record.operator, ""][key] += 1
 
     def groups(self) -> list[Group]:
-        """What was put so far."""
+        """Return the groups of all failures that were put so far."""
         return [self._group(key, sorted(held, key=size)) for key, held in self._held.items()]
 
     def _group(self, key: Signature, held: list[Record]) -> Group:
         attributed, cause, cases = self._attributed[key], self._causes.get(key, ""), Counter[str]()
-        if GENERAL.issuperset(key) and any(one.reading for one in held):  # which says more
+        if GENERAL.issuperset(key) and any(one.reading for one in held):  # the reading says more
             cause = ""
         shown = next((one for one in held if cause and _tells(key, one)), held[0])
         for record in (*held, *attributed):
@@ -309,12 +309,12 @@ class _Sorting:
 
 
 def _tells(names: tuple[str, ...], record: Record) -> bool:
-    """Whether these mistakes explain a case, and no others do as well."""
+    """Return whether these mistakes explain a case, and no others explain it as well."""
     return bool(record.causes) and all(explains(names, (name,)) for name in specific(record.causes))
 
 
 def _ungrouped(records: list[Record]) -> Group:
-    """All failures of an implementation, where their causes could not be looked for, by how the first one failed."""
+    """Return all failures of an implementation as one group, named by the first, if the search for causes failed."""
     cases: Counter[str] = Counter()
     for record in records:
         cases[record.operator] += _cases(record)
@@ -323,12 +323,12 @@ def _ungrouped(records: list[Record]) -> Group:
 
 
 def _cases(record: Record) -> int:
-    """How many cases of the level a record stands for."""
+    """Return the number of cases of the level that a record stands for."""
     return 0 if is_deciding(record) else record.cases
 
 
 def _together(groups: list[Group]) -> list[Group]:
-    """Those of variants of one file that fail alike, from the same problem on, as one."""
+    """Merge the groups of variants of one file that fail alike, from the same smallest problem on."""
     first: dict[tuple[object, ...], int] = {}
     found: list[Group] = []
     for one in groups:
@@ -350,7 +350,7 @@ def _together(groups: list[Group]) -> list[Group]:
 
 
 def _alike(one: Group, other: Group) -> bool:
-    """Whether two groups are of nearly the same cases."""
+    """Return whether two groups consist of nearly the same cases."""
     first, second = (
         {(r.operator, r.descriptor, r.dtype, r.layout, r.distribution, r.check) for r in group.records}
         for group in (one, other)
@@ -359,7 +359,7 @@ def _alike(one: Group, other: Group) -> bool:
 
 
 def _text(records: list[Record], passed: Sequence[Record], *, has_condition: bool) -> str:
-    """How the cases of a group failed, on one line: the first one's message, or what all have in common."""
+    """Return on one line how the cases of a group failed: the first one's message, or what all have in common."""
     first = records[0]
     if first.failure and first.failure.kind == "raised":
         message, file = first.failure.message, first.failure.file
@@ -388,7 +388,7 @@ def _text(records: list[Record], passed: Sequence[Record], *, has_condition: boo
 
 
 def _elements(records: Sequence[Record]) -> str:
-    """What the wrong elements of nearly all cases have in common."""
+    """Return what the wrong elements of nearly all cases have in common, in words."""
     outputs = [one for record in records if record.failure for one in record.failure.elements if one.mismatched]
 
     def nearly_all(are: Callable[[WrongElements], bool]) -> bool:
@@ -401,15 +401,15 @@ def _elements(records: Sequence[Record]) -> str:
 
 
 def _edges(records: Sequence[Record]) -> str:
-    """First and last indices at which the wrong elements of nearly all cases are."""
+    """Return the first and last indices at which the wrong elements of nearly all cases are, in words."""
     places = ", ".join(_common([edge for record in records for edge in set(edges(record))], len(records)))
     return f" at {places}" if places else ""
 
 
 def _precision(records: list[Record], passed: Iterable[Record], *, has_condition: bool) -> str:
-    """The first known arithmetic in which every failing case would pass that was judged in others, and how it is
-    declared; empty where there is none. Where cases that passed are more precise, it is said of failures that have a
-    condition, and not how it is declared: that would hide them."""
+    """Return the first known arithmetic in which every failing case that was tried in others would pass, and how it is
+    declared; empty if there is none. If passing cases are more precise, it is given only for failures that have a
+    condition, and without the declaration, which would hide them."""
     judged = [record for record in records if record.failure and record.failure.fits is not None]
     fits = [record.failure.fits for record in judged if record.failure and record.failure.fits is not None]
     dtypes = {record.dtype for record in judged}
@@ -420,17 +420,17 @@ def _precision(records: list[Record], passed: Iterable[Record], *, has_condition
         (known for known in common if not contradicted(known[0], precise, len(judged), len(passing))), None
     ):
         return f"errors as large as with {hint[0]}; if that is meant, declare {hint[1]}"
-    alone = common and has_condition and is_a_sum(records[0])  # what else there is has other errors as small
+    alone = common and has_condition and is_a_sum(records[0])  # other errors of non-sums are as small
     return f"errors as large as with {common[0][0]}, under this condition alone" if alone else ""
 
 
 def _ranks(record: Record) -> Iterator[int]:
-    """The places among known precisions that the errors of a case show, of outputs that can show them."""
+    """Yield the ranks among known precisions that the errors of a case show, for outputs that can show them."""
     for output, profile in record.profile.items():
         if shows(record.dtype, record.terms.get(output, 0)):
             yield profile.inferred.rank
 
 
 def _common(texts: list[str], count: int) -> list[str]:
-    """Those that nearly all of so many cases have."""
+    """Return the texts that nearly all of `count` cases have."""
     return sorted(text for text, times in Counter(texts).items() if times >= COMMON * count)

@@ -1,4 +1,4 @@
-"""One line for each kernel: of the cases that ran, how many fail, what is wrong and where."""
+"""One line for each kernel: how many of the cases that ran fail, what is wrong and where."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from conformance.reporting.table import many
 from conformance.reporting.tally import RAN, Tally
 
 MAX_WHY = 120
-"""Characters of what is wrong, which a kernel may have written."""
+"""Largest number of characters about what is wrong, which a kernel may have written."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelVerdict:
-    """An operator of an implementation.
+    """The verdict on an operator of an implementation.
 
-    operator   empty of a file that cannot be used
+    operator   empty for a file that cannot be used
     dtypes     those in which a case ran
     counts     status -> cases that ran
     not_run    errors that were never run, because others had crashed
-    why        what is wrong, and where, of the failure of most cases; empty where nothing is
+    why        what is wrong, and where, for the failure of most cases; empty if nothing is wrong
     """
 
     implementation: str
@@ -37,17 +37,17 @@ class KernelVerdict:
 
     @property
     def ran(self) -> int:
-        """Cases that ran."""
+        """Number of cases that ran."""
         return self.counts.total() - self.not_run
 
     @property
     def failed(self) -> int:
-        """Of these, failures and errors."""
+        """Number of failures and errors among the cases that ran."""
         return self.counts["fail"] + self.counts["error"] - self.not_run
 
     @property
     def color(self) -> str:
-        """Of the line."""
+        """Color of the line."""
         return "red" if self.failed else "green" if self.counts["pass"] else "yellow"
 
     def __str__(self) -> str:
@@ -65,7 +65,7 @@ class KernelVerdict:
 
 
 def kernel_verdicts(tally: Tally, groups: Sequence[Group], evidence: RunEvidence) -> list[KernelVerdict]:
-    """Of every kernel that ran, and every file that cannot be used, by name. `groups` are those of what fails."""
+    """Return verdicts on all kernels that ran and files that cannot be used, by name. `groups` has the failures."""
     found = []
     for (name, operator), cases in sorted(tally.cells.items(), key=lambda item: item[0][0]):
         counts = Counter({status: cases[status] for status in RAN if cases[status]})
@@ -82,7 +82,7 @@ def kernel_verdicts(tally: Tally, groups: Sequence[Group], evidence: RunEvidence
 
 
 def total(verdicts: Sequence[KernelVerdict]) -> str:
-    """A line for all: that of the only kernel, else how many fail."""
+    """Return one line for all verdicts: that of the only kernel, or how many fail."""
     if len(verdicts) == 1:
         return str(verdicts[0])
     wrong = [one for one in verdicts if one.failed]
@@ -95,7 +95,7 @@ def total(verdicts: Sequence[KernelVerdict]) -> str:
 
 
 def fraction(verdicts: Sequence[KernelVerdict]) -> str:
-    """How many of the cases that ran fail; if there are none, how many pass."""
+    """Return how many of the cases that ran fail; if none does, how many pass."""
     failed, ran = sum(one.failed for one in verdicts), sum(one.ran for one in verdicts)
     waived = sum(one.counts["waived"] for one in verdicts)
     also = f", {waived:,} waived" * bool(waived)
@@ -105,16 +105,16 @@ def fraction(verdicts: Sequence[KernelVerdict]) -> str:
 
 
 def _why(failing: Sequence[Group], operator: str, evidence: RunEvidence) -> str:
-    """`strides swapped, where stride differs by axis`, and how many other kinds there are; how the smallest case fails
-    where neither is known."""
+    """Return what is wrong and where, such as `strides swapped, where stride differs by axis`, and the number of other
+    kinds; how the smallest case fails, if neither is known."""
     one = failing[0]
-    # what several operators raise has a condition in each, or none
+    # an exception of several operators has a condition in each of them, or none
     own = [record for record in one.records if record.operator == operator] or one.records
     conditions: Sequence[Where] = one.where or evidence.of(own)
     if one.where and is_wrong(one.smallest):  # the same mistake may show elsewhere in another operator
         conditions = evidence.wrong(one.implementation, operator) or one.where
     where = "; and ".join(f"where {found}" for found in conditions)
-    what = one.cause if where else one.text.partition("; if that is meant")[0]  # how it is declared stands below
+    what = one.cause if where else one.text.partition("; if that is meant")[0]  # how to declare it is said below
     if operator and len(what) > MAX_WHY:
         what = f"{what[:MAX_WHY]} ..."
     others = len(failing) - max(1, len(conditions))

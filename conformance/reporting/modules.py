@@ -1,5 +1,5 @@
-"""What somebody wants to know first of a torch module: whether it is right at the shape that it is made for, and at
-which others. Lines for one module, a table for several."""
+"""Answers about a torch module: whether it is right at the shape that it is made for, and at which other shapes. Lines
+for one module, a table for several."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from conformance.reporting.table import Table
 from conformance.results.schema import CaseRecord, Record
 
 ANSWERS = {"pass": "yes", "fail": "no", "error": "no", "waived": "no"}
-"""Whether a module is right, by the status of its own problem."""
+"""Status of a module's own problem -> whether the module is right there."""
 NO_TIME = "-"
 
 
 def is_own(record: Record) -> bool:
-    """Whether a case is the problem that a module is made for, or why there is none."""
+    """Return whether a record is of the problem that a module is made for, or says why there is none."""
     unknown = record.undeclared is not None and record.undeclared.kind == "shape"
     return unknown or (record.origin == "own" and not record.check)
 
@@ -31,8 +31,8 @@ def row(
     where: Callable[[Group], Sequence[Where]],
     name: str = "",
 ) -> tuple[str, ...]:
-    """Module, whether it is right at its own shape (of which the record is), how often at others, where it fails, the
-    likely cause, and its time over its reference's. `counts` are all its cases by status."""
+    """Return a row of the table: module, whether it is right at its own shape (that of `record`), how often at others,
+    where it fails, the likely cause, and its time over its reference's. `counts` are all its cases by status."""
     counts = counts - Counter([record.status])
     left = sum(one.cases for group in groups for one in group.records if is_not_run(one))
     right, of = counts["pass"], sum(counts[status] for status in ANSWERS) - left
@@ -47,10 +47,10 @@ def row(
 
 
 def _at_its_own(record: Record) -> str:
-    """Whether it is right there."""
+    """Return in words whether the module is right at its own shape."""
     if record.undeclared is not None:
         return f"not known: {record.undeclared.what}"
-    verified = record.status in ANSWERS and not has(record, "hung")  # which may be too large for this machine
+    verified = record.status in ANSWERS and not has(record, "hung")  # a hung case may be too large here
     answer = ANSWERS[record.status] if verified else "not verified"
     answer += ", after a change of its weights" if has(record, "state") else ""
     why = "" if verified else f": {record.headline}"
@@ -61,7 +61,7 @@ def _at_its_own(record: Record) -> str:
 
 
 def _time(record: Record) -> str:
-    """Over its reference's, with what holds it with 95%; no number where the machine does not allow one."""
+    """Return the time over the reference's, with its 95% interval; no number if the machine does not allow one."""
     found = record.module_time if isinstance(record, CaseRecord) else None
     if found is None:
         return NO_TIME
@@ -75,7 +75,7 @@ def _time(record: Record) -> str:
 
 
 def lines(name: str, answer: str, others_say: str, where: str, cause: str, time: str) -> Iterator[str]:
-    """Of one module."""
+    """Yield the lines on one module."""
     why = f"; fails {where}" if where else f"; likely cause: {cause}" if cause else ""
     yield f"{name}: right at its own shape: {answer}"
     yield f"{name}: right at other shapes: {others_say}{why}"
@@ -84,6 +84,6 @@ def lines(name: str, answer: str, others_say: str, where: str, cause: str, time:
 
 
 def table(rows: Iterable[tuple[str, ...]]) -> Table:
-    """Of several modules."""
+    """Return the table of several modules."""
     heads = ("module", "right at its own shape", "right at other shapes", "fails", "likely cause", "time / reference's")
     return Table("Torch modules", heads, tuple(sorted(rows)), names=6)

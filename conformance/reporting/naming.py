@@ -1,7 +1,7 @@
-"""Which known mistakes name a group of failures, from the mistakes that explain each of its cases.
+"""The known mistakes that name a group of failures, chosen from the mistakes that explain each of its cases.
 
-A mistake is named where it explains nearly all results that were compared with it: what explains a few small problems
-does so by chance. Of more than two that explain as much, what they have in common is said.
+A mistake is named if it explains nearly all results that were compared with it: a mistake that explains a few small
+problems does so by chance. If more than two mistakes explain as much, the group is named by what they have in common.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from conformance.reporting.failures import ORDINARY, is_affordable
 from conformance.results.schema import Record
 
 COMMON, MOST = 0.8, 0.6
-"""Share of the explained cases that a mistake must explain to be named; share of the cases that were compared that any
-mistake must explain: errors can be too small for one."""
+"""Least share of the explained cases that a mistake must explain to be named; least share of the compared cases that
+any mistake must explain: errors can be too small for one."""
 ALONE, OFTEN = 0.35, 10
-"""The same share, and cases, where one mistake alone explains all that any explains: with a momentum of 1% little is
-seen of what is wrong in a running variance."""
+"""The second share, and a number of cases, if one mistake alone explains all explained cases: with a momentum of 1%
+little shows of an error in a running variance."""
 NAMED = 2
-"""Mistakes that explain as much and are named; mistakes that explain a part each."""
+"""Most mistakes that are named because they explain as much; most that are named because each explains a part."""
 TOPICS = ("output padding", "padding", "stride", "dilation", "divisor", "filter", "bias", "statistics")
-"""What mistakes are about of which too many explain as much to be named."""
+"""Subjects by which mistakes are named if too many explain as much to be named themselves."""
 ABOUT = 0.6
-"""Share of such mistakes that are about it."""
+"""Least share of such mistakes that must be about the subject."""
 
 
 def named(records: Sequence[Record]) -> list[tuple[str, ...]]:
-    """The mistakes that explain nearly all results that any explains, and most of those that were compared with them;
-    those that explain as much together, two that do so each in a part. None where what explains most explains less, or
-    more than two explain as much that have nothing in common."""
+    """Return the mistakes that explain nearly all explained results, and most of the compared ones; mistakes that
+    explain as much together, two that each explain a part apart. Empty if the best mistake explains less, or if more
+    than two explain as much and have nothing in common."""
     ordinary = [one for one in records if one.distribution in ORDINARY] or [*records]
     compared = [one for one in ordinary if is_affordable(one)] or [one for one in records if is_affordable(one)]
     names = {name for one in compared for name in one.causes}
@@ -46,8 +46,8 @@ def named(records: Sequence[Record]) -> list[tuple[str, ...]]:
 
 
 def _is_absent(name: str, record: Record) -> bool:
-    """Whether a mistake cannot be what is wrong with results: nothing is ignored where all dilations are 1, and of
-    results that are all zero more than half are wrong."""
+    """Return whether a mistake cannot be the cause: nothing is ignored if all dilations are 1, and results are not all
+    zero if fewer than half of them are wrong."""
     if name == "results all zero":
         elements = record.failure.elements if record.failure else ()
         return bool(elements) and all(2 * one.mismatched < one.compared for one in elements)
@@ -62,14 +62,14 @@ def _is_absent(name: str, record: Record) -> bool:
 
 
 def _alone(explained: Sequence[Record], compared: Sequence[Record], absent: frozenset[str]) -> bool:
-    """Whether one mistake explains all that any does, by more than shapes, and these are enough."""
+    """Return whether one mistake, named by more than shapes, explains all that any explains, and that is enough."""
     names = Counter(name for one in explained for name in one.causes if name not in GENERAL | absent)
     every = [name for name, times in names.items() if times == len(explained) and "in the shape of" not in name]
     return len(every) == 1 and len(explained) >= max(OFTEN, ALONE * len(compared))
 
 
 def _naming(records: Sequence[Record], without: Set[str]) -> list[tuple[str, ...]]:
-    """The same of results that are all explained, by other mistakes than some."""
+    """Return the same as `named` for results that are all explained, without some mistakes."""
     found: list[tuple[str, ...]] = []
     left = [*records]
     while len(records) - len(left) < COMMON * len(records):
@@ -93,12 +93,12 @@ def _naming(records: Sequence[Record], without: Set[str]) -> list[tuple[str, ...
 
 
 def _topic(names: Sequence[str]) -> str:
-    """What most of several mistakes are about."""
+    """Return the subject of most of several mistakes; empty if they have none in common."""
     return next((t for t in TOPICS if sum(t in name for name in names) >= ABOUT * len(names)), "")
 
 
 def in_words(names: Sequence[str]) -> str:
-    """Up to two mistakes by name, of more what they are about."""
+    """Return up to two mistakes by name, or the subject of more."""
     if len(names) <= NAMED:
         return ", or ".join(names)
     topic = _topic(names)
@@ -107,10 +107,10 @@ def in_words(names: Sequence[str]) -> str:
 
 
 def _generally(name: str) -> str:
-    """What mistakes of several sizes have in common."""
+    """Return the name of a mistake without its sizes, as mistakes of several sizes share it."""
     return without_numbers(name).replace(" of #", "")
 
 
 def explains(names: tuple[str, ...], causes: Iterable[str]) -> bool:
-    """Whether one of these mistakes, or one of those that they are common to, is among the causes of a case."""
+    """Return whether a cause of a case is one of these mistakes, or has one of these names without its sizes."""
     return any(name in names or _generally(name) in names for name in causes)

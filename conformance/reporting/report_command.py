@@ -15,7 +15,7 @@ from conformance.exit_codes import ExitCode
 from conformance.implementations.devices import Unavailable
 
 MAX_LISTED = 20
-"""Defects of files that are named on the terminal."""
+"""Largest number of defects of files that are named on the terminal."""
 
 
 class ReportError(Exception):
@@ -38,16 +38,16 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def require() -> None:
-    """Import what a report needs, before a kernel can put something else in its place. Raises Unavailable, with how to
-    get it, where the package is not installed."""
+    """Import the packages of a report, before a kernel can put something else in their place. Raises Unavailable, with
+    how to get the missing package, if one is not installed."""
     if find_spec("jinja2") is None:
         raise Unavailable("needs jinja2: pip install jinja2")
     import_module("conformance.reporting.page.render")
 
 
 def of_run(records: Path, folder: Path) -> list[str]:
-    """Write the report of a run that has just ended; the lines that say where it is. Raises ReportError."""
-    # what draws charts takes a second to load, which a run that makes no report need not wait for
+    """Write the report of a run that has just ended; return the lines that say where it is. Raises ReportError."""
+    # the code for charts takes a second to load, which a run without a report need not wait for
     from conformance.reporting.page.render import build
 
     page, digest = build([records], folder)
@@ -55,14 +55,14 @@ def of_run(records: Path, folder: Path) -> list[str]:
 
 
 def _listed(errors: Sequence[str]) -> list[str]:
-    """The first of them; the page has more."""
+    """Return lines for the first errors; the page has the others."""
     more = [f"report: and {len(errors) - MAX_LISTED:,} more"] if len(errors) > MAX_LISTED else []
     return [*(f"report: {error}" for error in errors[:MAX_LISTED]), *more]
 
 
 @contextmanager
 def _garbage_left() -> Iterator[None]:
-    """Collect no garbage meanwhile: what a report is made of stays to its end, and was gone through again and again."""
+    """Collect no garbage in the block: the objects of a report live to its end, and each collection traverses them."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -74,8 +74,8 @@ def _garbage_left() -> Iterator[None]:
 
 @_garbage_left()
 def _run(arguments: argparse.Namespace) -> int:
-    """Whatever the verdicts are, a report that is written ends well: 1 is something wrong with its files, or with how
-    their runs ended; 4 is no report."""
+    """Write a report; whatever its verdicts are, the exit status is 0. It is 1 if something is wrong with the files, or
+    with how their runs ended, and 4 if no report can be written."""
     try:
         require()
     except Unavailable as absence:

@@ -10,7 +10,8 @@ from itertools import accumulate
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Headings, rows of text, and how many columns of names come first; the others are numbers, flush right."""
+    """A table: headings, rows of text, and how many columns of names come first; other columns hold numbers, flush
+    right."""
 
     title: str
     heads: tuple[str, ...]
@@ -19,7 +20,7 @@ class Table:
     note: str = ""
 
     def lines(self, width: int) -> Iterator[str]:
-        """Aligned, headings first, without title and note; last columns that do not fit are left out, and counted."""
+        """Yield aligned lines, headings first, without title and note; last columns that do not fit are only named."""
         # a heading is broken between its words where its column is narrower
         heads = [
             textwrap.wrap(head, max(map(len, (*head.split(), *cells))))
@@ -39,7 +40,7 @@ class Table:
             yield f"not shown for want of width: {', '.join(self.heads[fit:])}"
 
     def markdown(self, escaped: Callable[[str], str] = str) -> Iterator[str]:
-        """A table of Markdown and the note below it; `escaped` is for texts that Markdown could act on."""
+        """Yield the lines of a Markdown table and the note below it; `escaped` is for texts that could be markup."""
         marks = ("---" if place < self.names else "--:" for place in range(len(self.heads)))
         lines = [map(escaped, self.heads), marks, *(map(escaped, row) for row in self.rows)]
         yield from (f"| {' | '.join(cells)} |" for cells in lines)
@@ -47,5 +48,5 @@ class Table:
 
 
 def many(count: int, noun: str) -> str:
-    """A number and what it counts."""
+    """Return a number and the noun that it counts."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -1,4 +1,4 @@
-"""Counts by status, from records."""
+"""Counts of cases by status, and other totals, from records."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from conformance.reporting.failures import has_no_kernel, is_deciding, is_not_ru
 from conformance.results.schema import CaseRecord, CheckRecord, Record, Work
 
 RAN = ("pass", "fail", "error", "waived")
-"""Statuses of cases that ran. What is unsupported or unavailable is in no fraction."""
+"""Statuses of cases that ran. Fractions leave out cases that are unsupported or unavailable."""
 NOT_ISOLATED = "kernels' processes are not isolated here: see docs/isolation.md"
 JUDGED = ("pass", "fail")
-"""Statuses of which a good run has one at least: what is waived is known to be wrong."""
+"""Statuses of which a good run has at least one: a waived case is known to be wrong."""
 
 
 def exposure_of(record: Record) -> str:
-    """How the kernel of a record could have found its judge, in words; empty where it could not."""
+    """Return in words how the kernel of a record could have found its judge; empty if it could not."""
     if record.in_process:
         return "kernels ran in the judge's process (--in-process)"
     return NOT_ISOLATED if record.versions.get("process") == "not isolated" else ""
 
 
 def weakness_of(record: Record) -> str:
-    """Of its contract; empty where there is none, or one that nobody can declare."""
+    """Return the weakness of a record's contract; empty if it has none, or one that nobody can declare."""
     return _weakness(tuple((record.contract or {}).items()))
 
 
@@ -42,8 +42,8 @@ def _weakness(contract: tuple[tuple[str, str | int], ...]) -> str:
 
 
 def compares(record: Record) -> bool:
-    """Whether a pass or a failure says something of results: an empty batch has none to compare, and some checks only
-    report."""
+    """Return whether a pass or a failure says something about results: an empty batch has none to compare, and some
+    checks only report."""
     if record.check in CHECKS:
         return CHECKS[record.check].judges
     if record.status == "fail" or not isinstance(record, CaseRecord):
@@ -61,7 +61,7 @@ def _has_results(operator: str, descriptor: str) -> bool:
 
 
 class Tally:
-    """What a run amounted to."""
+    """Totals of a run."""
 
     def __init__(self) -> None:
         self.cells: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
@@ -75,21 +75,21 @@ class Tally:
         self.profiles: defaultdict[tuple[str, str], AccuracyProfile] = defaultdict(AccuracyProfile)
         """(implementation, dtype) -> the worst of every number over its cases."""
         self.moved: defaultdict[tuple[str, str], list[tuple[Record, Work]]] = defaultdict(list)
-        """(implementation, operator) -> what was counted of its cases."""
+        """(implementation, operator) -> its records, with the work that an emulator counted."""
         self.seconds: Counter[str] = Counter()
         """Phase -> seconds over all cases."""
         self.own: list[float] = []
-        """Seconds of each verdict that are neither the kernel's, the reference's nor the diagnosis'."""
+        """Seconds of each verdict that neither the kernel nor the reference nor the diagnosis took."""
         self.refusals: defaultdict[str, Counter[str]] = defaultdict(Counter)
         """Implementation -> reasons of unsupported cases, but for operators that it does not implement."""
         self.undeclared: dict[str, Undeclared] = {}
-        """Reason of unsupported cases -> what is not declared, where that is it."""
+        """Reason of unsupported cases -> what is not declared, if that is the reason."""
         self.refused: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        """Implementation -> reasons of cases that it declares to support and refuses when it is called."""
+        """Implementation -> reasons of cases that it declares to support and refuses when called."""
         self.weak: defaultdict[tuple[str, str], dict[str, None]] = defaultdict(dict)
-        """(implementation, what its contract is weaker in than fp32) -> operators with dtypes."""
+        """(implementation, weakness of its contract compared with fp32) -> operators with dtypes."""
         self.unverified: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        """Implementation -> outputs that are not verified, and why, in cases that others make pass."""
+        """Implementation -> outputs that are not verified, and why, in cases that pass by their other outputs."""
         self.not_implemented: defaultdict[str, Counter[str]] = defaultdict(Counter)
         """Implementation -> operators that it does not implement, and their cases."""
         self.accepted: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -99,13 +99,13 @@ class Tally:
         self.dtypes: defaultdict[tuple[str, str], dict[str, None]] = defaultdict(dict)
         """(implementation, operator) -> dtypes in which a case ran."""
         self.is_isolated = True
-        """Whether no record says that its process was not."""
+        """Whether no record says that its process was not isolated."""
         self.not_run: Counter[tuple[str, str]] = Counter()
-        """(implementation, operator) -> errors that are none of their own: others had crashed."""
+        """(implementation, operator) -> errors that are not its own, because other cases had crashed."""
 
     def add(self, record: Record, name: str = "") -> None:
         """Count one record, for its implementation unless another name is given. Problems that were run to find out
-        where a kernel fails are none of the level: how many there are says nothing of the kernel."""
+        where a kernel fails do not count: they are not of the level, and their number means nothing."""
         if is_deciding(record):
             return
         name, status, cases = name or record.implementation, record.status, record.cases
@@ -146,18 +146,18 @@ class Tally:
 
     @property
     def totals(self) -> Counter[str]:
-        """Cases by status over everything."""
+        """Number of cases by status, over everything."""
         return sum(self.cells.values(), Counter())
 
     @property
     def verified(self) -> int:
-        """Cases that passed or failed."""
+        """Number of cases that passed or failed, with results to compare."""
         return self._verified.total()
 
     def verified_on(self, device: str) -> int:
         return sum(cases for (_, its), cases in self._verified.items() if its == device)
 
     def speaks_of(self, names: Collection[str]) -> bool:
-        """Whether something was verified of one of these, or an error says why not."""
+        """Return whether something was verified for one of these implementations, or an error says why not."""
         judged = any(cases and name in names for (name, _), cases in self._verified.items())
         return judged or any(counts["error"] and name in names for (name, _), counts in self.cells.items())

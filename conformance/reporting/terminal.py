@@ -1,4 +1,4 @@
-"""What a run shows on the terminal at its end, but for its failures."""
+"""The end of a run on the terminal, except for its failures."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ LETTERS = {"pass": "", "fail": "F", "error": "E", "unsupported": "u", "waived": 
 LEGEND = "numbers pass; F fail, E error, u unsupported, w waived, - unavailable"
 ACCEPTS = "accepts invalid arguments"
 DETAILS = "details"
-"""What `--show` names beside statuses: accuracy, how many references are known, where the time went."""
+"""Word that `--show` takes beside statuses, for the accuracy profiles and where the time went."""
 MAX_REASONS = 3
-"""Reasons of an implementation that are shown unless all are asked for."""
+"""Largest number of reasons of an implementation that are shown unless all are requested."""
 
 Line = tuple[str, str]
 """A text and its color, which may be empty."""
 
 
 def verdict_lines(verdicts: Sequence[KernelVerdict], width: int) -> Iterator[Line]:
-    """On each kernel."""
+    """Yield the lines on each kernel."""
     for verdict in verdicts:
         yield from _wrapped(str(verdict), width, color=verdict.color)
 
 
 def notes(tally: Tally, verdicts: Sequence[KernelVerdict], width: int, listed: Set[str]) -> Iterator[Line]:
-    """What a user should know who trusts the verdicts, in lines of at most `width` columns. Only the commonest reasons
-    of a status are shown, unless it is `listed`."""
+    """Yield what a user who trusts the verdicts should know, in lines of at most `width` columns. Only the commonest
+    reasons of a status are shown, unless it is `listed`."""
     if DETAILS in listed:
         yield from _details(tally, width)
     for table in emulator_counts.tables(tally.moved):
@@ -71,8 +71,8 @@ def notes(tally: Tally, verdicts: Sequence[KernelVerdict], width: int, listed: S
 
 
 def _details(tally: Tally, width: int) -> Iterator[Line]:
-    """Accuracy, references, seconds."""
-    # of a wrong kernel it says nothing that its failures do not say
+    """Yield the accuracy profiles, and the seconds of kernels, references and diagnosis."""
+    # the profile of a wrong kernel says nothing that its failures do not say
     right = {key: found for key, found in tally.profiles.items() if found.share <= 1}
     profiles = [(_shortened(name, width // 3), *rest) for name, *rest in accuracy.rows(right)]
     if profiles:
@@ -88,18 +88,18 @@ def _details(tally: Tally, width: int) -> Iterator[Line]:
 
 
 def simulators(device: str, found: Mapping[str, list[str]], width: int) -> list[str]:
-    """Lines on how to run a device's kernels without it. `found` is marker -> implementations that can do so."""
+    """Return lines on running a device's kernels without it. `found` is marker -> implementations that can do so."""
     ways = [f"pytest -m {marker} ({', '.join(names)})" for marker, names in sorted(found.items())]
     return textwrap.wrap(f"{device}: the same kernels run on the CPU: {', '.join(ways)}", width) if ways else []
 
 
 def counted(counts: Counter[str]) -> str:
-    """A cell of the matrix in documents, as LEGEND says."""
+    """Return a cell of the matrix in documents, as LEGEND says."""
     return " ".join(f"{counts[status]}{LETTERS[status]}" for status in STATUSES if counts[status])
 
 
 def _unsupported(tally: Tally, verdicts: Sequence[KernelVerdict], listed: Set[str]) -> str:
-    """What was not run of implementations that ran, in one line; empty where nothing is left out."""
+    """Return one line on the cases that were not run for implementations that ran; empty if none is left out."""
     names = {verdict.implementation for verdict in verdicts if verdict.operator}
     cases = sum(counts["unsupported"] for (name, _), counts in tally.cells.items() if name in names)
     if not cases or "unsupported" in listed:
@@ -127,7 +127,7 @@ def _not_implemented(tally: Tally, name: str) -> str:
 
 
 def _reasons(status: str, name: str, reasons: Counter[str], width: int, listed: Set[str]) -> Iterator[Line]:
-    """Of an implementation's cases: what its `when=` leaves out, then the commonest."""
+    """Yield the reasons for a status of an implementation: first what its `when=` leaves out, then the commonest."""
     every = sorted(reasons.most_common(), key=lambda item: OUTSIDE not in item[0])
     commonest = every if status in listed else every[:MAX_REASONS]
     for reason, count in commonest:
@@ -138,13 +138,13 @@ def _reasons(status: str, name: str, reasons: Counter[str], width: int, listed: 
 
 
 def _shortened(name: str, width: int) -> str:
-    """A name that is too long keeps its end, where versions and `@simulator` stand."""
+    """Shorten a name that is too long in the middle, so that it keeps its end, with versions and `@simulator`."""
     half = (width - 1) // 2
     return name if len(name) <= width else f"{name[: width - 1 - half]}~{name[-half:]}"
 
 
 def _columns(rows: Sequence[tuple[str, ...]], width: int) -> Iterator[Line]:
-    """Aligned; what does not fit goes on below the last column."""
+    """Yield rows as aligned columns; text that does not fit continues below the last column."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     indent = sum(widths[:-1]) + len(widths) - 1
     for row in rows:
@@ -159,5 +159,5 @@ def _wrapped(text: str, width: int, indent: int = 4, color: str = "") -> Iterato
 
 
 def harmless(text: str) -> str:
-    """A line that a kernel may have written, without what a terminal obeys and what begins a command of a runner."""
+    """Return a line that a kernel may have written without terminal escapes and commands of a CI runner."""
     return uncommanded(printable(text))

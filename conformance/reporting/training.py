@@ -1,5 +1,5 @@
 """Tables of trainings: how networks trained through an implementation's kernels, and the memory that a call keeps for
-its backward and a step takes."""
+its backward pass and that a training step takes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ NOTE = (
 
 
 def table(named: Iterable[tuple[str, Record]]) -> Table | None:
-    """From records, each with the name that its implementation has in the table; None without a training that got to
-    its end."""
+    """Return the table of trainings, from records with the names that their implementations have there; None if no
+    training finished."""
     rows = []
     for name, record in named:
         if not isinstance(record, TrainingRecord) or record.training.scores is None:
@@ -53,7 +53,7 @@ STEP = ("implementation", "variant", "batch", "peak bytes", "bytes after forward
 
 
 def memory_tables(named: Iterable[tuple[str, Record]]) -> list[Table]:
-    """From records, each with the name that its implementation has in the table."""
+    """Return the tables of memory, from records with the names that their implementations have there."""
     checks = [(name, record) for name, record in named if isinstance(record, CheckRecord)]
     found = [
         Table(

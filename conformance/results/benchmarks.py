@@ -1,4 +1,4 @@
-"""Benchmark files of pytest-benchmark, as far as they are used, with the record of each verdict inside."""
+"""Benchmark files of pytest-benchmark: the parts that are used, and the record of each verdict inside."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from conformance.results.reading import RecordError, decode, strict_json
 from conformance.results.schema import Count, Extras, Record, Sha256
 
 Round = Annotated[float, Meta(gt=1e-15, lt=1e9)]
-"""Seconds within which the interval of a ratio is two numbers, whatever the times."""
+"""Seconds of a round; in this range the interval of a ratio of any two times consists of two numbers."""
 UNKNOWN = "unknown"
 
 
@@ -25,7 +25,7 @@ class Cpu(Struct, frozen=True):
 
 
 class MachineInfo(Struct, frozen=True):
-    """What pytest-benchmark writes of the machine."""
+    """Facts about the machine that pytest-benchmark writes."""
 
     cpu: Cpu = Cpu()
     machine: str = UNKNOWN
@@ -35,7 +35,7 @@ class MachineInfo(Struct, frozen=True):
 
     @property
     def facts(self) -> dict[str, str]:
-        """Fact -> its value in words."""
+        """Facts in words, by name."""
         return {
             "CPU": self.cpu.brand_raw or UNKNOWN,
             "cores": str(self.cpu.count or UNKNOWN),
@@ -47,7 +47,7 @@ class MachineInfo(Struct, frozen=True):
 
 
 class Stats(Struct, frozen=True):
-    """Seconds; `data` has those of every round, where the file was written with them."""
+    """Seconds; `data` has the seconds of every round, if the file was written with them."""
 
     median: Round | None = None
     data: tuple[Round, ...] = ()
@@ -61,7 +61,7 @@ _NAMED, _EXTRAS = msgspec.json.Decoder(_Named), msgspec.json.Decoder(Extras)
 
 
 class Benchmark(Struct, frozen=True):
-    """A benchmark; `extra_info` holds a record where it is one of the suite's."""
+    """A benchmark; `extra_info` holds a record if the benchmark is the suite's."""
 
     stats: Stats
     extra_info: msgspec.Raw = msgspec.Raw(b"{}")
@@ -73,22 +73,22 @@ class Benchmark(Struct, frozen=True):
         return False
 
     def record(self) -> Record:
-        """Raises RecordError."""
+        """Return the record in `extra_info`. Raises RecordError."""
         return decode(bytes(self.extra_info))
 
     def extras(self) -> Extras:
-        """What stands beside the record. Raises RecordError."""
+        """Return the fields beside the record in `extra_info`. Raises RecordError."""
         return strict_json(bytes(self.extra_info), _EXTRAS)
 
 
 class Bound(Struct, frozen=True):
-    """What this suite adds: the digest of times and records, see `digest_of`."""
+    """Field that this suite adds: the digest of times and records, see `digest_of`."""
 
     digest: Sha256
 
 
 class BenchmarkFile(Struct, frozen=True):
-    """A benchmark file; those of earlier versions have no digest."""
+    """A benchmark file; files of earlier versions have no digest."""
 
     machine_info: MachineInfo
     benchmarks: tuple[Benchmark, ...]
@@ -96,7 +96,7 @@ class BenchmarkFile(Struct, frozen=True):
     conformance: Bound | None = None
 
     def verified(self, name: str) -> Iterator[tuple[str, Benchmark]]:
-        """The benchmarks of the suite, each with its place in words; others have nothing to do with conformance."""
+        """Yield the benchmarks of the suite, each with its place in words; others do not concern conformance."""
         for number, benchmark in enumerate(self.benchmarks, 1):
             if benchmark.is_ours:
                 yield f"{name}, benchmark {number}", benchmark
@@ -111,7 +111,7 @@ _DOCUMENT = msgspec.json.Decoder(BenchmarkFile)
 
 
 def is_document(content: bytes) -> bool:
-    """Whether a file is pytest-benchmark's, in as many lines as it likes, and not one of records."""
+    """Return whether a file is pytest-benchmark's, on any number of lines, and not a file of records."""
     if content.split(b"\n", 1)[0].strip() == b"{":
         return True
     with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -120,7 +120,7 @@ def is_document(content: bytes) -> bool:
 
 
 def document(content: bytes) -> BenchmarkFile:
-    """The benchmark file in bytes. Raises RecordError, also where it is not as it was written."""
+    """Return the benchmark file in bytes. Raises RecordError, also if it differs from what was written."""
     try:
         found = strict_json(content, _DOCUMENT)
     except RecordError as problem:
@@ -131,7 +131,7 @@ def document(content: bytes) -> BenchmarkFile:
 
 
 def digest_of(file: dict[str, Any]) -> str:
-    """SHA-256 of the suite's times and records in a benchmark file, whatever its form."""
+    """Return the SHA-256 of the suite's times and records in a benchmark file, however the file is formatted."""
     ours = [one for one in file["benchmarks"] if "implementation" in one.get("extra_info", {})]
     told = [(one["stats"], one["extra_info"]) for one in ours]
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""From a case and its verdict to a record."""
+"""Making a record from a case and its verdict."""
 
 from __future__ import annotations
 
@@ -39,25 +39,25 @@ from conformance.results.schema import (
 
 
 def record(trial: Trial, verdict: Verdict) -> CaseRecord:
-    """The record of a case whose results were to be compared."""
+    """Return the record of a case whose results were to be compared."""
     return CaseRecord(**_attempt(trial, verdict))
 
 
 def behaviour_record(trial: Trial, verdict: Verdict, check: str) -> CheckRecord:
-    """The record of a behaviour check: the same, with the check's name and what it measured."""
+    """Return the record of a behaviour check: that of a case, with the check's name and what it measured."""
     fields = _attempt(trial, verdict)
     facts = verdict.facts or Facts()
     return CheckRecord(**fields | {"check": check, "facts": facts, "command": trial.repeats(check)})
 
 
 def absence_record(absence: Absence, check: str = "") -> AbsenceRecord:
-    """The record of cases that could not be attempted, counted together; of a behaviour check if there is one."""
+    """Return the record of cases that could not be attempted, counted together; `check` may name a behaviour check."""
     distribution = BEHAVIOUR if check else ""
     return AbsenceRecord(schema=SCHEMA, versions=versions(), check=check, distribution=distribution, **asdict(absence))
 
 
 def broken_record(path: str, broken: BrokenFile) -> BrokenRecord:
-    """The record of a file in `impls/` that could not be used."""
+    """Return the record of a file in `impls/` that could not be used."""
     return BrokenRecord(
         schema=SCHEMA, implementation=path, operator="", device="", status="error", cases=1,
         reason=broken.reason, failure=broken.failure, versions=versions(),
@@ -68,7 +68,7 @@ def header(
     command: Sequence[str], level: str, seed: int, method: str, selection: dict[str, tuple[str, ...]],
     environment: str = "",
 ) -> Header:  # fmt: skip
-    """The header of a run that begins now."""
+    """Return the header of a run that begins now."""
     return Header(
         schema=SCHEMA, started=now(), command=tuple(command), versions=versions(), level=level, seed=seed,
         method=method, golden=digest(), selection=selection, environment=environment,
@@ -76,12 +76,12 @@ def header(
 
 
 def now() -> str:
-    """UTC, ISO 8601."""
+    """Return the current time in UTC, as ISO 8601."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def verdict_fields(verdict: Verdict) -> dict[str, Any]:
-    """Status, reason, failure, waiver and seconds, for the record of any attempt."""
+    """Return status, reason, failure, waiver and seconds, for the record of any attempt."""
     waiver = verdict.waiver
     return {
         "status": verdict.status,
@@ -134,7 +134,7 @@ def _attempt(trial: Trial, verdict: Verdict) -> dict[str, Any]:
 
 
 def _profile(judgement: Judgement) -> Profile:
-    """An output's numbers, and the precision that they are consistent with."""
+    """Return an output's measured numbers, and the precision that they are consistent with."""
     known = judgement.inferred
     inferred = Inferred(
         precision=known.arithmetic if known else "unknown",
@@ -146,13 +146,13 @@ def _profile(judgement: Judgement) -> Profile:
 
 
 def texts(described: dict[str, Any]) -> dict[str, str]:
-    """Plain text, whatever a vendor's bridge says; torch's version is a class of its own."""
+    """Convert versions to plain text, whatever a vendor's bridge returns; torch's version is a class of its own."""
     return {str(name): str(value) for name, value in described.items()}
 
 
 @cache
 def versions() -> dict[str, str]:
-    """Of the machine and of what every verdict depends on."""
+    """Return the versions of the machine and of the packages that every verdict depends on."""
     found = {
         "python": platform.python_version(),
         "machine": platform.machine(),

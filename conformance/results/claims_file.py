@@ -1,7 +1,7 @@
-"""The file of support claims beside an implementation: its schema, reading, and what records verify.
+"""The file of support claims beside an implementation: its schema, how it is read, and the claims that records verify.
 
 A kernel's problems are listed once for all variants (dtype, layout, distribution and, if any, storage or behaviour
-check) that it passes on the same ones.
+check) that pass on the same problems.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from conformance.results.schema import Attempt, Count, Record, Text
 
 FOLDER_FILE, ENDING = "claims.json", ".claims.json"
 KNOWN_OPERATORS = (*OPERATORS, "training")
-"""A case of another one would never be compared, and its loss never be noticed."""
+"""Operators that claims may name: a case of any other would never be compared, and its loss would go unnoticed."""
 NOT_PACKAGES = ("python", "machine", "system", "processor", "kernel-conformance")
-"""What records say of every machine beside the versions of packages."""
+"""Names in the `versions` of every record that are not packages which an implementation needs."""
 
 
 class ClaimsError(ValueError):
@@ -48,7 +48,7 @@ class Verified(Struct, frozen=True, kw_only=True):
 
 
 class ImplementationClaims(Struct, frozen=True, kw_only=True):
-    """One implementation: the run that verified it, and what that verified by operator."""
+    """Claims of one implementation: the run that verified it, and the verified cases by operator."""
 
     suite: str
     level: str
@@ -79,7 +79,7 @@ class ImplementationClaims(Struct, frozen=True, kw_only=True):
 
 
 class ClaimsFile(Struct, frozen=True, kw_only=True):
-    """The whole file. Nothing in it may be left out: an empty one would claim nothing in silence."""
+    """The whole file of claims. No field may be left out: an empty file would silently claim nothing."""
 
     schema: Literal[1]
     implementations: Annotated[dict[str, ImplementationClaims], Meta(min_length=1)]
@@ -89,13 +89,13 @@ _DECODER = msgspec.json.Decoder(ClaimsFile)
 
 
 def beside(source: Path) -> Path:
-    """Where the claims of an implementation's file or folder are."""
+    """Return the path of the claims of an implementation's file or folder."""
     return source / FOLDER_FILE if source.is_dir() else source.with_name(source.stem + ENDING)
 
 
 def sources(folder: Path) -> list[Path]:
-    """What the claims in a folder of implementations are beside, or were: the claims of a removed file are left. A file
-    or a package of one stands for itself."""
+    """Return the files and folders in a folder of implementations that have claims beside them, also those that were
+    removed and whose claims are left. For a file, or a folder that is a package, return only itself."""
     if folder.suffix == ".py" or (folder / "__init__.py").exists():
         return [folder]
     files = (file.with_name(file.name.removesuffix(ENDING) + ".py") for file in folder.glob(f"*{ENDING}"))
@@ -104,7 +104,7 @@ def sources(folder: Path) -> list[Path]:
 
 
 def read(source: Path) -> dict[str, ImplementationClaims]:
-    """The claims beside a file or folder, by implementation; none where there is no file. Raises ClaimsError."""
+    """Return the claims beside a file or folder, by implementation; empty if there are none. Raises ClaimsError."""
     file = beside(source)
     try:
         return strict_json(content_of(file), _DECODER).implementations if file.exists() else {}
@@ -116,7 +116,7 @@ def read(source: Path) -> dict[str, ImplementationClaims]:
 
 
 def load(paths: Iterable[Path]) -> dict[str, Claim]:
-    """Implementation -> what is claimed beside these files and folders; of one name, the first. Raises ClaimsError."""
+    """Return implementation -> the claim beside these files and folders; of one name, the first. Raises ClaimsError."""
     found: dict[str, Claim] = {}
     for path in paths:
         for name, section in read(path).items():
@@ -127,18 +127,18 @@ def load(paths: Iterable[Path]) -> dict[str, Claim]:
 
 
 def claimed_as(record: Record) -> Case:
-    """Return the case of a record as claims have it, which are of every seed."""
+    """Return the case of a record with seed 0, as claims name it: they hold for every seed."""
     return replace(record.case, seed=0)
 
 
 def _case(operator: str, problem: str, dtype: str, layout: str, distribution: str, other: str = "") -> Case:
-    """Return the case of a variant as it is written; `other` is a storage or the name of a check."""
+    """Return the case that a problem and the words of a variant name; `other` is a storage or the name of a check."""
     storage, check = (other, "") if ":" in other else ("", other)
     return Case(operator, problem, dtype, layout, distribution, storage, check=check)
 
 
 def enforced(record: Record, claims: Mapping[str, Claim]) -> Record:
-    """The record; a failure where it is unsupported and claimed."""
+    """Return the record, or a failure in its place if its case is claimed and unsupported."""
     claim = claims.get(record.implementation)
     if claim is None or record.status != "unsupported" or claimed_as(record) not in claim.cases:
         return record
@@ -147,11 +147,12 @@ def enforced(record: Record, claims: Mapping[str, Claim]) -> Record:
 
 
 def section(attempts: Sequence[Attempt], imports: Mapping[str, str]) -> ImplementationClaims:
-    """What the records of one implementation in one run verify; those that did not pass verify nothing.
+    """Return what the records of one implementation in one run verify; records that did not pass verify nothing.
 
     `imports` are packages, with their versions, that it needs beside those that the records name.
     """
-    passed = [record for record in attempts if record.status == "pass"]
+    wrong = {record.case for record in attempts if record.status in ("fail", "error")}  # a state may show only later
+    passed = [record for record in attempts if record.status == "pass" and record.case not in wrong]
     variants: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     for record in passed:
         words = filter(None, (record.dtype, record.layout, record.distribution, record.storage, record.check))
@@ -175,8 +176,8 @@ def section(attempts: Sequence[Attempt], imports: Mapping[str, str]) -> Implemen
 
 
 def imported(source: Path) -> dict[str, str]:
-    """Packages that a file or folder imports and that are installed, with their versions: not the standard library's,
-    the suite's and its own. Raises ClaimsError."""
+    """Return the installed packages that a file or folder imports, with their versions, without the standard library,
+    the suite and its own modules. Raises ClaimsError."""
     modules = set[str]()
     for file in [source] if source.is_file() else source.rglob("*.py"):
         try:
@@ -191,11 +192,11 @@ def imported(source: Path) -> dict[str, str]:
 
 
 def _is_package(name: str, value: str) -> bool:
-    """`torch 2.13.0` is; `CUDA driver 13.0`, `device cpu` and `nki none` are not."""
+    """Return whether this is a package: `torch 2.13.0` is; `CUDA driver 13.0`, `device cpu` and `nki none` are not."""
     return name not in NOT_PACKAGES and " " not in name and bool(re.match(r"\d+\.", value))
 
 
 def text(claims: dict[str, ImplementationClaims]) -> bytes:
-    """A file that is read in a diff: one name a line."""
+    """Return claims as the content of a file that is read in a diff: one name a line."""
     document = msgspec.json.encode(ClaimsFile(schema=1, implementations=claims), order="deterministic")
     return msgspec.json.format(document, indent=1) + b"\n"

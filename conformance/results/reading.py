@@ -1,4 +1,4 @@
-"""Records that are not trusted: what is not exactly a record is refused, with the defect and what to do."""
+"""Reading records that are not trusted: a line that is not exactly a record is refused, and the message says why."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class RecordError(ValueError):
-    """A line that is no record; the message is the defect."""
+    """A line that is not a record; the message is the defect."""
 
 
 class SchemaError(RecordError):
@@ -28,11 +28,11 @@ class SchemaError(RecordError):
 
 
 class UnfinishedError(RecordError):
-    """A run that did not come to its end."""
+    """A run that did not finish."""
 
 
 class ChangedError(RecordError):
-    """Lines that are not as their run wrote them."""
+    """Lines that differ from what their run wrote."""
 
 
 class _Version(msgspec.Struct):
@@ -47,11 +47,11 @@ _VERSION = msgspec.json.Decoder(_Version)
 
 @dataclass(slots=True)
 class Run:
-    """One run in the content of a file called `name`, with the runs that go on with it.
+    """One run in the content of a file called `name`, with the runs that resumed it.
 
-    first, last   its lines, counted from 1
-    begin         bytes before the first
-    stray         lines behind its end that hold something
+    first, last   numbers of its lines, counted from 1
+    begin         number of bytes before its first line
+    stray         numbers of lines after its footer that are not blank
     """
 
     content: bytes
@@ -66,12 +66,12 @@ class Run:
 
     @property
     def title(self) -> str:
-        """Of a run with a header."""
+        """Name of the run in messages, by the time at which it started. The run must have a header."""
         return f"the run of {shown(self.headers[0].started)}"
 
     def lines(self) -> Iterator[tuple[str, bytes]]:
-        """Its verdicts, each with its place in words, without blank lines, headers, footers and what is stray."""
-        file = io.BytesIO(self.content)  # a line at a time, and without a copy of the content
+        """Yield the lines of verdicts, each with its place in words; skip blank lines, headers, footers and `stray`."""
+        file = io.BytesIO(self.content)  # reads a line at a time, without a copy of the content
         file.seek(self.begin)
         for number in range(self.first, self.last + 1):
             line = file.readline()
@@ -81,7 +81,7 @@ class Run:
                 yield place, line.removesuffix(b"\n")
 
     def records(self) -> Iterator[tuple[str, Record]]:
-        """The same, read. Raises RecordError naming the file, the line and the field."""
+        """Yield the verdicts, each with its place. Raises RecordError naming the file, the line and the field."""
         for place, line in self.lines():
             try:
                 yield place, decode(line)
@@ -89,7 +89,7 @@ class Run:
                 raise RecordError(f"{place}: {problem}") from None
 
     def require_whole(self) -> None:
-        """Raises ChangedError, also for what stands in no run; SchemaError; UnfinishedError."""
+        """Raises ChangedError, also for lines of no run, SchemaError, and UnfinishedError if the run was cut off."""
         where = f"{self.name}, lines {self.first} to {self.last}"
         if not self.headers:
             _require_this_schema(self.content[self.begin :].partition(b"\n")[0])
@@ -110,7 +110,7 @@ class Run:
 
 
 def runs(content: bytes, name: str) -> list[Run]:
-    """The runs of a file of records, in its order; the first has what stands above all headers."""
+    """Return the runs of a file of records, in its order; lines above the first header begin a run of their own."""
     found: list[Run] = []
     begin, digest = 0, hashlib.sha256()
     for number, line in enumerate(io.BytesIO(content), 1):
@@ -139,7 +139,7 @@ def runs(content: bytes, name: str) -> list[Run]:
 
 
 def verdicts(path: Path) -> Iterator[tuple[str, Record]]:
-    """The verdicts of a file of records that is to be whole, each with its place in words.
+    """Yield the verdicts of a file of records that must be whole, each with its place in words.
 
     Raises RecordError naming the file, the line and the field; see `Run.require_whole` for a run that is not whole.
     """
@@ -149,7 +149,7 @@ def verdicts(path: Path) -> Iterator[tuple[str, Record]]:
 
 
 def read(path: Path) -> list[Run]:
-    """The runs of a file. Raises RecordError."""
+    """Return the runs of a file. Raises RecordError."""
     try:
         return runs(content_of(path), shown(path))
     except OSError as problem:
@@ -158,7 +158,7 @@ def read(path: Path) -> list[Run]:
 
 
 def _mark(line: bytes) -> Header | Footer | None:
-    """None for a verdict, and for what is neither: to `decode` it is a defect."""
+    """Return the header or footer on a line; None for a verdict and any other line, which `decode` refuses."""
     if b'"header"' in line or b'"footer"' in line:
         with suppress(RecordError):
             return strict_json(line, _MARKS)
@@ -167,9 +167,9 @@ def _mark(line: bytes) -> Header | Footer | None:
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """What a file of records holds before a run resumes it; `whole` if nothing is left to do.
+    """Contents of a file of records before a run resumes it; `whole` if nothing is left to do.
 
-    size   bytes of whole lines: what stands behind them is a line that was cut off
+    size   number of bytes in whole lines: whatever follows them is a line that was cut off
     """
 
     size: int = 0
@@ -178,7 +178,7 @@ class Earlier:
     whole: bool = True
 
     def require(self, header: Header) -> None:
-        """Raises RecordError where a run was asked for something else than the one with this header."""
+        """Raises RecordError if a run in the file had other versions or options than the run with this header."""
         now = _conditions(header)
         for before in map(_conditions, self.headers):
             for name in sorted(before.keys() | now.keys()):
@@ -190,7 +190,7 @@ class Earlier:
 
 
 def earlier(content: bytes) -> Earlier:
-    """The run of a file. Raises RecordError for what no run goes on with."""
+    """Return what the file of a run that is resumed holds. Raises RecordError for a file that no run can continue."""
     content = content[: content.rfind(b"\n") + 1]
     if not content:
         return Earlier()
@@ -211,7 +211,8 @@ def earlier(content: bytes) -> Earlier:
             record = decode(line)
         except RecordError as problem:
             raise RecordError(f"{place} {problem}; begin again with --overwrite") from None
-        # no two calls take the same time, and what is not here is counted once; two tests may have lost the same case
+        # equal lines are copies: no two calls take equally long, and cases that cannot run are counted in one record;
+        # only failures and errors without times may be equal, because two tests may have lost the same case
         once = record.seconds or record.status not in ("fail", "error")
         if once and first.setdefault(line, place) != place:
             raise RecordError(f"{place} is that of {first[line]} again; take it out, or begin again with --overwrite")
@@ -220,7 +221,7 @@ def earlier(content: bytes) -> Earlier:
 
 
 def _conditions(header: Header) -> dict[str, str]:
-    """What the verdicts of one run have in common, in words."""
+    """Return the versions and options that all verdicts of one run share, in words."""
     options = {name: " ".join(values) for name, values in header.selection.items()}
     own = {"--level": header.level, "--seed": str(header.seed), "--method": header.method, "goldens": header.golden}
     own |= {"--pass-env values of digest": header.environment} if header.environment else {}
@@ -228,7 +229,7 @@ def _conditions(header: Header) -> dict[str, str]:
 
 
 def decode(line: bytes | str) -> Record:
-    """The record of a line. Raises RecordError; SchemaError where another version wrote it."""
+    """Return the record of a line. Raises RecordError; SchemaError if another version wrote it."""
     content = line.encode("utf-8", "replace") if isinstance(line, str) else line
     try:
         found = strict_json(content, _DECODER)
@@ -241,7 +242,7 @@ def decode(line: bytes | str) -> Record:
 
 
 def _require_this_schema(line: bytes) -> None:
-    """Raises SchemaError for a line of another version of the suite, which it names as far as the line does."""
+    """Raises SchemaError for a line of another version of the suite, naming that version if the line does."""
     try:
         written = _VERSION.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -256,13 +257,13 @@ def _require_this_schema(line: bytes) -> None:
 
 
 def strict_json(content: bytes, decoder: msgspec.json.Decoder[T]) -> T:
-    """What the decoder makes of bytes. Raises RecordError for what its type does not allow, and for what only some
-    readers of JSON take: NaN, other encodings, endless nesting, and a name given twice, of which two readers may take
-    two values."""
+    """Decode JSON strictly. Raises RecordError for anything that the decoder's type does not allow, and for anything
+    that only some readers of JSON accept: NaN, other encodings, endless nesting, and a name given twice, of which two
+    readers may take two values."""
     try:
         content.decode("utf-8")
         value = decoder.decode(content)
-        json.loads(content, object_pairs_hook=_unique, parse_int=str)  # not read: Python refuses thousands of digits
+        json.loads(content, object_pairs_hook=_unique, parse_int=str)  # str: Python refuses thousands of digits
     except RecordError:
         raise
     except UnicodeDecodeError as problem:
@@ -287,7 +288,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _defect(problem: msgspec.ValidationError) -> str:
-    """A validation error with the field first: "field cases: expected `int`, got `bool`"."""
+    """Return a validation error as text with the field first: "field cases: expected `int`, got `bool`"."""
     text = str(problem)
     for sign, words in ((">= ", "of at least "), ("<= ", "of at most "), ("> ", "above ")):
         text = text.replace(f"` {sign}", f"` {words}")
@@ -297,7 +298,7 @@ def _defect(problem: msgspec.ValidationError) -> str:
 
 
 def shown(value: object, length: int = 120) -> str:
-    """A value for a terminal or a page: control characters, escapes and markup cannot act in it."""
+    """Return a value as text for a terminal or a page: control characters, escapes and markup cannot act in it."""
     text = str(value)
     cut = text if len(text) <= length else f"{text[: length - 1]}~"
     return "".join(c if c.isprintable() and c not in '<>&"' else _escape(c) for c in cut)

@@ -1,9 +1,9 @@
-"""The schema of records and of benchmark files: what a verdict is, once, for whoever writes or reads it.
+"""The schema of records and of benchmark files: the one definition of a verdict, for all code that writes or reads it.
 
-A record is one line of strict JSON (UTF-8); `kind` tells the five apart. Every run begins with a header and ends with a
-footer, which are lines of their own and no verdicts. JSON has no infinity: a measured number is a number or one of the
-texts "inf", "-inf" and "nan", see `Number`. A field that is left out has its default; fields that a reader does not
-know are passed over.
+A record is one line of strict JSON (UTF-8); `kind` distinguishes the five kinds. Every run begins with a header and
+ends with a footer, which are lines of their own and not verdicts. JSON has no infinity: a measured number is a number
+or one of the texts "inf", "-inf" and "nan", see `Number`. A field that is left out has its default; fields that a
+reader does not know are ignored.
 A change that an older reader would misunderstand needs another SCHEMA, and a note in the changelog.
 """
 
@@ -28,18 +28,18 @@ VERIFIED: frozenset[Status] = frozenset({"pass", "fail", "waived"})
 """Statuses that say something about a kernel's results."""
 
 Number = float | Literal["inf", "-inf", "nan"]
-"""A measured value; float(...) reads all of them."""
+"""A measured value; float(...) reads every form of it."""
 Whole = Annotated[int, Meta(gt=-(10**18), lt=10**18)]
 Count = Annotated[int, Meta(ge=0, lt=10**18)]
 Positive = Annotated[int, Meta(ge=1, lt=10**18)]
 Seconds = Annotated[float, Meta(ge=0, lt=1e12)]
 Sha256 = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 Text = Annotated[str, Meta(pattern=r"\S")]
-"""Not blank."""
+"""Text that is not blank."""
 
 
 def number(value: float) -> Number:
-    """A float as records write it."""
+    """Convert a float to the form that records have."""
     if math.isfinite(value):
         return float(value)
     return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
@@ -56,10 +56,10 @@ class WaiverRecord(Struct, frozen=True, kw_only=True):
 
 
 class Inferred(Struct, frozen=True, kw_only=True):
-    """The precision that errors are consistent with.
+    """The precision that the errors of an output are consistent with.
 
-    rank           its place among the known precisions; a higher one is less precise
-    conservative   whether it is more precise than the declared one
+    rank           place among the known precisions; a higher rank is less precise
+    conservative   whether the inferred precision is more precise than the declared one
     """
 
     precision: str
@@ -70,7 +70,7 @@ class Inferred(Struct, frozen=True, kw_only=True):
 class Profile(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The accuracy of one output on the fixed distribution, in the units of `conformance.judge.accuracy.profile`.
 
-    `effective_bits`, `gain_z` and `offset_z` are known of plain sums only.
+    `effective_bits`, `gain_z` and `offset_z` are known only for plain sums.
     """
 
     lambda_: Number = field(name="lambda")
@@ -83,12 +83,12 @@ class Profile(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def share(self) -> float:
-        """The worst error as a share of what the contract allows."""
+        """Worst error as a share of the error that the contract allows."""
         return float(self.lambda_) / float(self.lambda_limit)
 
     @property
     def numbers(self) -> dict[str, Number]:
-        """What is known, by the names that records give it."""
+        """Numbers that are known, by their names in records."""
         found = {
             "lambda": self.lambda_,
             "lambda_limit": self.lambda_limit,
@@ -101,7 +101,7 @@ class Profile(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Work(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one call moved and issued, as an emulator counts it; `least_bytes` is every tensor moved once."""
+    """Traffic and instructions of one call, as an emulator counts them; `least_bytes` is every tensor moved once."""
 
     least_bytes: Positive
     dma_bytes: Count = 0
@@ -112,7 +112,7 @@ class Work(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SavedForBackward(Struct, frozen=True, kw_only=True):
-    """What one autograd variant saves for the backward of one call."""
+    """Memory that one autograd variant saves for the backward pass of one call."""
 
     variant: str
     buffers: Count
@@ -122,7 +122,7 @@ class SavedForBackward(Struct, frozen=True, kw_only=True):
 
 
 class TrainingStep(Struct, frozen=True, kw_only=True):
-    """What one training step of one autograd variant takes at its peak, and holds after its forward."""
+    """Memory of one training step of one autograd variant, at its peak and after its forward pass."""
 
     variant: str
     batch: Count
@@ -131,12 +131,12 @@ class TrainingStep(Struct, frozen=True, kw_only=True):
 
 
 class Facts(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a behaviour check found out without judging it.
+    """Findings of a behaviour check that it does not judge.
 
     repeatable           whether calls repeat to the bit
     accepted             invalid arguments that were accepted
     saved_for_backward   a row for each autograd variant
-    training_steps       the same
+    training_steps       a row for each autograd variant
     """
 
     repeatable: bool | None = None
@@ -146,7 +146,7 @@ class Facts(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Scores(Struct, frozen=True, kw_only=True):
-    """How a network learnt; `baseline` is the accuracy of always answering the majority class of the test."""
+    """How a network learnt; `baseline` is the test accuracy of always answering the majority class."""
 
     first_loss: Number
     last_loss: Number
@@ -157,7 +157,7 @@ class Scores(Struct, frozen=True, kw_only=True):
 
 
 class TrainingRun(Struct, frozen=True, kw_only=True):
-    """One training; `verified` tensors were compared with their bound. Without scores it did not get to its end."""
+    """One training; `verified` tensors were compared with their bound. A training without scores did not finish."""
 
     network: str
     steps: Count
@@ -170,32 +170,32 @@ class TrainingRun(Struct, frozen=True, kw_only=True):
 Checks = dict[str, dict[str, tuple[Number, float]]]
 """Output -> check -> value and limit."""
 Contract = dict[str, str | Whole]
-"""Field -> value of the declared arithmetic."""
+"""Field of the declared arithmetic -> value."""
 
 
 class Record(Struct, tag_field="kind", frozen=True, kw_only=True, omit_defaults=True):
-    """What every record says, and what a reader may ask of any of them; a kind requires more.
+    """Fields that every record has, or that a reader may ask of any record; a kind of record requires more of them.
 
-    cases        how many it stands for: one, unless they could not be attempted
+    cases        number of cases that it stands for: one, unless they could not be attempted
     versions     of packages and of the machine, by name; `process` is "not isolated" where a kernel can find its judge
-    reason       why it did not pass, for people; the first line says what, the others are the diagnosis
-    failure      the same as data, of what fails, is an error or is waived
-    undeclared   what is not declared, where that is why cases are unsupported
+    reason       why the case did not pass, for people; the first line is the result, the others are the diagnosis
+    failure      the reason as data, if the case fails, is an error or is waived
+    undeclared   what the implementation does not declare, if cases are unsupported for that reason
     causes       known mistakes that explain a failure, each as well as the others
-    waiver       where the status is `waived`, and only there
-    run_level    what the run was asked for
+    waiver       present if the status is `waived`, and only then
+    run_level    level that the run was asked for
     in_process   whether kernels ran in the judge's process, which they could change
     command      one line that reproduces the verdict
     origin       where the problem comes from, see `conformance.problems.table.Origin`
-    storage      how operands lie in memory; empty where all are contiguous
-    check        of a behaviour check, its name
-    source       SHA-256 of what the kernel was loaded from
-    covers       what that is beside the file that was named, as far as no earlier record of the process says it
+    storage      how operands lie in memory; empty if all are contiguous
+    check        name of the behaviour check; empty for other records
+    source       SHA-256 of the files that the kernel was loaded from
+    covers       files and packages beside the named file, unless an earlier record of the process lists them
     terms        contraction length, by output
-    unverified   outputs that pass because limits exceed most of their results: nothing is known of them
-    printed      the last lines that the kernel has printed, where it did not pass
+    unverified   outputs that pass because their limits exceed most of their results, so that nothing is known of them
+    printed      the last lines that the kernel printed, if it did not pass
     refused      whether the kernel raised Unsupported when it was called, although it had declared to support the case
-    reading      what calls with single terms show of the kernel on this problem, where nothing known explains a failure
+    reading      findings from calls with single terms on this problem, if no known mistake explains a failure
     """
 
     schema: Literal[3]
@@ -244,7 +244,7 @@ class Record(Struct, tag_field="kind", frozen=True, kw_only=True, omit_defaults=
 
     @property
     def case(self) -> Case:
-        """Its identity."""
+        """Identity of the case."""
         return Case(
             self.operator, self.descriptor or self.problem, self.dtype, self.layout, self.distribution, self.storage,
             self.seed or 0, self.check,
@@ -252,17 +252,17 @@ class Record(Struct, tag_field="kind", frozen=True, kw_only=True, omit_defaults=
 
     @property
     def headline(self) -> str:
-        """Why it did not pass, on one line."""
+        """Reason why the case did not pass, on one line."""
         return str(self.waiver) if self.waiver else self.reason.partition("\n")[0]
 
     @property
     def explanation(self) -> str:
-        """All of it: the waiver, if there is one, above the diagnosis, and what was printed."""
+        """The whole reason: the waiver, if there is one, above the diagnosis, and the lines that were printed."""
         return self._with(self.reason)
 
     @property
     def brief(self) -> str:
-        """The same without details, and without what the heading of a group of failures says."""
+        """The explanation without details, and without what the heading of a group of failures says."""
         return self._with(in_brief(self.reason, self.failure, headed=True))
 
     def _with(self, reason: str) -> str:
@@ -270,7 +270,7 @@ class Record(Struct, tag_field="kind", frozen=True, kw_only=True, omit_defaults=
         return "\n".join(filter(None, (f"waived: {self.waiver}" if self.waiver else "", reason, *printed)))
 
     def text(self, name: str) -> str:
-        """A field that only some kinds have, as text."""
+        """Return a field that only some kinds have, as text."""
         value = getattr(self, name)
         return "" if value is None else str(value)
 
@@ -290,7 +290,8 @@ class Attempt(Record, frozen=True, kw_only=True):
 
 
 def covered(records: Iterable[Record]) -> dict[tuple[str, str], Covers]:
-    """Return what the sources of some records cover: implementation and source -> all that any of them says."""
+    """Return implementation and source -> the files and packages that any record says it covers; a file of which two
+    records have different contents is marked as changed."""
     found: dict[tuple[str, str], Covers] = {}
     for record in records:
         key = record.implementation, record.source
@@ -302,7 +303,7 @@ def covered(records: Iterable[Record]) -> dict[tuple[str, str], Covers]:
 
 
 class CaseRecord(Attempt, frozen=True, kw_only=True, tag="case"):
-    """Results compared with the reference; of a torch module at its own shape also how long it takes."""
+    """A case whose results were compared with the reference; for a torch module at its own shape also its time."""
 
     descriptor: str
     generator: str
@@ -312,7 +313,7 @@ class CaseRecord(Attempt, frozen=True, kw_only=True, tag="case"):
 
 
 class CheckRecord(Attempt, frozen=True, kw_only=True, tag="check"):
-    """A behaviour check."""
+    """The result of a behaviour check."""
 
     descriptor: str
     generator: str
@@ -348,11 +349,11 @@ class Header(Struct, tag_field="kind", tag="header", frozen=True, kw_only=True, 
     started      UTC, ISO 8601
     command      the words of its command line
     versions     as in a record
-    level, seed, method    what the options of these names say
-    golden       SHA-256 of the manifest of goldens; empty where it cannot be read
-    selection    option -> values that were given, of those that choose cases
-    environment  digest of the variables that kernels were given because somebody had named them; empty without any
-    resumed      whether it goes on with the run above it in the file, which was cut off
+    level, seed, method    values of the options of these names
+    golden       SHA-256 of the manifest of goldens; empty if it cannot be read
+    selection    option -> values that were given, for the options that choose cases
+    environment  digest of the variables that were named to be passed to kernels; empty without any
+    resumed      whether the run continues the one above it in the file, which was cut off
     """
 
     schema: Literal[3]
@@ -369,11 +370,11 @@ class Header(Struct, tag_field="kind", tag="header", frozen=True, kw_only=True, 
 
 
 class Footer(Struct, tag_field="kind", tag="footer", frozen=True, kw_only=True):
-    """The last line of a run; where there is none, the run was cut off.
+    """The last line of a run; a run without one was cut off.
 
-    cases         by status, with those of the runs that it goes on with
+    cases         by status, including the cases of the runs that this one continues
     exit_status   see `conformance.exit_codes`
-    interrupted   whether it ended before all of its tests had run
+    interrupted   whether the run ended before all of its tests had run
     digest        SHA-256 of all bytes from the run's header to where this value stands: the last field of the line
     """
 
@@ -389,7 +390,7 @@ Line = Record | Header | Footer
 
 
 class CeilingsRecord(Struct, frozen=True, kw_only=True):
-    """What a machine was measured to reach; `spread` is a share."""
+    """Rates that a machine was measured to reach; `spread` is a share."""
 
     flop_per_s: float
     byte_per_s: float
@@ -397,7 +398,7 @@ class CeilingsRecord(Struct, frozen=True, kw_only=True):
 
 
 class MachineState(Struct, frozen=True, kw_only=True):
-    """Whether times of a run can be believed, and what speaks against it: see `conformance.timing.conditions`."""
+    """Whether the times of a run can be believed, and reasons against it: see `conformance.timing.conditions`."""
 
     state: Literal["stable", "noisy", "unusable"]
     reasons: tuple[str, ...] = ()
@@ -414,10 +415,10 @@ class ModuleTime(Struct, frozen=True, kw_only=True):
 class Timing(Struct, frozen=True, kw_only=True):
     """A verified kernel's time: seconds, bytes and rates.
 
-    finding   why its share of the roofline is above 100%; with the status `finding` the time is not to be believed
-    low_s     with `high_s` the interval that holds the time with 95%, from the visits
-    visits    rounds of each visit to the kernel, in order; they add up to the rounds. Without any, one visit has all
-    machine   its state during the run; None where it was not judged
+    finding   why the share of the roofline is above 100%; with the status `finding` the time is not to be believed
+    low_s     with `high_s` the interval that contains the time with 95% confidence, from the visits
+    visits    number of rounds of each visit to the kernel, in order; their sum is `rounds`. If empty, one visit has all
+    machine   state of the machine during the run; None if it was not judged
     """
 
     status: Literal["recorded", "finding"] = "recorded"
@@ -448,12 +449,12 @@ class Timing(Struct, frozen=True, kw_only=True):
 
     @property
     def doubt(self) -> str:
-        """Why the time is not to be believed; empty if it is."""
+        """Reason not to believe the time; empty if it can be believed."""
         return (self.finding or "doubted") if self.status == "finding" else ""
 
 
 class Extras(Struct, frozen=True, kw_only=True):
-    """What a benchmark's `extra_info` holds beside a record. A finding has neither rates nor a share."""
+    """Fields of a benchmark's `extra_info` beside the record. A finding has neither rates nor a share."""
 
     timing: Timing = Timing()
     flops: float | None = None

@@ -1,4 +1,4 @@
-"""A file of records: a header, one JSON line per verdict as it is reached, a footer. Reports are made from these."""
+"""Writing a file of records: a header, a JSON line for each verdict as it is reached, and a footer."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from conformance.results.schema import SCHEMA, STATUSES, Footer, Header, Line, R
 
 try:
     import fcntl
-except ImportError:  # not on Windows, where two runs on one file are not noticed
+except ImportError:  # not on Windows: two runs that write to one file go unnoticed there
     fcntl = None  # type: ignore[assignment]
 
 _ENCODER = msgspec.json.Encoder()
 _BEGIN = b'{"kind":"'
-"""How a file of records begins."""
+"""First bytes of a file of records."""
 
 
 class RecordsError(Exception):
@@ -32,11 +32,11 @@ class RecordsError(Exception):
 
 
 class Records:
-    """The records of a run. Where the file exists it is locked at once, against a second run; nothing in it changes,
-    and none is made, before the first verdict.
+    """The file to which a run writes its records. An existing file is locked at once, so that a second run cannot write
+    to it; before the first verdict no file is created and an existing one is not changed.
 
-    Raises RecordsError where the file is locked, or holds something and neither `resume` nor `overwrite` is given, and
-    OSError where it cannot be written.
+    Raises RecordsError if the file is locked, or is not empty and neither `resume` nor `overwrite` is given, and
+    OSError if it cannot be written.
     """
 
     def __init__(self, path: Path, header: Header, *, resume: bool = False, overwrite: bool = False) -> None:
@@ -46,13 +46,13 @@ class Records:
         self._file: int | None = None
         self._regular = self._begun = False
         self._size = 0
-        """Bytes of whole lines."""
+        """Number of bytes in whole lines."""
         self._digest = hashlib.sha256()
-        """Of these."""
+        """SHA-256 of these lines."""
         self._written: list[tuple[int, Status, int]] = []
-        """Of each record of this run: its place, and what it counts as."""
+        """For each record of this run: its offset in the file, its status and its number of cases."""
         self.earlier = Earlier()
-        """What is resumed."""
+        """Contents of the file that this run resumes."""
         if self._place.exists():
             self._open()
         else:
@@ -65,7 +65,7 @@ class Records:
         self._place.parent.mkdir(parents=True, exist_ok=True)
         flags = os.O_APPEND | getattr(os, "O_BINARY", 0)
         if self._place.exists() and not self._place.is_file():
-            # a pipe is written and never read; one that nobody reads is refused, instead of waiting for a reader
+            # a pipe is written and never read; a pipe without a reader is refused, instead of waiting for one
             self._file = os.open(self._place, flags | os.O_WRONLY | getattr(os, "O_NONBLOCK", 0))
             os.set_blocking(self._file, True)
             return
@@ -78,14 +78,14 @@ class Records:
             raise
 
     def _claim(self, file: int) -> None:
-        """Lock a file, and see whether it may be written."""
+        """Lock a file, and check whether it may be written. Raises RecordsError."""
         if fcntl is not None:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise RecordsError("another run is writing to it; wait for its end, or give another file") from None
             except OSError:
-                pass  # there are network file systems without locks
+                pass  # some network file systems have no locks
         content = content_of(self._place)
         if not (content.startswith(_BEGIN) or _BEGIN.startswith(content)):
             raise RecordsError("is no file of records; it is not overwritten")
@@ -105,7 +105,7 @@ class Records:
             self._header = msgspec.structs.replace(self._header, resumed=self._size > 0)
 
     def write(self, record: Record) -> None:
-        """One line, on disk before the next verdict begins. Raises OSError, and the first time RecordsError."""
+        """Write one record as a line before the next verdict begins. Raises OSError and RecordsError."""
         self._begin()
         place = self._size
         self._append(encode(record) + b"\n")
@@ -122,7 +122,7 @@ class Records:
         self._begun = True
 
     def _append(self, content: bytes) -> None:
-        """All of a line or nothing. Raises OSError and RecordsError."""
+        """Write all of a line or nothing. Raises OSError and RecordsError."""
         assert self._file is not None
         self._require_own()
         before, left = (self._size, self._digest.copy()), memoryview(content)
@@ -138,7 +138,7 @@ class Records:
             raise
 
     def _require_own(self) -> None:
-        """Raises RecordsError where what is written from now on would not be found behind what was written."""
+        """Raises RecordsError if the file was changed, moved, replaced or deleted, so that records would be lost."""
         if not self._regular or self._file is None:
             return
         own = os.fstat(self._file)
@@ -150,8 +150,8 @@ class Records:
         raise RecordsError("was moved, replaced or deleted during the run; run again")
 
     def _require_unchanged(self) -> None:
-        """Raises RecordsError where what was written is not what is there: a kernel can write over a line in its place,
-        and put the date back."""
+        """Raises RecordsError if the file no longer holds the bytes that were written: a kernel can overwrite a line in
+        its place and restore the file's date."""
         if not (self._regular and self._begun) or self._file is None:
             return
         with os.fdopen(os.dup(self._file), "rb") as file:
@@ -164,8 +164,8 @@ class Records:
             os.ftruncate(self._file, self._size)
 
     def end(self, exit_status: int, interrupted: bool, invalid: int = 0) -> None:
-        """Write the footer, unless there was nothing to write. The last `invalid` records are taken out: nobody is to
-        read them, and `--resume` runs their cases again. Raises OSError and RecordsError."""
+        """Write the footer, unless there was nothing to write. The last `invalid` records are removed first: nobody is
+        to read them, and `--resume` runs their cases again. Raises OSError and RecordsError."""
         self._require_unchanged()
         if invalid and self._regular:
             for place, status, count in reversed(self._written[-invalid:]):
@@ -184,14 +184,14 @@ class Records:
         self.close()
 
     def close(self) -> None:
-        """Idempotent."""
+        """Close the file; further calls do nothing."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
 
 def require_creatable(path: Path) -> None:
-    """Raises OSError where a file could not be made, and makes neither it nor its folder."""
+    """Raises OSError if a file could not be created; creates neither the file nor its folder."""
     place = path.absolute()
     nearest = next(folder for folder in place.parents if folder.exists())
     if not nearest.is_dir():
@@ -201,7 +201,7 @@ def require_creatable(path: Path) -> None:
 
 
 def bound(footer: Footer, above: hashlib._Hash) -> bytes:
-    """The line of a footer, with the digest of its run's lines above it and of itself."""
+    """Return the line of a footer, with the digest of its run's lines above it and of the line itself."""
     line = encode(footer)
     digest, end = above.copy(), len(line) - len('"}')
     digest.update(line[:end])
@@ -209,9 +209,9 @@ def bound(footer: Footer, above: hashlib._Hash) -> bytes:
 
 
 def encode(line: Line) -> bytes:
-    """A line of a file of records, as strict JSON.
+    """Return a line of a file of records as strict JSON.
 
-    Half a surrogate pair, which a kernel's message may hold and no UTF-8 can, becomes a question mark.
+    Half a surrogate pair, which a kernel's message may contain but UTF-8 cannot encode, becomes a question mark.
     """
     try:
         return _ENCODER.encode(line)

@@ -7,11 +7,11 @@ import pytest
 
 @pytest.mark.trains("digits")
 def test_digits(train, case):
-    """Two convolutions with batch norm and two linear layers learn handwritten digits."""
+    """Train two convolutions with batch norm and two linear layers on handwritten digits."""
     train(case)
 
 
 @pytest.mark.trains("unet")
 def test_unet(train, case):
-    """A UNet learns to find digits on photographs."""
+    """Train a UNet to find digits on photographs."""
     train(case)

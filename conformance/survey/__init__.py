@@ -1,1 +1,1 @@
-"""Other people's libraries, each in an environment of its own, and a site of what was found."""
+"""Other people's libraries, each in an environment of its own, and a site of the results."""

@@ -1,4 +1,4 @@
-"""The environments of a survey, and what differs between variants and their base."""
+"""The environments of a survey, and the differences between variants and their base."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Key = tuple[object, ...]
 
 @dataclass(frozen=True, eq=False)
 class SurveyedEnvironment:
-    """An environment of a survey, with what its records hold.
+    """An environment of a survey, with its records.
 
     slug      its folder in the site: letters, digits and few signs
     source    None where there are no records, or none that can be read
@@ -36,17 +36,17 @@ class SurveyedEnvironment:
 
     @cached_property
     def digest(self) -> Digest | None:
-        """What its records amount to."""
+        """Digest of the records; None without any."""
         return None if self.source is None else Digest(merged([self.source]))
 
     @property
     def notices(self) -> list[str]:
-        """What could not be read."""
+        """Errors in reading the records."""
         return [*(self.source.errors if self.source else ()), *([self.error] if self.error else ())]
 
     @property
     def version(self) -> str:
-        """Of the engine's package as it was installed."""
+        """Installed version of the engine's package."""
         engine = canonicalize_name(self.surveyed.engine)
         packages = {canonicalize_name(name): version for name, version in self.surveyed.packages.items()}
         named = [version for name, version in packages.items() if name.startswith(engine)]  # opencv-python-headless
@@ -54,7 +54,7 @@ class SurveyedEnvironment:
 
     @cached_property
     def plain(self) -> Counter[str]:
-        """Cases by status, without those of variants."""
+        """Number of cases by status, without those of variants."""
         found: Counter[str] = Counter()
         for verdict in self.digest.results.verdicts if self.digest else ():
             if not parted(verdict.record.implementation)[1]:
@@ -63,7 +63,7 @@ class SurveyedEnvironment:
 
     @property
     def reasons(self) -> list[str]:
-        """Why it was not run, or not to the end."""
+        """Reasons why the engine was not run, or not to the end."""
         found = [self.surveyed.reason] if self.surveyed.reason else []
         found += self.notices
         if self.digest is not None:
@@ -75,13 +75,13 @@ class SurveyedEnvironment:
 
 
 def parted(name: str) -> tuple[str, str]:
-    """The implementation and the label in the name of a variant; the label of others is empty."""
+    """Split the name of a variant into its implementation and its label; the label of other names is empty."""
     base, bracket, label = name.partition("[")
     return (base, label.removesuffix("]")) if base and bracket and label.endswith("]") else (name, "")
 
 
 def cases(records: Iterable[Record]) -> dict[Key, Record]:
-    """The cases that were attempted, by what tells those of an implementation apart."""
+    """Return the attempted cases, by the fields that tell the cases of an implementation apart."""
     return {tuple(getattr(r, name) for name in CASE): r for r in records if isinstance(r, Attempt)}
 
 
@@ -90,7 +90,7 @@ class Difference:
     """A variant beside its base.
 
     shared      cases in which both were compared with the reference, and something was measured
-    differing   those of them in which a measured number differs
+    differing   those of the shared cases in which a measured number differs
     broken      cases that the base passes and the variant does not
     """
 
@@ -101,7 +101,7 @@ class Difference:
 
     @property
     def words(self) -> str:
-        """In one sentence."""
+        """Difference in one sentence."""
         if not self.shared:
             return "nothing was measured in both"
         if not self.differing:
@@ -110,8 +110,8 @@ class Difference:
 
 
 def differences(environments: Iterable[SurveyedEnvironment]) -> Iterator[Difference]:
-    """Of each variant from its base: that of its own environment, if there is one, else that of
-    most cases."""
+    """Yield the difference of each variant from its base: the base in its own environment, if there is one, else the
+    base with most cases."""
     held: defaultdict[Key, list[Record]] = defaultdict(list)
     for environment in environments:
         if environment.digest is not None:

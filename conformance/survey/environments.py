@@ -1,4 +1,4 @@
-"""An environment for each engine: what its extra of this package names, and the suite."""
+"""A virtual environment for each engine: the packages of its extra in this package, and the suite."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from conformance.survey.survey_file import SurveyError
 
 DISTRIBUTION = "kernel-conformance"
 NATIVE = {"torch": "torch_native", "jax": "jax_native", "numba": "numba_cpu"}
-"""Engines whose implementations take part in every run -> their folder in `impls/`; the others are files of their name
-in `impls/engines/`, with an extra `engine-NAME`. The first package of an extra is the engine."""
+"""Engines whose implementations take part in every run -> their folder in `impls/`; each other engine is a file of its
+name in `impls/engines/`, with an extra `engine-NAME`. The first package of an extra is the engine."""
 STAMP = "conformance.json"
-"""In an environment: what it was made of."""
+"""File in an environment that records what it was made of."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """An engine."""
+    """An engine that is to be surveyed."""
 
     engine: str
     variants: bool = False
@@ -38,32 +38,33 @@ class Wanted:
 
     @property
     def name(self) -> str:
-        """Of the run."""
+        """Name of the run."""
         return f"{self.engine}-variants" if self.variants else self.engine
 
     @property
     def extra(self) -> str:
-        """Of this package."""
+        """Name of the engine's extra of this package."""
         return self.engine if self.engine in NATIVE else f"{PREFIX}{canonicalize_name(self.engine)}"
 
     @property
     def implementations(self) -> str:
-        """What `conformance run` is given."""
+        """Name that `conformance run` is given."""
         return NATIVE.get(self.engine, self.engine)
 
 
 def engines() -> list[str]:
-    """All that a survey knows."""
+    """Return the names of all engines that a survey knows."""
     return [*NATIVE, *sorted(path.stem for path in ENGINES.glob("[!_]*.py"))]
 
 
 def file_of(stem: str) -> Path:
-    """Of an engine: its file, or its folder."""
+    """Return the file or folder of an engine."""
     return IMPLS / stem if (IMPLS / stem).is_dir() else ENGINES / f"{stem}.py"
 
 
 def requirements(wanted: Wanted) -> list[str]:
-    """What pip is asked to install for an engine. Raises SurveyError where this package has no extra of its name."""
+    """Return the requirements that pip installs for an engine. Raises SurveyError where this package has no extra of
+    its name."""
     found = [Requirement(text) for text in _extra(wanted.extra)]
     found = [one for one in found if one.marker is None or one.marker.evaluate()]
     if not found:
@@ -72,7 +73,8 @@ def requirements(wanted: Wanted) -> list[str]:
 
 
 def _extra(name: str) -> list[str]:
-    """Requirements of an extra: of the checkout as they stand there, else as they were installed."""
+    """Return the requirements of an extra: those in the checkout's pyproject.toml, else those of the installed
+    package."""
     if CHECKOUT is not None:
         project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
         return [text for extra, texts in project["optional-dependencies"].items() if extra == name for text in texts]
@@ -81,7 +83,7 @@ def _extra(name: str) -> list[str]:
 
 
 def python_of(folder: Path, wanted: Wanted) -> Path:
-    """The interpreter of an environment in a folder of them."""
+    """Return the path of an environment's interpreter, in a folder of environments."""
     scripts = "Scripts" if sys.platform == "win32" else "bin"
     return (folder / wanted.engine / scripts / f"python{sysconfig.get_config_var('EXE') or ''}").absolute()
 
@@ -90,7 +92,7 @@ class Environments:
     """A folder of virtual environments, each made once."""
 
     def __init__(self, folder: Path, suite: Path | None) -> None:
-        """`suite` is what is installed as the suite: this checkout, unless given. Raises SurveyError without either."""
+        """`suite` is installed as the suite: this checkout, unless given. Raises SurveyError without either."""
         if suite is None and CHECKOUT is None:
             raise SurveyError(
                 "--suite: give the wheel of kernel-conformance that is to be installed beside each engine"
@@ -98,8 +100,8 @@ class Environments:
         self.folder, self._suite = folder, (suite or CHECKOUT or Path()).absolute()
 
     def made(self, wanted: Wanted) -> dict[str, str]:
-        """Make an environment, unless it is there; name -> version of the engine's packages. Raises SurveyError with
-        what pip said last."""
+        """Make an environment, unless it is there; return name -> version of the engine's packages. Raises SurveyError
+        with the last lines of pip."""
         asked = requirements(wanted)
         stamp = self.folder / wanted.engine / STAMP
         recipe = {"suite": str(self._suite), "requirements": asked, "python": sys.version}
@@ -111,7 +113,7 @@ class Environments:
         return {one["name"]: one["version"] for one in listed if canonicalize_name(one["name"]) in names}
 
     def variants(self, wanted: Wanted) -> bool:
-        """Whether its file declares any."""
+        """Return whether the engine's file declares any variants."""
         path = file_of(wanted.implementations)
         rows = json.loads(self._run(wanted, ["conformance", "list", "implementations", str(path), "--json"]))
         return any(row["variants"] for row in rows)
@@ -124,7 +126,7 @@ class Environments:
             raise SurveyError(f"{folder}: no environment can be made ({error})") from None
         constraints = (CHECKOUT or Path()) / "constraints.txt"  # the tested versions
         bound = ["-c", str(constraints)] if constraints.is_file() else []
-        # a checkout is installed so that what is changed there is what is verified
+        # a checkout is installed as editable, so that its current state is verified
         suite = ["-e", str(self._suite)] if self._suite.is_dir() else [str(self._suite)]
         self._run(wanted, ["pip", "install", "--quiet", *bound, *suite, *asked])
 

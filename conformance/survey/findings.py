@@ -1,7 +1,7 @@
 """`conformance survey --findings`: defects of other people's libraries, each a page with a script that needs no suite.
 
-A page is Markdown: a title, a table of facts, what is wrong, and one block of Python of at most 15 lines, which ends
-with an assertion that holds where the library is right.
+A page is Markdown: a title, a table of facts, a description of the defect, and one block of Python of at most 15 lines,
+which ends with an assertion that holds where the library is right.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from conformance.survey.environments import Wanted, engines, python_of
 from conformance.survey.survey_file import SurveyError
 
 FACTS = ("engine", "seen in", "shows", "upstream")
-"""What the table of a page says: the engine as a survey knows it; packages with versions, and the processor if that
-matters; how the script ends; where the defect is tracked, or that it was not found there."""
+"""Rows of a page's table: the engine as a survey knows it; packages with versions, and the processor if that matters;
+how the script ends; where the defect is tracked, or that no report was found."""
 MAX_LINES = 15
 PATIENCE = 120.0
 """Seconds that a script may take."""
@@ -35,7 +35,7 @@ _SCRIPT = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A page."""
+    """A page about one defect."""
 
     name: str
     title: str
@@ -45,7 +45,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a script ended: "reproduces", "fixed", "not installed", "no device", or "differs", with what it said last."""
+    """How a script ended: "reproduces", "fixed", "not installed", "no device", or "differs", with its last message."""
 
     word: str
     said: str = ""
@@ -72,12 +72,12 @@ def reproduce(names: Collection[str], folder: Path) -> ExitCode:
 
 
 def read(folder: Path) -> list[Finding]:
-    """All pages of a folder, by name. Raises SurveyError for one that cannot be run."""
+    """Return all pages of a folder, by name. Raises SurveyError for one that cannot be run."""
     return [parsed(file.stem, file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*.md"))]
 
 
 def parsed(name: str, text: str) -> Finding:
-    """A page. Raises SurveyError naming what it lacks."""
+    """Parse a page. Raises SurveyError, which names what the page lacks."""
     title, scripts, facts = text.partition("\n")[0].removeprefix("# "), _SCRIPT.findall(text), dict(_FACT.findall(text))
 
     def wrong() -> Iterator[str]:
@@ -97,7 +97,7 @@ def parsed(name: str, text: str) -> Finding:
 
 
 def reproduced(finding: Finding, python: Path) -> Outcome:
-    """Run the script of a finding by itself, if it was seen with CUDA where there is a device."""
+    """Run the script of a finding by itself; one that was seen with CUDA only where there is a device."""
     if "CUDA" in finding.facts["seen in"] and (absence := missing("cuda")):
         return Outcome("no device", absence)
     with tempfile.TemporaryDirectory() as folder:

@@ -1,9 +1,9 @@
-"""A survey as a site: the report of each environment, and the page of all engines, which leads to these. It needs
+"""A survey as a site: the report of each environment, and the page of all engines, which links to these. It needs
 neither a server nor a network.
 
     index.html      all engines, and their variants
     ENVIRONMENT/    its report, see `conformance.reporting.page.render`
-    records/        what it was made of
+    records/        the records that the site was made of
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from conformance.survey.survey_file import Survey, Surveyed, SurveyError
 TITLE = "Conformance of convolution, pooling and batch normalisation"
 RECORDS = "records"
 ODD = re.compile(r"[^A-Za-z0-9._=+-]+")
-"""What no folder of the site has in its name: it would have to be escaped in links."""
+"""Characters that no folder of the site has in its name: links would have to escape them."""
 
 
 def build(folder: Path, out: Path) -> tuple[Path, tuple[str, ...]]:
-    """Write the site of a survey; return its first page, and what could not be read. Raises SurveyError.
+    """Write the site of a survey; return its first page, and the errors in reading records. Raises SurveyError.
 
     The first page is written last, so that its links lead somewhere.
     """
@@ -60,8 +60,8 @@ def build(folder: Path, out: Path) -> tuple[Path, tuple[str, ...]]:
 
 
 def _source(one: Surveyed, folder: Path) -> ResultsFile:
-    """The records of an environment. Raises ReportError for a file that cannot be read, and SurveyError for one that is
-    not the survey's."""
+    """Return the records of an environment. Raises ReportError for a file that cannot be read, and SurveyError for one
+    that is not in the survey's folder."""
     file = folder / one.records
     if not file.resolve().is_relative_to(folder.resolve()):
         raise SurveyError(f"{one.name}: its records, {one.records}, are not in the folder of the survey; left out")
@@ -70,7 +70,7 @@ def _source(one: Surveyed, folder: Path) -> ResultsFile:
 
 
 def _slug(name: str, taken: set[str]) -> str:
-    """A name for a folder that no other has, on file systems that ignore case either."""
+    """Return a folder name that differs from all in `taken`, on file systems that ignore case too."""
     short = ODD.sub("-", name).strip("-.")[:80] or "environment"
     slug, number = short, 1
     while slug.casefold() in taken:
@@ -81,14 +81,14 @@ def _slug(name: str, taken: set[str]) -> str:
 
 
 def _page(survey: Survey, environments: Sequence[SurveyedEnvironment]) -> str:
-    """The page of all engines. Where several environments have a case, that of most cases
-    stands: a variant's environment has few of its base."""
+    """Return the page of all engines. If several environments have a case, the environment with most cases counts: a
+    variant's environment has few cases of its base."""
     usual = [one for one in environments if one.digest]
     usual.sort(key=lambda one: one.plain.total())
     owners = {row: one for one in usual if one.digest for row in one.digest.rows}
 
     def address(row: Row, operator: str = "") -> str:
-        """The report of the environment where a row ran, opened at the verdicts of an operator."""
+        """Return the report of the environment where a row ran, opened at the verdicts of an operator."""
         owner = owners.get(row)
         if owner is None or owner.digest is None:
             return ""
@@ -108,7 +108,7 @@ def _page(survey: Survey, environments: Sequence[SurveyedEnvironment]) -> str:
 
 
 def lead(digest: Digest) -> list[tuple[str, str, list[str]]]:
-    """(Status, what is said, implementations that it is true of), without variants."""
+    """Return (status, text, implementations that the text is true of), without variants."""
     said: dict[str, list[str]] = {"fail": [], "pass": [], "unsupported": []}
     for row in digest.rows:
         tile = digest.together(row)
@@ -120,7 +120,7 @@ def lead(digest: Digest) -> list[tuple[str, str, list[str]]]:
 
 
 def again(survey: Survey) -> str:
-    """The command that makes the survey again."""
+    """Return the command that makes the survey again."""
     engines = dict.fromkeys(one.engine for one in survey.environments)
     words = ["conformance", "survey", *engines]
     return shlex.join([*words, "--level", survey.level, "--seed", str(survey.seed)])

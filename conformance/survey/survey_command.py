@@ -1,4 +1,4 @@
-"""`conformance survey`: every engine in an environment of its own, and a site of what was found."""
+"""`conformance survey`: every engine in an environment of its own, and a site of the results."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _run(arguments: argparse.Namespace) -> int:
             page, errors = site.build(arguments.folder, arguments.site)
             every = survey_file.read(arguments.folder).environments
             samples = {Path(one.records).name for one in every if one.reason.startswith(SAMPLE)}
-            errors = tuple(line for line in errors if line.partition(":")[0] not in samples)  # cut off on purpose
+            errors = tuple(line for line in errors if line.partition(":")[0] not in samples)  # stopped on purpose
             print("\n".join([*errors, f"site: {page}"]))
             status = max(status, ExitCode.BAD if errors else ExitCode.GOOD)
     except SurveyError as error:
@@ -68,14 +68,14 @@ def _run(arguments: argparse.Namespace) -> int:
 
 NONE = (None, None)
 WORKERS = 16
-"""Variants of an engine that have a process at once."""
+"""Number of an engine's variants that have a process at once."""
 SAMPLE = "a sample:"
-"""How the reason of a run begins that was stopped because it was to be."""
+"""How the reason of a run begins that was stopped after the minutes asked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """How every engine is run."""
+    """Options with which every engine is run."""
 
     folder: Path
     level: str
@@ -85,7 +85,7 @@ class Asked:
 
 
 def _surveyed(arguments: argparse.Namespace) -> ExitCode:
-    """Run what is asked for, one engine after the other; what the folder holds of others stays."""
+    """Run the engines asked for, one after the other; the folder keeps its results of other engines."""
     folder: Path = arguments.folder
     every = wanted(arguments.engines)
     environments = Environments(folder / "environments", arguments.suite)
@@ -133,7 +133,7 @@ def _surveyed(arguments: argparse.Namespace) -> ExitCode:
 
 
 def wanted(names: Sequence[str]) -> list[Wanted]:
-    """Engines by name, or all. Raises SurveyError."""
+    """Return engines by name, or all. Raises SurveyError."""
     known = engines()
     try:
         require_known("survey", names, known)
@@ -143,7 +143,7 @@ def wanted(names: Sequence[str]) -> list[Wanted]:
 
 
 def surveyed(one: Wanted, environments: Environments, asked: Asked) -> tuple[Surveyed, Header | None, Footer | None]:
-    """Install an engine and run it. Nothing that goes wrong there is raised: it is the result."""
+    """Install an engine and run it. An error there is not raised: it is part of the result."""
     begun = time.monotonic()
     try:
         packages = environments.made(one)
@@ -154,7 +154,7 @@ def surveyed(one: Wanted, environments: Environments, asked: Asked) -> tuple[Sur
     file = Path("records", f"{one.name}.jsonl")
     (asked.folder / file).unlink(missing_ok=True)  # an earlier run's
     words = ["run", "--impl", one.implementations, "--level", "smoke" if one.variants else asked.level]
-    # each keeps its process: loading a framework for every case would take all the time
+    # each variant keeps its process: loading a framework for every case would take all the time
     words += ["--variants", f"--workers={WORKERS}"] if one.variants else []
     words += ["--seed", str(asked.seed), "-n", asked.processes, f"--records={asked.folder.absolute() / file}"]
     words += [f"--minutes={asked.minutes}"] if asked.minutes else []
@@ -180,7 +180,7 @@ def surveyed(one: Wanted, environments: Environments, asked: Asked) -> tuple[Sur
 
 
 def ends(file: Path) -> tuple[Header | None, Footer | None]:
-    """The lines that a file of records begins and ends with, where they are what they should be."""
+    """Return the header and the footer of a file of records; None for each that is missing or cannot be read."""
     try:
         found = read(file)
     except RecordError:
@@ -189,6 +189,6 @@ def ends(file: Path) -> tuple[Header | None, Footer | None]:
 
 
 def _last(done: subprocess.CompletedProcess[str]) -> str:
-    """The last that a run which did not end well has said."""
+    """Return the exit status and the last line of a run that did not end well."""
     said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
     return f"the run ended with {done.returncode}: {said[-1].strip() if said else 'without a word'}"

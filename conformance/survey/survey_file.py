@@ -1,4 +1,4 @@
-"""What a survey found, as it lies in its folder: `survey.json` and a file of records for each environment."""
+"""Results of a survey in its folder: `survey.json`, and a file of records for each environment."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Survey(Struct, frozen=True, kw_only=True):
 
 
 def read(folder: Path) -> Survey:
-    """The survey in a folder. Raises SurveyError."""
+    """Read the survey in a folder. Raises SurveyError."""
     file = folder / NAME
     try:
         return msgspec.json.decode(content_of(file), type=Survey)

@@ -1,1 +1,1 @@
-"""How fast what was verified is: beside the roofline of its device, and beside torch there."""
+"""Times of verified kernels, beside the roofline of their device, and beside torch there."""

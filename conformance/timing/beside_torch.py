@@ -1,4 +1,4 @@
-"""How long a torch module takes at its own shape, beside its reference."""
+"""Time of a torch module at its own shape, beside that of its reference."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from conformance.worker import ceilings, measuring
 from conformance.worker.call import perform
 
 ROUNDS, EACH = 5, 0.05
-"""Of both, one after the other, and the seconds of a round's calls, where several fit."""
+"""Number of rounds of module and reference in turn, and the seconds of a round's calls, where several fit."""
 LONGEST = 10.0
-"""Seconds of a verified call, which makes modules and calls them three times, above which nothing is timed."""
+"""Seconds of a verified call, which makes modules and calls them three times, above which a module is not timed."""
 
 
 def beside_torch(trial: Trial, verdict: Verdict) -> ModuleTime | None:
-    """None for what is not right, is slow or simulated, or raises when it is called as its file says."""
+    """Time a module. Return None if it is wrong, slow or simulated, or raises when it is called as its file says."""
     if verdict.status != "pass" or verdict.seconds["kernel"] > LONGEST or trial.implementation.device in SIMULATED:
         return None
     bridge, conditions = trial.implementation.arrays, Conditions(ceilings.reference_seconds)

@@ -1,4 +1,4 @@
-"""How long calls take: by the clock of the process that they run in, which the judge's own clock must agree with."""
+"""Duration of calls, by the clock of the process that they run in, which the judge's own clock must agree with."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from conformance.worker.call import perform
 from conformance.worker.measuring import Timed
 
 EXCHANGES, SHARE, SLACK = 4, 0.1, 1e-3
-"""By how much the judge's clock may show more than the process says: so many times what an exchange with it takes, that
-share of the calls, and these seconds."""
+"""By how much the judge's clock may exceed the process's: this many times the duration of an exchange with the process,
+this share of the calls' time, and these seconds."""
 AGAIN = 7
-"""Calls that must all show more, once most have: on a busy machine processes wait for one another now and then."""
+"""Calls that must all exceed it, once most have: on a busy machine processes wait for one another now and then."""
 SLOWER = 2.0
-"""How many times as long as timed calls even the fastest of those before them may take: they are on inputs that the
-kernel knows. It is the fastest, because on a busy machine most calls after a pause wait for threads to wake."""
+"""How many times as long as timed calls even the fastest of the calls before them may take, which are on inputs that
+the kernel knows. The fastest counts, because on a busy machine most calls after a pause wait for threads to wake."""
 
 BURST, MAX_BURST = 0.05, 200
-"""Seconds, and calls at most, of many calls in one exchange: what a process leaves out of each adds up there, where it
-is lost in the exchange of a single one."""
+"""Seconds of a burst of calls in one exchange, and their number at most: time that a process leaves out of each call
+adds up there, but is lost in the exchange of a single call."""
 BETWEEN = 3e-5
-"""Seconds between two calls of a burst in which results are freed and nobody works."""
+"""Seconds between two calls of a burst in which results are freed and no call runs."""
 STRANGE, JITTER = 1.5, 5e-5
-"""How many times as long calls of a burst may take as timed ones, and by how many seconds longer."""
+"""How many times as long as timed calls those of a burst may take, and by how many seconds longer."""
 
 
 class CheatError(KernelFailure):
-    """A kernel whose time would not be that of its work; the message says how it showed, and `what` the same without
+    """A kernel whose measured time would not be that of its work. The message gives the evidence; `what` leaves out its
     numbers."""
 
     def __init__(self, message: str, what: str) -> None:
@@ -44,8 +44,8 @@ class CheatError(KernelFailure):
 
 @dataclass(slots=True)
 class Clock:
-    """Times the calls of a kernel. A process that is not the judge's may say anything: it is believed as far as the
-    judge's clock bears it out."""
+    """Times the calls of a kernel. A process other than the judge's may report anything: it is believed as far as the
+    judge's clock confirms it."""
 
     invocation: Invocation
     _spans: list[tuple[float, float]] = field(default_factory=list, init=False)
@@ -53,10 +53,10 @@ class Clock:
     _exchanges: list[float] = field(default_factory=list, init=False)
     """Seconds of an empty request after each."""
     _turns: list[tuple[float, float]] = field(default_factory=list, init=False)
-    """Of calls after others: seconds of the fastest of these, and of the call."""
+    """For each call after others: seconds of the fastest of these others, and of the call."""
 
     def call(self, native: Sequence[Any], *before: Sequence[Any]) -> Timed:
-        """The kernel, timed, after calls on other inputs. Raises CheatError for what cannot be true."""
+        """Time a call of the kernel, after calls on other inputs. Raises CheatError for times that cannot be true."""
         start = perf_counter()
         found = self.invocation.timed(*before, native)
         walls, events = found.walls, found.events or 0.0
@@ -72,8 +72,8 @@ class Clock:
         return found
 
     def require_agreement(self, native: Sequence[Any], *before: Sequence[Any]) -> None:
-        """Raises CheatError where the process has said less than calls took, or has said it of others than those that
-        count. What is in doubt is called again, after the calls `before`."""
+        """Raise CheatError where the process has reported less time than calls took, or timed calls differ from those
+        just before or in a burst. A doubtful call is repeated, after the calls `before`."""
         if 2 * self._lacking(self._spans) > len(self._spans):
             for _ in range(AGAIN):
                 self.call(native)
@@ -84,7 +84,7 @@ class Clock:
         for _ in range(AGAIN):
             if (doubt := self._burst(native, turns)) is None:
                 break
-            # a machine that has become slower since is slower for these too: torch failed so, 1.7 times as slow
+            # a machine that is slower now slows these calls too: torch failed here on one 1.7 times as slow
             for _ in range(AGAIN):
                 self.call(native, *before)
             turns = self._turns[-AGAIN:]
@@ -101,8 +101,8 @@ class Clock:
                 raise CheatError(took, "timed calls are faster than those just before them")
 
     def _burst(self, native: Sequence[Any], turns: Sequence[tuple[float, float]]) -> CheatError | None:
-        """What many calls in one exchange do not agree in with the timed ones of `turns`; None if they do in all, or a
-        single call is long enough."""
+        """Compare many calls in one exchange with the timed calls of `turns`. Return the error if they disagree, and
+        None if they agree or a single call is long enough."""
         timed = statistics.median(two for _, two in turns) if turns else 0.0
         count = min(MAX_BURST, int(BURST / max(timed, 1e-6)))
         if not turns or count < 5:
@@ -119,7 +119,7 @@ class Clock:
         return None
 
     def _lacking(self, spans: Sequence[tuple[float, float]]) -> int:
-        """In how many of them the process has said too little."""
+        """Count the spans of which the process has reported too little."""
         exchange = statistics.median(self._exchanges)
         return sum(span - told > SLACK + SHARE * told + EXCHANGES * exchange for told, span in spans)
 

@@ -1,8 +1,8 @@
 """The machine is judged before a time is believed: `stable`, `noisy` or `unusable`, by limits that are stated here.
 
 A run looks at the machine before each visit to a kernel, and at the end. A look times a reference kernel of the suite,
-in a process that loads no vendor's file, and reads the system's counters: what processors did for other processes, what
-a hypervisor took away, clock frequency, throttling. The ceilings are measured again in each round. Everybody has the
+in a process that loads no vendor's file, and reads the system's counters: processor time of other processes, time taken
+by a hypervisor, clock frequency, throttling. The ceilings are measured again in each round. All frameworks have the
 same number of threads.
 """
 
@@ -30,7 +30,7 @@ THROTTLES = "thermal_throttle/*_throttle_count"
 PROCESSORS = Path("/sys/devices/system/cpu")
 CGROUP = Path("/sys/fs/cgroup/cpu.stat")
 SHORTEST = 5.0
-"""Seconds between two readings of counters that are judged: these count in hundredths of a second."""
+"""Fewest seconds between two readings of counters that are judged: counters have a step of a hundredth of one."""
 
 
 class ThreadsError(RuntimeError):
@@ -38,19 +38,19 @@ class ThreadsError(RuntimeError):
 
 
 def cores() -> int:
-    """Cores that this process may run on."""
+    """Count the cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def share_threads(implementation: Implementation) -> dict[str, int]:
-    """Give frameworks, where its kernels have loaded them, a thread for each core of the process; who has how many.
+    """Give frameworks that the kernels have loaded a thread for each core of the process; return each one's number.
 
-    Raises ThreadsError where one was started with fewer.
+    Raises ThreadsError where a framework was started with fewer.
     """
     count, found = cores(), dict[str, int]()
-    with suppress(Crash, Exited, Raised):  # which the verdict on its next case says
+    with suppress(Crash, Exited, Raised):  # the verdict on its next case reports it
         found = perform(implementation.arrays, measuring.give_threads, count)
     for name, own in found.items():
         if own != count:
@@ -81,16 +81,16 @@ LIMITS = {
     "frequency": Limit("the clock frequency", 0.1, 1.0, "its highest was {:.0%} above its lowest"),
     "throttled": Limit("throttling", 0, float("inf"), "processors were slowed down {:.0f} times"),
 }
-"""What is looked at. Shares, but for `others` (cores) and `throttled` (events). On a virtual machine of two cores that
-did nothing else, the reference kernel's product came to 3% and its copy to 14%, the ceilings to 2% and 2%; beside four
-busy processes, others to more than a core."""
+"""Values that are judged: shares, but for `others` (cores) and `throttled` (events). On a virtual machine of two cores
+that did nothing else, the reference kernel's product came to 3% and its copy to 14%, the ceilings to 2% and 2%; beside
+four busy processes, others to more than a core."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What was seen at one moment: seconds of the reference kernel's parts, and counters that only grow, in seconds.
+    """State of the machine at one moment: seconds of the reference kernel's parts; counters that only grow, in seconds.
 
-    busy, own, stolen   of all processors together: for anybody, for this run's processes, for other machines
+    busy, own, stolen   of all processors together: for any process, for this run's processes, for other machines
     """
 
     at: float
@@ -109,18 +109,18 @@ class Conditions:
     reference: Callable[[], tuple[float, ...]]
     looks: list[Look] = field(default_factory=list)
     ceilings: dict[str, list[Ceilings]] = field(default_factory=dict)
-    """Device -> what it reached, in each round of the run."""
+    """Device -> ceilings that it reached, in each round of the run."""
 
     def look(self) -> None:
         times = psutil.cpu_times()
         stolen = float(getattr(times, "steal", 0.0))
         idle = times.idle + float(getattr(times, "iowait", 0.0))
-        # what guests take is counted in `user` as well
+        # time of guests is counted in `user` as well
         busy = sum(times) - idle - stolen - sum(float(getattr(times, name, 0.0)) for name in ("guest", "guest_nice"))
         self.looks.append(Look(monotonic(), self.reference(), busy, _own_seconds(), stolen, _frequency(), _throttled()))
 
     def values(self) -> dict[str, float]:
-        """What is compared with `LIMITS`: of each, the worst of the run; what cannot be read here is left out."""
+        """Return the values that `LIMITS` judges, the worst of the run each; unreadable ones are left out."""
         found: dict[str, float] = {}
         parts = [part for part in zip(*(look.reference for look in self.looks), strict=True) if len(part) > 1]
         if parts:
@@ -146,7 +146,7 @@ class Conditions:
 
 
 def judged(values: Mapping[str, float]) -> MachineState:
-    """What such values mean, worst first."""
+    """Return the state that the values give the machine, with reasons, worst first."""
     noisy = {name: value for name, value in values.items() if value > LIMITS[name].noisy}
     unusable = {name: value for name, value in noisy.items() if value > LIMITS[name].unusable}
     reasons = []
@@ -157,14 +157,14 @@ def judged(values: Mapping[str, float]) -> MachineState:
 
 
 def _excess(seconds: Sequence[float]) -> float:
-    """By what share the slowest tenth begins above the end of the fastest, so that a machine that was slow most of the
-    time shows as well. A single look that was disturbed does not count."""
+    """Return by what share the lower end of the slowest tenth exceeds the upper end of the fastest, so that a machine
+    that was slow most of the time shows as well. A single disturbed look does not count."""
     tenths = statistics.quantiles(seconds, n=10, method="inclusive")
     return tenths[-1] / tenths[0] - 1
 
 
 def _windows(looks: Sequence[Look]) -> list[tuple[Look, Look]]:
-    """Looks that lie far enough from each other, the last pair as short as it comes where there is no other."""
+    """Return pairs of looks that are far enough apart; if there are none, the first and the last look."""
     found: list[tuple[Look, Look]] = []
     start = 0
     for number, look in enumerate(looks):
@@ -175,7 +175,7 @@ def _windows(looks: Sequence[Look]) -> list[tuple[Look, Look]]:
 
 
 def _own_seconds() -> float:
-    """Processor time of this process and of all that it has started, those that have ended included."""
+    """Return the processor time of this process and of all that it has started, those that have ended included."""
     own = psutil.Process()
     total = 0.0
     for process in [own, *own.children(recursive=True)]:
@@ -186,7 +186,7 @@ def _own_seconds() -> float:
 
 
 def _frequency() -> float | None:
-    """MHz, where the system tells what it is now."""
+    """Return the current clock frequency in MHz, or None where the system does not tell it."""
     with suppress(OSError, NotImplementedError, RuntimeError):
         found = psutil.cpu_freq()
         return float(found.current) if found and found.current else None
@@ -194,7 +194,7 @@ def _frequency() -> float | None:
 
 
 def _throttled() -> int:
-    """How often processors were slowed down, for heat or by a container's quota."""
+    """Count how often processors were slowed down, for heat or by a container's quota."""
     count = 0
     with suppress(OSError, ValueError):
         count += sum(int(file.read_text()) for file in PROCESSORS.glob(f"cpu*/{THROTTLES}"))

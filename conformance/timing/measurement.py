@@ -18,10 +18,10 @@ from conformance.results import schema
 from conformance.timing.roofline import Ceilings
 
 RATES = ("flops", "roofline_share")
-"""Fields that a finding lacks: a reader of these alone must not take it for a result."""
+"""Fields that the record of an impossible time lacks, so that a reader of these alone does not take it for a result."""
 CONFIDENCE = 0.95
 MARGIN = 0.25
-"""By what share good code may exceed the ceilings: these are what libraries reach, not what a data sheet says."""
+"""By what share good code may exceed the ceilings: these are rates that libraries reach, not those of a data sheet."""
 
 Key = tuple[str, str, str, str]
 """Device, operator, problem, implementation."""
@@ -48,7 +48,7 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True)
 class RooflineFinding:
-    """Why a share of the roofline is above 100%. What is `impossible` is compared with nothing."""
+    """Why a share of the roofline is above 100%. A time that is `impossible` is not compared."""
 
     text: str
     impossible: bool
@@ -56,10 +56,10 @@ class RooflineFinding:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """Seconds of a verified kernel on one problem, and what was seen beside them.
+    """Seconds of a verified kernel on one problem, and quantities measured beside them.
 
     first    the first call of all, in which kernels are compiled or loaded from a cache
-    copy_in  the inputs' way to the device, and `copy_out` the results' way back, through the suite's own copies
+    copy_in  copying inputs to the device, and `copy_out` copying results back, through the suite's own copies
     growth   the most bytes that a call takes beyond its inputs
     rotated  bytes of inputs and floods touched between two uses of a buffer; `cache` is the last level's size
     """
@@ -75,7 +75,7 @@ class Measurement:
     host_growth: int | None = None
     device_growth: int | None = None
     threads: Mapping[str, int] = field(default_factory=dict)
-    """Framework -> threads that it had."""
+    """Framework -> its number of threads."""
 
     @property
     def key(self) -> Key:
@@ -96,7 +96,7 @@ class Measurement:
 
     @property
     def centres(self) -> tuple[float, ...]:
-        """The median of each visit. Rounds of a visit share a process and a moment: visits are what repeats."""
+        """Median of each visit. Rounds of a visit share a process and a moment: only visits repeat independently."""
         return tuple(statistics.median(visit.seconds) for visit in self.visits)
 
     @property
@@ -112,7 +112,7 @@ class Measurement:
 
     @property
     def bandwidth(self) -> float:
-        """Least traffic a second, bytes."""
+        """Bytes a second of the least possible traffic."""
         return self.trial.operator.bytes(self.trial.problem.geometry, self._itemsize) / self.median
 
     @property
@@ -123,7 +123,7 @@ class Measurement:
 
     @property
     def share(self) -> float | None:
-        """The roofline's time over the median; None where the device's ceilings are unknown."""
+        """Roofline's time over the median; None where the device's ceilings are unknown."""
         if self.ceilings is None:
             return None
         trial = self.trial
@@ -131,12 +131,12 @@ class Measurement:
 
     @property
     def cold(self) -> bool:
-        """Whether inputs had to be read from memory."""
+        """Return whether inputs had to be read from memory."""
         return self.cache is not None and self.rotated >= self.cache
 
     @property
     def finding(self) -> RooflineFinding | None:
-        """What a share above 100% means. It is impossible where the time lies below the roofline's by more than the
+        """Meaning of a share above 100%. It is impossible where the time lies below the roofline's by more than the
         ceilings' spread and nothing else explains it.
 
         Inputs that may lie in a cache, and results that may stay in it, need no memory's time. An algorithm that saves
@@ -156,7 +156,7 @@ class Measurement:
         elif contract.inputs != "exact" or self._itemsize < 4:
             inputs = self.trial.variant.dtype if contract.inputs == "exact" else f"rounded to {contract.inputs}"
             arithmetic = f"the ceiling is that of fp32, its inputs are {inputs}"
-        # of a single call only the products count: it may find its data in the cache
+        # for a single call only the products count, because its data may lie in the cache
         for seconds, least in ((self.median, floor), (self.minimum, products)):
             if not arithmetic and seconds * (1 + known.spread + MARGIN) < least:
                 return RooflineFinding(
@@ -176,8 +176,8 @@ class Measurement:
         return self.finding is not None and self.finding.impossible
 
     def record(self, ratio: Ratio | None, state: schema.MachineState | None = None) -> dict[str, Any]:
-        """Plain values: operations a second and the share of the roofline, and under `timing` everything. What a
-        machine that was unusable has shown has no ratio."""
+        """Return plain values: operations a second and the share of the roofline, and under `timing` everything. Times
+        on an unusable machine have no ratio."""
         finding, known, bounds = self.finding, self.ceilings, self.interval
         timing = schema.Timing(
             status="finding" if self.impossible else "recorded",
@@ -217,8 +217,8 @@ class Measurement:
 
 
 def medians(rounds: Sequence[float], visits: Sequence[int]) -> tuple[float, ...]:
-    """The median of each visit, from all rounds in order and how many belong to each. Without visits, and where these
-    do not add up, all rounds are one."""
+    """Return the median of each visit, from all rounds in order and how many belong to each. Without visits, and where
+    these do not add up, all rounds are one visit."""
     if not all(visits) or sum(visits) != len(rounds):
         visits = (len(rounds),)
     ends = list(accumulate(visits))
@@ -226,11 +226,11 @@ def medians(rounds: Sequence[float], visits: Sequence[int]) -> tuple[float, ...]
 
 
 def interval(centres: Sequence[float]) -> Interval | None:
-    """Bounds that hold the centre of positive values with 95%: Student's interval of the mean of their logarithms,
-    which scatter alike above and below. None for fewer than three, of which it would say nothing."""
+    """Return bounds that hold the centre of positive values with 95%: Student's interval of the mean of their
+    logarithms, whose scatter is symmetric. None for fewer than three values, which would give no useful interval."""
     if len(centres) < 3:
         return None
-    from scipy import stats  # half a second, which a command that times nothing does not wait for
+    from scipy import stats  # imported here: it takes half a second, and most commands time nothing
 
     logs = [math.log(value) for value in centres]
     own = statistics.stdev(logs) / math.sqrt(len(logs))
@@ -239,19 +239,19 @@ def interval(centres: Sequence[float]) -> Interval | None:
 
 
 def baseline(device: str) -> str:
-    """The implementation that others on a device are compared with."""
+    """Return the name of the implementation that others on a device are compared with."""
     return f"torch-{device}"
 
 
 def ratio(base: Sequence[float], own: Sequence[float]) -> Ratio:
-    """Of medians of visits, visit by visit: they follow one another in a round of the run, so that what the machine
-    does to both in one cancels."""
+    """Return the ratio of two kernels' medians, visit by visit: visits follow one another in a round of the run, so
+    that a slow moment of the machine that affects both cancels."""
     pairs = [one / other for one, other in zip(base, own, strict=False)]
     return Ratio(statistics.geometric_mean(pairs), interval(pairs))
 
 
 def ratios(visits: Mapping[Key, Sequence[float]]) -> dict[Key, Ratio]:
-    """Of the medians of each kernel's visits: relative to the baseline, where that is known."""
+    """Return the ratio of each kernel's medians to those of its baseline, where these are known."""
     return {
         key: ratio(visits[base], own)
         for key, own in visits.items()
@@ -260,12 +260,12 @@ def ratios(visits: Mapping[Key, Sequence[float]]) -> dict[Key, Ratio]:
 
 
 def compared(found: Iterable[Measurement]) -> dict[Key, Ratio]:
-    """Relative to torch on the same device; what is impossible has no ratio and gives none."""
+    """Return ratios to torch on the same device; impossible times have none and serve for none."""
     return ratios({m.key: m.centres for m in found if not m.impossible})
 
 
 def means(found: Mapping[Key, Ratio]) -> dict[tuple[str, str], tuple[float, int]]:
-    """(Operator, implementation) -> geometric mean of its ratios, and over how many problems."""
+    """Return (operator, implementation) -> geometric mean of its ratios, and over how many problems."""
     by_operator: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     for (_, operator, _, implementation), one in found.items():
         by_operator[operator, implementation].append(one.value)

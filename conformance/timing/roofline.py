@@ -1,8 +1,8 @@
 """The ceilings of a device, measured in the run that uses them: fp32 products, and bytes copied.
 
 A kernel of F operations that moves B bytes takes at least max(F / rate, B / bandwidth) (Williams, Waterman and
-Patterson 2009). Both ceilings are what good code reaches on this machine, not what its data sheet says: a kernel may
-lie above them, and one that saves multiplications (Winograd) may by far.
+Patterson 2009). Both ceilings are rates that good code reaches on this machine, not those of its data sheet: a kernel
+may exceed them, and one that saves multiplications (Winograd) may by far.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from conformance.worker import ceilings
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """Operations and bytes a second; `source` is how they were measured.
+    """Operations and bytes a second; `source` tells how they were measured.
 
-    `spread` is how far the median round lay from the fastest, which is the ceiling, as a share of it: the larger one's.
+    `spread` is the distance of the median round from the fastest, the ceiling, as a share of it: the larger of both.
     """
 
     flops: float
@@ -32,7 +32,7 @@ class Ceilings:
     spread: float = 0.0
 
     def floor(self, operator: Operator, geometry: Any, dtype: str) -> float:
-        """Least seconds of a problem: its operations, or its inputs read and its outputs written once."""
+        """Return the least seconds of a problem: for its operations, or for reading inputs and writing outputs once."""
         moved = operator.bytes(geometry, STORAGE[dtype].itemsize)
         return max(operator.flops(geometry) / self.flops, moved / self.bandwidth)
 
@@ -41,8 +41,8 @@ class Ceilings:
 
 
 def measure_ceilings(device: str, process: Process | None) -> Ceilings:
-    """In a process that loads no vendor's file: ceilings decide which times are impossible. Without one in this one.
-    Raises Unavailable."""
+    """Measure in a process that loads no vendor's file, because ceilings decide which times are impossible; in this
+    process if none is given. Raises Unavailable."""
     if process is None:
         return Ceilings(*ceilings.measured(device))
     try:
@@ -52,10 +52,10 @@ def measure_ceilings(device: str, process: Process | None) -> Ceilings:
 
 
 def best(found: Sequence[Ceilings]) -> Ceilings:
-    """What a device has reached in any of several measurements.
+    """Return the best rates that a device has reached in several measurements.
 
-    A ceiling is what it can, not what other work has left of it; how far apart measurements lie is for
-    `conformance.timing.conditions` to judge.
+    A ceiling is the device's capability, not the part of it that other work left; how far apart measurements lie is
+    judged by `conformance.timing.conditions`.
     """
     return Ceilings(
         max(one.flops for one in found), max(one.bandwidth for one in found), found[0].source,

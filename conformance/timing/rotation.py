@@ -1,11 +1,11 @@
 """Timing a kernel so that only its work is timed: every call on inputs that are new to it, every result verified.
 
-A kernel is visited several times in a run (`conformance.timing.run`). In a visit calls go in waves: buffers are
-filled, the cache is flooded, then each buffer is used once, in the order of filling. A call follows others that nobody
-times, on inputs of their own, as it would in a loop. It is timed in the process that it runs in until the device is
-idle, by events on the caller's stream as well where the framework has them. Its result is copied at once and verified;
-some are kept to the end, and must still be the same then. At the end of the first visit calls are repeated: a kernel
-that is then many times as fast answers from memory, and has no time.
+A kernel is visited several times in a run (`conformance.timing.run`). In a visit calls go in waves: buffers are filled,
+the cache is flooded, then each buffer is used once, in the order of filling. A timed call follows untimed ones on
+inputs of their own, as it would in a loop. It is timed in the process that it runs in until the device is idle, by
+events on the caller's stream as well where the framework has them. Its result is copied at once and verified; some are
+kept to the end, and must still be the same then. At the end of the first visit calls are repeated: a kernel that is
+then many times as fast answers from memory, and gets no time.
 """
 
 from __future__ import annotations
@@ -36,34 +36,34 @@ from conformance.worker.memory import MAX_FLOOD
 MAX_ROUNDS, DEFAULT_ROUNDS, MIN_ROUNDS = 6, 2, 1
 """Rounds of a visit to a kernel that is fast, to others, and to one slower than `SLOW`."""
 SLOW, BUDGET = 1.0, 0.1
-"""Seconds of a call from which the fewest rounds are enough, and that rounds may take together if they are many."""
+"""Seconds of a call from which the fewest rounds are enough, and seconds that many rounds may take together."""
 WARM_UP, WARM_UP_BUDGET = 16, 0.1
 """Calls just before a timed one, as far as they fit into these seconds, and one unless it is `SLOW`: while results are
-copied, threads fall asleep and caches fill with others. After none, calls of 0.2 s were slower by 7%; after two, calls
-of 2 ms were by 16%, and after eight by 5%."""
+copied, threads fall asleep and other data fills the caches. After none, calls of 0.2 s were slower by 7%; after two,
+calls of 2 ms were by 16%, and after eight by 5%."""
 WINDOW = 1 << 30
 """Most bytes of inputs and results in a wave, two rounds apart."""
 FLOOD_FACTOR = 1.25
-"""Bytes touched between two uses of a buffer, over those of the cache."""
+"""Bytes touched between two uses of a buffer, as a multiple of the cache's size."""
 FASTER, JITTER = 4.0, 5e-5
-"""How many times as fast a repeated call is, and by how many seconds, if no cache explains it."""
+"""How many times as fast, and by how many seconds, a repeated call must be for the kernel to be suspect."""
 STRANGE = 1.5
-"""How many times as long a call on inputs of a draw of their own may take as one on inputs that are scaled from a known
-draw; both lie in new buffers."""
+"""How many times as long a call on inputs of a fresh draw may take as one on inputs that are scaled from a known draw;
+both lie in new buffers."""
 PAIRS = 7
-"""Of calls on new and on known inputs, in turn. All must agree but one: a busy machine slows one down now and then."""
+"""Pairs of a call on new and one on known inputs. All but one must agree: a busy machine slows single calls down."""
 SLACK = 1e-3
 """Seconds by which a device may be busy after the caller's stream has ended, whatever a call takes."""
 
 
 @dataclass(slots=True, eq=False)
 class _Slot:
-    """Inputs on the device and what became of them."""
+    """Inputs on the device, with the result and the times of the call on them."""
 
     inputs: ScaledInputs
     native: list[Any]
     copied: Arrays
-    """The results as they were as soon as the clock had stopped."""
+    """Results as they were when the clock had just stopped."""
     result: Any = None
     seconds: float = 0.0
     wall: float = 0.0
@@ -82,13 +82,13 @@ class Rotation:
         self.cache: int | None = None
         self.rotated = 0
         self._given = 0
-        """How many of the sets of inputs have been used: the next visit goes on from there."""
+        """Number of sets of inputs that have been used: the next visit goes on from there."""
         self._digests: dict[int, bytes] = {}
         """Draw -> digest of right outputs. Tensors do not outlive a visit: those of a full table would fill memory."""
 
     @property
     def measurement(self) -> Measurement:
-        """What the visits so far have shown."""
+        """Measurement of all visits so far."""
         host, device = self.growth
         return Measurement(
             self.trial, tuple(self.visits), self.first, *self.copies, rotated=self.rotated, cache=self.cache,
@@ -96,7 +96,7 @@ class Rotation:
         )  # fmt: skip
 
     def visit(self) -> None:
-        """Some timed rounds. Raises CheatError, MalformedError, ThreadsError, and what the kernel raises."""
+        """Time some rounds. Raises CheatError, MalformedError, ThreadsError, and errors of the kernel."""
         visit = _Visit(self.trial, self._digests)
         self.threads = share_threads(self.trial.implementation)
         perform(visit.bridge, memory.keep_pages)
@@ -120,7 +120,7 @@ class Rotation:
         del slot  # frees its buffers, unless they are called on
         slots, self.rotated = visit.waves(inputs, base, examined=not self.visits)
         seconds, wall = tuple(slot.seconds for slot in slots), tuple(slot.wall for slot in slots)
-        # what the caller's stream sees must be all that the device does, so that its time is the kernel's
+        # the caller's stream must see all work of the device, or its time would not be the kernel's
         if min(wall) > 2 * min(seconds) + SLACK:
             raise CheatError(
                 f"the device works {min(wall):.2g} s, of which the caller's stream sees {min(seconds):.2g} s",
@@ -139,28 +139,28 @@ class _Visit:
         self.size = trial.operator.bytes(trial.problem.geometry, STORAGE[trial.variant.dtype].itemsize)
         self.cache = perform(self.bridge, memory.last_level_cache, trial.implementation.device)
         self.warm_up: tuple[_Slot, ...] = ()
-        """What is called on before a timed call."""
+        """Slots that the kernel is called on before a timed call."""
         self._right: dict[int, Arrays] = {}
-        """One result of every draw that was verified."""
+        """One verified result of every draw."""
         self._digests = digests
 
     def slot(self, inputs: ScaledInputs) -> _Slot:
-        """New buffers."""
+        """Return a slot with new buffers."""
         native = self.invocation.to_device(inputs.inputs())
         self.bridge.synchronize(native)  # a copy may still be under way when the framework returns
         return _Slot(inputs, native, self.room())
 
     def room(self) -> Arrays:
-        """Memory for a copy of the results, already touched.
+        """Return memory for a copy of the results, already touched.
 
-        What is allocated between two calls takes the place of the result that was freed, and the next one's pages must
-        be fetched from the system: that made kernels slower by half.
+        Memory that is allocated between two calls takes the place of the result that was freed, and the next result's
+        pages must be fetched from the system: that made kernels slower by half.
         """
         dtype = self.trial.variant.dtype
         return {name: np.zeros(t.shape, STORAGE[t.stored_as(dtype)]) + 0 for name, t in self.outputs.items()}
 
     def call(self, slot: _Slot) -> None:
-        """The kernel, timed."""
+        """Call the kernel on a slot, timed."""
         slot.result = None  # freeing it is not this call's work
         found = self.clock.call(slot.native, *(other.native for other in self.warm_up))
         slot.result, slot.wall = found.result.value, found.walls[-1]
@@ -177,7 +177,7 @@ class _Visit:
             np.copyto(into[name], array)
 
     def time(self, slots: Sequence[_Slot], when: str) -> None:
-        """Call on each in turn, copy its results as soon as the clock has stopped, and verify the copies at the end.
+        """Call on each slot in turn, copy results as soon as the clock has stopped, and verify the copies at the end.
 
         Results are freed before the next call, but for the last one and another: an allocator that is handed its memory
         back need not ask the system for more, whose pages are cleared when they are first touched.
@@ -194,7 +194,7 @@ class _Visit:
             self.verify(slot, when)
 
     def verify(self, slot: _Slot, when: str) -> None:
-        """Judge one result of every draw; others must be the same, or are judged as well. Raises CheatError."""
+        """Judge one result of every draw; others must equal it, or are judged as well. Raises CheatError."""
         draw, outputs = slot.inputs.draw, slot.inputs.unscaled(slot.copied)
         if draw in self._right and _equal(self._right[draw], outputs):
             return
@@ -209,11 +209,11 @@ class _Visit:
         self._right.setdefault(draw, outputs)
 
     def overlap(self, first: Sequence[Any], second: Sequence[Any]) -> bool:
-        """Whether any two arrays share memory; None stands for an absent one."""
+        """Return whether any two arrays share memory; None stands for an absent one."""
         return any(b is not None and self.bridge.overlap(a, b) for a, b in product(first, second))
 
     def flood(self, filled: int) -> int:
-        """Fill what the cache holds beyond `filled` bytes with others; return the bytes touched."""
+        """Flood the cache with other data, as far as `filled` bytes do not fill it; return the bytes touched."""
         rest = min(MAX_FLOOD, math.ceil(FLOOD_FACTOR * (self.cache or 0)) - filled)
         if rest <= 0:
             return filled
@@ -221,7 +221,7 @@ class _Visit:
         return filled + rest
 
     def waves(self, inputs: Sequence[ScaledInputs], base: ScaledInputs, examined: bool) -> tuple[list[_Slot], int]:
-        """The slots of all rounds, without their buffers, and the bytes between two uses of one."""
+        """Return the slots of all rounds, without buffers, and the fewest bytes touched between two uses of one."""
         together = max(2, WINDOW // self.size)
         timed: list[_Slot] = []
         touched = []
@@ -237,13 +237,13 @@ class _Visit:
             if last and examined:
                 self.require_work(kept, min(slot.wall for slot in timed))
                 self.require_novelty()
-            for slot in kept:  # no later call and no thread has written to the results
+            for slot in kept:  # check that no later call and no thread has written to the results
                 late = self.room()
                 self.fetch(slot.result, late)
                 if not _equal(slot.copied, late):
                     late_work = "a timed result changed after the call had returned: late work, or memory used twice"
                     raise CheatError(late_work, late_work)
-            if last and examined:  # values decide, not the buffers that they lie in
+            if last and examined:  # results must follow from the values, not from the buffers that hold them
                 native, hosts = kept[0].native, self.invocation.stored(base.inputs())
                 pairs = [(array, host) for array, host in zip(native, hosts, strict=True) if array is not None]
                 if all(self.bridge.overwrite(array, host) for array, host in pairs if host is not None):
@@ -253,7 +253,7 @@ class _Visit:
         return timed, min(touched)
 
     def require_work(self, slots: Sequence[_Slot], fastest: float) -> None:
-        """Calls take as long on inputs that are known, and return memory of their own. Raises CheatError."""
+        """Check that calls take as long on known inputs, and return memory of their own. Raises CheatError."""
         again = [_Slot(slot.inputs, slot.native, self.room()) for slot in slots]
         self.time(again, "right in a timed call, wrong when it is repeated")
         split = self.invocation.split
@@ -265,13 +265,13 @@ class _Visit:
             self.compare_with_new(lambda _: again[0], FASTER, "known ones")
 
     def require_novelty(self) -> None:
-        """Calls take as long on scaled copies of known inputs as on a draw that nobody can know. Raises CheatError."""
+        """Check that calls on scaled copies of known inputs take as long as on a secret draw. Raises CheatError."""
         _, *scaled = scaled_inputs(self.trial)
         self.compare_with_new(lambda number: self.slot(scaled[-1 - number % len(scaled)]), STRANGE, "scaled copies")
 
     def compare_with_new(self, known: Callable[[int], _Slot], factor: float, what: str) -> None:
-        """Raises CheatError where each of several calls on new inputs takes `factor` times as long as one on others.
-        The second that does not ends it."""
+        """Raise CheatError where calls on new inputs, all of several but one, take `factor` times as long as those on
+        others. The second call that does not ends the comparison."""
         pairs, agreeing = [], 0
         for number in range(PAIRS):
             new, other = self.slot(unverified_inputs(self.trial)), known(number)
@@ -289,12 +289,12 @@ class _Visit:
 
 
 def warm_up_calls(seconds: float) -> int:
-    """How often a kernel of these seconds a call is called just before a timed call."""
+    """Return how often a kernel that takes `seconds` a call is called just before a timed call."""
     return min(WARM_UP, max(int(WARM_UP_BUDGET / max(seconds, 1e-9)), int(seconds <= SLOW)))
 
 
 def required_rounds(seconds: float) -> int:
-    """How often a kernel of these seconds a call is timed in a visit."""
+    """Return how often a kernel that takes `seconds` a call is timed in a visit."""
     if seconds > SLOW:
         return MIN_ROUNDS
     return min(MAX_ROUNDS, max(DEFAULT_ROUNDS, int(BUDGET / max(seconds, 1e-9))))
@@ -309,7 +309,7 @@ def _equal(first: Arrays, second: Arrays) -> bool:
 
 
 def _digest(outputs: Arrays) -> bytes:
-    """Of the values: -0, which a factor of -1 makes of 0, counts as 0."""
+    """Return a digest of the values: -0, which a factor of -1 makes of 0, counts as 0."""
     found = hashlib.blake2b()
     for array in outputs.values():
         found.update(np.ascontiguousarray(array + array.dtype.type(0)).view(np.uint8).data)

@@ -39,7 +39,7 @@ UNUSABLE = "The machine was unusable, so that this is not held against the kerne
 
 
 def visits(text: str) -> int:
-    """The number of visits that an option gives. Raises argparse.ArgumentTypeError."""
+    """Return the number of visits that an option gives. Raises argparse.ArgumentTypeError."""
     if not (text.isascii() and text.isdigit() and 1 <= int(text[:6]) <= MAX_VISITS):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to {MAX_VISITS}")
     return int(text)
@@ -47,16 +47,16 @@ def visits(text: str) -> int:
 
 @dataclass(slots=True)
 class TimedKernel:
-    """A kernel on a problem: its verdict, and its visits as long as that is `pass`."""
+    """A kernel on a problem: its verdict, and its visits as long as the verdict is `pass`."""
 
     trial: Trial
     verdict: Verdict | None = None
     rotation: Rotation | None = None
 
     def visit(self, conditions: Conditions) -> None:
-        """Verify the first time, then time. Nothing an implementation does raises from here, except
-        KeyboardInterrupt. A clock that does not agree proves nothing where processes wait for processors: on an
-        unusable machine the kernel has no time, and has not failed."""
+        """Verify the first time, then time. Raises nothing that an implementation does, except KeyboardInterrupt.
+        Clocks that disagree prove nothing where processes wait for processors: on an unusable machine the kernel has no
+        time, and has not failed."""
         if self.verdict is None:
             self.verdict = verify(replace(self.trial, explained=False))
             self.rotation = Rotation(self.trial, self.verdict.seconds.get("kernel", 0.0))
@@ -82,12 +82,12 @@ class TimedKernel:
             verdict.reason = f"no time: {ended.reason}" if ended.status == "fail" else ended.reason
             verdict.failure = ended.failure
         if self.trial.implementation.device == "cuda" and not ended.crashed:
-            with suppress(Crash, Exited, Raised):  # what broke the context has been reported
+            with suppress(Crash, Exited, Raised):  # the error that broke the context has been reported
                 perform(self.trial.implementation.arrays, measuring.release)
 
     @property
     def time(self) -> Measurement | None:
-        """None for a kernel that is not right, or was not visited."""
+        """Measurement of the kernel; None if it is wrong, or was not visited."""
         if self.verdict is None or self.verdict.status != "pass" or not (self.rotation and self.rotation.visits):
             return None
         return self.rotation.measurement
@@ -95,7 +95,7 @@ class TimedKernel:
 
 @dataclass(slots=True)
 class Run:
-    """What was timed, and the machine meanwhile."""
+    """The kernels that were timed, and the state of the machine meanwhile."""
 
     subjects: Sequence[TimedKernel]
     conditions: Conditions = field(default_factory=lambda: Conditions(ceilings.reference_seconds))
@@ -107,28 +107,28 @@ class Run:
 
     @property
     def ceilings(self) -> dict[str, Ceilings]:
-        """The best that each device has shown."""
+        """Best ceilings of each device."""
         return {device: roofline.best(found) for device, found in self.conditions.ceilings.items() if found}
 
     @property
     def times(self) -> list[Measurement]:
-        """Beside the best ceilings of all the run."""
+        """Measurements, with the best ceilings of the whole run."""
         known = self.ceilings
         found = (subject.time for subject in self.subjects)
         return [replace(one, ceilings=known.get(one.trial.implementation.device)) for one in found if one is not None]
 
     @property
     def ratios(self) -> dict[Key, Ratio]:
-        """Relative to torch on the same device; none on a machine that was unusable."""
+        """Ratios to torch on the same device; none on a machine that was unusable."""
         return {} if self.state.state == "unusable" else compared(self.times)
 
 
 def time_all(
     run: Run, count: int, order: int, workers: Workers | None, report: Callable[[int, TimedKernel], None]
 ) -> None:
-    """Fill a run. Kernels are visited in an order that the number determines. `report` hears of each visit before it
-    begins: its round, and to whom. Raises KeyboardInterrupt, and what `conformance.timing.conditions.share_threads`
-    raises; what was timed until then is in the run.
+    """Fill a run. The number `order` determines the order of visits. `report` is called before each visit, with its
+    round and kernel. Raises KeyboardInterrupt, and the errors of `conformance.timing.conditions.share_threads`; the run
+    keeps what was timed until then.
 
     The judge computes on one core meanwhile: OpenBLAS's threads go on for 30 ms after a product, and a kernel that had
     to share its cores with them took 30 ms instead of 0.1.
@@ -154,7 +154,7 @@ def time_all(
 
 
 def measure_ceilings(run: Run, process: Process | None) -> None:
-    """Of every device that kernels run on, as far as they can be measured, in a process that loads no vendor's file."""
+    """Measure every device that kernels run on, where possible, in a process that loads no vendor's file."""
     for device in dict.fromkeys(subject.trial.implementation.device for subject in run.subjects):
         known = run.conditions.ceilings.setdefault(device, [])
         with suppress(Unavailable):
@@ -162,8 +162,8 @@ def measure_ceilings(run: Run, process: Process | None) -> None:
 
 
 def _shuffled(subjects: Sequence[TimedKernel], generator: random.Random) -> list[list[TimedKernel]]:
-    """By problem, so that no kernel is always timed when the machine is warm or busy; those on one problem stay beside
-    each other, in an order of their own."""
+    """Group kernels by problem and shuffle the groups, so that no kernel is always timed when the machine is warm or
+    busy; kernels on one problem stay together, in random order."""
     groups: dict[Hashable, list[TimedKernel]] = {}
     for subject in subjects:
         groups.setdefault((subject.trial.operator.name, subject.trial.problem), []).append(subject)

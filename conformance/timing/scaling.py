@@ -1,6 +1,6 @@
 """Inputs that no call has seen before, and whose exact results are known: drawn ones, scaled by powers of two.
 
-A kernel may remember results by what it is given. Whoever times it over and over on one set of inputs times its memory.
+A kernel may store results by their inputs. A clock that uses one set of inputs over and over times that store.
 Operators are homogeneous: scale some of the inputs, and some of the outputs scale with them, exactly where the factor
 is a power of two or -1. So one drawn set, of which a reference is computed, makes many that are new to a kernel.
 """
@@ -20,13 +20,13 @@ POWERS = (0, 1, -1, 2, -2, 3, -3, 4, -4, 5, -5, 6, -6, 7, -7, 8)
 """Exponents of factors: far from where the fixed-point data of the fixed distribution would become subnormal or
 overflow."""
 DRAWS, SIGNED_DRAWS = 1, 4
-"""Sets that are drawn: more where only signs can be changed."""
+"""Number of sets that are drawn: more where only signs can be changed."""
 UNVERIFIED = 1 << 32
-"""Seeds from here on are those of nothing else."""
+"""Seeds from here on are used for nothing else."""
 
 
 def factors(homogeneous: Homogeneous) -> tuple[float, ...]:
-    """What inputs are multiplied with; 1 comes first."""
+    """Return the factors that inputs are multiplied with, 1 first."""
     if not homogeneous.inputs:
         return (1.0,)
     signs = (1, -1) if homogeneous.signs else (1,)
@@ -35,8 +35,8 @@ def factors(homogeneous: Homogeneous) -> tuple[float, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ScaledInputs:
-    """One set of inputs: a drawn one, by its number, and the factor that some of them are multiplied with. It holds no
-    tensors, so that all sets of a run can be known at once."""
+    """One set of inputs: a drawn one, by its number, and the factor that some of its tensors are multiplied with. It
+    holds no tensors, so that all sets of a run can be listed at once."""
 
     trial: Trial
     draw: int = 0
@@ -44,18 +44,18 @@ class ScaledInputs:
 
     @property
     def expected(self) -> Expected:
-        """What was drawn; the first draw is everybody's."""
+        """Drawn inputs with their results; the first draw is shared with the rest of the suite."""
         recipe, method = self.trial.recipe, self.trial.method
         if not self.draw:
             return expect_once(recipe, method)
         return _drawn(replace(recipe, seed=recipe.seed + self.draw), method)
 
     def inputs(self) -> Arrays:
-        """Inputs in canonical order, scaled."""
+        """Return the inputs in canonical order, scaled."""
         return _scaled(self.expected.inputs, self.trial.operator.homogeneous.inputs, self.factor)
 
     def unscaled(self, outputs: Arrays) -> Arrays:
-        """Outputs as they would be of the drawn inputs."""
+        """Return outputs as they would be for the drawn inputs."""
         return _scaled(outputs, self.trial.operator.homogeneous.outputs, 1 / self.factor)
 
 
@@ -66,25 +66,25 @@ def _scaled(arrays: Arrays, names: tuple[str, ...], factor: float) -> Arrays:
 
 
 def scaled_inputs(trial: Trial) -> tuple[ScaledInputs, ...]:
-    """All that there are, first those of the case itself."""
+    """Return all sets of inputs, those of the case itself first."""
     known = trial.operator.homogeneous
     count = DRAWS if known.inputs and known.powers else SIGNED_DRAWS
     return tuple(ScaledInputs(trial, draw, factor) for factor in factors(known) for draw in range(count))
 
 
 _drawn = lru_cache(maxsize=SIGNED_DRAWS - 1)(expect)
-"""The other draws are kept until those of another problem are asked for."""
+"""Expected results of draws other than the first, cached until those of another problem are asked for."""
 
 
 def free() -> None:
-    """Forget all that was drawn: a table's tensors of full size would fill memory."""
+    """Forget all draws: a table's tensors of full size would fill memory."""
     expect_once.cache_clear()
     _drawn.cache_clear()
 
 
 def unverified_inputs(trial: Trial) -> ScaledInputs:
-    """Inputs of a draw that nobody can know, for a call whose results nobody looks at: no reference is computed.
+    """Return inputs of a secret draw, for a call whose results are not judged: no reference is computed.
 
-    The other draws are the same in every run, so that a kernel can bring their results along.
+    The other draws are the same in every run, so that a kernel could bring their results along.
     """
     return ScaledInputs(trial, UNVERIFIED + random.SystemRandom().randrange(UNVERIFIED))

@@ -11,24 +11,24 @@ from conformance.timing.run import Run
 
 ABSENT = "-"
 UNSTEADY = 0.25
-"""By how much the slowest visit to a kernel exceeds the fastest, as a share, where both are worth a line."""
+"""Share by which a kernel's slowest visit must exceed its fastest for both to be listed."""
 MAX_UNSTEADY = 8
 
 
 def figures(value: float | None) -> str:
-    """Three significant digits, all of what stands before the point."""
+    """Format three significant digits, and all digits before the point."""
     if value is None:
         return ABSENT
     return f"{value:,.0f}" if value >= 100 else f"{value:#.3g}"
 
 
 def bounded(value: float, bounds: Interval | None) -> str:
-    """A value and the interval that holds it with 95%, where that is known."""
+    """Format a value and the interval that holds it with 95%, where that is known."""
     return figures(value) + (f" [{figures(bounds[0])}, {figures(bounds[1])}]" if bounds else "")
 
 
 def times(found: Measurement, ratio: Ratio | None) -> dict[str, str]:
-    """The text of every column that follows from a time."""
+    """Return the text of every column that follows from a time."""
     bounds = found.interval
     return {
         "ms": bounded(found.median * 1e3, bounds and (bounds[0] * 1e3, bounds[1] * 1e3)),
@@ -62,8 +62,8 @@ LEGEND = (
 
 
 def laid_out(rows: Sequence[dict[str, str]], width: int) -> Iterator[list[str]]:
-    """The lines of the heads and of each row, of at most `width` columns, from 60 on: one where all cells fit, else
-    several, where the columns of a group stay together.
+    """Yield the lines of the heads and of each row, of at most `width` columns, which is 60 or more: one line where all
+    cells fit, else several, where the columns of a group stay together.
 
     A name that is too long keeps its end, where it differs from its neighbours'.
     """
@@ -98,18 +98,18 @@ FOLLOWS = {
     "noisy": " Believe intervals, not single figures: there is no geometric mean.",
     "unusable": " Nothing is compared: run again when the machine has less to do.",
 }
-"""What a machine's state means for its times."""
+"""Advice for each state of the machine."""
 
 
 def machine_lines(state: MachineState, width: int) -> Iterator[str]:
-    """Whether to believe the times, and what follows where not."""
+    """Say whether to believe the times, and why not."""
     yield from textwrap.wrap(f"machine: {state.state}.{FOLLOWS[state.state]}", width)
     for reason in state.reasons:
         yield from wrapped(f"  {reason}", width)
 
 
 def unsteady_lines(found: Iterable[Measurement], width: int) -> Iterator[str]:
-    """Kernels whose visits differ: they have two speeds, or the machine had."""
+    """List kernels whose visits differ: the kernel has two speeds, or the machine had."""
     rows = []
     for m in found:
         centres = m.centres
@@ -125,7 +125,7 @@ def unsteady_lines(found: Iterable[Measurement], width: int) -> Iterator[str]:
 
 
 def finding_lines(found: Iterable[Measurement], width: int) -> Iterator[str]:
-    """Shares above 100% of the roofline; with a command where that is impossible."""
+    """List shares above 100% of the roofline, with a command where a share is impossible."""
     found = [m for m in found if m.finding]
     if found:
         yield f"findings: {len(found)}"
@@ -137,7 +137,7 @@ def finding_lines(found: Iterable[Measurement], width: int) -> Iterator[str]:
 
 
 def suite_table(run: Run, width: int) -> Iterator[str]:
-    """By operator and problem, torch on the same device first."""
+    """Yield the table by operator and problem, torch on the same device first."""
     found, known, state = run.times, run.ratios, run.state
     rows = [
         {"implementation": m.trial.implementation.name + ("!" if m.impossible else "")} | times(m, known.get(m.key))

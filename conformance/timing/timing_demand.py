@@ -1,4 +1,4 @@
-"""Which problems of a benchmark table are required: full size on accelerators, on a CPU what ends in minutes."""
+"""The required problems of a benchmark table: full size on accelerators; on a CPU those that end in minutes."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from conformance.problems import Problem, Variant
 from conformance.problems.case import Case
 
 SIMULATED = ("simulator", "emulator")
-"""What they take says nothing about the device that they stand for."""
+"""Devices whose times say nothing about the device that they stand for."""
 QUICK = ("unet-reduced.64x64", "resnext50.conv4", "mobilenetv2.dw144", "inception.branch", "resnet50.bn.conv2.3x3")
-"""At `smoke`: one of each kind."""
+"""Problems at `smoke`: one of each kind."""
 LARGE = ("unet.128x128@256", "unet.512x512@64", "resnet50.conv2.3x3@56")
-"""At `standard`, on a CPU: the layers of full size that show what a small one cannot."""
+"""Problems at `standard`, on a CPU: the layers of full size that show what a small one cannot."""
 
 
 def required(problem: Problem, device: str, level: str) -> bool:
-    """Whether implementations on a device are timed on a problem at a level."""
+    """Return whether implementations on a device are timed on a problem at a level."""
     if device in SIMULATED:
         return False
     if level == "smoke":
@@ -44,21 +44,21 @@ class TimingDemand(Demand):
         self._problems = [problem for problem in problems if takes(operator, problem.geometry)]
 
     def require(self, one: Implementation) -> None:
-        """Raises Unsupported where it has no kernel, or its bridge says why a call is not the kernel's time."""
+        """Raise Unsupported where there is no kernel, or the bridge says why a call is not the kernel's time."""
         super().require(one)
         if reason := getattr(one.arrays, "untimed", ""):
             raise Unsupported(f"no time: {reason}")
 
     def _on(self, device: str) -> list[tuple[int, Problem]]:
-        """Problems with their places in the table."""
+        """Return the problems that a device is timed on, with their places in the table."""
         level, every = self.asked.level, enumerate(self._problems)
         return [(place, p) for place, p in every if self._by_hand or required(p, device or "cpu", level)]
 
     def everything(self, device: str) -> tuple[int, Keys]:
-        """Those that the device is timed on; claims know none."""
+        """Return the number of the device's problems; their keys are empty, because no claim covers a time."""
         return len(self._on(device)), list
 
     def cases(self, one: Implementation, claimed: frozenset[Case]) -> Iterator[Trial]:
-        """The same."""
+        """Yield a trial for each of the device's problems."""
         for place, problem in self._on(one.device):
             yield self.trial(one, problem, Variant("fp32", layouts_of(problem.geometry.rank)[0], "fixed"), place)

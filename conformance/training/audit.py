@@ -53,24 +53,24 @@ class BrokenStepError(KernelFailure):
 
     def __init__(self, place: Place, lines: Sequence[str], failure: Failure, cause: Diagnosis | None) -> None:
         super().__init__("\n".join([str(place), *lines]), replace(failure.below(1), message=place.alike), cause)
-        self.diagnosis = None  # of a call, of which a training has many
+        self.diagnosis = None  # a diagnosis is of one call, and a training has many
 
 
 @dataclass(slots=True)
 class Audit:
-    """Verifies calls and counts them. `when` says in a failure where training was."""
+    """Verifies calls and counts them. `when` tells, in a failure, where training was."""
 
     when: str = "before training"
     place: Place | None = None
-    """Of the latest call, finished or not: one that never returns can be named."""
+    """Place of the latest call, finished or not, so that one that never returns can be named."""
     calls: Counter[str] = field(default_factory=Counter)
-    """When -> calls that have returned."""
+    """When -> number of calls that have returned."""
     verified: int = 0
-    """Tensors that were compared."""
+    """Number of tensors that were compared."""
     worst: dict[str, float] = field(default_factory=dict)
     """Role -> largest error as a share of its bound."""
     seconds: float = 0.0
-    """That verification took."""
+    """Seconds that verification took."""
 
     def begins(self, place: Place) -> None:
         self.place = place
@@ -106,7 +106,7 @@ def audited(model: Any, audit: Audit | None = None) -> Iterator[Audit]:
 
 
 def expected(call: Call) -> Arrays:
-    """The exact outputs of a call on the host. Raises RefusedError for fp64."""
+    """Return the exact outputs of a call on the host. Raises RefusedError for fp64."""
     if call.dtype == "fp64":
         raise RefusedError("an fp64 network cannot be audited: its exact results would need more than float64")
     with np.errstate(invalid="ignore", over="ignore"):
@@ -114,7 +114,7 @@ def expected(call: Call) -> Arrays:
 
 
 def judge_call(call: Call, reference: Arrays) -> list[Judgement]:
-    """One judgement per output, against the bound for data of any kind."""
+    """Return one judgement per output, against the bound for data of any kind."""
     operator, magnitudes = OPERATORS[call.direction], magnitude(call, reference)
     terms, described = operator.errors(call.geometry).terms, operator.outputs(call.geometry)
     return [
@@ -136,7 +136,7 @@ def judge_call(call: Call, reference: Arrays) -> list[Judgement]:
 
 
 def magnitude(call: Call, reference: Arrays) -> Arrays:
-    """(sum |x_i w_i| + |ref|) / 2 of every output element: what no partial sum exceeds, in no order."""
+    """Return (sum |x_i w_i| + |ref|) / 2 of every output element, which no partial sum exceeds in any order."""
     sizes = {name: np.abs(array) for name, array in call.inputs.items()}
     with np.errstate(invalid="ignore", over="ignore"):
         sums = OPERATORS[call.direction].reference(call.geometry, sizes)

@@ -16,30 +16,30 @@ from conformance.training.kernels import Kernels, on_host
 
 
 class TwiceError(NotImplementedError):
-    """The gradient of a gradient was asked for."""
+    """The gradient of a gradient was requested."""
 
 
 @dataclass(slots=True, eq=False)
 class Site:
-    """One layer of a network: what it is called, which kernels it uses, who watches them."""
+    """One layer of a network: its name, its kernels, and the observer of their calls."""
 
     kernels: Kernels
     what: str
-    """The layer's configuration in words."""
+    """Configuration of the layer in words."""
     transposed: bool = False
     name: str = ""
-    """Its path in the model."""
+    """Path of the layer in the model."""
     observer: Observer | None = field(default=None, repr=False)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Site:
-        """A copied layer calls the same kernels; nobody watches it yet."""
+        """Copy the site of a layer: it calls the same kernels, and has no observer yet."""
         return replace(copy.copy(self), observer=None)
 
     def __str__(self) -> str:
         return f"{self.name}: {self.what}" if self.name else self.what
 
     def call(self, role: Role, direction: Direction, geometry: ConvGeometry, given: dict[str, Any]) -> dict[str, Any]:
-        """The results of a kernel, after the observer has seen them."""
+        """Return the results of a kernel, after the observer has seen them."""
         what = f"{self} ({geometry.descriptor})"
         if self.observer is None:
             return self.kernels.call(direction, geometry, given, what).outputs
@@ -50,7 +50,7 @@ class Site:
         return made.outputs
 
     def forward(self, geometry: ConvGeometry, image: Any, w: Any, bias: Any) -> Any:
-        """The layer's output. A transposed convolution is the backward-data of the convolution `geometry`."""
+        """Return the layer's output. A transposed convolution is the backward-data of the convolution `geometry`."""
         if self.transposed:
             return self.call("forward", "conv_backward_data", geometry, {"dy": image, "w": w})["dx"]
         return self.call("forward", "conv_forward", geometry, {"x": image, "w": w, "bias": bias})["y"]
@@ -62,7 +62,7 @@ class Site:
         return self.call("backward-data", "conv_backward_data", geometry, {"dy": gradient, "w": w})["dx"]
 
     def backward_weight(self, geometry: ConvGeometry, image: Any, gradient: Any) -> tuple[Any, Any]:
-        """The gradients in weight and bias; the latter None where `geometry` has no bias."""
+        """Return the gradients in weight and bias; the latter is None where `geometry` has no bias."""
         x, dy = (gradient, image) if self.transposed else (image, gradient)
         found = self.call("backward-weight", "conv_backward_weight", geometry, {"x": x, "dy": dy})
         return found["dw"], found.get("dbias")
@@ -71,7 +71,7 @@ class Site:
 @contextmanager
 def observed(model: Any, observer: Observer) -> Iterator[None]:
     """Show every kernel call of a model's layers to an observer, each layer named by its path in the model, until the
-    block ends. Raises ValueError where there is none."""
+    block ends. Raises ValueError where no layer goes through kernels."""
     sites = {path: part.site for path, part in model.named_modules() if isinstance(getattr(part, "site", None), Site)}
     if not sites:
         raise ValueError("the model has no layer that goes through kernels; replace_convolutions(model, ...) first")
@@ -85,7 +85,8 @@ def observed(model: Any, observer: Observer) -> Iterator[None]:
 
 
 class _Gradients(torch.autograd.Function):
-    """The gradients, a function of its own so that differentiating it says what cannot be done."""
+    """The gradients, as a function of their own, so that differentiating them raises an error that says why it
+    fails."""
 
     @staticmethod
     def forward(
@@ -120,7 +121,7 @@ class _Convolution(torch.autograd.Function):
 
 
 def convolution(site: Site, geometry: ConvGeometry, image: Any, w: Any, bias: Any = None) -> Any:
-    """A differentiable convolution (or, at a transposed site, its transpose) through the site's kernels.
+    """Compute a differentiable convolution (or, at a transposed site, its transpose) through the site's kernels.
 
     Raises RefusedError before anything is computed if a kernel is missing that this call or its gradients need.
     """

@@ -1,6 +1,6 @@
-"""What passes between a network that is trained and whoever verifies its kernels' calls, who may be in another process.
+"""Messages between a network that is trained and the judge of its kernels' calls, which may be another process.
 
-Both sides import this: it knows neither a framework nor right results.
+Both sides import this module: it depends neither on a framework nor on the references.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from conformance.worker.serve import Server
 
 Role = Literal["forward", "backward-data", "backward-weight"]
-"""What a layer calls a kernel for; a transposed convolution's forward is the direction backward-data."""
+"""Purpose for which a layer calls a kernel; a transposed convolution's forward is the direction backward-data."""
 Direction = Literal["conv_forward", "conv_backward_data", "conv_backward_weight"]
 
 
@@ -33,21 +33,21 @@ class Place(Struct, frozen=True, tag=True):
 
     when: str
     layer: str
-    """Its path in the model; empty where nobody has named it."""
+    """Path of the layer in the model; empty where the layer has no name."""
     what: str
-    """The layer's configuration in words."""
+    """Configuration of the layer in words."""
     role: Role
     direction: Direction
     descriptor: str
 
     @property
     def geometry(self) -> ConvGeometry:
-        """Raises GeometryError."""
+        """Geometry of the call. Raises GeometryError."""
         return ConvGeometry.parse(self.descriptor)
 
     @property
     def alike(self) -> str:
-        """The same in every step and on every problem."""
+        """Text that is the same in every step and on every problem."""
         return f"layer {self.layer or 'without a name'}, {self.role}"
 
     def __str__(self) -> str:
@@ -57,38 +57,39 @@ class Place(Struct, frozen=True, tag=True):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
-    """One finished call of a kernel: what it was given, what it returned, what it promises."""
+    """One finished call of a kernel: its inputs, its results, and the contract that it promises."""
 
     direction: str
     geometry: ConvGeometry
     dtype: str
     contract: Contract
     inputs: dict[str, Any]
-    """In canonical order, without an absent bias. Torch tensors beside the network, NumPy arrays for observers."""
+    """Tensors in canonical order, without an absent bias: torch tensors beside the network, NumPy arrays for
+    observers."""
     outputs: dict[str, Any]
 
 
 class Observer(Protocol):
-    """Watches the calls of a model's layers. `when` says where training is."""
+    """Watches the calls of a model's layers. `when` tells where training is."""
 
     when: str
 
     def begins(self, place: Place) -> None: ...
 
     def returned(self, place: Place, call: Call) -> None:
-        """Arrays of the call are NumPy's."""
+        """Receive a finished call, whose arrays are NumPy's."""
         ...
 
 
 class CallTensors(Struct, frozen=True, tag=True):
-    """A call whose beginning was told, with its tensors."""
+    """Tensors of a call that was announced by its `Place`."""
 
     inputs: dict[str, np.ndarray]
     outputs: dict[str, np.ndarray]
 
 
 class History(Struct, frozen=True, tag=True):
-    """What became of a training."""
+    """Losses and accuracies of a training."""
 
     losses: tuple[float, ...]
     """Loss of every step's batch, before the step."""
@@ -102,7 +103,7 @@ class History(Struct, frozen=True, tag=True):
 
 @dataclass(slots=True)
 class Consulting:
-    """An observer in a kernel's process: training goes on when the judge says so."""
+    """An observer in a kernel's process: training continues when the judge allows it."""
 
     server: Server
     when: str = "before training"
@@ -115,8 +116,8 @@ class Consulting:
 
 
 def train(server: Server, name: str, configuration: TrainingConfiguration, layout: str, seed: int) -> History:
-    """Runs in the kernel's process; before it returns, `server` consults the judge on every call: first its `Place`,
-    then its `CallTensors`."""
+    """Train in the kernel's process; before this returns, `server` consults the judge on every call: first with its
+    `Place`, then with its `CallTensors`."""
     from conformance.training.loop import run  # torch is needed from here on
 
     return run(configuration, server.known[name], layout, seed, Consulting(server))

@@ -1,4 +1,4 @@
-"""Calling the convolution kernels of an implementation, of any framework, on torch tensors."""
+"""Calling an implementation's convolution kernels, of any framework, on torch tensors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Kernels:
     layout: str = "nchw"
 
     def find(self, direction: str, geometry: Any, dtype: Any, what: str) -> Kernel:
-        """The kernel for a case. Raises RefusedError; `what` is the layer that asks."""
+        """Return the kernel for a case. Raises RefusedError, which names the layer `what`."""
         name = DTYPES.get(dtype, str(dtype))
         try:
             return self.implementation.find(direction, geometry, name, self.layout)
@@ -37,8 +37,8 @@ class Kernels:
     def call(self, direction: str, geometry: ConvGeometry, given: Mapping[str, Any], what: str) -> Call:
         """Run a kernel on tensors of one dtype and device; its results come back to that device.
 
-        Raises RefusedError without a kernel, MalformedError for results of another shape, dtype or kind. What a kernel
-        raises gets a note that names the layer.
+        Raises RefusedError if there is no kernel, and MalformedError for results of another shape, dtype or kind. An
+        exception of the kernel gets a note that names the layer.
         """
         operator, like = SIGNATURES[direction], next(iter(given.values()))
         kernel, bridge = self.find(direction, geometry, like.dtype, what), self.implementation.arrays
@@ -63,19 +63,20 @@ class Kernels:
         return Call(direction, geometry, dtype, kernel.contract.on(geometry, dtype), inputs, outputs)
 
     def _is_native(self, tensor: Any) -> bool:
-        """Whether the kernels take this very tensor."""
+        """Return whether the kernels take this tensor itself, without a conversion."""
         arrays = self.implementation.arrays
         return isinstance(arrays, TorchArrays) and arrays.device == tensor.device.type
 
     def _given(self, tensor: Any, place: Arrangement) -> Any:
-        """A tensor as the kernels take it: in the layout, contiguous."""
+        """Return a tensor as the kernels take it: in the layout, contiguous."""
         stored = tensor.reshape(place.split).permute(place.order).contiguous()
         if self._is_native(tensor):
             return stored
         return self.implementation.arrays.from_host(host(stored))
 
     def _received(self, invocation: Invocation, array: Any, name: str, place: Arrangement, like: Any) -> Any:
-        """A result as a tensor in canonical order beside `like`, if it is what was asked for."""
+        """Return a result as a tensor in canonical order on the device of `like`. Raises MalformedError for another
+        shape or dtype."""
         if not self._is_native(like) or type(array) is not torch.Tensor or array.device != like.device:
             found = torch_arrays(like.device.type).from_host(invocation.fetch([array])[0]).to(like.device)
         else:
@@ -87,7 +88,7 @@ class Kernels:
 
 
 def on_host(call: Call) -> Call:
-    """The same call, for observers."""
+    """Return the call with NumPy arrays, for observers."""
     inputs, outputs = (
         {name: host(tensor) for name, tensor in tensors.items()} for tensors in (call.inputs, call.outputs)
     )
@@ -95,5 +96,5 @@ def on_host(call: Call) -> Call:
 
 
 def host(tensor: Any) -> Any:
-    """A torch tensor of any storage dtype as a NumPy array, without a copy where it lies on the CPU."""
+    """Return a torch tensor of any storage dtype as a NumPy array, without a copy where it lies on the CPU."""
     return torch_arrays(tensor.device.type).to_host(tensor.detach())

@@ -15,7 +15,7 @@ from conformance.training.kernels import Kernels
 
 
 class Conv2d(torch.nn.Conv2d):
-    """torch.nn.Conv2d, computed by `implementation`. Raises RefusedError for what it is known not to compute."""
+    """torch.nn.Conv2d, computed by `implementation`. Raises RefusedError for configurations without a kernel."""
 
     site: Site
 
@@ -24,7 +24,7 @@ class Conv2d(torch.nn.Conv2d):
         self.site = _site(self, implementation, layout)
 
     def forward(self, x: Any) -> Any:
-        """x[N,C,H,W] or [C,H,W] -> y[N,K,P,Q] or [K,P,Q]."""
+        """Convolve x[N,C,H,W] or [C,H,W] to y[N,K,P,Q] or [K,P,Q]."""
         if x.dim() == 3:
             return self.forward(x.unsqueeze(0)).squeeze(0)
         _require_same(self, x)
@@ -34,7 +34,7 @@ class Conv2d(torch.nn.Conv2d):
 class ConvTranspose2d(torch.nn.ConvTranspose2d):
     """torch.nn.ConvTranspose2d: its forward is backward-data of a convolution, its gradients the other two directions.
 
-    The kernels have no bias to add there; torch adds it.
+    The kernels add no bias in that direction; torch adds it.
     """
 
     site: Site
@@ -44,7 +44,7 @@ class ConvTranspose2d(torch.nn.ConvTranspose2d):
         self.site = _site(self, implementation, layout)
 
     def forward(self, x: Any, output_size: list[int] | None = None) -> Any:
-        """x[N,C,H,W] or [C,H,W] -> y[N,K,P,Q] or [K,P,Q]."""
+        """Convolve x[N,C,H,W] or [C,H,W] to y[N,K,P,Q] or [K,P,Q]."""
         if x.dim() == 3:
             return self.forward(x.unsqueeze(0), output_size).squeeze(0)
         _require_same(self, x)
@@ -57,10 +57,10 @@ REPLACED: dict[type, type] = {torch.nn.Conv2d: Conv2d, torch.nn.ConvTranspose2d:
 
 
 def replace_convolutions(module: Any, implementation: Implementation, layout: str = "nchw") -> Any:
-    """Send every two-dimensional convolution of a model through `implementation`; returns the model.
+    """Send every two-dimensional convolution of a model through `implementation`; return the model.
 
-    In place, so that parameters, hooks, optimisers and shared layers stay what they are. Raises RefusedError, which
-    names the layer, before anything is changed.
+    The model is changed in place, so that parameters, hooks, optimisers and shared layers stay as they are. Raises
+    RefusedError, which names the layer, before anything is changed.
     """
     sites = []
     for path, part in module.named_modules():
@@ -78,7 +78,7 @@ def replace_convolutions(module: Any, implementation: Implementation, layout: st
 
 
 def _site(module: Any, implementation: Implementation, layout: str, name: str = "") -> Site:
-    """Raises RefusedError if no input could make the layer one that the kernels compute."""
+    """Return the site of a layer. Raises RefusedError if the kernels cannot compute the layer on any input."""
     transposed = isinstance(module, torch.nn.ConvTranspose2d)
     text = (
         f"{'ConvTranspose2d' if transposed else 'Conv2d'} {module.in_channels}->{module.out_channels} "
@@ -100,11 +100,11 @@ def _site(module: Any, implementation: Implementation, layout: str, name: str = 
 
 
 class NotKnownYet(Exception):
-    """A predicate asked for what only an input tells."""
+    """A predicate asked for a property that depends on the input."""
 
 
 class LayerGeometry:
-    """What is known of a layer's geometry before it has seen an input, for the `when=` of a kernel."""
+    """The part of a layer's geometry that is known before the layer has seen an input, for the `when=` of a kernel."""
 
     def __init__(self, module: Any) -> None:
         transposed = isinstance(module, torch.nn.ConvTranspose2d)
@@ -121,7 +121,7 @@ class LayerGeometry:
 
 
 def _padding(module: Any) -> tuple[tuple[int, int], tuple[int, int]]:
-    """((top, bottom), (left, right)); `same` may be asymmetric."""
+    """Return ((top, bottom), (left, right)); `same` may be asymmetric."""
     if isinstance(module, torch.nn.ConvTranspose2d):
         rows, columns = module.padding
         return (rows, rows), (columns, columns)
@@ -148,7 +148,7 @@ def _geometry(module: Any, x: Any) -> ConvGeometry:
 
 
 def _transposed_geometry(module: Any, x: Any, more: list[int]) -> ConvGeometry:
-    """The convolution from the layer's output to its input; `more` is torch's output_padding."""
+    """Return the convolution from the layer's output to its input; `more` is torch's output_padding."""
     n, k, *counts = x.shape
     size = tuple(
         (count - 1) * u - 2 * pad + d * (window - 1) + 1 + extra

@@ -1,4 +1,4 @@
-"""The training itself, in the process that kernels run in."""
+"""The training loop, in the process that kernels run in."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from conformance.training.tables import TrainingConfiguration
 def run(
     configuration: TrainingConfiguration, implementation: Implementation, layout: str, seed: int, observer: Observer
 ) -> History:
-    """Train, show every call to the observer, test. Raises RefusedError, and what the observer or a kernel raises.
+    """Train, show every call to the observer, test. Raises RefusedError, and errors of the observer or a kernel.
 
-    The network lives on the kernels' own device if they take torch tensors, else on the host.
+    The network is on the kernels' own device if they take torch tensors, else on the host.
     """
     arrays = implementation.arrays
     device = arrays.device if isinstance(arrays, TorchArrays) else "cpu"
@@ -62,7 +62,7 @@ def run(
 
 @contextmanager
 def one_thread(device: str) -> Iterator[None]:
-    """On a CPU: torch's waiting threads spin, and take from the kernels and the reference the cores that they share."""
+    """Give torch one thread on a CPU: its waiting threads spin, on cores that the kernels and the reference need."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1 if device == "cpu" else threads)
     try:
@@ -72,7 +72,7 @@ def one_thread(device: str) -> Iterator[None]:
 
 
 def data(configuration: TrainingConfiguration, seed: int) -> tuple[Samples, Samples]:
-    """Training and test samples."""
+    """Return training and test samples."""
     if configuration.network == "digits":
         return samples.digits(configuration.images, configuration.held, seed)
     return samples.shapes(configuration.images, configuration.held, configuration.side, seed)

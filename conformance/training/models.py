@@ -10,7 +10,7 @@ from torch.nn import functional
 
 
 def digits_network() -> Any:
-    """Two convolution-batch norm pairs and two linear layers: [N,1,28,28] -> logits [N,10]."""
+    """Return two convolution-batch norm pairs and two linear layers: [N,1,28,28] -> logits [N,10]."""
     return nn.Sequential(
         *(nn.Conv2d(1, 32, 3), nn.BatchNorm2d(32), nn.ReLU()),
         *(nn.Conv2d(32, 64, 3), nn.BatchNorm2d(64), nn.ReLU()),
@@ -55,7 +55,7 @@ class Up(nn.Module):
             self.convs = DoubleConv(before, after)
 
     def forward(self, x: Any, skipped: Any) -> Any:
-        """x[N,.,H/2,W/2] and skipped[N,.,H,W] -> [N,after,H,W]; odd H and W are filled with zeros."""
+        """Map x[N,.,H/2,W/2] and skipped[N,.,H,W] to [N,after,H,W]; odd H and W are filled with zeros."""
         x = self.up(x)
         rows, columns = (skipped.shape[axis] - x.shape[axis] for axis in (2, 3))
         x = functional.pad(x, (columns // 2, columns - columns // 2, rows // 2, rows - rows // 2))
@@ -65,8 +65,8 @@ class Up(nn.Module):
 class UNet(nn.Module):
     """Ronneberger et al. 2015 with padding and batch norm: [N,n_channels,H,W] -> logits [N,n_classes,H,W].
 
-    `width` channels at full size, 16 times as many at the bottom. Up by transposed convolutions, or bilinear, where the
-    deepest features are halved instead.
+    `width` channels at full size, 16 times as many at the bottom. The way up is by transposed convolutions, or
+    bilinear; then the deepest features are halved.
     """
 
     def __init__(self, n_channels: int, n_classes: int, width: int = 64, bilinear: bool = False) -> None:
@@ -84,7 +84,7 @@ class UNet(nn.Module):
         self.outc = nn.Conv2d(width, n_classes, 1)
 
     def forward(self, x: Any) -> Any:
-        """H and W at least 16."""
+        """Compute the logits; H and W must be at least 16."""
         features = [self.inc(x)]
         for down in (self.down1, self.down2, self.down3, self.down4):
             features.append(down(features[-1]))

@@ -40,13 +40,13 @@ class Samples:
 
 
 def digits(count: int, held: int, seed: int) -> tuple[Samples, Samples]:
-    """`count` digits [N,1,28,28] to train on and `held` others to test on, drawn by `seed`."""
+    """Return `count` digits [N,1,28,28] to train on and `held` others to test on, drawn by `seed`."""
     images, labels = _digits(28)
     return tuple(Samples(images[chosen], labels[chosen]) for chosen in _split(len(images), count, held, seed))  # type: ignore[return-value]
 
 
 def shapes(count: int, held: int, side: int, seed: int) -> tuple[Samples, Samples]:
-    """`count` digits on texture [N,3,side,side] with masks to train on, and `held` others."""
+    """Return `count` digits on texture [N,3,side,side] with masks to train on, and `held` others."""
     chosen = _split(len(_digits(8)[0]), count, held, seed)
     return tuple(_laid(indices, half, side, seed + half) for half, indices in enumerate(chosen))  # type: ignore[return-value]
 
@@ -66,7 +66,7 @@ def _digits(side: int) -> tuple[Any, Any]:
 
 
 def _laid(indices: Any, half: int, side: int, seed: int) -> Samples:
-    """Digits on crops of one half (0: left) of the photographs."""
+    """Lay digits on crops of one half (0: left) of the photographs."""
     generator = np.random.Generator(np.random.PCG64(seed))
     ink = _digits(side * 3 // 4)[0][indices]
     placed = torch.zeros(len(ink), 1, side, side)
@@ -79,7 +79,7 @@ def _laid(indices: Any, half: int, side: int, seed: int) -> Samples:
 
 
 def _crop(generator: np.random.Generator, half: int, side: int) -> Any:
-    """[3,side,side] of one half of a photograph, at every second pixel."""
+    """Return [3,side,side] of one half of a photograph, at every second pixel."""
     from sklearn.datasets import load_sample_images
 
     photographs = load_sample_images().images

@@ -1,20 +1,20 @@
-"""What is trained at which level, as data: full width where there is an accelerator, narrow and small on a CPU."""
+"""The trainings of each level, as data: full width where there is an accelerator, narrow and small on a CPU."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 DISTRIBUTION = "training"
-"""What `--distribution`, the records and the judge call training data: only the elementwise bound holds for it."""
+"""Name of training data in `--distribution`, the records and the judge: only the elementwise bound holds for it."""
 OPERATOR = "training"
-"""The column of a training in the matrix."""
+"""Column of a training in the matrix."""
 DIRECTIONS = ("conv_forward", "conv_backward_data", "conv_backward_weight")
-"""What a network is trained through."""
+"""Operators that a network is trained through."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingConfiguration:
-    """One training: a network, its data, how long. Every epoch sees `images` images in batches of `batch`.
+    """One training: a network, its data, its length. Every epoch sees `images` images in batches of `batch`.
 
     `falls_to` is the share of its first value that the loss must have fallen to: the mean over the last epoch against
     the first step, which is the untrained network's.
@@ -51,7 +51,7 @@ ACCELERATOR: dict[tuple[str, str], TrainingConfiguration] = {
     ("unet", "standard"): TrainingConfiguration("unet", 4, 4, 60, 8, 1e-3, 0.1, 64, 64),
     ("unet", "full"): TrainingConfiguration("unet", 8, 4, 80, 8, 1e-3, 0.1, 64, 64),
 }
-"""The same for every other device."""
+"""(network, level) -> configuration, for every other device."""
 
 EMULATED: dict[str, TrainingConfiguration] = {
     "digits": TrainingConfiguration("digits", 4, 4, 2, 4, 5e-4, 1.0),
@@ -61,7 +61,7 @@ EMULATED: dict[str, TrainingConfiguration] = {
 
 
 def networks(level: str) -> tuple[str, ...]:
-    """The networks that are trained at a level."""
+    """Return the networks that are trained at a level."""
     return tuple(network for network, trained_at in CPU if trained_at == level)
 
 

@@ -29,13 +29,13 @@ from conformance.training.training_demand import Training
 
 
 class StalledError(KernelFailure):
-    """Every call kept its bound, and yet the loss did not fall as it must."""
+    """The loss did not fall as it must, although every call kept its bound."""
 
     kind = "training"
 
 
 class IncompleteError(KernelFailure):
-    """What is said of a training is not what was seen of it."""
+    """A process reported a training that differs from the calls that were seen."""
 
     kind = "training"
 
@@ -44,7 +44,7 @@ def run(
     configuration: TrainingConfiguration, implementation: Implementation, layout: str, seed: int, audit: Audit
 ) -> History:
     """Train in the process that the kernels run in, and verify every call here. Raises BrokenStepError,
-    IncompleteError, Crash, Unsupported, and what a kernel raises."""
+    IncompleteError, Crash, Unsupported, and errors of a kernel."""
     home = getattr(implementation.arrays, "home", None)
     if home is None:
         from conformance.training import loop  # torch is needed from here on
@@ -78,8 +78,8 @@ def _asked(process: Process, name: str, *given: Any) -> Place | CallTensors | Hi
 
 
 def _called(implementation: Implementation, layout: str, place: Place, told: CallTensors) -> Call:
-    """A call with its tensors. Raises Unsupported where no kernel is declared for it, and IncompleteError for tensors
-    that are not those of the call that began."""
+    """Return a call with its tensors. Raises Unsupported where no kernel is declared for the call, and IncompleteError
+    for tensors that do not have the shapes and dtypes of the call that began."""
     operator = OPERATORS[place.direction]
     try:
         geometry = place.geometry
@@ -95,7 +95,7 @@ def _called(implementation: Implementation, layout: str, place: Place, told: Cal
 
 
 def _require_whole(configuration: TrainingConfiguration, history: History, audit: Audit) -> None:
-    """Raises IncompleteError where not every step has been seen, with as many calls as the first."""
+    """Raise IncompleteError unless every step was seen, with as many calls as the first."""
     calls = [audit.calls[f"step {step} of {configuration.steps}"] for step in range(1, configuration.steps + 1)]
     seen = sum(count == calls[0] > 0 for count in calls)
     if not len(history.losses) == len(history.accuracies) == configuration.steps == seen:
@@ -106,7 +106,7 @@ def _require_whole(configuration: TrainingConfiguration, history: History, audit
 
 
 def scores(configuration: TrainingConfiguration, history: History) -> dict[str, float]:
-    """First and last loss and the accuracies, for tables and records; last is the mean over the last epoch."""
+    """Return first and last loss and the accuracies, for tables and records; last is the mean over the last epoch."""
     epoch = configuration.images // configuration.batch
     return {
         "first_loss": history.losses[0],
@@ -119,7 +119,7 @@ def scores(configuration: TrainingConfiguration, history: History) -> dict[str, 
 
 
 def require_fallen(configuration: TrainingConfiguration, history: History) -> None:
-    """Raises StalledError for a loss that did not fall as it must; NaN has not fallen."""
+    """Raise StalledError for a loss that did not fall as it must; NaN has not fallen."""
     found = scores(configuration, history)
     first, last = found["first_loss"], found["last_loss"]
     if not last <= configuration.falls_to * first:
@@ -131,7 +131,7 @@ def require_fallen(configuration: TrainingConfiguration, history: History) -> No
 
 
 def verify_training(training: Training) -> tuple[Verdict, TrainingRecord]:
-    """Train, verify every call, and say how it ended; raises KeyboardInterrupt only."""
+    """Train, verify every call, and return the verdict and its record; raises KeyboardInterrupt only."""
     implementation, configuration, layout = training.implementation, training.configuration, training.layout
     audit, history, errors = Audit(), list[History](), list[BaseException]()
 
@@ -145,7 +145,8 @@ def verify_training(training: Training) -> tuple[Verdict, TrainingRecord]:
             raise
 
     def waiver(raised: BaseException | None) -> Waiver | None:
-        """What excuses the call that training ended at: a kernel waived on a problem's data is waived on any."""
+        """Return the waiver of the call that training ended at: a kernel waived on a problem's data is waived on
+        any."""
         if audit.place is None or isinstance(raised, (StalledError, IncompleteError)):
             return None
         find: Any = partial(implementation.waiver, audit.place.direction, audit.place.geometry, "fp32")
@@ -157,7 +158,7 @@ def verify_training(training: Training) -> tuple[Verdict, TrainingRecord]:
         if verdict.failure is not None:
             verdict.failure = replace(verdict.failure, kind="training", message=audit.place.alike)
     verdict.seconds["judge"] = audit.seconds
-    # the contract of the first kernel that is for fp32; another one may be for some of the geometries
+    # the contract of the first kernel for fp32, although another kernel may compute some of the geometries
     contracts = {
         name: next(
             k.contract.as_record()

@@ -1,4 +1,4 @@
-"""Which trainings are required: one per implementation and network."""
+"""The trainings that are required: one per implementation and network."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NEEDED = {"torch": "torch", "sklearn": "scikit-learn", "PIL": "pillow"}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Training:
-    """An implementation and what is trained through it."""
+    """An implementation and the training that is run through it."""
 
     implementation: Implementation
     configuration: TrainingConfiguration
@@ -40,17 +40,17 @@ class Training:
 
     @property
     def case(self) -> Case:
-        """Its identity."""
+        """Case that identifies the training."""
         return Case(OPERATOR, self.configuration.network, "fp32", self.layout, DISTRIBUTION, seed=self.seed)
 
     @property
     def id(self) -> str:
-        """The part of a test's name in brackets."""
+        """Part of a test's name in brackets."""
         return f"{self.implementation.name}-{self.configuration.network}"
 
     @property
     def command(self) -> str:
-        """One line that trains the same again."""
+        """Command line that repeats the training."""
         named = self.named or Named(self.implementation.name)
         words = ["conformance", "run", named.kernel, *named.options, "--distribution", DISTRIBUTION]
         words += ["--layout", self.layout, "--level", self.level, "--seed", str(self.seed)]
@@ -60,7 +60,8 @@ class Training:
 class TrainingDemand(Demand):
     """A network, trained through every implementation.
 
-    None at a level without it, and where single problems, other operators, distributions or dtypes are asked for.
+    It is not required at a level without it, nor where single problems, other operators, distributions or dtypes are
+    asked for.
     """
 
     def __init__(self, asked: Selection, network: str) -> None:
@@ -74,18 +75,18 @@ class TrainingDemand(Demand):
         return self._network in networks(asked.level) and everything and set(DIRECTIONS) <= set(asked.operators)
 
     def require(self, one: Implementation) -> None:
-        """Raises Unsupported where a network cannot be trained through it."""
+        """Raise Unsupported where a network cannot be trained through the implementation."""
         _layout(one, self.asked.layouts)
 
     def everything(self, device: str) -> tuple[int, Keys]:
-        """One training, in any layout."""
+        """Return one training, with a key for each layout asked for."""
         key = partial(Case, OPERATOR, self._network, "fp32", distribution=DISTRIBUTION)
         return 1, lambda: [key(layout=layout) for layout in self.asked.layouts]
 
     def cases(self, one: Implementation, claimed: frozenset[Case]) -> Iterator[Training | Lacking]:
-        """The training, where packages allow one."""
+        """Yield the training, or the reason if packages are missing."""
         absent = [package for module, package in NEEDED.items() if find_spec(module) is None]
-        if absent:  # whatever is claimed of the kernels
+        if absent:  # claims about the kernels make no difference
             install = "pip install 'kernel-conformance[torch,train]'"
             reason = f"training needs {', '.join(absent)}, which is not installed ({install})"
             yield Lacking(reason, 1, status="unavailable")
@@ -96,7 +97,7 @@ class TrainingDemand(Demand):
 
 
 def _layout(implementation: Implementation, asked: tuple[str, ...]) -> str:
-    """The first layout in which all three directions are declared for fp32. Raises Unsupported."""
+    """Return the first layout in which all three directions are declared for fp32. Raises Unsupported."""
     declared = []
     for direction in DIRECTIONS:
         kernels = [kernel for kernel in implementation.kernels if kernel.operator == direction]
@@ -106,6 +107,6 @@ def _layout(implementation: Implementation, asked: tuple[str, ...]) -> str:
     layouts = [layout for layout in asked if all(layout in known for known in declared)]
     if not layouts:
         raise Unsupported(f"no layout of {', '.join(asked)} is declared for fp32 in all three directions")
-    if implementation.device == "simulator":  # seconds for what a network does in a millisecond
+    if implementation.device == "simulator":  # it takes seconds for a millisecond of a network's work
         raise Unsupported("the simulator is too slow to train a network on")
     return layouts[0]

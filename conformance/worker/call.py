@@ -1,7 +1,7 @@
-"""One call across the process: a function of the suite runs where a kernel's arrays are, here or in another process.
+"""Calls between processes: a function of the suite runs where a kernel's arrays are, here or in another process.
 
-Such a function is given a bridge, kernels and arrays as they are there. Who asks for it in the judge has what stands
-for them (`conformance.execution.remote`), and gets its answer in the type that it is annotated with.
+Such a function is given the bridge, kernels and arrays of that process. In the judge, other objects stand for these
+(`conformance.execution.remote`), and the answer has the type that the function is annotated with.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from conformance.worker.wire import plain
 P = ParamSpec("P")
 T = TypeVar("T")
 MAX_INPUTS = 1 << 28
-"""Bytes of the inputs of a call that are looked at: a copy of them is kept."""
+"""Most bytes of the inputs of a call that are checked for changes: a copy of them is kept."""
 
 
 def perform(bridge: ArrayBridge, routine: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
-    """What a function returns where the bridge's arrays are."""
+    """Run a function where the bridge's arrays are, and return its result."""
     elsewhere = getattr(bridge, "perform", None)
     found: T = routine(*given, **named) if elsewhere is None else elsewhere(routine, *given, **named)
     return found
 
 
 class Result:
-    """What a kernel has returned, or another object that stays in its process: there the object itself, and in the
+    """The result of a kernel, or another object that stays in its process: there `value` is the object itself, in the
     judge handles of its arrays."""
 
     __slots__ = ("value",)
@@ -43,7 +43,7 @@ class Result:
 
 
 class Change(Struct, frozen=True, array_like=True):
-    """What a call has done to its inputs, and how that showed, with sizes."""
+    """A change that a call has made to its inputs, and how it showed, with sizes."""
 
     what: str
     how: str = ""
@@ -53,8 +53,8 @@ class Change(Struct, frozen=True, array_like=True):
 
 
 class Audited(Struct, frozen=True):
-    """What a call returned, finished; what it has done to its inputs; its work, where a bridge counts what a
-    device would move and issue; and how many kernels it has launched, where that is counted."""
+    """A finished call: its result; its changes of inputs; its work, where a bridge counts what a device would move and
+    issue; and the number of kernels that it has launched, where that is counted."""
 
     result: Result
     changed: tuple[Change, ...] = ()
@@ -63,7 +63,7 @@ class Audited(Struct, frozen=True):
 
 
 class Taped(Struct, frozen=True):
-    """A call that was recorded, what is kept for its backward, and the function that this is."""
+    """A recorded call: its result, the buffers that are kept for its backward, and the backward function."""
 
     result: Result
     saved: tuple[Saved, ...]
@@ -71,13 +71,13 @@ class Taped(Struct, frozen=True):
 
 
 def is_several(result: Any) -> bool:
-    """Whether these are several results. An array that was made a list is one, of the wrong type."""
+    """Return whether a result is several results. An array that was made a list is one, of the wrong type."""
     array = type(result) is list and {*map(type, result)} <= {list, int, float}
     return isinstance(result, (tuple, list)) and not array
 
 
 def started(function: Callable[..., Any], given: Sequence[Any], parameters: Mapping[str, Any]) -> Result:
-    """A call, whether the device has finished or not."""
+    """Make a call, and return its result whether the device has finished or not."""
     return Result(function(*given, **parameters))
 
 
@@ -88,9 +88,10 @@ def audited(
     given: Sequence[Any],
     parameters: Mapping[str, Any],
 ) -> Audited:
-    """A finished call, and what it must leave alone: its inputs, and their memory, where no result may lie.
+    """Make a call, wait for its end, and check what it must leave alone: its inputs, and their memory, where no result
+    may lie.
 
-    Earlier calls are left out of it, so that the verdict on a case is the same when it is run alone.
+    Earlier calls are left out of this, so that the verdict on a case is the same when it is run alone.
     """
     present = [(name, array) for name, array in zip(names, given, strict=False) if array is not None]
     hosts = [bridge.to_host(array) for _, array in present]
@@ -106,7 +107,7 @@ def audited(
     for (name, array), copy in zip(present, before, strict=False):
         try:
             now = bridge.to_host(array)
-        except Exception as error:  # jax says so of a buffer that was donated
+        except Exception as error:  # as jax does for a buffer that was donated
             changed.append(Change(f"input {name} cannot be read any more", plain(str(error))))
             continue
         if difference := differing(copy, now):
@@ -115,14 +116,14 @@ def audited(
         arrays = [*result] if type(result) in (tuple, list) else [result]
         shared = [name for name, array in present if any(bridge.overlap(one, array) for one in arrays)]
         changed += [Change(f"a result lies in the memory of input {name}") for name in shared]
-    except Exception:  # no arrays: whoever fetches the results says so
+    except Exception:  # the results are no arrays: `fetched` says so
         pass
     work = {plain(str(name)): int(count) for name, count in (counted or {}).items()}
     return Audited(Result(result), tuple(changed), work, launches)
 
 
 def differing(before: np.ndarray, after: np.ndarray) -> str:
-    """Which bytes of an array are others now, in words; empty where none is."""
+    """Return which bytes of an array have changed, in words; empty where none has."""
     first, second = (np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in (before, after))
     if np.array_equal(first, second):
         return ""
@@ -131,7 +132,7 @@ def differing(before: np.ndarray, after: np.ndarray) -> str:
 
 
 def fetched(bridge: ArrayBridge, arrays: Sequence[Any]) -> list[np.ndarray]:
-    """Arrays on the host. Raises KernelFailure for what is not the framework's own array."""
+    """Copy arrays to the host. Raises KernelFailure for any other object than the framework's own array."""
     try:
         return [np.asanyarray(bridge.to_host(array)) for array in arrays]
     except TypeError as error:
@@ -141,7 +142,7 @@ def fetched(bridge: ArrayBridge, arrays: Sequence[Any]) -> list[np.ndarray]:
 def differentiated(
     bridge: Any, function: Callable[..., Any], given: Sequence[Any], wanted: Sequence[int], parameters: dict[str, Any]
 ) -> Taped:
-    """An autograd variant's call."""
+    """Record a call of an autograd variant."""
     tape = bridge.differentiate(function, given, wanted, parameters)
     return Taped(Result(tape.result), tape.saved, Result(tape.pull))
 
@@ -149,7 +150,7 @@ def differentiated(
 def footprint(
     bridge: Any, function: Callable[..., Any], arguments: int, parameters: dict[str, Any], batch: int
 ) -> Footprint:
-    """Of a training step with an autograd variant."""
+    """Measure the memory of a training step with an autograd variant."""
     found: Footprint = bridge.footprint(function, arguments, parameters, batch)
     return found
 
@@ -163,11 +164,11 @@ def switched(
 
 
 def asked(bridge: Any, method: str, *given: Any) -> bool:
-    """What a method of a bridge answers by yes or no."""
+    """Return the answer, yes or no, of a method of a bridge."""
     return bool(getattr(bridge, method)(*given))
 
 
 def described(bridge: ArrayBridge) -> dict[str, str]:
-    """What a bridge says of itself. Raises Unavailable."""
+    """Return a bridge's description of itself. Raises Unavailable."""
     bridge.require()
     return {plain(str(key)): plain(str(value)) for key, value in bridge.describe().items()}

@@ -16,19 +16,19 @@ from conformance.implementations.bridges.torch import torch_arrays
 from conformance.implementations.devices import Unavailable
 
 TORCH = {"cpu": "cpu", "cuda": "cuda", "rocm": "cuda", "xpu": "xpu", "mps": "mps"}
-"""Device -> what torch calls it."""
+"""Device -> torch's name for it."""
 SIZES = {"cpu": ((512, 2048), 1 << 28)}
 """Device -> rows of the square matrices, of which the fastest counts, and bytes copied: far more than caches hold."""
 DEFAULT_SIZES = ((2048, 8192), 1 << 30)
 SECONDS = 0.2
-"""Of each measurement. They are repeated in a run, which sees the machine undisturbed at least once, where other work
-comes and goes."""
+"""Seconds of each measurement. Measurements are repeated in a run, and at least one of them sees the machine
+undisturbed, where other work comes and goes."""
 PRODUCT, COPY, REFERENCE_ROUNDS = 512, 1 << 26, 5
 """Rows of the reference kernel's matrices, bytes that it copies, and rounds of each: some 50 ms together."""
 
 
 def measured(device: str) -> tuple[float, float, str, float]:
-    """Operations and bytes a second, how they were measured, and their spread: see
+    """Return operations and bytes a second, how they were measured, and their spread: see
     `conformance.timing.roofline.Ceilings`. Raises Unavailable. TF32 is off meanwhile."""
     if device not in TORCH:
         raise Unavailable(f"no ceilings are known for {device}")
@@ -46,7 +46,7 @@ def measured(device: str) -> tuple[float, float, str, float]:
     copies: list[Callable[[], object]] = []
     try:
         if device == "cpu":
-            # whose library of products is the faster depends on who made the processor
+            # which library multiplies faster depends on who made the processor
             frameworks.append("NumPy")
             for count in rows:
                 products.append((count, partial(np.matmul, *(np.ones((count, count), np.float32) for _ in range(3)))))
@@ -75,15 +75,16 @@ def measured(device: str) -> tuple[float, float, str, float]:
 
 @cache
 def _memory() -> tuple[np.ndarray, ...]:
-    """One for a process: it stays where it is."""
+    """Return the arrays of the reference kernel, made once for a process: they stay where they are in memory."""
     return tuple(np.ones((PRODUCT, PRODUCT), np.float32) for _ in range(3)) + tuple(
         np.ones(COPY // 4, np.float32) for _ in range(2)
     )
 
 
 def reference_seconds() -> tuple[float, float]:
-    """The kernel by which a machine is judged: a product on all cores and a copy of more than most caches hold, the
-    median of some rounds of each. The suite's own, in NumPy, so that it is the same in every run."""
+    """Time the reference kernel, by which a machine is judged: a product on all cores and a copy of more than most
+    caches hold, the median of some rounds of each. It is the suite's own, in NumPy, so that it is the same in every
+    run."""
     a, b, c, source, target = _memory()
     product, copy = _rounds(partial(np.matmul, a, b, out=c)), _rounds(partial(np.copyto, target, source))
     return statistics.median(product), statistics.median(copy)
@@ -104,7 +105,7 @@ def _finished(bridge: ArrayBridge, call: Callable[[], Any]) -> None:
 
 
 def _rates(work: int, call: Callable[[], object]) -> tuple[float, float]:
-    """Work a second of the fastest round, and how much longer the median one took, as a share.
+    """Return the work a second of the fastest round, and how much longer the median round took, as a share.
 
     A ceiling is not what other work on the machine leaves of it.
     """

@@ -1,4 +1,4 @@
-"""What a kernel's process must not find: pytest, and the parts of the suite that know right results."""
+"""Keeps a kernel's process from what it must not find: pytest, and the parts of the suite that know right results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from conformance.worker.reads import Reads  # which imports NumPy: see `conformance.worker.isolation`
 
 THIRD_PARTIES = ("pytest", "_pytest", "pluggy", "xdist", "execnet", "pytest_benchmark")
-"""What only the judge's process has. Other packages ask for some of these and do without."""
+"""Packages that only the judge's process has. Other packages ask for some of these and do without."""
 ROOMS = ("implementations", "worker", "shipped")
 MODULES = (
     "contract",
@@ -58,7 +58,7 @@ the file of a module in C), and -2 where it is written."""
 
 
 def pipe() -> tuple[int, int]:
-    """For findings: the judge's end and the guard's. Neither waits."""
+    """Open a pipe for findings; return the judge's end and the guard's. Neither waits."""
     ends = os.pipe()  # holds 2**16 bytes
     for end in ends:
         os.set_blocking(end, False)
@@ -66,7 +66,7 @@ def pipe() -> tuple[int, int]:
 
 
 def findings(pipe: int) -> tuple[str, ...]:
-    """What a guard has found since the judge asked last."""
+    """Return what a guard has found since the judge asked last."""
     with suppress(BlockingIOError):
         found = os.read(pipe, 1 << 16)
         return tuple(found.decode("utf-8", "replace").splitlines()[:10]) or ("closes what its guard writes to",)
@@ -84,12 +84,12 @@ class Guard:
     def __init__(self, findings: int, reads: Reads) -> None:
         self._findings, self.reads = findings, reads
         self.own: tuple[str, ...] = ()
-        """Where the implementations lie."""
+        """Paths of the implementations."""
         known = filter(None, map(find_spec, THIRD_PARTIES))
         self._forbidden = tuple(f"{Path(one.origin).parent}{os.sep}" for one in known if one.origin) + (PARTS, GOLDENS)
 
     def install(self) -> None:
-        """For the rest of the process."""
+        """Guard the rest of the process."""
         for name in ("CheckResult", "check", "export"):  # a file may import them for a script of its own
             setattr(sys.modules["conformance"], name, partial(self._refuse, name))
         sys.meta_path.insert(0, self)
@@ -98,7 +98,7 @@ class Guard:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """None, so that others look; raises ModuleNotFoundError for what is not here."""
+        """Return None, so that others look. Raises ModuleNotFoundError for modules that kernels must not find."""
         package, _, rest = name.partition(".")
         if package not in THIRD_PARTIES and (package != "conformance" or not rest or _open(rest.split("."))):
             return None
@@ -125,12 +125,12 @@ class Guard:
 
     def _note(self, what: str, asking: str) -> None:
         finding = f"{what}{f' in {asking}' if asking else ''}: a kernel must not know that it is tested\n"
-        with suppress(BlockingIOError):  # a full one says enough
+        with suppress(BlockingIOError):  # a full pipe says enough
             os.write(self._findings, finding.encode("utf-8", "replace"))
 
 
 def readable(file: str) -> bool:
-    """Whether kernels may read a file of the package."""
+    """Return whether kernels may read a file of the package."""
     *folders, name = file.split(os.sep)  # noqa: PTH206 - of hundreds of files at the start of a process
     parts = [part for part in (*folders, name.partition(".")[0]) if part not in ("__pycache__", "__init__")]
     return not parts or _open(parts)
@@ -140,7 +140,7 @@ PARTS, GOLDENS = f"{PACKAGE}{os.sep}", f"{GOLDEN}{os.sep}"
 
 
 def _open(parts: Sequence[str]) -> bool:
-    """Whether kernels may use a part of the suite."""
+    """Return whether kernels may use a part of the suite."""
     first, *rest = parts
     if first in OTHERS:
         return not rest or (len(rest) == 1 and rest[0] in OTHERS[first])
@@ -160,7 +160,7 @@ def _exists(parts: Sequence[str]) -> bool:
 
 
 def _asking() -> str:
-    """The file that asks, which is none of the suite's or the interpreter's own."""
+    """Return the file that asks: the innermost one that is neither the suite's nor the interpreter's own."""
     frame: Any = sys._getframe(2)
     while frame is not None and ("importlib" in (file := frame.f_code.co_filename) or of_the_suite(file)):
         frame = frame.f_back

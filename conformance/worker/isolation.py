@@ -24,19 +24,19 @@ from conformance.worker.guard import readable
 
 CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID = 0x20000, 0x8000000, 0x10000000, 0x20000000
 MS_BIND, MS_REC, MS_SLAVE, MS_INERT = 0x1000, 0x4000, 0x80000, 2 | 4 | 8
-"""The last for a folder in which neither programs nor devices work."""
+"""MS_INERT is for a folder in which neither programs nor devices work."""
 MOUNT_SETATTR, AT_FDCWD, AT_RECURSIVE, MOUNT_ATTR_RDONLY = 442, -100, 0x8000, 1
 SET_MODE_FILTER, SPEC_ALLOW, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 4, 24, 38
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE = 1, 4
 PASSED_ON = {signal.SIGCONT, signal.SIGABRT, signal.SIGTERM}
-"""What a judge sends to a process that does not answer, so that it says where it is, or that is to end."""
+"""Signals that a judge sends to a process that does not answer, so that it says where it is, or that is to end."""
 LANDLOCK_CREATE_RULESET, LANDLOCK_ADD_RULE, LANDLOCK_RESTRICT_SELF = 444, 445, 446
 REFER, SIGNAL, PATH_BENEATH, VERSION = 1 << 13, 1 << 1, 1, 1
 """Landlock's: the right to move a file to another folder, signals to other processes, a kind of rule, a flag."""
 CAPABILITIES, VERSION_3 = 41, 0x20080522
-"""How many of root's rights Linux has (capabilities(7)), and the form in which they are given back."""
+"""Number of root's rights in Linux (capabilities(7)), and the version of the form in which they are given back."""
 KEPT = (0, 1, 3, 4, 6, 7, 10, 14, 15)
-"""Those that a kernel's process keeps: files and users, low ports, locked and shared memory."""
+"""Rights that a kernel's process keeps: files and users, low ports, locked and shared memory."""
 CALLS = {
     "x86_64": (0xC000003E, 317, 16, 302, (101, 246, 298, 304, 310, 311, 320, 321)),
     "aarch64": (0xC00000B7, 277, 29, 261, (104, 117, 241, 265, 270, 271, 280, 294)),
@@ -50,18 +50,18 @@ TIOCSTI, TIOCLINUX = 0x5412, 0x541C
 LOAD, EQUAL, AT_LEAST, RETURN = 0x20, 0x15, 0x35, 0x06
 """Instructions of classic BPF: a word of the call, jumps on what was loaded, the end."""
 ALLOW, REFUSE, OF_X32 = 0x7FFF0000, 0x00050001, 0x40000000
-"""What a filter may answer, the second by EPERM, and numbers of calls in x86's third mode."""
+"""Answers of a filter, the second with EPERM, and numbers of calls in x86's third mode."""
 LOADS_DRIVER, DRIVER = Path("/usr/bin/nvidia-modprobe"), Path("/dev/nvidia-uvm")
 """CUDA starts the one with root's rights where the other is not there yet, which a restricted process cannot do."""
 INSTEAD = {"engine/check.py": b"CheckResult = check = None", "engine/export.py": b"export = None"}
-"""What a kernel's child finds in files of the package: a kernel's file may import it for a script of its own. Others
-that it may not read are empty."""
+"""Contents that a kernel's child finds in files of the package: a kernel's file may import them for a script of its
+own. Other files that it may not read are empty."""
 
 
 def isolate(parent: int, hidden: Sequence[str] = (), own: Sequence[str] = ()) -> None:
     """Hide what can be hidden, and end with the parent. Folders that are `hidden` hold what other kernels' processes
-    leave; those in them that are this process's `own` stay. What follows runs in another process, where those of the
-    system can be hidden."""
+    leave; folders in them that are this process's `own` stay. The code after this call runs in another process, where
+    the system's processes can be hidden."""
     parted = hasattr(os, "O_PATH") and (not LOADS_DRIVER.exists() or DRIVER.exists()) and _isolate(hidden, own)
     end_with(1 if parted else parent)
 
@@ -80,7 +80,7 @@ def _isolate(hidden: Sequence[str], own: Sequence[str]) -> bool:
                 os.makedirs(os.path.dirname(file), exist_ok=True)  # noqa: PTH103, PTH120 - pathlib takes 20 ms in all
                 with open(file, "wb") as copy:  # noqa: PTH123
                     copy.write(content)
-                os.utime(file, ns=(time, time))  # what is compiled from it stays valid
+                os.utime(file, ns=(time, time))  # code that was compiled from it stays valid
             os.chdir(Path.cwd())  # it may lie in what was hidden
             if parted := _possible(_number_elsewhere):
                 _part()
@@ -98,25 +98,25 @@ def end_with(parent: int) -> None:
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # killed before this was called
+    if os.getppid() != parent:  # the parent was killed before this was called
         os._exit(1)
 
 
 def isolated() -> bool:
-    """Whether this process sees neither its judge's memory nor a reference, and can write to no package."""
+    """Return whether this process sees neither its judge's memory nor a reference, and can write to no package."""
     with suppress(OSError):
         os.close(os.open(f"/proc/{os.getppid()}/mem", os.O_RDONLY))
         return False
     try:
         filtered = "Seccomp:\t2\n" in Path("/proc/self/status").read_text()
-    except OSError:  # no Linux
+    except OSError:  # not on Linux
         return False
     readonly = os.statvfs(os.path.dirname(os.__file__)).f_flag & os.ST_RDONLY  # noqa: PTH120
     return bool(filtered and readonly) and not (PACKAGE / "judge/limits.py").stat().st_size
 
 
 def _copies() -> list[tuple[str, bytes, int]]:
-    """Files of the package, their contents as far as kernels may read them, and when they were written."""
+    """Return the files of the package, their contents as far as kernels may read them, and when they were written."""
     found = []
     for file in (os.path.join(folder, name) for folder, _, names in os.walk(PACKAGE) for name in names):  # noqa: PTH118
         within = os.path.relpath(file, PACKAGE)
@@ -129,7 +129,8 @@ def _copies() -> list[tuple[str, bytes, int]]:
 
 
 def _possible(step: Callable[[], None]) -> bool:
-    """Whether a child can do it: what fails half-way, or ends who asks for it, must not do so here."""
+    """Return whether a child can carry out a step: one that fails half-way, or ends its process, must not do so
+    here."""
     if (child := os.fork()) == 0:
         with suppress(BaseException):
             step()
@@ -146,7 +147,7 @@ def _hide(hidden: Sequence[str], own: Sequence[str]) -> None:
     """
     user, group = os.geteuid(), os.getegid()
     terminals = [*_terminals()]
-    # what System V's calls share stays when all processes have ended
+    # memory that System V's calls share stays when all processes have ended
     _call("unshare", CLONE_NEWNS | CLONE_NEWIPC | (CLONE_NEWUSER if user else 0))
     if user:
         Path("/proc/self/setgroups").write_text("deny")
@@ -172,7 +173,8 @@ def _hide(hidden: Sequence[str], own: Sequence[str]) -> None:
 
 
 def _pin(folders: Iterable[str]) -> None:
-    """Let nobody rename what folders lie in, and put others in their place: what something is mounted on is busy."""
+    """Let nobody rename the parents of folders and put others in their place: a folder on which something is mounted is
+    busy."""
     above = {str(folder) for each in folders for folder in Path(os.path.realpath(each)).parents} - {os.sep}
     for folder in sorted(above):
         _bind(folder, folder)
@@ -195,10 +197,10 @@ def _show_own(number: int) -> None:
 
 
 def _part() -> None:
-    """Return in a process for which none exist but those that it starts: it could set limits, processors and priorities
-    of the judge and of other kernels. This process stands for it: it has the number that the judge knows, passes
-    signals on, and ends as the other does. Between them is the namespace's first one, which adopts orphans, and with
-    which all end."""
+    """Return in a process that sees none but those that it starts: otherwise it could set limits, processors and
+    priorities of the judge and of other kernels. The calling process stands for it: it has the number that the judge
+    knows, passes signals on, and ends as the other does. Between them is the namespace's first process, which adopts
+    orphans, and with which all end."""
     parent, number = os.getppid(), os.getpid()
     above = max(map(int, os.listdir("/proc/self/fd"))) + 3  # noqa: PTH208
     _call("unshare", CLONE_NEWPID)
@@ -248,7 +250,7 @@ def _ended(child: int, end: int) -> int:
 
 
 def _terminals() -> Iterator[str]:
-    """What the judge's input and output are connected to, and a machine's own console."""
+    """Yield the terminals that the judge's input and output are connected to, and a machine's own console."""
     for number in (0, 1, 2):
         with suppress(OSError):
             place = os.readlink(f"/proc/{os.getppid()}/fd/{number}")  # noqa: PTH115
@@ -269,8 +271,8 @@ def _bind(source: str, target: str) -> None:
 
 
 def _restrict(parted: bool) -> None:
-    """Forbid to look into processes that are not restricted alike and to change mounts, also those of a namespace of
-    its own; from Linux 6.12 on, signals. Root keeps few of its rights."""
+    """Forbid this process to look into processes that are not restricted alike and to change mounts, also those of a
+    namespace of its own; from Linux 6.12 on, to send them signals. Root keeps few of its rights."""
     version = _call("syscall", LANDLOCK_CREATE_RULESET, None, 0, VERSION)
     attributes = struct.pack("QQQ", REFER, 0, SIGNAL)[: 24 if version >= 6 else 8]
     ruleset = _call("syscall", LANDLOCK_CREATE_RULESET, attributes, len(attributes), 0)
@@ -288,7 +290,7 @@ def _restrict(parted: bool) -> None:
 def _drop() -> None:
     """Give back the rights that are not kept, for this process and what it starts."""
     for right in set(range(CAPABILITIES)) - {*KEPT}:
-        with suppress(OSError):  # one that this Linux does not have, or that the process has not
+        with suppress(OSError):  # a right that this Linux, or this process, does not have
             _call("prctl", PR_CAPBSET_DROP, right, 0, 0, 0)
     header, now = struct.pack("Ii", VERSION_3, 0), ctypes.create_string_buffer(24)
     _call("capget", header, now)
@@ -299,8 +301,8 @@ def _drop() -> None:
 
 def _refuse(machine: str, parted: bool) -> None:
     """Refuse calls by which a process reaches what was hidden from it, or other processes, where it has not been
-    `parted` from them; none on a machine whose
-    numbers of calls are not known here. The processor's speculation stays as it is: a kernel's speed depends on it."""
+    `parted` from them. Nothing is refused on a machine whose numbers of calls are not known here. The processor's
+    speculation stays as it is: a kernel's speed depends on it."""
     if machine not in CALLS:
         return
     architecture, seccomp, ioctl, prlimit, own = CALLS[machine]
@@ -323,7 +325,7 @@ def _refuse(machine: str, parted: bool) -> None:
 
 
 def _call(name: str, *given: object) -> int:
-    """A function of the C library. Raises OSError."""
+    """Call a function of the C library. Raises OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
     found: int = getattr(libc, name)(*given)
     if found < 0:

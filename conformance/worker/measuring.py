@@ -1,4 +1,4 @@
-"""What is measured beside kernels, in the process that they run in: seconds, memory, caches, threads."""
+"""Measurements beside those of kernels, in the process that these run in: seconds, memory, caches, threads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from conformance.worker.call import Result
 
 
 class Timed(Struct, frozen=True):
-    """What the last of several calls returned, the seconds of each, and those of the last between the device's own
+    """The result of the last of several calls, the seconds of each, and those of the last between the device's own
     events, where it has some."""
 
     result: Result
@@ -31,8 +31,8 @@ class Timed(Struct, frozen=True):
 def timed(
     bridge: ArrayBridge, function: Callable[..., Any], parameters: Mapping[str, Any], inputs: Sequence[Sequence[Any]]
 ) -> Timed:
-    """Calls on each of several inputs, one after the other, each until the device is idle. Python's garbage collector
-    waits."""
+    """Time calls on each of several inputs, one after the other, each until the device is idle. Python's garbage
+    collector waits."""
     results, walls, events = list[Any](), list[float](), None
     collecting = gc.isenabled()
 
@@ -59,8 +59,8 @@ def timed(
 
 
 def beside_reference(bridge: Any, most: float) -> tuple[float, float]:
-    """Seconds of a torch module at its own shape, and of its reference on the same new inputs: the median of as many
-    calls as take at most so many seconds."""
+    """Return the seconds of a torch module at its own shape, and of its reference on the same new inputs: each the
+    median of as many calls as take at most `most` seconds."""
     *modules, inputs = bridge.own()
     found = []
     for module in modules:
@@ -70,7 +70,7 @@ def beside_reference(bridge: Any, most: float) -> tuple[float, float]:
 
 
 def copies(bridge: ArrayBridge, inputs: Sequence[Any], results: Sequence[Any]) -> tuple[float, float]:
-    """Seconds of the inputs' way to the device, and of the results' way back."""
+    """Return the seconds of the inputs' way to the device, and of the results' way back."""
     hosts = [bridge.to_host(array) for array in inputs if array is not None]
     start = perf_counter()
     bridge.synchronize([bridge.from_host(host) for host in hosts])
@@ -81,11 +81,11 @@ def copies(bridge: ArrayBridge, inputs: Sequence[Any], results: Sequence[Any]) -
 
 
 def exchange() -> None:
-    """Nothing, which takes as long as it takes to ask."""
+    """Do nothing: the time of this call is the time that asking takes."""
 
 
 def flood(bridge: ArrayBridge, device: str, count: int) -> None:
-    """Write to so many bytes of a device's memory."""
+    """Write to `count` bytes of a device's memory."""
     if device == "cpu":
         memory.touch(count)
     else:
@@ -96,12 +96,12 @@ def release() -> None:
     """Give back memory of a CUDA device that torch keeps and no longer uses: other frameworks share the device."""
     torch: Any = sys.modules.get("torch")
     if torch is not None:
-        with suppress(RuntimeError):  # what broke the context has been reported
+        with suppress(RuntimeError):  # the error that broke the context has been reported
             torch.cuda.empty_cache()
 
 
 def give_threads(count: int) -> dict[str, int]:
-    """Give torch and numba, where they are loaded, so many threads; the threads that each framework has then.
+    """Give torch and numba, where they are loaded, `count` threads; return the threads that each framework has then.
 
     XLA sizes its pool by the process's cores, and numba cannot have more than it was started with.
     """

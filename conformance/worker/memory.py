@@ -34,7 +34,7 @@ STATUS, REFERENCES = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 @cache
 def glibc() -> Any | None:
-    """The C library, where its allocator has the functions that are needed."""
+    """Return the C library, if its allocator has the functions that are needed."""
     try:
         library = ctypes.CDLL(None)
     except (OSError, TypeError):
@@ -43,12 +43,12 @@ def glibc() -> Any | None:
 
 
 def keep_pages() -> bool:
-    """Keep freed memory for the next call; False where the allocator is not glibc's.
+    """Keep freed memory for the next call; return False where the allocator is not glibc's.
 
-    What it returns to the system is cleared when it is touched again. Whether a large result costs a kernel fresh pages
-    depends on what else the process has allocated before, and made times of the same kernel differ by half. No block is
-    mapped for itself either: one of 32 MiB or more was, or was not, by what happened to be free, which was worth a
-    tenth.
+    Memory that the allocator returns to the system is cleared when it is touched again. Whether a large result costs a
+    kernel fresh pages depends on what else the process has allocated before, and made times of the same kernel differ
+    by half. Large blocks are not mapped separately either: whether a block of 32 MiB or more was depended on what
+    happened to be free, which was worth a tenth.
     """
     library = glibc()
     if library is None:
@@ -57,14 +57,15 @@ def keep_pages() -> bool:
 
 
 def return_pages() -> None:
-    """Return what is free to the system, so that what a call touches counts."""
+    """Return free memory to the system, so that pages that a call touches count."""
     if (library := glibc()) is not None:
         library.malloc_trim(0)
 
 
 def give_back() -> None:
-    """Return to the system what is garbage, and what JAX has compiled. It keeps every program: thousands in a run, of
-    1.6 MB each. Without its help neither the collector nor the allocator gets them back."""
+    """Free garbage and the programs that JAX has compiled, and return their memory to the system. JAX keeps every
+    program: thousands in a run, of 1.6 MB each. Without its help neither the collector nor the allocator gets them
+    back."""
     clear = getattr(sys.modules.get("jax"), "clear_caches", None)
     if clear is not None:
         clear()
@@ -73,7 +74,7 @@ def give_back() -> None:
 
 
 def touch(count: int) -> None:
-    """Write to so many bytes of the host's memory, `MAX_FLOOD` at most, always the same: fresh pages would take longer
+    """Write to `count` bytes of the host's memory, `MAX_FLOOD` at most, always the same: fresh pages would take longer
     than a benchmark."""
     memory = _flooded()[:count]
     np.add(memory, 1, out=memory)
@@ -81,14 +82,15 @@ def touch(count: int) -> None:
 
 @cache
 def _flooded() -> np.ndarray:
-    """Pages that exist once they are touched, whatever the allocator does."""
+    """Return pages that exist once they are touched, whatever the allocator does."""
     return np.frombuffer(mmap.mmap(-1, MAX_FLOOD), np.uint8)
 
 
 def last_level_cache(device: str) -> int | None:
-    """Bytes of the last cache before memory: inputs that lie in it are not read from memory. None if unknown.
+    """Return the bytes of the last cache before memory, None if unknown: inputs that lie in it are not read from
+    memory.
 
-    A GPU's is asked of whichever framework is loaded: the other one need not be installed.
+    For a GPU, whichever framework is loaded is asked: the other one need not be installed.
     """
     if device in ("cuda", "rocm"):
         torch: Any = sys.modules.get("torch")
@@ -106,10 +108,10 @@ def last_level_cache(device: str) -> int | None:
 def growth(
     bridge: ArrayBridge, function: Callable[..., Any], parameters: Mapping[str, Any], inputs: Sequence[Any]
 ) -> tuple[int | None, int | None]:
-    """The most bytes that a call takes beyond its inputs, results included, on the host and on the device; None where
-    they are unknown. The results are freed.
+    """Return the most bytes that a call takes beyond its inputs, results included, on the host and on the device; None
+    where they are unknown. The results are freed.
 
-    On the host resident pages; those that a framework has kept from earlier calls do not count again.
+    On the host, resident pages count; pages that a framework has kept from earlier calls do not count again.
     """
     return_pages()
     with suppress(OSError):
@@ -121,7 +123,7 @@ def growth(
 
 
 def resident(field: str) -> int | None:
-    """Bytes by a field of Linux's /proc/self/status."""
+    """Return the bytes that a field of Linux's /proc/self/status gives; None where it is not there."""
     try:
         found = re.search(rf"^{field}:\s+(\d+) kB", STATUS.read_text(), re.MULTILINE)
     except OSError:
@@ -130,7 +132,7 @@ def resident(field: str) -> int | None:
 
 
 def _device_meter(bridge: Any) -> Callable[[], int | None]:
-    """What tells the growth on the device from now on."""
+    """Return a function that returns the growth of memory on the device from now on."""
     if bridge.name == "torch" and bridge.device == "cuda":
         cuda: Any = sys.modules["torch"].cuda
         cuda.reset_peak_memory_stats()
@@ -142,7 +144,7 @@ def _device_meter(bridge: Any) -> Callable[[], int | None]:
     first = device.memory_stats() or {}
 
     def jax_growth() -> int | None:
-        """jax cannot forget a peak: where a call does not exceed the one before, nothing is known."""
+        """Return the growth; None where the call does not exceed an earlier one, since jax cannot forget a peak."""
         last = device.memory_stats() or {}
         if "peak_bytes_in_use" not in first or last["peak_bytes_in_use"] <= first["peak_bytes_in_use"]:
             return None

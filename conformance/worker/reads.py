@@ -1,6 +1,6 @@
-"""The files that a kernel's process opens, as it tells its judge: what runs is more than the file that is named.
+"""The files that a kernel's process opens, as it tells its judge: more code runs than the file that is named.
 
-Python says what it is about to open (PEP 578). What code in C and other processes open, nobody says.
+Python says what it is about to open (PEP 578). Files that code in C and other processes open are not reported.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from conformance.files import state_of
 from conformance.import_path import installed_folders, lists_packages
@@ -19,10 +20,10 @@ from conformance.worker.guard import OPENS
 
 OF_THE_SYSTEM = ("/proc/", "/sys/", "/dev/")
 BY_PROCESS = ("/proc/", "/dev/fd/")
-"""Where files have other names, by the processes that have them open."""
+"""Folders in which files have other names, by the processes that have them open."""
 WRITING = os.O_WRONLY | os.O_RDWR
 MOVES = ("os.rename", "os.link", "os.symlink")
-"""Events after which what lies in one place lies in another."""
+"""Events after which a file that lay in one place lies in another."""
 
 
 def _place(path: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> str:
@@ -31,13 +32,31 @@ def _place(path: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> str:
     return os.path.realpath(file) if file.startswith(BY_PROCESS) else file
 
 
+def open_by_paths() -> None:
+    """Let `os.open` open what lies in a folder that is given as a descriptor by its whole path: Python reports only the
+    name in that folder, and another file of this name was taken for what a kernel had read."""
+    original = os.open
+
+    def whole(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        if dir_fd is None or os.path.isabs(path):  # noqa: PTH117
+            return original(path, flags, mode)
+        with suppress(OSError):
+            folder = os.readlink(f"/proc/self/fd/{dir_fd}")  # noqa: PTH115
+            return original(os.path.join(folder, os.fsdecode(path)), flags, mode)  # noqa: PTH118
+        return original(path, flags, mode, dir_fd=dir_fd)
+
+    whole.__name__ = whole.__qualname__ = "open"
+    os.open = whole
+    os.supports_dir_fd.add(whole)
+
+
 class Reads:
     """Files that this process has opened and has not told the judge of; of what is installed, the packages alone."""
 
     __slots__ = ("_installed", "_known", "_packages", "_passed", "_untold", "_written")
 
     def __init__(self, made: Sequence[str] = ()) -> None:
-        """Nothing that lies in folders of what was `made` of sources is one."""
+        """Leave out files in the folders `made`, which hold what was made of sources."""
         self._packages = tuple(f"{place}{os.sep}" for place in sys.path if lists_packages(place))
         """Folders that packages are installed in."""
         self._installed = tuple(f"{folder}{os.sep}" for folder in installed_folders())
@@ -46,7 +65,7 @@ class Reads:
         self._untold = wire.Opened()
 
     def note(self, event: str, arguments: tuple[object, ...]) -> None:
-        """Take in an event of `OPENS`. What the process has written itself is none of its sources."""
+        """Record an event of `OPENS`. Files that the process has written itself are not among its sources."""
         place, at = OPENS[event]
         path, flags = arguments[place], arguments[at] if at >= 0 else WRITING * (at == -2)
         if not isinstance(path, (str, bytes, os.PathLike)):  # a descriptor, or a module that is in no file
@@ -54,7 +73,7 @@ class Reads:
         if event == "ctypes.dlopen" and os.sep not in os.fsdecode(path):
             return
         file = _place(path)
-        if event in MOVES:  # what is read under another name from now on
+        if event in MOVES:  # the file is read under another name from now on
             source = arguments[0]
             if isinstance(source, (str, bytes, os.PathLike)) and (moved := _place(source)) not in self._written:
                 self._note(moved)
@@ -67,7 +86,7 @@ class Reads:
             self._note(file)
 
     def _keeps(self, file: str, flags: object) -> bool:
-        """Whether a file that may be written to is read too, with what it held before: as a map of memory does."""
+        """Return whether a file that may be written to is read too, with its earlier content, as a map of memory is."""
         assert isinstance(flags, int)
         reads = flags & os.O_RDWR and not flags & os.O_TRUNC
         return bool(reads) and file not in self._written and os.path.isfile(file)  # noqa: PTH113
@@ -94,7 +113,7 @@ class Reads:
                     self._untold.read.append((wire.plain(file), state))
 
     def untold(self) -> wire.Opened | None:
-        """Return what was opened since this was asked last; None where nothing was."""
+        """Return what was opened since the last call; None where nothing was."""
         opened = self._untold
         if not (opened.read or opened.written or opened.packages):
             return None

@@ -32,23 +32,24 @@ Turn = tuple[Sequence[Any], Mapping[str, Any]]
 SWITCH = 1e-6
 """Seconds after which Python's interpreter lets another thread run that waits for it."""
 INTERRUPTED = 3
-"""Calls of each thread that let the others run at each of their lines. Between the line that fills a workspace of the
-module and the one that reads it, a kernel is else interrupted by chance alone."""
+"""Calls of each thread that let the others run at each of their lines. Otherwise only chance interrupts a kernel
+between the line that fills a workspace of the module and the line that reads it."""
 PAUSE = 1e-5
-"""Seconds that others run."""
+"""Seconds that other threads run at each such line."""
 TRACED = 0.2
-"""Seconds of a call in which they do. A window of 257 x 257 that is a loop in Python was called a hang: Python asks at
-each line whether it is a new one, with three other threads in its way."""
+"""Seconds of a call in which threads are interrupted. A loop in Python over a window of 257 x 257 was called a hang:
+Python asks at each line whether it is a new one, with three other threads in its way."""
 PATIENCE = 40
-"""How many times longer a few calls are waited for. One that compiles for each shape is not."""
+"""How many times longer than asked a few calls are waited for. A kernel that compiles for each shape is not waited
+for."""
 KEPT_FROM = "jax_persistent_cache_min_compile_time_secs"
 FOREIGN = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 """Folders of files whose lines are not interrupted: those of Python and of installed packages."""
 
 
 class Repeated(Struct, frozen=True):
-    """What the first of many calls returned, what the one returned that differs most from it (None where all have the
-    same bits), and how many there were."""
+    """The result of the first of many calls, the result that differs most from it (None where all have the same bits),
+    and the number of calls."""
 
     first: Result
     other: Result | None
@@ -56,7 +57,7 @@ class Repeated(Struct, frozen=True):
 
 
 class _Calls:
-    """Calls on the same inputs, of whose results the first is kept and the farthest from it."""
+    """Calls on the same inputs, of whose results the first and the one farthest from it are kept."""
 
     def __init__(self) -> None:
         self._first: Any = None
@@ -65,7 +66,7 @@ class _Calls:
         self._most, self._number = 0.0, 0
 
     def add(self, result: Any, hosts: list[np.ndarray]) -> None:
-        """What a call has returned, and copies of it."""
+        """Add the result of a call, and copies of its arrays."""
         self._number += 1
         if self._number == 1:
             self._first, self._before = result, hosts
@@ -80,7 +81,8 @@ class _Calls:
 def alternated(
     bridge: ArrayBridge, function: Callable[..., Any], turns: Sequence[Turn], calls: int, seconds: float
 ) -> list[Repeated]:
-    """At most so many calls of a function in each of several turns, which take each other's place after every call."""
+    """Make at most `calls` calls of a function in each of several turns, which take each other's place after every
+    call."""
     found, end = [_Calls() for _ in turns], perf_counter() + seconds
     for number in range(calls):
         for turn, (inputs, parameters) in zip(found, turns, strict=True):
@@ -95,8 +97,8 @@ def alternated(
 def repeated(
     bridge: ArrayBridge, function: Callable[..., Any], turns: Sequence[Turn], calls: int, seconds: float
 ) -> list[Repeated]:
-    """At most so many calls of a function in each of several turns, each in a thread of its own if there are several.
-    Raises what a call raises."""
+    """Make at most `calls` calls of a function in each of several turns, each in a thread of its own if there are
+    several. Raises what a call raises."""
     found: dict[int, Repeated] = {}
     errors: list[BaseException] = []
     start, tracing = threading.Barrier(len(turns)), threading.Lock()
@@ -141,10 +143,10 @@ def repeated(
 
 
 def _interruption(tracing: threading.Lock) -> Callable[..., Any]:
-    """A trace function that sleeps when a line of a kernel is reached for the first time.
+    """Return a trace function that sleeps when a line of a kernel is reached for the first time.
 
-    Python refuses to install one while it installs another, in whatever thread: who does so, at the end as well, has
-    the lock. Without it there, one case in a thousand was an error on a busy machine.
+    Python refuses to install one while it installs another, in whatever thread: whoever installs or removes one holds
+    the lock. Without the lock at the end, one case in a thousand was an error on a busy machine.
     """
     seen, end = set(), perf_counter() + TRACED
 
@@ -168,7 +170,8 @@ def _hosts(bridge: ArrayBridge, result: Any) -> list[np.ndarray]:
 
 
 def _distance(first: np.ndarray, second: np.ndarray) -> float:
-    """The largest difference of two elements, 0 for the same bits: infinite where the shape differs, or what is NaN."""
+    """Return the largest difference of two elements: 0 for the same bits, infinite where the shape or the places of NaN
+    differ."""
     if first.shape != second.shape:
         return np.inf
     if first.tobytes() == second.tobytes():
@@ -187,9 +190,9 @@ def forked(
     given: Sequence[Any],
     seconds: float,
 ) -> Result:
-    """What a call returns that a forked child of this process makes.
+    """Return the result of a call that a forked child of this process makes.
 
-    Raises KernelFailure where there is nothing, and Unsupported where that may be the doing of a framework, whose
+    Raises KernelFailure where there is no result, and Unsupported where that may be the doing of a framework, whose
     threads the child does not have.
     """
     read, write = os.pipe()
@@ -236,7 +239,8 @@ def forked(
 
 @contextmanager
 def _unkept() -> Iterator[None]:
-    """JAX keeps nothing on disk that is compiled here: a later run would find it, and measure something else."""
+    """Keep JAX from storing on disk what it compiles in the block: a later run would find it, and measure something
+    else."""
     config: Any = getattr(sys.modules.get("jax"), "config", None)
     least = getattr(config, KEPT_FROM, None)
     if least is not None:
@@ -250,8 +254,8 @@ def _unkept() -> Iterator[None]:
 
 @contextmanager
 def _older_objects_left_alone() -> Iterator[None]:
-    """A collection of garbage looks at what is made meanwhile: at all objects of a framework it takes a tenth of a
-    second."""
+    """Keep garbage collection in the block to objects that are made there: to look at all objects of a framework takes
+    a tenth of a second."""
     gc.freeze()
     try:
         yield
@@ -269,15 +273,15 @@ def growth_by_shape(
     seconds: float,
     bare: bool = False,
 ) -> tuple[int, int, int]:
-    """Calls with arguments of these shapes (dtype and extents, None for an absent one) and parameters, one after the
-    other, in three parts of equal length; the first one lasts a third of the seconds, or until a third of `least` are
-    made. Nothing is kept, where it is to be `bare` by the framework neither.
+    """Make calls with arguments of these shapes (dtype and extents, None for an absent one) and parameters, one after
+    the other, in three parts of equal length; the first part lasts a third of the seconds, or until a third of `least`
+    calls are made. No result is kept, and with `bare` the framework keeps nothing either.
 
-    Returns the number of calls, fewer than `least` if these took this thread PATIENCE times the seconds (of processor
+    Return the number of calls (fewer than `least` if they took this thread PATIENCE times the seconds, in processor
     time: what is measured does not depend on what else the machine does), how many bytes each leaves, and the bytes of
-    the inputs and results of one. The first part fills what every process fills once and is not counted; of the others
-    the one that leaves less is, because what happens once is no leak. Only after each part is memory looked at: in a
-    process with gigabytes, giving free pages back takes longer than a call.
+    the inputs and results of one. The first part fills memory that every process fills once, and is not counted; of the
+    others the one that leaves less counts, because memory that is taken once is no leak. Memory is read only after each
+    part: in a process with gigabytes, giving free pages back takes longer than a call.
     """
     resident, tensors, count, size, start = [], 0, 0, len(cases) // 3, perf_counter()
     own = thread_time()

@@ -32,28 +32,31 @@ from conformance.worker import call, ceilings, measuring, memory, repeating, wir
 from conformance.worker.call import Result, is_several
 from conformance.worker.guard import Guard
 from conformance.worker.isolation import isolated
-from conformance.worker.reads import Reads
+from conformance.worker.reads import Reads, open_by_paths
 from conformance.worker.wire import plain
 
 BEFORE_KERNELS = (call, ceilings, measuring, memory, repeating)
-"""What the judge may ask for is imported before a kernel's file can put another clock in its place."""
+"""Modules with functions that the judge may ask for, imported before a kernel's file can put another clock in its
+place."""
 OPTIONAL = ("differentiate", "footprint")
 """Methods that not every bridge has."""
 EVENTS = {"/jax/core/compile/backend_compile_duration": "programs", "/jax/compilation_cache/cache_hits": "kept"}
-"""The first one also of a program that was kept, with the time that reading it took."""
+"""Event of JAX -> what it counts. The first event also comes for a program that was kept, with the time of reading
+it."""
 
 
 FOUND = wire.found.__module__, wire.found.__name__
 
 
 class _CompileMeter:
-    """What JAX compiles in this process, as it says itself. Counts from when it is there."""
+    """Counts of what JAX compiles in this process, as JAX reports it. They begin when JAX is there."""
 
     def __init__(self) -> None:
         self._listens, self._counts, self._seconds = False, dict.fromkeys(EVENTS.values(), 0), 0.0
 
     def compiled(self) -> wire.Compiled:
-        """Since the process began. Begins to listen when it is first asked in a process that has imported JAX."""
+        """Return the counts since the process began. The first call in a process that has imported JAX begins to
+        listen."""
         monitoring: Any = getattr(sys.modules.get("jax"), "monitoring", None)
         if monitoring is not None and not self._listens:
             monitoring.register_event_listener(self._event)
@@ -68,12 +71,12 @@ class _CompileMeter:
 
 
 class Stopped(BaseException):
-    """The judge does not want to hear the rest of what consults it."""
+    """Raised where the judge does not want to hear the rest of a function that consults it."""
 
 
 class Server:
-    """What the judge may ask for: functions of the suite, of what it can only name here, and by their names the public
-    methods."""
+    """Operations that the judge may ask for: functions of the suite, given objects that the judge can only name here,
+    and by their names the public methods."""
 
     def __init__(self, guard: Guard, connection: socket.socket, to_kernels: int, from_kernels: int) -> None:
         self.guard, self._in, self._out, self._end = guard, to_kernels, from_kernels, 0
@@ -81,19 +84,19 @@ class Server:
         self._encoder = msgspec.msgpack.Encoder(enc_hook=self._told)
         self.known: dict[str, declared.Implementation] = {}
         self._at: declared.Implementation | None = None
-        """Whose bridge or function the operation was given last."""
+        """Implementation whose bridge or function the operation was given last."""
         self._arrays: dict[int, Any] = {}
         self._number = -1
         self._question = 0
         self._word = ""
-        """What the judge has told whoever consults it."""
+        """The judge's word to the function that consults it: `proceed`, `stop`, or empty."""
         self._compiling = _CompileMeter()
         self._mode = floating_point.mode()
 
     # files
 
     def load(self, source: Path | str, name: str = "", label: str = "") -> wire.Loaded:
-        """A file or folder, or an entry point of another package; with a label, nothing of it but this variant of an
+        """Load a file or folder, or an entry point of another package; with a label, only this variant of an
         implementation."""
         file, found = "", registry.Registry()
         if isinstance(source, Path):
@@ -115,8 +118,9 @@ class Server:
         return wire.Loaded(tuple(map(_described, found.implementations.values())), unavailable, broken, plain(file))
 
     def hold(self, name: str, kind: str, index: int, geometries: Sequence[bytes]) -> list[bool | str]:
-        """What the `when=` of a declaration says of several packed geometries, or why it does not hold where it raises
-        Unsupported, up to the first that it raises something else for. Raises that if it is the first of all."""
+        """Return what the `when=` of a declaration says of several packed geometries, or why it does not hold where it
+        raises Unsupported, up to the first for which it raises something else. Raises that if it is the first of
+        all."""
         answers = list[bool | str]()
         try:
             for geometry in map(wire.unpacked, geometries):
@@ -130,13 +134,13 @@ class Server:
         return answers
 
     def mode(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The floating-point mode before anything was loaded, and now."""
+        """Return the floating-point mode before anything was loaded, and the mode now."""
         return self._mode, floating_point.mode()
 
     # arrays
 
     def make(self, number: int, bridge: ArrayBridge, method: str, *given: Any) -> None:
-        """An array, by a method of a bridge."""
+        """Make an array by a method of a bridge, and keep it under a number."""
         self._arrays[number] = getattr(bridge, method)(*given)
 
     def free(self, numbers: Sequence[int]) -> None:
@@ -144,7 +148,7 @@ class Server:
             self._arrays.pop(number, None)
 
     def found(self, kind: str, *place: Any) -> Any:
-        """What the judge means by a name: see `conformance.execution.process.Elsewhere`."""
+        """Resolve a name that the judge sent: see `conformance.execution.process.Elsewhere`."""
         if kind == "tensor":
             return wire.read(self._in, *place)
         if kind == "array":
@@ -157,7 +161,7 @@ class Server:
         return getattr(self._at, declarations)[index].function
 
     def _told(self, value: Any) -> Any:
-        """A part of an answer that MessagePack has no form for."""
+        """Encode a part of an answer that MessagePack has no form for."""
         if isinstance(value, Result):
             return self._kept(value.value)
         if isinstance(value, np.ndarray):
@@ -170,7 +174,7 @@ class Server:
         raise TypeError(f"{type(value).__qualname__} is no answer")
 
     def _kept(self, result: Any) -> wire.Returned:
-        """Give a result, or several, numbers: negative ones, as the judge's are positive."""
+        """Keep a result, or several, under numbers: negative ones, as the judge's are positive."""
         several = is_several(result)
         items = tuple(result) if several else (result,)
         numbers = tuple(range(self._number, self._number - min(len(items), wire.MAX_RESULTS), -1))
@@ -181,18 +185,18 @@ class Server:
         computes = type(result).__iter__ not in (tuple.__iter__, list.__iter__)
         return wire.Returned(numbers, len(items), plain(type(result).__qualname__) if computes else "")
 
-    # whoever consults the judge
+    # functions that consult the judge
 
     def perform(self, routine: Callable[..., Any], *given: Any) -> Any:
-        """A function of the suite that consults the judge: it is given this server besides."""
+        """Run a function of the suite that consults the judge: it is given this server besides."""
         return routine(self, *given)
 
     def proceed(self) -> None:
-        """What it waits for."""
+        """Let the function that consults the judge go on."""
         self._word = "proceed"
 
     def stop(self) -> None:
-        """It has ended, or must."""
+        """End the function that consults the judge, if it has not ended."""
         self._word = "stop"
 
     # the loop
@@ -203,7 +207,7 @@ class Server:
             self._send(self.answer(self._next()))
 
     def consult(self, value: Any) -> None:
-        """From within an operation: answer by a value, and go on when the judge says `proceed`. In between it may ask
+        """Send a value from within an operation, and wait until the judge says `proceed`. In between the judge may ask
         for other operations. Raises Stopped when it says `stop`."""
         self._send(wire.Reply(value=self._encoded(value)))
         self._word = ""
@@ -218,7 +222,7 @@ class Server:
     def _next(self) -> list[bytes]:
         request = _received(self._connection)
         if request is None:
-            os._exit(0)  # what was registered with atexit is the vendor's, and nobody waits for it
+            os._exit(0)  # functions registered with atexit are the vendor's, and nobody waits for them
         operations: list[bytes]
         self._question, operations = pickle.loads(request)
         self._end = 0
@@ -231,7 +235,7 @@ class Server:
             with suppress(BaseException):
                 stream.flush()
         reply.question = self._question
-        with suppress(Exception):  # of a module that calls itself jax
+        with suppress(Exception):  # another module may call itself jax
             reply.compiled = self._compiling.compiled()
         reply.opened = self.guard.reads.untold()
         encoded = self._encoder.encode(reply)
@@ -239,7 +243,7 @@ class Server:
         self._connection.sendall(len(encoded).to_bytes(wire.LENGTH, "little") + encoded)
 
     def answer(self, operations: Sequence[bytes]) -> wire.Reply:
-        """The reply to one request; whatever kernels raise is part of it."""
+        """Return the reply to one request; exceptions of kernels are part of it."""
         reply = wire.Reply()
         for operation in operations:
             self._at = None
@@ -261,7 +265,8 @@ class Server:
             return msgspec.Raw(self._encoder.encode(_writable(told)))
 
     def _lost(self, error: BaseException) -> bool:
-        """Whether an error has left a device unusable: a kernel's illegal access to memory ends every later call."""
+        """Return whether an error has left a device unusable: an illegal access of a kernel to memory ends every later
+        call."""
         one = self._at
         if one is None or one.device in ("cpu", "simulator", "emulator") or isinstance(error, declared.Unsupported):
             return False
@@ -276,19 +281,19 @@ class Server:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Of an operation, with what the judge can only name."""
+    """Unpickles an operation, with the objects that the judge can only name."""
 
     def __init__(self, file: io.BytesIO, found: Callable[..., Any]) -> None:
         super().__init__(file)
         self._found = found
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return what is imported, and of `wire.found` what finds things here."""
+        """Return what is imported, and for `wire.found` the function that finds objects here."""
         return self._found if (module, name) == FOUND else super().find_class(module, name)
 
 
 def _writable(told: Any) -> Any:
-    """An answer with all texts as UTF-8 can hold them."""
+    """Return an answer with all texts as UTF-8 can hold them."""
     if isinstance(told, str):
         return plain(told)
     if isinstance(told, (list, tuple)):
@@ -353,7 +358,7 @@ def _described(one: declared.Implementation) -> wire.ImplementationSpec:
         deterministic=bool(one.deterministic),
         unsafe=tuple(one.unsafe),
         compiles_per_shape=bool(one.compiles_per_shape),
-        settings=tuple(replace(setting, prepare=None, wrap=None) for setting in one.settings),  # it has done that
+        settings=tuple(replace(setting, prepare=None, wrap=None) for setting in one.settings),  # both are done here
         layouts=dict(one.layouts),
         adapted=one.adapted
         and replace(one.adapted, unmapped=plain(one.adapted.unmapped), unknown=plain(one.adapted.unknown)),
@@ -361,14 +366,17 @@ def _described(one: declared.Implementation) -> wire.ImplementationSpec:
 
 
 def main(channel: int, to_kernels: int, from_kernels: int, findings: int, own: Sequence[str]) -> None:
-    """Serve until the judge closes the channel. Compilers keep in folders that are its `own` what they make."""
+    """Serve until the judge closes the channel. Folders that are its `own` are those in which compilers keep their
+    output."""
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")  # if memory runs out, this process and not the judge ends
     signal.signal(signal.SIGINT, signal.default_int_handler)  # as in a terminal, also where a shell has ignored it
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a supervisor may have ignored it: then no child can be waited for
     faulthandler.enable(file=2)
     read_sources_alone()
+    open_by_paths()
     guard = Guard(findings, Reads(own))
     guard.install()
     connection = socket.socket(fileno=channel)
@@ -378,14 +386,14 @@ def main(channel: int, to_kernels: int, from_kernels: int, findings: int, own: S
 
 
 def _received(connection: socket.socket) -> bytes | None:
-    """A message; None where there will be no more."""
+    """Receive a message; return None where there will be no more."""
     length = _exactly(connection, wire.LENGTH)
     return None if length is None else _exactly(connection, int.from_bytes(length, "little"))
 
 
 def _exactly(connection: socket.socket, count: int) -> bytes | None:
     parts = []
-    connection.setblocking(True)  # whatever kernels have made of their descriptors
+    connection.setblocking(True)  # kernels may have changed the descriptor
     while count:
         part = connection.recv(min(count, 1 << 20))
         if not part:

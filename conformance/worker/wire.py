@@ -1,7 +1,7 @@
-"""What passes between the judge and a kernel's process.
+"""Messages between the judge and a kernel's process.
 
-Requests are pickled: a kernel's process trusts the judge. What only exists there (arrays, functions, bridges) is sent
-by its name, and is the thing itself when it arrives. Replies are MessagePack, read as the type that is expected: the
+Requests are pickled: a kernel's process trusts the judge. Objects that only exist there (arrays, functions, bridges)
+are sent by name, and resolved when they arrive. Replies are MessagePack, read as the type that is expected: the
 judge trusts nobody. Tensors lie in two files in memory, one for each direction, which neither side maps where the other
 could cut it off: reading beyond its end would be a signal, not an error.
 """
@@ -34,14 +34,14 @@ LENGTH = 8
 MAX_REPLY = 1 << 24
 """Bytes of the longest reply that is read; tensors are not part of it."""
 READY, EXPOSED = b"r", b"e"
-"""What a process sends first, before it loads a file: from now on time is its kernels'. The second one where they could
-find their judge (`conformance.worker.isolation.isolated`)."""
+"""The first byte that a process sends, before it loads a file: from now on time is its kernels'. The second one where
+kernels could find their judge (`conformance.worker.isolation.isolated`)."""
 MAX_TEXT = 8000
-"""Characters of a text that are told."""
+"""Most characters of a text that is sent."""
 MAX_RESULTS = 16
-"""Results of one call that are looked at."""
+"""Most results of one call that are looked at."""
 OBJECTS, MAX_OBJECTS = "object", 1 << 24
-"""Arrays of Python objects, of which only the shape is told, and the most elements that one may have."""
+"""Name for arrays of Python objects, of which only the shape is sent, and the most elements that one may have."""
 _NAMED = {
     dtype.name: dtype for dtype in map(np.dtype, (ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2))
 }
@@ -57,7 +57,7 @@ class ArrayLocation(Struct, frozen=True, array_like=True):
 
 
 class FunctionSpec(Struct, frozen=True):
-    """A function that a file declares: where it can be imported from, and where it is written, as far as is known."""
+    """A function that a file declares: where it can be imported from, and where it is written, as far as known."""
 
     module: str = ""
     qualname: str = ""
@@ -70,7 +70,7 @@ class FunctionSpec(Struct, frozen=True):
 
 
 class BridgeSpec(Struct, frozen=True):
-    """What is known of a bridge without its framework; `able` are the optional methods that it has."""
+    """Facts about a bridge that need no framework; `able` are the optional methods that it has."""
 
     name: str
     place: dict[str, str]
@@ -86,7 +86,7 @@ class BridgeSpec(Struct, frozen=True):
 
 
 class ImplementationSpec(Struct, frozen=True):
-    """What a file declares, but for its bridge as an `Implementation` holds it; of functions the place."""
+    """An `Implementation` as a file declares it, with facts about its bridge, and of functions only the place."""
 
     name: str
     device: str
@@ -105,18 +105,18 @@ class ImplementationSpec(Struct, frozen=True):
 
 
 class Loaded(Struct, frozen=True):
-    """What became of a file: what it defines, or why it cannot be used."""
+    """Outcome of loading a file: the implementations that it defines, or why it cannot be used."""
 
     implementations: tuple[ImplementationSpec, ...] = ()
     unavailable: str | None = None
     broken: BrokenFile | None = None
     file: str = ""
-    """Of what is installed: its source."""
+    """The source, where an entry point was loaded."""
 
 
 class Returned(Struct, frozen=True):
-    """What a call returned: the numbers of one object, or of several, `count` of them, in a tuple or list. `computes`
-    is the type of one that is no plain tuple or list."""
+    """The result of a call: the number of one object, or the numbers of several, `count` of them, in a tuple or list.
+    `computes` is the type of that container where it is no plain tuple or list."""
 
     numbers: Annotated[tuple[int, ...], Meta(max_length=MAX_RESULTS)]
     count: int | None = None
@@ -124,7 +124,7 @@ class Returned(Struct, frozen=True):
 
 
 class Thrown(Struct, frozen=True):
-    """An exception, as far as it can be told; `failure` says it as data, and `blame` in words."""
+    """An exception, as far as it can be sent; `failure` says it as data, and `blame` in words."""
 
     kind: Literal["unsupported", "unavailable", "failure", "declaration", "exception", "exit"]
     """`failure` for results that are wrong, `exit` for what is no Exception."""
@@ -167,34 +167,36 @@ class Reply(Struct):
     spoiled: bool = False
     """Whether nothing else should run in the process."""
     compiled: Compiled = Compiled()
-    """Since the process began."""
+    """What JAX has compiled since the process began."""
     opened: Opened | None = None
 
 
 def found(kind: str, *place: Any) -> Any:
-    """Stand in a request for what the judge means by a name: see `conformance.worker.serve.Server.found`."""
+    """Stand in a request for an object that the judge names: see `conformance.worker.serve.Server.found`."""
     raise RuntimeError(f"{kind} {place} is in another process")
 
 
 @cache
 def packed(geometry: Any) -> bytes:
-    """Return a geometry as a process of a kernel is sent it. Every `when=` is asked about the same ones."""
+    """Pack a geometry for a process of a kernel. The result is kept, since every `when=` is asked about the same
+    ones."""
     return pickle.dumps(geometry, pickle.HIGHEST_PROTOCOL)
 
 
 @cache
 def unpacked(geometry: bytes) -> Any:
-    """Return what was packed."""
+    """Unpack a geometry."""
     return pickle.loads(geometry)
 
 
 def plain(text: str, length: int = MAX_TEXT) -> str:
-    """Text that UTF-8 can hold: a lone surrogate is written as Python writes it."""
+    """Return a text that UTF-8 can hold: a lone surrogate is written as Python writes it."""
     return shortened(text, length).encode("utf-8", "backslashreplace").decode()
 
 
 def importable(function: Any) -> FunctionSpec:
-    """The place that a function can be imported from, if it is found there, and the one where it is written."""
+    """Return the place that a function can be imported from, if it is found there, and the place where it is
+    written."""
     code: Any = getattr(inspect.unwrap(getattr(function, "func", function)), "__code__", None)
     written, line = (code.co_filename, code.co_firstlineno) if inspect.iscode(code) else ("", 0)
     module, qualname = str(getattr(function, "__module__", "")), str(getattr(function, "__qualname__", ""))
@@ -208,7 +210,7 @@ def importable(function: Any) -> FunctionSpec:
 
 
 def memory_file() -> int:
-    """A file descriptor of an empty file that has no name and lies in memory where the system can do that."""
+    """Return a file descriptor of an empty file that has no name and lies in memory where the system can do that."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("conformance")
     with tempfile.TemporaryFile() as file:
@@ -216,7 +218,7 @@ def memory_file() -> int:
 
 
 def write(descriptor: int, array: np.ndarray, offset: int) -> tuple[ArrayLocation, int]:
-    """Store an array; returns its place and the offset after it. Of Python objects there is only a shape.
+    """Store an array; return its place and the offset after it. Of an array of Python objects only the shape is kept.
 
     Blocks of zeros in large arrays become holes, which take no memory: before that, the file is cut off at the offset.
     """
@@ -237,7 +239,8 @@ def write(descriptor: int, array: np.ndarray, offset: int) -> tuple[ArrayLocatio
 
 
 def read(descriptor: int, tensor: ArrayLocation) -> np.ndarray:
-    """An array of its own. Raises ValueError or TypeError where the file or the description is not what it says."""
+    """Read an array into its own memory. Raises ValueError or TypeError where the file or the description is not what
+    it says."""
     dtype, size = _NAMED.get(tensor.dtype) or np.dtype(tensor.dtype), 1
     for extent in tensor.shape:
         if extent < 0:
@@ -261,7 +264,7 @@ def read(descriptor: int, tensor: ArrayLocation) -> np.ndarray:
 
 
 def _extents(descriptor: int, start: int, size: int) -> Iterator[tuple[int, int]]:
-    """The parts of a file that are no holes; of a small tensor all."""
+    """Yield the parts of a file that are no holes; all of it for a small tensor."""
     stop = start + size
     if size < LARGE or not hasattr(os, "SEEK_DATA"):
         yield start, stop

@@ -39,7 +39,7 @@ def handle():  # one for each thread, on torch's stream
 
 @lru_cache(maxsize=8)  # a plan takes half a MiB, and milliseconds to build
 def build(thread, operation, layouts, options, excluded):
-    """A graph for one thread; `layouts` are sizes, strides and dtype of the operands, the result last."""
+    """Build a graph for one thread; `layouts` are sizes, strides and dtype of the operands, the result last."""
     *inputs, (sizes, strides, dtype) = layouts
     wide = Type.DOUBLE if dtype == torch.float64 else Type.FLOAT
     graph = cudnn.pygraph(intermediate_data_type=wide, compute_data_type=wide, handle=handle())

@@ -46,7 +46,7 @@ def wide(a):
 
 
 def slide(x, geometry, fill=0, beyond=0):
-    """Images padded with `fill`, and with `beyond` where windows overhang that; and their windows [..., P, Q, R, S]."""
+    """Return images padded with `fill`, and `beyond` where windows overhang; and windows [..., P, Q, R, S]."""
     kernel, (uh, uw), padding, (dh, dw), _ = geometry
     axes = windows(x.shape[-2:], *geometry)
     spans = (kernel[0] - 1) * dh + 1, (kernel[1] - 1) * dw + 1
@@ -56,7 +56,7 @@ def slide(x, geometry, fill=0, beyond=0):
 
 
 def spread(shape, dtype, geometry, piece):
-    """Images of zeros after piece(r, s) was added to element (r, s) of all windows."""
+    """Return images of zeros after piece(r, s) was added to element (r, s) of all windows."""
     plane, taps = slide(wide(cp.zeros(shape, dtype)), geometry)
     for r, s in cp.ndindex(*geometry[0]):
         taps[..., r, s] += piece(r, s)
@@ -64,7 +64,7 @@ def spread(shape, dtype, geometry, piece):
 
 
 def products(a, b, groups, split, axes, join):
-    """The product of each group of a and b, which lie along the axes `split`; the results side by side."""
+    """Multiply each group of a and b, which lie along the axes `split`; return the results side by side."""
     pairs = zip(cp.split(a, groups, split[0]), cp.split(b, groups, split[1]), strict=True)
     return cp.concatenate([cp.tensordot(*pair, axes) for pair in pairs], join)
 

@@ -24,7 +24,7 @@ from conformance import Contract, Implementation, Unsupported, torch_arrays
 # pthreadpool.h, PTHREADPOOL_FLAG_DISABLE_DENORMALS: "Disable support for denormalized numbers to the maximum extent"
 FLUSHED, CPU = Contract(subnormals="flushed"), torch_arrays("cpu")
 executorch = Implementation("executorch-xnnpack", "cpu", CPU, FLUSHED, version("executorch"), compiles_per_shape=True)
-FAST = EdgeCompileConfig(_check_ir_validity=False)  # halves the time to lower, as does naming what can occur
+FAST = EdgeCompileConfig(_check_ir_validity=False)  # halves the time to lower, as does a list of partitioner configs
 NAMES = ("Convolution", "BatchNorm", "AvgPooling", "MaxPool2d", "ConstantPad")
 CONFIGS = [getattr(config, f"{name}Config") for name in NAMES]
 LOCK = threading.Lock()  # a loaded method has one set of buffers, and torch.export is not reentrant

@@ -45,7 +45,7 @@ class Graph:  # a function of `arrays`, line by line; a value is the pair of its
         return list(zip(names, types, strict=True))
 
     def value(self, v):
-        """What a Python number, list or None becomes; values stay what they are."""
+        """Turn a Python number, list or None into a value; values stay as they are."""
         if isinstance(v, tuple) and isinstance(v[0], str):
             return v
         if isinstance(v, list | tuple):

@@ -23,7 +23,7 @@ OPTIONS.intra_op_num_threads = OPTIONS.inter_op_num_threads = 1
 
 @lru_cache(maxsize=64)
 def session(nodes, inputs, outputs, constants=()):
-    """A session for nodes (operator, inputs, outputs, attributes); inputs and outputs are (name, dtype)."""
+    """Return a session for nodes (operator, inputs, outputs, attributes); inputs and outputs are (name, dtype)."""
     graph = helper.make_graph(
         [helper.make_node(op, ins.split(), outs.split(), **dict(attributes)) for op, ins, outs, attributes in nodes],
         "problem",
@@ -70,7 +70,7 @@ def register(name, constants):
         return run((("ConvTranspose", "dy w", "dx", how),), {"dy": dy, "w": w}, {"dx": "dy"}, constants)[0]
 
     def conv_bn(x, w, gamma, beta, mean, var, conv, outputs, **norm):
-        """BatchNormalization wants everything: scale 1 and shift 0 stand for what the caller leaves out."""
+        """Run BatchNormalization, which needs everything: scale 1 and shift 0 replace what the caller leaves out."""
         gamma, beta = (np.full(len(w), v, np.float32) if a is None else a for a, v in ((gamma, 1), (beta, 0)))
         bn = "BatchNormalization", "z gamma beta mean var", " ".join(outputs), tuple(norm.items())
         feeds = {"x": x, "w": w, "gamma": gamma, "beta": beta, "mean": mean, "var": var}

@@ -19,7 +19,7 @@ cv2.setNumThreads(1)
 
 
 def run(nodes, feeds, outputs, constants=True):
-    """Outputs of nodes (operator, inputs, outputs, attributes); with ``constants`` all feeds but the first are that."""
+    """Run nodes (operator, inputs, outputs, attributes); with ``constants`` all feeds but the first are constants."""
     inputs = dict(list(feeds.items())[:1]) if constants else feeds
     graph = helper.make_graph(
         [helper.make_node(op, ins.split(), outs.split(), **how) for op, ins, outs, how in nodes],
@@ -36,12 +36,12 @@ def run(nodes, feeds, outputs, constants=True):
 
 
 def geometry(stride, padding, **more):
-    """Attributes of a convolution or pooling."""
+    """Return attributes of a convolution or pooling."""
     return {"strides": stride, "pads": (*(p[0] for p in padding), *(p[1] for p in padding)), **more}
 
 
 def register(name, constants):
-    """One implementation, with parameters as constants or as inputs of the graph."""
+    """Register one implementation, with parameters as constants or as inputs of the graph."""
     impl = Implementation(name, version=cv2.__version__, contract=Contract(subnormals="flushed"))
 
     @impl.implements("conv_forward", when=lambda p: p.n > 0)
@@ -96,7 +96,7 @@ as_constants, as_inputs = register("opencv-cpu", True), register("opencv-cpu-inp
 
 @as_constants.implements("avg_pool_forward", when=lambda p: p.n > 0 and p.divisor_override is None)
 def avg_pool_forward(x, *, kernel_size, stride, padding, ceil_mode, count_include_pad):
-    """AveragePool."""
+    """Run AveragePool."""
     more = {"ceil_mode": int(ceil_mode), "count_include_pad": int(count_include_pad)}
     how = geometry(stride, padding, kernel_shape=kernel_size, **more)
     return run([("AveragePool", "x", "y", how)], {"x": x}, {"y": 4})[0]
@@ -104,6 +104,6 @@ def avg_pool_forward(x, *, kernel_size, stride, padding, ceil_mode, count_includ
 
 @as_constants.implements("max_pool_forward", when=lambda p: p.n > 0)
 def max_pool_forward(x, *, kernel_size, stride, padding, dilation, ceil_mode):
-    """MaxPool."""
+    """Run MaxPool."""
     how = geometry(stride, padding, kernel_shape=kernel_size, dilations=dilation, ceil_mode=int(ceil_mode))
     return run([("MaxPool", "x", "y", how)], {"x": x}, {"y": 4})[0]

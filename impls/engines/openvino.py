@@ -31,7 +31,7 @@ def tensor(array):
 
 
 def run(graph, layout, x, *constants):
-    """Results of a graph, a function of nodes in NCHW that returns a list of nodes."""
+    """Return the results of a graph, which is a function of nodes in NCHW that returns a list of nodes."""
     parameter = ops.parameter(x.shape, TYPES[x.dtype])
     nodes = [parameter, *(a if a is None else ops.constant(tensor(a)) for a in constants)]
     if layout == "nhwc":

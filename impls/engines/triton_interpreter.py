@@ -29,7 +29,7 @@ def conv_kernel(
     R: tl.constexpr, S: tl.constexpr, HAS_BIAS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """C and K are those of a group."""
+    """Convolve a block; C and K are those of a group."""
     group = tl.program_id(2)
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     k = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -60,7 +60,7 @@ def avg_pool_kernel(
     x, y, N, C, H, W, P, Q, uh, uw, top, bottom, left, right, divisor, xn, xc, xh, xw, yn, yc, yp, yq,
     R: tl.constexpr, S: tl.constexpr, COUNT_PAD: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """`divisor` is 0 where elements are counted."""
+    """Average a block of outputs; `divisor` is 0 where elements are counted."""
     o = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = o < N * C * P * Q
     n, c, p, q = o // (C * P * Q), o // (P * Q) % C, o // Q % P, o % Q

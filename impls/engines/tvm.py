@@ -24,7 +24,7 @@ UNDIVIDED, UNDILATED = {"when": lambda p: not p.divisor_override}, {"when": lamb
 
 @lru_cache(maxsize=64)
 def compiled(function, signature, parameters, wrt):
-    """The virtual machine of `function` of these shapes and dtypes; with `wrt`, of its gradients, dy being the last."""
+    """Compile `function` of these shapes and dtypes; with `wrt`, compile its gradients, dy being the last argument."""
     builder = relax.BlockBuilder()
     given = [t and relax.Var(f"a{i}", relax.TensorType(*t)) for i, t in enumerate(signature)]
     with builder.function("main", [a for a in given if a is not None]):
@@ -65,7 +65,7 @@ def transposed(emit, dy, w, *, stride, padding, dilation, groups, input_size, la
 
 
 def conv_norm(emit, x, w, *vectors, eps, eps_outside, layout, given=False, momentum=None, **parameters):
-    """Convolution, normalised by statistics of the batch or `given` ones; with a momentum, the new statistics too."""
+    """Convolve and normalise by the batch's statistics or `given` ones; with a momentum, return new ones too."""
     z = conv(emit, x, w, layout=layout, narrow=False, **parameters)
     axes, shape = ([0, 2, 3], (1, -1, 1, 1)) if layout == "nchw" else ([0, 1, 2], (-1,))
     n, const = np.prod([int(z.ty.shape[i]) for i in axes]), partial(relax.const, dtype=z.ty.dtype)

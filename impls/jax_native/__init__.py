@@ -56,21 +56,21 @@ FORMS = ((conv_bn_plain, "plain", 2), (conv_bn_checkpointed, "checkpoint", 1), (
 
 
 def few_groups(geometry):
-    """XLA's weight gradients multiply every group with every other one: of 70,001 groups that takes 350 GB. So do all
-    its convolutions in fp64."""
+    """Return whether groups are few: XLA's weight gradients, and in fp64 all its convolutions, multiply every group
+    with every other one, which takes 350 GB for 70,001 groups."""
     return geometry.groups <= 4096
 
 
 def divides(geometry):
-    """XLA divides by zero, which ends the process, in a gradient of more than 65,536 channels where each of several
-    groups has one filter. A transposed convolution is the gradient of its mirror."""
+    """Return False for a gradient of more than 65,536 channels where each of several groups has one filter: XLA divides
+    by zero, which ends the process. A transposed convolution is the gradient of its mirror."""
     one = getattr(geometry, "mirror", geometry)
     return not (1 < one.groups == one.k < one.c and one.c > 65536)
 
 
 def exchanged(geometry):
-    """XLA ends the process (a check of its algebraic simplifier) in a gradient of an image that is smaller than its
-    window, whose operands it exchanges, where along another axis the gradient has gaps and nothing around it."""
+    """Return whether XLA ends the process (a check of its algebraic simplifier): in a gradient of an image smaller than
+    its window, whose operands it exchanges, if along another axis the gradient has gaps and no padding."""
     one = getattr(geometry, "mirror", geometry)
     axes = [*zip(one.size, one.window, one.stride, one.padding, one.dilation, one.output_size, strict=True)]
     bare = [
@@ -81,12 +81,12 @@ def exchanged(geometry):
 
 
 def has_plan(geometry):
-    """cuDNN has no plan for grouped fp8 convolutions of few channels, with which XLA's compilation on CUDA ends."""
+    """Return False for grouped fp8 convolutions of few channels: cuDNN has no plan, and XLA's compilation fails."""
     return geometry.groups == 1 or geometry.rank == 3 or min(geometry.c, geometry.k) // geometry.groups >= 16
 
 
 def gradient_has_plan(geometry):
-    """A data gradient is such a convolution where windows have one element."""
+    """Return whether cuDNN has a plan: with windows of one element, a data gradient is such a convolution."""
     return max(geometry.window) > 1 or has_plan(geometry)
 
 
@@ -120,7 +120,7 @@ def _register(name: str, device: str, platform: str, contract: Contract) -> Impl
             "conv_backward_weight", dtypes=("fp32",), layouts=("nchw",), contract=Contract(algorithm="winograd-f4"),
             when=lambda p: p.groups == 1 and min(p.c, p.k) >= 64,
         )(conv_backward_weight)  # fmt: skip
-        # some of cuDNN's kernels flush subnormal numbers, as torch_native/contracts.py has it
+        # some of cuDNN's kernels flush subnormal numbers, see torch_native/contracts.py
         implementation.implements(
             "conv_backward_data", dtypes=("fp32",), layouts=("ncdhw",), when=both(divides, kept),
             contract=Contract(subnormals="flushed"),
@@ -164,7 +164,7 @@ GROUPS = (
 
 
 def slid_over_groups(p):
-    """In three dimensions XLA does not, and in one it does not over two groups with unit steps."""
+    """Return whether XLA slides over groups: not in three dimensions, nor in one over two groups with unit steps."""
     stepped = p.rank == 2 or p.groups > 2 or max(*p.stride, *p.dilation) > 1
     return p.rank < 3 and p.groups > 1 and not p.c == p.k == p.groups and stepped
 

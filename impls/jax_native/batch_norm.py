@@ -1,7 +1,7 @@
 """Convolution and batch norm as one operator: z stays in the accumulator's precision between them.
 
-Three differentiable forms share one definition and differ in what they keep for the backward pass: `conv_bn_plain`
-everything that autodiff asks for, z among it; `conv_bn_checkpointed` and `conv_bn_recomputing` their inputs only.
+Three differentiable forms share one definition and differ in the tensors kept for backward: `conv_bn_plain` keeps all
+that autodiff asks for, z among them; `conv_bn_checkpointed` and `conv_bn_recomputing` only their inputs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TRAIN_STATIC = (*NORM_STATIC, "momentum")
 
 
 def _convolved(x, w, layout, *, stride, padding, dilation, groups):
-    """z in the accumulator's precision; widened before, since jax cannot transpose a convolution that widens after."""
+    """Return z in the accumulator's precision; widened before, since jax cannot transpose a widening convolution."""
     checks.floating(x=x, w=w)
     checks.convolution(x, w, stride, padding, dilation, groups, layout)
     wide = axes.wide(x.dtype)
@@ -29,7 +29,7 @@ def _convolved(x, w, layout, *, stride, padding, dilation, groups):
 
 
 def _root(var):
-    """sqrt, with the slope 0 at 0: a constant channel otherwise makes 0 * inf of its gradient."""
+    """Return sqrt, with slope 0 at 0: a constant channel otherwise makes 0 * inf of its gradient."""
     zero = var == 0
     return jnp.where(zero, 0, jnp.sqrt(jnp.where(zero, 1, var)))
 
@@ -47,7 +47,7 @@ def _blended(running, batch, momentum):
 
 @partial(jax.jit, static_argnames=TRAIN_STATIC)
 def conv_bn_plain(x, w, gamma, beta, running_mean, running_var, *, eps, eps_outside, momentum, layout, **convolution):
-    """y, mean, var and, where they are given, new running_mean, running_var.
+    """Return y, mean, var and, where they are given, new running_mean, running_var.
 
     `convolution` is stride, padding, dilation and groups. The variance is that of centred values: E[z^2] - E[z]^2
     cancels. Raises ValueError for one element a channel and for shapes that do not match, TypeError for integers and
@@ -72,13 +72,13 @@ def conv_bn_plain(x, w, gamma, beta, running_mean, running_var, *, eps, eps_outs
 
 @partial(jax.jit, static_argnames=TRAIN_STATIC)
 def conv_bn_checkpointed(x, w, gamma, beta, running_mean, running_var, **parameters):
-    """conv_bn_plain under jax.checkpoint."""
+    """Call conv_bn_plain under jax.checkpoint."""
     return jax.checkpoint(partial(conv_bn_plain, **parameters))(x, w, gamma, beta, running_mean, running_var)
 
 
 @partial(jax.jit, static_argnames=TRAIN_STATIC)
 def conv_bn_recomputing(x, w, gamma, beta, running_mean, running_var, **parameters):
-    """conv_bn_plain with a gradient of its own, which keeps the inputs and computes z again.
+    """Call conv_bn_plain with a gradient of its own, which keeps the inputs and computes z again.
 
     The gradient is differentiable itself: second derivatives in reverse mode are right. jax refuses forward mode.
     """
@@ -89,15 +89,15 @@ def conv_bn_recomputing(x, w, gamma, beta, running_mean, running_var, **paramete
 
 
 def _recomputed(plain, inputs, cotangents):
-    """Without the barrier XLA finds the same z in the forward pass of a program that holds both, and keeps that."""
+    """Compute the gradient behind a barrier: else XLA finds the same z in a program's forward pass, and keeps that."""
     return jax.vjp(plain, *lax.optimization_barrier(inputs))[1](cotangents)
 
 
 @partial(jax.jit, static_argnames=NORM_STATIC)
 def conv_bn_backward(dy, x, w, gamma, **parameters):
-    """dx, dw and, with gamma, dgamma, dbeta: the gradient of sum(dy * y) through the statistics of the batch.
+    """Return dx, dw and, with gamma, dgamma, dbeta: the gradient of sum(dy * y) through the statistics of the batch.
 
-    Raises as conv_bn_plain does, and where dy is not of y's shape and dtype.
+    Raises as conv_bn_plain does, and if dy does not have y's shape and dtype.
     """
 
     def forward(x, w, gamma=None, beta=None):
@@ -112,7 +112,7 @@ def conv_bn_backward(dy, x, w, gamma, **parameters):
 
 @partial(jax.jit, static_argnames=NORM_STATIC)
 def conv_bn_inference(x, w, gamma, beta, running_mean, running_var, *, eps, eps_outside, layout, **convolution):
-    """y with the running statistics. Raises as conv_bn_plain does; one element a channel is enough."""
+    """Return y by the running statistics. Raises as conv_bn_plain does; one element a channel is enough."""
     checks.normalisation(eps)
     z = _convolved(x, w, layout, **convolution)
     checks.per_channel(len(w), z.dtype, gamma=gamma, beta=beta)

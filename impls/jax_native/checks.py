@@ -1,4 +1,4 @@
-"""What no kernel could compute is refused by name: jax clamps extents at 0 and broadcasts, and NaN comes out."""
+"""Refuses invalid arguments by name: jax clamps extents at 0 and broadcasts, and results would be NaN."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _window_fits(size, window, padding, dilation):
 
 
 def pooling(size, kernel_size, stride, padding, divisor_override):
-    """ValueError for a window larger than the padded image, padding that fills a window, or a divisor below 1."""
+    """Raise ValueError for a window larger than the padded image, padding that fills a window, or a divisor below 1."""
     _least("kernel_size", kernel_size, 1)
     _least("stride", stride, 1)
     _window_fits(size, kernel_size, padding, (1,) * len(size))
@@ -62,7 +62,7 @@ def pooling(size, kernel_size, stride, padding, divisor_override):
 
 
 def convolution(x, w, stride, padding, dilation, groups, layout):
-    """ValueError where channels do not match the groups, or the window is larger than the padded image."""
+    """Raise ValueError where channels do not match the groups, or the window is larger than the padded image."""
     images(layout, x=x, w=w)
     _least("stride", stride, 1)
     _least("dilation", dilation, 1)
@@ -78,7 +78,7 @@ def convolution(x, w, stride, padding, dilation, groups, layout):
 
 
 def per_channel(k, dtype, **vectors):
-    """What has one element a channel: all or none of `vectors`, each of shape (k,) and of the accumulator's dtype."""
+    """Require all or none of the per-channel `vectors`, each of shape (k,) and of the accumulator's dtype."""
     present = {name: vector for name, vector in vectors.items() if vector is not None}
     if len(present) not in (0, len(vectors)):
         raise ValueError(f"{' and '.join(vectors)} are given together: only {' and '.join(present)} is")
@@ -89,7 +89,7 @@ def per_channel(k, dtype, **vectors):
 
 
 def normalisation(eps, momentum=0.0):
-    """ValueError for an eps below 0 or a momentum outside of 0 to 1; NaN is both."""
+    """Raise ValueError for an eps below 0 or a momentum outside of 0 to 1; NaN is refused for both."""
     if not eps >= 0:
         raise ValueError(f"eps={eps}: must be a number that is not negative")
     if not 0 <= momentum <= 1:

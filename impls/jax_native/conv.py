@@ -17,7 +17,7 @@ STATIC = ("stride", "padding", "dilation", "groups", "layout")
 
 
 def convolved(x, w, stride, padding, dilation, groups, layout, result=None):
-    """x * w, in the format `result` where it is not that of x."""
+    """Return x * w, in the format `result` where it is not that of x."""
     return lax.conv_general_dilated(
         x,
         w,
@@ -33,7 +33,7 @@ def convolved(x, w, stride, padding, dilation, groups, layout, result=None):
 
 @partial(jax.jit, static_argnames=STATIC)
 def conv_forward(x, w, bias, *, stride, padding, dilation, groups, layout):
-    """y; the bias is added in the accumulator's precision, so that the result is rounded once."""
+    """Return y; the bias is added in the accumulator's precision, so that the result is rounded once."""
     if bias is None:
         return convolved(x, w, stride, padding, dilation, groups, layout, axes.result(x.dtype))
     y = convolved(x, w, stride, padding, dilation, groups, layout, axes.wide(x.dtype))
@@ -51,7 +51,7 @@ def conv_backward_data(dy, w, *, input_size, stride, padding, dilation, groups, 
 
 @partial(jax.jit, static_argnames=(*STATIC, "kernel_size", "with_bias"))
 def conv_backward_weight(x, dy, *, kernel_size, with_bias, stride, padding, dilation, groups, layout):
-    """dw, the transpose of the convolution in w; dbias, the sum of dy."""
+    """Return dw, the transpose of the convolution in w; dbias, the sum of dy."""
     x, dy = (array.astype(axes.result(array.dtype)) for array in (x, dy))
     k, c = axes.channels(dy, layout), axes.channels(x, layout) // groups
     w = jax.ShapeDtypeStruct(axes.shape(layout, k, c, kernel_size), x.dtype)

@@ -1,5 +1,5 @@
-"""Convolution of 8 bits with a result of 8 bits, scaled in fp32. Sums of int8 are exact in fp64, in which XLA is much
-faster than in int32."""
+"""Convolution of 8 bits with a result of 8 bits, scaled in fp32. Sums of int8 are exact in fp64, which XLA computes
+much faster than int32."""
 
 from __future__ import annotations
 

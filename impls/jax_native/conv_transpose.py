@@ -1,4 +1,4 @@
-"""Transposes of jax.lax's convolution: lax.conv_transpose knows neither output padding nor dilation of both."""
+"""Transposes of jax.lax's convolution: lax.conv_transpose has no output padding and no dilation of both operands."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ PARAMETERS = (*STATIC, "output_padding")
 
 
 def cropping(stride, padding, output_padding, dilation):
-    """Padding of the convolution of y, of which output padding takes from the end; where that is negative, y is
-    cropped before."""
+    """Return the padding of the convolution of y: output padding is subtracted at the end, and where the result is
+    negative, y is cropped before."""
     for more, u, d in zip(output_padding, stride, dilation, strict=True):
         if more >= max(u, d):
             raise ValueError(f"output padding {more} must be smaller than the stride, {u}, or the dilation, {d}")
@@ -23,7 +23,7 @@ def cropping(stride, padding, output_padding, dilation):
 
 
 def extents(size, kernel_size, stride, padding, output_padding, dilation):
-    """Of the output; raises ValueError where padding leaves nothing."""
+    """Return the output's size. Raises ValueError where padding leaves no output."""
     given = zip(size, kernel_size, stride, padding, output_padding, dilation, strict=True)
     found = tuple((n - 1) * u - sum(sides) + d * (taps - 1) + 1 + more for n, taps, u, sides, more, d in given)
     if min(found) < 1:
@@ -33,7 +33,7 @@ def extents(size, kernel_size, stride, padding, output_padding, dilation):
 
 @partial(jax.jit, static_argnames=PARAMETERS)
 def conv_transpose_forward(x, w, bias, *, stride, padding, output_padding, dilation, groups, layout):
-    """y; the bias is added in the accumulator's precision, so that the result is rounded once."""
+    """Return y; the bias is added in the accumulator's precision, so that the result is rounded once."""
     size = extents(axes.size(x, layout), axes.size(w, layout), stride, padding, output_padding, dilation)
     result = x.dtype if bias is None else axes.wide(x.dtype)
     shape = axes.shape(layout, x.shape[0], axes.channels(w, layout) * groups, size)
@@ -57,7 +57,7 @@ def conv_transpose_backward_data(dy, w, *, stride, padding, output_padding, dila
 def conv_transpose_backward_weight(
     x, dy, *, kernel_size, with_bias, stride, padding, output_padding, dilation, groups, layout
 ):
-    """dw, the transpose of the convolution in w; dbias, the sum of dy."""
+    """Return dw, the transpose of the convolution in w; dbias, the sum of dy."""
     size = extents(axes.size(x, layout), kernel_size, stride, padding, output_padding, dilation)
     if axes.size(dy, layout) != size:
         raise ValueError(f"dy is {axes.size(dy, layout)}, the output {size}")

@@ -1,4 +1,4 @@
-"""Where a layout keeps which axis."""
+"""Places of the axes in each layout."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ def size(array, layout):
 
 
 def along_channels(vector, layout):
-    """A vector [K] in a shape that broadcasts against images."""
+    """Return a vector [K] in a shape that broadcasts against images."""
     return vector if layout.endswith("c") else vector.reshape(-1, *(1 for _ in SPATIAL[layout]))
 
 
 def on_spatial(values, layout):
-    """Values for the spatial axes, 1 for the other two."""
+    """Return values for the spatial axes, and 1 for the other two."""
     return shape(layout, 1, 1, values)
 
 
 def wide(dtype):
-    """What fewer bits are accumulated in; fp32 and fp64 are their own."""
+    """Return the format that inputs of fewer bits are accumulated in; fp32 and fp64 are accumulated in themselves."""
     if jnp.dtype(dtype).itemsize > 1:
         return jnp.promote_types(dtype, jnp.float32)
     return jnp.int32 if dtype == jnp.int8 else jnp.float32  # jax promotes no fp8
 
 
 def result(dtype):
-    """Of an operator on such inputs: their own format, where that has more than 8 bits."""
+    """Return the format of an operator's result: that of its inputs, unless these have 8 bits."""
     return wide(dtype) if jnp.dtype(dtype).itemsize == 1 else dtype

@@ -17,7 +17,7 @@ STATIC = ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "layout")
 
 
 def _reduced(x, least, larger, kernel_size, stride, padding, dilation, ceil_mode, layout):
-    """`larger` of every window. A dilation of 1 is not passed, because XLA has no gradient of dilated windows."""
+    """Reduce every window by `larger`. A dilation of 1 is left out, because XLA has no gradient of dilated ones."""
     border = axes.shape(layout, (0, 0), (0, 0), _reach(x, kernel_size, stride, padding, dilation, ceil_mode, layout))
     window, steps = (axes.on_spatial(given, layout) for given in (kernel_size, stride))
     spread = {} if set(dilation) == {1} else {"window_dilation": axes.on_spatial(dilation, layout)}
@@ -29,8 +29,8 @@ def _spans(kernel_size, dilation):
 
 
 def _reach(x, kernel_size, stride, padding, dilation, ceil_mode, layout):
-    """Padding up to the end of the last window. What lies behind it is never read, however wide, and in ceil mode would
-    be a window more: one that begins beyond the image does not count."""
+    """Return the padding up to the end of the last window. Padding behind it is never read, however wide, and in ceil
+    mode would make a window more: one that begins beyond the image does not count."""
     reach = []
     sized = zip(axes.size(x, layout), _spans(kernel_size, dilation), stride, padding, strict=True)
     for size, span, step, (before, after) in sized:
@@ -49,7 +49,7 @@ def _check(x, kernel_size, stride, padding, dilation, ceil_mode, layout):
 
 @partial(jax.jit, static_argnames=STATIC)
 def max_pool_forward(x, *, kernel_size, stride, padding, dilation, ceil_mode, layout):
-    """y; raises ValueError for a window that does not fit or holds padding only, TypeError for integers."""
+    """Return y. Raises ValueError for a window that does not fit or holds padding only, TypeError for integers."""
     _check(x, kernel_size, stride, padding, dilation, ceil_mode, layout)
     parameters = (kernel_size, stride, padding, dilation, ceil_mode, layout)
     y = _reduced(x, -np.inf, lax.max, *parameters)
@@ -60,7 +60,7 @@ def max_pool_forward(x, *, kernel_size, stride, padding, dilation, ceil_mode, la
 
 @partial(jax.jit, static_argnames=STATIC)
 def max_pool_backward(dy, x, *, kernel_size, stride, padding, dilation, ceil_mode, layout):
-    """dx, widened before the sum. Raises as max_pool_forward does, and ValueError where dy is not of y's shape."""
+    """Return dx, widened before the sum. Raises as max_pool_forward does, and ValueError for a dy not of y's shape."""
     _check(x, kernel_size, stride, padding, dilation, ceil_mode, layout)
     wide = axes.wide(x.dtype)
     y, transposed = jax.vjp(

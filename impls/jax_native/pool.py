@@ -16,7 +16,7 @@ STATIC = ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", 
 
 
 def _output_extent(size, window, stride, padding, ceil_mode):
-    """Windows of one axis. In ceil mode one may overhang, unless it starts behind the image and its padding before."""
+    """Count windows of an axis. In ceil mode one may overhang, unless it starts behind image and padding before."""
     rest = size + sum(padding) - window
     if not ceil_mode:
         return rest // stride + 1
@@ -25,26 +25,26 @@ def _output_extent(size, window, stride, padding, ceil_mode):
 
 
 def _overhang(size, window, stride, padding, ceil_mode):
-    """How far the last window reaches beyond the padded image."""
+    """Return how far the last window reaches beyond the padded image."""
     last = (_output_extent(size, window, stride, padding, ceil_mode) - 1) * stride
     return max(0, last + window - size - sum(padding))
 
 
 def _counts(size, window, stride, padding, ceil_mode, count_include_pad):
-    """Positions of each window of one axis inside the image, or inside the padded image."""
+    """Count the positions of each window of one axis inside the image, or inside the padded image."""
     first = np.arange(_output_extent(size, window, stride, padding, ceil_mode)) * stride - padding[0]
     low, high = (-padding[0], size + padding[1]) if count_include_pad else (0, size)
     return np.minimum(first + window, high) - np.maximum(first, low)
 
 
 def _divisor(by_axis, count_include_pad, layout):
-    """Positions that count in each window, in a shape that broadcasts against y."""
+    """Count the positions of each window that are averaged, in a shape that broadcasts against y."""
     counts = reduce(np.multiply.outer, (_counts(*axis, count_include_pad) for axis in by_axis))
     return counts[..., None] if layout.endswith("c") else counts
 
 
 def _pooled(x, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override, layout):
-    """y, linear in x: widened before the sum, because reduce_window adds in the format it is given."""
+    """Return y, linear in x: widened before the sum, because reduce_window adds in the format it is given."""
     by_axis = [(*axis, ceil_mode) for axis in zip(axes.size(x, layout), kernel_size, stride, padding, strict=True)]
     reach = [(before, after + over) for (before, after), over in zip(padding, starmap(_overhang, by_axis), strict=True)]
     border = axes.shape(layout, (0, 0), (0, 0), reach)
@@ -57,7 +57,7 @@ def _pooled(x, kernel_size, stride, padding, ceil_mode, count_include_pad, divis
 
 @partial(jax.jit, static_argnames=STATIC)
 def avg_pool_forward(x, *, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override, layout):
-    """y; raises ValueError for a window that does not fit, TypeError for integers."""
+    """Return y. Raises ValueError for a window that does not fit, TypeError for integers."""
     checks.floating(x=x)
     checks.images(layout, x=x)
     checks.pooling(axes.size(x, layout), kernel_size, stride, padding, divisor_override)
@@ -68,7 +68,8 @@ def avg_pool_forward(x, *, kernel_size, stride, padding, ceil_mode, count_includ
 def avg_pool_backward(
     dy, *, input_size, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override, layout
 ):
-    """dx, the transpose of pooling. Raises as avg_pool_forward does, and ValueError where dy is not of y's shape."""
+    """Return dx, the transpose of pooling. Raises as avg_pool_forward does, and ValueError for a dy not of y's
+    shape."""
     checks.floating(dy=dy)
     checks.images(layout, dy=dy)
     checks.pooling(input_size, kernel_size, stride, padding, divisor_override)

@@ -1,7 +1,7 @@
 """The vendor's own convolution kernel, called as its U-Net sample calls it.
 
-The sample exchanges images and channels to make the two gradients out of the same kernel. Which of the three directions
-a layer takes through it follows from the kernel's one untiled axis, its input channels.
+The sample exchanges images and channels to compute the two gradients with the same kernel. Which of the three
+directions of a layer the kernel can take follows from its one untiled axis, its input channels.
 """
 
 from __future__ import annotations
@@ -19,29 +19,30 @@ LANES = 128
 """Partitions of the kernel's input channels, which it does not tile."""
 
 PRODUCTS = 2**28
-"""Of the largest problem that runs on the CPU."""
+"""Products of the largest problem that runs on the CPU."""
 
 neuronx_conv = Implementation("neuronx-conv", device=neuron_device(), arrays=private_kernel_arrays())
 
 
 def plain(p: Any) -> bool:
-    """What the sample's layers are. It asserts padding and bias only; other windows get a dx of the wrong shape."""
+    """Return whether the problem is like the sample's layers. The sample asserts padding and bias only; other windows
+    get a dx of the wrong shape."""
     window, steps = (p.r, p.s) == (3, 3), p.stride == p.dilation == (1, 1)
     return window and steps and p.padding == ((1, 1), (1, 1)) and p.groups == 1 and not p.bias and p.n > 0
 
 
 def forward_fits(p: Any) -> bool:
-    """The input channels are the layer's."""
+    """Return whether the kernel's input channels fit: here the layer's."""
     return plain(p) and p.c <= LANES
 
 
 def data_gradient_fits(p: Any) -> bool:
-    """The input channels are the layer's output channels."""
+    """Return whether the kernel's input channels fit: here the layer's output channels."""
     return plain(p) and p.k <= LANES
 
 
 def weight_gradient_fits(p: Any) -> bool:
-    """The input channels are the images of the batch."""
+    """Return whether the kernel's input channels fit: here the images of the batch."""
     return plain(p) and p.n <= LANES
 
 
@@ -52,15 +53,15 @@ class Directions:
         self.kernel, self.turned = kernel, turned
 
     def conv_forward(self, x, w, bias):
-        """y = conv(x, w)."""
+        """Return y = conv(x, w)."""
         return self._convolved(x, w)
 
     def conv_backward_data(self, dy, w):
-        """dx = conv(dy, w with its channels exchanged and its window turned by half a turn)."""
+        """Return dx = conv(dy, w with its channels exchanged and its window turned by half a turn)."""
         return self._convolved(dy, self.turned(w.swapaxes(0, 1)))
 
     def conv_backward_weight(self, x, dy):
-        """dw = conv(x, dy), images and channels of both exchanged, and those of the result."""
+        """Return dw = conv(x, dy), with images and channels of both, and of the result, exchanged."""
         return self._convolved(x.swapaxes(0, 1), dy.swapaxes(0, 1)).swapaxes(0, 1)
 
     def _convolved(self, image, weights):
@@ -69,17 +70,17 @@ class Directions:
 
 
 def on_device(image, weights, shape):
-    """The kernel of the toolchain, which is imported with the first call."""
+    """Call the kernel of the toolchain, which is imported with the first call."""
     return import_module(".kernel", __name__).convolved(image, weights, shape)
 
 
 def small(p: Any) -> bool:
-    """Whether a problem is small enough for the CPU."""
+    """Return whether a problem is small enough for the CPU."""
     return p.y.size * p.filter.size <= PRODUCTS * p.k
 
 
 def _register(implementation: Implementation, directions: Directions, smaller: Callable[[Any], bool]) -> None:
-    """Tiles of the sum are added up in the format of the tensors."""
+    """Register the directions. Tiles of the sum are added up in the format of the tensors."""
     for name, fits in (
         ("conv_forward", forward_fits),
         ("conv_backward_data", data_gradient_fits),

@@ -17,12 +17,12 @@ from conformance.implementations.bridges.neuron_stacks import VENDOR, Stack
 from conformance.implementations.devices import Unavailable
 
 COMPILER = "2.21"
-"""Of SDK 2.26, whose sample these calls follow. 2.24 has the kernel in `neuronxcc.private_nkl.conv`, with other
-arguments; of 2.22 and 2.23 nothing is documented; from SDK 2.30 on, kernels of `neuronxcc.nki` do not compile."""
+"""Compiler of SDK 2.26, whose sample these calls follow. 2.24 has the kernel in `neuronxcc.private_nkl.conv`, with
+other arguments; 2.22 and 2.23 are undocumented; from SDK 2.30 on, kernels of `neuronxcc.nki` do not compile."""
 KERNELS = "neuronxcc.nki._private_kernels.conv"
 NAME = "conv2d_dw_fb01_io01_01bf_rep_nhwc_Pcinh"
 TAPS = [[4.0, 6.0, 4.0], [6.0, 9.0, 6.0], [4.0, 6.0, 4.0]]
-"""How many taps of a window of 3 lie inside an image of 3 by 3, padded by 1."""
+"""Number of taps of a window of 3 inside an image of 3 by 3, padded by 1, for each output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class PrivateKernelArrays(TorchNeuronArrays):
     stack: ClassVar[Stack] = VENDOR
 
     def require(self) -> None:
-        """torch-neuronx and the kernel are here, and the toolchain's results are right."""
+        """Raise Unavailable unless torch-neuronx and the kernel are here, and the toolchain's results are right."""
         require_module("neuronxcc", "neuronx-cc", VENDOR)
         if ".".join(release("neuronxcc").split(".")[:2]) != COMPILER:
             raise Unavailable(
@@ -47,13 +47,13 @@ class PrivateKernelArrays(TorchNeuronArrays):
             raise Unavailable(fault)
 
     def describe(self) -> dict[str, str]:
-        """And the version of the compiler, which the kernel is a part of."""
+        """Return the facts of torch-neuronx and the version of the compiler, which the kernel is a part of."""
         return TorchNeuronArrays.describe(self) | {"neuronx-cc": release("neuronxcc")}
 
 
 @cache
 def _fault(device: str) -> str | None:
-    """What is wrong with the toolchain, from a small convolution of ones, computed once; None if nothing is."""
+    """Return the fault that a small convolution of ones shows in the toolchain, or None. It is computed once."""
     torch = import_module("torch")
     try:
         image, weights = (torch.ones((1, 1, 3, 3)).to(device) for _ in range(2))
@@ -66,5 +66,5 @@ def _fault(device: str) -> str | None:
 
 
 def private_kernel_arrays() -> PrivateKernelArrays:
-    """The bridge, for the device of the torch-neuronx that is here."""
+    """Return the bridge, for the device of the torch-neuronx that is here."""
     return PrivateKernelArrays(torch_neuron_arrays().device)

@@ -1,4 +1,4 @@
-"""What the public source of the vendor's kernel imports as `nki.language.constants`, where SDK 2.26 has it as this."""
+"""Constants that the vendor's public source imports from `nki.language.constants`; SDK 2.26 has them elsewhere."""
 
 from neuronxcc.nki.language.constants import sizeinbytes
 

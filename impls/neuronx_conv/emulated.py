@@ -30,7 +30,7 @@ WHERE = "nki-samples/contributed/neuron-team-kernels"
 
 @dataclass(frozen=True)
 class Emulated:
-    """What runs the vendor's kernel without a device, for one generation of the NeuronCore."""
+    """Runs the vendor's kernel without a device, for one generation of the NeuronCore."""
 
     target: str
     stands_for: tuple[str, ...]
@@ -38,11 +38,11 @@ class Emulated:
 
     @property
     def file(self) -> Path:
-        """conv.py of the folder that the environment names."""
+        """Path of conv.py in the folder that the environment names."""
         return Path(os.environ.get(VARIABLE, "")) / "conv.py"
 
     def require(self) -> None:
-        """Raises Unavailable with the command that gets the source, where it is not here."""
+        """Raise Unavailable with the command that gets the source, where the source is missing."""
         if VARIABLE not in os.environ:
             raise Unavailable(f"the vendor's source is not here: {HOW}; export {VARIABLE}={WHERE}")
         if not self.file.is_file() or f"def {NAME}(" not in self.file.read_text():
@@ -50,7 +50,7 @@ class Emulated:
 
     @contextmanager
     def metered(self) -> Iterator[dict[str, int]]:
-        """Bytes through the DMA, and instructions in all and of the Tensor Engine."""
+        """Count the bytes through the DMA, and the instructions in all and of the Tensor Engine."""
         counts: dict[str, int] = {}
         with nki_emulator.counting() as counters:
             yield counts
@@ -61,14 +61,15 @@ class Emulated:
         }
 
     def describe(self) -> dict[str, str]:
-        """No toolchain; hashes say which emulator and which source of the vendor's it was."""
+        """Return facts for records: there is no toolchain; hashes name the emulator and the vendor's source."""
         facts = {"tier": "emulator", "device": f"emulator, {self.target}", "nki": "none", "target": self.target}
         hashes = {"emulator": nki_emulator.source_hash()}
         return facts | hashes | {"kernel": sha256(self.file.read_bytes()).hexdigest()}
 
     @cache  # noqa: B019 - lives as long as the process
     def module(self, file: Path) -> Any:
-        """The file that calls the kernel, on this source, which prints how it tiles unless its `print` does nothing."""
+        """Load the file that calls the kernel, on this source, with a `print` that does not print the kernel's
+        tiling."""
         here = Path(__file__).parent
         modules = {"nki.language.constants": here / "constants.py", KERNELS: file}
         found = nki_emulator.load(here / "kernel.py", target=self.target, modules=modules)
@@ -76,11 +77,11 @@ class Emulated:
         return found
 
     def convolved(self, image: np.ndarray, weights: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-        """Image[N,C,H,W] * weights[K,C,3,3] -> [N,K,H,W] = shape."""
+        """Return image[N,C,H,W] * weights[K,C,3,3] -> [N,K,H,W] = shape."""
         result: np.ndarray = self.module(self.file).convolved(image, np.ascontiguousarray(weights), shape)
         return result
 
 
 def turned(weights: np.ndarray) -> np.ndarray:
-    """The window turned by half a turn."""
+    """Return the window turned by half a turn."""
     return weights[:, :, ::-1, ::-1]

@@ -5,12 +5,12 @@ import neuronxcc.nki.language as nl
 from neuronxcc.nki._private_kernels.conv import conv2d_dw_fb01_io01_01bf_rep_nhwc_Pcinh as private_kernel
 
 AS_GIVEN = [0, 1, 2, 3]
-"""Images NCHW, weights OIHW. A list: the kernel compares permutations with lists, and takes a tuple for another one."""
+"""Order of axes: images NCHW, weights OIHW. A list, because the kernel takes a tuple for another permutation."""
 
 
 @nki.jit
 def convolved(image, weights, shape):
-    """Image[N,C,H,W] * weights[K,C,R,S] -> [N,K,P,Q] = shape, with stride 1 and padding 1 on all sides."""
+    """Return image[N,C,H,W] * weights[K,C,R,S] -> [N,K,P,Q] = shape, with stride 1 and padding 1 on all sides."""
     result = nl.ndarray(shape=shape, dtype=image.dtype, buffer=nl.hbm)
     settings = {
         "input": image.shape,

@@ -13,13 +13,14 @@ from .tiers import Device, Emulator, Simulator
 
 DTYPES = ("fp32", "bf16", "fp16")
 PRODUCTS = 2**28
-"""Of the largest problem that runs on the CPU: all below the real sizes of networks, each in less than a second."""
+"""Products of the largest problem that runs on the CPU: all below the real sizes of networks, each in less than a
+second."""
 
 Predicate = Callable[[Any], bool] | None
 
 
 def small(geometry: Any) -> bool:
-    """Whether a problem is small enough for the CPU."""
+    """Return whether a problem is small enough for the CPU."""
     window = geometry.filter.size // geometry.k if hasattr(geometry, "filter") else geometry.r * geometry.s
     return geometry.y.size * window <= PRODUCTS
 

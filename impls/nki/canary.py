@@ -1,4 +1,4 @@
-"""Small kernels with known results, none of them zero: what tells a toolchain that computes from one that does not.
+"""Small kernels with known results, none of them zero, which show whether a toolchain computes.
 
 The vendor's first toolchain, in a later release, still imports and returns zeros with exit code 0.
 """
@@ -10,7 +10,7 @@ import nki.language as nl
 
 @nki.jit
 def tripled(x):
-    """3 * x in fp32, where x[P, F] passes a bfloat16 tile."""
+    """Compute 3 * x in fp32, where x[P, F] passes through a bfloat16 tile."""
     out = nl.ndarray(x.shape, dtype=nl.float32, buffer=nl.shared_hbm)
     given = nl.ndarray(x.shape, dtype=nl.float32, buffer=nl.sbuf)
     nisa.dma_copy(dst=given, src=x)
@@ -24,7 +24,8 @@ def tripled(x):
 
 @nki.jit
 def generation(x):
-    """Which NeuronCore the kernel was made for: 2, 3 or 4 in a tensor of x's shape, 1 for one that is unknown."""
+    """Return the NeuronCore that the kernel was compiled for: 2, 3 or 4 in a tensor of x's shape, 1 for an unknown
+    one."""
     out = nl.ndarray(x.shape, dtype=nl.float32, buffer=nl.shared_hbm)
     result = nl.ndarray(x.shape, dtype=nl.float32, buffer=nl.sbuf)
     number = 1.0

@@ -1,4 +1,4 @@
-"""What the kernels offer: NumPy arrays in, NumPy arrays out, layout nchw, in fp32, bf16 or fp16."""
+"""The operators that the kernels compute: NumPy arrays in, NumPy arrays out, layout nchw, in fp32, bf16 or fp16."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ OPERATORS = (
     "conv_forward", "conv_backward_data", "conv_backward_weight", "conv_bn_forward", "conv_bn_backward",
     "conv_bn_inference", "avg_pool_forward", "avg_pool_backward",
 )  # fmt: skip
-"""Each is a method of `Host`."""
+"""Names of operators, each a method of `Host`."""
 
 
 class Host(Normalised, Pooling):

@@ -40,11 +40,11 @@ class Axis(NamedTuple):
 
     @property
     def positions(self) -> int:
-        """Of the longest residue."""
+        """Number of positions of the longest residue."""
         return -(-self.size // self.spacing)
 
     def held(self, count: int) -> int:
-        """Source rows in the window of `count` positions."""
+        """Count the source rows in the window of `count` positions."""
         return ((count - 1) * self.step + self.high - self.low) // self.every + 1
 
 
@@ -61,23 +61,24 @@ class Window:
 
     @property
     def outputs(self) -> int:
-        """Windows that fit."""
+        """Number of windows that fit."""
         return (self.size + self.before + self.after - self.dilation * (self.kernel - 1) - 1) // self.stride + 1
 
     @property
     def reached(self) -> int:
-        """Rows of the padded image up to the last one that a window reads."""
+        """Number of rows of the padded image up to the last one that a window reads."""
         return (self.outputs - 1) * self.stride + self.dilation * (self.kernel - 1) + 1
 
     def forward(self, dense: bool) -> Axis:
-        """Outputs gather from the input. Rows that no tap reads are left out of a window unless it is `dense`."""
+        """Return the axis by which outputs gather from the input. A window omits rows that no tap reads unless it is
+        `dense`."""
         residue = Residue(0, -self.before, self.dilation, 0, 1, self.kernel)
         every = gcd(self.stride, self.dilation) if self.kernel > 1 else self.stride
         return Axis(self.stride, 1 if dense else every, *residue.ends, 1, self.outputs, (residue,))
 
     @property
     def backward(self) -> Axis:
-        """Inputs gather from the outputs, by residue modulo the stride."""
+        """Return the axis by which inputs gather from the outputs, by residue modulo the stride."""
         residues = tuple(self._residue(target) for target in range(min(self.stride, self.size)))
         ends = [residue.ends for residue in residues if residue.taps] or [(0, 0)]
         low, high = min(low for low, _ in ends), max(high for _, high in ends)
@@ -85,7 +86,7 @@ class Window:
 
     @property
     def plain(self) -> Axis:
-        """Outputs as they are."""
+        """Axis of the outputs themselves."""
         residue = Residue(0, 0, 1, 0, 1, 1)
         return Axis(1, 1, 0, 0, 1, self.outputs, (residue,))
 
@@ -99,7 +100,7 @@ class Window:
 
 
 def windows(size: Pair, kernel: Pair, stride: Pair, padding: Padding, dilation: Pair) -> tuple[Window, Window]:
-    """The two axes. Raises ValueError where the window does not fit."""
+    """Return the two axes. Raises ValueError where the window does not fit."""
     rows, columns = (Window(size[i], kernel[i], stride[i], *padding[i], dilation[i]) for i in (0, 1))
     if rows.outputs < 1 or columns.outputs < 1:
         raise ValueError(f"a window of {kernel} with dilation {dilation} does not fit into the padded image of {size}")

@@ -1,4 +1,4 @@
-"""Convolution and batch norm: axes and tiles planned, kernels called. z is fp32 from the convolution to the result."""
+"""Convolution and batch norm: plans axes and tiles, calls kernels. z is fp32 from the convolution to the result."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ PARTITIONS, BANK, PIXELS, MOMENTS = 128, 512, 2048, 24
 """Partitions; elements of a PSUM bank; pixels whose windows are loaded at once, or which need no PSUM;
 bytes that bn_stats returns."""
 SBUF, WINDOWS, KEPT = 160 << 10, 40 << 10, 88 << 10
-"""Bytes of SBUF a partition, of which gen2 has 192 KiB: what is planned for one step of the convolution, of that the
-windows of a place, which are there twice while the next ones are loaded; z and dy for their gradient."""
+"""Bytes of SBUF a partition, of which gen2 has 192 KiB: all that is planned for one step of the convolution; of that
+the windows of a place, which are held twice while the next ones are loaded; z and dy for their gradient."""
 
 Axes = tuple[Window, Window]
 
@@ -32,18 +32,18 @@ class _Plan(NamedTuple):
 
 
 def _every(axes: Axes) -> Pair:
-    """The distance of the rows and columns that a window holds; columns are loaded in runs, needed or not."""
+    """Return the distance of the rows and columns that a window holds; columns are loaded in runs, needed or not."""
     rows = axes[0]
     return gcd(rows.stride, rows.dilation) if rows.kernel > 1 else rows.stride, 1
 
 
 def _lattice(axis: Window, every: int) -> tuple[int, ...]:
-    """An axis as the kernel takes it."""
+    """Return an axis as the kernel takes it."""
     return axis.stride, axis.before, axis.dilation, axis.kernel, every, axis.outputs
 
 
 def _place(images: int, axes: Axes, bytes_each: int) -> tuple[int, int, int]:
-    """As many images as fill a PSUM bank, or rows of one, that have windows that fit."""
+    """Return as many images as fill a PSUM bank, or rows of one, whose windows fit."""
     rows, columns = axes[0].outputs, min(axes[1].outputs, BANK)
     some_images = max(1, min(images, BANK // (rows * columns)))
     place = [some_images, rows if some_images > 1 else min(rows, PIXELS // columns), columns]
@@ -53,7 +53,7 @@ def _place(images: int, axes: Axes, bytes_each: int) -> tuple[int, int, int]:
 
 
 def _held(tile: list[int], axes: Axes) -> int:
-    """Elements of a window."""
+    """Count the elements of a window."""
     spans = zip(tile[1:], axes, _every(axes), strict=True)
     return tile[0] * prod(
         ((count - 1) * axis.stride + (axis.kernel - 1) * axis.dilation) // every + 1 for count, axis, every in spans
@@ -61,7 +61,7 @@ def _held(tile: list[int], axes: Axes) -> int:
 
 
 def _plan(x: np.ndarray, w: np.ndarray, axes: Axes, groups: int) -> _Plan:
-    """Raises Unsupported where the weights or one window do not fit."""
+    """Return a plan. Raises Unsupported where the weights or one window do not fit."""
     k, sources, *kernel = w.shape
     operand = Operand(sources, k // groups, groups, prod(kernel), x.itemsize)
     if operand.by_channel:
@@ -80,14 +80,14 @@ def _plan(x: np.ndarray, w: np.ndarray, axes: Axes, groups: int) -> _Plan:
 
 
 def _runs(images: int, axes: Axes, place: tuple[int, int, int]) -> int:
-    """Tiles of z."""
+    """Count the tiles of z."""
     rows = BANK // (place[0] * place[2])
     each = sum(-(-min(place[1], axes[0].outputs - first) // rows) for first in range(0, axes[0].outputs, place[1]))
     return -(-images // place[0]) * each * -(-axes[1].outputs // place[2])
 
 
 def _vectors(size: int, *vectors: Any) -> list[np.ndarray | None]:
-    """In fp32, where they are given."""
+    """Return the vectors in fp32, None for those that are not given."""
     for vector in vectors:
         if vector is not None:
             matching("elements of a parameter", vector.size, size)
@@ -101,7 +101,7 @@ class Normalised(Convolution):
         self, x: Any, w: Any, gamma: Any, beta: Any, running_mean: Any, running_var: Any, *, stride: Pair,
         padding: Padding, dilation: Pair, groups: int, eps: float, eps_outside: bool, momentum: float,
     ) -> tuple[np.ndarray, ...]:  # fmt: skip
-        """y, mean, var and, where they are given, new running statistics."""
+        """Return y, mean, var and, where old ones are given, new running statistics."""
         vectors = _vectors(len(w), gamma, beta, running_mean, running_var)
         (images, weights), shape, lattices, plan = _prepared(x, w, stride, padding, dilation, groups)
         how = eps, eps_outside, momentum, _varied(shape)
@@ -112,7 +112,7 @@ class Normalised(Convolution):
         self, x: Any, w: Any, gamma: Any, beta: Any, running_mean: Any, running_var: Any, *, stride: Pair,
         padding: Padding, dilation: Pair, groups: int, eps: float, eps_outside: bool,
     ) -> np.ndarray:  # fmt: skip
-        """y with the running statistics."""
+        """Return y by the running statistics."""
         vectors = _vectors(len(w), gamma, beta, running_mean, running_var)
         (images, weights), shape, lattices, plan = _prepared(x, w, stride, padding, dilation, groups)
         if not len(images):
@@ -124,8 +124,8 @@ class Normalised(Convolution):
         self, dy: Any, x: Any, w: Any, gamma: Any, *, stride: Pair, padding: Padding, dilation: Pair, groups: int,
         eps: float, eps_outside: bool,
     ) -> tuple[np.ndarray, ...]:  # fmt: skip
-        """dx, dw and, with gamma, dgamma, dbeta. z is computed again; gradients are those of the convolution at dz, in
-        fp32 until they are rounded to storage."""
+        """Return dx, dw and, with gamma, dgamma, dbeta. z is computed again; gradients are those of the convolution at
+        dz, in fp32 until they are rounded to storage."""
         (images, weights), shape, lattices, plan = _prepared(x, w, stride, padding, dilation, groups)
         outputs = tensors(dy, images)[0]
         for name, found, expected in zip(("images", "channels", "rows", "columns"), outputs.shape, shape, strict=True):
@@ -138,7 +138,7 @@ class Normalised(Convolution):
         gradient = self.load("conv_bn_gradient").gradient
         found = gradient(outputs, *measured, scale, scale is not None, tile, held, how)
         dz, *parameters = [found] if scale is None else found
-        # the Tensor Engine pairs fp32 with fp32 only
+        # the Tensor Engine multiplies fp32 with fp32 only
         x32, w32, size = images.astype(np.float32), weights.astype(np.float32), weights.shape[2:]
         geometry = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
         dx = self.conv_backward_data(dz, w32, input_size=images.shape[2:], **geometry)
@@ -147,7 +147,7 @@ class Normalised(Convolution):
 
 
 def _varied(shape: tuple[int, ...]) -> int:
-    """Elements of a channel. Raises ValueError where they have no variance."""
+    """Count the elements of a channel. Raises ValueError where their variance is undefined."""
     elements = shape[0] * shape[2] * shape[3]
     if elements < 2:
         raise ValueError(f"z has shape {shape}, one element a channel: its variance is undefined")
@@ -157,7 +157,7 @@ def _varied(shape: tuple[int, ...]) -> int:
 def _prepared(
     x: Any, w: Any, stride: Pair, padding: Padding, dilation: Pair, groups: int
 ) -> tuple[list[np.ndarray], tuple[int, ...], tuple[tuple[int, ...], ...], _Plan]:
-    """Tensors, the shape of y, the axes as the kernel takes them, and a plan."""
+    """Return tensors, the shape of y, the axes as the kernel takes them, and a plan."""
     images, weights = tensors(x, w)
     k, sources, *kernel = weights.shape
     matching("channels of x", images.shape[1], sources * groups)

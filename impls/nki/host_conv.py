@@ -1,4 +1,4 @@
-"""Convolution: arguments checked, tiles planned, kernels called. PSUM and the Vector Engine accumulate in fp32."""
+"""Convolution: checks arguments, plans tiles, calls kernels. PSUM and the Vector Engine accumulate in fp32."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .host_turns import turn_plan
 
 DTYPES = ("float32", "float16", "bfloat16")
 SHORT_ROW = 512
-"""Bytes."""
+"""Bytes of a row below which the DMA moves it far below its peak."""
 
 
 def tensors(*arrays: Any) -> list[np.ndarray]:
-    """Dense arrays of one dtype. Raises TypeError for another one."""
+    """Return dense arrays of one dtype. Raises TypeError for an unknown or different one."""
     dense = [np.ascontiguousarray(array) for array in arrays]
     for array in dense:
         if array.dtype.name not in DTYPES:
@@ -30,7 +30,7 @@ def tensors(*arrays: Any) -> list[np.ndarray]:
 
 
 def matching(what: str, found: int, expected: int) -> None:
-    """Raises ValueError where they differ."""
+    """Raise ValueError if the numbers differ."""
     if found != expected:
         raise ValueError(f"{what}: {found} where {expected} are expected")
 
@@ -44,7 +44,7 @@ class Convolution:
     def conv_forward(
         self, x: Any, w: Any, bias: Any, *, stride: Pair, padding: Padding, dilation: Pair, groups: int
     ) -> np.ndarray:
-        """y = x cross-correlated with w, plus bias[K]."""
+        """Return y = x cross-correlated with w, plus bias[K]."""
         images, weights, *vectors = tensors(x, w) if bias is None else tensors(x, w, bias)
         k, per_group, *kernel = weights.shape
         matching("channels of x", images.shape[1], per_group * groups)
@@ -62,7 +62,7 @@ class Convolution:
     def conv_backward_data(
         self, dy: Any, w: Any, *, input_size: Pair, stride: Pair, padding: Padding, dilation: Pair, groups: int
     ) -> np.ndarray:
-        """dx: every input pixel gathers from the outputs whose window covers it."""
+        """Return dx: every input pixel gathers from the outputs whose window covers it."""
         outputs, weights = tensors(dy, w)
         k, per_group, *kernel = weights.shape
         matching("channels of dy", outputs.shape[1], k)
@@ -77,7 +77,7 @@ class Convolution:
         return self._gather(outputs, weights, [], shape, lattices, operand, steps, kernel[1], packed)
 
     def _gather(self, source, weights, vectors, shape, axes, operand, steps, width, packed):
-        """One gather, by the engine that its plan names; of no images, none."""
+        """Compute one gather, by the engine that its plan names; for an empty batch return zeros."""
         if not len(source):
             return np.zeros((*shape, axes[0].size, axes[1].size), source.dtype)
         if packed and (plan := packed_plan(packed[:2], operand, len(source), flipped=packed[2])):
@@ -96,7 +96,7 @@ class Convolution:
         self, x: Any, dy: Any, *, kernel_size: Pair, with_bias: bool, stride: Pair, padding: Padding, dilation: Pair,
         groups: int,
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:  # fmt: skip
-        """dw, or (dw, dbias): sums over all images and output pixels."""
+        """Return dw, or (dw, dbias): sums over all images and output pixels."""
         images, outputs = tensors(x, dy)
         k, c, taps = outputs.shape[1], images.shape[1], kernel_size[0] * kernel_size[1]
         matching("images of dy", len(outputs), len(images))
@@ -135,7 +135,7 @@ class Convolution:
 
 
 def _short(images: np.ndarray) -> bool:
-    """Whether a run of several rows is worth rows that a stride skips: the DMA moves one row far below its peak."""
+    """Return whether a run of several rows justifies loading rows that a stride skips: the DMA moves one row slowly."""
     return images.shape[3] * images.itemsize < SHORT_ROW
 
 
@@ -145,5 +145,5 @@ def _matching_sizes(dy: np.ndarray, axes: tuple[Window, Window]) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Named tuples as tuples: kernels take ints and tuples."""
+    """Return named tuples as tuples: kernels take ints and tuples."""
     return tuple(_plain(item) for item in value) if isinstance(value, tuple) else value

@@ -1,4 +1,5 @@
-"""Whether taps of a convolution with few channels are packed onto the partitions, and how (`kernels/conv_packed.py`).
+"""Decides whether taps of a convolution with few channels are packed onto the partitions, and how
+(`kernels/conv_packed.py`).
 
 A plan decides instructions and traffic, never which products are summed.
 """
@@ -15,17 +16,18 @@ from .host_plan import BANK, PARTITIONS, Operand
 QUADRANT, LEAST, BUDGET = 32, 64, 120 << 10
 """Partitions where an engine may begin; cycles of the shortest product; bytes of SBUF a partition."""
 IMAGES, TARGETS = 128, 512
-"""That are computed one by one, and whose weights are held; above, one tile has several images."""
+"""Most images, which are computed one by one (otherwise one tile has several), and most targets, whose weights are
+held."""
 WORTH = 0.8
-"""Of the cycles without packing, below which it is done."""
+"""Share of the cycles without packing, below which taps are packed."""
 BYTES = 100
-"""That the DMA moves in a cycle of the Tensor Engine: 272 GB/s at 2.8 GHz."""
+"""Bytes that the DMA moves in a cycle of the Tensor Engine: 272 GB/s at 2.8 GHz."""
 COPIED = 2
 """Cycles of the Tensor Engine in which an engine copies an element of each partition, beside its other work."""
 
 
 class PackedAxis(NamedTuple):
-    """As the kernel takes it."""
+    """An axis as the kernel takes it."""
 
     stride: int
     low: int
@@ -37,16 +39,16 @@ class PackedAxis(NamedTuple):
 
     @property
     def wide(self) -> int:
-        """Elements of a lattice that all targets read."""
+        """Number of elements of a lattice that all targets read."""
         return self.count(self.size)
 
     def count(self, targets: int) -> int:
-        """Elements of a lattice that so many targets read."""
+        """Count the elements of a lattice that `targets` targets read."""
         return targets + (self.taps - 1) * self.reach // self.stride
 
     @property
     def steps(self) -> int:
-        """Groups of taps."""
+        """Number of groups of taps."""
         return -(-self.taps // self.group)
 
 
@@ -64,18 +66,18 @@ class PackedPlan:
 
 
 def forward(window: Window) -> PackedAxis:
-    """Outputs gather from the input."""
+    """Return the axis of a forward convolution, in which outputs gather from the input."""
     return PackedAxis(window.stride, -window.before, window.dilation, window.kernel, 1, window.outputs)
 
 
 def backward(window: Window) -> PackedAxis:
-    """Inputs gather from the outputs, at stride 1."""
+    """Return the axis of backward-data, in which inputs gather from the outputs, at stride 1."""
     low = window.before - (window.kernel - 1) * window.dilation
     return PackedAxis(1, low, window.dilation, window.kernel, 1, window.size)
 
 
 def packed_plan(axes: Axes, operand: Operand, images: int, flipped: bool) -> PackedPlan | None:
-    """The cheapest, where packing is worth it. `flipped` says that rows of the weights are sources."""
+    """Return the cheapest plan, where packing is worth it. `flipped` says that rows of the weights are sources."""
     if images > IMAGES or operand.targets > TARGETS:
         return None
     if operand.groups > 1 or operand.sources > PARTITIONS or axes[1].size > BANK:
@@ -97,13 +99,13 @@ def packed_plan(axes: Axes, operand: Operand, images: int, flipped: bool) -> Pac
 
 
 def _passes(operand: Operand) -> int:
-    """Of a product: the Tensor Engine multiplies fp32 in four."""
+    """Return the passes of a product: the Tensor Engine multiplies fp32 in four."""
     return 4 if operand.itemsize == 4 else 1
 
 
 def _candidates(axes: Axes, operand: Operand, flipped: bool) -> Iterator[tuple[int, int, int, int, bool]]:
-    """Cycles of the Tensor Engine, row and column taps of a group, column taps where fewer rows are left, and whether
-    positions are stationary."""
+    """Yield cycles of the Tensor Engine, row and column taps of a group, column taps where fewer rows are left, and
+    whether positions are stationary."""
     rows, columns = axes
     aligned = operand.sources % QUADRANT == 0
     # sums of two runs of rows are transposed at once
@@ -113,7 +115,7 @@ def _candidates(axes: Axes, operand: Operand, flipped: bool) -> Iterator[tuple[i
             continue
         left = 1 if rows.taps % high else 0
         steps = (rows.taps // high) * -(-columns.taps // wide) + left * -(-columns.taps // max(wide, rest))
-        # engines that copy to other partitions; where these are not aligned the DMA does
+        # engines copy to other partitions; where these are not aligned the DMA does
         copied = (high * wide - 1) + (rest if rest > 1 else 0)
         elements = copied * rows.wide * columns.wide
         moved = elements * COPIED if aligned else elements * operand.sources * operand.itemsize // BYTES
@@ -126,15 +128,16 @@ def _candidates(axes: Axes, operand: Operand, flipped: bool) -> Iterator[tuple[i
 
 
 def _tiles(rows: PackedAxis, columns: PackedAxis) -> int:
-    """Of positions, where these are stationary: a bank holds some rows with what lies between them, or one without."""
+    """Count tiles of stationary positions: a bank holds some rows with the elements between them, or one row
+    without."""
     if 2 * columns.wide > BANK:
         return rows.size * -(-columns.size // PARTITIONS)
     return -(-rows.size * columns.wide // PARTITIONS)
 
 
 def _groups(axes: Axes, most: int) -> Iterator[tuple[int, int, int]]:
-    """Taps of rows and of columns that are a prefix of the group in every step, whose lattices stay the same; and taps
-    of columns for a last row that has no group."""
+    """Yield taps of rows and of columns that are a prefix of the group in every step, whose lattices stay the same; and
+    taps of columns for a last row that has no group."""
     rows, columns = axes
     # a group of one column tap serves the next only if that reads the same lattice
     alone = columns.taps == 1 or columns.reach % columns.stride == 0
@@ -149,7 +152,7 @@ def _groups(axes: Axes, most: int) -> Iterator[tuple[int, int, int]]:
 
 
 def _rows(axes: Axes, operand: Operand) -> int:
-    """Target rows whose operands fit, all if they do."""
+    """Return how many target rows have operands that fit, all if possible."""
     rows, columns = axes
     count = rows.size
     while count > 0:

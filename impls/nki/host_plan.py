@@ -1,4 +1,4 @@
-"""How much of a convolution is done at once. Budgets are bytes of SBUF a partition, of which gen2 has 192 KiB.
+"""Plans how much of a convolution is done at once. Budgets are bytes of SBUF a partition, of which gen2 has 192 KiB.
 
 A plan decides instructions and traffic, never which products are summed.
 """
@@ -18,14 +18,16 @@ Tile = tuple[int, int, int]
 PARTITIONS, BANK, BANKS = 128, 512, 8
 """Partitions; fp32 sums of a PSUM bank; banks."""
 POSITIONS = 4096
-"""Of a tile, unless it holds several images: several banks of one window, or sums on the Vector Engine."""
+"""Most positions of a tile, unless it holds several images: several banks of one window, or sums on the Vector
+Engine."""
 WINDOWS, WEIGHTS, RESULTS, STAGE = 56 << 10, 82 << 10, 20 << 10, 40 << 10
-"""Windows, weights, results, and filters that wait for their transposes before there are windows and results."""
+"""Bytes of windows, weights, results, and filters that wait for their transposes before there are windows and
+results."""
 SHORT, RUN, TRANSPOSES = 256, 2048, 32
-"""Bytes of a run below which the DMA transposes filters; of a run that the DMA moves near its peak; at most so many
+"""Bytes of a run below which the DMA transposes filters; bytes of a run that the DMA moves near its peak; most
 transposes a part where short filters are joined to a run."""
 MOST = 2048
-"""Targets at once, whose bias is a row in SBUF."""
+"""Most targets at once, whose bias is a row in SBUF."""
 SMALLEST = 32
 """Positions of the smallest tile whose windows are held; below that every tap loads its own part of them."""
 
@@ -42,12 +44,12 @@ class Operand:
 
     @property
     def parts(self) -> int:
-        """Tiles of source channels in a group."""
+        """Number of tiles of source channels in a group."""
         return -(-self.sources // PARTITIONS)
 
     @property
     def by_channel(self) -> bool:
-        """Whether the Vector Engine, with the targets of many groups side by side, takes fewer instructions."""
+        """Tell whether the Vector Engine, with the targets of many groups side by side, takes fewer instructions."""
         if self.groups == 1 or self.targets > PARTITIONS:
             return False
         return self.sources * -(-self.groups // (PARTITIONS // self.targets)) < self.groups * self.parts
@@ -67,14 +69,14 @@ class GatherPlan:
 
 
 def _largest_tile(images: int, rows: int, columns: int, limit: int) -> Tile:
-    """Whole rows, then whole images, up to a limit of positions."""
+    """Return a tile of whole rows, then whole images, up to a limit of positions."""
     columns = min(columns, limit)
     some = min(rows, limit // columns)
     return (min(images, limit // (rows * columns)) if some == rows else 1), some, columns
 
 
 def _smaller(tile: Tile, run: int) -> Tile:
-    """About half, of rows in whole runs as long as there is more than one."""
+    """Return about half of a tile, with rows in whole runs as long as there is more than one."""
     images, rows, columns = tile
     if images > 1:
         return -(-images // 2), rows, columns
@@ -84,19 +86,19 @@ def _smaller(tile: Tile, run: int) -> Tile:
 
 
 def _held_bytes(tile: Tile, axes: Axes, size: int) -> int:
-    """Of one window."""
+    """Return the bytes of one window."""
     return tile[0] * axes[0].held(tile[1]) * axes[1].held(tile[2]) * size
 
 
 def _whole_tile(images: int, axes: Axes) -> tuple[Tile, int]:
-    """The largest tile, and how many of its rows are summed at once: as many as fill a bank of PSUM."""
+    """Return the largest tile, and how many of its rows are summed at once: as many as fill a bank of PSUM."""
     rows, columns = axes[0].positions, axes[1].positions
     some_images, run, columns = _largest_tile(images, rows, columns, BANK)
     return (some_images, rows if run == rows else min(rows, POSITIONS // (run * columns) * run), columns), run
 
 
 def _fitting(whole: tuple[Tile, int], axes: Axes, windows: int, sums: int, size: int) -> Tile:
-    """The tile, halved until `windows` windows, `sums` fp32 sums and the result fit."""
+    """Halve the tile until `windows` windows, `sums` fp32 sums and the result fit."""
     tile, run = whole
     for_result = axes[0].spacing * axes[1].spacing * size + sums * 4
     while prod(tile) > 1 and (windows * _held_bytes(tile, axes, size) > WINDOWS or prod(tile) * for_result > RESULTS):
@@ -105,12 +107,13 @@ def _fitting(whole: tuple[Tile, int], axes: Axes, windows: int, sums: int, size:
 
 
 def _alone(axis: Axis) -> Axis:
-    """The axis of a window that one tap has for itself."""
+    """Return the axis of a window that holds one tap only."""
     return axis._replace(every=axis.step, low=0, high=0)
 
 
 def gather_plan(images: int, axes: Axes, operand: Operand, source: int, filters: bool = False) -> GatherPlan:
-    """`source` are pixels of an image of the source, `filters` says that rows of the weights are targets.
+    """Plan a gather. `source` are pixels of an image of the source, `filters` says that rows of the weights are
+    targets.
 
     Raises Unsupported where the weights of one target do not fit.
     """
@@ -130,7 +133,8 @@ def gather_plan(images: int, axes: Axes, operand: Operand, source: int, filters:
 
 
 def _at_once(operand: Operand) -> int:
-    """Groups whose targets fit on the partitions, or targets whose weights fit in SBUF."""
+    """Return how many groups have targets that fit on the partitions, or how many targets have weights that fit in
+    SBUF."""
     if operand.by_channel:
         return min(operand.groups, PARTITIONS // operand.targets)
     count = WEIGHTS // (operand.parts * operand.taps * operand.itemsize)
@@ -142,7 +146,7 @@ def _at_once(operand: Operand) -> int:
 def _joined(
     source: int, axes: Axes, operand: Operand, at_once: int, tile: Tile, turning: Pair
 ) -> tuple[bool, bool]:  # fmt: skip
-    """Small images of several parts of the channels in one run, where the parts are equal."""
+    """Return whether small images of several equal parts of the channels come in one run: sources, and targets."""
     parts, blocks = operand.parts, -(-at_once // PARTITIONS)
     whole = turning in ((0, 0), (turning[0], parts))
     sources = parts > 1 and operand.sources % parts == 0 and whole and source * operand.itemsize < 2 * RUN
@@ -153,7 +157,8 @@ def _joined(
 
 
 def _turning(operand: Operand, at_once: int) -> Pair:
-    """Filters that make one run, and parts of their sources; zeros where the DMA loads element by element."""
+    """Return how many filters make one run, and how many parts of their sources; zeros where the DMA loads element by
+    element."""
     each = operand.taps * operand.itemsize
     part, whole = min(operand.sources, PARTITIONS) * each, operand.sources * each
     if part > STAGE:
@@ -173,7 +178,7 @@ class WeightPlan:
     strip: tuple[int, int, int, bool]
     block: tuple[int, int, int]
     at_once: Pair
-    """Targets and blocks."""
+    """Number of targets and of blocks."""
     held: bool
     every: int
 
@@ -181,7 +186,7 @@ class WeightPlan:
 def weight_plan(
     images: int, size: Pair, kernel: Pair, operand: Operand, stride: Pair, dilation: Pair, with_bias: bool
 ) -> WeightPlan:
-    """`size` is that of dy.
+    """Plan a weight gradient. `size` is that of dy.
 
     Where rows take turns, x is read S times, not R * S times, by at most three times as many products if a row fills a
     third of the partitions. It has to save more than dy costs, and so is not for few channels.
@@ -206,7 +211,7 @@ def weight_plan(
 
 
 def _block(kernel: Pair, channels: int) -> Tile:
-    """Taps and channels whose sums fill a bank."""
+    """Return taps and channels whose sums fill a bank."""
     if kernel[1] > BANK:
         return 1, BANK, 1
     rows = min(kernel[0], BANK // kernel[1])
@@ -214,5 +219,5 @@ def _block(kernel: Pair, channels: int) -> Tile:
 
 
 def _turn(block: Tile, stride: Pair, every: int) -> int:
-    """Elements of x that one more turn adds to a tile."""
+    """Return how many elements of x one more turn adds to a tile."""
     return stride[0] // every * block[1] * block[2]

@@ -1,4 +1,4 @@
-"""Average pooling: windows and divisors worked out, tiles planned, the kernel called. Sums are fp32."""
+"""Average pooling: computes windows and divisors, plans tiles, calls the kernel. Sums are fp32."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from .host_conv import matching, tensors
 Axes = tuple[Axis, Axis]
 
 SBUF = 96 << 10
-"""Bytes a partition for the tiles of one step; those of the step before are still there when it begins."""
+"""Bytes a partition for the tiles of one step; those of the step before are still allocated when it begins."""
 PARTITION = 176 << 10
 """Bytes of SBUF that a partition has on gen2, for a window in fp32."""
 
 
 def _fits(kernel: Pair) -> None:
-    """Raises Unsupported for windows that do not lie in SBUF whole: a kernel that sums them in parts is not written."""
+    """Raise Unsupported for windows that do not fit in SBUF whole: there is no kernel that sums them in parts."""
     if 4 * kernel[0] * kernel[1] > PARTITION:
         raise Unsupported(f"windows of {kernel[0]} x {kernel[1]} in fp32 exceed the {PARTITION} bytes of a partition")
 
 
 def _window(size: int, kernel: int, stride: int, padding: Pair, ceil_mode: bool) -> Window:
-    """One axis, padded until all windows lie within. In ceil mode the last one may overhang, unless it starts behind
-    the image and the padding before it. Raises ValueError where no window fits."""
+    """Return one axis, padded until all windows lie within. In ceil mode the last one may overhang, unless it starts
+    behind the image and the padding before it. Raises ValueError where no window fits."""
     before, after = padding
     room = size + before + after - kernel
     if room < 0:
@@ -41,27 +41,27 @@ def _window(size: int, kernel: int, stride: int, padding: Pair, ceil_mode: bool)
 
 
 def _counted(window: Window, padding: Pair, with_padding: bool) -> np.ndarray:
-    """Positions of each window that lie in the image, or in the image and its padding."""
+    """Count the positions of each window that lie in the image, or in the image and its padding."""
     starts = np.arange(window.outputs) * window.stride - window.before
     low, high = (-padding[0], window.size + padding[1]) if with_padding else (0, window.size)
     return np.minimum(starts + window.kernel, high) - np.maximum(starts, low)
 
 
 def _reciprocals(counts: list[np.ndarray], override: int | None) -> tuple[list[np.ndarray | None], float]:
-    """Of rows and columns where the divisor varies, else that of all."""
+    """Return reciprocals of rows' and columns' counts where the divisor varies, else the reciprocal of all windows."""
     if override is None and any(np.ptp(count) for count in counts):
         return [(1 / count).astype(np.float32) for count in counts], 1.0
     return [None, None], 1 / (override or int(counts[0][0] * counts[1][0]))
 
 
 def _lattice(axis: Axis) -> tuple[Any, ...]:
-    """An axis as the kernel takes it: taps are adjacent rows, the lowest first."""
+    """Return an axis as the kernel takes it: taps are adjacent rows, the lowest first."""
     residues = tuple((residue.target, residue.ends[0], residue.taps) for residue in axis.residues)
     return axis.step, axis.low, axis.high, axis.spacing, axis.size, residues
 
 
 def _tile(axes: Axes) -> Pair:
-    """Row and column positions whose window, sums and result fit, counted in fp32."""
+    """Return row and column positions whose window, sums and result fit, counted in fp32."""
     rows, columns = axes[0].positions, axes[1].positions
     while rows * columns > 1 and _bytes(axes, rows, columns) > SBUF:
         if rows > 1:
@@ -87,7 +87,7 @@ class Pooling:
         self, x: Any, *, kernel_size: Pair, stride: Pair, padding: Padding, ceil_mode: bool, count_include_pad: bool,
         divisor_override: int | None,
     ) -> np.ndarray:  # fmt: skip
-        """y, the sum over the window by the divisor."""
+        """Return y, the sum over the window by the divisor."""
         _fits(kernel_size)
         (images,) = tensors(x)
         windows = [_window(images.shape[2 + i], kernel_size[i], stride[i], padding[i], ceil_mode) for i in (0, 1)]
@@ -99,7 +99,7 @@ class Pooling:
         self, dy: Any, *, input_size: Pair, kernel_size: Pair, stride: Pair, padding: Padding, ceil_mode: bool,
         count_include_pad: bool, divisor_override: int | None,
     ) -> np.ndarray:  # fmt: skip
-        """dx: every input pixel gathers its shares from the outputs whose window holds it."""
+        """Return dx: every input pixel gathers its shares from the outputs whose window holds it."""
         _fits(kernel_size)
         (outputs,) = tensors(dy)
         windows = [_window(input_size[i], kernel_size[i], stride[i], padding[i], ceil_mode) for i in (0, 1)]

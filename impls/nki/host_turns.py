@@ -1,4 +1,4 @@
-"""How much of a weight gradient is done at once where the Tensor Engine transposes both operands.
+"""Plans how much of a weight gradient is done at once where the Tensor Engine transposes both operands.
 
 A plan decides instructions and traffic, never which products are summed.
 """
@@ -17,17 +17,17 @@ Tile = tuple[int, int, int, int, int, bool]
 BLOCKS, TARGETS = 6, 2
 """Banks of sums, which leave two for transposes and the bias; parts of the targets that are summed together."""
 OPERANDS, HELD = 96 << 10, 48 << 10
-"""Bytes of SBUF a partition: both operands of a strip, as they come and transposed; dy of all strips."""
+"""Bytes of SBUF a partition: both operands of a strip, as loaded and transposed; dy of all strips."""
 LEAST, LONG, BYTES = 64, 2500, 100
-"""Cycles of the shortest product of the Tensor Engine; bytes that the DMA moves in the time of any shorter run, and
-those in a cycle of the Tensor Engine."""
+"""Cycles of the shortest product of the Tensor Engine; bytes that the DMA moves in the time of any shorter run; bytes
+that it moves in a cycle of the Tensor Engine."""
 
 
 @dataclass(frozen=True)
 class TurnPlan:
-    """Of a tile images, bands, turns, columns, channels of a block, and whether turns are taken in pairs; parts of the
-    targets and channels that are summed at once; whether x and dy stay in SBUF, and whether their channels that follow
-    one another share a partition; and the distance of rows of x that are transposed."""
+    """The tile: images, bands, turns, columns, channels of a block, and whether turns are taken in pairs; parts of the
+    targets and channels that are summed at once; whether x and dy stay in SBUF, and whether their neighbouring channels
+    share a partition; and the distance of rows of x that are transposed."""
 
     tile: Tile
     at_once: Pair
@@ -38,7 +38,7 @@ class TurnPlan:
 
 @dataclass(frozen=True)
 class _Problem:
-    """`size` is that of dy."""
+    """A problem to plan. `size` is that of dy."""
 
     images: int
     size: Pair
@@ -52,11 +52,11 @@ class _Problem:
     paired: bool
 
     def slots(self, turns: int) -> int:
-        """Rows of x that are transposed for each tap of a row."""
+        """Count the rows of x that are transposed for each tap of a row."""
         return ((turns - 1) * self.stride[0] + (self.kernel[0] - 1) * self.dilation[0]) // self.every + 1
 
     def cycles(self, turns: int, pieces: int) -> int:
-        """Of the Tensor Engine for a strip: products, and transposes of x and dy."""
+        """Return the cycles of the Tensor Engine for a strip: products, and transposes of x and dy."""
         parts, (high, wide) = -(-self.targets // PARTITIONS), self.kernel
         rows = turns * high if not self.paired else turns // 2 * (high + 1) + turns % 2 * high
         products = parts * max(turns * LEAST, rows * wide * self.channels) * _factor(self.operand)
@@ -64,9 +64,10 @@ class _Problem:
         return pieces * (products + turns * max(LEAST, self.targets) + transposes)
 
     def moved(self, images: int, rows: int) -> int:
-        """Cycles of the Tensor Engine while the DMA loads so many rows of both operands.
+        """Return the cycles of the Tensor Engine while the DMA loads `rows` rows of both operands.
 
-        A run for each channel, or for several that are joined, which whole images are."""
+        Each channel is a run, or several joined channels are one, as they are for whole images.
+        """
         high = (rows - 1) * self.stride[0] + (self.kernel[0] - 1) * self.dilation[0] + 1
         runs = (high * self.size[1] * self.stride[1], self.channels), (rows * self.size[1], self.targets)
         joined = PARTITIONS if rows == self.size[0] else max(self.channels, self.targets)
@@ -77,7 +78,7 @@ class _Problem:
         return images * total // BYTES
 
     def fits(self, images: int, bands: int, turns: int, pieces: int) -> bool:
-        """Whether a strip does."""
+        """Return whether a strip fits."""
         rows, columns = (
             (count - 1) * self.stride[axis] + (self.kernel[axis] - 1) * self.dilation[axis] + 1
             for axis, count in enumerate((bands * turns, self.size[1]))
@@ -88,14 +89,14 @@ class _Problem:
 
 
 def _factor(operand: Operand) -> int:
-    """Passes of a product: the Tensor Engine multiplies fp32 in four."""
+    """Return the passes of a product: the Tensor Engine multiplies fp32 in four."""
     return 4 if operand.itemsize == 4 else 1
 
 
 def turn_plan(
     images: int, size: Pair, kernel: Pair, operand: Operand, stride: Pair, dilation: Pair, with_bias: bool, pixels: Pair
 ) -> TurnPlan | None:  # fmt: skip
-    """The least cycles among strips that fit, if one does; `pixels` are bytes of an image of x and of dy."""
+    """Return the plan of least cycles among strips that fit, or None; `pixels` are bytes of an image of x and of dy."""
     taps = prod(kernel)
     if taps > BANK or operand.targets > MOST:
         return None
@@ -126,13 +127,13 @@ def turn_plan(
 
 
 def _joined(channels: int, size: int) -> bool:
-    """Whether parts of the channels are equal, and images of so many bytes small enough to need it."""
+    """Return whether parts of the channels are equal, and images of `size` bytes small enough to need joining."""
     parts = -(-channels // PARTITIONS)
     return parts > 1 and channels % parts == 0 and size < 2 * RUN
 
 
 def _strips(problem: _Problem) -> Iterator[tuple[int, int, int, int, int, int]]:
-    """Cycles, images, bands, turns, columns, and turns of all strips."""
+    """Yield cycles, images, bands, turns, columns, and turns of all strips."""
     rows, width = problem.size
     most = min(width, PARTITIONS)
     for columns in sorted({most, -(-width // -(-width // most)), -(-width // 2), -(-width // 3)}):

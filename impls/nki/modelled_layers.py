@@ -1,7 +1,7 @@
 """`python -m impls.nki.modelled_layers`, in a checkout: layers of networks at full size on a model of the device.
 
-No device, no arithmetic: the kernels run in an emulator that only issues their instructions and counts what each engine
-would take, by the vendor's formulas. The numbers are modelled, never measured.
+Without a device and without arithmetic: the kernels run in an emulator that only issues their instructions and counts
+the time of each engine, by the vendor's formulas. The numbers are modelled, never measured.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ IMPLEMENTATIONS = ("nki@emu", "nki@emu-gen3")
 DOCUMENT = Path(__file__).parents[2] / "nki_emulator" / "docs" / "modelled-time.md"
 BEGIN, END = "<!-- neuron-model: begin -->\n", "<!-- neuron-model: end -->"
 SHORT = 512
-"""Bytes of a run of a DMA below which most of its time is not spent on moving data."""
+"""Bytes of a run of a DMA below which it spends most of its time on overhead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class LayerTime:
 
 
 def modelled(layers: Sequence[Problem] = LAYERS) -> Iterator[LayerTime]:
-    """A row for each generation of the chip, dtype, layer and direction."""
+    """Yield a row for each generation of the chip, dtype, layer and direction."""
     found = registry.load([Path(__file__).parent]).implementations
     for name, dtype, layer, direction in product(IMPLEMENTATIONS, DTYPES, layers, DIRECTIONS):
         yield _row(found[name], dtype, layer, direction)
@@ -79,7 +79,7 @@ def _row(implementation: Implementation, dtype: str, layer: Problem, direction: 
 
 
 def _issued(implementation: Implementation, kernel: Kernel, operator: Operator, layer: Problem, dtype: str) -> None:
-    """Call a kernel on zeros: of what is only issued, values decide nothing."""
+    """Call a kernel on zeros: instructions are only issued, so that values have no influence."""
     geometry = layer.geometry
     inputs = {
         name: np.zeros(tensor.shape, STORAGE[tensor.stored_as(dtype)])
@@ -104,7 +104,7 @@ HEADS = (
 
 
 def markdown(rows: Sequence[LayerTime]) -> Iterator[str]:
-    """A table for each target and dtype."""
+    """Yield a table for each target and dtype."""
     for place in dict.fromkeys((row.target, row.dtype) for row in rows):
         yield from (f"{place[0]}, {place[1]}:", "", f"| {' | '.join(HEADS)} |")
         yield f"|{'---|' * 2}{'---:|' * (len(HEADS) - 2)}"

@@ -1,5 +1,5 @@
-"""What runs the kernels: a Neuron device, the vendor's simulator, or the emulator. Each is itself or unavailable; none
-stands in for another."""
+"""The three tiers that run the kernels: a Neuron device, the vendor's simulator, or the emulator. Each is itself or
+unavailable; none stands in for another."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TRAINIUM_OF = {toolchain.TARGETS[kind]: kind for kind in TRAINIUM}
 
 
 class Tier:
-    """What the three have in common."""
+    """The common base of the three tiers."""
 
     untimed = "it executes the kernel on another device"
     install = ""
@@ -35,34 +35,34 @@ class Tier:
 
     @property
     def stands_for(self) -> tuple[str, ...]:
-        """The device that it executes kernels of."""
+        """Names of the device whose kernels the tier executes."""
         return (TRAINIUM_OF[self.target],)
 
     def open(self, path: Path) -> ModuleType:
-        """The kernels of any file."""
+        """Load the kernels of any file."""
         raise NotImplementedError
 
     @cache  # noqa: B019 - tiers live as long as the process
     def load(self, name: str) -> ModuleType:
-        """The kernels of a file here."""
+        """Load the kernels of a file in this folder."""
         return self.open(HERE / f"{name}.py" if name == CANARY else HERE / "kernels" / f"{name}.py")
 
     def metered(self) -> AbstractContextManager[dict[str, int]]:
-        """Nothing: neither device nor simulator says what a kernel moved."""
+        """Yield no counts: neither device nor simulator tells what a kernel moved."""
         return nullcontext({})
 
     def modelled(self) -> AbstractContextManager[nki_emulator.Modelled]:
-        """Raises Unavailable: only the emulator models what a kernel would take."""
+        """Raise Unavailable: only the emulator models the time that a kernel would take."""
         raise Unavailable("only nki@emu and nki@emu-gen3 model the time of a kernel")
 
     def require(self) -> None:
-        """Raises Unavailable with the reason where it cannot run kernels here."""
+        """Raise Unavailable, with the reason, where the tier cannot run kernels here."""
         if (absence := self._absence()) is not None:
             raise Unavailable(absence)
 
     @cache  # noqa: B019
     def _absence(self) -> str | None:
-        """Why it is not here, found once: the canary kernel is compiled and run."""
+        """Return why the tier is not here, or None. It is found once: the canary kernel is compiled and run."""
         try:
             self.look()
         except Unavailable as absence:
@@ -70,11 +70,11 @@ class Tier:
         return None
 
     def look(self) -> None:
-        """Raises Unavailable where what it needs is not here, or computes wrong results."""
+        """Raise Unavailable where a requirement is not here, or the tier computes wrong results."""
         self.require_right()
 
     def require_right(self) -> None:
-        """Raises Unavailable where the canary kernel cannot be loaded, or its results are wrong."""
+        """Raise Unavailable where the canary kernel cannot be loaded, or its results are wrong."""
         try:
             canary = self.load(CANARY)
         except Exception as problem:  # a toolchain may refuse a file with anything
@@ -96,7 +96,7 @@ class Device(Tier):
 
     @property
     def target(self) -> str:  # type: ignore[override]
-        """Generation of its NeuronCore."""
+        """Generation of the device's NeuronCore."""
         return toolchain.TARGETS[neuron_device()]
 
     def open(self, path: Path) -> ModuleType:
@@ -155,7 +155,7 @@ class Emulator(Tier):
 
     @contextmanager
     def metered(self) -> Iterator[dict[str, int]]:
-        """Bytes through the DMA, instructions in all and of the Tensor Engine, and peaks in bytes a partition."""
+        """Count bytes through the DMA, instructions in all and of the Tensor Engine, and peaks in bytes a partition."""
         counts: dict[str, int] = {}
         with nki_emulator.counting() as counters:
             yield counts
@@ -168,12 +168,12 @@ class Emulator(Tier):
         }
 
     def modelled(self) -> AbstractContextManager[nki_emulator.Modelled]:
-        """The time that kernels inside the block would take on the device; they issue instructions and compute
-        nothing."""
-        # backward-weight looks for NaN and infinity on gen2, and repeats its work element by element where there is one
+        """Model the time that kernels inside the block would take on the device; they issue instructions and compute no
+        values."""
+        # backward-weight looks for NaN and infinity on gen2, and repeats its work element by element if it finds any
         return nki_emulator.modelling(arithmetic=False, registers=0)
 
     def describe(self) -> dict[str, str]:
-        """No toolchain; the hash of its source says which emulator it was."""
+        """Return facts for records: there is no toolchain; the hash of its source names the emulator."""
         facts = {"tier": "emulator", "device": f"emulator, {self.target}", "nki": "none", "target": self.target}
         return facts | {"emulator": nki_emulator.source_hash()}

@@ -1,4 +1,4 @@
-"""Which NKI toolchain is here, and whether it computes. Nothing is imported before it is asked."""
+"""Which NKI toolchain is here, and whether it computes. No toolchain is imported before the first question."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ from conformance.implementations.bridges.neuron_stacks import Stack
 from conformance.implementations.devices import Unavailable
 
 MINIMUM = (0, 6)
-"""Of the `nki` package. Earlier simulators accumulate overlapping PSUM tiles and reshape operands wrongly."""
+"""Lowest version of the `nki` package. Earlier simulators accumulate overlapping PSUM tiles and reshape operands
+wrongly."""
 TARGET, PRECISE = "NEURON_PLATFORM_TARGET_OVERRIDE", "NKI_PRECISE_FP"
 GENERATIONS = {"gen2": 2, "gen3": 3, "gen4": 4}
 TARGETS = {"trn1": "gen2", "inf2": "gen2", "trn2": "gen3", "trn3": "gen4"} | {name: name for name in GENERATIONS}
-"""What the variable may say -> generation of the NeuronCore."""
+"""Value of the variable -> generation of the NeuronCore."""
 SAMPLE = np.float32([[1 + 2**-9, -2.5, 3, 1 / 3], [1 + 3 * 2**-9, 2**-20, 448, -1 / 7]])
-"""Mostly values that bfloat16 does not hold."""
+"""Mostly values that bfloat16 cannot hold."""
 
 Launch = Callable[[Any], Callable[..., Any]]
-"""From a kernel of the toolchain to what runs it on NumPy arrays."""
+"""Kernel of the toolchain -> function that runs it on NumPy arrays."""
 
 
 def require(stack: Stack) -> None:
-    """Raises Unavailable where there is no toolchain that these kernels are written for; `stack` is one that has it."""
+    """Raise Unavailable without a toolchain that these kernels are written for; `stack` is one that has it."""
     require_module("nki", "nki", stack)
     found = release("nki")
     if not _at_least(found, MINIMUM):
@@ -45,20 +46,20 @@ def require(stack: Stack) -> None:
 
 
 def _at_least(text: str, minimum: tuple[int, ...]) -> bool:
-    """Of `0.6.0+abc`; a text that begins with no numbers is not."""
+    """Compare the version in a text like `0.6.0+abc` with the minimum; a text that begins with no number is too low."""
     numbers = re.match(r"\d+(\.\d+)*", text)
     return numbers is not None and tuple(map(int, numbers[0].split("."))) >= minimum
 
 
 def asked_target() -> str:
-    """The generation that the variable names, or what it says where that is unknown; empty if it is not set."""
+    """Return the generation that the variable names, or its text where that is unknown; empty if it is not set."""
     text = os.environ.get(TARGET, "")
     return TARGETS.get(text, text)
 
 
 @contextmanager
 def environment(**values: str) -> Iterator[None]:
-    """Variables with these values, and as they were afterwards."""
+    """Set variables to these values, and restore them afterwards."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -69,9 +70,9 @@ def environment(**values: str) -> Iterator[None]:
 
 
 def loaded(path: Path, launch: Launch) -> ModuleType:
-    """A file of kernels, imported with the real toolchain, in which every kernel runs on NumPy arrays.
+    """Return a file of kernels, imported with the real toolchain, in which every kernel runs on NumPy arrays.
 
-    Each call imports the file anew, so that nothing that one target compiled is taken for another.
+    Each call imports the file anew, so that a kernel compiled for one target is not taken for another's.
     """
     spec = importlib.util.spec_from_file_location(f"nki_kernels_{path.stem}", path)
     if spec is None or spec.loader is None:
@@ -84,14 +85,15 @@ def loaded(path: Path, launch: Launch) -> ModuleType:
 
 
 def kernels(path: Path) -> list[str]:
-    """Functions of a file that are decorated with `nki.jit`: no toolchain's type of kernel has to be known."""
+    """Return the functions of a file that are decorated with `nki.jit`, without knowing a toolchain's type of
+    kernel."""
     functions = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)]
     decorators = ((f.name, d.func if isinstance(d, ast.Call) else d) for f in functions for d in f.decorator_list)
     return [name for name, decorator in decorators if ast.unparse(decorator) == "nki.jit"]
 
 
 def require_right(canary: ModuleType, generation: str) -> None:
-    """Raises Unavailable where a toolchain computes wrong results.
+    """Raise Unavailable where a toolchain computes wrong results.
 
     `generation` is that of the NeuronCore which it must compute for.
     """

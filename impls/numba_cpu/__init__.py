@@ -22,7 +22,7 @@ POOLINGS = avg_pool_forward, avg_pool_backward
 
 for kernels, layouts in (CONVOLUTIONS, LAYOUTS), (POOLINGS, layouts_of(2) + layouts_of(1)):
     for kernel in kernels:
-        # without channels no product would begin a sum, and results would be what was in memory
+        # without channels no product would begin a sum, and results would be old values in memory
         numba_cpu.implements(
             kernel.__name__, dtypes=("fp32", "bf16", "fp16", "fp64"), layouts=layouts, when=lambda p: p.c > 0
         )(kernel)

@@ -1,7 +1,7 @@
 """How the dense kernel of gather.py cuts a problem into blocks, tiles and shares of the workers.
 
 Sizes: CHANNELS = 128 keeps a weight panel (9 taps * 128 * 13 * 4 bytes = 60 KB) and, with BLOCK_BYTES, the
-source block in a 2 MB second-level cache; about 1024..4096 outputs amortise the panel's way there.
+source block in a 2 MB second-level cache; about 1024..4096 outputs amortise copying the panel there.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ UNPACKED_USES = 8
 
 @dataclass(frozen=True)
 class Dense:
-    """A plan, that of the lattices whose weights are packed, and how many elements of memory they take."""
+    """A plan, the plan of the lattices whose weights are packed, and the numbers of elements that they need in
+    memory."""
 
     plan: Array
     packing: Array
@@ -66,7 +67,7 @@ def _plane(axes: tuple[Axis, Axis], extent: tuple[int, int], lanes: int) -> _Pla
 
 
 def _lines_up(lattice: Lattice) -> bool:
-    """Whether outputs and the pixels they are made of are the same unbroken lines of memory."""
+    """Return whether outputs and their source pixels are the same unbroken lines of memory."""
     (rows, columns), (_, _, h, w), (_, _, u, v) = lattice.axes, lattice.src_strides, lattice.out_strides
     same = all(axis.count == axis.source and axis.step == axis.target_step == 1 for axis in (rows, columns))
     single = rows.taps.size == columns.taps.size == 1 and rows.low == columns.low == 0
@@ -78,8 +79,8 @@ def _line(axis: Axis, count: int) -> Axis:
 
 
 def tile_of(rows: int, vectors: int, lowest: bool = False) -> tuple[int, int]:
-    """The register tile, of the low ones where it has to be, that leaves fewer of its elements unused; a low one has
-    more to load for each."""
+    """Return the register tile that leaves the fewest elements unused; only low ones count if `lowest`. A low tile has
+    more to load for each element."""
     costs = {tile: -(-rows // tile[0]) * tile[0] * -(-vectors // tile[1]) * tile[1] for tile in TILES}
     allowed = [tile for tile in TILES if tile[0] == LOW_ROWS or not lowest]
     return min(allowed, key=lambda tile: costs[tile] * (LOW_COST if tile[0] == LOW_ROWS else 1))
@@ -87,7 +88,7 @@ def tile_of(rows: int, vectors: int, lowest: bool = False) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class _Block:
-    """Images, outputs (U, V) and channels of a block, and in how many parts the targets are shared out."""
+    """Images, outputs (U, V) and channels of a block, and the number of parts that the targets are divided into."""
 
     n: int
     u: int
@@ -97,8 +98,8 @@ class _Block:
 
 
 def _cut(lattice: Lattice, in_place: bool, dtype: np.dtype, workers: int) -> _Block:
-    """The largest block that stays in cache, of several images where they are small; and as many parts of the targets
-    as leave every worker the same."""
+    """Return the largest block that stays in cache, of several images where they are small; and a number of parts of
+    the targets that gives every worker the same work."""
     images, groups, channels, _ = lattice.problem
     (rows, columns), lanes = lattice.axes, lanes_of(dtype)
     if in_place:
@@ -151,7 +152,7 @@ def _record(lattice: Lattice, dtype: np.dtype, workers: int, panels_at: int) -> 
     weights = (rows.taps[:, None] * lattice.w_strides[2] + columns.taps * lattice.w_strides[3]).ravel()
     in_panel = np.arange(taps) * tile_rows if packed else weights
     table, single = np.stack((in_panel, offsets), axis=1), taps == 1 and packed
-    if single:  # one loop instead of one within another
+    if single:  # one loop over channels instead of two nested ones
         table = np.arange(c)[:, None] * (tile_rows, lattice.src_strides[1] if in_place else n * plane.channel_pitch)
     buffer = 0 if in_place else n * plane.channel_pitch * c + max(vectors for _, vectors in TILES) * 2 * lanes
     buffer = -(-buffer // lanes) * lanes
@@ -181,7 +182,8 @@ def _stays_inside(axis: Axis) -> bool:
 
 
 def dense_plan(lattices: list[Lattice], dtype: np.dtype, workers: int) -> Dense:
-    """Lattices that take the same weights in the same blocks, as planes between the edges do, share their panels."""
+    """Plan the lattices; those that take the same weights in the same blocks, as inner planes do, share their
+    panels."""
     records, sizes, owners, panels = [], [], {}, 0
     for lattice in lattices:
         part, size = _record(lattice, dtype, workers, panels)

@@ -1,4 +1,4 @@
-"""Convolution and its two gradients on the CPU: what a problem needs is planned once, a call fills in the tensors.
+"""Convolution and its two gradients on the CPU: a problem is planned once, a call fills in the tensors.
 
 Layouts: "nchw" is x[N, C, H, W], w[K, C/g, R, S], y[N, K, P, Q]; "nhwc" is x[N, H, W, C], w[K, R, S, C/g],
 y[N, P, Q, K]; and those of one and of three dimensions.  Half-precision inputs are widened exactly to float32 and each
@@ -47,25 +47,25 @@ seconds for 70,001."""
 
 
 def is_deep(array: Array, layout: str) -> bool:
-    """Whether an image has more planes than a plan should list, and fewer rows."""
+    """Return whether an image has more planes than a plan should list, and fewer rows."""
     depth = layout.find("d")
     return depth > 0 and array.shape[depth] > max(DEEP, array.shape[depth + 1])
 
 
 def turned(array: Array | None, layout: str) -> Array | None:
-    """The array with depth and height exchanged."""
+    """Return the array with depth and height exchanged."""
     depth = layout.index("d")
     return None if array is None else np.ascontiguousarray(array.swapaxes(depth, depth + 1))
 
 
 def exchanged(depth: Any, height: Any, width: Any) -> tuple[Any, Any, Any]:
-    """Sizes, strides, dilations or padding of the same."""
+    """Exchange the sizes, strides, dilations or padding of depth and height."""
     return height, depth, width
 
 
 @dataclass(frozen=True)
 class Gathering:
-    """How forward or backward-data of one problem is done; `dense` is None for groups that fill no register tile."""
+    """Plan of forward or backward-data of one problem; `dense` is None for groups that fill no register tile."""
 
     shape: Shape
     channels: int
@@ -86,7 +86,7 @@ class Gathering:
         return out
 
     def _meets_nan(self, out: Array, src: Array, w: Array, bias: Array, dense: Dense, workers: int) -> bool:
-        """Runs the dense kernel; whether padding met NaN or Inf in the weights, or any other sum is NaN."""
+        """Run the dense kernel; return whether padding met NaN or Inf in the weights, or any other sum is NaN."""
         panels, scratch = np.empty(dense.panels, out.dtype), aligned((1, dense.scratch), out.dtype, np.empty)
         work = np.empty(dense.work, np.int64)
         work[0] = 0
@@ -168,7 +168,7 @@ def conv_forward(
     x: np.ndarray, w: np.ndarray, bias: np.ndarray | None, *, stride: Extents, padding: Padding, dilation: Extents,
     groups: int, layout: str, into: np.ndarray | None = None,
 ) -> np.ndarray:  # fmt: skip
-    """y = x cross-correlated with w, plus bias[K], plus what `into` holds."""
+    """Return y = x cross-correlated with w, plus bias[K], plus the array `into`."""
     if is_deep(x, layout):
         y = conv_forward(
             turned(x, layout), turned(w, layout), bias, stride=exchanged(*stride), padding=exchanged(*padding),
@@ -181,7 +181,7 @@ def conv_forward(
 
 
 def added(sums: np.ndarray, into: np.ndarray | None, dtype: np.dtype) -> np.ndarray:
-    """The sums, and what `into` holds, rounded once."""
+    """Return the sums plus the array `into`, rounded once."""
     if into is not None:
         sums += widened(into)
     return converted(sums, dtype)
@@ -191,7 +191,7 @@ def conv_backward_data(
     dy: np.ndarray, w: np.ndarray, *, input_size: Extents, stride: Extents, padding: Padding,
     dilation: Extents, groups: int, layout: str, into: np.ndarray | None = None,
 ) -> np.ndarray:  # fmt: skip
-    """dx: every input pixel gathers from the outputs whose window covers it; plus what `into` holds."""
+    """Return dx: every input pixel gathers from the outputs whose window covers it; plus the array `into`."""
     if is_deep(dy, layout):
         dx = conv_backward_data(
             turned(dy, layout), turned(w, layout), input_size=exchanged(*input_size), stride=exchanged(*stride),
@@ -221,7 +221,7 @@ def conv_backward_weight(
     x: np.ndarray, dy: np.ndarray, *, kernel_size: Extents, with_bias: bool, stride: Extents, padding: Padding,
     dilation: Extents, groups: int, layout: str,
 ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:  # fmt: skip
-    """dw, or (dw, dbias): sums over all images and output pixels."""
+    """Return dw, or (dw, dbias): sums over all images and output pixels."""
     dtype, workers = compute_dtype(x.dtype), get_num_threads()
     plan = _gradient(
         x.shape, dy.shape, kernel_size, with_bias, stride, padding, dilation, groups, layout, dtype, workers

@@ -1,7 +1,7 @@
 """Convolution with batch normalisation over its outputs: training forward and backward, inference.
 
-z = conv(x, w) stays in fp32 (fp64 for fp64) until the result is rounded.  Statistics take two passes over z, the
-second about the mean of the first: E[z^2] - E[z]^2 would lose what the mean has more of than the deviation.
+z = conv(x, w) stays in fp32 (fp64 for fp64) until the result is rounded.  Statistics take two passes over z, the second
+about the mean of the first: E[z^2] - E[z]^2 would lose the digits by which the mean exceeds the deviation.
 With D = sqrt(var + eps), var biased, or D = sqrt(var) + eps, var unbiased, and d = z - mean,
 
     y = d / D * gamma + beta
@@ -44,12 +44,12 @@ def _moments(z: Array, layout: str) -> _Moments:
         raise ValueError(f"a channel has {count} elements; a variance needs at least 2")
     mean = statistics.sums(z, zero, z, zero, layout)[0] / count
     rest, squares = statistics.sums(z, mean, z, mean, layout)
-    # What the rounded mean left over; without it the second pass would be about a point beside the mean.
+    # Correct the rounding error of the mean; without this the second pass would be about a point beside the mean.
     return _Moments(mean + rest / count, np.maximum(squares - rest * rest / count, 0), count)
 
 
 def _deviation(variance: Array, eps: float, eps_outside: bool) -> Array:
-    """D, what deviations from the mean are divided by."""
+    """Return D, the divisor of deviations from the mean."""
     return np.sqrt(variance) + eps if eps_outside else np.sqrt(variance + eps)
 
 
@@ -62,7 +62,7 @@ def conv_bn_forward(
     x: Array, w: Array, gamma: Array | None, beta: Array | None, running_mean: Array | None,
     running_var: Array | None, *, eps: float, eps_outside: bool, momentum: float, layout: str, **window: Any,
 ) -> tuple[Array, ...]:  # fmt: skip
-    """(y, mean, var), and the new running statistics where they are given."""
+    """Return (y, mean, var), and the new running statistics where old ones are given."""
     z = conv_forward(widened(x), widened(w), None, layout=layout, **window)
     moments = _moments(z, layout)
     variance = moments.variance(eps_outside)
@@ -80,7 +80,7 @@ def conv_bn_forward(
 def conv_bn_backward(
     dy: Array, x: Array, w: Array, gamma: Array | None, *, eps: float, eps_outside: bool, layout: str, **window: Any
 ) -> tuple[Array, ...]:
-    """(dx, dw), and (dgamma, dbeta) where gamma is given; z is computed again."""
+    """Return (dx, dw), and (dgamma, dbeta) where gamma is given; z is computed again."""
     image, weights = widened(x), widened(w)
     z = conv_forward(image, weights, None, layout=layout, **window)
     if dy.shape != z.shape:
@@ -105,7 +105,7 @@ def conv_bn_inference(
     x: Array, w: Array, gamma: Array | None, beta: Array | None, running_mean: Array, running_var: Array, *,
     eps: float, eps_outside: bool, layout: str, **window: Any,
 ) -> Array:  # fmt: skip
-    """y by the running statistics; weights are not scaled, so that none of them is rounded again."""
+    """Return y by the running statistics; weights are not scaled, so that none of them is rounded again."""
     z = conv_forward(widened(x), widened(w), None, layout=layout, **window)
     scale, offset = _factors(gamma, beta, running_var.size)
     scale /= _deviation(running_var.astype(np.float64), eps, eps_outside)

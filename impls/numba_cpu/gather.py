@@ -2,7 +2,7 @@
 
 A block is U x V outputs of one image and group.  Its source pixels are copied to a buffer
 [channel][row phase][column phase][row][column], in which every tap of a unit-step lattice is a constant
-shift, so a register tile reads its columns as contiguous vectors and im2col is never formed.  Of a window that has
+shift, so a register tile reads its columns as contiguous vectors and im2col is never formed.  If a window has
 several planes, those of the source are row phases.  The buffer has zeros
 where the window leaves the image.  A product with such a zero is zero unless the weight is NaN or infinite, and
 then a sum is NaN: the kernel reports that it stored one, and all is computed again by `rows`, which reads no padding.
@@ -31,7 +31,7 @@ Pointer = Any
 
 @njit_inner()
 def _pack_plane(plan: Pointer, p: int, buffer: Pointer, target: int, src: Pointer, src_at: int, u: int, v: int) -> None:
-    """One channel of one image of a block to [phase][phase][row][column], zeros around the image."""
+    """Copy one channel of one image of a block to [phase][phase][row][column], with zeros around the image."""
     pitch, size, step, increment = plan[p + F.pitch], plan[p + F.size_w], plan[p + F.step_w], plan[p + F.src_w]
     vectors = -(-pitch // vector_lanes(buffer))
     for a in range(plan[p + F.phases_h]):
@@ -60,10 +60,10 @@ def _pack_plane(plan: Pointer, p: int, buffer: Pointer, target: int, src: Pointe
 def _lay_out(
     plan: Pointer, p: int, images: int, extent_u: int, extent_v: int, work: Pointer, at: int, room: int, lanes: int
 ) -> int:
-    """Where in the buffer every vector of outputs of a block begins, and the pieces that it is stored in.
+    """Find where in the buffer every vector of outputs of a block begins, and the pieces that it is stored in.
 
-    To `work`: `room` places, as many numbers of a first piece, and the pieces (lane, output offset, lanes).  Returns
-    the number of vectors.
+    Writes to `work`: `room` places, as many numbers of a first piece, and the pieces (lane, output offset, lanes).
+    Returns the number of vectors.
     """
     pitch, by_row = plan[p + F.pitch], plan[p + F.by_row]
     run = extent_v if by_row else (extent_u - 1) * pitch + extent_v
@@ -72,7 +72,7 @@ def _lay_out(
     for line in range(images * lines):
         image, row = line // lines, line % lines
         for start in range(0, run, lanes):
-            # A tensor is not read behind its end.
+            # Never read a tensor behind its end.
             base = row * pitch + (min(start, run - lanes) if plan[p + F.in_place] else start)
             work[at + vectors], work[at + room + vectors] = image * plan[p + F.image_pitch] + base, found
             lane = row * pitch + start - base
@@ -96,7 +96,8 @@ def _store(
     plan: Pointer, p: int, out: Pointer, out_at: int, tile: Pointer, tile_at: int, rows: int, work: Pointer,
     firsts: int, first: int, last: int, bias: Pointer, bias_at: int, adds: bool,
 ) -> int:  # fmt: skip
-    """Vectors `first` to `last` of a tile, plus the bias or what earlier channels left there; whether any is NaN."""
+    """Store vectors `first` to `last` of a tile, plus the bias or the sums of earlier channels; return whether any is
+    NaN."""
     odd, lanes, increment = 0, vector_lanes(tile), plan[p + F.out_v]
     for vector in range(first, last):
         for piece in range(work[firsts + vector], work[firsts + vector + 1], PIECE):
@@ -122,8 +123,8 @@ def _multiply_block(
     channels: int, rows: int, bias: Pointer, bias_at: int, adds: bool, tile: Pointer, tile_at: int, work: Pointer,
     places: int, room: int, vectors: int,
 ) -> int:  # fmt: skip
-    """All tiles of one block: every weight panel passes over the whole block while it is in cache, or every vector of
-    outputs over all panels."""
+    """Compute all tiles of one block: every weight panel passes over the whole block while it is in cache, or every
+    vector of outputs over all panels."""
     height, width, packed = plan[p + F.tile_rows], plan[p + F.tile_vectors], plan[p + F.packed]
     taps, count = p + plan[p + F.taps_at], plan[p + F.taps]
     row, step = (1, count * height) if packed else (plan[p + F.w_k], plan[p + F.w_c])
@@ -154,7 +155,7 @@ def _multiply_lattice(
     worker: int, workers: int, plan: Pointer, p: int, work: Pointer, out: Pointer, src: Pointer, w: Pointer,
     bias: Pointer, panels: Pointer, scratch: Pointer,
 ) -> int:  # fmt: skip
-    """Blocks worker, worker + workers, ...: which worker does a block never changes its result."""
+    """Compute blocks worker, worker + workers, ...: which worker does a block never changes its result."""
     groups, channels, targets = plan[p + F.groups], plan[p + F.channels], plan[p + F.targets]
     block_u, block_v, block_c = plan[p + F.block_u], plan[p + F.block_v], plan[p + F.block_c]
     block_k, height, room = plan[p + F.block_k], plan[p + F.tile_rows], plan[p + F.room]
@@ -216,7 +217,7 @@ def _pack_panel(
     plan: Pointer, p: int, panels: Pointer, at: int, w: Pointer, source: int, channels: int, rows: int, work: Pointer,
     rows_at: int,
 ) -> None:  # fmt: skip
-    """[channel][tap][target] of so many channels and targets."""
+    """Pack [channel][tap][target] of `channels` channels and `rows` targets."""
     height, taps, table = plan[p + F.tile_rows], plan[p + F.taps], p + plan[p + F.weights_at]
     increment, by_channel = plan[p + F.w_k], plan[p + F.w_c]
     compact = plan[table + taps - 1] - plan[table] == taps - 1 and plan[table] == 0
@@ -243,7 +244,7 @@ def pack(
     worker: int, workers: int, plan: Pointer, work: Pointer, out: Pointer, src: Pointer, w: Pointer, bias: Pointer,
     panels: Pointer, scratch: Pointer,
 ) -> None:  # fmt: skip
-    """Weight panels worker, worker + workers, ...: [group][channel block][target panel][channel][tap][target]."""
+    """Pack panels worker, worker + workers, ...: [group][channel block][target panel][channel][tap][target]."""
     for lattice in range(plan[0]):
         p = plan[1 + lattice]
         if not plan[p + F.packed]:

@@ -8,10 +8,10 @@ with out-of-range sources left out.  Forward has one such lattice (step = stride
 backward-data has one per residue modulo the stride (step = 1, target_step = stride), each using only the taps
 that reach that residue.
 
-All kernels are two-dimensional. One dimension is a single row. Of three, every plane of targets is a lattice of rows
-and columns whose taps lie in several planes of the source: the planes are one behind the other in memory, so that a tap
-of another plane is one some rows further on. It meets the edges of its own plane, and taps of planes that there are not
-are left out. Poolings of one dimension are rows, too.
+All kernels are two-dimensional. One dimension is a single row. In three, every plane of targets is a lattice of rows
+and columns whose taps lie in several planes of the source: the planes follow one another in memory, so that a tap of
+another plane is one some rows further on. It is cut off at the edges of its own plane, and taps of planes outside the
+image are left out. Poolings of one dimension are rows, too.
 """
 
 from __future__ import annotations
@@ -61,22 +61,23 @@ class Axis:
 
     @property
     def phases(self) -> np.ndarray:
-        """Residues modulo `step` that any tap reads, and from which start on: a block keeps one plane for each."""
+        """Residues modulo `step` that any tap reads, with the start that each counts from: a block keeps one plane for
+        each."""
         return np.unique(self._phase_of_taps, axis=0)
 
     @property
     def planes(self) -> np.ndarray:
-        """For every tap, the index of its phase in `phases`."""
+        """Index in `phases` of every tap's phase."""
         return np.unique(self._phase_of_taps, axis=0, return_inverse=True)[1].reshape(-1)
 
     @property
     def slots(self) -> np.ndarray:
-        """For every tap, its position in that plane relative to the output position."""
+        """Position of every tap in its phase's plane relative to the output position."""
         return (self.offsets - self.low) // self.step
 
 
 def require_same(what: str, found: tuple[int, ...], expected: tuple[int, ...]) -> None:
-    """Raises ValueError for sizes that do not match: a kernel would read behind the end of an array."""
+    """Raise ValueError for sizes that do not match: a kernel would read behind the end of an array."""
     if found != expected:
         raise ValueError(f"{what}: {found}, but {expected} is needed")
 
@@ -88,7 +89,7 @@ def forward_axis(window: Window) -> Axis:
 
 
 def backward_axes(window: Window) -> list[Axis]:
-    """Inputs gather from the outputs: one lattice per residue modulo the stride that has any tap."""
+    """Return one lattice per residue modulo the stride that has any tap: inputs gather from the outputs."""
     lattices = []
     for start in range(min(window.stride, window.size)):
         distance = start + window.before - np.arange(window.kernel) * window.dilation
@@ -105,8 +106,8 @@ LONE = Window(1, 1, 1, 0, 0)
 
 
 def in_space(axes: tuple[Window, ...]) -> tuple[Window, Window, Window]:
-    """Planes, rows and columns. In three dimensions two neighbours that the window passes on as they are become one, so
-    that a window along the planes alone is one of rows."""
+    """Return planes, rows and columns. In three dimensions two neighbours that the window passes on unchanged become
+    one, so that a window along the planes alone is one of rows."""
     planes, rows, columns = (*(LONE,) * (3 - len(axes)), *axes)
     if len(axes) == 3 and _passes_on(rows):
         if _passes_on(columns):
@@ -125,8 +126,8 @@ def _one(outer: Window, inner: Window) -> Window:
 
 
 def through_planes(depth: Axis, rows: Axis, taps: int, height: int) -> Iterator[Axis]:
-    """Of every plane of targets that `depth` fills the rows, with the taps of both; `taps` are rows of the window,
-    `height` those of a plane of targets. Where no tap has a plane, one stands for them and finds no row."""
+    """Yield rows for every plane of targets that `depth` fills, with the taps of both; `taps` are rows of the window,
+    `height` those of a plane of targets. If no tap has a plane, one tap without any source row stands for them."""
     for u in range(depth.count):
         planes, target = depth.step * u + depth.offsets, depth.target_step * u + depth.target_start
         held = np.flatnonzero((planes >= 0) & (planes < depth.source))
@@ -140,21 +141,22 @@ def through_planes(depth: Axis, rows: Axis, taps: int, height: int) -> Iterator[
 
 
 def lattice_strides(axes: tuple[Axis, Axis], strides: Strides) -> tuple[int, Strides]:
-    """First element and strides of the outputs that one lattice fills."""
+    """Return the first element and the strides of the outputs that one lattice fills."""
     rows, columns = axes
     start = rows.target_start * strides[2] + columns.target_start * strides[3]
     return start, (*strides[:2], strides[2] * rows.target_step, strides[3] * columns.target_step)
 
 
 def image_strides(shape: Shape, layout: str, columns: int) -> Strides:
-    """Element strides (N, channel, row, column; K, C, R, S of weights) of a contiguous tensor with such rows."""
+    """Return element strides (N, channel, row, column; K, C, R, S of weights) of a contiguous tensor with such
+    columns."""
     outer = [int(np.prod(shape[axis + 1 :])) for axis in range(len(shape))]
     by_image, by_channel, *by_axis = in_order(tuple(outer), layout)
     return by_image, by_channel, columns * by_axis[rank_of(layout) - 1], by_axis[rank_of(layout) - 1]
 
 
 def even_split(total: int, limit: int, multiple: int = 1) -> int:
-    """Size of equal parts of at most `limit` (a multiple of `multiple` where more than one is needed)."""
+    """Return the size of equal parts of at most `limit` (a multiple of `multiple` where more than one is needed)."""
     if total <= limit:
         return max(total, 1)
     part = -(-total // -(-total // limit))

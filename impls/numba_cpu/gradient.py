@@ -1,4 +1,4 @@
-"""How backward-weight of one problem is done: by rows, or by wgrad.py, and then in which blocks, tiles and shares.
+"""The plan of backward-weight for one problem: by rows, or by wgrad.py, and then the blocks, tiles and shares.
 
 Sizes: BLOCK_PIXELS = 1024 contracted pixels pay for adding a tile to memory; BLOCK_TARGETS * 1024 * 4 bytes
 of dy and BLOCK_LANES * 1024 * 4 of x together stay in a 2 MB second-level cache.
@@ -30,13 +30,14 @@ BLOCK_PIXELS = 1024
 BLOCK_COLUMNS = 128
 BLOCK_TARGETS = 256
 BLOCK_LANES = 128
-# What moving a vector costs, in products of vectors: transposing it, and adding one of a tile to dw.
+# Costs of moving a vector, in products of vectors: of transposing it, and of adding one of a tile to dw.
 TRANSPOSED, SCATTERED = 12, 20
 
 
 @dataclass(frozen=True)
 class Gradient:
-    """`partials` is 0 where tiles add to dw itself; `dense` is None where weights are too few to fill a tile."""
+    """Plan of one gradient. `partials` is 0 where tiles add to dw itself; `dense` is None if weights are too few for a
+    tile."""
 
     shape: Shape
     filters: int
@@ -62,7 +63,7 @@ class Gradient:
         return dw, dbias
 
     def _meets_nan(self, dw: Array, x: Array, dy: Array, sums: Array, plan: Array, workers: int) -> bool:
-        """Runs the dense kernel; whether padding met NaN or Inf in dy, or any other sum is NaN."""
+        """Run the dense kernel; return whether padding met NaN or Inf in dy, or any other sum is NaN."""
         partials = (np.empty if self.folded else np.zeros)(self.partials, dw.dtype)
         work, scratch = np.empty(self.work, np.int64), aligned((1, self.scratch), dw.dtype, np.empty)
         work[0] = 0
@@ -73,7 +74,7 @@ class Gradient:
 
 
 def _lanes(axes: tuple[Window, Window], channels: int, dw_strides: Strides) -> Array:
-    """(channel, row offset, column offset) of every weight of one target, in the order dw keeps them."""
+    """Return (channel, row offset, column offset) of every weight of one target, in the order of dw."""
     c, r, s = np.indices((channels, axes[0].kernel, axes[1].kernel)).reshape(3, -1)
     table = np.empty((c.size, 3), np.int64)
     table[c * dw_strides[1] + r * dw_strides[2] + s * dw_strides[3]] = np.stack(
@@ -83,7 +84,7 @@ def _lanes(axes: tuple[Window, Window], channels: int, dw_strides: Strides) -> A
 
 
 def _lanes_are_weights(targets: int, channels: int, axes: tuple[Window, Window], pixels: int, lanes: int) -> bool:
-    """Which of the two ways of wgrad.py takes less time."""
+    """Return whether lanes that are weights take less time than lanes that are channels, see wgrad.py."""
     taps, columns = axes[0].kernel * axes[1].kernel, axes[1].outputs
     if taps == 1:
         return True
@@ -101,8 +102,8 @@ def _lanes_are_weights(targets: int, channels: int, axes: tuple[Window, Window],
 
 @dataclass(frozen=True)
 class Planes:
-    """What is multiplied for one plane of the window: pairs of a plane of x and one of dy, of which every image has so
-    many; where the first are, and how far apart the others."""
+    """Pairs of a plane of x and one of dy that are multiplied for one plane of the window: their number in every image,
+    the place of the first pair, and the distance between pairs."""
 
     images: int
     each: int
@@ -121,7 +122,7 @@ def _pairs(planes: Window, tap: int, images: int, by_x: int, by_dy: int) -> Plan
 
 @dataclass(frozen=True)
 class Gradients:
-    """A gradient for every plane of the window, which has no bias, or the one of two dimensions, which has."""
+    """One gradient for every plane of the window, without a bias, or the one of two dimensions, with it."""
 
     shape: Shape
     layout: str

@@ -1,11 +1,11 @@
-"""How kernels are compiled and spread over threads.
+"""Compiling kernels and spreading them over threads.
 
-A kernel is a plain function (worker, workers, ...) that takes a fixed share of the work.  It is compiled once
-per element type to a function pointer and called from a parallel loop through that pointer: were it called
-directly, the parallel loop would optimise and emit all of its code again, several times over.
+A kernel is a plain function (worker, workers, ...) that takes a fixed share of the work.  It is compiled once per
+element type to a function pointer and called from a parallel loop through that pointer: were it called directly, the
+parallel loop would optimise and emit all of its code again, several times over.
 
-`launch` passes arrays and tuples of any types.  `run` passes addresses only: what describes the problem is one array
-of integers, made once per problem and kept, so that a call takes microseconds.
+`launch` passes arrays and tuples of any types.  `run` passes addresses only: the problem is described by one array of
+integers, made once per problem and kept, so that a call takes microseconds.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def _sources() -> bytes:
 
 
 def cached_kernel(function: Kernel) -> Kernel:
-    """Gives a function its own place in the compiler's cache for these sources and this module name.
+    """Give a function its own place in the compiler's cache for these sources and this module name.
 
-    The cache itself only watches the file of the function, not those it calls; and compiled code on disk
-    imports its module by name, so it is of no use to a copy that is loaded under another one.
+    The cache itself only watches the file of the function, not those it calls; and compiled code on disk imports its
+    module by name, so it is of no use to a copy that is loaded under another one.
     """
     digest = hashlib.sha256(function.__module__.encode() + _sources()).hexdigest()[:8]
     function.__qualname__ = f"{function.__qualname__}_{digest}"
@@ -50,9 +50,9 @@ def cached_kernel(function: Kernel) -> Kernel:
 
 @cache
 def _launcher(count: int) -> Kernel:
-    """The parallel loop over workers for kernels of so many arguments.
+    """Return the parallel loop over workers for kernels of `count` arguments.
 
-    Written out as text, because a parallel loop takes tuples, but no tuple of tuples such as `*arguments`.
+    The loop is written out as text, because a parallel loop takes tuples, but no tuple of tuples such as `*arguments`.
     """
     names = ", ".join(f"argument{i}" for i in range(count))
     loop = f"""
@@ -67,7 +67,7 @@ def launch{count}(kernel, workers, {names}):
 
 
 def launch(kernel: Kernel, dtype: np.dtype, workers: int, *arguments: Any) -> None:
-    """Runs `kernel` on every worker; the types of the arguments may depend on `dtype` only."""
+    """Run `kernel` on every worker; the types of the arguments may depend on `dtype` only."""
     pointer = _COMPILED.get((kernel, dtype))
     if pointer is None:
         signature = types.void(types.int64, types.int64, *(typeof(argument) for argument in arguments))
@@ -91,7 +91,7 @@ def _call(typingctx: Any, address: Any, worker: Any, workers: Any, arguments: An
 
 @cache
 def _runner() -> Any:
-    """Calls a kernel at an address on every worker; a single one needs no parallel loop."""
+    """Return a function that calls a kernel at an address on every worker; a single worker needs no parallel loop."""
 
     def run_all(address, workers, plan, work, a, b, c, d, e, f):  # type: ignore[no-untyped-def]
         if workers == 1:
@@ -107,7 +107,7 @@ def _runner() -> Any:
 def run(
     kernel: Kernel, dtype: np.dtype, workers: int, plan: np.ndarray, work: np.ndarray, *tensors: np.ndarray
 ) -> None:
-    """Runs `kernel` on every worker: (worker, workers, plan, work, POINTERS pointers to elements)."""
+    """Run `kernel` on every worker: (worker, workers, plan, work, POINTERS pointers to elements)."""
     address = _COMPILED.get((kernel, dtype))
     if address is None:
         pointer = types.CPointer(types.float32 if dtype == np.float32 else types.float64)

@@ -1,9 +1,9 @@
-"""Register tile of the dense kernels, and what moves whole vectors to and from it.
+"""The register tile of the dense kernels, and functions that move whole vectors to and from it.
 
 Sizes: with AVX-512 (32 registers) 13 x 2 vectors take 26 accumulators, 2 operand vectors and leave 4 for broadcasts; 13
 rows fit channel counts that are powers of two better than 14 (64 = 5 * 13 - 1, 128 = 10 * 13 - 2).  Narrower machines
-have 16 registers, hence 6 x 2.  Tiles of four rows are for groups of few channels and for weights that are read where
-they lie: more rows than that are more addresses than there are registers.
+have 16 registers, hence 6 x 2.  Tiles of four rows are for groups of few channels and for weights that are read in
+place: more rows would need more addresses than there are registers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .vectors import INT, INTS, POINTER, SCALAR, WIDE, Emitter, emitted, i64
 
 LOW_ROWS = 4
 TILES = ((13, 2), (LOW_ROWS, 4), (LOW_ROWS, 3)) if WIDE else ((6, 2), (LOW_ROWS, 3))
-# How far ahead memory is asked for: steps of a tile, bytes of a row, bytes of each of many rows.
+# How far ahead memory is prefetched: steps of a tile, bytes of a row, bytes of each of many rows.
 STEPS_AHEAD, AHEAD, LINES_AHEAD = 32, 2048, 320
 
 
@@ -49,7 +49,7 @@ def _tile_product(
     b_at: Any, b_step: Any, columns: Any, column_at: Any, steps: Any, taps: Any, tap_at: Any, tap_count: Any,
     packed: Any, adds: Any,
 ) -> None:  # fmt: skip
-    """out (+)= sum over steps c and taps t of a[c, t, i] * b[c, t, j], row-major.
+    """Compute out (+)= sum over steps c and taps t of a[c, t, i] * b[c, t, j], row-major.
 
     a[c, t, i] lies at a_at + c * a_step + taps[2 * t] + i * a_row (a_row is 1 where it is packed), vector v of
     b[c, t] at b_at + c * b_step + taps[2 * t + 1] + columns[v].
@@ -87,7 +87,8 @@ def tile_product(
     b_step: int, columns: Any, column_at: int, steps: int, taps: Any, tap_at: int, tap_count: int, packed: int,
     adds: bool,
 ) -> None:  # fmt: skip
-    """A function of its own, which kernels that call it in several places need not hold as often."""
+    """Call `_tile_product` as a function of its own, so that kernels that call it in several places hold its code
+    once."""
     _tile_product(
         out, out_at, height, width, a, a_at, a_row, a_step, b, b_at, b_step, columns, column_at, steps, taps, tap_at,
         tap_count, packed, adds,
@@ -97,7 +98,7 @@ def tile_product(
 def _row_packer(step: int) -> Callable[..., int]:
     @emitted(POINTER, INT, POINTER, INT, INT, INT, INT)
     def write(e: Emitter, out: Any, out_at: Any, src: Any, row: Any, start: Any, size: Any, vectors: Any) -> None:
-        """Whole vectors of the elements start, start + step, ... of a row of `size`; zeros where it has none."""
+        """Write whole vectors of the elements start, start + step, ... of a row of `size`; zeros where it has none."""
         with e.loop(vectors) as v:
             shift = e.product(v, e.lanes)
             vector, _ = e.source(src, row, e.sum(start, e.product(shift, step)), step, size)
@@ -117,7 +118,7 @@ def _nan_lanes(e: Emitter, vector: Any, mask: Any) -> Any:
 
 @emitted(POINTER, INT, POINTER, INT, INT, SCALAR, types.boolean)
 def add_lanes(e: Emitter, out: Any, out_at: Any, src: Any, src_at: Any, count: Any, offset: Any, first: Any) -> Any:
-    """Up to a vector of elements, plus an offset or what is there already; whether any sum is NaN."""
+    """Add up to a vector of elements to an offset or to the old values; return whether any sum is NaN."""
     mask = e.within(i64(0), 1, count)
     held = e.load(out, out_at, e.builder.and_(mask, e.splat(e.builder.not_(first))))
     total = e.builder.fadd(e.load(src, src_at, mask), e.builder.select(first, e.splat(offset), held))
@@ -127,7 +128,7 @@ def add_lanes(e: Emitter, out: Any, out_at: Any, src: Any, src_at: Any, count: A
 
 @emitted(POINTER, INT, POINTER, INT, INT, SCALAR)
 def spread_lanes(e: Emitter, out: Any, out_at: Any, src: Any, src_at: Any, count: Any, offset: Any) -> Any:
-    """Up to a vector of elements, plus an offset, to every second element; whether any sum is NaN."""
+    """Store up to a vector of elements, plus an offset, to every second element; return whether any sum is NaN."""
     mask = e.within(i64(0), 1, count)
     total = e.builder.fadd(e.load(src, src_at, mask), e.splat(offset))
     e.store_apart(total, out, out_at, count)
@@ -139,7 +140,7 @@ def _transposer(step: int) -> Callable[..., int]:
     def write(
         e: Emitter, out: Any, out_at: Any, pitch: Any, held: Any, src: Any, rows: Any, rows_at: Any, columns: Any
     ) -> None:
-        """out[j * pitch + i] = row i [start + j * step], or zero outside of it, for `held` rows, at most a vector.
+        """Set out[j * pitch + i] = row i [start + j * step], or zero outside of it, for `held` rows, at most a vector.
 
         `rows` holds (offset, start, size) of a vector of rows; those not held have size zero.
         """
@@ -165,7 +166,7 @@ transpose, transpose_by_two = _transposer(1), _transposer(2)
 
 @emitted(POINTER, INT, POINTER, INT, INT)
 def copy_lanes(e: Emitter, out: Any, out_at: Any, src: Any, src_at: Any, count: Any) -> None:
-    """Up to a vector of elements."""
+    """Copy up to a vector of elements."""
     mask = e.within(i64(0), 1, count)
     e.store(e.load(src, src_at, mask), out, out_at, mask)
 

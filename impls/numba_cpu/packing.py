@@ -19,7 +19,8 @@ Pointer = Any
 
 
 def aligned(shape: tuple[int, int], dtype: np.dtype, made: Callable[..., Array] = np.zeros) -> Array:
-    """Zeros, or what else is made, that start at a vector boundary; rows a multiple of a vector long then all do."""
+    """Return an array of zeros, or made by `made`, that starts at a vector boundary, as then do rows of whole
+    vectors."""
     size = shape[0] * shape[1]
     raw = made(size + VECTOR_BYTES // dtype.itemsize, dtype)
     start = -raw.ctypes.data % VECTOR_BYTES // dtype.itemsize
@@ -28,7 +29,7 @@ def aligned(shape: tuple[int, int], dtype: np.dtype, made: Callable[..., Array] 
 
 @njit_inner()
 def inside(start: int, step: int, count: int, size: int) -> Pair:
-    """Range of j in [0, count) with 0 <= start + j * step < size."""
+    """Return the range of j in [0, count) with 0 <= start + j * step < size."""
     low = min(count, max(0, -(start // step)))
     high = max(low, min(count, -((start - size) // step)))
     return low, high
@@ -44,7 +45,7 @@ def row_total(a: Array, at: int, increment: int, count: int) -> float:
 
 @njit_inner()
 def source_range(first: int, last: int, window: Quad, size: int) -> Pair:
-    """Input positions [low, high) that the outputs [first, last) read."""
+    """Return the input positions [low, high) that the outputs [first, last) read."""
     kernel, stride, before, dilation = window
     low = max(0, first * stride - before)
     return low, max(low, min(size, (last - 1) * stride - before + dilation * (kernel - 1) + 1))
@@ -55,7 +56,7 @@ def transpose_rows(
     out: Pointer, out_at: int, pitch: int, held: int, src: Pointer, work: Pointer, rows_at: int, columns: int,
     step: int, increment: int,
 ) -> None:  # fmt: skip
-    """out[j * pitch + i] = row i [start + j * step], zero where it has none; rows are (offset, start, size)."""
+    """Set out[j * pitch + i] = row i [start + j * step], zero where it has none; rows are (offset, start, size)."""
     for i in range(held, vector_lanes(out)):
         work[rows_at + i * ROW + 2] = 0
         work[rows_at + i * ROW] = work[rows_at]
@@ -79,7 +80,7 @@ def transpose_lines(
     out: Pointer, out_at: int, pitch: int, height: int, src: Pointer, src_at: int, distance: int, columns: int,
     work: Pointer, rows_at: int,
 ) -> None:  # fmt: skip
-    """out[j * pitch + i] = line i [j] of `height` lines of so many columns, a distance apart."""
+    """Set out[j * pitch + i] = line i [j], for `height` lines of `columns` elements, `distance` apart."""
     lanes = vector_lanes(out)
     for first in range(0, height, lanes):
         held = min(lanes, height - first)

@@ -1,4 +1,4 @@
-"""What a gathering kernel has to know of a problem: one array of integers, made once for a problem and kept.
+"""The description of a problem for a gathering kernel: one array of integers, made once for a problem and kept.
 
 A plan is the number of its lattices, the place of each one's record, and the records: the `Fields`, then their tables.
 The lattices are disjoint parts of the output, see geometry.py.
@@ -15,7 +15,7 @@ from .geometry import Array, Axis, Problem, Strides, lattice_strides
 
 
 class Fields(NamedTuple):
-    """The place of every number within a record; *_at are places of tables, counted from the record."""
+    """Places of the numbers within a record; *_at are places of tables, counted from the record."""
 
     images: int = 0
     groups: int = 1
@@ -70,9 +70,9 @@ class Fields(NamedTuple):
     room: int = 50
     weights_at: int = 51  # per tap: offset in the weights
     bands: int = 52  # the row kernel's own: shares of the rows of a plane
-    row_kind: int = 53  # and which of its loops
+    row_kind: int = 53  # and number of its loop
     window: int = 54
-    block_n: int = 55  # images of a block of the dense kernel, and what lies between them in its buffer
+    block_n: int = 55  # images of a block of the dense kernel, and their distance in its buffer
     image_pitch: int = 56
     by_tile: int = 57
     single: int = 58  # whether the taps of the table are the channels, of windows of one tap
@@ -80,7 +80,7 @@ class Fields(NamedTuple):
 
 
 class GradientFields(NamedTuple):
-    """Those of a plan for backward-weight, which is a single record."""
+    """Places of the numbers in a plan for backward-weight, which is a single record."""
 
     images: int = 0
     groups: int = 1
@@ -111,7 +111,7 @@ class GradientFields(NamedTuple):
     dilation_w: int = 26
     count_q: int = 27
     biased: int = 28
-    row_kind: int = 29  # which of the row kernel's loops
+    row_kind: int = 29  # number of the row kernel's loop
     window: int = 30
     folded: int = 31  # from here on: the dense kernel's own
     parts: int = 32
@@ -131,7 +131,7 @@ class GradientFields(NamedTuple):
     part_size: int = 46
     units: int = 47  # shares in which the parts are added
     block_n: int = 48
-    planes: int = 49  # of each of the images, which are those of all
+    planes: int = 49  # planes of each image; `images` counts the planes of all images
     x_d: int = 50
     dy_d: int = 51
 
@@ -141,7 +141,8 @@ F, G = Fields(), GradientFields()
 
 @dataclass(frozen=True)
 class Lattice:
-    """One part of the output, and the strides of what it gathers from; those of w are (target, channel, R, S)."""
+    """One part of the output, and the strides of the source that it gathers from; those of w are (target, channel, R,
+    S)."""
 
     axes: tuple[Axis, Axis]
     problem: Problem
@@ -169,7 +170,7 @@ class Lattice:
 
 
 def record(fields: dict[str, int], tables: dict[str, Array], places: NamedTuple = F) -> Array:
-    """`tables` go by the names of the fields that hold their places."""
+    """Return a record; `tables` go by the names of the fields that hold their places."""
     values = np.zeros(len(places), np.int64)
     parts, end = [values], len(places)
     for name, table in tables.items():

@@ -1,8 +1,8 @@
 """Average pooling and its gradient.
 
-Window q of an axis covers the pixels [low[q], high[q]) of the image; pixel h lies in the consecutive windows
-[low[h], high[h]).  So in both directions a target adds a rectangle of sources, and nothing outside the image is read
-or tested for.  Forward scales what it has added, backward what it adds.
+Window q of an axis covers the pixels [low[q], high[q]) of the image; pixel h lies in the consecutive windows [low[h],
+high[h]).  So in both directions a target adds a rectangle of sources, and no element outside the image is read or
+tested for.  Forward scales the sums, backward the summands.
 
 nhwc: every target pixel adds the channels of its sources, four pixels in one contiguous loop.
 nchw: whole source rows are added to a buffer, then columns of that buffer: R + S additions an output instead of R * S.
@@ -38,19 +38,20 @@ def _starts(axis: Window) -> Array:
 
 
 def _covered(axis: Window) -> Array:
-    """Pixels of the image that each window covers: first and one past the last."""
+    """Return the pixels of the image that each window covers: first and one past the last."""
     starts = _starts(axis)
     return np.stack((np.maximum(starts, 0), np.minimum(starts + axis.kernel, axis.size)))
 
 
 def _owners(axis: Window) -> Array:
-    """Windows that hold each pixel: first and one past the last."""
+    """Return the windows that hold each pixel: first and one past the last."""
     starts, pixels = _starts(axis), np.arange(axis.size)
     return np.stack((np.searchsorted(starts + axis.kernel, pixels, "right"), np.searchsorted(starts, pixels, "right")))
 
 
 def _taps(axis: Window) -> Array:
-    """For each position in the window: the first output that finds it inside the image, how many do, and where."""
+    """Return, for each position in the window, the first output that has it inside the image, how many do, and
+    where."""
     positions = np.arange(axis.kernel)[:, None] + _starts(axis)
     held = (positions >= 0) & (positions < axis.size)
     first = held.argmax(axis=1)
@@ -58,7 +59,7 @@ def _taps(axis: Window) -> Array:
 
 
 def _divisors(axis: Window, count_include_pad: bool) -> Array:
-    """Positions of each window that count."""
+    """Count the positions of each window that are averaged."""
     low, high = (-axis.before, axis.size + axis.after) if count_include_pad else (0, axis.size)
     starts = _starts(axis)
     return np.minimum(starts + axis.kernel, high) - np.maximum(starts, low)
@@ -96,7 +97,7 @@ def _add_value(row: Array, at: int, count: int, value: float) -> None:
 
 @njit_inner()
 def _add_taps(row: Array, buffer: Array, taps: Array, step: int, forward: bool) -> None:
-    """One position of the window at a time: forward gathers from the columns, backward scatters to them."""
+    """Add one position of the window at a time: forward gathers from the columns, backward scatters to them."""
     for tap in range(taps.shape[0]):
         q, count, w = taps[tap]
         if forward:
@@ -107,7 +108,7 @@ def _add_taps(row: Array, buffer: Array, taps: Array, step: int, forward: bool) 
 
 @njit_inner()
 def _add_totals(row: Array, src: Array, at: int, columns: Array) -> None:
-    """Every window adds its part of a source row."""
+    """Add to every window its part of a source row."""
     for q in range(columns.shape[1]):
         row[q] += row_total(src, at + columns[0, q], 1, columns[1, q] - columns[0, q])
 
@@ -117,7 +118,7 @@ def _sum_row(
     row: Array, elements: Array, bits: Array, fp16: bool, rows: Pair, at: int, pitch: int, windows: Array, taps: Array,
     step: int, row_shares: Array, shares: Array, t: int, forward: bool, buffer: Array,
 ) -> None:  # fmt: skip
-    """One target row of a plane from the source rows of a range; large windows have no taps."""
+    """Sum one target row of a plane from the source rows of a range; large windows have no taps."""
     for r in range(rows[0], rows[1]):
         start = at + r * pitch
         if taps.size or not forward:
@@ -145,7 +146,8 @@ def _pool_planes(
     shares: Array, forward: bool, bands: int, lines: Array, buffers: Array, starts_of: Array,
     scales_of: Array,
 ) -> None:  # fmt: skip
-    """nchw: bands worker, worker + workers, ... of target rows; backward computes rows in the same windows once."""
+    """Pool bands worker, worker + workers, ... of target rows in nchw; backward computes rows in the same windows
+    once."""
     planes, source_rows, pitch, target_rows, width, _ = sizes
     row, buffer = lines[worker], buffers[worker]
     for unit in range(worker, planes * bands, workers):
@@ -169,7 +171,7 @@ def _sum_pixels(
     columns: Array, channels: int, row_shares: Array, shares: Array, t: int, forward: bool, starts: Array,
     scales: Array,
 ) -> None:  # fmt: skip
-    """A target row of pixels; each adds the channels of a rectangle of source pixels."""
+    """Sum a target row of pixels; each adds the channels of a rectangle of source pixels."""
     for pixel in range(columns.shape[1]):
         start = row_at + pixel * channels
         _clear(row, start, channels)
@@ -191,7 +193,7 @@ def _pool_pixels(
     shares: Array, forward: bool, bands: int, lines: Array, buffers: Array, starts_of: Array,
     scales_of: Array,
 ) -> None:  # fmt: skip
-    """nhwc: bands worker, worker + workers, ... of target rows, in place where no narrowing is needed."""
+    """Pool bands worker, worker + workers, ... of target rows in nhwc, in place where no narrowing is needed."""
     planes, source_rows, pitch, target_rows, width, channels = sizes
     row, starts, scales = lines[worker], starts_of[worker], scales_of[worker]
     for unit in range(worker, planes * bands, workers):
@@ -223,7 +225,8 @@ def _pooling(
     size: Extents, kernel_size: Extents, stride: Extents, padding: Padding, ceil_mode: bool, count_include_pad: bool,
     divisor_override: int | None,
 ) -> _Pooling:  # fmt: skip
-    """Where all rows have the same divisor, only columns are scaled. Raises ValueError where no window fits."""
+    """Return axes and divisors. If all rows have the same divisor, only columns are scaled. Raises ValueError if no
+    window fits."""
     _, rows, columns = in_space(windows(size, kernel_size, stride, padding, ceil=ceil_mode))
     by_row, by_column = (_divisors(axis, count_include_pad) for axis in (rows, columns))
     if divisor_override is not None:
@@ -234,14 +237,14 @@ def _pooling(
 
 
 def _run(target: Array, source: Array, pooling: _Pooling, layout: str, forward: bool) -> Array:
-    """Fills and returns `target`."""
+    """Fill `target` and return it."""
     if not target.size:
         return target
     n, c, _ = sizes(source.shape, layout)
     planes, channels = (n * c, 1) if layout[1] == "c" else (n, c)
     (by_row, by_column), axes = pooling.shares, pooling.axes
     if layout[1] == "c" and all(axis.outputs == 1 and np.ptp(_covered(axis)) == axis.size for axis in axes):
-        # windows as large as the image are windows of one long row, in which planes lie one behind the other
+        # windows as large as the image become windows of one long row, in which planes follow one another
         merged, pixels = gcd(planes, MERGED_PLANES), axes[0].size * axes[1].size
         planes, by_column = planes // merged, np.repeat(by_column, merged)
         axes = Window(1, 1, 1, 0, 0), Window(merged * pixels, pixels, pixels, 0, 0)
@@ -267,7 +270,7 @@ def avg_pool_forward(
     x: Array, *, kernel_size: Extents, stride: Extents, padding: Padding, ceil_mode: bool, count_include_pad: bool,
     divisor_override: int | None, layout: str,
 ) -> Array:  # fmt: skip
-    """y: window sums in fp32 (fp64 for fp64), scaled, rounded once."""
+    """Return y: window sums in fp32 (fp64 for fp64), scaled, rounded once."""
     n, c, size = sizes(x.shape, layout)
     pooling = _pooling(size, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
     outputs = tuple(axis.outputs for axis in pooling.axes)
@@ -279,7 +282,7 @@ def avg_pool_backward(
     dy: Array, *, input_size: Extents, kernel_size: Extents, stride: Extents, padding: Padding,
     ceil_mode: bool, count_include_pad: bool, divisor_override: int | None, layout: str,
 ) -> Array:  # fmt: skip
-    """dx: every pixel adds the shares of the windows that hold it."""
+    """Return dx: every pixel adds the shares of the windows that hold it."""
     n, c, outputs = sizes(dy.shape, layout)
     pooling = _pooling(input_size, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
     require_same("size of dy", outputs, tuple(axis.outputs for axis in pooling.axes)[-len(outputs) :])

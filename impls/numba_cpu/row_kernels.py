@@ -1,6 +1,6 @@
-"""Vector loops of the row kernels: rows of outputs in registers, sources read where they lie.
+"""Vector loops of the row kernels: rows of outputs in registers, sources read in place.
 
-Lanes whose window leaves the image keep their sum, they are not added a product with zero: NaN and Inf stay where they
+Lanes whose window leaves the image keep their sum; no product with zero is added to them: NaN and Inf stay where they
 belong.
 """
 
@@ -17,8 +17,8 @@ from .vectors import INT, INTS, POINTER, SCALAR, Emitter, emitted, i64
 
 ANY = 0  # in place of a step: any step, and any distance between the elements of a row
 OPEN = 0  # in place of a window: any number of taps and of channels
-# Rows and columns of the windows that are unrolled, for one channel, by their numbers: whole ones, and what is left of
-# them for the pixels that a stride of two leaves.
+# Number -> rows and columns of the windows that are unrolled, for one channel: whole windows, and the parts of them
+# that a stride of two leaves for each residue of the pixels.
 WINDOWS = dict(enumerate(((3, 3), (5, 5), (1, 1), (1, 2), (2, 1), (2, 2), (2, 3), (3, 2)), 1))
 WHOLE = 1, 2
 VARIANTS = (
@@ -29,7 +29,7 @@ MOST_VECTORS = 4
 
 
 def unrolled(window: tuple[int, int], kind: int) -> int:
-    """The number of the window, OPEN where it is not among those unrolled for this step."""
+    """Return the number of the window, OPEN where it is not among those unrolled for this step."""
     number = next((number for number, known in WINDOWS.items() if known == window), OPEN)
     return number if (MOST_VECTORS, kind, number) in VARIANTS else OPEN
 
@@ -45,10 +45,10 @@ def row_product(
     e: Emitter, out: Any, out_at: Any, pitch: Any, count: Any, vectors: Any, src: Any, src_at: Any, h: Any, rows: Any,
     column: Any, w: Any, w_at: Any, initial: Any, plan: Any, p: Any,
 ) -> None:  # fmt: skip
-    """out = initial + the sum over channels and taps of weight * source, for `count` outputs of so many rows.
+    """Compute out = initial + the sum over channels and taps of weight * source, for `count` outputs of `rows` rows.
 
-    The outputs of a row are neighbours or, where out_v is 2, have one element between them.  `h` and `column` are where
-    in the source the first output's tap of offset 0 lies.
+    The outputs of a row are neighbours or, where out_v is 2, have one element between them.  `h` and `column` are the
+    place in the source of the first output's tap of offset 0.
     """
     channels, size_h, size_w, src_c, src_h, increment, w_c, step_h, step_w, row_taps, column_taps, kind, window = (
         e.scalar(plan, e.sum(p, place)) for place in (
@@ -60,7 +60,7 @@ def row_product(
     tables = [e.sum(p, e.scalar(plan, e.sum(p, place))) for place in (F.rows_at, F.columns_at)]
 
     def tap(axis: int, number: Any) -> tuple[Any, ...]:
-        """Offset in the weights, place along the axis and, of a row, where its plane starts."""
+        """Return the offset in the weights, the place along the axis and, of a row, where its plane starts."""
         size = 3 - axis
         entry = e.sum(tables[axis], e.product(e.sum(number), size))
         return tuple(e.scalar(plan, e.sum(entry, i)) for i in range(size))
@@ -129,9 +129,10 @@ def row_product(
 
 @emitted(POINTER, INT, INT, POINTER, INT, POINTER, INT, INTS)
 def correlation(e: Emitter, dw: Any, dw_at: Any, r: Any, x: Any, x_at: Any, dy: Any, dy_at: Any, plan: Any) -> None:
-    """dw[r, s] = the sum over images, rows p and columns q of dy[p, q] * x[p * step + offset r, q * step + offset s].
+    """Compute dw[r, s] = sum over images, rows p and columns q of dy[p, q] * x[p * step + offset r, q * step + offset
+    s].
 
-    Of all rows r of the window where it is one that is unrolled, else of the one given.
+    An unrolled window is computed in all its rows r, another one only in the row given.
     """
     size_h, step_h, before_h, dilation_h, size_w, step_w, before_w, dilation_w, x_n, x_h, x_w, dy_n, dy_p, dy_q = (
         e.scalar(plan, i64(place)) for place in (
@@ -147,7 +148,7 @@ def correlation(e: Emitter, dw: Any, dw_at: Any, r: Any, x: Any, x_at: Any, dy: 
     vectors = e.builder.sdiv(e.sum(count_q, e.lanes - 1), i64(e.lanes))
 
     def write(step: int, taps: list[tuple[Any, list[Any]]]) -> None:
-        """`taps` are rows of the window and the columns of each."""
+        """Emit the sums for `taps`, which are rows of the window and the columns of each."""
         sums = [e.variables(len(columns), e.zero) for _, columns in taps]
         with e.loop(images) as number:
             image, plane = e.builder.sdiv(number, planes), e.builder.srem(number, planes)
@@ -194,7 +195,7 @@ def bias_gradient(
     e: Emitter, dbias: Any, dbias_at: Any, kind: Any, dy: Any, dy_at: Any, images: Any, rows: Any, columns: Any,
     plan: Any, adds: Any,
 ) -> None:  # fmt: skip
-    """dbias (+)= the sum of dy over so many images, rows and columns."""
+    """Compute dbias (+)= the sum of dy over the given numbers of images, rows and columns."""
 
     def field(place: int) -> Any:
         return e.scalar(plan, i64(place))

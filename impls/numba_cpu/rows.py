@@ -1,5 +1,5 @@
 """Groups too narrow to fill a register tile (depthwise and its kin): a row of outputs at a time, from rows of sources
-that are read where they lie.
+that are read in place.
 
 The gathering form of geometry.py serves forward and backward-data.
 """
@@ -22,7 +22,7 @@ def gather(
     worker: int, workers: int, plan: Pointer, work: Pointer, out: Pointer, src: Pointer, w: Pointer, bias: Pointer,
     scratch: Pointer, spare: Pointer,
 ) -> None:  # fmt: skip
-    """A share of the bands of output rows of every channel."""
+    """Compute a share of the bands of output rows of every channel."""
     lanes = vector_lanes(out)
     row = worker * MOST_VECTORS * lanes
     for lattice in range(plan[0]):
@@ -73,7 +73,7 @@ def correlate(
     worker: int, workers: int, plan: Pointer, work: Pointer, dw: Pointer, x: Pointer, dy: Pointer, dbias: Pointer,
     spare: Pointer, other: Pointer,
 ) -> None:  # fmt: skip
-    """A share of the weights, of a pair of channels or a row of them at a time, and of the biases."""
+    """Compute a share of the weights, a pair of channels or a row of them at a time, and of the biases."""
     channels, targets, open_window = plan[G.channels], plan[G.targets], plan[G.window] == OPEN
     filters = plan[G.groups] * targets
     rows = plan[G.kernel_h] if open_window else 1

@@ -27,7 +27,7 @@ Lines = Quad  # elements, elements of a unit, lanes of a line, channels of a pla
 
 @njit_inner(fastmath={"contract"})
 def _add_sums(sums: Array, a: Array, a_at: int, z: Array, at: int, count: int, constants: Array) -> None:
-    """sums[0] += a - shift, sums[1] += (a - shift) * (z - mean); constants are (shift, mean)."""
+    """Compute sums[0] += a - shift, sums[1] += (a - shift) * (z - mean); constants are (shift, mean)."""
     for j in range(count):
         deviation = a[index(a_at + j)] - constants[0, index(j)]
         sums[0, index(j)] += deviation
@@ -36,14 +36,14 @@ def _add_sums(sums: Array, a: Array, a_at: int, z: Array, at: int, count: int, c
 
 @njit_inner(fastmath={"contract"})
 def _normalise(line: Array, z: Array, at: int, count: int, constants: Array) -> None:
-    """(z - mean) * scale + offset; constants are (offset, mean, scale)."""
+    """Compute (z - mean) * scale + offset; constants are (offset, mean, scale)."""
     for j in range(count):
         line[index(j)] = (z[index(at + j)] - constants[1, index(j)]) * constants[2, index(j)] + constants[0, index(j)]
 
 
 @njit_inner(fastmath={"contract"})
 def _gradient(line: Array, a: Array, a_at: int, z: Array, at: int, count: int, constants: Array) -> None:
-    """a * factor + (z - mean) * scale + offset; constants are (offset, mean, scale, factor)."""
+    """Compute a * factor + (z - mean) * scale + offset; constants are (offset, mean, scale, factor)."""
     for j in range(count):
         through = (z[index(at + j)] - constants[1, index(j)]) * constants[2, index(j)] + constants[0, index(j)]
         line[index(j)] = a[index(a_at + j)] * constants[3, index(j)] + through
@@ -76,7 +76,7 @@ def _clear(sums: Array) -> None:
 
 @njit_inner()
 def _keep(partials: Array, unit: int, sums: Array) -> None:
-    """The sums of a unit by lane, or their total where all lanes have one channel."""
+    """Keep the sums of a unit by lane, or their total where all lanes have one channel."""
     kept = partials.shape[2]
     for i in range(2):
         for j in range(kept):
@@ -91,10 +91,10 @@ def _pass(
     fp16: bool, z: Array, lines: Lines, constants: Array, partials: Array, line_of: Array, spare_of: Array,
     lanes_of: Array, sums_of: Array,
 ) -> None:  # fmt: skip
-    """Units worker, worker + workers, ... of consecutive lines; a unit of a plane tensor is a plane."""
+    """Process units worker, worker + workers, ... of consecutive lines; a unit of a plane tensor is a plane."""
     size, unit_size, width, planes = lines
     line, spare, lanes, sums = line_of[worker], spare_of[worker], lanes_of[worker], sums_of[worker]
-    if not planes:  # constants of all channels to as many lanes, again and again
+    if not planes:  # repeat the constants of all channels along the lanes of a line
         for i in range(constants.shape[0]):
             for j in range(width):
                 lanes[i, index(j)] = constants[i, index(j % constants.shape[1])]
@@ -119,7 +119,7 @@ def _pass(
 
 
 def _run(task: int, target: Array, other: Array, z: Array, constants: Array, layout: str) -> Array:
-    """One pass; returns the sums, [2, channels]."""
+    """Make one pass; return the sums, [2, channels]."""
     workers, channels = get_num_threads(), constants.shape[1]
     if layout[1] == "c":
         planes, unit = channels, prod(z.shape[2:])
@@ -140,18 +140,18 @@ def _run(task: int, target: Array, other: Array, z: Array, constants: Array, lay
 
 
 def sums(other: Array, shift: Array, z: Array, mean: Array, layout: str) -> Array:
-    """Per channel the sums of (other - shift) and of (other - shift) * (z - mean), [2, channels] fp64."""
+    """Return per channel the sums of (other - shift) and of (other - shift) * (z - mean), [2, channels] fp64."""
     return _run(SUMS, z[:0], other, z, np.stack((shift, mean)), layout)
 
 
 def normalised(z: Array, offset: Array, mean: Array, scale: Array, dtype: np.dtype, layout: str) -> Array:
-    """(z - mean) * scale + offset, rounded to `dtype`; overwrites `z` where it has that type."""
+    """Return (z - mean) * scale + offset, rounded to `dtype`; overwrites `z` where it has that type."""
     target = z if z.dtype == dtype else np.empty(z.shape, dtype)
     _run(NORMALISE, target, z[:0], z, np.stack((offset, mean, scale)), layout)
     return target
 
 
 def gradient(dy: Array, z: Array, offset: Array, mean: Array, scale: Array, factor: Array, layout: str) -> Array:
-    """dy * factor + (z - mean) * scale + offset in the type of `z`, which it overwrites."""
+    """Return dy * factor + (z - mean) * scale + offset in the type of `z`, which it overwrites."""
     _run(GRADIENT, z, dy, z, np.stack((offset, mean, scale, factor)), layout)
     return z

@@ -1,6 +1,6 @@
-"""Tensors as they are stored, and rows of them as they are computed with.
+"""Tensors in their storage format, and rows of them in the format of the computation.
 
-Half-precision elements travel as their bits: widening is exact, and narrowing rounds once, to nearest even.
+Half-precision elements are passed as their bits: widening is exact, and narrowing rounds once, to nearest even.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ UNIT = 1 << 15
 
 
 def compute_dtype(dtype: np.dtype) -> np.dtype:
-    """The type a problem is computed and accumulated in. Raises TypeError for integers."""
+    """Return the type that a problem is computed and accumulated in. Raises TypeError for integers."""
     if dtype.kind in "biu":
         raise TypeError(f"tensors are {dtype}; they must be fp32, bf16, fp16 or fp64")
     return np.dtype(np.float64 if dtype == np.float64 else np.float32)
 
 
 def stored(array: Array, writeable: bool = False) -> tuple[Array, Array]:
-    """A tensor for the kernels, flat: its elements, or none where they have 16 bits, and then their bits.
+    """Return a flat tensor for the kernels as two arrays: its elements, or none if they have 16 bits, and then their
+    bits.
 
-    They are arguments of their own: taking an array out of a tuple counts references on a counter that all threads
-    share.  Read-only tensors that are not contiguous are copied.
+    They are separate arguments: taking an array out of a tuple counts references on a counter that all threads share.
+    Read-only tensors that are not contiguous are copied.
     """
     flat = (array if writeable else np.ascontiguousarray(array)).reshape(-1).view()
     flat.flags.writeable = writeable
@@ -61,7 +62,7 @@ def _from_bf16(bits: int) -> float:
 
 @njit_inner()
 def _to_bf16(value: float) -> int:
-    """Adds just less than half a spacing, which carries where it should; a NaN stays one."""
+    """Round by adding just less than half a spacing, which carries where it should; a NaN stays a NaN."""
     bits = np.float32(value).view(np.uint32)
     high = bits >> np.uint32(16)
     rounded = (bits + np.uint32(0x7FFF) + (high & np.uint32(1))) >> np.uint32(16)
@@ -79,7 +80,7 @@ def widen_row(row: Array, row_at: int, bits: Array, at: int, count: int, fp16: b
 
 
 def _adders(widen: Any) -> tuple[Any, Any]:
-    """Loops that add one or four scaled rows of elements as `widen` reads them."""
+    """Return loops that add one or four scaled rows of elements as `widen` reads them."""
 
     @njit_inner(fastmath={"contract"}, forceinline=True)
     def add_one(row: Array, row_at: int, src: Array, at: int, scale: float, count: int) -> None:
@@ -112,7 +113,7 @@ _add_bf16, _add_four_bf16 = _adders(_from_bf16)
 def add_row(
     row: Array, row_at: int, elements: Array, bits: Array, fp16: bool, at: int, scale: float, count: int
 ) -> None:
-    """row += scale * part of a tensor; scaling by one is exact."""
+    """Compute row += scale * part of a tensor; scaling by one is exact."""
     if not bits.size:
         _add_elements(row, row_at, elements, at, scale, count)
     elif fp16:
@@ -125,7 +126,7 @@ def add_row(
 def add_rows(
     row: Array, row_at: int, elements: Array, bits: Array, fp16: bool, at: Array, scales: Array, rows: int, count: int
 ) -> None:
-    """row += scales[t] * the part of a tensor that starts at at[t], for t < rows; four read at once."""
+    """Compute row += scales[t] * the part of a tensor that starts at at[t], for t < rows; four read at once."""
     fours = rows - rows % 4
     for t in range(0, fours, 4):
         if not bits.size:
@@ -150,7 +151,7 @@ def narrow_row(bits: Array, at: int, row: Array, row_at: int, count: int, fp16: 
 
 @njit_inner()
 def store_row(elements: Array, bits: Array, fp16: bool, at: int, row: Array, count: int) -> None:
-    """The beginning of a row to a tensor, rounded once."""
+    """Store the beginning of a row to a tensor, rounded once."""
     if bits.size:
         narrow_row(bits, at, row, 0, count, fp16)
     else:
@@ -160,7 +161,7 @@ def store_row(elements: Array, bits: Array, fp16: bool, at: int, row: Array, cou
 
 @intrinsic
 def _bits(typingctx: Any, elements: Any) -> Any:
-    """The 16-bit elements at a pointer."""
+    """Return the 16-bit elements at a pointer."""
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         return builder.bitcast(args[0], ir.IntType(16).as_pointer())
@@ -172,7 +173,7 @@ def _bits(typingctx: Any, elements: Any) -> Any:
 def _convert(
     worker: int, workers: int, plan: Any, work: Any, target: Any, source: Any, c: Any, d: Any, e: Any, f: Any
 ) -> None:
-    """A share of consecutive elements, widened or narrowed; `plan` is their number, the format and the direction."""
+    """Widen or narrow a share of consecutive elements; `plan` is their number, the format and the direction."""
     fp16, widens = plan[1] != 0, plan[2] != 0
     start, end = plan[0] * worker // workers, plan[0] * (worker + 1) // workers
     if widens:
@@ -187,7 +188,7 @@ def _conversion(size: int, fp16: bool, widens: bool) -> Array:
 
 
 def converted(array: Array, dtype: np.dtype) -> Array:
-    """The tensor in `dtype`: itself where that is its type, else fp32 of a half-precision one or the reverse."""
+    """Return the tensor in `dtype`: itself if it has that type, else fp32 of a half-precision one or the reverse."""
     if array.dtype == dtype:
         return array
     result, source = np.empty(array.shape, dtype), np.ascontiguousarray(array)
@@ -198,7 +199,8 @@ def converted(array: Array, dtype: np.dtype) -> Array:
 
 
 def operand(array: Array, dtype: np.dtype) -> Array:
-    """A tensor to be read by its address: contiguous and widened. Raises TypeError where that is not of this type."""
+    """Return a tensor for access by address: contiguous and widened. Raises TypeError if its type is not `dtype`
+    then."""
     wide = np.ascontiguousarray(widened(array))
     if wide.dtype != dtype:
         raise TypeError(f"tensors are computed in {dtype} and {wide.dtype}")

@@ -21,7 +21,7 @@ i1, i32, i64 = ir.IntType(1), ir.IntType(32), ir.IntType(64)
 
 
 def _has_avx512() -> bool:
-    """Whether numba compiles for AVX-512: for this processor, unless NUMBA_CPU_FEATURES says otherwise."""
+    """Return whether numba compiles for AVX-512: for this processor, unless NUMBA_CPU_FEATURES says otherwise."""
     if config.CPU_FEATURES is not None:
         return "+avx512f" in config.CPU_FEATURES.split(",")
     return bool(binding.get_host_cpu_features().get("avx512f"))
@@ -39,7 +39,7 @@ def lanes_of(dtype: np.dtype) -> int:
 
 
 class Emitter:
-    """Instructions on whole vectors of one element type; offsets count elements."""
+    """Emits instructions on whole vectors of one element type; offsets count elements."""
 
     def __init__(self, builder: ir.IRBuilder, element: types.Float) -> None:
         self.builder = builder
@@ -54,7 +54,7 @@ class Emitter:
 
     @contextmanager
     def loop(self, count: Any) -> Iterator[Any]:
-        """The body runs for the indices 0 to count - 1."""
+        """Run the body for the indices 0 to count - 1."""
         builder, before = self.builder, self.builder.block
         head, body, after = (builder.append_basic_block(name) for name in ("head", "body", "after"))
         builder.branch(head)
@@ -69,7 +69,7 @@ class Emitter:
         builder.position_at_end(after)
 
     def store_apart(self, vector: Any, base: Any, offset: Any, count: Any) -> None:
-        """Up to so many lanes to every second element."""
+        """Store up to `count` lanes, each to every second element."""
         even = ir.Constant(ir.VectorType(i1, self.lanes), [lane % 2 == 0 for lane in range(self.lanes)])
         for half in (0, self.lanes):
             spread = self.shuffle(vector, vector, [(half + lane) // 2 for lane in range(self.lanes)])
@@ -77,7 +77,7 @@ class Emitter:
             self.store(spread, base, self.sum(offset, half), mask)
 
     def cases(self, key: Any, numbers: Iterable[int]) -> Iterator[int]:
-        """What is written while one of the numbers is handed out runs where the key is that number."""
+        """Yield each of the numbers: code that is emitted after it runs where the key is that number."""
         after = self.builder.append_basic_block("after")
         switch = self.builder.switch(key, after)
         for number in numbers:
@@ -89,7 +89,7 @@ class Emitter:
         self.builder.position_at_end(after)
 
     def variables(self, count: int, initial: Any) -> list[Any]:
-        """Registers that loops change."""
+        """Return registers that loops change."""
         with self.builder.goto_entry_block():
             found = [self.builder.alloca(self.vector) for _ in range(count)]
         for variable in found:
@@ -125,7 +125,7 @@ class Emitter:
         return self.builder.bitcast(self.builder.gep(base, [offset]), self.vector.as_pointer())
 
     def load(self, base: Any, offset: Any, mask: Any = None) -> Any:
-        """A vector; where the mask is off, nothing is read and the lane is zero."""
+        """Load a vector; where the mask is off, no element is read and the lane is zero."""
         if mask is None:
             return self.builder.load(self.pointer(base, offset), align=self.bytes)
         where = self.pointer(base, offset)
@@ -141,23 +141,23 @@ class Emitter:
         self.called(name, ir.VoidType(), vector, where, i32(self.bytes), mask)
 
     def opaque(self, value: Any) -> Any:
-        """The value, of which the optimiser knows nothing: it would keep an address for every tap up to date instead of
-        adding the tap's offset to that of the row."""
+        """Hide the value from the optimiser, which would keep an address for every tap up to date instead of adding the
+        tap's offset to that of the row."""
         return self.builder.asm(ir.FunctionType(i64, [i64]), "", "=r,0", [value], False)
 
     def prefetch(self, base: Any, offset: Any) -> None:
-        """Has memory, which need not exist, brought near."""
+        """Prefetch memory, which need not exist."""
         where = self.builder.bitcast(self.builder.gep(base, [offset]), ir.IntType(8).as_pointer())
         self.called("llvm.prefetch.p0i8", ir.VoidType(), where, i32(0), i32(3), i32(1))
 
     def within(self, start: Any, step: int, size: Any) -> Any:
-        """Which of start, start + step, ... lie in [0, size): one unsigned comparison tests both ends."""
+        """Return which of start, start + step, ... lie in [0, size): one unsigned comparison tests both ends."""
         places = ir.Constant(self.index, [lane * step for lane in range(self.lanes)])
         places = self.builder.add(self.splat(self.builder.trunc(start, i32)), places)
         return self.builder.icmp_unsigned("<", places, self.splat(self.builder.trunc(size, i32)))
 
     def transposed(self, rows: list[Any]) -> list[Any]:
-        """Columns of a square of vectors: bit by bit, the index of a row and that of a lane change places."""
+        """Transpose a square of vectors: bit by bit, the index of a row and that of a lane change places."""
         for bit in (1 << i for i in range(self.lanes.bit_length() - 1)):
             low = [lane if not lane & bit else self.lanes + (lane ^ bit) for lane in range(self.lanes)]
             high = [lane ^ bit if not lane & bit else self.lanes + lane for lane in range(self.lanes)]
@@ -166,7 +166,7 @@ class Emitter:
         return rows
 
     def total(self, vector: Any) -> Any:
-        """The sum of the lanes, halves added to halves."""
+        """Return the sum of the lanes, halves added to halves."""
         width = self.lanes // 2
         while width:
             order = [lane ^ width for lane in range(self.lanes)]
@@ -174,8 +174,8 @@ class Emitter:
         return self.builder.extract_element(vector, i32(0))
 
     def source(self, base: Any, row: Any, start: Any, step: int, size: Any) -> tuple[Any, Any]:
-        """The elements start, start + step, ... (step 1 or 2) of a row of so many, and which of them it has; the others
-        are zero and not read."""
+        """Return the elements start, start + step, ... (step 1 or 2) of a row of `size`, and which of them it has; the
+        others are zero and not read."""
         mask, first = self.within(start, step, size), self.sum(row, start)
         if step == 1:
             return self.load(base, first, mask), mask
@@ -184,7 +184,8 @@ class Emitter:
         return self.shuffle(low, high, list(range(0, 2 * self.lanes, 2))), mask
 
     def scattered(self, base: Any, row: Any, start: Any, step: Any, size: Any, increment: Any) -> tuple[Any, Any]:
-        """As `source`, for any step and distance between the elements of a row; they are read one by one."""
+        """Return elements as `source` does, for any step and distance between the elements of a row, read one by
+        one."""
         vector, mask = self.zero, ir.Constant(ir.VectorType(i1, self.lanes), None)
         for lane in range(self.lanes):
             place = self.sum(start, self.product(step, lane))
@@ -196,7 +197,7 @@ class Emitter:
         return vector, mask
 
     def within_signed(self, start: int, size: Any) -> Any:
-        """Which of start, start + 1, ... are below the size, which may be negative."""
+        """Return which of start, start + 1, ... are below the size, which may be negative."""
         places = ir.Constant(self.index, [start + lane for lane in range(self.lanes)])
         return self.builder.icmp_signed("<", places, self.splat(self.builder.trunc(size, i32)))
 
@@ -205,10 +206,10 @@ class Emitter:
 
 
 def emitted(*kinds: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Makes write(emitter, *values), which returns an int64 or nothing, a function of kernels.
+    """Make write(emitter, *values), which returns an int64 or nothing, a function that kernels can call.
 
-    `kinds` are the types of its arguments, POINTER or SCALAR where it is one to, or of, the type of tensor elements;
-    the first is always such a pointer.
+    `kinds` are the types of its arguments: POINTER for a pointer to tensor elements, SCALAR for an element; the first
+    is always such a pointer.
     """
 
     def decorate(write: Callable[..., Any]) -> Any:

@@ -31,7 +31,7 @@ Pointer = Any
 
 @njit_inner()
 def _place(image: int, planes: int, by_image: int, by_plane: int) -> int:
-    """Where one of the planes of all images begins."""
+    """Return where one of the planes of all images begins."""
     return image // planes * by_image + image % planes * by_plane
 
 
@@ -40,10 +40,11 @@ def _pack_pixels(
     buffer: Pointer, at: int, panel: int, src: Pointer, src_at: int, strides: tuple[int, int, int],
     rows: tuple[int, int], columns: tuple[int, int], channels: int, width: int, work: Pointer, rows_at: int,
 ) -> None:  # fmt: skip
-    """A rectangle of pixels to [panel][row][column][width], width channels a panel, panels that far apart."""
+    """Copy a rectangle of pixels to [panel][row][column][width], width channels a panel; `panel` is the panels'
+    distance."""
     lanes, count, height = vector_lanes(buffer), columns[1] - columns[0], rows[1] - rows[0]
     start = src_at + rows[0] * strides[1] + columns[0] * strides[2]
-    if strides[1] == count * strides[2]:  # whole rows are one
+    if strides[1] == count * strides[2]:  # whole rows are one long row
         height, count = 1, height * count
     for c in range(0, channels, width):
         for row in range(height):
@@ -66,7 +67,7 @@ def _pack_windows(
     buffer: Pointer, at: int, panel: int, x: Pointer, x_at: int, plan: Pointer, first_lane: int, weights: int,
     rows: tuple[int, int], columns: tuple[int, int], width: int, work: Pointer, rows_at: int,
 ) -> None:  # fmt: skip
-    """Windows of a rectangle of outputs to [panel][row][column][width], one lane per weight of a target."""
+    """Copy windows of a rectangle of outputs to [panel][row][column][width], one lane per weight of a target."""
     lanes, count, height = vector_lanes(buffer), columns[1] - columns[0], rows[1] - rows[0]
     for first in range(0, weights, lanes):
         held, to = min(lanes, weights - first), at + first // width * panel + first % width
@@ -87,7 +88,7 @@ def _multiply_taps(
     held: tuple[int, int], rows: tuple[int, int], columns: tuple[int, int], source_rows: tuple[int, int],
     source_columns: tuple[int, int],
 ) -> None:  # fmt: skip
-    """Every (target panel, channel panel, tap) tile takes its pixels of the block."""
+    """Multiply the pixels of the block for every (target panel, channel panel, tap) tile."""
     height, vectors = plan[G.tile_rows], plan[G.tile_vectors]
     width = vectors * vector_lanes(scratch)
     count, pitch = columns[1] - columns[0], source_columns[1] - source_columns[0]
@@ -118,7 +119,7 @@ def _multiply_windows(
     plan: Pointer, dw: Pointer, dw_at: int, scratch: Pointer, a_at: int, b_at: int, held: tuple[int, int],
     rows: int, columns: int, adds: bool,
 ) -> int:  # fmt: skip
-    """Every (target panel, weight panel) tile takes the pixels of the block; whether any sum is NaN."""
+    """Multiply the pixels of the block for every (target panel, weight panel) tile; return whether any sum is NaN."""
     lanes, height, vectors = vector_lanes(scratch), plan[G.tile_rows], plan[G.tile_vectors]
     width = vectors * lanes
     odd, tile = 0, a_at + plan[G.tile_at]
@@ -142,7 +143,7 @@ def _multiply_windows(
 def _scatter_taps(
     plan: Pointer, dw: Pointer, at: int, partials: Pointer, tile: int, channels: int, work: Pointer, rows_at: int
 ) -> None:
-    """One target's weights of a channel panel, [tap][lane] in the tiles, to dw."""
+    """Copy one target's weights of a channel panel, [tap][lane] in the tiles, to dw."""
     taps, lanes = plan[G.kernel_h] * plan[G.kernel_w], vector_lanes(dw)
     size = plan[G.tile_rows] * plan[G.tile_vectors] * lanes
     for first in range(0, taps, lanes):
@@ -166,7 +167,7 @@ def multiply(
     worker: int, workers: int, plan: Pointer, work: Pointer, dw: Pointer, x: Pointer, dy: Pointer, sums: Pointer,
     partials: Pointer, scratch: Pointer,
 ) -> None:  # fmt: skip
-    """Units worker, worker + workers, ... of (part, group, target block, lane block)."""
+    """Compute units worker, worker + workers, ... of (part, group, target block, lane block)."""
     groups, channels, targets, folded = plan[G.groups], plan[G.channels], plan[G.targets], plan[G.folded]
     height, width = plan[G.tile_rows], plan[G.tile_vectors] * vector_lanes(scratch)
     block_p, block_q, block_k, block_c = plan[G.block_p], plan[G.block_q], plan[G.block_k], plan[G.block_c]
@@ -252,7 +253,7 @@ def finish(
     worker: int, workers: int, plan: Pointer, work: Pointer, dw: Pointer, x: Pointer, dy: Pointer, sums: Pointer,
     partials: Pointer, scratch: Pointer,
 ) -> None:  # fmt: skip
-    """Adds the parts and, where lanes are channels, takes the tiles of target panels worker, worker + workers, ... to
+    """Add the parts and, where lanes are channels, copy the tiles of target panels worker, worker + workers, ... to
     dw."""
     parts, part_size, channels, targets = plan[G.parts], plan[G.part_size], plan[G.channels], plan[G.targets]
     units = plan[G.units]

@@ -16,12 +16,12 @@ from .conv_bn import Normalised
 from .pool import avg_pool_backward, avg_pool_forward
 
 PRODUCTS, ELEMENTS = 16_000, 1_500
-"""Of the largest problem that is simulated, where each product takes 2 microseconds and each thread 20: a tenth of a
-second a call, so that all of the simulator's cases take two minutes on two cores."""
+"""Products and elements of the largest problem that is simulated, where each product takes 2 microseconds and each
+thread 20: a tenth of a second a call, so that all of the simulator's cases take two minutes on two cores."""
 
 
 def small(geometry: Any) -> bool:
-    """Whether a problem is small enough for the simulator."""
+    """Return whether a problem is small enough for the simulator."""
     sizes = geometry.x.size, geometry.y.size, getattr(geometry, "filter", geometry.x).size
     window = geometry.filter.size // geometry.k if hasattr(geometry, "filter") else prod(geometry.window)
     return geometry.y.size * window <= PRODUCTS and max(sizes) <= ELEMENTS

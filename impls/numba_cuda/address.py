@@ -8,14 +8,14 @@ from typing import NamedTuple
 from .storage import inline
 
 Form = tuple[int, ...]
-"""What the start gives, and one more of each digit; of counts, the total and each digit's."""
+"""Value at the start, and increment of each digit; of counts, the total and each digit's."""
 Number = tuple[int, ...]
-"""Digits."""
+"""Digits of a number."""
 
 
 @inline
 def digits(number: int, counts: Form) -> tuple[int, int, int]:
-    """The three digits of a composite number."""
+    """Return the three digits of a composite number."""
     rest = number // counts[3]
     return rest // counts[2], rest % counts[2], number % counts[3]
 
@@ -64,7 +64,8 @@ def inside(row: int, column: int, height: int, width: int) -> bool:
 
 @inline
 def whose(element: int, channels: int, columns: int, along_channels: bool) -> tuple[int, int]:
-    """Channel of the result and column of an element, so that neighbouring threads write to neighbouring memory."""
+    """Return channel of the result and column of an element, so that neighbouring threads write to neighbouring
+    memory."""
     if along_channels:
         return element % channels, element // channels
     return element // columns, element % columns

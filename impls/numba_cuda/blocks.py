@@ -1,4 +1,5 @@
-"""Parts of the matrix product of `igemm`: what a block's threads bring, keep, multiply and write, as device functions.
+"""Parts of the matrix product of `igemm`, as device functions: a block's threads load, keep, multiply and write
+elements.
 
 Cells are the shared memory of a block: two buffers of tile a, then two of tile b, depth by depth. A thread's rows and
 columns are chunks of neighbours, which one instruction reads, and the chunks of a warp's lanes are neighbours too.
@@ -19,20 +20,21 @@ from .static import natural, unrolled
 from .storage import Format, inline
 
 OUTSIDE = -(1 << 30)
-"""An image row that no tap brings back into the image."""
+"""An image row that stays outside of the image whatever a tap adds to it."""
 NOWHERE = -(1 << 61)
-"""An address that nothing added to it makes one."""
+"""An address that stays invalid whatever is added to it."""
 PAD = 4
 """Words between rows of a tile: lanes that store a column of it then hit different banks, and rows stay aligned."""
 CHUNK = 4
-"""Neighbouring rows, or columns, of a thread."""
+"""Number of neighbouring rows, or columns, of a thread."""
 
 Parts = Callable[..., None]
 
 
 @inline
 def way(thread: int, extent: int, depth: int, threads: int, along_depth: bool) -> tuple[int, int, int, int]:
-    """Of the elements that a thread brings: the first's place along rows and along depth, and steps to the next."""
+    """Return the place along rows and along depth of the first element that a thread loads, and the steps to its
+    next."""
     if along_depth:
         return thread // depth, thread % depth, threads // depth, 0
     return thread % extent, thread // extent, 0, threads // extent
@@ -40,8 +42,8 @@ def way(thread: int, extent: int, depth: int, threads: int, along_depth: bool) -
 
 @cache
 def looking_up(rank: int) -> Parts:
-    """look_up(far, near, lane, number, end, depth): where depth `number` is, addresses in b and a, and coordinates in
-    the image; nowhere from `end` on."""
+    """Return look_up(far, near, lane, number, end, depth): finds the addresses in b and a of depth `number`, and its
+    coordinates in the image; outside of it from `end` on."""
     digits, place = SPACES[rank]
 
     @inline
@@ -66,8 +68,8 @@ def looking_up(rank: int) -> Parts:
 
 @cache
 def locating(rank: int) -> Parts:
-    """locate(placed, thread, threads, start, columns, base): where a block's columns are in the result; nowhere behind
-    the last."""
+    """Return locate(placed, thread, threads, start, columns, base): finds the places of a block's columns in the
+    result, and none behind the last column."""
     digits, place = SPACES[rank]
 
     @inline
@@ -81,8 +83,8 @@ def locating(rank: int) -> Parts:
 
 @cache
 def bounding(rank: int) -> tuple[Callable[..., tuple[int, ...]], Callable[..., bool]]:
-    """bounds(scalars): the size of the image. here(e, spots, near, k, image): whether the coordinates of a thread's
-    element and of a depth together are in it."""
+    """Return bounds(scalars): the size of the image. And here(e, spots, near, k, image): whether the coordinates of a
+    thread's element and of a depth together are in it."""
 
     @inline
     def coordinate(axis: int, e: int, spots: Any, near: Any, k: int) -> int:
@@ -111,8 +113,9 @@ def bounding(rank: int) -> tuple[Callable[..., tuple[int, ...]], Callable[..., b
 
 @cache
 def bringing_a(stored: Format, each: int) -> tuple[Parts, Parts]:
-    """start(at, way, row_start, rows, base, a_row): where a thread's elements of a lie but for the depth.
-    bring(values, a, at, far, first, depth_step): those of a step, whose depths begin at `first` of what is known."""
+    """Return start(at, way, row_start, rows, base, a_row), which finds the addresses of a thread's elements of a, less
+    the depth's part; and bring(values, a, at, far, first, depth_step), which loads those of a step from depth `first`
+    on."""
     widen, wide = stored.widen, stored.wide
 
     @inline
@@ -130,8 +133,8 @@ def bringing_a(stored: Format, each: int) -> tuple[Parts, Parts]:
 
 @cache
 def bringing_b(stored: Format, each: int, rank: int) -> tuple[Parts, Parts]:
-    """The same of b: start(begins, way, column_start, columns, base), where `begins` is addresses, and coordinates in
-    the image, an element's side by side; bring(values, b, begins, far, near, first, depth_step, image)."""
+    """Return both for b: start(begins, way, column_start, columns, base), where `begins` is addresses, and coordinates
+    in the image, an element's side by side; and bring(values, b, begins, far, near, first, depth_step, image)."""
     widen, wide, (digits, place), (_, here) = stored.widen, stored.wide, SPACES[rank], bounding(rank)
 
     @inline
@@ -161,7 +164,8 @@ def bringing_b(stored: Format, each: int, rank: int) -> tuple[Parts, Parts]:
 
 @cache
 def storing(each: int) -> Parts:
-    """store(cells, first, way, width, values): what a thread has brought, into a tile whose rows are `width` apart."""
+    """Return store(cells, first, way, width, values): stores a thread's loaded elements into a tile with rows of
+    `width`."""
 
     @inline
     def store(e: int, cells: Any, first: int, way: tuple[int, ...], width: int, values: Any) -> None:
@@ -172,14 +176,14 @@ def storing(each: int) -> Parts:
 
 @inline
 def nth(i: int, own: int, chunk: int, others: int) -> int:
-    """Place in a tile of a thread's i-th row or column; `others` is how many threads have rows."""
+    """Return the place in a tile of a thread's i-th row or column; `others` is how many threads have rows."""
     return i // chunk * (others * chunk) + own * chunk + i % chunk
 
 
 @cache
 def multiplying(tile: Tile) -> Parts:
-    """multiply(sums, cells, a_first, b_first, line, lane, mine, ours): one step's contribution to a thread's results;
-    `mine` and `ours` are registers for its rows and columns."""
+    """Return multiply(sums, cells, a_first, b_first, line, lane, mine, ours): adds one step's products to a thread's
+    results; `mine` and `ours` are registers for its rows and columns."""
     MINE, OURS, LINES, LANES = tile.thread_rows, tile.thread_columns, tile.lines, tile.lanes  # noqa: N806
     TALL, WIDE = min(CHUNK, MINE), min(CHUNK, OURS)  # noqa: N806
 
@@ -213,7 +217,7 @@ def multiplying(tile: Tile) -> Parts:
 
 @cache
 def clearing(tile: Tile, zero: float) -> Parts:
-    """clear(sums)."""
+    """Return clear(sums), which sets a thread's sums to zero."""
     OURS = tile.thread_columns  # noqa: N806
 
     @inline
@@ -231,8 +235,8 @@ def clearing(tile: Tile, zero: float) -> Parts:
 
 @cache
 def finishing(stored: Format, result: Format, tile: Tile) -> Parts:
-    """finish(out, sums, placed, line, lane, row_start, rows, out_row, bias, bias_first, bias_step): write a thread's
-    results, plus bias where there is one."""
+    """Return finish(out, sums, placed, line, lane, row_start, rows, out_row, bias, bias_first, bias_step): writes a
+    thread's results, plus bias where there is one."""
     widen, narrow, wide = stored.widen, result.narrow, stored.wide
     MINE, OURS, LINES, LANES = tile.thread_rows, tile.thread_columns, tile.lines, tile.lanes  # noqa: N806
     TALL, WIDE = min(CHUNK, MINE), min(CHUNK, OURS)  # noqa: N806

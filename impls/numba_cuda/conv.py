@@ -1,4 +1,4 @@
-"""The convolution operators: arguments checked, results made, products computed by an engine.
+"""The convolution operators: check arguments, allocate results, and let an engine compute the products.
 
 Layouts: "nchw" is x[N, C, H, W], w[K, C/g, R, S], y[N, K, P, Q]; "nhwc" is x[N, H, W, C], w[K, R, S, C/g],
 y[N, P, Q, K]; and those of one and of three dimensions.
@@ -26,11 +26,11 @@ class Work(Protocol):
 
     @property
     def blocks(self) -> int:
-        """Without splits."""
+        """Number of blocks without splits."""
         ...
 
     def launch(self, out: Tensor, a: Tensor, b: Tensor, bias: Tensor | None, splits: int) -> None:
-        """Of `splits` parts of the depth, part `i` is added up at `i * size of the result`."""
+        """Compute the product; part `i` of `splits` parts of the depth is summed at `i * size of the result`."""
         ...
 
 
@@ -41,7 +41,7 @@ Engine = Callable[[Sequence[Product], Format], Sequence[Work]]
 def multiply(
     engine: Engine, products: Sequence[Product], out: Tensor, a: Tensor, b: Tensor, bias: Tensor | None = None
 ) -> Any:
-    """All products into one result, which they fill; where they are few and deep, by partial sums."""
+    """Compute all products into one result, which they fill; where they are few and deep, by partial sums."""
     if not out.size:
         return out.array
     works = engine(products, b.format)
@@ -81,7 +81,7 @@ class Convolution:
         self, x: Any, w: Any, bias: Any, *, stride: Extents, padding: Padding, dilation: Extents, groups: int,
         layout: str,
     ) -> Any:  # fmt: skip
-        """y = x cross-correlated with w, plus bias[K]."""
+        """Return y = x cross-correlated with w, plus bias[K]."""
         x, w = _pair(x, w, layout)
         (n, c, size), (k, per_group, kernel) = (sizes(given.shape, layout) for given in (x, w))
         _matching("channels of x", (c,), (per_group * groups,))
@@ -95,7 +95,7 @@ class Convolution:
         self, dy: Any, w: Any, *, input_size: Extents, stride: Extents, padding: Padding, dilation: Extents,
         groups: int, layout: str,
     ) -> Any:  # fmt: skip
-        """dx: every input pixel gathers from the outputs whose window covers it."""
+        """Return dx: every input pixel gathers from the outputs whose window covers it."""
         dy, w = _pair(dy, w, layout)
         (n, *given), (k, per_group, kernel) = (sizes(one.shape, layout) for one in (dy, w))
         window = windows(input_size, kernel, stride, padding, dilation)
@@ -107,7 +107,7 @@ class Convolution:
         self, x: Any, dy: Any, *, kernel_size: Extents, with_bias: bool, stride: Extents, padding: Padding,
         dilation: Extents, groups: int, layout: str,
     ) -> Any:  # fmt: skip
-        """dw, or (dw, dbias): sums over all images and output pixels."""
+        """Return dw, or (dw, dbias): sums over all images and output pixels."""
         x, dy = _pair(x, dy, layout)
         (n, c, size), (images, k, outputs) = (sizes(given.shape, layout) for given in (x, dy))
         window = windows(size, kernel_size, stride, padding, dilation)

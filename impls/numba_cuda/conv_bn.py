@@ -1,9 +1,9 @@
 """Convolution with batch normalisation over its outputs: training forward and backward, inference.
 
 z = conv(x, w) stays in fp32 (fp64 for fp64) until the result is rounded. Statistics are sums in fp64 about a mean that
-is known before: E[z^2] - E[z]^2 would lose what the mean has more of than the deviation. Numbers of channels, a few
-hundred, are finished on the host. With D = sqrt(var + eps), var biased, or D = sqrt(var) + eps, var unbiased, and
-d = z - mean,
+is known before: E[z^2] - E[z]^2 would lose the digits by which the mean exceeds the deviation. Vectors of channels, a
+few hundred numbers, are finished on the host. With D = sqrt(var + eps), var biased, or D = sqrt(var) + eps, var
+unbiased, and d = z - mean,
 
     y = d / D * gamma + beta
     dz = gamma / D * (dy - mean(dy) - d * pull), pull = sum(dy * d) / (M * D^2) or / ((M - 1) * D * sqrt(var))
@@ -49,7 +49,7 @@ def _covariance(first: float, second: float, center: float) -> float:
 
 @cache
 def _affine_kernel(one: Format, other: Format, result: Format, both: bool, rank: int = 2) -> Any:
-    """out = (first - center) * scale + shift, and + second * slope if `both`; elements in fp64."""
+    """Return the kernel of out = (first - center) * scale + shift, and + second * slope if `both`; elements in fp64."""
     widen, widen_other, narrow, wide = one.widen, other.widen, result.narrow, result.wide
     digits, place = SPACES[rank]
 
@@ -85,7 +85,7 @@ def _affine(
 
 
 def _widened(array: Any, layout: str) -> Any:
-    """The tensor in the accumulator's type: itself where it has it."""
+    """Return the tensor in the accumulator's type: itself if it has that type."""
     given = tensor(array, layout)
     if given.format.memory == np.dtype(given.format.wide):
         return array
@@ -117,7 +117,7 @@ def _moments(z: Tensor) -> _Moments:
     if count < 2:
         raise ValueError(f"a channel has {count} elements; a variance needs at least 2")
     mean = _sums(itself, z, z, np.zeros(channels)) / count
-    # What the rounded mean left over; without it the second pass would be about a point beside the mean.
+    # Correct the rounding error of the mean; without this the second pass would be about a point beside the mean.
     rest, squares = (_sums(term, z, z, mean) for term in (_deviation, _square))
     return _Moments(mean + rest / count, np.maximum(squares - rest * rest / count, 0), count)
 
@@ -132,13 +132,14 @@ def _factors(gamma: Any, beta: Any, channels: int) -> tuple[Vector, Vector]:
 
 
 def _finished(vector: Vector, z: Tensor) -> Any:
-    """In the accumulator's type, on the device."""
+    """Return a vector in the accumulator's type, on the device."""
     return upload(vector.astype(z.format.wide)).array
 
 
 @dataclass(frozen=True)
 class Normalised:
-    """The operators, z and its gradients by one engine. `window` is stride, padding, dilation, groups and layout."""
+    """The operators, with z and its gradients by one engine. `window` is stride, padding, dilation, groups and
+    layout."""
 
     engine: Engine
 
@@ -154,7 +155,7 @@ class Normalised:
         self, x: Any, w: Any, gamma: Any, beta: Any, running_mean: Any, running_var: Any, *, eps: float,
         eps_outside: bool, momentum: float, **window: Any,
     ) -> tuple[Any, ...]:  # fmt: skip
-        """(y, mean, var), and the new running statistics where they are given."""
+        """Return (y, mean, var), and the new running statistics where old ones are given."""
         z = self._z(x, w, window)
         moments = _moments(z)
         variance = moments.variance(eps_outside)
@@ -170,7 +171,7 @@ class Normalised:
     def conv_bn_backward(
         self, dy: Any, x: Any, w: Any, gamma: Any, *, eps: float, eps_outside: bool, **window: Any
     ) -> tuple[Any, ...]:
-        """(dx, dw), and (dgamma, dbeta) where gamma is given; z is computed again."""
+        """Return (dx, dw), and (dgamma, dbeta) where gamma is given; z is computed again."""
         layout = window["layout"]
         z, outputs = self._z(x, w, window), tensor(dy, layout)
         if outputs.shape != z.shape:
@@ -187,7 +188,7 @@ class Normalised:
         shift = -factor * total / moments.count
         dz = _affine(z, moments.mean, -factor * pull, shift, z.dtype, outputs, factor).array
 
-        # rounded once, from a dz that is not
+        # dx and dw are rounded once; dz is not rounded
         convolution = Convolution(self.engine, tensor(x).dtype)
         input_size, kernel_size = (sizes(tensor(given).shape, layout)[2] for given in (x, w))
         image, weights = _widened(x, layout), _widened(w, layout)
@@ -199,7 +200,7 @@ class Normalised:
         self, x: Any, w: Any, gamma: Any, beta: Any, running_mean: Any, running_var: Any, *, eps: float,
         eps_outside: bool, **window: Any,
     ) -> Any:  # fmt: skip
-        """y by the running statistics; weights are not scaled, so that none of them is rounded again."""
+        """Return y by the running statistics; weights are not scaled, so that none of them is rounded again."""
         z = self._z(x, w, window)
         mean, variance = download(running_mean), download(running_var)
         scale, shift = _factors(gamma, beta, variance.size)

@@ -1,4 +1,4 @@
-"""Every element of the result by one thread: nothing is shared, every element is read where it lies."""
+"""Every element of the result by one thread: without shared memory, every element is read in place."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .target import cuda
 
 @cache
 def kernel(stored: Format, result: Format) -> Any:
-    """The kernel for a storage format; `result` is that format, or that of partial sums."""
+    """Return the kernel for a storage format; `result` is that format, or that of partial sums."""
     widen, narrow, wide = stored.widen, result.narrow, stored.wide
 
     @cuda.jit

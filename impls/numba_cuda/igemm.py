@@ -1,8 +1,8 @@
 """Implicit grouped matrix product: tiles in shared memory, read through `product`'s tables, never unfolded in memory.
 
 A block has one tile of the result. Along the depth it goes in steps; while it multiplies one step's tiles, the next
-step's elements are on their way into registers, to be stored into the other of two buffers: one barrier a step. Where
-depth leads in memory is looked up by all threads for as many numbers, so that a number is taken apart once, not once
+step's elements are being loaded into registers, to be stored into the other of two buffers: one barrier a step. All
+threads look up the addresses of a number of depths together, so that the digits of a depth are computed once, not once
 an element.
 """
 
@@ -38,8 +38,8 @@ from .tiled import Tiled
 
 @cache
 def kernel(stored: Format, result: Format, tile: Tile, rank: int = 2) -> Any:
-    """The kernel for a storage format, a tile and a number of spatial axes; `result` is the format, or that of partial
-    sums."""
+    """Return the kernel for a storage format, a tile and a number of spatial axes; `result` is the format, or that of
+    partial sums."""
     accumulator, A_EACH, B_EACH = stored.accumulator, tile.each(tile.rows), tile.each(tile.columns)  # noqa: N806
     ROWS, COLUMNS, DEPTH, THREADS, LANES = tile.rows, tile.columns, tile.depth, tile.threads, tile.lanes  # noqa: N806
     A_WIDTH, B_WIDTH, MINE, OURS = ROWS + PAD, COLUMNS + PAD, tile.thread_rows, tile.thread_columns  # noqa: N806
@@ -57,7 +57,7 @@ def kernel(stored: Format, result: Format, tile: Tile, rank: int = 2) -> Any:
     ) -> None:  # fmt: skip
         rows, _, a_row, a_group, b_group, out_row, out_group = scalars[:7]
         a_along_depth, b_along_depth, share, splits, tiles, partial, bias_step = cut
-        # aligned, for reads of 16 bytes; the simulator aligns nothing
+        # aligned, for reads of 16 bytes; the simulator has no alignment
         cells = cuda.shared.array(CELLS, accumulator) if SIMULATED else cuda.shared.array(CELLS, accumulator, 16)
         far = cuda.shared.array((2, THREADS), types.int64)
         near = cuda.shared.array((rank, THREADS), types.int32)
@@ -125,8 +125,9 @@ class Igemm:
 
 
 def engine(products: Sequence[Product], stored: Format) -> Sequence[Igemm | Direct | Tiled]:
-    """Depthwise, a tile would have one row and most of it would be idle: so the input is in shared memory where pixels
-    are neighbours in memory, and a thread has an element where channels are. Those kernels know no planes."""
+    """Choose the engine. In a depthwise product a tile would have one row and most of it would be idle: so `tiled`
+    keeps the input in shared memory where pixels are neighbours in memory, and `direct` computes an element per thread
+    where channels are. Both know no planes."""
     first = products[0]
     if first.depthwise and first.rank == 2:
         other = direct if first.b_step < first.pixels.nearest(1) else tiled

@@ -21,7 +21,7 @@ from .turns import taking_turns
 class Tensor:
     """An array of any framework with a CUDA array interface: `memory` starts at its first element.
 
-    `strides` are in elements; any that are not negative will do.
+    `strides` are in elements; any that are not negative are allowed.
     """
 
     memory: Any
@@ -38,8 +38,8 @@ class Tensor:
 
     @property
     def sizes(self) -> Extents:
-        """In the order N, channels, rows, columns (K, C, R, S of weights), in three dimensions planes before rows. What
-        has one dimension is a row."""
+        """Sizes in the order N, channels, rows, columns (K, C, R, S of weights), in three dimensions planes before
+        rows. A tensor of one dimension has one row."""
         return with_rows(axes(self.shape, self.layout), 1)
 
     @property
@@ -49,24 +49,24 @@ class Tensor:
 
     @property
     def counts(self) -> Extents:
-        """As `address` takes pixels apart: how many there are, and of each digit."""
+        """Number of pixels, and number of values of each digit, as `address` divides a pixel's number."""
         images, channels, *space = self.sizes
         return self.size // max(1, channels), images, *space
 
     @property
     def places(self) -> Extents:
-        """What each digit of a pixel adds to its address in a channel."""
+        """Summand that each digit of a pixel gives its address in a channel."""
         by_image, _, *by_axis = self.steps
         return 0, by_image, *by_axis
 
 
 def with_rows(extents: Extents, lone: int) -> Extents:
-    """N, channels and at least two axes of space; `lone` is the extent of a row that was not there."""
+    """Return N, channels and at least two axes of space; `lone` is the extent of an added row axis."""
     return extents if len(extents) > 3 else (*extents[:2], lone, *extents[2:])
 
 
 def tensor(array: Any, layout: str = "nchw") -> Tensor:
-    """The tensor of an array; raises TypeError for integers and Unsupported for negative strides."""
+    """Return the tensor of an array; raises TypeError for integers and Unsupported for negative strides."""
     found = interface(array)
     dtype = np.dtype(found["typestr"])
     format_ = format_of(dtype)
@@ -87,21 +87,21 @@ def upload(host: np.ndarray) -> Tensor:
 
 
 def download(array: Any) -> np.ndarray:
-    """A host copy in fp64 of a small array, once all that was launched before is done."""
+    """Return a host copy in fp64 of a small array, once all earlier launches are done."""
     found = interface(array)
     return attach(found, array).copy_to_host().astype(np.float64)
 
 
 def launch(kernel: Any, blocks: int | tuple[int, ...], threads: int, *arguments: Any, shared: int = 0) -> None:
     """Start a kernel on the default stream, with `shared` bytes of dynamic shared memory, tensors as their memory. A
-    grid without blocks, which is that of a result without elements, starts nothing: devices refuse it."""
+    grid without blocks, as for a result without elements, is not started: devices refuse it."""
     if 0 in (blocks if isinstance(blocks, tuple) else (blocks,)):
         return
     given = [argument.memory if isinstance(argument, Tensor) else argument for argument in arguments]
     if not SIMULATED:
         kernel[blocks, threads, 0, shared](*given)
         return
-    # Python warns where a device computes on: products that overflow, differences of infinities
+    # Python warns where a device does not: of products that overflow, of differences of infinities
     with warnings.catch_warnings(), taking_turns():
         warnings.simplefilter("ignore", RuntimeWarning)
         kernel[blocks, threads, 0, shared](*given)

@@ -1,4 +1,4 @@
-"""One table of tile sizes, and how a product is cut: nothing about sizes is decided elsewhere."""
+"""The table of tile sizes, and the cutting of a product: no other module decides about sizes."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from .storage import Format
 from .target import SIMULATED
 
 PROCESSORS = 132
-"""Of an H200. Devices with fewer take more turns over the same blocks."""
+"""Number of multiprocessors of an H200. Devices with fewer take more turns over the same blocks."""
 MIN_DEPTH = 64
-"""Products in a split: fewer do not pay for writing and reading a partial sum."""
+"""Fewest products in a split: fewer do not pay for writing and reading a partial sum."""
 MAX_SPLITS = 64
 GRID = (2, 32) if SIMULATED else (16 * PROCESSORS, 128)
-"""Maximum of blocks, and threads of each, where threads share nothing and go on to the next element. The simulator
-starts a thread of Python for each."""
+"""Most blocks, and threads of each, where threads share no memory and go on to the next element. The simulator starts a
+thread of Python for each."""
 MAX_WIDE = 32
-"""Accumulators a thread has registers for in fp64."""
+"""Most accumulators for which a thread has registers in fp64."""
 
 
 @dataclass(frozen=True)
@@ -41,21 +41,21 @@ class Tile:
 
     @property
     def results(self) -> int:
-        """Accumulators of a thread."""
+        """Number of a thread's accumulators."""
         return self.thread_rows * self.thread_columns
 
     @property
     def lines(self) -> int:
-        """Threads along the rows."""
+        """Number of threads along the rows."""
         return self.rows // self.thread_rows
 
     @property
     def lanes(self) -> int:
-        """Threads along the columns."""
+        """Number of threads along the columns."""
         return self.columns // self.thread_columns
 
     def each(self, extent: int) -> int:
-        """Elements that a thread brings for a step, of so many rows or columns."""
+        """Return how many elements a thread loads for a step, with a tile of `extent` rows or columns."""
         return extent * self.depth // self.threads
 
     def blocks(self, product: Product) -> int:
@@ -63,7 +63,7 @@ class Tile:
 
 
 class Choice(NamedTuple):
-    """A tile and the rows of a group that it is for."""
+    """A tile, and the range of rows in a group that it is for."""
 
     min_rows: int
     max_rows: int
@@ -83,11 +83,12 @@ CHOICES = (
     # Groups of up to 4 rows: one warp, each of whose lanes has a column.
     Choice(1, 4, Tile(4, 32, 4, 1)),
 )
-"""The first that fills the device, else the last: large tiles read less, small ones are more."""
+"""Tiles, of which the first that fills the device is taken, else the last: large tiles read less, small ones are
+more."""
 
 
 def tile_for(products: Sequence[Product], layout: Format) -> Tile:
-    """The tile for all products of a call, which have their rows in common."""
+    """Return the tile for all products of a call, which have their rows in common."""
     rows, wide = products[0].rows, layout.accumulator.bitwidth == 64
     fit = [c.tile for c in CHOICES if c.min_rows <= rows <= c.max_rows and not (wide and c.tile.results > MAX_WIDE)]
     for tile in fit:
@@ -97,12 +98,13 @@ def tile_for(products: Sequence[Product], layout: Format) -> Tile:
 
 
 def _splits(depth: int) -> int:
-    """As many as pay."""
+    """Return the largest number of splits whose parts are still deep enough to pay."""
     return max(1, min(depth // MIN_DEPTH, MAX_SPLITS))
 
 
 def splits_for(products: Sequence[Product], blocks: int) -> int:
-    """Parts of the depth: as few as fill the device twice. `blocks` are those without splits."""
+    """Return the number of parts of the depth: as few as fill the device twice. `blocks` counts blocks without
+    splits."""
     depth = max(product.depth.total for product in products)
     return max(1, min(_splits(depth), 2 * PROCESSORS // max(1, blocks)))
 
@@ -113,7 +115,8 @@ TARGETS = 4
 
 @dataclass(frozen=True)
 class Patch:
-    """A block's pixels, how many of them are each thread's, and the rows of the window whose input is there at once."""
+    """A block's pixels, how many of them each thread has, and the rows of the window whose input is in memory at
+    once."""
 
     rows: int
     columns: int
@@ -131,14 +134,14 @@ class Patch:
 
 
 SHARED = 48 << 10
-"""Bytes of shared memory that every device gives without being asked."""
+"""Bytes of shared memory that every device gives by default."""
 SHAPES = ((16, 8, 32, 4), (1, 4, 8, 1))
-"""From so many columns of the result on: rows, columns and pixels a thread. A warp's lanes are neighbours in a row;
-small images get blocks of one warp, four pixels high, instead of mostly idle ones."""
+"""Fewest columns of the result, then rows, columns and pixels a thread. A warp's lanes are neighbours in a row; small
+images get blocks of one warp, four pixels high, instead of mostly idle ones."""
 
 
 def patch_for(columns: int, taps: int, rows: int, fits: Callable[[Patch], bool]) -> Patch:
-    """The largest whose input fits; any row of pixels with one row of the window does, or nothing. `rows` are those of
+    """Return the largest patch whose input fits, else a row of pixels with one row of the window. `rows` are those of
     the result in a group."""
     shapes, targets = [shape for start, *shape in SHAPES if columns >= start], 1 if rows == 1 else TARGETS
     whole = (Patch(high, wide, each, taps, targets) for high, wide, each in shapes)
@@ -151,5 +154,5 @@ def grid_for(elements: int) -> tuple[int, int]:
 
 
 def slices_for(pixels: int) -> int:
-    """Parts of a channel's pixels, each a thread's: some dozens for a thread, as many for the thread that adds up."""
+    """Return into how many parts a channel's pixels are cut: a thread sums dozens of pixels, one adds the parts."""
     return max(1, min(-(-pixels // 32), 1024))

@@ -1,4 +1,5 @@
-"""Average pooling and its gradient: an element of the result by one thread, in fp32 (fp64 for fp64), rounded once."""
+"""Average pooling and its gradient: each thread computes one element of the result in fp32 (fp64 for fp64), rounded
+once."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ def _end(stop: int, high: int) -> int:
 
 @inline
 def _counted(number: int, axis: Axis, padded: bool) -> int:
-    """Positions of a window that count: those in the image, or in the padded image."""
+    """Count the positions of a window that are averaged: those in the image, or in the padded image."""
     size, window, stride, before, after, _ = axis
     start, low, high = number * stride - before, -before if padded else 0, size + after if padded else size
     return _end(start + window, high) - _first(start, low)
@@ -39,7 +40,7 @@ def _counted(number: int, axis: Axis, padded: bool) -> int:
 
 @inline
 def _pixels(number: int, axis: Axis) -> tuple[int, int]:
-    """Pixels of the image that a window covers: first, and one past the last."""
+    """Return the pixels of the image that a window covers: first, and one past the last."""
     size, window, stride, before, _, _ = axis
     start = number * stride - before
     return _first(start, 0), _end(start + window, size)
@@ -47,7 +48,7 @@ def _pixels(number: int, axis: Axis) -> tuple[int, int]:
 
 @inline
 def _windows(pixel: int, axis: Axis) -> tuple[int, int]:
-    """Windows that cover a pixel: first, and one past the last."""
+    """Return the windows that cover a pixel: first, and one past the last."""
     _, window, stride, before, _, count = axis
     return _first((pixel + before - window + stride) // stride, 0), _end((pixel + before) // stride + 1, count)
 
@@ -59,7 +60,8 @@ def _divisor(row: int, column: int, rows: Axis, columns: Axis, padded: bool, fix
 
 @cache
 def _kernel(stored: Format, backward: bool) -> Any:
-    """Sums over the pixels of a window, to be divided, or over the windows of a pixel, divided one by one."""
+    """Return the kernel that sums over the pixels of a window and divides, or over the windows of a pixel, each
+    divided."""
     widen, narrow, wide = stored.widen, stored.narrow, stored.wide
     sources: Callable[..., Any] = _windows if backward else _pixels
 
@@ -120,6 +122,6 @@ def avg_pool_backward(
     dy: Any, *, input_size: Extents, kernel_size: Extents, stride: Extents, padding: Padding,
     ceil_mode: bool, count_include_pad: bool, divisor_override: int | None, layout: str,
 ) -> Any:  # fmt: skip
-    """dx, to which each window gives its share of dy."""
+    """Return dx, to which each window gives its share of dy."""
     divided = ceil_mode, count_include_pad, divisor_override
     return _run(tensor(dy, layout), input_size, True, kernel_size, stride, padding, *divided)

@@ -28,18 +28,18 @@ from conformance.implementations.windows import Extents, Pair, Window
 from .memory import Tensor
 
 Digit = tuple[int, ...]
-"""Count; what one more adds to the address in b, to each coordinate in the image (plane, row, column), and to the other
+"""Count; and the increments of the address in b, of each coordinate in the image (plane, row, column), and of the other
 address."""
 Table = tuple[tuple[int, ...], ...]
 """Counts, addresses in b, planes, rows, columns and other addresses: of the start, and of each digit."""
 Windows = tuple[Window, ...]
 NO_BIAS = -(1 << 30)
-"""What stands for the step of a bias that is absent. One that is expanded has the step 0."""
+"""Stands for the step of an absent bias. An expanded bias has the step 0."""
 
 
 @dataclass(frozen=True)
 class Composite:
-    """A column or a depth: its digits, the first the slowest. `start` is what all digits zero stand for."""
+    """A column or a depth: its digits, the first the slowest. `start` is the place where all digits are zero."""
 
     start: tuple[int, ...]
     digits: tuple[Digit, ...]
@@ -54,12 +54,13 @@ class Composite:
 
     @property
     def by_channel(self) -> Composite:
-        """A window with its channel as the first digit. Only channels leave the place in the image as it is."""
+        """Return a window with its channel as the first digit: the only digit that does not move the place in the
+        image."""
         *taps, last = self.digits
         return Composite(self.start, (last, *taps) if any(self.digits[0][2:-1]) else self.digits)
 
     def nearest(self, which: int) -> int:
-        """Elements between neighbours in b (1) or in the other tensor (-1)."""
+        """Return the number of elements between neighbours in b (1) or in the other tensor (-1)."""
         return next((abs(digit[which]) for digit in reversed(self.digits) if digit[0] > 1), 1 << 62)
 
 
@@ -76,11 +77,11 @@ class Product:
     out_steps: Pair
     image: Extents
     pixels: Composite
-    """Which of columns and depth are pixels."""
+    """The one of columns and depth that is pixels."""
 
     @property
     def arguments(self) -> tuple[Table, Table, tuple[int, ...]]:
-        """As kernels take it, with `scalars` last."""
+        """Arguments of a kernel: the tables, and `scalars` last."""
         return self.columns.table, self.depth.table, self.scalars
 
     @property
@@ -89,17 +90,17 @@ class Product:
 
     @property
     def rank(self) -> int:
-        """Axes of space, two or three."""
+        """Number of axes of space, two or three."""
         return len(self.image)
 
     @property
     def over_pixels(self) -> bool:
-        """Whether the sum is over pixels, as in backward-weight, not over a window."""
+        """Tell whether the sum is over pixels, as in backward-weight, not over a window."""
         return self.pixels is self.depth
 
     @property
     def depthwise(self) -> bool:
-        """Whether a group has one channel on a side: a matrix product of one row, or of one channel's window."""
+        """Tell whether a group has one channel on a side: a matrix product of one row, or of one channel's window."""
         return self.groups > 1 and min(self.rows, self.window.digits[0][0]) == 1
 
     @property
@@ -109,17 +110,17 @@ class Product:
 
     @property
     def a_along_depth(self) -> bool:
-        """Whether neighbours in depth lie closer together in a than neighbouring rows."""
+        """Tell whether neighbours in depth lie closer together in a than neighbouring rows."""
         return self.depth.nearest(-1) < self.a_steps[0]
 
     @property
     def b_along_depth(self) -> bool:
-        """Whether neighbours in depth lie closer together in b than neighbouring columns."""
+        """Tell whether neighbours in depth lie closer together in b than neighbouring columns."""
         return self.depth.nearest(1) < self.columns.nearest(1)
 
     @property
     def out_along_rows(self) -> bool:
-        """Whether neighbouring rows lie closer together in the result than neighbouring columns."""
+        """Tell whether neighbouring rows lie closer together in the result than neighbouring columns."""
         return self.out_steps[0] < self.columns.nearest(-1)
 
 
@@ -143,12 +144,13 @@ Lattices = tuple[Lattice, ...]
 
 
 def forward_lattice(window: Window) -> Lattice:
-    """Outputs gather from the input."""
+    """Return the lattice of a forward convolution, in which outputs gather from the input."""
     return Lattice(window.outputs, 0, 1, window.kernel, 0, 1, -window.before, window.stride, window.dilation)
 
 
 def backward_lattices(window: Window) -> list[Lattice]:
-    """Inputs gather from the outputs, by residue modulo the stride. One that no tap reaches has none: zeros."""
+    """Return the lattices in which inputs gather from outputs, by residue modulo the stride; none for one that no tap
+    reaches."""
     lattices, stride, every = [], window.stride, window.stride // gcd(window.stride, window.dilation)
     for target in range(min(stride, window.size)):
         distances = [target + window.before - tap * window.dilation for tap in range(window.kernel)]
@@ -164,17 +166,17 @@ def _lattices(of: Callable[[Window], Lattice], window: Windows) -> Lattices:
 
 
 def with_row(window: Windows) -> Windows:
-    """Those of at least two axes: what has one is a row."""
+    """Return the windows with at least two axes: an image of one axis becomes a row."""
     return window if len(window) > 1 else (Window(1, 1, 1, 0, 0), *window)
 
 
 def _along(axis: int, rank: int, step: int) -> tuple[int, ...]:
-    """What a step along one axis adds to each coordinate."""
+    """Return what a step along one axis adds to each coordinate."""
     return tuple(step if other == axis else 0 for other in range(rank))
 
 
 def _pixels(lattices: Lattices, source: Tensor, target: Tensor) -> Composite:
-    """Where the windows lie in the source, and the pixels of the target that they belong to."""
+    """Return the places of the windows in the source, and the pixels of the target that they belong to."""
     rank = len(lattices)
     by_n, _, *by = source.steps
     to_n, _, *to = target.steps
@@ -189,8 +191,8 @@ def _pixels(lattices: Lattices, source: Tensor, target: Tensor) -> Composite:
 
 
 def _window(lattices: Lattices, source: Tensor, groups: int, to: Sequence[int]) -> Composite:
-    """Where channels and taps lie in a window of the source, and in the weights, whose steps by source channel and tap
-    are `to`. Channels come where memory has them, so that neighbouring depths are neighbours there."""
+    """Return the places of channels and taps in a window of the source, and in the weights, whose steps by source
+    channel and tap are `to`. Channels are ordered as in memory, so that neighbouring depths are neighbours there."""
     rank, (_, by_c, *by), (by_channel, *by_tap) = len(lattices), source.steps, to
     channel = source.sizes[1] // groups, by_c, *_along(0, rank, 0), by_channel
     taps = tuple(
@@ -205,7 +207,8 @@ def _window(lattices: Lattices, source: Tensor, groups: int, to: Sequence[int]) 
 def _product(
     out: Pair, a: Pair, source: Tensor, groups: int, columns: Composite, depth: Composite, pixels: Composite
 ) -> Product:
-    """`out` is rows in a group and the step from row to row, `a` the steps to the next row and group."""
+    """Return a product. `out` is rows in a group and the step from row to row, `a` the steps to the next row and
+    group."""
     _, channels, *image = source.sizes
     b_step, out_steps = channels // groups * source.steps[1], (out[1], out[0] * out[1])
     return Product(out[0], groups, columns, depth, a, b_step, out_steps, tuple(image), pixels)
@@ -219,7 +222,7 @@ def forward(x: Tensor, w: Tensor, y: Tensor, window: Windows, groups: int) -> li
 
 
 def backward_data(dy: Tensor, w: Tensor, dx: Tensor, window: Windows, groups: int) -> list[Product]:
-    """One product for each residue along every axis."""
+    """Return one product for each residue along every axis."""
     by_k, by_c, *by_tap = w.steps
     filters, targets, *_ = w.sizes
     products = []
@@ -231,7 +234,7 @@ def backward_data(dy: Tensor, w: Tensor, dx: Tensor, window: Windows, groups: in
 
 
 def backward_weight(x: Tensor, dy: Tensor, dw: Tensor, window: Windows, groups: int) -> list[Product]:
-    """Forward with the roles of pixels and window changed."""
+    """Return the product of forward with the roles of pixels and window exchanged."""
     to_k, *to = dw.steps
     lattices = _lattices(forward_lattice, window)
     columns, pixels, targets = _window(lattices, x, groups, to), _pixels(lattices, x, dy), dw.sizes[0] // groups

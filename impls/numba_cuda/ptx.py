@@ -35,12 +35,12 @@ DECLARED: dict[tuple[str, str], str] = {}
 """(kernel, compute capability) -> why it may keep an array in local memory, or spill."""
 
 LOCAL = re.compile(r"^\s+(?:@!?%p\d+\s+)?(?:ld|st)\.local\.", re.M)
-"""An access to local memory."""
+"""Pattern of an access to local memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What a thread and a block take, in registers and bytes."""
+    """Registers and bytes that a thread and a block take."""
 
     registers: int
     shared: int
@@ -50,7 +50,7 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class CompiledKernel:
-    """A kernel for a compute capability, as far as it came."""
+    """A kernel for a compute capability, compiled as far as that is possible."""
 
     kernel: str
     capability: str
@@ -60,7 +60,7 @@ class CompiledKernel:
 
     @property
     def finding(self) -> str:
-        """What is wrong with it."""
+        """Defects of the compiled kernel, in words; empty without any."""
         found = [self.problem] if self.problem else []
         if self.local_accesses or (self.resources and self.resources.stack):
             found.append(f"keeps an array in local memory ({self.local_accesses} accesses)")
@@ -70,7 +70,7 @@ class CompiledKernel:
 
 
 def resources_of(report: str) -> Resources:
-    """Reads what ptxas -v says of one kernel; raises ValueError where it says something else."""
+    """Parse the report of ptxas -v on one kernel; raises ValueError for another text."""
     used = re.search(r"Used (\d+) registers", report)
     frame = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", report)
     if used is None or frame is None:
@@ -81,7 +81,7 @@ def resources_of(report: str) -> Resources:
 
 
 def assembler() -> str:
-    """The path of ptxas: the first on the PATH, else where the packages of CUDA lie; empty where there is none."""
+    """Return the path of ptxas: the first on the PATH, else that in the packages of CUDA; empty where there is none."""
     found = shutil.which("ptxas")
     if found is None:
         try:
@@ -93,8 +93,8 @@ def assembler() -> str:
 
 
 def assembled(ptx: str, capability: str, ptxas: str, *options: str) -> Resources | None:
-    """Machine code from PTX; nothing where the assembler is older than the compiler and does not know its version of
-    PTX. Raises ValueError with the assembler's own words where it refuses anything else."""
+    """Assemble PTX to machine code; return None where the assembler is older than the compiler and does not know its
+    version of PTX. Raises ValueError with the assembler's message where it refuses anything else."""
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "kernel.ptx"
         source.write_text(ptx)
@@ -120,14 +120,14 @@ class Task:
 
 
 def compile_share(task: Task) -> list[CompiledKernel]:
-    """For one capability in a process that has compiled for no other."""
+    """Compile a share for one capability, in a process that has compiled for no other."""
     from numba import cuda
     from numba.cuda import dispatcher
 
     from .specialisations import every
 
     major, minor = (int(part) for part in task.capability.split("."))
-    # numba asks the device that is here what to compile functions for that kernels call, and there may be none
+    # numba compiles the functions that kernels call for the device that is present, and there may be none
     dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=(major, minor))
     named = [one for one in every() if task.name in one.name]
     compiled = []
@@ -142,7 +142,7 @@ def compile_share(task: Task) -> list[CompiledKernel]:
 
 
 def run(capabilities: Iterable[str], every: int = 1, name: str = "", ptxas: str = "") -> Iterator[list[CompiledKernel]]:
-    """All kernels for one capability after the other. Each process imports this package, and with it numba, anew."""
+    """Compile all kernels for one capability after the other. Each process imports this package, and numba, anew."""
     os.environ[VARIABLE] = "0"  # not the simulator
     tasks = [Task(capability, share, every, name, ptxas) for capability in capabilities for share in range(SHARES)]
     with ProcessPoolExecutor(JOBS, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
@@ -152,13 +152,13 @@ def run(capabilities: Iterable[str], every: int = 1, name: str = "", ptxas: str 
 
 
 def findings(compiled: Iterable[CompiledKernel]) -> list[str]:
-    """What is wrong and not declared. That a kernel does not compile cannot be declared."""
+    """Return the findings that are not declared. A kernel that does not compile cannot be declared."""
     bad = [one for one in compiled if one.problem or (one.finding and (one.kernel, one.capability) not in DECLARED)]
     return [f"{one.capability}: {one.kernel}: {one.finding}" for one in bad]
 
 
 def lines(compiled: Sequence[CompiledKernel]) -> Iterator[str]:
-    """One capability's kernels, then the findings."""
+    """Yield a line on one capability's kernels, then the findings."""
     line = f"{compiled[0].capability}: {len(compiled)} kernels, {len(findings(compiled))} findings"
     if known := [one.resources for one in compiled if one.resources]:
         registers, spilled = [one.registers for one in known], sum(one.spills for one in known)
@@ -168,7 +168,7 @@ def lines(compiled: Sequence[CompiledKernel]) -> Iterator[str]:
 
 
 def table(compiled: Sequence[CompiledKernel]) -> Iterator[str]:
-    """A line for each kernel."""
+    """Yield a line for each kernel."""
     width = max((len(one.kernel) for one in compiled), default=0)
     yield f"{'kernel':{width}}   cc registers  shared spills"
     for one in compiled:

@@ -31,7 +31,7 @@ def _partials_kernel(stored: Format, result: Format) -> Any:
 
 
 def add_partials(out: Tensor, parts: Tensor, count: int) -> None:
-    """out[i] = sum over p < count of parts[p * out.size + i], first to last, rounded once."""
+    """Set out[i] = sum over p < count of parts[p * out.size + i], first to last, rounded once."""
     launch(_partials_kernel(parts.format, out.format), *grid_for(out.size), out, parts, out.size, count)
 
 
@@ -41,7 +41,7 @@ def itself(first: float, second: float, center: float) -> float:
 
 
 Term = Callable[[float, float, float], float]
-"""What is added up of an element of one tensor, that of another, and a number of the channel."""
+"""Term of the sum, from an element of one tensor, that of another, and a number of the channel."""
 
 
 @cache
@@ -69,8 +69,8 @@ def _channels_kernel(term: Term, one: Format, other: Format, sums: Format, rank:
 
 
 def channel_sums(out: Tensor, first: Tensor, second: Tensor, centers: Tensor, term: Term = itself) -> None:
-    """out[c] = sum over pixels of term(first, second, centers[c]); each slice takes every `slices`-th pixel, so that
-    neighbouring threads read neighbouring memory whichever axis is the last."""
+    """Set out[c] = sum over pixels of term(first, second, centers[c]); each slice takes every `slices`-th pixel, so
+    that neighbouring threads read neighbouring memory whichever axis is the last."""
     channels, by, other = first.sizes[1], first.steps, second.steps
     slices = slices_for(first.counts[0])
     parts = empty((slices * channels,), np.dtype(centers.format.wide))

@@ -19,7 +19,7 @@ class Specialisation(NamedTuple):
 
 INTEGER = types.int64
 RANKS = {2: (), 3: ("3-D",)}
-"""How many axes of space, and what says so in a name: what has one is a row of two."""
+"""Number of axes of space -> mark of it in a name: an image of one axis is a row of two."""
 
 
 def _table(rank: int) -> Any:
@@ -44,8 +44,8 @@ def _named(kernel: Any, arguments: tuple[Any, ...], *what: object) -> Specialisa
 
 
 def products(stored: Format, result: Format) -> Iterator[Specialisation]:
-    """The kernels of convolution, for every tile that accumulators fit into, and for patches of a window of three rows
-    and the smallest."""
+    """Yield the kernels of convolution, for every tile that accumulators fit into, and for patches of a window of three
+    rows and the smallest."""
     arrays = _array(result), *[_array(stored)] * 3
     arguments = *arrays, *[_table(2)] * 2, _integers(9)
     what = f"{stored.name} to {result.name}"
@@ -89,7 +89,7 @@ def normalisation(stored: Format) -> Iterator[Specialisation]:
 
 
 def every() -> Iterator[Specialisation]:
-    """Formats of operands and result are the same; partial sums, or z, of halves; and gradients of a z."""
+    """Yield all kernels: operands and result of one format; partial sums, or z, of halves; and gradients of a z."""
     pairs = [pair for s in FORMATS.values() for pair in ((s, s), (s, _wide(s)), (_wide(s), s))]
     for pair in dict.fromkeys(pairs):
         yield from products(*pair)

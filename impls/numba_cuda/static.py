@@ -1,7 +1,7 @@
-"""What the compiler has to be told so that arrays of a thread become registers and indexes cost nothing.
+"""Helpers that let the compiler keep a thread's arrays in registers and compute indexes at compile time.
 
-A local array is registers only where every index is a constant, which NVVM finds out too late where loops are long (for
-compute capability 10.0 always): so they are written out before it sees them.
+A local array is in registers only if every index is a constant, which NVVM finds out too late where loops are long (for
+compute capability 10.0 always): so loops are written out before NVVM sees them.
 """
 
 from __future__ import annotations
@@ -17,23 +17,24 @@ from .target import SIMULATED
 
 @inline
 def natural(number: int) -> int:
-    """An index that is not negative: numba asks of any other whether to count from the end."""
+    """Return an index that is not negative: for any other type numba tests whether to count from the end."""
     return np.uint64(number)
 
 
 @inline
 def divide(number: int, size: int) -> tuple[int, int]:
-    """divmod of natural numbers below 2^32: in 64 bits a division is dozens of instructions."""
+    """Return divmod of natural numbers below 2^32: in 64 bits a division is dozens of instructions."""
     quotient = np.int64(np.uint32(number) // np.uint32(size))
     return quotient, number - quotient * size
 
 
-if SIMULATED:  # plain numbers, of which mixed ones of NumPy would make a float
+if SIMULATED:  # plain numbers: mixed integer types of NumPy would give a float
     natural, divide = int, divmod
 
 
 def unrolled(count: int, body: Callable[..., None]) -> Callable[..., None]:
-    """`for number in range(count): body(number, *arguments)`, written out with constants, as a device function."""
+    """Return `for number in range(count): body(number, *arguments)`, written out with constants, as a device
+    function."""
     if SIMULATED:
 
         def counted(*arguments: Any) -> None:
@@ -45,7 +46,8 @@ def unrolled(count: int, body: Callable[..., None]) -> Callable[..., None]:
 
 
 def _written_out(first: int, end: int, body: Callable[..., None]) -> Callable[..., None]:
-    """From `first` up to `end`, by halves: one level for each number is more than the compiler's recursion takes."""
+    """Write out from `first` up to `end`, by halves: one level for each number exceeds the compiler's recursion
+    limit."""
     middle, last = (first + end) // 2, end - 1
     if end - first <= 2:
 

@@ -1,6 +1,6 @@
-"""How elements are stored and what they are computed in.
+"""Storage formats of elements, and the types that they are computed in.
 
-Halves are widened exactly to fp32, and a result is rounded to them once, to nearest even. bf16 travels as its bits:
+Halves are widened exactly to fp32, and a result is rounded to them once, to nearest even. bf16 is passed as its bits:
 neither the simulator nor older devices have the type.
 """
 
@@ -18,10 +18,10 @@ from .target import SIMULATED, cuda, types
 
 
 def inline(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A device function that computes with its arguments alone.
+    """Return a device function that computes with its arguments alone.
 
-    In the simulator it stays as it is: there, calling what `cuda.jit` returns searches the globals of a module, which
-    takes longer than the function.
+    In the simulator the function is returned unchanged: there, calling a function of `cuda.jit` searches the globals of
+    a module, which takes longer than the function.
     """
     return function if SIMULATED else cuda.jit(device=True)(function)
 
@@ -58,7 +58,7 @@ def _from_bf16(stored: int) -> float:
 
 @inline
 def _to_bf16(value: float) -> int:
-    """Adds just less than half a spacing, which carries where it should; a NaN is the usual one."""
+    """Round by adding just less than half a spacing, which carries where it should; a NaN becomes the usual NaN."""
     bits = _bits(value)
     return np.uint16((bits + 0x7FFF + (bits >> 16 & 1)) >> 16 if value == value else 0x7FC0)
 
@@ -75,7 +75,7 @@ def _to_fp16(value: float) -> float:
 
 @dataclass(frozen=True)
 class Format:
-    """A storage dtype: its elements in memory, the accumulator's type, and the way from one to the other."""
+    """A storage dtype: its elements in memory, the accumulator's type, and the conversions between them."""
 
     name: str
     memory: np.dtype
@@ -108,7 +108,7 @@ FORMATS = {
 
 
 def format_of(dtype: np.dtype) -> Format:
-    """The format of a dtype as the CUDA array interface says it; raises TypeError for integers."""
+    """Return the format of a dtype as the CUDA array interface names it; raises TypeError for integers."""
     found = FORMATS.get(np.dtype(dtype.str))
     if found is None:
         raise TypeError(f"tensors are {dtype}; they must be fp32, bf16, fp16 or fp64")

@@ -1,5 +1,5 @@
-"""numba.cuda as this process has it, on a device or simulated: kernels import it from here, so that it is settled which
-of the two before anything imports the module itself."""
+"""numba.cuda as this process has it, on a device or simulated: kernels import it from here, so that the choice is made
+before any module imports numba.cuda itself."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from conformance.implementations.bridges.numba_cuda import numba_cuda, simulated
 
-if not hasattr(np, "row_stack"):  # NumPy 2.5 has none, and numba-cuda 0.30 asks for it where it compiles
+if not hasattr(np, "row_stack"):  # NumPy 2.5 lacks it, and numba-cuda 0.30 needs it to compile
     np.row_stack = np.vstack
 cuda = numba_cuda()
 types = import_module("numba.cuda.types")

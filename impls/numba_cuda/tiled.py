@@ -1,9 +1,10 @@
-"""Input tile and halo in shared memory: what a block of pixels reads of one channel, once for all taps.
+"""Input tile and halo in shared memory: the input that a block of pixels needs of one channel, loaded once for all
+taps.
 
 A patch is the part of an image that the windows of a block's pixels cover, of all rows of the window or, where that
 does not fit, of one row after the other. Forward and backward-data sum over channels and taps at fixed pixels;
-backward-weight sums over pixels at fixed channel and taps. The innermost loops are `while` with addresses that go
-along: numba's `range` of a number that only the launch knows costs several instructions a round, products more.
+backward-weight sums over pixels at fixed channel and taps. The innermost loops are `while` loops that increment
+addresses: numba's `range` of a number known only at launch costs several instructions a round, products more.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def fill(
     cells: Any, image: Any, widen: Any, zero: float, at: int, line: int, spot: int, shape: tuple[int, ...],
     bounds: tuple[int, int], thread: int, threads: int,
 ) -> None:  # fmt: skip
-    """Bring a patch whose first cell is image row `line` and column `spot`, and zeros where there is no image."""
+    """Load a patch whose first cell is image row `line` and column `spot`, and zeros outside the image."""
     high, wide, by_row, by_column = shape
     for cell in range(thread, high * wide, threads):
         row, column = divide(cell, wide)
@@ -38,7 +39,8 @@ def fill(
 
 @cache
 def gather_kernel(stored: Format, result: Format, patch: Patch) -> Any:
-    """Forward and backward-data. Blocks are tiles of one image, groups of rows, and parts of the channels."""
+    """Return the kernel of forward and backward-data. Blocks are tiles of one image, groups of rows, and parts of the
+    channels."""
     widen, narrow, wide, accumulator = stored.widen, result.narrow, stored.wide, stored.accumulator
     HIGH, COLUMNS, TAPS, THREADS, EACH = patch.rows, patch.columns, patch.taps, patch.threads, patch.each  # noqa: N806
     TARGETS, LINES, SUMS = patch.targets, patch.rows // patch.each, patch.targets * patch.each  # noqa: N806
@@ -55,7 +57,7 @@ def gather_kernel(stored: Format, result: Format, patch: Patch) -> Any:
         sums: Any, cells: Any, a: Any, cell: int, weight: int, taps: tuple[int, int], cell_steps: tuple[int, int],
         weight_steps: tuple[int, int, int], left: int, below: int,
     ) -> None:  # fmt: skip
-        """What the taps of one channel add to a thread's pixels; `left` rows of the result are not beyond the last."""
+        """Add the taps of one channel to a thread's pixels; `left` rows of the result are not beyond the last."""
         by_row, by_column, a_row = weight_steps
         for tap in range(taps[0]):
             at, factor = cell + tap * cell_steps[0], weight + tap * by_row
@@ -69,7 +71,7 @@ def gather_kernel(stored: Format, result: Format, patch: Patch) -> Any:
         out: Any, sums: Any, to: int, left: int, out_row: int, first: tuple[int, int], ends: tuple[int, int],
         steps: tuple[int, int], bias: Any, bias_first: int, bias_step: int,
     ) -> None:  # fmt: skip
-        """A thread's pixels of the rows that are left, plus bias where there is one."""
+        """Write a thread's pixels of the rows that are left, plus bias where there is one."""
         for target in range(TARGETS):
             if target < left:
                 offset = wide(0)
@@ -132,14 +134,16 @@ def gather_kernel(stored: Format, result: Format, patch: Patch) -> Any:
 
 @cache
 def scatter_kernel(stored: Format, result: Format, patch: Patch) -> Any:
-    """Backward-weight. Blocks are channels of all groups, groups of rows, and parts of the tiles."""
+    """Return the kernel of backward-weight. Blocks are channels of all groups, groups of rows, and parts of the
+    tiles."""
     widen, narrow, wide, accumulator = stored.widen, result.narrow, stored.wide, stored.accumulator
     HIGH, COLUMNS, TAPS, THREADS = patch.rows, patch.columns, patch.taps, patch.threads  # noqa: N806
     TARGETS, PIXELS = patch.targets, patch.rows * patch.columns  # noqa: N806
 
     @inline
     def bring(cells: Any, first: int, a: Any, at: int, left: int, inner: tuple[int, ...], thread: int) -> None:
-        """The gradient of a tile's pixels, for the rows of the result that are left; zeros beyond the last pixel."""
+        """Load the gradient of a tile's pixels, for the rows of the result that are left; zeros beyond the last
+        pixel."""
         down, across, by_row, by_column, a_row = inner
         for cell in range(thread, TARGETS * PIXELS, THREADS):
             target, p, q = cell // COLUMNS // HIGH, cell // COLUMNS % HIGH, cell % COLUMNS
@@ -149,7 +153,7 @@ def scatter_kernel(stored: Format, result: Format, patch: Patch) -> Any:
 
     @inline
     def product(cells: Any, gradient: int, cell: int, steps: tuple[int, ...], rows: int, columns: int) -> float:
-        """Of one weight. Beyond the last pixel may be a NaN, which zero does not mask."""
+        """Return the sum for one weight. Cells beyond the last pixel may hold a NaN, which a zero does not mask."""
         total, across = wide(0), min(COLUMNS, columns)
         for p in range(min(HIGH, rows)):
             at, other = gradient + p * COLUMNS, cell + p * steps[2]
@@ -164,8 +168,8 @@ def scatter_kernel(stored: Format, result: Format, patch: Patch) -> Any:
         cells: Any, first: int, gradient: int, window: tuple[int, int], inner: tuple[int, ...], steps: tuple[int, ...],
         thread: int,
     ) -> None:  # fmt: skip
-        """Add a tile's part of the gradients of a window's weights, which begin at `first`; a thread has some of them.
-        `inner` is how many pixels down and across there are."""
+        """Add a tile's part of the gradients of a window's weights, which begin at `first`; each thread has some
+        weights. `inner` is how many pixels down and across there are."""
         for element in range(thread, TARGETS * window[0] * window[1], THREADS):
             above, s = divide(element, window[1])
             target, r = divide(above, window[0])
@@ -178,7 +182,7 @@ def scatter_kernel(stored: Format, result: Format, patch: Patch) -> Any:
         out: Any, cells: Any, first: int, window: tuple[int, int], to: int, left: int, steps: tuple[int, int, int],
         thread: int,
     ) -> None:  # fmt: skip
-        """The gradients of a window's weights into the result, for the rows of it that are left."""
+        """Copy the gradients of a window's weights into the result, for the rows of it that are left."""
         for element in range(thread, TARGETS * window[0] * window[1], THREADS):
             above, s = divide(element, window[1])
             target, r = divide(above, window[0])
@@ -243,21 +247,22 @@ class Tiled:
 
     @property
     def tiles(self) -> tuple[int, int]:
-        """Blocks along the rows and columns of the pixels."""
+        """Number of blocks along the rows and columns of the pixels."""
         _, rows, columns = self.product.pixels.digits
         return -(-rows[0] // self.patch.rows), -(-columns[0] // self.patch.columns)
 
     @property
     def geometry(self) -> tuple[int, ...]:
-        """As kernels take it: the size; image row and column of a patch's first pixel, relative to those of its first
-        pixel's first tap; steps from row to row and column to column of the image in memory; tiles; images."""
+        """Numbers that kernels take: the size; image row and column of a patch's first pixel, relative to those of its
+        first pixel's first tap; steps from row to row and column to column of the image in memory; tiles; images."""
         (images, *_), _, _ = self.product.pixels.digits
         _, taps, tap_columns = self.product.window.digits
         low = min(0, (self.patch.taps - 1) * taps[2]), min(0, (tap_columns[0] - 1) * tap_columns[3])
         return *self.size, *low, taps[1] // taps[2], tap_columns[1] // tap_columns[3], *self.tiles, images
 
     def shared(self, stored: Format) -> int:
-        """Bytes: the input, and for backward-weight the gradient of the pixels and sums for the window."""
+        """Return the bytes of shared memory: of the input, and for backward-weight of the pixels' gradient and the
+        window's sums."""
         patch, cells = self.patch, prod(self.size)
         if self.product.over_pixels:
             cells += patch.targets * (patch.rows * patch.columns + patch.taps * self.product.window.digits[2][0])
@@ -288,7 +293,7 @@ class Tiled:
 
 
 def engine(products: Sequence[Product], stored: Format) -> list[Tiled]:
-    """By the largest patch whose shared memory fits."""
+    """Return the products, each with the largest patch whose shared memory fits."""
 
     def tiled(product: Product) -> Tiled:
         def fits(patch: Patch) -> bool:

@@ -24,7 +24,7 @@ class _Abandoned(BaseException):
 
 
 class _Lane(threading.Thread):
-    """A thread of a block, for one block after the other. numba's simulator looks for `threadIdx`, `blockIdx`,
+    """A thread that runs one lane of a block after the other. numba's simulator looks for `threadIdx`, `blockIdx`,
     `thread_id` and `syncthreads` on the thread that runs."""
 
     def __init__(self, index: Any, number: int) -> None:
@@ -40,12 +40,12 @@ class _Lane(threading.Thread):
         self.start()
 
     def go_on(self) -> None:
-        """Give it the turn until it waits or ends."""
+        """Give the thread the turn until it waits or ends."""
         self._turn.release()
         self._back.acquire()
 
     def syncthreads(self) -> None:
-        """Wait until every thread of the block had its turn."""
+        """Wait until every thread of the block has had its turn."""
         self.at_barrier = True
         self._back.release()
         self._turn.acquire()
@@ -78,7 +78,7 @@ class _Turns:
         self.lanes, self.function = lanes, function
 
     def run(self, place: tuple[int, ...], *arguments: Any) -> None:
-        """One block. Raises what a thread raised, and says which thread it was."""
+        """Run one block. Raises the error of a thread, and says which thread it was."""
         where = import_module("numba.cuda.simulator.kernelapi").Dim3(*place)
         for lane in self.lanes:
             lane.blockIdx, lane.done = where, False

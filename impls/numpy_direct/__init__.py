@@ -1,7 +1,7 @@
 """The definitions, written down: for each tap a sum of products in fp32, in a fixed order, no BLAS.
 
-Slow and plain on purpose; the other implementations are compared with the exact reference, not with this one.
-16-bit inputs are widened, accumulated in fp32 and rounded once.
+Slow and plain on purpose; the other implementations are compared with the exact reference, not with this one. 16-bit
+inputs are widened, accumulated in fp32 and rounded once.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ numpy_direct = Implementation("numpy-direct")
 EVERY_DTYPE = ("fp32", "bf16", "fp16", "fp64")
 CHANNELS_FIRST = ("nchw", "ncw", "ncdhw")
 LARGEST = 2**28
-"""Half a GFLOP: beyond that a definition in Python takes minutes to say what it says on small problems."""
+"""Most products: half a GFLOP. Above, a definition in Python takes minutes and shows no more than on small problems."""
 
 
 def small_conv(geometry):
-    """By products in one direction."""
+    """Return whether there are few enough products in one direction."""
     return geometry.y.size * geometry.filter.size // geometry.k < LARGEST
 
 
 def small_transposed(geometry):
-    """By products in one direction."""
+    """Return whether there are few enough products in one direction."""
     return geometry.x.size * geometry.filter.size // geometry.c < LARGEST
 
 
 def small_pool(geometry):
-    """By summands."""
+    """Return whether there are few enough summands."""
     return geometry.y.size * math.prod(geometry.window) < LARGEST
 
 

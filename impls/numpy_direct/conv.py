@@ -16,17 +16,17 @@ def _grouped(array: np.ndarray, groups: int, axis: int) -> np.ndarray:
 
 
 def _at(weights, tap):
-    """[groups, K of a group, C of a group] of the filters at a tap."""
+    """Return [groups, K of a group, C of a group] of the filters at a tap."""
     return np.ascontiguousarray(weights[(..., *tap)])
 
 
 def _flat(image):
-    """[N, groups, channels, positions]."""
+    """Reshape an image to [N, groups, channels, positions]."""
     return np.ascontiguousarray(image).reshape(*image.shape[:3], math.prod(image.shape[3:]))
 
 
 def convolved(x, w, stride, padding, dilation, groups):
-    """y[n,k,p,q] in accumulator precision."""
+    """Return y[n,k,p,q] in accumulator precision."""
     size = output_size(x.shape[2:], w.shape[2:], stride, padding, dilation)
     if x.shape[1] != w.shape[1] * groups:  # einsum repeats a single channel
         raise ValueError(f"x has {x.shape[1]} channels, the filter {w.shape[1]} in each of {groups} groups")
@@ -38,7 +38,7 @@ def convolved(x, w, stride, padding, dilation, groups):
 
 
 def image_gradient(dy, w, input_size, stride, padding, dilation, groups):
-    """dx in accumulator precision, each output position adding its share to the inputs that it saw."""
+    """Return dx in accumulator precision; each output position adds its share to the inputs that it read."""
     gradient, weights = _flat(_grouped(dy, groups, 1)), _grouped(w, groups, 0)
     image = empty_image((len(dy), groups, w.shape[1]), input_size, padding, gradient.dtype)
     for tap, seen in taps(w.shape[2:], stride, dilation, dy.shape[2:]):
@@ -48,7 +48,7 @@ def image_gradient(dy, w, input_size, stride, padding, dilation, groups):
 
 
 def weight_gradient(x, dy, kernel_size, stride, padding, dilation, groups):
-    """dw in accumulator precision, one sum over batch and output positions per weight."""
+    """Return dw in accumulator precision, one sum over batch and output positions per weight."""
     image, gradient = padded(_grouped(x, groups, 1), padding), _flat(_grouped(dy, groups, 1))
     dw = np.empty((groups, gradient.shape[2], image.shape[2], *kernel_size), image.dtype)
     for tap, seen in taps(kernel_size, stride, dilation, dy.shape[2:]):
@@ -57,12 +57,12 @@ def weight_gradient(x, dy, kernel_size, stride, padding, dilation, groups):
 
 
 def stored(sums, dtype, into):
-    """The sums, and what `into` holds, rounded once."""
+    """Return the sums plus the array `into`, if there is one, rounded once."""
     return (sums if into is None else sums + into.astype(sums.dtype)).astype(dtype)
 
 
 def conv_forward(x, w, bias, *, stride, padding, dilation, groups, into=None):
-    """y; the bias is added before the rounding."""
+    """Return y; the bias is added before the rounding."""
     y = convolved(x, w, stride, padding, dilation, groups)
     if bias is not None:
         y += per_channel(bias.astype(y.dtype), y.shape[2:])
@@ -84,7 +84,7 @@ def conv_backward_data(dy, w, *, input_size, stride, padding, dilation, groups, 
 def conv_backward_weight(
     x, dy, *, kernel_size, with_bias, stride, padding, dilation, groups, output_mask=(True, True), into=None
 ):
-    """dw; dbias, the sum of dy."""
+    """Return dw; dbias, the sum of dy."""
     require_outputs(dy, x.shape[2:], kernel_size, stride, padding, dilation)
     sums = []
     if output_mask[0]:

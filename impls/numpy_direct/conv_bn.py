@@ -13,7 +13,7 @@ def _deviation(var, eps, eps_outside):
 
 
 def _statistics(z):
-    """mean[K], z - mean, and the sum of the squares of that. Raises ValueError where there is no variance."""
+    """Return mean[K], z - mean, and the sum of its squares. Raises ValueError where the variance is undefined."""
     elements = z.size // z.shape[1]
     if elements < 2:
         raise ValueError(f"z has shape {z.shape}, one element a channel: its variance is undefined")
@@ -40,7 +40,7 @@ def _blended(running, batch, momentum):
 def conv_bn_forward(
     x, w, gamma, beta, running_mean, running_var, *, stride, padding, dilation, groups, eps, eps_outside, momentum
 ):
-    """y, mean, var and, where they are given, new running statistics, whose variance is unbiased."""
+    """Return y, mean, var and, where old ones are given, new running statistics, whose variance is unbiased."""
     z = convolved(x, w, stride, padding, dilation, groups)
     mean, centred, squares = _statistics(z)
     var = _variance(squares, centred, unbiased=eps_outside)
@@ -63,10 +63,10 @@ def conv_bn_inference(
 
 
 def _z_gradient(dy, centred, var, gamma, eps, eps_outside):
-    """dz: with t = dy*gamma/deviation, what is left of t without its mean and without its share along z - mean.
+    """Return dz: t = dy*gamma/deviation less its mean and less its share along z - mean.
 
-    d(deviation)/dz is (z - mean) / (freedom * root), where the root is what the variance went through: the deviation
-    itself, or sqrt(var) where eps is added outside. A constant channel then has no slope, and takes none.
+    d(deviation)/dz is (z - mean) / (freedom * root), where the root is that of the variance: the deviation itself, or
+    sqrt(var) where eps is added outside. The slope of a constant channel is taken as 0.
     """
     elements = centred.size // len(var)
     freedom = var.dtype.type(elements - 1 if eps_outside else elements)
@@ -80,8 +80,8 @@ def _z_gradient(dy, centred, var, gamma, eps, eps_outside):
 
 
 def conv_bn_backward(dy, x, w, gamma, *, stride, padding, dilation, groups, eps, eps_outside, output_mask=(True,) * 4):
-    """Of dx, dw and, with gamma, dgamma, dbeta those that `output_mask` asks for. z is computed again; dz stays in
-    accumulator precision."""
+    """Return those of dx, dw and, with gamma, dgamma, dbeta that `output_mask` asks for. z is computed again; dz stays
+    in accumulator precision."""
     geometry = (stride, padding, dilation, groups)
     _, centred, squares = _statistics(convolved(x, w, *geometry))
     var = _variance(squares, centred, unbiased=eps_outside)

@@ -10,7 +10,7 @@ from .windows import per_channel
 
 
 def conv_requantized(x, w, bias, scale, *, stride, padding, dilation, groups, x_zero_point, y_zero_point):
-    """y; x less its zero point takes 16 bits."""
+    """Return y; x less its zero point takes 16 bits."""
     whole = x.dtype == np.int8
     if whole:
         x, w = x.astype(np.int32) - np.int32(x_zero_point), w.astype(np.int32)

@@ -1,4 +1,4 @@
-"""Transposed convolution and its gradients: what a convolution's gradients are, with x and y exchanged."""
+"""Transposed convolution and its gradients: those of a convolution, with x and y exchanged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def require_output_padding(output_padding, stride, dilation):
 
 
 def output_size(size, kernel_size, stride, padding, output_padding, dilation):
-    """Of every axis: where the last window ends, less what is cropped, and the output padding."""
+    """Return the output's size: on every axis the end of the last window, less cropping, plus output padding."""
     require_output_padding(output_padding, stride, dilation)
     axes = zip(size, kernel_size, stride, padding, output_padding, dilation, strict=True)
     found = tuple((n - 1) * u - sum(pad) + d * (taps - 1) + 1 + more for n, taps, u, pad, more, d in axes)
@@ -25,12 +25,12 @@ def output_size(size, kernel_size, stride, padding, output_padding, dilation):
 
 
 def left_to_crop(padding, output_padding):
-    """The padding where output padding takes back what is cropped at the end; its rest is beyond all windows."""
+    """Return the padding less output padding at the end, at least 0; output padding beyond is outside all windows."""
     return tuple((before, max(0, after - more)) for (before, after), more in zip(padding, output_padding, strict=True))
 
 
 def conv_transpose_forward(x, w, bias, *, stride, padding, output_padding, dilation, groups, into=None):
-    """y, each pixel of x adding its share to the window that it stands for; the bias is added before the rounding."""
+    """Return y: each pixel of x adds its share to its window; the bias is added before the rounding."""
     if x.shape[1] != len(w):
         raise ValueError(f"x has {x.shape[1]} channels, the filter {len(w)}")
     size = output_size(x.shape[2:], w.shape[2:], stride, padding, output_padding, dilation)
@@ -41,7 +41,7 @@ def conv_transpose_forward(x, w, bias, *, stride, padding, output_padding, dilat
 
 
 def conv_transpose_backward_data(dy, w, *, stride, padding, output_padding, dilation, groups, into=None):
-    """dx, a convolution of dy, in as many places as x has: output padding may have room for further windows."""
+    """Return dx, a convolution of dy, in as many places as x has: output padding may have room for further windows."""
     require_output_padding(output_padding, stride, dilation)
     if dy.shape[1] != w.shape[1] * groups:
         raise ValueError(f"dy has {dy.shape[1]} channels, the filter {w.shape[1]} in each of {groups} groups")
@@ -55,7 +55,7 @@ def conv_transpose_backward_weight(
     x, dy, *, kernel_size, with_bias, stride, padding, output_padding, dilation, groups,
     output_mask=(True, True), into=None,
 ):  # fmt: skip
-    """dw; dbias, the sum of dy."""
+    """Return dw; dbias, the sum of dy."""
     size = output_size(x.shape[2:], kernel_size, stride, padding, output_padding, dilation)
     if dy.shape[2:] != size:
         raise ValueError(f"dy is {dy.shape[2:]}, the output {size}")

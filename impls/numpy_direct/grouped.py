@@ -10,18 +10,18 @@ LAYOUTS = ("gnhwc", "nhwgc", "gnwc", "nwgc", "gndhwc", "ndhwgc")
 
 
 def _channels(layout):
-    """Where the groups of an image and their channels are."""
+    """Return the axes of an image's groups and of their channels."""
     return (0 if layout[0] == "g" else -2), -1
 
 
 def image(array, layout):
-    """[N, C, ...] of an image."""
+    """Return an image as [N, C, ...]."""
     n, groups, channels, *size = (moved := np.moveaxis(array, _channels(layout), (1, 2))).shape
     return moved.reshape(n, groups * channels, *size)
 
 
 def weights(array):
-    """[K, C of a group, ...] of [G, K of a group, ..., C of a group]."""
+    """Reshape [G, K of a group, ..., C of a group] to [K, C of a group, ...]."""
     groups, filters, channels, *window = (moved := np.moveaxis(array, -1, 2)).shape
     return moved.reshape(groups * filters, channels, *window)
 

@@ -9,7 +9,8 @@ from .windows import accumulator, cropped, empty_image, taps
 
 
 def _windows(x, kernel_size, stride, padding, dilation, ceil_mode):
-    """Padding that holds every window, and for every tap what the windows see there, and whether it is of the image.
+    """Return the padding that holds every window; and for every tap the values at it in all windows, and whether they
+    are of the image.
 
     Raises ValueError for a window of padding only.
     """
@@ -26,7 +27,7 @@ def _windows(x, kernel_size, stride, padding, dilation, ceil_mode):
 
 
 def max_pool_forward(x, *, kernel_size, stride, padding, dilation, ceil_mode):
-    """y; a NaN in the window is its maximum."""
+    """Return y; a NaN in the window is its maximum."""
     _, _, views = _windows(x, kernel_size, stride, padding, dilation, ceil_mode)
     y = views[0][0]
     for seen, _ in views[1:]:
@@ -35,7 +36,7 @@ def max_pool_forward(x, *, kernel_size, stride, padding, dilation, ceil_mode):
 
 
 def max_pool_backward(dy, x, *, kernel_size, stride, padding, dilation, ceil_mode):
-    """dx, every gradient to the first maximum of its window."""
+    """Return dx, every gradient at the first maximum of its window."""
     reach, places, views = _windows(x, kernel_size, stride, padding, dilation, ceil_mode)
     best, chosen = np.full(dy.shape, -np.inf), np.full(dy.shape, -1)
     for tap, (seen, inside) in enumerate(views):

@@ -8,7 +8,7 @@ from .windows import accumulator, cropped, empty_image, padded, require_fit, tap
 
 
 def _output_extent(size, window, stride, pad, ceil_mode):
-    """Windows of one axis. In ceil mode one may overhang, unless it starts behind the image and its padding before."""
+    """Count windows of an axis. In ceil mode one may overhang, unless it starts behind image and padding before."""
     room = size + sum(pad) - window
     if not ceil_mode:
         return room // stride + 1
@@ -23,7 +23,7 @@ def _output_size(size, kernel_size, stride, padding, ceil_mode):
 
 
 def _overhang(size, kernel_size, stride, padding, output_size):
-    """Padding after the padded image, so that every window lies within."""
+    """Return the padding after the padded image, so that every window lies within."""
     axes = zip(size, kernel_size, stride, padding, output_size, strict=True)
     return [(0, max(0, (count - 1) * u + window - extent - sum(pad))) for extent, window, u, pad, count in axes]
 
@@ -36,14 +36,14 @@ def _window_sums(image, kernel_size, stride, output_size):
 
 
 def _divisor(size, kernel_size, stride, padding, overhang, output_size, count_include_pad):
-    """Of the output's size: how many positions of each window count, as the sum over an image of ones."""
+    """Count the positions of each window that are averaged, in the output's size, as the sum over an image of ones."""
     ones = np.ones(size)
     counted = np.pad(ones, padding, constant_values=1.0 if count_include_pad else 0.0)
     return _window_sums(np.pad(counted, overhang), kernel_size, stride, output_size)
 
 
 def avg_pool_forward(x, *, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override):
-    """y, the sum over the window by the divisor."""
+    """Return y, the sum over the window by the divisor."""
     size = x.shape[2:]
     count = _output_size(size, kernel_size, stride, padding, ceil_mode)
     overhang = _overhang(size, kernel_size, stride, padding, count)
@@ -54,7 +54,7 @@ def avg_pool_forward(x, *, kernel_size, stride, padding, ceil_mode, count_includ
 
 
 def avg_pool_backward(dy, *, input_size, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override):
-    """dx, each window giving every element its share of dy; what falls on padding is dropped."""
+    """Return dx: each window gives every element its share of dy; shares that fall on padding are dropped."""
     count = _output_size(input_size, kernel_size, stride, padding, ceil_mode)
     overhang = _overhang(input_size, kernel_size, stride, padding, count)
     divisor = divisor_override or _divisor(input_size, kernel_size, stride, padding, overhang, count, count_include_pad)

@@ -1,4 +1,4 @@
-"""What convolution and pooling share: accumulator, padding and the slices of an image that one tap reads."""
+"""Common code of convolution and pooling: accumulator, padding and the slices of an image that one tap reads."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ ACCUMULATORS = {
 
 
 def accumulator(array: np.ndarray) -> type:
-    """fp64 for fp64, int32 for int8, fp32 for what has fewer bits; raises TypeError for other integers."""
+    """Return fp64 for fp64, int32 for int8, fp32 for formats of fewer bits; raises TypeError for other integers."""
     if array.dtype.name not in ACCUMULATORS:
         raise TypeError(f"{array.dtype.name}: must be one of {', '.join(ACCUMULATORS)}")
     return ACCUMULATORS[array.dtype.name]
 
 
 def result(array: np.ndarray) -> np.dtype:
-    """Of an operator on such inputs: their own format, where that has more than 8 bits."""
+    """Return the format of an operator's result: that of its inputs, unless these have 8 bits."""
     return array.dtype if array.itemsize > 1 else np.dtype(accumulator(array))
 
 
@@ -32,7 +32,7 @@ def require_fit(size, kernel_size, padding, dilation):
 
 
 def output_size(size, kernel_size, stride, padding, dilation):
-    """Of every axis: windows that fit into the padded image."""
+    """Count the windows that fit into the padded image, on every axis."""
     require_fit(size, kernel_size, padding, dilation)
     return tuple(
         (extent + sum(pad) - d * (window - 1) - 1) // u + 1
@@ -53,8 +53,8 @@ def empty_image(lead, size, padding, dtype) -> np.ndarray:
 
 
 def taps(kernel_size, stride, dilation, output_size):
-    """For every tap: its place in the window, and the slice of the padded image that it reads over all outputs. Raises
-    ValueError for steps that are not positive."""
+    """Yield, for every tap, its place in the window, and the slice of the padded image that it reads over all outputs.
+    Raises ValueError for steps that are not positive."""
     if min(*stride, *dilation) < 1:
         raise ValueError(f"stride {tuple(stride)}, dilation {tuple(dilation)}: each must be at least 1")
     for tap in itertools.product(*map(range, kernel_size)):
@@ -63,10 +63,10 @@ def taps(kernel_size, stride, dilation, output_size):
 
 
 def per_channel(values, size):
-    """[K] as it is added to [..., K, *size]."""
+    """Return [K] in a shape that can be added to [..., K, *size]."""
     return values.reshape(-1, *(1 for _ in size))
 
 
 def places(images):
-    """All axes of [N, K, *size] but the channels'."""
+    """Return all axes of [N, K, *size] but the channels'."""
     return (0, *range(2, images.ndim))

@@ -1,5 +1,5 @@
-"""What torch itself offers, on the CPU and on CUDA: conv2d, conv_transpose2d, batch_norm, avg_pool2d, max_pool2d, those
-of one and three dimensions, and their gradients; and convolution with batch norm as one autograd function."""
+"""torch's own operators, on the CPU and on CUDA: conv2d, conv_transpose2d, batch_norm, avg_pool2d, max_pool2d, those of
+one and three dimensions, and their gradients; and convolution with batch norm as one autograd function."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ BOTH_LAYOUTS = ("nchw", "nhwc")
 
 
 def no_smaller_volume(p) -> bool:
-    """torch's avg_pool3d refuses windows that are larger than the image, padded or not."""
+    """Return whether avg_pool3d takes the problem: it refuses windows larger than the image, padded or not."""
     return p.rank < 3 or all(size >= window for size, window in zip(p.size, p.window, strict=True))
 
 
@@ -56,14 +56,14 @@ def both(first, second):
 
 
 def not_in_minutes(p) -> bool:
-    """oneDNN's depthwise convolution of bf16 in channels last hangs, or takes minutes, on processors with bf16."""
+    """Refuse oneDNN's depthwise bf16 convolutions in channels last that hang, or take minutes, where it has bf16."""
     if p.rank == 2 and p.groups == p.c == p.k > 1 and p.s >= 255:
         raise Unsupported("oneDNN's depthwise convolution of bf16 in channels last takes minutes under 255 columns")
     return True
 
 
 def not_for_ever(p) -> bool:
-    """oneDNN's depthwise convolution of 16 bits hangs on processors that multiply fp16: seen from 14 columns on."""
+    """Refuse oneDNN's depthwise 16-bit convolutions that hang on processors that multiply fp16, from 14 columns on."""
     if p.groups == p.c == p.k > 1 and p.s > 12:
         raise Unsupported("oneDNN's depthwise convolution of 16 bits hangs here under 13 columns or more")
     return True
@@ -93,7 +93,7 @@ def _register(device: str) -> Implementation:
 
     for one in specials_on(device):
         offer(BY_NAME[one.operator], one.dtype, one.when, one.layouts, one.fields)
-    slow = torch.cpu._is_avx512_bf16_supported() and device == "cpu"  # processors with AMX have that too
+    slow = torch.cpu._is_avx512_bf16_supported() and device == "cpu"  # processors with AMX support it too
     hangs = device == "cpu" and multiplies_fp16()
     for kernel, dtype in itertools.product(KERNELS, EVERY_DTYPE):
         if hangs and (kernel, dtype) == (conv_forward, "fp16"):
@@ -127,7 +127,7 @@ def _register_fused(device: str) -> Implementation:
 torch_cpu, torch_cuda = _register("cpu"), _register("cuda")
 variants.declare(torch_cpu)
 variants.declare_cuda(torch_cuda)
-# torch has no convolution of fp8, of int32 none on CUDA and on the CPU none that is dilated.
+# torch has no convolution of fp8, and none of int32 on CUDA; on the CPU it has no dilated one of int32.
 torch_cpu.implements("conv_forward", dtypes=("int8",), layouts=EVERY_LAYOUT, when=lambda p: set(p.dilation) == {1})(
     conv_forward_of_int8
 )

@@ -1,6 +1,6 @@
-"""What torch's operators do with numbers, as contracts: where sums are rounded, and where to.
+"""Contracts for the arithmetic of torch's operators: where sums are rounded, and to which format.
 
-What is declared follows from torch's source or from runs on the device; each has its reason beside it.
+Every declaration follows from torch's source or from runs on the device; its reason stands beside it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ GRADIENTS = (
     "conv_transpose_forward",
     "conv_transpose_backward_weight",
 )
-"""And what is computed as one: a transposed convolution."""
+"""Operators computed as gradients; a transposed convolution is one."""
 FORWARDS = ("conv_forward", "conv_transpose_backward_data")
-"""And the data gradient that is one."""
+"""Operators computed as forward convolutions; a transposed convolution's data gradient is one."""
 PAIRS = ("conv_bn_forward", "conv_bn_backward", "conv_bn_inference")
 POOLS = ("avg_pool_backward", "max_pool_backward")
 HALVES = ("bf16", "fp16")
@@ -33,11 +33,11 @@ VOLUMES = ("ncdhw", "ndhwc")
 EVERY_LAYOUT = (*CHANNELS_FIRST, *CHANNELS_LAST)
 
 Fields = dict[str, Any]
-"""Of a contract."""
+"""Fields of a contract."""
 
 
 class Special(NamedTuple):
-    """What the contract of an operator and dtype declares on some problems and layouts alone."""
+    """Fields that the contract of an operator and dtype declares on some problems and layouts alone."""
 
     operator: str
     dtype: str
@@ -47,7 +47,7 @@ class Special(NamedTuple):
 
 
 def fields_on(device: str) -> dict[tuple[str, str], Fields]:
-    """What contracts of an operator and dtype declare on all problems."""
+    """Return the fields that the contract of an operator and dtype declares on all problems."""
     found = _cpu_fields() if device == "cpu" else {}
     rounded = variants.rounded_inputs() if device == "cpu" else variants.rounded_cuda_inputs()
     if rounded:
@@ -57,8 +57,8 @@ def fields_on(device: str) -> dict[tuple[str, str], Fields]:
 
 
 def _cpu_fields() -> dict[tuple[str, str], Fields]:
-    """oneDNN's bf16 dot products flush subnormals; torch's own gradients, which run where oneDNN does not support a
-    16-bit format on this processor, keep overlaps and partial sums in that format."""
+    """Declare that oneDNN's bf16 dot products flush subnormals, and that torch's own gradients, which run where oneDNN
+    does not support a 16-bit format on this processor, keep overlaps and partial sums in that format."""
     fields: dict[tuple[str, str], Fields] = {(name, "bf16"): {"subnormals": "flushed"} for name in (*FORWARDS, *PAIRS)}
     for name, dtype in itertools.product(GRADIENTS, HALVES):
         accumulate: Fields = {"accumulate": "auto" if _is_by_onednn(dtype) else dtype}
@@ -67,13 +67,13 @@ def _cpu_fields() -> dict[tuple[str, str], Fields]:
 
 
 def _is_by_onednn(dtype: str) -> bool:
-    """Whether oneDNN computes gradients of a 16-bit format on this processor."""
+    """Return whether oneDNN computes gradients of a 16-bit format on this processor."""
     supported = getattr(torch.ops.mkldnn, f"_is_mkldnn_{dtype}_supported")
     return torch.backends.mkldnn.enabled and supported()
 
 
 def specials_on(device: str) -> Iterator[Special]:
-    """What is declared on some problems alone; the first that covers a case counts."""
+    """Return the declarations for some problems alone; the first that covers a case counts."""
     return _cpu_specials() if device == "cpu" else _cuda_specials()
 
 
@@ -81,9 +81,9 @@ def _cpu_specials() -> Iterator[Special]:
     for dtype in HALVES:
         own: Fields = {"accumulate": dtype}
         # Torch's own gradients of a convolution sum an image in fp32, and add the next image, or the next tap of an
-        # overlap, in 16 bits; batch norm's are sums in fp32. What two partial sums may err is kept on 320 problems with
-        # two seeds, but by dw of 4,097 images and more. Declared as sums in 16 bits, hardly any of these gradients was
-        # told from zeros.
+        # overlap, in 16 bits; batch norm's are sums in fp32. On 320 problems with two seeds they keep the bound of two
+        # partial sums, except dw of 4,097 images and more. Under a contract of sums in 16 bits, hardly any of these
+        # gradients could be told from zeros.
         if not _is_by_onednn(dtype):
             partial: Fields = {"accumulate": "auto", "splits": 4, "partials": dtype}
             yield Special("conv_bn_backward", dtype, partial, lambda p: p.n <= FEW_IMAGES)
@@ -97,28 +97,28 @@ def _cpu_specials() -> Iterator[Special]:
 
 
 def _cuda_specials() -> Iterator[Special]:
-    """Seen with torch 2.11 and cuDNN 9.19 on an H200."""
+    """Yield the fields seen with torch 2.11 and cuDNN 9.19 on an H200."""
     for dtype in HALVES:
         own: Fields = {"accumulate": dtype}
         # cuDNN's gradients of volumes add partial sums by atomics in the storage format: differently in every call
         yield Special("conv_transpose_forward", dtype, own, layouts=VOLUMES)
         yield Special("conv_transpose_backward_weight", dtype, own, layouts=VOLUMES)
         yield Special("conv_backward_data", dtype, own, layouts=("ndhwc",))
-        # and those of a depthwise image in channels-last memory, which only cuDNN has
+        # and so do those of a depthwise image in channels-last memory, which only cuDNN computes
         yield Special("conv_backward_data", dtype, own, depthwise, ("nhwc",))
-        # DepthwiseConv3d.cu: the threads of a block add up what they have in shared memory of the storage format
+        # DepthwiseConv3d.cu: the threads of a block add up their sums in shared memory of the storage format
         yield Special("conv_backward_weight", dtype, own, depthwise, VOLUMES)
-        # cuDNN takes no output padding beyond the stride; NaiveConvolutionTranspose2d.cu stores what each tap and each
-        # image adds
+        # cuDNN takes no output padding beyond the stride; NaiveConvolutionTranspose2d.cu stores the sum after each tap
+        # and each image
         for operator in ("conv_transpose_forward", "conv_transpose_backward_weight"):
             yield Special(operator, dtype, own, _padded_beyond_stride)
-        # Convolution.cpp adds the bias to what cuDNN has stored: the second of two partial sums. Torch's own depthwise
+        # Convolution.cpp adds the bias to cuDNN's stored result: the second of two partial sums. Torch's own depthwise
         # kernels, which are for channels-first memory, add it before they round.
         biased: Fields = {"splits": 2, "partials": dtype}
         yield Special("conv_transpose_forward", dtype, biased, lambda p: p.bias)
         yield Special("conv_forward", dtype, biased, lambda p: p.bias, CHANNELS_LAST)
         yield Special("conv_forward", dtype, biased, lambda p: p.bias and not depthwise(p), CHANNELS_FIRST)
-        # AveragePool2d.cu divides in the storage format what it then adds up in fp32; AveragePool3d.cu, like
+        # AveragePool2d.cu divides in the storage format before it adds up in fp32; AveragePool3d.cu, like
         # DilatedMaxPool3d.cu, adds by atomics in the storage format
         yield Special("avg_pool_backward", dtype, own, overlapping)
         yield Special("max_pool_backward", dtype, own, overlapping, VOLUMES)
@@ -127,22 +127,22 @@ def _cuda_specials() -> Iterator[Special]:
     yield Special("conv_backward_weight", "fp32", {"algorithm": "winograd-f4"}, many_channels, ("nchw",))
     # atom.add.f32 in global memory flushes subnormal numbers (PTX ISA, atom)
     yield Special("avg_pool_backward", "fp32", {"subnormals": "flushed"}, overlapping, VOLUMES)
-    # some of cuDNN's kernels do, of rows and images those for channels-last memory
+    # some of cuDNN's kernels flush them: of those for rows and images, the ones for channels-last memory
     yield Special("conv_backward_data", "fp32", {"subnormals": "flushed"}, layouts=(*CHANNELS_LAST, "ncdhw"))
     # Normalization.cuh: SumReduceOp hands partial sums on through a constructor that takes the storage format; each
-    # product and each of nine rounds of a block's threads is rounded. fp16 and channels-last memory go another way.
+    # product and each of nine rounds of a block's threads is rounded. fp16 and channels-last memory take another path.
     rounds: Fields = {"between": "storage", "splits": 10, "partials": "bf16"}
     yield Special("conv_bn_backward", "bf16", rounds, lambda p: p.affine and not p.eps_outside, CHANNELS_FIRST)
 
 
 def overlapping(p) -> bool:
-    """Whether windows share elements, as dilated ones can with any stride, so that gradients are added up."""
+    """Return whether windows share elements, as dilated ones can with any stride, so that gradients are added up."""
     axes = zip(p.window, p.stride, p.dilation, strict=True)
     return any(taps > stride // gcd(stride, dilation) for taps, stride, dilation in axes)
 
 
 def depthwise(p) -> bool:
-    """What torch takes for one: several groups of one input channel each."""
+    """Return whether torch treats the problem as depthwise: several groups of one input channel each."""
     return 1 < p.groups == p.c
 
 
@@ -151,5 +151,5 @@ def many_channels(p) -> bool:
 
 
 def _padded_beyond_stride(p) -> bool:
-    """Whether output padding is as large as the stride, which a larger dilation allows."""
+    """Return whether output padding is as large as the stride, which a larger dilation allows."""
     return any(more >= u for more, u in zip(p.output_padding, p.stride, strict=True))

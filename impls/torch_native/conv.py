@@ -24,7 +24,7 @@ def conv_forward(x, w, bias, *, stride, padding, dilation, groups, layout):
 
 
 def _refuse_what_amx_breaks(x, w, stride, padding, dilation, groups):
-    """What oneDNN computes by AMX from memory that was never written, or does not end: no verdict is twice the same."""
+    """Refuse calls in which oneDNN's AMX code reads memory that was never written (verdicts vary) or does not end."""
     room, window = x.shape[-1] + padding - dilation * (w.shape[-1] - 1) - 1, w.shape[-1]
     if x.dtype == torch.bfloat16 and x.ndim == 5 and room < stride > 1 < window and w.shape[0] > groups:
         raise Unsupported("oneDNN's AMX convolution of bf16 reads beyond its buffer: one column of output and a stride")
@@ -33,7 +33,7 @@ def _refuse_what_amx_breaks(x, w, stride, padding, dilation, groups):
 
 
 def conv_forward_of_int8(x, w, bias, **parameters):
-    """torch convolves int8 into int8, which wraps around; of int32 it has sums."""
+    """Convolve in int32, which gives the sums; torch convolves int8 into int8, which wraps around."""
     return conv_forward(x.to(torch.int32), w.to(torch.int32), bias, **parameters)
 
 
@@ -61,7 +61,7 @@ def conv_backward_weight(
     bias_sizes = [dy.shape[1]] if with_bias else None
     asked = (False, output_mask[0], with_bias and output_mask[1])
     _, dw, dbias = _backward(dy, x, w, bias_sizes, stride, own, dilation, groups, asked)
-    # oneDNN's path returns a dw that nobody asked for
+    # oneDNN's path returns dw even where it is not asked for
     found = [*([restored(dw, layout)] if asked[1] else []), *([dbias] if asked[2] else [])]
     return tuple(found) if len(found) > 1 else found[0]
 

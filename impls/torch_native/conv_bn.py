@@ -1,6 +1,6 @@
 """Convolution and batch norm as torch runs the pair: conv2d (or of another rank), then batch_norm, each on its own.
 
-What the convolution returns is stored, in the storage format, before batch_norm reads it.
+The convolution's result is stored, in the storage format, before batch_norm reads it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .layout import along_channels, nchw, positions, restored, wide
 def conv_bn_forward(
     x, w, gamma, beta, running_mean, running_var, *, eps, eps_outside, momentum, layout, **window
 ):  # fmt: skip
-    """y and the statistics of the batch; running statistics as new tensors, if they are given."""
+    """Return y and the statistics of the batch; running statistics as new tensors, if old ones are given."""
     z = _convolved(x, w, layout, window)
     mean, unbiased = _statistics(z.detach())
     moved = () if running_mean is None else (running_mean.clone(), running_var.clone())
@@ -30,8 +30,8 @@ def conv_bn_forward(
 
 
 def conv_bn_backward(dy, x, w, gamma, *, eps, eps_outside, layout, **window):
-    """dx, dw, dgamma, dbeta through torch's own autograd of the pair."""
-    # contiguous: torch's channels-last gradient reads the weight as if it were, see docs/findings.md
+    """Return dx, dw, dgamma, dbeta through torch's own autograd of the pair."""
+    # contiguous: torch's channels-last gradient reads the weight as if it were contiguous, see docs/findings.md
     affine = () if gamma is None else (gamma.contiguous(), torch.zeros_like(gamma))
     leaves = [tensor.detach().requires_grad_() for tensor in (x, w, *affine)]
     gamma, beta = leaves[2:] or (None, None)
@@ -53,41 +53,41 @@ def conv_bn_inference(x, w, gamma, beta, running_mean, running_var, *, eps, eps_
 
 
 def _in_memory_like(strides, dy):
-    """dy with the strides of y: on the CPU batch_norm's gradient otherwise sums a 16-bit dy to a 16-bit dbeta."""
+    """Give dy the strides of y: on the CPU batch_norm's gradient otherwise sums a 16-bit dy to a 16-bit dbeta."""
     return dy if dy.stride() == strides else dy.new_empty_strided(dy.shape, strides).copy_(dy)
 
 
 def batch_norm(z, *given):
-    """Torch's own, of a row as of an image of one row: channels-last rows have no memory format, and on the path of
-    strided memory a 16-bit dy is summed to a 16-bit dbeta."""
+    """Call torch's batch_norm, on a row as on an image of one row: channels-last rows have no memory format, and on the
+    path of strided memory a 16-bit dy is summed to a 16-bit dbeta."""
     return (
         functional.batch_norm(z.unsqueeze(2), *given).squeeze(2) if z.dim() == 3 else functional.batch_norm(z, *given)
     )
 
 
 def _convolved(x, w, layout, window):
-    """z; `window` is stride, padding, dilation and groups."""
+    """Return z; `window` is stride, padding, dilation and groups."""
     z = nchw(conv_forward(x, w, None, layout=layout, **window), layout)
-    # of images of one pixel or one channel torch cannot tell the order, and then takes the path of strided memory
+    # torch cannot tell the order of images of one pixel or channel, and then takes the path of strided memory
     if z.shape[1] == 1:
         return z.flatten().view(z.shape)
     return z.flatten(1).view(z.shape) if set(z.shape[2:]) == {1} else z
 
 
 def _statistics(z):
-    """Mean and unbiased variance, by batch_norm itself: what it blends into running statistics at momentum 1."""
+    """Return mean and unbiased variance as batch_norm blends them into running statistics at momentum 1."""
     mean, var = (torch.zeros(z.shape[1], dtype=wide(z.dtype), device=z.device) for _ in range(2))
     batch_norm(z, mean, var, None, None, True, 1.0)
     return mean, var
 
 
 def _trained(z, gamma, beta, moved, momentum, eps, eps_outside):
-    """y by the statistics of the batch; batch_norm updates `moved`, running statistics or none, in place.
+    """Return y by the statistics of the batch; batch_norm updates `moved`, running statistics or none, in place.
 
-    Where eps stands beside the root, for which torch has no primitive, fp32 is kept between the steps.
+    Where eps is added outside the root, for which torch has no primitive, the steps between are in fp32.
     """
     if not eps_outside:
-        if gamma is None:  # given no fp32 tensor at all, it keeps mean and inverse deviation in 16 bits
+        if gamma is None:  # without any fp32 tensor, batch_norm keeps mean and inverse deviation in 16 bits
             gamma, beta = (f(z.shape[1], dtype=wide(z.dtype), device=z.device) for f in (torch.ones, torch.zeros))
         return batch_norm(z, *(moved or (None, None)), gamma, beta, True, momentum, eps)
     if moved:

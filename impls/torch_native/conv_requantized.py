@@ -1,4 +1,4 @@
-"""Convolution of 8 bits with a result of 8 bits, of what torch has: sums of whole numbers are exact in fp64."""
+"""Convolution of 8 bits with a result of 8 bits, by torch's operators: sums of whole numbers are exact in fp64."""
 
 from __future__ import annotations
 

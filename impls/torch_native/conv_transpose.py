@@ -11,8 +11,8 @@ CONV_TRANSPOSE = {1: conv_transpose1d, 2: conv_transpose2d, 3: conv_transpose3d}
 
 
 def split(padding, output_padding):
-    """What torch crops itself; its output padding; and what is cropped after that, where sides differ: output padding
-    then takes back some of it."""
+    """Return the padding that torch crops itself; its output padding; and, where sides differ, the border to crop after
+    that, from which output padding takes back a part."""
     if all(before == after for before, after in padding):
         return tuple(before for before, _ in padding), output_padding, None
     rests = [more - after for (_, after), more in zip(padding, output_padding, strict=True)]

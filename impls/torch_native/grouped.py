@@ -9,17 +9,17 @@ FIRST = {1: "ncw", 2: "nchw", 3: "ncdhw"}
 
 
 def _channels(layout):
-    """Where the groups of an image and their channels are."""
+    """Return the axes of an image's groups and of their channels."""
     return (0 if layout[0] == "g" else -2), -1
 
 
 def image(tensor, layout):
-    """[N, C, ...] of an image."""
+    """Return an image as [N, C, ...]."""
     return tensor.movedim(_channels(layout), (1, 2)).flatten(1, 2).contiguous()
 
 
 def weights(tensor):
-    """[K, C of a group, ...] of [G, K of a group, ..., C of a group]."""
+    """Reshape [G, K of a group, ..., C of a group] to [K, C of a group, ...]."""
     return tensor.movedim(-1, 2).flatten(0, 1).contiguous()
 
 

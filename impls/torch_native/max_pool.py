@@ -1,4 +1,4 @@
-"""max_pool2d, max_pool3d and their gradients; where their padding is not torch's own, over an image padded before."""
+"""max_pool2d, max_pool3d and their gradients; for padding that torch cannot do, over an image padded before."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAXIMUM = {2: max_pool2d, 3: max_pool3d}
 
 
 def _prepared(x, kernel_size, stride, padding, dilation, ceil_mode):
-    """The image and the parameters that torch is given, and what was padded before (left, right, top, bottom)."""
+    """Return image and parameters for torch, and the padding that was added before (left, right, top, bottom)."""
     if own := _own(padding, kernel_size):
         return x, (kernel_size, stride, own, dilation, ceil_mode), None
     spans = [d * (taps - 1) + 1 for taps, d in zip(kernel_size, dilation, strict=True)]
@@ -29,14 +29,14 @@ def _prepared(x, kernel_size, stride, padding, dilation, ceil_mode):
 
 @rows_as_images
 def max_pool_forward(x, *, kernel_size, stride, padding, dilation, ceil_mode, layout):
-    """y through max_pool2d or max_pool3d."""
+    """Compute y through max_pool2d or max_pool3d."""
     image, parameters, _ = _prepared(nchw(x, layout), kernel_size, stride, padding, dilation, ceil_mode)
     return restored(MAXIMUM[len(stride)](image, *parameters), layout)
 
 
 @rows_as_images
 def max_pool_backward(dy, x, *, kernel_size, stride, padding, dilation, ceil_mode, layout):
-    """dx through aten's max_pool2d_with_indices_backward (or max_pool3d's), which adds up in the storage format."""
+    """Compute dx by aten's max_pool2d_with_indices_backward (or max_pool3d's), which adds up in the storage format."""
     image, parameters, border = _prepared(nchw(x, layout), kernel_size, stride, padding, dilation, ceil_mode)
     aten = torch.ops.aten
     forward, backward = {

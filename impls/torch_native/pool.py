@@ -1,5 +1,5 @@
-"""avg_pool2d, avg_pool3d and their gradients; where their padding is not torch's own, the same sums over an image
-padded before. A row is an image of one row, which avg_pool1d makes of it too."""
+"""avg_pool2d, avg_pool3d and their gradients; for padding that these cannot do, the same sums over an image padded
+before. A row is handled as an image of one row, as avg_pool1d does too."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Axis:
     after: int
 
     def outputs(self, ceil_mode):
-        """How many windows; the last one may not start behind the image and the padding before it."""
+        """Count the windows; the last one may not start behind the image and the padding before it."""
         spare = self.size + self.before + self.after - self.window
         if not ceil_mode:
             return spare // self.step + 1
@@ -33,18 +33,18 @@ class Axis:
         return outputs - (outputs > 1 and (outputs - 1) * self.step >= self.size + self.before)
 
     def counts(self, outputs, count_include_pad):
-        """Of each window: positions inside the image, with its padding or without."""
+        """Return, for each window, the number of positions inside the image, with or without its padding."""
         low, high = (-self.before, self.size + self.after) if count_include_pad else (0, self.size)
         starts = (number * self.step - self.before for number in range(outputs))
         return [min(start + self.window, high) - max(start, low) for start in starts]
 
     def border(self, outputs):
-        """Padding so that the windows fill the axis; negative at the end where they leave elements unread."""
+        """Return the padding with which windows fill the axis; negative at the end where they leave elements unread."""
         return self.before, (outputs - 1) * self.step + self.window - self.before - self.size
 
 
 def padding_moves_windows(geometry) -> bool:
-    """Whether torch pads itself, and some pixel is in other windows than the one at its number in the padded image."""
+    """Return whether torch pads itself, and a pixel's windows are not those of its number in the padded image."""
     own = _own(geometry.padding, geometry.window)
     if own is None:
         return False
@@ -65,7 +65,7 @@ LEADING = {"kernel_size": 1, "stride": 1, "dilation": 1, "input_size": 1, "paddi
 
 
 def rows_as_images(kernel):
-    """The kernel of images given a row, as an image of one row."""
+    """Return the kernel of images, made to take a row as an image of one row."""
 
     @wraps(kernel)
     def run(*tensors, layout, **given):
@@ -81,7 +81,7 @@ def rows_as_images(kernel):
 
 @rows_as_images
 def avg_pool_forward(x, *, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override, layout):
-    """y through avg_pool2d or avg_pool3d."""
+    """Compute y through avg_pool2d or avg_pool3d."""
     x = nchw(x, layout)
     if own := _own(padding, kernel_size):
         y = AVERAGE[len(stride)](x, kernel_size, stride, own, ceil_mode, count_include_pad, divisor_override)
@@ -98,7 +98,7 @@ def avg_pool_forward(x, *, kernel_size, stride, padding, ceil_mode, count_includ
 def avg_pool_backward(
     dy, *, input_size, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override, layout
 ):
-    """dx through aten's avg_pool2d_backward, which rounds every share to the storage format and adds them up in it."""
+    """Compute dx by aten's avg_pool2d_backward, which rounds every share to the storage format and adds there."""
     dy = nchw(dy, layout)
     if own := _own(padding, kernel_size):
         x = empty((*dy.shape[:2], *input_size), layout, dy)
@@ -115,7 +115,7 @@ def avg_pool_backward(
 
 
 def _own(padding, kernel_size):
-    """Padding that torch does itself: the same before and behind, at most half a window. None if it is not."""
+    """Return padding that torch does itself: equal on both sides, at most half a window. None for other padding."""
     own = all(
         before == after and 2 * before <= taps for (before, after), taps in zip(padding, kernel_size, strict=True)
     )
@@ -128,12 +128,12 @@ def _axes(size, kernel_size, stride, padding):
 
 
 def _border(axes, outputs):
-    """(left, right, top, bottom)"""
+    """Return (left, right, top, bottom)."""
     return border_of([axis.border(count) for axis, count in zip(axes, outputs, strict=True)])
 
 
 def _counts(axes, outputs, count_include_pad, like):
-    """Divisors of all windows, of the output's size."""
+    """Return the divisors of all windows, in the output's size."""
     by_axis = (
         torch.tensor(axis.counts(count, count_include_pad), dtype=like.dtype, device=like.device)
         for axis, count in zip(axes, outputs, strict=True)

@@ -7,7 +7,7 @@ import os
 import torch
 
 MKLDNN, PRECISION, TF32 = "CONFORMANCE_TORCH_MKLDNN", "CONFORMANCE_TORCH_CONV", "CONFORMANCE_TORCH_TF32"
-"""Read when this package is imported, because contracts follow from them."""
+"""Variables that are read when this package is imported, because contracts follow from them."""
 
 if os.environ.get(MKLDNN) == "off":
     torch.backends.mkldnn.enabled = False
@@ -19,17 +19,17 @@ torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = TF32 i
 
 
 def rounded_inputs() -> dict[str, str]:
-    """What contracts of fp32 convolutions on the CPU declare of their inputs."""
+    """Return the fields that contracts of fp32 convolutions on the CPU declare of their inputs."""
     return {"inputs": os.environ[PRECISION]} if PRECISION in os.environ else {}
 
 
 def rounded_cuda_inputs() -> dict[str, str]:
-    """The same on CUDA."""
+    """Return the fields that contracts of fp32 convolutions on CUDA declare of their inputs."""
     return {"inputs": "tf32"} if TF32 in os.environ else {}
 
 
 def declare(implementation) -> None:
-    """oneDNN by instruction set, torch's own kernels instead of it or at a lower level, one thread, and wrappers."""
+    """Declare oneDNN by instruction set, torch's kernels instead of it or at a lower level, one thread, wrappers."""
     for isa in ("sse41", "avx2", "avx512_core"):
         implementation.variant(f"isa={isa}", environment={"ONEDNN_MAX_CPU_ISA": isa})
     implementation.variant("mkldnn=off", environment={MKLDNN: "off"})
@@ -42,12 +42,12 @@ def declare(implementation) -> None:
 
 
 def declare_cuda(implementation) -> None:
-    """cuDNN as torch sets it: with TF32, which rounds inputs."""
+    """Declare cuDNN with torch's default setting: with TF32, which rounds inputs."""
     implementation.variant("tf32", environment={TF32: "on"})
 
 
 def _in_channels_last(kernel):
-    """Images and filters of NCHW shape in channels-last memory."""
+    """Return the kernel, made to put images and filters of NCHW shape in channels-last memory."""
 
     def converted(*given, layout, **parameters):
         if layout == "nchw":

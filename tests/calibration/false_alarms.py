@@ -24,7 +24,7 @@ STATISTICS = ("lambda", "rms", "gain z", "offset z")
 
 
 class OutputVerdict(NamedTuple):
-    """On one output of one kernel; `shares`: check -> how much of its limit the value took."""
+    """A verdict on one output of one kernel; `shares`: check -> how much of its limit the value took."""
 
     kernel: str
     where: str
@@ -34,7 +34,7 @@ class OutputVerdict(NamedTuple):
 
 
 def verdicts(row: CampaignRow, seed: int) -> Iterator[OutputVerdict]:
-    """All that apply to one problem and seed: every direction, dtype and distribution draws its tensors once."""
+    """Yield all verdicts on one problem and seed: every direction, dtype and distribution draws its tensors once."""
     geometry = parse(row.text)
     for operator, dtype in itertools.product(row.operators, row.dtypes):
         kernels = [k for k in KNOWN_GOOD if row.kernels in k.name and k.applies(operator, geometry, dtype)]
@@ -52,7 +52,7 @@ def verdicts(row: CampaignRow, seed: int) -> Iterator[OutputVerdict]:
 
 
 def shares(judgement: Judgement) -> dict[str, float]:
-    """Every check's share of its limit, and that of the fixed distribution's lambda."""
+    """Return every check's share of its limit, and that of the fixed distribution's lambda."""
     values = {check.name: (abs(check.value), check.limit) for check in judgement.checks}
     if "lambda" in judgement.profile:
         values["lambda"] = judgement.profile["lambda"], judgement.profile["lambda_limit"]
@@ -60,10 +60,10 @@ def shares(judgement: Judgement) -> dict[str, float]:
 
 
 def detected_when_stricter(kernel: KnownGood, text: str) -> bool:
-    """Whether the judge detects a kernel on one problem under the contract that it does not meet.
+    """Return whether the judge detects a kernel on one problem under the contract that it does not meet.
 
-    On the fixed distribution, in the first of its dtypes: a 16-bit result does not tell fp32 from fp64 accumulation.
-    And on the shifted one, where statistics cancel.
+    It is run on the fixed distribution, in the first of its dtypes: a 16-bit result does not tell fp32 from fp64
+    accumulation. It is also run on the shifted distribution, where statistics cancel.
     """
     geometry, (dtype, *_), (operator, *_) = parse(text), kernel.dtypes, kernel.operators
     if not kernel.applies(operator, geometry, dtype):
@@ -81,7 +81,7 @@ def _chunk(task: tuple[CampaignRow, int]) -> list[OutputVerdict]:
 
 
 def campaign(seeds: int, jobs: int, rank: int | None = None) -> Iterator[OutputVerdict]:
-    """All verdicts, computed by `jobs` processes; long problems first, so that the last ones to end are short."""
+    """Yield all verdicts, computed by `jobs` processes; long problems first, so that the last ones to end are short."""
     rows = [
         row
         for row in sorted(ROWS, key=lambda row: OPERATORS[row.operators[0]].flops(parse(row.text)), reverse=True)
@@ -117,7 +117,7 @@ class Margins:
 
 
 def report(margins: Margins) -> Iterator[str]:
-    """Lines: false alarms, margins by check, margins by kernel."""
+    """Yield lines: false alarms, margins by check, margins by kernel."""
     for verdict in margins.alarms:
         yield f"FALSE ALARM {verdict.kernel}: {verdict.where}\n  " + verdict.text.replace("\n", "\n  ")
     yield f"{margins.count:,} verdicts, {len(margins.alarms)} false alarms"

@@ -1,8 +1,8 @@
 """Known-bad kernels that others wrote, from a class of defects and the vendor guide alone, run as users run theirs.
 
 A file of `FOLDER` is a class: its implementations are known-bad kernels, those called `good-...` are known-good ones.
-They go through a whole run of the suite, because what is wrong with many of them is not a number: storage, state,
-memory, what is refused.
+They go through a whole run of the suite, because the defect of many is not a wrong number: it is in storage, state,
+memory, or refusals.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ BAD = ("fail", "error")
 
 @dataclass(slots=True)
 class Examined:
-    """A kernel of the collection: what of it failed first, if anything did."""
+    """A kernel of the collection, and its first failure, if any."""
 
     kernel: str
     family: str = ""
-    """The class of its defect."""
+    """Class of the kernel's defect."""
     verdicts: int = 0
-    """Cases that were run."""
+    """Number of cases that were run."""
     where: str = ""
     reason: str = ""
 
@@ -47,19 +47,19 @@ class Examined:
 
     @property
     def as_expected(self) -> bool:
-        """A known-bad kernel is detected, a known-good one passes something and is not."""
+        """Tell whether a known-bad kernel is detected, or a known-good one passes some case and is not."""
         return self.detected != self.good and self.verdicts > 0
 
 
 def files(families: Iterable[str] = (), folder: Path = FOLDER) -> list[Path]:
-    """The files of some classes, or of all."""
+    """Return the files of some classes, or of all."""
     chosen = frozenset(families)
     found = sorted(path for path in folder.glob("*.py") if not path.name.startswith(("_", "test_")))
     return [path for path in found if not chosen or family_of(path) in chosen]
 
 
 def family_of(path: Path) -> str:
-    """`state.py` holds kernels of the class `state`."""
+    """Return the class of a file: `state.py` holds kernels of the class `state`."""
     return path.stem.replace("_", "-")
 
 
@@ -69,11 +69,11 @@ FAMILIES: tuple[str, ...] = tuple(dict.fromkeys(map(family_of, files())))
 def examine(
     paths: Sequence[Path], level: str, jobs: int, thorough: bool = True, only: Sequence[str] = ()
 ) -> list[Examined]:
-    """Every kernel of the files, or `only` some by their names, each until its first failure, in `jobs` runs at once.
-    Known-good ones go through all cases of level smoke, and of `level` too only where it is to be `thorough`: nothing
-    ends them, and they took most of an hour.
+    """Run every kernel of the files, or `only` some by their names, each until its first failure, in `jobs` runs at
+    once. Known-good ones go through all cases of level smoke, and of `level` too only if `thorough`: they never fail,
+    so that no failure ends them, and they took most of an hour.
 
-    Raises RuntimeError, with what the run printed, where one did not come to its end.
+    Raises RuntimeError, with the output of the run, if a run did not end.
     """
     if not paths:
         return []
@@ -85,7 +85,7 @@ def examine(
 
 
 def _examined(paths: Sequence[Path], level: str, thorough: bool, records: Path, only: Sequence[str]) -> list[Examined]:
-    """The small cases first, which detect most: of the others alone the many tests of `level` are collected."""
+    """Run the small cases first, which detect most: only the other kernels need the many tests of `level` collected."""
     found = run(paths, "smoke", records.with_suffix(".smoke"), only)
     left = [one for one in found.values() if not one.detected and (thorough or not one.good or not one.verdicts)]
     if left and level != "smoke":
@@ -100,12 +100,12 @@ def run(
 ) -> dict[str, Examined]:
     """Run kernels of the files, or some of them only, by their names; `words` go to the run.
 
-    Raises RuntimeError, with what the run printed, where it did not come to its end.
+    Raises RuntimeError, with the output of the run, if it did not end.
     """
     command = (
         *(sys.executable, "-m", "conformance", "run", *map(str, paths), "--level", level, f"--records={records}"),
         *(f"--impl={name}" for name in only),
-        # a process for each file: cases of all of them share references
+        # a process for each file: the cases of all files share references
         *("--workers", str(len(paths)), "--first-failure", "-qq", *words),
     )
     ended = subprocess.run(command, capture_output=True, text=True, check=False)

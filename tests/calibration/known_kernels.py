@@ -1,6 +1,6 @@
 """All known-bad and known-good kernels, and the judge on them, exactly as on an implementation.
 
-Those of a family are `KNOWN_BAD` of its folder's `known_bad.py` and `KNOWN_GOOD` of its `known_good.py`.
+Kernels of a family are `KNOWN_BAD` of its folder's `known_bad.py` and `KNOWN_GOOD` of its `known_good.py`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FOLDER = Path(__file__).parent
 
 
 def _of_families(module: str, name: str) -> dict[str, tuple[Any, ...]]:
-    """What a module of a family has by a name, for each family that has some of its own."""
+    """Return the value of a name in a module of each family that has the module."""
     found = (family for family in FAMILIES if (FOLDER / family / f"{module}.py").exists())
     return {family: getattr(import_module(f"tests.calibration.{family}.{module}"), name, ()) for family in found}
 
@@ -38,19 +38,19 @@ MUTANTS: tuple[Mutant, ...] = (
     *sizes.KNOWN_BAD,
     *chain(*_of_families("known_bad", "KNOWN_BAD").values()),
 )
-"""Each a small deviation from a good kernel. The judge must detect them all."""
+"""Kernels with a small deviation from a good one each. The judge must detect them all."""
 KINDS: tuple[str, ...] = tuple(dict.fromkeys(mutant.family for mutant in MUTANTS))
 KNOWN_GOOD: tuple[KnownGood, ...] = tuple(chain(*_of_families("known_good", "KNOWN_GOOD").values()))
 """Correct kernels, written plainly: the judge must pass each under its contract, and detect it under one a class
 stricter."""
 ROWS: tuple[CampaignRow, ...] = tuple(chain(*_of_families("known_good", "ROWS").values()))
-"""What `python -m tests.calibration false-alarms` runs them on."""
+"""Problems on which `python -m tests.calibration false-alarms` runs the kernels."""
 MEDIUM: dict[str, tuple[str, ...]] = _of_families("known_good", "MEDIUM")
 """Family -> problems on which a contract that is too strict must show; without any it is reported as undetected."""
 
 
 def computed(run: Run, expected: Expectation) -> Arrays:
-    """What a kernel makes of copies of the inputs."""
+    """Return the outputs of a kernel on copies of the inputs."""
     recipe = expected.recipe
     with np.errstate(all="ignore"):
         return run(recipe.operator, recipe.geometry, {n: a.copy() for n, a in expected.inputs.items()}, recipe.dtype)
@@ -63,8 +63,8 @@ def judgements(
     outputs: Arrays | None = None,
     infer: bool = True,
 ) -> Iterator[Judgement]:
-    """Of every output, under the subject's own contract or another one; of none where that exempts it. `outputs` are
-    those of the subject where they are known; without `infer` no precision is inferred, see `judge`."""
+    """Yield a judgement of every output, under the subject's own contract or another one; none where that exempts it.
+    `outputs` are the subject's, if computed already; without `infer` no precision is inferred, see `judge`."""
     recipe = expected.recipe
     contract = (contract or subject.contract).on(recipe.geometry, recipe.dtype)
     if contract.exempts(recipe.distribution, recipe.dtype):
@@ -76,7 +76,7 @@ def judgements(
 
 
 def judged_by_probes(expected: Expectation, actual: np.ndarray, contract: Contract = DEFAULT) -> Judgement:
-    """Of a main output by probes alone, all of which are computed here."""
+    """Judge a main output by probes alone, all of which are computed here."""
     output, *_ = expected.recipe.operator.outputs(expected.recipe.geometry)
     (judgement,) = Probed(expected).judge({output: actual}, contract)
     return judgement

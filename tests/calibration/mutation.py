@@ -25,12 +25,13 @@ from tests.calibration.kernels.kernel import Mutant, Run, same
 from tests.calibration.known_kernels import KINDS, MUTANTS, computed, judgements
 
 AFFORDABLE = 1 << 23
-"""Multiply-adds of a problem: what a mutant does wrong it does wrong on small ones."""
+"""Most multiply-adds of a problem: a mutant that is wrong is wrong on small ones too."""
 ELEMENT = 8
-"""Multiply-adds that take as long as to draw, round and judge an element."""
+"""Number of multiply-adds that take as long as to draw, round and judge an element."""
 STATISTICS = {"bound": "worst error / bound", "rms": "rms", "gain": "gain z", "offset": "offset z"}
 PARTS = (*(name for name in DISTRIBUTIONS if name != SPARSE), *STATISTICS)
-"""What can be switched off to see that it is needed; sparse inputs belong to level `huge`, which no campaign runs."""
+"""Parts of the suite that can be switched off to show that they are needed; sparse inputs belong to level `huge`, which
+no campaign runs."""
 JOBS = 2
 SHARES = 4
 """Parts into which an operator's mutants are divided; each part computes its expectations anew."""
@@ -63,8 +64,8 @@ Rows = Sequence[tuple[str, Recipe]]
 
 
 def rows(operator: str, level: str, names: Iterable[str] = (), rank: int | None = None) -> Rows:
-    """Problem names and recipes of a level that are small enough, layouts apart, the cheapest first; optionally of some
-    problems, or of a number of dimensions, only."""
+    """Return problem names and recipes of a level that are small enough, layouts apart, the cheapest first; optionally
+    of some problems, or of a number of dimensions, only."""
     chosen = frozenset(names)
     found: dict[Recipe, str] = {}
     for problem, variants in at_level(PROBLEMS, level):
@@ -79,7 +80,8 @@ def rows(operator: str, level: str, names: Iterable[str] = (), rank: int | None 
 
 
 def cost(recipe: Recipe) -> int:
-    """In multiply-adds, with what the elements of its tensors cost: some problems have many and compute little."""
+    """Return the cost in multiply-adds, that of the tensors' elements included: some problems have many and compute
+    little."""
     operator, geometry = recipe.operator, recipe.geometry
     tensors = (*operator.inputs(geometry).values(), *operator.outputs(geometry).values())
     return operator.flops(geometry) // 2 + ELEMENT * sum(tensor.size for tensor in tensors)
@@ -88,7 +90,7 @@ def cost(recipe: Recipe) -> int:
 def outcomes(
     mutants: Iterable[Mutant], operator: str, rows: Rows, without: frozenset[str] = frozenset()
 ) -> list[MutantOutcome]:
-    """Of every mutant on the rows of one operator, each until it is detected."""
+    """Return the outcome of every mutant on the rows of one operator, each run until it is detected."""
     pairs = [
         (mutant, MutantOutcome(mutant.name, mutant.family, operator))
         for mutant in mutants
@@ -108,8 +110,8 @@ def outcomes(
 def differing(
     mutants: Iterable[tuple[T, Mutant]], recipe: Recipe, without: frozenset[str] = frozenset()
 ) -> Iterator[tuple[T, tuple[str, ...]]]:
-    """Of the mutants those that differ from their good kernels here, with the checks that their outputs fail. Of the
-    others nobody could tell them."""
+    """Yield the mutants that differ from their good kernels here, with the checks that their outputs fail. The others
+    cannot be told from their good kernels."""
     expected, good = Expectation(recipe), dict[Run, Arrays]()
     for key, mutant in mutants:
         if mutant.base not in good:
@@ -120,7 +122,7 @@ def differing(
 
 
 def is_judged(mutant: Mutant, recipe: Recipe) -> bool:
-    """Whether a mutant exists on a recipe and is not exempt there."""
+    """Return whether a mutant exists on a recipe and is not exempt there."""
     if mutant.contract.exempts(recipe.distribution, recipe.dtype):
         return False
     return mutant.applies(recipe.operator.name, recipe.geometry, recipe.dtype)
@@ -129,7 +131,7 @@ def is_judged(mutant: Mutant, recipe: Recipe) -> bool:
 def failed_checks(
     mutant: Mutant, expected: Expectation, outputs: Arrays, without: frozenset[str] = frozenset()
 ) -> tuple[str, ...]:
-    """The checks that a mutant's outputs fail, but for the statistics `without`; none where they pass."""
+    """Return the checks that a mutant's outputs fail, but for the statistics `without`; none where they pass."""
     off = {STATISTICS[part] for part in without & STATISTICS.keys()}
     with np.errstate(all="ignore"):
         judged = judgements(mutant, expected, outputs=outputs, infer=False)
@@ -145,7 +147,7 @@ def run(
     jobs: int = JOBS,
     rank: int | None = None,
 ) -> list[MutantOutcome]:
-    """All mutants of the families (or of every one) on the operators, on several processes; with `rank`, those that
+    """Run all mutants of the families (or of every one) on the operators, on several processes; with `rank`, those that
     exist in so many dimensions, on the rows of these."""
     tasks = []
     for operator in operators:
@@ -166,13 +168,13 @@ def _share(task: tuple[str, frozenset[str], str, int | None, Sequence[int]]) -> 
 
 
 def score(found: Iterable[MutantOutcome]) -> tuple[int, int]:
-    """How many were detected, and how many ever computed something wrong."""
+    """Count the mutants that were detected, and those that ever computed a wrong result."""
     differing = [outcome for outcome in found if outcome.differs]
     return sum(outcome.detected for outcome in differing), len(differing)
 
 
 def lines(found: Sequence[MutantOutcome], examined: Sequence[Examined] = ()) -> Iterator[str]:
-    """The table, the survivors, the score: of our own mutants, and of others' kernels by class of defect."""
+    """Yield the table, the survivors, the score: of our own mutants, and of others' kernels by class of defect."""
     order = {mutant.name: place for place, mutant in enumerate(MUTANTS)}
     width = max(map(len, order))
     for o in sorted(found, key=lambda outcome: (order[outcome.mutant], outcome.operator)):
@@ -219,7 +221,7 @@ def _command(arguments: argparse.Namespace) -> int:
     found = run(arguments.level, families, without, arguments.operator or tuple(OPERATORS), rank=arguments.rank)
     examined: list[Examined] = []
     failed = ""
-    if not (arguments.operator or arguments.rank or without):  # which concern our own mutants alone
+    if not (arguments.operator or arguments.rank or without):  # these options concern our own mutants alone
         try:
             examined = field.examine(field.files(families), arguments.level, JOBS, thorough=bool(families))
         except RuntimeError as error:

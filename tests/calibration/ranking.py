@@ -1,14 +1,14 @@
 """`python -m tests.calibration rank`: puts the programs of the tables in an order in which the first ones detect most.
 
-Greedily, the case that brings most for its price is next: known-bad kernels that few of those before it detect, pairs
-of features that none before it has, a new geometry, a kernel in a dtype, a layout and a number of dimensions that it
-could hide in. Kernels alone would overfit to ours: beyond a hundred programs that is worse than chance. Pairs alone are
-no better than chance either. With a pair at 0.05 and halves of our own classes of mistakes, by
-which weights were chosen, the first 50 cases detect 73 to 94% of the other half, of a drawn order 65 to 86%; of kernels
-that others wrote the order detects more than a drawn one within twenty cases, and no more after that.
+The order is greedy: the next case is the one that adds most for its price, which is known-bad kernels that few earlier
+cases detect, pairs of features that no earlier case has, a new geometry, and a kernel in a dtype, a layout and a number
+of dimensions that it could hide in. An order by kernels alone would overfit to ours: beyond a hundred programs it is
+worse than chance. An order by pairs alone is no better than chance either. With a pair at 0.05 and halves of our own
+classes of mistakes, by which weights were chosen, the first 50 cases detect 73 to 94% of the other half, those of a
+drawn order 65 to 86%; of kernels that others wrote it detects more than a drawn one within twenty cases, not later.
 
-Which known-bad kernels a case detects: references are computed once a case. A kernel that many cases detect says
-nothing more after a few of them: it runs until so many cases of a dtype and a number of dimensions have detected it.
+To find which known-bad kernels a case detects, references are computed once a case. A kernel that many cases detect
+gives no information after a few: it runs until `ENOUGH` cases of a dtype and a number of dimensions have detected it.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from tests.calibration.known_kernels import MUTANTS
 from tests.calibration.mutation import JOBS, cost, differing, is_judged
 
 ENOUGH = 12
-"""Cases of a dtype and a number of dimensions."""
+"""Number of cases of a dtype and a number of dimensions."""
 AFFORDABLE = 1 << 20
 """Multiply-adds of a case, by the measure of `conformance mutation`: the few that cost more took most of the time."""
 DEAREST = 1 << 24
-"""The same of a case on which only those run that no other case detects."""
+"""Multiply-adds of a case on which only the kernels run that no cheaper case detects."""
 SHARES = 2
 """Parts into which an operator's mutants are divided; each part computes its expectations anew."""
 
@@ -51,7 +51,7 @@ class Kill(NamedTuple):
 
 
 class TensorKey(NamedTuple):
-    """What decides what a kernel computes, whatever the layout."""
+    """Parameters that determine what a kernel computes, whatever the layout."""
 
     descriptor: str
     dtype: str
@@ -62,8 +62,8 @@ Kills = dict[TensorKey, set[Kill]]
 
 
 def kills(family: str, cases: Iterable[tuple[Problem, Variant]], jobs: int = JOBS, enough: int = ENOUGH) -> Kills:
-    """Of the cases of a family, in the order given, what each detects in any of the family's operators. Cases beyond
-    what a campaign affords detect nothing here."""
+    """Return which kernels each case of a family detects, in any of its operators; cases are in the order given. Cases
+    beyond the budget of a campaign detect none here."""
     geometries = {(p.geometry, v.dtype, v.distribution): None for p, v in cases}
     tasks = []
     for operator in FAMILIES[family].operators:
@@ -90,7 +90,7 @@ def _share(task: tuple[str, Sequence[int], Sequence[tuple[object, str, str]], in
         found[_tensors(recipe)] = {Kill(name, i) for i in detected}
     seen = {(i, rank) for i, _, rank in counts}
     dear = sorted((recipe for recipe in recipes if AFFORDABLE < cost(recipe) <= DEAREST), key=cost)
-    for recipe in dear:  # what only these detect, in a number of dimensions
+    for recipe in dear:  # expensive recipes run only kernels not yet detected in their number of dimensions
         rank = recipe.geometry.rank
         detected = _detected(recipe, [i for i in indices if (i, rank) not in seen])
         seen.update((i, rank) for i in detected)
@@ -103,17 +103,17 @@ def _tensors(recipe: Recipe) -> TensorKey:
 
 
 def _detected(recipe: Recipe, indices: Sequence[int]) -> list[int]:
-    """Those of the mutants that fail on the recipe."""
+    """Return the mutants that fail on the recipe."""
     mutants = [(i, MUTANTS[i]) for i in indices if is_judged(MUTANTS[i], recipe)]
     return [number for number, checks in differing(mutants, recipe) if checks] if mutants else []
 
 
 KILLS = (1.0, 0.5, 0.25)
-"""What a kernel is worth that no case before detects, one case, two cases."""
+"""Values of a kernel that no case before, one case, or two cases detect."""
 PAIR, CELL, GEOMETRY = 0.1, 0.1, 0.5
-"""What a pair of features is worth, a kernel in a new dtype, layout and number of dimensions, a new geometry."""
+"""Values of a pair of features; of a kernel in a new dtype, layout and number of dimensions; of a new geometry."""
 SAME_PROGRAM = 0.3
-"""The price of a case of a program that runs anyway; that of a new one is 1."""
+"""Price of a case whose program runs anyway; that of a new program is 1."""
 CHEAP = 1 << 20
 """Multiply-adds that double the price."""
 HEADING = """\
@@ -124,7 +124,7 @@ HEADING = """\
 
 
 class Candidate(NamedTuple):
-    """A case, and what it brings."""
+    """A case, with its kernels, features and price."""
 
     problem: Problem
     variant: Variant
@@ -137,12 +137,12 @@ class Candidate(NamedTuple):
         return self.problem.name, self.variant.dtype, self.variant.layout
 
     def cells(self) -> Iterator[tuple[Kill, str, str, int]]:
-        """The places in which a kernel is met here."""
+        """Return the combinations of kernel, dtype, layout and number of dimensions that the case covers."""
         return ((k, self.variant.dtype, self.variant.layout, self.problem.geometry.rank) for k in self.kills)
 
 
 class Covered:
-    """What the cases chosen so far have brought."""
+    """Kernels, places, geometries and pairs of features that the cases chosen so far cover."""
 
     def __init__(self) -> None:
         self._kills: Counter[Kill] = Counter()
@@ -152,13 +152,14 @@ class Covered:
         self._programs = set[tuple[str, str, str]]()
 
     def needs(self, one: Candidate) -> float:
-        """What a case would add that a level must have: kernels in their places, and geometries."""
+        """Return the value that a case would add to those a level must have: kernels in their places, and
+        geometries."""
         kernels = sum(KILLS[self._kills[kill]] for kill in one.kills if self._kills[kill] < len(KILLS))
         cells = sum(cell not in self._cells for cell in one.cells())
         return kernels + CELL * cells + GEOMETRY * (one.problem.geometry not in self._geometries)
 
     def value(self, one: Candidate) -> float:
-        """The same with pairs of features."""
+        """Return the value that a case would add, pairs of features included."""
         return self.needs(one) + PAIR * len(one.pairs - self._pairs)
 
     def price(self, one: Candidate) -> float:
@@ -173,9 +174,9 @@ class Covered:
 
 
 def ordered(candidates: Sequence[Candidate]) -> tuple[list[Candidate], list[Candidate]]:
-    """The candidates in their order; those that add nothing which a level must have are apart.
+    """Return the candidates in their order, and apart those that add nothing which a level must have.
 
-    What a case brings only shrinks as others are chosen (the sum is submodular: Nemhauser, Wolsey and Fisher 1978), so
+    The value of a case only shrinks as others are chosen (the sum is submodular: Nemhauser, Wolsey and Fisher 1978), so
     that an old value is a bound, and few have to be computed anew.
     """
     covered = Covered()
@@ -196,7 +197,7 @@ def ordered(candidates: Sequence[Candidate]) -> tuple[list[Candidate], list[Cand
 
 
 def candidates(family: str, cases: Iterable[tuple[Problem, Variant]], found: Kills) -> list[Candidate]:
-    """The cases with what they bring; `found` are the kernels that they detect."""
+    """Return the cases with their values; `found` are the kernels that they detect."""
     made = []
     for problem, variant in cases:
         geometry = problem.geometry
@@ -214,8 +215,8 @@ def candidates(family: str, cases: Iterable[tuple[Problem, Variant]], found: Kil
 
 
 def plain_cases(family: str) -> list[tuple[Problem, Variant]]:
-    """What is ranked: the tables up to level standard, without storage, in an order in which each problem brings as
-    many new features as it can. Kernels that many cases detect are counted on the first of these."""
+    """Return the cases that are ranked: the tables up to level standard, without storage, in an order in which each
+    problem adds as many new features as it can. Kernels that many cases detect are counted on the first of these."""
     geometries = [p for p in PROBLEMS if p.geometry.family == family and p.level == "standard"]
     bare = [Candidate(p, p.variants[0], 1, frozenset(), frozenset(pairs(of_geometry(p.geometry)))) for p in geometries]
     first, rest = ordered(bare)
@@ -223,8 +224,8 @@ def plain_cases(family: str) -> list[tuple[Problem, Variant]]:
 
 
 def lines(chosen: Sequence[Candidate], rest: Sequence[Candidate]) -> Iterator[str]:
-    """The lines of a ranking. Cases with a storage stand behind level smoke, with the first line of their program, and
-    those of no other program at the end of standard."""
+    """Yield the lines of a ranking. Cases with a storage stand behind level smoke, with the first line of their
+    program, and those of no other program at the end of standard."""
     waiting = dict.fromkeys(
         (one.name, v.dtype, v.layout) for one in dict.fromkeys(c.problem for c in (*chosen, *rest))
         for v in one.variants if v.storage

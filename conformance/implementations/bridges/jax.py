@@ -35,26 +35,26 @@ class JaxArrays(ArrayBridge):
             raise Unavailable(f"jax {jax.__version__} reports no {self.platform} device") from None
 
     def from_host(self, array: np.ndarray) -> Any:
-        """A copy: on the CPU jax may otherwise alias the host's memory."""
+        """Return a copy: on the CPU jax may otherwise alias the host's memory."""
         jax = import_module("jax")
         return jax.device_put(array.copy(), jax.devices(self.platform)[0])
 
     def to_host(self, array: Any) -> np.ndarray:
-        """Waits for the value; tracers and foreign types are refused."""
+        """Wait for the value, and return a copy; refuse tracers and foreign types."""
         jax = import_module("jax")
         if not isinstance(array, jax.Array) or isinstance(array, jax.core.Tracer):
             raise refuse(array, "jax.Array")
         return np.array(array)
 
     def synchronize(self, result: Any) -> None:
-        """Waits for the results themselves: jax has no device-wide barrier."""
+        """Wait for the results themselves: jax has no device-wide barrier."""
         import_module("jax").block_until_ready(result)
 
     def differentiate(
         self, function: Callable[..., Any], given: Sequence[Any], wanted: Sequence[int], parameters: dict[str, Any]
     ) -> Tape:
-        """What jax.vjp keeps of function(*given, **parameters) in the arguments at `wanted`: the arrays in the function
-        that it returns, each buffer once."""
+        """Record function(*given, **parameters) by jax.vjp in the arguments at `wanted`; what it keeps are the arrays
+        in the function that jax.vjp returns, each buffer once."""
         jax = import_module("jax")
         call = of_some(function, given, wanted, parameters)
 
@@ -74,5 +74,5 @@ class JaxArrays(ArrayBridge):
 
 
 def jax_arrays(platform: str = "cpu") -> JaxArrays:
-    """The bridge for kernels that take and return jax arrays."""
+    """Return the bridge for kernels that take and return jax arrays."""
     return JaxArrays(platform)

@@ -1,6 +1,6 @@
 """Neuron (Trainium): NumPy arrays for kernels that a tier of the NKI toolchain runs, torch and jax on the device.
 
-Whether the vendor's packages are here is decided by importing them. Those of the same names on PyPI are decoys of a
+Whether the vendor's packages are here is decided by importing them. Packages of the same names on PyPI are decoys of a
 few kB, which `importlib.metadata` reports like any other package.
 """
 
@@ -23,11 +23,11 @@ from conformance.implementations.devices import Unavailable, missing
 
 TRAINIUM = ("trn1", "trn2", "trn3")
 FLAGS = "NEURON_CC_FLAGS"
-"""Options of the compiler, some of which change arithmetic (`--auto-cast`)."""
+"""Variable with the compiler's options, some of which change arithmetic (`--auto-cast`)."""
 
 
 def neuron_device() -> str:
-    """The marker of the Trainium that is here; without one the first, so that its absence is reported somewhere."""
+    """Return the marker of the Trainium that is here; if none is, the first, under which its absence is reported."""
     return next((kind for kind in TRAINIUM if not missing(kind)), TRAINIUM[0])
 
 
@@ -35,14 +35,14 @@ def require_module(module: str, package: str, stack: Stack) -> None:
     """Raises Unavailable, with the command that installs its stack, where a module of the SDK cannot be imported."""
     try:
         import_module(module)
-    except Exception as problem:  # what a broken toolchain raises while it is imported is not ours to foresee
+    except Exception as problem:  # a broken toolchain may raise anything while it is imported
         raised = f"{type(problem).__name__}: {problem}"
         reason = f"{module} cannot be imported ({raised}){_decoy(package)}; {stack.way(neuron_device())}"
         raise Unavailable(reason) from None
 
 
 def _decoy(package: str) -> str:
-    """What is installed under the package's name, since it then is not the vendor's."""
+    """Return a note on the package of this name that is installed, since it then is not the vendor's."""
     try:
         return f", although {package} {version(package)} is installed: PyPI has a decoy of that name"
     except PackageNotFoundError:
@@ -50,42 +50,43 @@ def _decoy(package: str) -> str:
 
 
 def release(module: str) -> str:
-    """What an imported module says of its version."""
+    """Return the version that an imported module reports."""
     return str(getattr(import_module(module), "__version__", "unknown"))
 
 
 class Tier(Protocol):
-    """What runs NKI kernels: a device, the vendor's simulator or an emulator. Construction imports no toolchain."""
+    """A way to run NKI kernels: a device, the vendor's simulator or an emulator. Construction imports no toolchain."""
 
     @property
     def stands_for(self) -> tuple[str, ...]:
-        """Devices whose kernels it executes on another one; empty for a device."""
+        """Devices whose kernels the tier executes on another one; empty for a device."""
         ...
 
     @property
     def untimed(self) -> str:
-        """Why the time of a call is not that of the kernel; empty if it is."""
+        """Reason why the time of a call is not that of the kernel; empty if it is."""
         ...
 
     @property
     def install(self) -> str:
-        """The commands that install what it needs; empty if nothing is missing."""
+        """Commands that install what the tier needs; empty if nothing is missing."""
         ...
 
     def require(self) -> None:
-        """Raises Unavailable with the reason where it cannot run kernels here."""
+        """Raises Unavailable with the reason where the tier cannot run kernels here."""
         ...
 
     def metered(self) -> AbstractContextManager[dict[str, int]]:
-        """What kernels move and issue inside the block; nothing where it cannot be counted."""
+        """Count what kernels move and issue inside the block; the counts are empty where that cannot be done."""
         ...
 
     def modelled(self) -> AbstractContextManager[Any]:
-        """What the kernels inside the block, which compute nothing, would take on the device. Raises Unavailable."""
+        """Model the time that the kernels inside the block, which compute nothing, would take on the device. Raises
+        Unavailable."""
         ...
 
     def describe(self) -> dict[str, str]:
-        """Tier, toolchain with its version, target and rounding, for the records."""
+        """Return tier, toolchain with its version, target and rounding, for the records."""
         ...
 
 
@@ -113,11 +114,11 @@ class NkiArrays(NumpyArrays):
         self.tier.require()
 
     def metered(self) -> AbstractContextManager[dict[str, int]]:
-        """See `conformance.execution.verify.metered`."""
+        """Count the work inside the block, see `conformance.execution.verify.metered`."""
         return self.tier.metered()
 
     def modelled(self) -> AbstractContextManager[Any]:
-        """A model of the time of what runs in the block. Raises Unavailable where this tier models nothing."""
+        """Model the time of what runs in the block. Raises Unavailable where this tier models nothing."""
         return self.tier.modelled()
 
     def describe(self) -> dict[str, str]:
@@ -147,7 +148,7 @@ class TorchNeuronArrays(TorchArrays):
             raise Unavailable(f"torch_xla runs on {kind}, not on NEURON (see PJRT_DEVICE)")
 
     def synchronize(self, result: Any) -> None:
-        """Of torch_xla: compiles and submits what was recorded, then waits for the device."""
+        """Wait for the device, with torch_xla after compiling and submitting what was recorded."""
         if self.device != "xla":
             TorchArrays.synchronize(self, result)
             return
@@ -156,7 +157,7 @@ class TorchNeuronArrays(TorchArrays):
         model.wait_device_ops()
 
     def view(self, array: Any, offset: int, shape: Sequence[int], strides: Sequence[int]) -> Any | None:
-        """Tensors of torch_xla are values without memory of their own."""
+        """Return torch's view; None with torch_xla, whose tensors are values without memory of their own."""
         return None if self.device == "xla" else TorchArrays.view(self, array, offset, shape, strides)
 
     @property
@@ -192,15 +193,15 @@ def _machine() -> dict[str, str]:
 
 
 def nki_arrays(tier: Tier) -> NkiArrays:
-    """The bridge for kernels of NKI that take and return NumPy arrays."""
+    """Return the bridge for kernels of NKI that take and return NumPy arrays."""
     return NkiArrays(tier=tier)
 
 
 def torch_neuron_arrays() -> TorchNeuronArrays:
-    """The bridge for kernels that take and return tensors of torch-neuronx."""
+    """Return the bridge for kernels that take and return tensors of torch-neuronx."""
     return TorchNeuronArrays("xla" if find_spec("torch_xla") else "neuron")
 
 
 def jax_neuron_arrays() -> JaxNeuronArrays:
-    """The bridge for kernels that take and return jax arrays on Neuron."""
+    """Return the bridge for kernels that take and return jax arrays on Neuron."""
     return JaxNeuronArrays("neuron")

@@ -1,7 +1,7 @@
-"""Which packages of the Neuron SDK install together. No environment holds all: jax-neuronx of SDK 2.32 needs
+"""Packages of the Neuron SDK that install together. No environment holds all: jax-neuronx of SDK 2.32 needs
 libneuronxla 3, the last torch-neuronx (SDK 2.31) libneuronxla 2.2, and the vendor's convolution is that of SDK 2.26.
 
-`tox.ini` has an environment for each stack; `nki_emulator/tests/kernels/test_stacks.py` holds the two together, and
+`tox.ini` has an environment for each stack; `nki_emulator/tests/kernels/test_stacks.py` compares the two, and
 resolves both against the metadata in `neuron_packages.toml` beside it, which names the page that each version and
 requirement is from.
 """
@@ -19,7 +19,7 @@ INSTALL = "pip install --extra-index-url https://pip.repos.neuron.amazonaws.com"
 class Stack:
     """Packages of one release of the SDK, as pip takes them, and the versions of Python that they are built for.
 
-    environment   of tox; `{}` stands for the device's marker
+    environment   name of tox's environment; `{}` stands for the device's marker
     """
 
     environment: str
@@ -28,7 +28,7 @@ class Stack:
     packages: tuple[str, ...]
 
     def way(self, device: str) -> str:
-        """The commands that install it, for a device by its marker."""
+        """Return the commands that install the stack, for a device by its marker."""
         found = ".".join(map(str, sys.version_info[:2]))
         pythons = " or ".join(filter(None, (", ".join(self.pythons[:-1]), self.pythons[-1])))
         this = "" if found in self.pythons else f" (this is {found})"
@@ -37,7 +37,7 @@ class Stack:
 
 
 _NUMPY = "numpy>=2.2,<2.4"
-"""What SDK 2.32 supports."""
+"""Versions of NumPy that SDK 2.32 supports."""
 _COMPILER = ("neuronx-cc==2.27.5334.0", "islpy==2026.1", _NUMPY)
 """islpy 2026.2, which the compiler's `islpy~=2026.1` admits, ends compilations with NCC_ISMP902 (aws-neuron-sdk issue
 1391)."""
@@ -59,7 +59,7 @@ TORCH = Stack(
 VENDOR = Stack(
     "{}-vendor",
     "2.26.1",
-    ("3.11",),  # its own last, and this suite's first
+    ("3.11",),  # the last Python of this SDK, and the first of this suite
     ("torch-neuronx==2.8.0.2.10.16998", "libneuronxla==2.2.12677.0", "neuronx-cc==2.21.33363.0"),
 )
 SIMULATOR = Stack("nki-sim", "2.32.0", _CURRENT, ("nki==0.6.0", _NUMPY))

@@ -24,7 +24,7 @@ from conformance.implementations.devices import Unavailable, missing
 
 VARIABLE = "NUMBA_ENABLE_CUDASIM"
 BF16 = np.dtype("V2")
-"""What the CUDA array interface says of bf16, here as in torch and ml_dtypes: 16 bits without a name."""
+"""Type by which the CUDA array interface describes bf16, here as in torch and ml_dtypes: 16 bits without a name."""
 STICKY = (214, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721)
 """CUresult of errors after which a context answers every call with the same error: ECC, illegal addresses and
 instructions, timeouts, failed launches (CUDA driver API, `cudaError_enum`)."""
@@ -33,7 +33,7 @@ DRIVES = f"numba.cuda is not its simulator in this process; for that start it wi
 PACKAGES = ("numba", "numba-cuda")
 
 _lost: list[str] = []
-"""Why the CUDA context cannot be used any more; empty while it can."""
+"""Reason why the CUDA context cannot be used any more; empty while it can."""
 
 
 class ContextLostError(RuntimeError):
@@ -42,10 +42,10 @@ class ContextLostError(RuntimeError):
 
 @cache
 def numba_cuda() -> ModuleType:
-    """The module numba.cuda; raises ImportError.
+    """Return the module numba.cuda. Raises ImportError.
 
-    numba reads the variable when it is itself imported, which others may have done long ago: so its configuration is
-    set, not the environment.
+    numba reads the variable when it is itself imported, which may have happened long ago: so its configuration is set,
+    not the environment.
     """
     if "numba.cuda" not in sys.modules and VARIABLE not in os.environ and missing("cuda"):
         import_module("numba.core.config").ENABLE_CUDASIM = 1  # type: ignore[attr-defined]
@@ -54,16 +54,17 @@ def numba_cuda() -> ModuleType:
 
 @cache
 def simulated() -> bool:
-    """Whether numba.cuda is the simulator in this process; raises ImportError."""
+    """Return whether numba.cuda is the simulator in this process. Raises ImportError."""
     return bool(numba_cuda().config.ENABLE_CUDASIM)
 
 
 def interface(array: Any) -> dict[str, Any]:
-    """The CUDA array interface of an array of any framework, with strides; raises TypeError for what has none.
+    """Return the CUDA array interface of an array of any framework, with strides. Raises TypeError for an object
+    without one.
 
-    Arrays of the simulator have NumPy's, whose addresses are the host's: what the simulator computes with. numba.cuda's
-    own say nothing of strides where an axis is broadcast (its `is_contiguous` leaves these axes out), as if they were
-    contiguous: theirs are read from the array.
+    Arrays of the simulator have NumPy's interface, with addresses on the host: the simulator computes with these. The
+    interface of numba.cuda's own arrays gives no strides where an axis is broadcast (its `is_contiguous` leaves these
+    axes out), as if they were contiguous: their strides are read from the array.
     """
     found, own = getattr(array, "__cuda_array_interface__", None), getattr(array, "__cuda_ndarray__", False)
     if found is None and own:
@@ -78,14 +79,14 @@ def interface(array: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Holder:
-    """What NumPy makes an array of host memory from, and keeps alive with it."""
+    """Object that NumPy makes an array of host memory from, and keeps alive with it."""
 
     __array_interface__: dict[str, Any]
     owner: Any
 
 
 def attach(described: dict[str, Any], owner: Any) -> Any:
-    """An array of numba.cuda on the memory that an interface describes, without a copy."""
+    """Return an array of numba.cuda on the memory that an interface describes, without a copy."""
     if not simulated():
         return numba_cuda().from_cuda_array_interface(described, owner=owner)
     keys = ("shape", "strides", "typestr", "data", "version")
@@ -94,7 +95,7 @@ def attach(described: dict[str, Any], owner: Any) -> Any:
 
 
 def allocate(shape: Sequence[int], dtype: np.dtype) -> Any:
-    """New memory, its contents whatever was there."""
+    """Allocate an array; its contents are whatever was in the memory."""
     return numba_cuda().device_array(tuple(shape), dtype)
 
 
@@ -110,7 +111,8 @@ class NumbaCudaArrays(ArrayBridge):
         return ("cuda",) if self.simulator else ()
 
     def require(self) -> None:
-        """numba.cuda can be imported, is of the right kind in this process, and its context is not lost."""
+        """Raises Unavailable where numba.cuda cannot be imported, is of the other kind in this process, or has lost its
+        context."""
         try:
             kind = simulated()
         except (ImportError, OSError, AttributeError) as problem:
@@ -121,19 +123,20 @@ class NumbaCudaArrays(ArrayBridge):
             raise Unavailable(_lost[0])
 
     def from_host(self, array: np.ndarray) -> Any:
-        """A copy; bf16 travels as what the interface calls it."""
+        """Return a copy; bf16 is stored as the type that the interface has for it."""
         stored = array.view(BF16) if array.dtype == ml_dtypes.bfloat16 else array
         return _guarded(numba_cuda().to_device, stored)
 
     def to_host(self, array: Any) -> np.ndarray:
-        """Plain memory. Refused is what is not numba.cuda's own, since it may compute when it is read."""
+        """Return plain memory. An array that is not numba.cuda's own is refused, since it may compute when it is
+        read."""
         if not getattr(array, "__cuda_ndarray__", False):
             raise refuse(array, "an array of numba.cuda")
         host = np.ascontiguousarray(_guarded(array.copy_to_host))
         return host.view(ml_dtypes.bfloat16) if host.dtype == BF16 else host
 
     def synchronize(self, result: Any) -> None:
-        """All streams of the context."""
+        """Wait for all streams of the context."""
         _guarded(numba_cuda().synchronize)
 
     def view(self, array: Any, offset: int, shape: Sequence[int], strides: Sequence[int]) -> Any | None:
@@ -158,7 +161,7 @@ class NumbaCudaArrays(ArrayBridge):
         return between_events(cuda.event(), cuda.event(), partial(_guarded, cuda.synchronize), call)
 
     def describe(self) -> dict[str, str]:
-        """Versions, and the device with its compute capability, driver and runtime."""
+        """Return versions, and the device with its compute capability, driver and runtime."""
         found = {package: _version(package) for package in PACKAGES}
         if self.simulator:
             return {**found, "device": "simulator"}
@@ -190,7 +193,7 @@ def _extent(array: Any) -> range:
 
 
 def _guarded(call: Callable[..., Any], *arguments: Any) -> Any:
-    """The call, unless the context is lost; from here on it is, if the call ends in an error that is sticky."""
+    """Make a call, unless the context is lost; if the call ends in a sticky error, the context is lost from here on."""
     if _lost:
         raise ContextLostError(_lost[0])
     try:
@@ -207,5 +210,5 @@ def _guarded(call: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def numba_cuda_arrays(*, simulator: bool = False) -> NumbaCudaArrays:
-    """The bridge for kernels of numba.cuda; `simulator` for an implementation on the device of that name."""
+    """Return the bridge for kernels of numba.cuda; `simulator` for an implementation on the device of that name."""
     return NumbaCudaArrays(simulator)

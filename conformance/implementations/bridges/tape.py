@@ -1,4 +1,4 @@
-"""What a framework's autodiff keeps between a call and its backward, and what a training step takes."""
+"""The buffers that a framework's autodiff keeps between a call and its backward, and the memory of a training step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Count = Annotated[int, Meta(ge=0)]
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """One buffer that is kept: the tensor that was seen first, and the bytes of all the memory it belongs to."""
+    """One buffer that is kept: shape and dtype of the tensor that was seen first, and the bytes of the whole memory."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -22,7 +22,7 @@ class Saved:
 
     @property
     def elements(self) -> int:
-        """What the memory holds: more than `shape` says where the tensor is a view of a part."""
+        """Number of elements in the memory: more than `shape` says where the tensor is a view of a part."""
         return self.nbytes // self.itemsize
 
     def __str__(self) -> str:
@@ -31,7 +31,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Tape:
-    """A call that was recorded: its result, what is kept for its backward, each buffer once, and the backward itself.
+    """A recorded call: its result, the buffers that are kept for its backward, each once, and the backward itself.
 
     pull  gradient of the first result -> gradients of the inputs, by position
     """
@@ -45,10 +45,10 @@ class Tape:
 class Footprint:
     """Bytes of one training step.
 
-    peak       maximum
-    forward    what is allocated when forward has ended
-    explained  of that: parameters, the batch, the loss and what the graph keeps
-    scratch    what a meter may count that belongs to no tensor
+    peak       most bytes that are allocated at a time
+    forward    bytes that are allocated when forward has ended
+    explained  part of these: parameters, the batch, the loss and the tensors that the graph keeps
+    scratch    bytes that a meter may count although they belong to no tensor
     """
 
     peak: Count
@@ -58,14 +58,14 @@ class Footprint:
 
     @property
     def hidden(self) -> int:
-        """What is allocated and belongs to no known tensor."""
+        """Bytes that are allocated when forward has ended and belong to no known tensor."""
         return self.forward - self.explained
 
 
 def of_some(
     function: Callable[..., Any], given: Sequence[Any], wanted: Sequence[int], parameters: dict[str, Any]
 ) -> Callable[..., Any]:
-    """A kernel as a function of its arguments at `wanted`, the others being as they are in `given`."""
+    """Return a kernel as a function of its arguments at `wanted`; the others are as they are in `given`."""
 
     def call(*arrays: Any) -> Any:
         full = list(given)
@@ -77,5 +77,5 @@ def of_some(
 
 
 def first(result: Any) -> Any:
-    """The first of several results."""
+    """Return the first of several results."""
     return result[0] if isinstance(result, (tuple, list)) else result

@@ -30,7 +30,7 @@ CARRIED = (
     ("float8_e4m3fn", "int8", np.dtype(ml_dtypes.float8_e4m3fn)),
     ("float8_e5m2", "int8", np.dtype(ml_dtypes.float8_e5m2)),
 )
-"""What travels as integers, which NumPy and torch agree on."""
+"""Dtypes that are carried as integers, which NumPy and torch agree on."""
 
 
 def _torch() -> ModuleType:
@@ -60,8 +60,8 @@ class TorchArrays(ArrayBridge):
         return _tensor(copied(array)).to(self.device)
 
     def to_host(self, array: Any) -> np.ndarray:
-        """Plain memory. Refused are tensor subclasses, since they may compute when they are compared, and tensors of
-        another device, since their results are not this one's."""
+        """Return plain memory. Tensor subclasses are refused, since they may compute when they are compared, and
+        tensors of another device, since their results are not this one's."""
         torch = _torch()
         if type(array) is not torch.Tensor:
             raise refuse(array, "torch.Tensor")
@@ -74,7 +74,7 @@ class TorchArrays(ArrayBridge):
         return np.asarray(tensor)
 
     def synchronize(self, result: Any) -> None:
-        """All streams of the device."""
+        """Wait for all streams of the device."""
         if self.device != "cpu":
             getattr(_torch(), self.device).synchronize()
 
@@ -97,7 +97,7 @@ class TorchArrays(ArrayBridge):
 
     @contextmanager
     def bare(self) -> Iterator[None]:
-        """Without oneDNN, whose plans stay in its cache."""
+        """Switch oneDNN off in the block: its plans stay in its cache."""
         backend = _torch().backends.mkldnn
         before, backend.enabled = backend.enabled, False
         try:
@@ -106,7 +106,7 @@ class TorchArrays(ArrayBridge):
             backend.enabled = before
 
     def stopwatch(self, call: Callable[[], Any]) -> tuple[float, float] | None:
-        """CUDA and ROCm; on the CPU nothing is left behind but threads."""
+        """Time a call by events on CUDA and ROCm; on the CPU a call leaves nothing behind but threads."""
         if self.device != "cuda":
             return None
         cuda = _torch().cuda
@@ -116,8 +116,8 @@ class TorchArrays(ArrayBridge):
     def differentiate(
         self, function: Callable[..., Any], given: Sequence[Any], wanted: Sequence[int], parameters: dict[str, Any]
     ) -> Tape:
-        """What torch's autograd keeps for the backward of function(*given, **parameters) in the arguments at
-        `wanted`."""
+        """Record function(*given, **parameters) by torch's autograd in the arguments at `wanted`, with the tensors that
+        it keeps for the backward."""
         memory = import_module("conformance.implementations.bridges.torch_memory")
         call = of_some(function, given, wanted, parameters)
         tape: Tape = memory.differentiate(call, [given[index] for index in wanted])
@@ -126,8 +126,9 @@ class TorchArrays(ArrayBridge):
     def footprint(
         self, function: Callable[..., Any], arguments: int, parameters: dict[str, Any], batch: int
     ) -> Footprint:
-        """Bytes of a training step of a tutorial's network (`conformance.implementations.bridges.torch_memory`) with a
-        function of x, w and further arguments, which are None."""
+        """Return the bytes of a training step of a tutorial's network
+        (`conformance.implementations.bridges.torch_memory`) with a function of x, w and further arguments, which are
+        None."""
         memory = import_module("conformance.implementations.bridges.torch_memory")
         call = of_some(function, [None] * arguments, (0, 1), parameters)
         found: Footprint = memory.footprint(lambda x, w: first(call(x, w)), batch, self.device)
@@ -140,7 +141,7 @@ class TorchArrays(ArrayBridge):
 
 
 def _tensor(array: np.ndarray) -> Any:
-    """A tensor on the array's memory."""
+    """Return a tensor on the array's memory."""
     torch = _torch()
     for own, integers, dtype in CARRIED:
         if array.dtype == dtype:
@@ -154,5 +155,5 @@ def _extent(tensor: Any) -> range:
 
 
 def torch_arrays(device: str = "cpu") -> TorchArrays:
-    """The bridge for kernels that take and return torch tensors."""
+    """Return the bridge for kernels that take and return torch tensors."""
     return TorchArrays(device)

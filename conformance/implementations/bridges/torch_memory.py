@@ -1,4 +1,4 @@
-"""What torch's autograd keeps, buffer by buffer, and the bytes that tensors hold while a network is trained.
+"""The buffers that torch's autograd keeps, and the bytes that tensors hold while a network is trained.
 
 The network is that of a PyTorch tutorial on fusing convolution and batch norm by a custom function: two convolutions
 3x3 without padding, 1 -> 32 -> 64 channels, on 28x28 pixels, each followed by batch norm without parameters and ReLU;
@@ -25,14 +25,15 @@ IMAGE = (1, 28, 28)
 PARAMETERS = ((32, 1, 3, 3), (64, 32, 3, 3), (128, 9216), (128,), (10, 128), (10,))
 CLASSES = 10
 SMALLEST = 32 * 26 * 26 * 4
-"""Bytes an image of the smallest activation behind a convolution. CUDA's libraries keep less for themselves."""
+"""Bytes an image of the smallest activation behind a convolution. CUDA's libraries keep less than that for
+themselves."""
 
 Pair = Callable[[Any, Any], Any]
 """(x, w) -> batch norm of conv(x, w), of one implementation."""
 
 
 def differentiate(call: Callable[..., Any], arrays: Sequence[Any]) -> Tape:
-    """Call on tensors that want gradients, and see what the graph keeps."""
+    """Make a call on tensors that require gradients, and record the buffers that its graph keeps."""
     leaves = [array.detach().requires_grad_() for array in arrays]
     with torch.enable_grad(), recorded() as kept:
         result = call(*leaves)
@@ -49,7 +50,8 @@ def differentiate(call: Callable[..., Any], arrays: Sequence[Any]) -> Tape:
 
 @contextmanager
 def recorded() -> Iterator[list[Any]]:
-    """Tensors that functions save for their backward, in a list that keeps them alive: no address is used twice."""
+    """Yield a list of the tensors that functions save for their backward; it keeps them alive: no address is used
+    twice."""
     kept: list[Any] = []
 
     def pack(tensor: Any) -> Any:
@@ -61,7 +63,7 @@ def recorded() -> Iterator[list[Any]]:
 
 
 def stashed(root: Any) -> list[Any]:
-    """Tensors that functions written in Python keep in their context, where no hook sees them."""
+    """Return the tensors that functions written in Python keep in their context, where no hook sees them."""
     found, seen, waiting = [], set(), [root]
     while waiting:
         node = waiting.pop()
@@ -73,7 +75,7 @@ def stashed(root: Any) -> list[Any]:
 
 
 def _reached(root: Any) -> Iterator[Any]:
-    """Tensors in an object, in what it holds, and in the closures of functions that it holds."""
+    """Yield the tensors in an object, in the objects that it holds, and in the closures of functions that it holds."""
     seen: dict[int, Any] = {}
     waiting = [root]
     while waiting:
@@ -88,7 +90,7 @@ def _reached(root: Any) -> Iterator[Any]:
 
 
 def _held(value: Any) -> list[Any]:
-    """What an object holds directly."""
+    """Return the objects that an object holds directly."""
     if isinstance(value, dict):
         return [*value, *value.values()]
     if isinstance(value, (list, tuple, set, frozenset)):
@@ -104,7 +106,7 @@ def _held(value: Any) -> list[Any]:
 
 
 def by_memory(tensors: Sequence[Any]) -> dict[int, Any]:
-    """The first tensor of each storage that holds anything."""
+    """Return the first tensor of each storage that is not empty."""
     found: dict[int, Any] = {}
     for tensor in tensors:
         if tensor.untyped_storage().nbytes():
@@ -132,7 +134,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]
         return result
 
     def count(self, values: Sequence[Any]) -> None:
-        """Add the memory of tensors that is not known yet."""
+        """Add the memory of those tensors that are not counted yet."""
         for value in values:
             if isinstance(value, torch.Tensor):
                 storage = value.untyped_storage()
@@ -141,13 +143,14 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]
 
     @property
     def live(self) -> int:
-        """Bytes that live now. A weak reference keeps a storage's address from being used again."""
+        """Bytes that are alive now. A weak reference keeps a storage's address from being used again."""
         self._storages = {key: pair for key, pair in self._storages.items() if not pair[0].expired()}
         return sum(size for _, size in self._storages.values())
 
 
 class CudaBytes:
-    """The same by CUDA's caching allocator, scratch memory included. What was allocated before is not counted."""
+    """Bytes of live tensors and their peak by CUDA's caching allocator, scratch memory included. Earlier ones do not
+    count."""
 
     def __init__(self) -> None:
         self._before: int = torch.cuda.memory_allocated()
@@ -161,7 +164,7 @@ class CudaBytes:
         torch.cuda.synchronize()
 
     def count(self, values: Sequence[Any]) -> None:
-        """The allocator counts by itself."""
+        """Do nothing: the allocator counts by itself."""
 
     @property
     def live(self) -> int:
@@ -175,7 +178,8 @@ class CudaBytes:
 
 
 def footprint(pair: Pair, batch: int, device: str) -> Footprint:
-    """One training step on `batch` images; on CUDA after another one, which allocates what libraries keep."""
+    """Measure one training step on `batch` images; on CUDA after another one, in which libraries allocate what they
+    keep."""
     meter = CudaBytes if device == "cuda" else LiveBytes
     if device == "cuda":
         _step(pair, batch, device, CudaBytes())

@@ -15,13 +15,13 @@ from conformance.implementations.implementation import Implementation
 from conformance.implementations.modules import source
 
 KEEPS = "a module that was called with other weights before differs from a fresh one"
-"""Why a module fails that packs its weights once."""
+"""Reason for the failure of a module that packs its weights once."""
 UNKNOWN_SHAPE = "its own shape is not known: "
-"""How the reason begins why a module's own problem is not verified."""
+"""Beginning of the reason why a module's own problem is not verified."""
 
 
 class ModuleFile:
-    """A file that may define torch modules, read before its import, so that what this changes in torch is seen."""
+    """A file that may define torch modules, read before its import, so that changes of torch by the import are seen."""
 
     def __init__(self, path: Path) -> None:
         tree = source.parsed(path)
@@ -31,10 +31,11 @@ class ModuleFile:
         prepares = tree is not None and source.imports_torch(tree) and find_spec("torch") is not None
         self._adapter = self._prepared() if prepares else None
         self.tree = source.with_reference(tree) if tree is not None else None
-        """What is run instead of the file, where it calls two things `Model`."""
+        """Syntax tree that is run instead of the file, where the file calls two things `Model`."""
 
     def implementations(self, defined: Mapping[str, Any]) -> list[Any]:
-        """Return what a file defines, among which are its implementations, or else one for each class of modules."""
+        """Return the objects that a file defines, implementations among them, or else one implementation for each class
+        of modules."""
         values = [*defined.values()]
         own = [one for one in values if is_module(one) and one.__module__ == defined["__name__"]]
         modules = self._may and (own or is_module(defined.get("ModelNew")))
@@ -45,7 +46,7 @@ class ModuleFile:
         return found
 
     def _prepared(self) -> Any:
-        """The adapter of the file."""
+        """Return the adapter of the file."""
         text = self._path.read_text("utf-8", "replace")
         cuda = import_module("torch").cuda.is_available()
         interpreted = "triton" in text and not cuda
@@ -60,7 +61,8 @@ class ModuleFile:
 
 
 def adapted(cls: Any) -> Any:
-    """The implementation of a class, with the reference of the file that defines it; one of torch's is its own."""
+    """Return the implementation of a class, with the reference of the file that defines it; a class of torch is its own
+    reference."""
     adapter = import_module("conformance.implementations.modules.adapter")
     home = vars(import_module(cls.__module__))
     told = home if "Model" in home else {**home, "Model": cls} if cls.__module__.startswith("torch.nn.") else home
@@ -68,7 +70,7 @@ def adapted(cls: Any) -> Any:
 
 
 def is_module(value: object) -> bool:
-    """Whether something is a class of modules; asked without importing torch."""
+    """Return whether an object is a class of modules, without importing torch."""
     return isinstance(value, type) and any(
         (base.__module__, base.__qualname__) == ("torch.nn.modules.module", "Module") for base in value.__mro__
     )

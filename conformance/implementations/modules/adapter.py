@@ -1,4 +1,4 @@
-"""From a file with a torch module to an implementation: which operator its reference is, and its own problem."""
+"""From a file with a torch module to an implementation: the operator of its reference, and its own problem."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from conformance.operators.max_pool.geometry import MaxPoolGeometry
 DTYPES = {torch.float32: "fp32", torch.float64: "fp64", torch.float16: "fp16", torch.bfloat16: "bf16"}
 GEOMETRIES = (ConvGeometry, TransposedGeometry, ConvBnGeometry, PoolGeometry, MaxPoolGeometry)
 MAX_INTERPRETED = 1 << 15
-"""Elements of an image, each block of which takes Triton's interpreter milliseconds."""
+"""Most elements of an image in Triton's interpreter, which takes milliseconds for each block."""
 MAX_OWN = 1 << 23
-"""Elements of the file's own image and result, above which half a batch is verified: whole ones of KernelBench need 48
+"""Elements of the file's own image and result above which the batch is halved: whole batches of KernelBench need 48
 GiB, or minutes to judge."""
 MAPPED = ", ".join(f"nn.{kind}1d to 3d" for kind in layers.FAMILIES)
 
@@ -42,22 +42,23 @@ class ModuleArrays(TorchArrays):
 
     untimed = "a call of a torch module makes the module, too"
     own: Callable[[], tuple[Callable[..., Any], Callable[..., Any], Sequence[torch.Tensor]]]
-    """The module and its reference as the file makes them, without gradients, and new inputs."""
+    """Returns the module and its reference as the file makes them, without gradients, and new inputs."""
     on_import: Sequence[str]
     """The switches of torch that the import of the file has changed, in words."""
     watch: Watch
-    """What calls have changed."""
+    """Keeps what calls have changed in torch."""
     counts_launches: bool
     """Whether the file has kernels for Triton's interpreter."""
 
     @property
     def launches(self) -> int | None:
-        """How many of them have been launched; None where there are none."""
+        """Number of kernels that Triton's interpreter has launched; None where the file has no kernels for it."""
         return interpreter.launched() if self.counts_launches else None
 
     @contextmanager
     def bare(self) -> Iterator[None]:
-        """As of any torch kernels; the switch is none that a call has changed."""
+        """Switch oneDNN off in the block, as the bridge of any torch kernels does, without taking that for a call's
+        change."""
         with super().bare(), self.watch.knowing("backends.mkldnn.enabled"):
             yield
 
@@ -71,7 +72,8 @@ class ModuleArrays(TorchArrays):
 
 
 class Adapter:
-    """Of one file; made before it is imported, so that what the import changes in torch is seen."""
+    """Makes the implementations of one file; created before the file is imported, so that changes of torch by the
+    import are seen."""
 
     def __init__(
         self, stem: str, device: str, *, interpreted: bool = False, compiles: bool = False, needs_cuda: bool = False
@@ -83,8 +85,8 @@ class Adapter:
         self._before, self._on_import = Switches(), list[str]()
 
     def implementations(self, defined: Mapping[str, Any]) -> list[Implementation]:
-        """Of `ModelNew`, of a `Model` that is not the reference, or else of every class of modules that the file
-        defines, without the reference."""
+        """Return the implementation of `ModelNew`, of a `Model` that is not the reference, or else one of every class
+        of modules that the file defines, without the reference."""
         self._on_import = self._before.restored(str(defined.get("__file__", "")))
         if _is_module(new := defined.get("ModelNew")):
             return [self.implementation(new, self._stem, defined)]
@@ -96,13 +98,13 @@ class Adapter:
         return [self.implementation(c, self._stem if len(own) == 1 else n, defined) for n, c in own.items()]
 
     def implementation(self, cls: Any, name: str, defined: Mapping[str, Any]) -> Implementation:
-        """Of a class, by what the file says of it."""
+        """Return the implementation of a class, by what the file says of it."""
         one = Implementation(
             name, "simulator" if self._interpreted else self._device, ModuleArrays(self._device),
             version=str(torch.__version__), compiles_per_shape=self._compiles,
             unsafe=("threads",) if self._interpreted else (),  # docs/findings/triton-threads.md
         )  # fmt: skip
-        if self._needs_cuda:  # `if torch.cuda.is_available()` around the build: torch's own was verified in its place
+        if self._needs_cuda:  # behind `if torch.cuda.is_available()` else torch's own layer was verified instead
             one.adapted = Adapted(
                 unmapped="its CUDA kernels cannot run here, and what it calls instead is not verified"
             )
@@ -145,8 +147,8 @@ class Adapter:
         return one
 
     def _maker(self, cls: Any, defined: Mapping[str, Any]) -> layers.Maker:
-        """How modules of the class are made for a problem. Raises Unsupported with the line to declare, or with what no
-        problem can say of the reference."""
+        """Return the maker of the class's modules for problems. Raises Unsupported with the line to declare, or with
+        the part of the reference that no problem can express."""
         reference: Any = defined.get(REFERENCE, defined.get("Model"))
         why = "it has no reference Model"
         if reference is cls and not layers.is_torch(cls):
@@ -179,8 +181,8 @@ class Adapter:
 
 
 def _is_kernel(own: Mapping[str, Any], defined: Mapping[str, Any]) -> bool:
-    """Whether the `Model` among the classes of a file is the kernel: beside another of the name, or beside a line that
-    says the reference, unless the kernels are classes that it does not use."""
+    """Return whether the `Model` among the classes of a file is the kernel: beside another class of that name, or
+    beside a line that declares the reference, unless the file has other classes, which `Model` does not use."""
     reference = defined.get(REFERENCE)
     if "Model" not in own or reference is None:
         return False
@@ -195,15 +197,15 @@ def _is_module(value: object) -> bool:
 
 
 def _given(defined: Mapping[str, Any]) -> layers.Given:
-    """What a file gives its classes; nothing where it has no get_init_inputs."""
+    """Return the arguments that a file gives its classes; none where it has no get_init_inputs."""
     function = defined.get("get_init_inputs")
     with as_if_cuda():
         return layers.Given.by(function()) if callable(function) else layers.Given()
 
 
 def _referred(cls: Any, reference: Any, given: layers.Given) -> nn.Module:
-    """The reference, made with what the file gives; one of torch's layers of a file that gives nothing with any
-    arguments."""
+    """Make the reference with the arguments that the file gives; where it gives none, make a layer of torch with
+    ones."""
     told = given.to(cls, reference) if given else layers.Given([1] * len(layers.required(reference)))
     with as_if_cuda():
         made: nn.Module = reference(*told.args, **told.kwargs)
@@ -211,7 +213,7 @@ def _referred(cls: Any, reference: Any, given: layers.Given) -> nn.Module:
 
 
 def _made(maker: layers.Maker, defined: Mapping[str, Any], arrays: Any, batch: int) -> tuple[Any, ...]:
-    if arrays.watch.changes:  # they would be as the module leaves them while the reference is timed
+    if arrays.watch.changes:  # else the reference is timed with the module's switches
         raise Unsupported("its calls change switches of the whole process")
     with as_if_cuda():
         inputs = layers.Given.by(defined["get_inputs"]())
@@ -227,11 +229,11 @@ def _made(maker: layers.Maker, defined: Mapping[str, Any], arrays: Any, batch: i
 
 
 def _image(defined: Mapping[str, Any]) -> torch.Tensor:
-    """The first tensor that get_inputs returns, on the meta device where it can be. Raises Unsupported."""
+    """Return the first tensor that get_inputs returns, on the meta device if possible. Raises Unsupported."""
     given = defined.get("get_inputs")
     if not callable(given):
         raise Unsupported("the file has no get_inputs")
-    for device in ("meta", "cpu"):  # it may be large, or look at numbers
+    for device in ("meta", "cpu"):  # the tensor may be large, or the function look at values
         try:
             with torch.device(device), as_if_cuda():
                 returned = given()
@@ -243,7 +245,7 @@ def _image(defined: Mapping[str, Any]) -> torch.Tensor:
 
 
 def _first_tensor(inputs: layers.Given) -> torch.Tensor:
-    """Of what get_inputs returns. Raises Unsupported."""
+    """Return the first tensor of what get_inputs returns. Raises Unsupported."""
     found = [one for one in (*inputs.args, *inputs.kwargs.values()) if isinstance(one, torch.Tensor)]
     if not found:
         raise Unsupported("get_inputs returns no tensor")
@@ -251,7 +253,7 @@ def _first_tensor(inputs: layers.Given) -> torch.Tensor:
 
 
 def _problem(maker: layers.Maker, x: torch.Tensor) -> Any:
-    """What a file is about, as a geometry. Raises Unsupported."""
+    """Return the geometry of a file's own problem. Raises Unsupported."""
     layer, rank = maker.layer, maker.layer.rank
     if not maker.given and layers.required(maker.reference):
         raise Unsupported("the file has no get_init_inputs")
@@ -262,7 +264,7 @@ def _problem(maker: layers.Maker, x: torch.Tensor) -> Any:
         eps, momentum = values.pop("eps"), values.pop("momentum")
         values = {"window": (1,) * rank} | values | {"bias": False}
         values["eps_digits"] = round(-math.log10(eps)) if eps > 0 else 0
-        # of a cumulative average the second call, in which it is neither the batch's nor torch's default of 0.1
+        # for a cumulative average that of the second call, which is neither the batch's nor torch's default of 0.1
         values["momentum_percent"] = round(100 * (0.5 if momentum is None else momentum))
         if eps not in [float(f"1e-{digits}") for digits in range(1, 10)]:
             raise Unsupported(f"its eps is {eps}; problems have 0.1, 0.01 to 1e-09")

@@ -1,5 +1,5 @@
-"""Triton's interpreter, in which the kernels of a module run where there is no CUDA: what makes them run, and how many
-of them have."""
+"""Triton's interpreter, in which the kernels of a module run where there is no CUDA: a context in which they do, and a
+count of launches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _launched = 0
 
 
 def has_kernels(defined: Mapping[str, Any]) -> bool:
-    """Whether a file defines kernels of Triton. From now on their launches are counted."""
+    """Return whether a file defines kernels of Triton. From now on their launches are counted."""
     try:
         interface = import_module("triton.runtime.jit").KernelInterface
         executor = import_module("triton.runtime.interpreter").GridExecutor
@@ -35,14 +35,14 @@ def has_kernels(defined: Mapping[str, Any]) -> bool:
 
 
 def launched() -> int:
-    """How many kernels this process has launched since launches are counted."""
+    """Return how many kernels this process has launched since launches are counted."""
     return _launched
 
 
 @contextmanager
 def as_on_cuda() -> Iterator[None]:
-    """Around calls of a module: `Tensor.is_cuda` is true, and what it asks for on CUDA is on the CPU. Many a file asks
-    for it before it launches a kernel, and otherwise calls torch, which was verified in its place."""
+    """Make `Tensor.is_cuda` true in the block, and put tensors that a module asks for on CUDA on the CPU. Many files
+    test `is_cuda` before they launch a kernel, and otherwise call torch, which was verified in the kernel's place."""
     if "is_cuda" in vars(torch.Tensor):  # a call within a call
         yield
         return
@@ -51,4 +51,4 @@ def as_on_cuda() -> Iterator[None]:
         with as_if_cuda():
             yield
     finally:
-        del torch.Tensor.is_cuda  # that of its base class is seen again
+        del torch.Tensor.is_cuda  # the base class's attribute is seen again

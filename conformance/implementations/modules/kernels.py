@@ -1,9 +1,9 @@
-"""The kernels that a class of torch modules is: make one with a problem's arguments, give it its weights, call it.
+"""Kernels from a class of torch modules: make a module with a problem's arguments, give it its weights, call it.
 
-In every call there are two modules of the class. One is fresh. The other one is kept for the next problem with the same
-arguments, and has been called with other weights before: what a module packs once, in `__init__` or at its first call,
-is wrong then. Its results are returned; a fresh one that differs is a failure. Where a call is slow there is the fresh
-one alone.
+In every call there are two modules of the class. One is fresh. The other is kept for the next problem with the same
+arguments, and has been called with other weights before: if a module packs anything once, in `__init__` or at its first
+call, the kept one is wrong. Its results are returned; a fresh module that differs is a failure. Where a call is slow,
+only the fresh module is called.
 """
 
 from __future__ import annotations
@@ -32,38 +32,40 @@ from conformance.implementations.vocabulary import vocabulary
 from conformance.layouts import layouts_of
 
 Tensors = dict[str, Any]
-"""By name; None for what the problem has not."""
+"""Tensors by name; None for those that the problem does not have."""
 Results = tuple[torch.Tensor, ...]
 KEPT = 4
-"""Modules that each thread keeps."""
+"""Most modules that each thread keeps."""
 OTHER = 0.5
-"""Every weight of the first call."""
+"""Value of every weight in the first call of a kept module."""
 SLOW = 0.5
-"""Seconds of this thread, for one module, above which a problem that is not the file's own has no second one."""
+"""Seconds of this thread, for one module, above which no second module is called, unless the problem is the file's
+own."""
 MAX_NODES = 4096
-"""Nodes of a graph above which no gradient is asked for on a problem that is not the file's own: a right loop in Python
-over 70,001 channels had no answer within a minute. No seconds: on a busy machine a right module was refused in one call
-and answered in the next, which was told as its failure."""
+"""Nodes of a graph above which no gradient is asked for, unless the problem is the file's own: a correct loop in Python
+over 70,001 channels had no answer within a minute. The limit is not in seconds: on a busy machine a correct module was
+refused in one call and answered in the next, which was reported as its failure."""
 MAX_AVERAGED = 1 << 22
-"""Elements of all images of a cumulative average, above which none is asked for on such a problem."""
+"""Elements of all images of a cumulative average above which none is asked for, unless the problem is the file's
+own."""
 DIFFERENT = 1 / 16
-"""Of the largest result: more than rounding does to a module that repeats its bits."""
+"""Difference as a share of the largest result: more than rounding does to a module that repeats its bits."""
 MAX_PROBED = 1 << 18
-"""Elements of an image of the file's own, above which gradients are asked for on small ones only."""
+"""Elements of the file's own image above which gradients are tried on small images only."""
 GRADIENTS: dict[str, dict[str, tuple[str, ...]]] = {
     "conv": {"backward_data": ("x",), "backward_weight": ("w", "bias")},
     "conv_bn": {"inference": (), "backward": ("x", "w", "gamma", "beta")},
     "avg_pool": {"backward": ("x",)},
     "max_pool": {"backward": ("x",)},
 }
-"""The operators of a family beside its forward one, and what each is the gradient by, in the order of results."""
+"""Family -> its operators beside the forward one, each with the tensors whose gradients it returns, in their order."""
 GRADIENTS["conv_transpose"] = GRADIENTS["conv"]
 SHOWN = {"bias": "bias", "affine": "gamma", "running": "running_mean"}
-"""What a problem has or has not -> the tensor that it is given then."""
+"""Optional part of a problem -> a tensor that is given where the problem has that part."""
 TENSORS = {"bias": ("bias",), "affine": ("gamma", "beta"), "running": ("running_mean", "running_var")}
-"""The same -> all such tensors."""
+"""Optional part of a problem -> all tensors that are given then."""
 FILL = {"bias": 0.0, "gamma": 1.0, "beta": 0.0}
-"""What stands in a module for a parameter that the problem has not."""
+"""Value that a module is given for a parameter that the problem does not have."""
 CALLED = {
     "running_mean": ("mean",),
     "running_var": ("var",),
@@ -71,13 +73,13 @@ CALLED = {
     "beta": ("beta|shift", r"(bn|norm).*bias", r"[1-9]\.bias", "bias$"),
     "bias": ("conv.*bias", "bias"),
 }
-"""What numbers of each channel are called in a module, the clearest name first."""
+"""Tensor with a number for each channel -> patterns of its name in a module, the clearest first."""
 
 
 class ModuleKernels:
-    """The kernels of one class, whose calls are watched for what they change in torch. `most` is how many elements an
-    image may have in Triton's interpreter, where that runs them, and `launches` how many kernels of the file it has
-    run, if it has some; `shape` is that of the file's own image, if it has one."""
+    """The kernels of one class, whose calls are watched for what they change in torch. `most` is the limit on the
+    elements of an image where Triton's interpreter runs the kernels, `launches` returns how many kernels of the file it
+    has run, if the file has some; `shape` is that of the file's own image, if it has one."""
 
     def __init__(
         self, maker: Maker, watch: Watch, dtype: str, most: int | None, launches: Callable[[], int | None],
@@ -93,12 +95,12 @@ class ModuleKernels:
         self._local = threading.local()
         self._shape = shape
         self._refusals: dict[Any, Unsupported | None] = {}
-        """Problem -> why no module is asked for it, if that is so."""
+        """Problem and direction -> why no module is asked for it, if none is."""
         self._graphs: bool | None = None
-        """Whether results have one on some problem; asked where one has none."""
+        """Whether results have a graph on some problem; determined where a result has none."""
 
     def offer(self, one: Implementation) -> None:
-        """Add them to an implementation."""
+        """Add the kernels to an implementation."""
         dtypes = ("fp32",) if self._family == "conv_bn" else (self._dtype,)  # whose statistics are fp32
         for direction, asked in {"forward": (), **GRADIENTS[self._family]}.items():
             operator = f"{self._family}_{direction}"
@@ -107,8 +109,8 @@ class ModuleKernels:
             one.implements(operator, dtypes=dtypes, layouts=layouts_of(self._rank)[:1], when=when)(kernel)
 
     def expresses(self, geometry: Any, direction: str = "forward") -> bool:
-        """Whether `__init__` can say what a problem is: True, or it raises Unsupported with what it cannot say. The
-        operators of a class ask for the same, each for hundreds of problems."""
+        """Return True if `__init__` can say what a problem is; else raises Unsupported with what it cannot say. Answers
+        are kept, since the operators of a class ask for the same, each for hundreds of problems."""
         key = geometry, direction
         if key not in self._refusals:
             try:
@@ -121,8 +123,8 @@ class ModuleKernels:
         return True
 
     def require(self, geometry: Any, direction: str = "forward") -> None:
-        """Raises Unsupported with the reason where `__init__` cannot say what a problem is. No module is asked for an
-        empty batch."""
+        """Raises Unsupported with the reason where `__init__` cannot say what a problem is, or its image is empty or
+        too large."""
         if not geometry.x.size:
             raise Unsupported("no module is asked for an empty batch")
         if geometry.x.size > self._most:
@@ -135,7 +137,7 @@ class ModuleKernels:
         arguments = self._maker.express(self._asked(values, direction))
         if "pool" in self._family:
             try:
-                # torch asks for more than that every window holds an element
+                # torch requires more than an element in every window
                 y = _first(self._maker.without_memory(arguments)(torch.empty(geometry.x.shape, device="meta")))
             except RuntimeError as error:
                 raise Unsupported(f"the reference refuses: {error}") from None
@@ -143,7 +145,7 @@ class ModuleKernels:
                 raise Unsupported(f"the reference returns {tuple(y.shape)}, the problem has {geometry.y.shape}")
 
     def _asked(self, values: Values, direction: str) -> Values:
-        """What a problem asks of a module in its own words."""
+        """Return the parameters of a problem that a module must have, by their words."""
         known = (*self._words, "image") if self._maker.sized else self._words
         values = {word: values[word] for word in known if word in values}
         if "running" in values:
@@ -152,7 +154,8 @@ class ModuleKernels:
         return values
 
     def _kernel(self, operands: Sequence[str], asked: Sequence[str], direction: str) -> Callable[..., Any]:
-        """Of an operator with these operands by position: the gradients by what is `asked`, or else its results."""
+        """Return the kernel of an operator with these operands by position: its results are the gradients by the
+        tensors in `asked`, or else those of a forward."""
 
         def kernel(*given: Any, **told: Any) -> Any:
             tensors: Tensors = dict.fromkeys(("x", "w", "dy", *CALLED)) | dict(zip(operands, given, strict=True))
@@ -160,7 +163,7 @@ class ModuleKernels:
             absent = [n for n in ("bias", "gamma", "beta") if tensors[n] is None]
             wanted = [name for name in asked if name not in absent]
             statistics = self._statistics(tensors, told) if (self._family, direction) == ("conv_bn", "forward") else ()
-            # once: torch's own of 70,001 groups takes two seconds
+            # computed once: torch's own convolution of 70,001 groups takes two seconds
             seen = self._seen(tensors["x"], tensors["w"], told) if self._alone and not wanted else None
 
             def compute(module: nn.Module) -> Results:
@@ -198,7 +201,8 @@ class ModuleKernels:
         return _first(returned)
 
     def _completed(self, tensors: Tensors, told: Mapping[str, Any]) -> Values:
-        """What a problem is. Adds tensors that a gradient does not depend on, and of which modules need some."""
+        """Return the parameters of a problem; add to `tensors` those that a gradient does not depend on and that
+        modules need."""
         x, w, dy = tensors["x"], tensors["w"], tensors["dy"]
         swapped = self._family == "conv_transpose"
         if "pool" in self._family:
@@ -221,13 +225,13 @@ class ModuleKernels:
         return {**told, "c": k if self._alone else c, "k": k, "window": tuple(w.shape[2:]), **given}
 
     def _statistics(self, tensors: Tensors, told: Mapping[str, Any]) -> Results:
-        """Mean and variance of a batch, which modules do not return."""
+        """Return mean and variance of a batch, which modules do not return."""
         z = self._seen(tensors["x"].double(), tensors["w"].double(), told)
         places = (0, *range(2, z.dim()))
         return tuple(one.to(tensors["w"].dtype) for one in (z.mean(places), z.var(places, unbiased=False)))
 
     def _seen(self, x: torch.Tensor, w: torch.Tensor, told: Mapping[str, Any]) -> torch.Tensor:
-        """What torch convolves."""
+        """Return torch's convolution of x and w, which is the input of a batch norm."""
         function = {1: nn.functional.conv1d, 2: nn.functional.conv2d, 3: nn.functional.conv3d}[self._rank]
         sides = [side for pair in reversed(told["padding"]) for side in pair]
         return function(nn.functional.pad(x, sides), w, None, told["stride"], 0, told["dilation"], told["groups"])
@@ -235,7 +239,8 @@ class ModuleKernels:
     def _gradients(
         self, module: nn.Module, tensors: Tensors, wanted: Sequence[str], told: Mapping[str, Any]
     ) -> Results:
-        """By autograd. Raises Unsupported where there is none, KernelFailure where it leaves something out."""
+        """Compute gradients by autograd. Raises Unsupported where there is no graph, KernelFailure where a gradient is
+        missing."""
         own = {"x": tensors["x"].clone(), **({"w": tensors["w"].clone()} if self._alone else {})}
         leaves = [own[n] if n in own else _leaves(module, [n])[0] for n in wanted]
         with torch.enable_grad():
@@ -251,7 +256,7 @@ class ModuleKernels:
             if y.shape != tensors["dy"].shape:
                 shapes = f"y has shape {tuple(y.shape)}; expected {tuple(tensors['dy'].shape)}"
                 raise KernelFailure(shapes, Failure(kind="malformed", message="y has another shape"))
-            # of a copy: the gradient of a bias may be dy itself
+            # dy is copied: the gradient of a bias may be dy itself
             found = torch.autograd.grad(y, leaves, tensors["dy"].clone(), allow_unused=True)
         for name, one in zip(wanted, found, strict=True):
             if one is None:
@@ -259,8 +264,8 @@ class ModuleKernels:
         return tuple(one.reshape(tensors[name].shape) for name, one in zip(wanted, found, strict=True))
 
     def _differentiable(self, like: torch.Tensor) -> bool:
-        """Whether autograd goes through the module at its own shape, or on one of some small problems near it. What the
-        process has called before does not matter: a case has the same verdict when it is repeated alone."""
+        """Return whether autograd goes through the module at its own shape, or on one of some small problems near it.
+        Earlier calls of the process do not matter: a case has the same verdict when it is repeated alone."""
         if self._graphs is None:
             layer = self._maker.layer
             own = {word: layer.values[word] for word in self._words if word in layer.values}
@@ -277,11 +282,11 @@ class ModuleKernels:
         return self._graphs
 
     def _has_graph(self, values: Values, x: torch.Tensor) -> bool:
-        with suppress(Exception), self._device(), torch.enable_grad():  # a problem that it cannot take has none
+        with suppress(Exception), self._device(), torch.enable_grad():  # a problem that the module cannot take has none
             arguments = self._maker.express(values | {"image": tuple(x.shape)} if self._maker.sized else values)
             module, before = self._maker.make(arguments).to(x.device, x.dtype), self._launches()
             has_graph = bool(self._values(module.requires_grad_(False), x.requires_grad_()).requires_grad)
-            # that of torch's own, which a file calls on problems that its kernel is not for, is none of the kernel
+            # a graph of torch's own layers, which a file calls on problems that its kernel is not for, does not count
             return has_graph and (before is None or self._launches() != before)
         return False
 
@@ -289,16 +294,17 @@ class ModuleKernels:
         self, arguments: dict[str, Any], channels: int, tensors: Tensors, compute: Callable[[nn.Module], Results],
         call: int, has: Sequence[str],
     ) -> Results:  # fmt: skip
-        """What the kept module computes, made with `arguments`; or of those that count their calls what a fresh one
-        does in that `call`. The reference `has` tensors of these names. Raises KernelFailure where the two differ, and
-        where a switch of torch has changed; Unsupported where a module refuses in words."""
+        """Return what the kept module, made with `arguments`, computes, or for a module that counts its calls what a
+        fresh one computes in that `call`. `has` names tensors that the reference has. Raises KernelFailure where the
+        two modules differ, Unsupported where a module refuses in words. Changes of torch's switches are put back and
+        noted."""
         weights = {name: tensors[name] for name in self._copied}
         kept: OrderedDict[str, nn.Module] = self._local.__dict__.setdefault("kept", OrderedDict())
         key = repr((arguments, tensors["x"].dtype))
 
         def made() -> nn.Module:
             module = self._maker.make(arguments).to(tensors["x"].device, tensors["x"].dtype)
-            # before a call adds what it packs
+            # before a call adds tensors that it packs
             object.__setattr__(module, "_conformance", _places(module, weights, channels, has))
             return module
 
@@ -337,8 +343,8 @@ class ModuleKernels:
 
 
 def lacking(maker: Maker) -> list[str]:
-    """What a module of a class has no place for, of what its `__init__` has no argument for; nothing where no module
-    can be made."""
+    """Return the parts that modules of the class have no place for, of those without an argument of `__init__`; none
+    where no module can be made."""
     rank, channels = maker.layer.rank, 6
     sizes: Values = {"c": channels, "k": channels, "window": (2,) * rank}
     own = {word: value for word, value in maker.layer.values.items() if word not in ("running", "padding")}
@@ -355,7 +361,7 @@ def lacking(maker: Maker) -> list[str]:
 
 
 def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Return whether two tensors are the same, where NaN is itself."""
+    """Return whether two tensors have the same bits, so that NaN equals itself."""
     return bool(torch.equal(one.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8)))
 
 
@@ -371,15 +377,15 @@ def _has_more_nodes(y: torch.Tensor, most: int) -> bool:
 
 
 def _first(returned: Any) -> torch.Tensor:
-    """The values of what a module returns."""
+    """Return the values among what a module returns."""
     values: torch.Tensor = returned[0] if isinstance(returned, (tuple, list)) else returned
     return values
 
 
 def _places(module: nn.Module, weights: Tensors, channels: int, has: Sequence[str] = ()) -> dict[str, torch.Tensor]:
-    """What weights are copied to, by shape and name: parameters before buffers before plain attributes. What the
-    reference `has`, and a bias that there is to copy, is whatever is left, in this order. Raises Unsupported where
-    there is none for the filters."""
+    """Return the tensors that weights are copied to, found by shape and name: parameters before buffers before plain
+    attributes. Tensors that the reference `has`, and a bias that is to be copied, take whatever is left, in this order.
+    Raises Unsupported where no tensor fits the filters."""
     parameters = dict(module.named_parameters())
     left = {**parameters, **dict(module.named_buffers())}
     for prefix, one in module.named_modules():
@@ -407,7 +413,7 @@ def _places(module: nn.Module, weights: Tensors, channels: int, has: Sequence[st
 
 
 def _others(weights: Tensors) -> Tensors:
-    """Those of an earlier call."""
+    """Return the weights of the earlier call of a kept module."""
     return {name: None if one is None else torch.full_like(one, OTHER) for name, one in weights.items()}
 
 
@@ -420,7 +426,7 @@ def _put(module: nn.Module, weights: Tensors) -> None:
 
 
 def _leaves(module: nn.Module, names: Sequence[str]) -> list[torch.Tensor]:
-    """Tensors of a module. Raises KernelFailure for what it has not."""
+    """Return tensors of a module by name. Raises KernelFailure for those that it does not have."""
     places = vars(module)["_conformance"]
     if lacking := [name for name in names if name not in places]:
         raise KernelFailure(f"the module has no {', '.join(lacking)}")
@@ -428,14 +434,14 @@ def _leaves(module: nn.Module, names: Sequence[str]) -> list[torch.Tensor]:
 
 
 def _size_before(dy: torch.Tensor, w: torch.Tensor, told: Mapping[str, Any]) -> list[int]:
-    """Of the input of a transposed convolution, by what it returns."""
+    """Return the size in space of a transposed convolution's input, from that of its result."""
     parameters = (told[name] for name in ("stride", "padding", "dilation", "output_padding"))
     axes = zip(dy.shape[2:], w.shape[2:], *parameters, strict=True)
     return [(p + sum(sides) - d * (r - 1) - 1 - more) // u + 1 for p, r, u, sides, d, more in axes]
 
 
 def _apart(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether results differ by more than rounding."""
+    """Return whether results differ by more than rounding."""
     if one.shape != other.shape:
         return True
     first, second = one.detach().double(), other.detach().double()

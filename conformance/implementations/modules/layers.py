@@ -1,6 +1,6 @@
-"""What a torch module computes, and how its `__init__` is told to.
+"""The layer that a torch module computes, and the arguments of its `__init__` for a problem.
 
-The reference `Model` says it: made with some arguments, on the meta device, it has one layer, which is looked at.
+The reference `Model` tells both: made with some arguments, on the meta device, it has one layer, which is inspected.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ WORDS = {
     "avg_pool": ("c", "window", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override"),
     "max_pool": ("c", "window", "stride", "padding", "dilation", "ceil_mode"),
 }
-"""What a problem of a family is, beside its image."""
+"""Family -> the parameters that a problem has beside its image."""
 WORDS["conv_transpose"] = (*WORDS["conv"], "output_padding")
 WORDS["conv_bn"] = (*WORDS["conv"], "eps", "momentum", "affine", "running")
 OF_NORMALISATION = ("c", "k", "eps", "momentum", "affine", "running")
-"""Of a batch norm without a convolution."""
+"""Parameters of a batch norm without a convolution."""
 BY_AXIS = ("window", "stride", "padding", "dilation", "output_padding")
 LAYER_NAMES = {"c": "in_channels", "k": "out_channels", "window": "kernel_size", "running": "track_running_stats"}
-"""Attributes of torch's layers that have another name than the word."""
+"""Word -> the attribute of torch's layers, where that has another name."""
 ARGUMENTS = {
     "c": r"in_(channels|ch|planes|features)|(num_)?channels|c_in",
     "k": r"(out|num)_(channels|ch|planes|features)|c_out",
@@ -52,50 +52,50 @@ ARGUMENTS = {
     "eps": r"(bn_)?eps(ilon)?",
     "momentum": r"(bn_)?momentum",
 }
-"""What arguments of `__init__` are called, where that is not the word alone."""
+"""Word -> pattern of the names of its argument of `__init__`, where that is not the word alone."""
 AXES = {"d": 0, "depth": 0, "h": 1, "height": 1, "w": 2, "width": 2}
-"""The end of an argument's name for one axis -> which of three."""
+"""Ending of an argument's name for one axis -> the index of that axis among three."""
 IMAGE = {
     "batch(_size)?": 0,
     "((input|image|img)_)?(depth|d)": -3,
     "((input|image|img)_)?(height|h)": -2,
     "((input|image|img)_)?(width|w)": -1,
 }
-"""What arguments are called that say how large the image is -> its axis."""
+"""Pattern of the names of arguments that say how large the image is -> axis of the image."""
 SPARE = ("bias", "affine", "running")
-"""What a layer may have that the problem has not: zeros, or ones, stand for it."""
+"""Parts that a layer may have although the problem does not: zeros, or ones, are put there."""
 NAMED = {"bias": "bias", "affine": "gamma and beta", "running": "running statistics"}
-"""What these are in a module."""
+"""Name of each of these parts in messages."""
 READ, MOVED = "read", "moved"
-"""What a problem asks of running statistics, if anything: to normalise with them, or to leave new ones."""
+"""Uses of running statistics that a problem may ask for: to normalise with them, or to leave new ones."""
 AVERAGED = {1 / calls: calls for calls in (1, 2, 4, 5, 10)}
-"""Momentum -> the call of a module in which a cumulative average (`momentum=None`) moves by as much. Others are no
-whole percent, or come after many calls."""
+"""Momentum -> the number of the call in which a cumulative average (`momentum=None`) moves by as much. Other calls are
+left out: their share is no whole percent, or many calls come before them."""
 RETURNED = "return_indices"
-"""The argument of a layer by which it returns more than values."""
+"""Argument by which a layer returns indices beside values."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """What a layer of torch.nn, or a convolution and the batch norm behind it, computes."""
+    """The computation of a layer of torch.nn, or of a convolution and the batch norm behind it."""
 
     family: str
     rank: int
     values: Values
     parts: Sequence[nn.Module]
     returns_indices: bool = False
-    """Whether it returns the places of the maxima beside them, which no operator has."""
+    """Whether the layer returns the places of the maxima beside their values, which no operator does."""
 
     def image(self, more: int) -> list[int]:
-        """The shape of two images, each by so much larger than the window less one."""
+        """Return the shape of two images, each by `more` larger than the window less one."""
         window, dilation = (self.values.get(word, (1,) * self.rank) for word in ("window", "dilation"))
         size = [(r - 1) * d + more for r, d in zip(window, dilation, strict=True)]
         return [2, self.values.get("c", self.values.get("k", 3)), *size]
 
 
 def layer_of(model: nn.Module, *, derived: bool = False) -> Layer | None:
-    """The one layer of a model, or two; None where it has others. Classes that are `derived` from layers may stand for
-    them. Raises Unsupported for a layer that does what no problem can say."""
+    """Return the layer of a model, or the two of a convolution and its batch norm; None where it has others. Classes
+    that are `derived` from layers may count as these. Raises Unsupported for a layer that no problem can express."""
     parts = [part for part in model.modules() if not [*part.children()]]
     # a part of a class of the file's own may be the kernel; a model that is derived from a layer is one
     types = [_type(part) if derived or part is model else type(part) for part in parts]
@@ -124,21 +124,21 @@ def layer_of(model: nn.Module, *, derived: bool = False) -> Layer | None:
 
 
 def _type(part: nn.Module) -> type[nn.Module]:
-    """The class of torch.nn that a part is of, or is derived from; torch's base of all where it is of another."""
+    """Return the layer class of torch.nn that a part is of, or is derived from; nn.Module where there is none."""
     layers = (cls for cls in type(part).__mro__ if is_torch(cls) and cls.__name__[-1:] == "d")
     return next(layers, nn.Module)
 
 
 def _require_expressible(part: nn.Module, words: Sequence[str]) -> None:
-    """Raises Unsupported where an argument of a layer that is no word of a problem is not its default, and where hooks
-    change what it computes."""
+    """Raises Unsupported where an argument of a layer that problems cannot express differs from its default, and where
+    hooks change what the layer computes."""
     layer = _type(part)
     if part._forward_pre_hooks or part._forward_hooks:
         raise Unsupported(f"its reference has {layer.__name__} with hooks, as of weight_norm, which no problem can say")
     known = {LAYER_NAMES.get(word, word) for word in words} | {"num_features", RETURNED}
     for name, parameter in inspect.signature(layer).parameters.items():
         value = getattr(part, name, parameter.default)
-        if name == "bias" and "num_features" in vars(part):  # of a batch norm, which has a bias where it is affine
+        if name == "bias" and "num_features" in vars(part):  # a batch norm has a bias where it is affine
             value = not part.affine or value is not None
         elif name in known:
             continue
@@ -147,7 +147,7 @@ def _require_expressible(part: nn.Module, words: Sequence[str]) -> None:
 
 
 def _sides(values: Values) -> tuple[tuple[int, int], ...]:
-    """Padding before and after each axis, which torch's words stand for."""
+    """Return the padding before and after each axis, which torch's words stand for."""
     if values["padding"] == "valid":
         return ((0, 0),) * len(values["window"])
     if values["padding"] == "same":
@@ -157,8 +157,8 @@ def _sides(values: Values) -> tuple[tuple[int, int], ...]:
 
 
 def computes(model: nn.Module, layer: Layer, alike: Callable[[Any, Any], bool] = torch.equal) -> bool:
-    """Whether a model computes its layer and nothing else, on a small image. Raises Unsupported where it returns no
-    tensor."""
+    """Return whether a model computes its layer and nothing else, on a small image. Raises Unsupported where the model
+    returns no tensor."""
     x = torch.rand(layer.image(4), dtype=next((one.dtype for one in model.parameters()), torch.float32))
     with torch.no_grad():
         y = x
@@ -172,7 +172,7 @@ def computes(model: nn.Module, layer: Layer, alike: Callable[[Any, Any], bool] =
 
 
 def require_alike(model: nn.Module) -> None:
-    """Raises Unsupported where layers of a model are derived from those of torch and compute something else."""
+    """Raises Unsupported where layers of a model are derived from torch's own and compute something else."""
     like = layer_of(model, derived=True)
     if like is None or computes(model, like, _agree):
         return
@@ -185,20 +185,21 @@ def require_alike(model: nn.Module) -> None:
 
 
 def _agree(y: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two results agree in half of their bits, as those of one function do whatever its order of sums."""
+    """Return whether two results agree in half of their bits, as those of one function do in any order of sums."""
     if y.shape != other.shape:
         return False
     return bool((y - other).abs().max() <= math.sqrt(torch.finfo(y.dtype).eps) * y.abs().max())
 
 
 def required(cls: Any) -> list[str]:
-    """Arguments of a class without a default."""
+    """Return the names of a class's arguments without a default."""
     parameters = inspect.signature(cls).parameters.values()
     return [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
 
 
 def called(name: str) -> tuple[str, int | None]:
-    """The word of an argument, and which of three axes it is of; an empty word where nobody knows."""
+    """Return the word that an argument's name stands for, and the axis of three that it names, if any; an empty word
+    where the name is unknown."""
     stem, _, end = name.lower().rpartition("_")
     for text, axis in ((name.lower(), None), (stem, AXES.get(end, 3))):
         for word in {*WORDS["conv_bn"], *WORDS["avg_pool"], *WORDS["conv_transpose"]} if axis != 3 else ():
@@ -209,14 +210,15 @@ def called(name: str) -> tuple[str, int | None]:
 
 @dataclass(frozen=True)
 class Given:
-    """What a file gives `__init__`, by get_init_inputs."""
+    """Arguments that a file gives `__init__`, by get_init_inputs."""
 
     args: Sequence[Any] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def by(cls, returned: Any) -> Given:
-        """From what get_init_inputs or get_inputs returns: arguments, those by name, a list of both kinds, or one."""
+        """Read what get_init_inputs or get_inputs returns: arguments, arguments by name, a list of both kinds, or one
+        value."""
         if isinstance(returned, torch.Tensor) or not isinstance(returned, Iterable):
             return cls([returned])
         if isinstance(returned, Mapping):
@@ -230,12 +232,12 @@ class Given:
         return bool(self.args or self.kwargs)
 
     def named(self, parameters: Iterable[str]) -> dict[str, Any]:
-        """By the names that a class has for them."""
+        """Return the arguments by the names that a class has for them."""
         return dict(zip(parameters, self.args, strict=False)) | dict(self.kwargs)
 
     def to(self, cls: Any, reference: Any) -> Given:
-        """The same for a reference, by name where that is a layer of torch: a kernel's class has fewer arguments, and
-        torch has others between them."""
+        """Return the arguments for a reference, by name where that is a layer of torch: a kernel's class has fewer
+        arguments, and torch has others between them."""
         if not is_torch(reference):
             return self
         known = inspect.signature(reference).parameters
@@ -246,7 +248,7 @@ class Given:
 
 
 def is_torch(cls: Any) -> bool:
-    """Whether a class is one of torch's layers."""
+    """Return whether a class is one of torch's layers."""
     return str(cls.__module__).startswith("torch.nn.")
 
 
@@ -256,7 +258,7 @@ class Maker:
     def __init__(self, cls: Any, reference: Callable[..., nn.Module], layer: Layer, given: Given) -> None:
         self.cls, self.reference, self.layer, self.given = cls, reference, layer, given
         self.alone = layer.family == "conv_bn" and len(layer.parts) == 1
-        """Whether it is a batch norm without its convolution."""
+        """Whether the layer is a batch norm without its convolution."""
         self._taken, self._parameters = (inspect.signature(one).parameters for one in (cls, reference))
         of_class = self._taken.keys() <= self._parameters.keys()
         self._own = given.to(cls, reference).named(self._taken if of_class else self._parameters)
@@ -264,8 +266,8 @@ class Maker:
         spare = [word for word in SPARE if word in layer.values and (word, self.alone) != ("bias", True)]
         chooses = is_torch(reference) and not any(p.kind is p.VAR_KEYWORD for p in self._taken.values())
         self.unsaid = [word for word in spare if chooses and word not in words]
-        """What `__init__` has no argument for, where a line says that the reference is a layer of torch: whether the
-        module has it is its own choice."""
+        """Parts that `__init__` has no argument for, where a line says that the reference is a layer of torch: whether
+        the module has a part is its own choice."""
         self.image: Sequence[int] = ()
         """The shape of the file's own image, if it is known."""
         self._lacks: Sequence[str] = ()
@@ -273,25 +275,27 @@ class Maker:
         self._has: dict[tuple[Any, ...], frozenset[str]] = {}
 
     def lack(self, words: Sequence[str]) -> None:
-        """Note which of what `__init__` cannot say the module has not: no problem with it is asked for."""
+        """Note the parts that `__init__` has no argument for and the module does not have: no problem with them is
+        asked for."""
         self._lacks, self._known = words, {}
         self.layer = replace(self.layer, values={**self.layer.values, **dict.fromkeys(words, False)})
 
     @property
     def sized(self) -> dict[str, int]:
-        """Arguments that say how large the image is, as they do in the file -> its axis."""
+        """Arguments whose defaults in the file equal a size of its image -> the axis of that size."""
         named = {name: axis for name in self._parameters for text, axis in IMAGE.items() if re.fullmatch(text, name)}
         spatial = {name: axis for name, axis in named.items() if axis == 0 or axis + len(self.image) >= 2}
         return {name: axis for name, axis in spatial.items() if self.image and self._default(name) == self.image[axis]}
 
     def averaged(self, values: Values) -> int:
-        """The call of a module that a problem asks for, where its own reference keeps a cumulative average; else 0.
-        What a module does with None was never seen where a number stood for it."""
+        """Return the number of the module's call that a problem asks for, where its own reference keeps a cumulative
+        average; else 0. Where a number stood for None, what a module does with None was never seen."""
         cumulative = values.get("running") == MOVED and self.layer.values.get("momentum", 0) is None
         return AVERAGED.get(values["momentum"], 0) if cumulative else 0
 
     def express(self, values: Values) -> dict[str, Any]:
-        """The reference's arguments for a problem. Raises Unsupported with what these, or the class's, cannot say."""
+        """Return the reference's arguments for a problem. Raises Unsupported with what these, or the class's, cannot
+        say."""
         key = tuple(values.items())
         if key not in self._known:
             try:
@@ -304,18 +308,19 @@ class Maker:
         return found
 
     def has(self, values: Values) -> frozenset[str]:
-        """What the reference has for a problem that it can be told, also where the problem has not."""
+        """Return the parts that the reference has for a problem that it can express, also those that the problem
+        lacks."""
         self.express(values)
         return self._has[tuple(values.items())].difference(self._lacks)
 
     def make(self, arguments: Mapping[str, Any]) -> nn.Module:
-        """A module."""
+        """Make a module with the reference's arguments."""
         with as_if_cuda():
             made: nn.Module = self.cls(**self._passed(arguments))
         return made
 
     def without_memory(self, arguments: Mapping[str, Any]) -> nn.Module:
-        """The reference, on the meta device."""
+        """Make the reference on the meta device."""
         with torch.device("meta"), as_if_cuda():
             return self.reference(**arguments)
 
@@ -338,7 +343,7 @@ class Maker:
                 raise Unsupported(f"cannot tell what to give __init__ for {name}")
             if word == "padding" and word in values:
                 if isinstance(own, str) and _sides({**values, word: own}) == value and {*values["stride"]} <= {1}:
-                    found[name] = own  # as the file gives it: what the class makes of the word is verified
+                    found[name] = own  # as the file gives it: the class's own reading of the word is verified
                     continue
                 if any(before != after for before, after in value):
                     raise Unsupported("padding differs between the sides of an axis")
@@ -348,12 +353,12 @@ class Maker:
                 continue
             of_class = self._taken.get(name, parameter).default
             if word == "stride" and values.get("window") == value and None is parameter.default is of_class:
-                found[name] = None  # the window; of a number what the class makes of None was never seen
+                found[name] = None  # None is the window; with a number, what the class does with None was never seen
                 continue
             if word in BY_AXIS and word in values:
                 meant = re.match(r"(<class ')?(typing\.)?tuple", str(parameter.annotation).lower())
                 by_axis = isinstance(own, (tuple, list)) or meant is not None
-                # of one number for all axes the reference says which it is: a window of (r, 1) has one as well
+                # of one number for all axes the reference says whether it fits: a window of (r, 1) may have one too
                 value = value[axis - 3 + self.layer.rank] if axis is not None else value if by_axis else max(value)
             found[name] = value
         self._passed(found)
@@ -382,8 +387,8 @@ class Maker:
         return found
 
     def _passed(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """What the class is given of the reference's arguments: by name, or by place where it has other names. Raises
-        Unsupported where it does not take one that is not what it is anyhow."""
+        """Return the class's arguments from the reference's: by name, or by place where it has other names. Raises
+        Unsupported where the class does not take an argument that differs from its default."""
         taken = [n for n, p in self._taken.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
         if len(taken) < len(self._taken):
             return dict(arguments)

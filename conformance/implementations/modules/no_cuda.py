@@ -1,4 +1,4 @@
-"""What a file asks of CUDA where there is none: most published `get_inputs` return tensors of it."""
+"""Requests of a file for CUDA where there is none: most published `get_inputs` return tensors on CUDA."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def _is_cuda(value: object) -> bool:
 
 @contextmanager
 def as_if_cuda() -> Iterator[None]:
-    """Around what a file does to make tensors and modules. torch says as before whether there is CUDA: a file that asks
-    first has its own way."""
+    """Let a file ask for tensors and modules on CUDA in the block, although there is none. torch says as before whether
+    there is CUDA: a file that asks first has its own way."""
     if torch.cuda.is_available():
         yield
         return

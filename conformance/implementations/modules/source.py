@@ -1,7 +1,7 @@
 """A file's source, read before its import: whether it may define torch modules, and which `Model` is the reference.
 
-Published problems and solutions both call their class `Model`. Python forgets the first one where the second stands
-behind it in one file, and the suite would verify the kernel by itself.
+Published problems and solutions both call their class `Model`. Where one file has both, Python forgets the first one,
+and the suite would compare the kernel with itself.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 REFERENCE = "ReferenceModel"
-"""What the reference of a file is called that calls its kernel `Model`."""
+"""Name that the reference is given in a file that calls its kernel `Model` too."""
 
 
 def parsed(path: Path) -> ast.Module | None:
-    """The syntax tree of a file; None for a folder, and for what Python cannot read, of which the import says why."""
+    """Return the syntax tree of a file; None for a folder, and for a file that Python cannot read: its import says
+    why."""
     try:
         return ast.parse(path.read_bytes(), str(path)) if path.is_file() else None
     except (OSError, SyntaxError, ValueError, RecursionError):
@@ -23,7 +24,7 @@ def parsed(path: Path) -> ast.Module | None:
 
 
 def imports_torch(tree: ast.Module) -> bool:
-    """Whether a file imports torch, anywhere in it."""
+    """Return whether a file imports torch, anywhere in it."""
     imported = set[str]()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -34,13 +35,13 @@ def imports_torch(tree: ast.Module) -> bool:
 
 
 def makes_implementation(tree: ast.Module) -> bool:
-    """Whether a file calls `Implementation`, anywhere in it."""
+    """Return whether a file calls `Implementation`, anywhere in it."""
     calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
     return any("Implementation" in (getattr(called, "id", ""), getattr(called, "attr", "")) for called in calls)
 
 
 def with_reference(tree: ast.Module) -> ast.Module | None:
-    """The tree in which reference and kernel have two names, REFERENCE and `Model`; None for a file that needs none.
+    """Return the tree in which reference and kernel have two names, REFERENCE and `Model`; None if the file needs none.
 
     A line such as `Model = nn.Conv2d` is the reference wherever it stands, or else the first of several definitions.
     """
@@ -71,14 +72,14 @@ def with_reference(tree: ast.Module) -> ast.Module | None:
 
 
 class _Renamed(ast.NodeTransformer):
-    """In the body of the reference, of which `super(Model, self)` would find the kernel."""
+    """Renames `Model` in the body of the reference, where `super(Model, self)` would find the kernel."""
 
     def visit_Name(self, node: ast.Name) -> ast.Name:
         return ast.copy_location(ast.Name(REFERENCE, node.ctx), node) if node.id == "Model" else node
 
 
 def _bound(node: ast.stmt) -> list[str]:
-    """The names that a class or an assignment defines; none where it defines `Model` by `Model`."""
+    """Return the names that a class or an assignment defines; none where it defines `Model` by `Model`."""
     if isinstance(node, ast.ClassDef):
         return [node.name]
     if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None and "Model" not in _names(node.value):

@@ -24,13 +24,13 @@ FUNCTIONS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "num_threads": (torch.get_num_threads, torch.set_num_threads),
     "grad_enabled": (torch.is_grad_enabled, torch.set_grad_enabled),
 }
-"""Switches that are read and set by functions; these themselves may be replaced later."""
+"""Switches that are read and set by functions; these functions themselves may be replaced later."""
 PLACES = ("", "Tensor", "nn", "nn.functional", "nn.Module", "nn.Conv2d")
-"""Where functions may be replaced by others."""
+"""Modules and classes of torch whose functions a file may replace."""
 
 
 class Switches:
-    """As they are when this is made."""
+    """The values of torch's switches, and its functions, at the time when this object is made."""
 
     def __init__(self) -> None:
         self._values = {path: _read(path) for path in ATTRIBUTES} | {name: FUNCTIONS[name][0]() for name in FUNCTIONS}
@@ -38,7 +38,7 @@ class Switches:
 
     @contextmanager
     def as_now(self, name: str) -> Iterator[None]:
-        """One of them as it is now, for a while."""
+        """Take the present value of a switch for its recorded one in the block."""
         old, self._values[name] = self._values[name], _read(name)
         try:
             yield
@@ -46,8 +46,8 @@ class Switches:
             self._values[name] = old
 
     def restored(self, file: str = "") -> list[str]:
-        """Put back what has changed since, and return it in words, with the line of `file` that does it if it has
-        one."""
+        """Put back what has changed since, and return the changes in words, with the line of `file` that makes each if
+        there is one."""
         changed = []
         for name, old in self._values.items():
             new = FUNCTIONS[name][0]() if name in FUNCTIONS else _read(name)
@@ -70,15 +70,15 @@ class Switches:
 
 
 def _read(path: str) -> Any:
-    """Of torch; None for a switch that was set by a newer way."""
+    """Return the attribute of torch with this dotted name; None for a switch that was set by a newer interface."""
     with suppress(RuntimeError):
         return reduce(getattr, filter(None, path.split(".")), torch)
     return None
 
 
 def _line(file: str, name: str, setter: str = "") -> str:
-    """Return ` (FILE:LINE)` of the first assignment to what ends like a switch's dotted name, or call of its setter;
-    an empty text where the file has neither."""
+    """Return ` (FILE:LINE)` of the first assignment to a target that ends like a switch's dotted name, or call of its
+    setter; an empty text where the file has neither."""
     try:
         tree = ast.parse(Path(file).read_bytes()) if file else ast.Module([], [])
     except (OSError, SyntaxError, ValueError):
@@ -94,10 +94,10 @@ def _line(file: str, name: str, setter: str = "") -> str:
 
 
 class Watch:
-    """Around calls of a module of `file`: puts back what they change in torch, and keeps it in words.
+    """Puts back what calls of a module of `file` change in torch, and keeps the changes in words.
 
-    Switches become as they were `before` the import, not as when a call began: of two calls at once in two threads the
-    second began with what the first had changed, and left it so.
+    Switches are set to their values `before` the import, not at the beginning of a call: of two calls at once in two
+    threads, the second began with what the first had changed, and left it so.
     """
 
     def __init__(self, before: Switches, file: str) -> None:
@@ -106,13 +106,13 @@ class Watch:
 
     @contextmanager
     def knowing(self, switch: str) -> Iterator[None]:
-        """Around calls before which the suite itself has set a switch."""
+        """Accept the value of a switch that the suite itself has set before the calls in the block."""
         with self._before.as_now(switch):
             yield
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Around one call, or several."""
+        """Put back what one call, or several, change in the block."""
         try:
             yield
         finally:

@@ -21,12 +21,12 @@ from conformance.operators.spatial import (
 )
 
 LARGEST_MULTIPLE = 1 << 18
-"""Least common multiple of a problem's divisors that leaves room for data in an exact float64 sum."""
+"""Largest common multiple of a problem's divisors that leaves room for data in an exact float64 sum."""
 TOO_MANY = f"the divisors have a common multiple beyond {LARGEST_MULTIPLE}; set div, or drop valid1"
 MAX_DISTINCT = 1 << 10
-"""Divisors of one axis: no number up to LARGEST_MULTIPLE has as many."""
+"""Most distinct divisors on one axis: no number up to LARGEST_MULTIPLE is a multiple of so many."""
 MAX_EDGE = 1 << 20
-"""Windows at one edge that are looked at."""
+"""Most windows at one edge that are counted one by one."""
 
 DIVISORS = (
     Field("valid", "divide by the positions inside the image (0 or 1)", NEGATED_FLAG, "count_include_pad", True),
@@ -36,10 +36,10 @@ DIVISORS = (
 
 @dataclass(frozen=True)
 class PoolGeometry(Pooled):
-    """Sizes and parameters of one average pooling in one to three dimensions. Raises GeometryError for what no pooling
-    has. A padding of () is none.
+    """Sizes and parameters of one average pooling in one to three dimensions. Raises GeometryError for values
+    that no pooling can have. A padding of () is none.
 
-    What follows from them: see `conformance.operators.pooling_geometry.laid_out`.
+    For the attributes derived from them, see `conformance.operators.pooling_geometry.laid_out`.
     """
 
     PREFIX = "pool"
@@ -68,12 +68,12 @@ class PoolGeometry(Pooled):
 
     @property
     def dilation(self) -> Extents:
-        """None."""
+        """1 on every axis: average pooling has no dilation."""
         return (1,) * self.rank
 
     @cached_property
     def divisors(self) -> np.ndarray:
-        """What each output is divided by, of its size, integers."""
+        """Divisor of every output, an integer array of the output's size."""
         if self.divisor_override is not None:
             return np.full(self.output_size, self.divisor_override)
         axes = (self.counted(axis, np.arange(count)) for axis, count in enumerate(self.output_size))
@@ -81,32 +81,32 @@ class PoolGeometry(Pooled):
 
     @property
     def rounded_reciprocals(self) -> int:
-        """Factors of the divisors, one for each axis, with reciprocals that no binary format holds."""
+        """Number of factors of the divisors (one for each axis) with reciprocals that no binary format holds."""
         given = self.divisor_override
         factors = self._distinct if given is None else [np.array(given)]
         return sum(bool(np.any(divisors & (divisors - 1))) for divisors in factors)
 
     @cached_property
     def common_multiple(self) -> int:
-        """The least one of all divisors."""
+        """Least common multiple of all divisors."""
         return math.lcm(*self.distinct_divisors.tolist())
 
     @cached_property
     def distinct_divisors(self) -> np.ndarray:
-        """Each divisor once, in order."""
+        """Distinct divisors, ascending."""
         if self.divisor_override is not None:
             return np.array([self.divisor_override])
         return np.unique(reduce(np.multiply.outer, self._distinct))
 
     @cached_property
     def _distinct(self) -> list[np.ndarray]:
-        """For each axis, each count of positions once."""
+        """Distinct counts of positions on each axis."""
         return [self._distinct_along(axis) for axis in range(self.rank)]
 
     def _distinct_along(self, axis: int) -> np.ndarray:
-        """Raises GeometryError for counts that no common multiple allows.
+        """Return the distinct counts of positions on an axis. Raises GeometryError if they are too many or too large.
 
-        All windows between the edges have the same: an image that fits into no memory can be described.
+        Windows between the edges share one count and are not visited: an image may be too large for any memory.
         """
         count, window = self.output_size[axis], self.window[axis]
         edge = 2 * (window // self.stride[axis]) + 2  # windows that may reach beyond the image, on each side
@@ -118,7 +118,7 @@ class PoolGeometry(Pooled):
         raise GeometryError(TOO_MANY)
 
     def counted(self, axis: int, windows: np.ndarray) -> np.ndarray:
-        """Positions of windows along one axis that count."""
+        """Count the positions of these windows along one axis that enter the divisor."""
         size, window, (before, after) = self.size[axis], self.window[axis], self.padding[axis]
         starts = windows * self.stride[axis] - before
         low, high = (-before, size + after) if self.count_include_pad else (0, size)

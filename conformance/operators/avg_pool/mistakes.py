@@ -1,4 +1,4 @@
-"""Mistakes of average pooling: windows, how many there are, what is added up, and what it is divided by."""
+"""Mistakes of average pooling: position and number of windows, elements that are added up, and divisors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from conformance.operators.spatial import Extents, padded, taps
 FORWARD, BACKWARD = "avg_pool_forward", "avg_pool_backward"
 
 Counts = Callable[[PoolGeometry], np.ndarray]
-"""Divisors, of the output's size."""
+"""Geometry -> divisors, an array of the output's size."""
 
 
 def _divisors(g: PoolGeometry) -> np.ndarray:
@@ -43,9 +43,9 @@ def _divisors(g: PoolGeometry) -> np.ndarray:
 
 
 def apart(sees: Sees = lambda geometry: geometry, counts: Counts = _divisors, **changes: Change) -> Compute:
-    """Sums over the windows that the kernel sees, and divisors that it finds in another way.
+    """Return the mistake that sums over the windows that the kernel sees and divides by `counts`.
 
-    Gradients are brought to the divisors' common multiple, as the reference does, and divided once.
+    Gradients are scaled to the divisors' common multiple, as in the reference, and divided once.
     """
     sums = Misread(lambda geometry: replace(sees(geometry), divisor_override=1), changes)
 
@@ -54,7 +54,7 @@ def apart(sees: Sees = lambda geometry: geometry, counts: Counts = _divisors, **
         if operator.name == FORWARD:
             return {"y": sums(operator, g, inputs, dtype)["y"] / divisors}
         multiple = math.lcm(*np.unique(divisors).tolist())
-        if multiple > 1 << 53:  # no exact float64; of a problem's own divisors it is smaller
+        if multiple > 1 << 53:  # not exact in float64; the multiple of a problem's own divisors is smaller
             raise InapplicableError
         dy = inputs["dy"].astype(dtype) * (multiple // divisors)
         return {"dx": sums(operator, g, {"dy": dy}, dtype)["dx"] / multiple}
@@ -63,7 +63,7 @@ def apart(sees: Sees = lambda geometry: geometry, counts: Counts = _divisors, **
 
 
 def _without_remainder(g: PoolGeometry) -> PoolGeometry:
-    """The image that y alone implies."""
+    """Return the geometry with the image that y alone implies."""
     size = reached(g)
     if size[-1] == g.w or min(size) < 1:
         raise InapplicableError
@@ -71,7 +71,7 @@ def _without_remainder(g: PoolGeometry) -> PoolGeometry:
 
 
 def _some(kept: Kept) -> Compute:
-    """Some positions of the window only; the divisor is that of all of them."""
+    """Return the mistake that sums some positions of the window only, but divides by the full divisor."""
 
     def compute(operator: Operator, g: PoolGeometry, inputs: Arrays, dtype: Any) -> Arrays:
         seen = [place for place, keep in zip(taps(g), kept(g).flat, strict=True) if keep]
@@ -84,12 +84,12 @@ def _some(kept: Kept) -> Compute:
 
 
 def shares(g: PoolGeometry, inputs: Arrays, dtype: Any = np.float64) -> np.ndarray:
-    """dy in units of the divisors' common multiple."""
+    """Return dy divided by its divisors, in units of 1 / (the divisors' common multiple)."""
     return inputs["dy"].astype(dtype) * (g.common_multiple // g.divisors)
 
 
 def _largest(operator: Operator, g: PoolGeometry, inputs: Arrays, dtype: Any) -> Arrays:
-    """The maximum over the window, padding included."""
+    """Compute the maximum over the window, including the padding's zeros."""
     image = padded(inputs["x"].astype(dtype), g.overhang, np.dtype(dtype))
     return {"y": np.max([image[place] for place in taps(g)], axis=0)}
 
@@ -106,7 +106,7 @@ _ADDED: dict[str, Compute] = {
 
 
 def _counted(g: PoolGeometry, low: Extents, high: Sequence[int | None]) -> np.ndarray:
-    """Positions of each window from `low` on and below `high` (None: wherever it ends), counted from the image."""
+    """Count the positions of each window from `low` to below `high` (None: its end), relative to the image."""
     axes = zip(g.window, g.stride, g.padding, g.output_size, low, high, strict=True)
     return np.maximum(reduce(np.multiply.outer, [_along(*axis) for axis in axes]), 1)
 
@@ -130,7 +130,7 @@ def _zeros(g: PoolGeometry) -> Extents:
 
 
 def _not_counted(axis: int) -> Counts:
-    """The padding of one axis is not counted."""
+    """Return divisors that do not count the padding of one axis."""
 
     def counts(g: PoolGeometry) -> np.ndarray:
         low, high = on_axis(_before(g), axis, lambda _: 0), on_axis(_after(g), axis, lambda _: g.size[axis])
@@ -140,12 +140,12 @@ def _not_counted(axis: int) -> Counts:
 
 
 def _beyond(axis: int) -> Counts:
-    """What a window of ceil mode has beyond the padded image is counted along one axis."""
+    """Return divisors that, along one axis, also count positions beyond the padded image (windows of ceil mode)."""
     return lambda g: _counted(g, _before(g), on_axis(_after(g), axis, lambda _: None))
 
 
 def _squared(axis: int, power: Callable[[PoolGeometry], int]) -> Counts:
-    """The divisor by the window along one axis."""
+    """Return the divisors that are a power of the window's extent on one axis."""
 
     def number(g: PoolGeometry) -> int:
         if -axis > g.rank:
@@ -156,12 +156,12 @@ def _squared(axis: int, power: Callable[[PoolGeometry], int]) -> Counts:
 
 
 def _all(number: Callable[[PoolGeometry], int]) -> Counts:
-    """The same divisor for every window."""
+    """Return divisors that are one number for every window."""
     return lambda g: np.full(g.output_size, number(g))
 
 
 def _of_window(place: int) -> Counts:
-    """The divisor of one window for every one."""
+    """Use the divisor of one window (0: the first, 1: the middle one) for every window."""
     return lambda g: np.full(g.output_size, g.divisors.flat[place * g.divisors.size // 2])
 
 
@@ -193,7 +193,7 @@ _COUNTED: dict[str, Counts] = {
     "divisor one too small": lambda g: np.maximum(g.divisors - 1, 1),
     "divisor one too large": lambda g: g.divisors + 1,
 }
-"""Where no divisor is given; `max(1, ...)` guards every such kernel against dividing by zero."""
+"""Mistakes where no divisor is given; `_counted` returns at least 1, so that nothing is divided by zero."""
 
 
 def _of_override(counts: Callable[[PoolGeometry, int], np.ndarray]) -> Counts:
@@ -213,7 +213,7 @@ _OVERRIDDEN: dict[str, Counts] = {
 
 
 def _overlapping(order: Callable[[list[Any]], list[Any]]) -> Compute:
-    """dx where one of the windows that hold an element has it all. The last tap belongs to the first window."""
+    """Return the mistake that takes dx from one of the overlapping windows. The last tap is in the first window."""
 
     def compute(operator: Operator, g: PoolGeometry, inputs: Arrays, dtype: Any) -> Arrays:
         places = order(list(taps(g)))
@@ -223,7 +223,7 @@ def _overlapping(order: Callable[[list[Any]], list[Any]]) -> Compute:
 
 
 def _holding(g: PoolGeometry) -> np.ndarray:
-    """Windows that hold each element of an image."""
+    """Count the windows that hold each element of an image."""
     one = replace(g, n=1, c=1)
     return scattered(one, np.ones(one.y.shape), list(taps(one)))[0, 0]
 

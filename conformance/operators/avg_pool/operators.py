@@ -37,7 +37,7 @@ from conformance.operators.spatial import padded, taps_per_input
 
 
 class _Pool(Operator):
-    """What both directions share."""
+    """Base of average pooling's two directions."""
 
     family = "avg_pool"
     keywords: tuple[str, ...] = (
@@ -52,8 +52,8 @@ class _Pool(Operator):
     invalid = WINDOW_BEYOND_IMAGE | INTEGER_TENSORS | invalid_parameters(keywords)
 
     def error_model(self, geometry: PoolGeometry, terms: dict[str, int], span: int, fan_out: int) -> ErrorModel:
-        """Integers over powers of two are exact. Reciprocals: of a given divisor, or one for each axis in a separable
-        kernel; none of powers of two."""
+        """Return the error model. Integers divided by powers of two are exact. A given divisor has one reciprocal; a
+        separable kernel has one for each axis; those of powers of two are not rounded."""
         divisors = geometry.distinct_divisors
         return ErrorModel(
             terms=terms,
@@ -66,7 +66,7 @@ class _Pool(Operator):
         )
 
     def flops(self, geometry: PoolGeometry) -> int:
-        """An addition for every position of every window."""
+        """Count an addition for every position of every window."""
         return geometry.y.size * math.prod(geometry.window)
 
 
@@ -80,17 +80,17 @@ class AvgPoolForward(_Pool):
     worked_example = WorkedExample(
         "pool n1 c2 h6 w6 r2 s2", {"x": np.arange(72.0).reshape(1, 2, 6, 6)}, "on consecutive numbers"
     )
-    """Of the NKI tutorial on average pooling. Averages are multiples of 1/2 below 72: exact in every format, bf16 among
-    them."""
+    """From the NKI tutorial on average pooling. Averages are multiples of 1/2 below 72: exact in every format,
+    including bf16."""
 
     def errors(self, geometry: PoolGeometry) -> ErrorModel:
-        """The window, and one more rounding for the division. The windows that hold an element may share its share of
-        the average, or its sum with another one."""
+        """Count the window's elements, and one more rounding for the division. The windows that hold an element may
+        share its quotient, or its sum with another element."""
         window = math.prod(geometry.window)
         return self.error_model(geometry, {"y": window + 1}, window, taps_per_input(geometry))
 
     def reference(self, geometry: PoolGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
-        """The sum over the window, exact, divided once."""
+        """Divide the exact sum over the window once."""
         return {"y": _window_sums(geometry, inputs["x"].astype(dtype)) / geometry.divisors.astype(dtype)}
 
     def exact(self, geometry: PoolGeometry, inputs: Arrays) -> dict[str, Double]:
@@ -98,7 +98,7 @@ class AvgPoolForward(_Pool):
         return {"y": double_double.divided(total, geometry.divisors)}
 
     def magnitude(self, geometry: PoolGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
-        """s2 = sqrt(sum of squares) / divisor."""
+        """Return s2 = sqrt(sum of squares) / divisor."""
         squares = _window_sums(geometry, np.square(inputs["x"].astype(dtype)))
         return {"y": np.sqrt(squares) / geometry.divisors.astype(dtype)}
 
@@ -112,14 +112,14 @@ class AvgPoolBackward(_Pool):
     homogeneous = Homogeneous(("dy",), ("dx",))
 
     def errors(self, geometry: PoolGeometry) -> ErrorModel:
-        """The windows that hold an element, and one more rounding for the division; in units of the least common
-        multiple of their divisors. The elements of a window all get the same share."""
+        """Count the windows that hold an element, and one more rounding for the division. The span is in units of the
+        divisors' least common multiple. All elements of a window get the same share."""
         holding = taps_per_input(geometry)
         elements = math.prod(map(min, geometry.window, geometry.size))
         return self.error_model(geometry, {"dx": holding + 1}, holding * geometry.common_multiple, elements)
 
     def reference(self, geometry: PoolGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
-        """dy in units of the least common multiple of all divisors, added where it came from, divided once."""
+        """Add dy, scaled to the least common multiple of all divisors, at its elements of x; divide once."""
         return {"dx": _multiples(geometry, inputs["dy"].astype(dtype)) / np.dtype(dtype).type(geometry.common_multiple)}
 
     def exact(self, geometry: PoolGeometry, inputs: Arrays) -> dict[str, Double]:
@@ -127,13 +127,13 @@ class AvgPoolBackward(_Pool):
         return {"dx": double_double.divided(total, float(geometry.common_multiple))}
 
     def magnitude(self, geometry: PoolGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
-        """s2 = sqrt(sum of (dy/divisor)^2)."""
+        """Return s2 = sqrt(sum of (dy/divisor)^2)."""
         shares = np.square(inputs["dy"].astype(dtype) / geometry.divisors.astype(dtype))
         return {"dx": np.sqrt(scattered(geometry, shares))}
 
 
 def _multiples(geometry: PoolGeometry, dy: np.ndarray) -> np.ndarray:
-    """dx times the least common multiple of all divisors."""
+    """Return dx times the least common multiple of all divisors."""
     shares = dy * (geometry.common_multiple // geometry.divisors).astype(dy.dtype)
     return scattered(geometry, shares)
 

@@ -22,7 +22,7 @@ from conformance.operators.spatial import (
 
 
 def convolution_fields(rank: int) -> tuple[Field, ...]:
-    """Those that every convolution has."""
+    """Return the descriptor fields that every convolution has."""
     return (
         Field("n", "batch"),
         Field("c", "input channels"),
@@ -37,13 +37,13 @@ def convolution_fields(rank: int) -> tuple[Field, ...]:
 
 
 class Convolving(Described, Spatial):
-    """What every convolution has: beside x and y its weights, and a bias or a statistic of each output channel."""
+    """Geometry of a convolution: beside x and y the weights, and a bias or a statistic of each output channel."""
 
     filter: Tensor
     per_channel: Tensor
 
     def _lay_out(self, output_size: Extents, filters: Tensor) -> None:
-        """Set what follows from the parameters."""
+        """Set the attributes that follow from the parameters."""
         g: Any = self
         vars(self).update(
             output_size=output_size,
@@ -57,9 +57,9 @@ class Convolving(Described, Spatial):
 @dataclass(frozen=True)
 class ConvGeometry(Convolving):
     """Sizes and parameters of one convolution in one to three dimensions. Raises GeometryError for sizes that no
-    convolution has. A stride, padding or dilation of () is the default on every axis.
+    convolution can have. A stride, padding or dilation of () is the default on every axis.
 
-    What follows from them: `output_size`, and the tensors - x, weights with C counted within a group, y, and bias.
+    Derived from them: `output_size`, and the tensors x, weights (C counted within a group), y and bias.
     """
 
     FIELDS: ClassVar[dict[int, tuple[Field, ...]]] = by_rank(

@@ -1,4 +1,4 @@
-"""Mistakes of convolution: the wrong taps; groups, bias and gradients, where what is added to what."""
+"""Mistakes of convolution: wrong taps, groups, biases, and gradients added to wrong elements."""
 
 from __future__ import annotations
 
@@ -89,11 +89,11 @@ _FILLED: dict[str, Compute] = {
 }
 
 Summed = Mapping[str, tuple[str, int]]
-"""Operator -> tensor and the axis that is summed over with those of space; w is seen as [G, K/g, C/g, R, S]."""
+"""Operator -> a tensor, and its axis that is summed over besides the spatial ones; w is seen as [G, K/g, C/g, R, S]."""
 
 
 def over_places(dy: np.ndarray, dtype: Any) -> np.ndarray:
-    """The sum of every channel."""
+    """Sum every channel."""
     return dy.sum(axis=(0, *range(2, dy.ndim)), dtype=dtype)
 
 
@@ -112,13 +112,13 @@ def _tail_of_sum(summed: Summed, tile: int) -> Compute:
 
 
 def tails_of_sums(summed: Summed) -> tuple[Mistake, ...]:
-    """Of the main output's sum; that of the bias is another one."""
+    """Return the mistakes that drop the tail of the main output's sum; dbias, a sum of its own, stays correct."""
     name = "tail of the sum beyond tiles of {} dropped"
     return tuple(Mistake(name.format(tile), "index", _tail_of_sum(summed, tile), tuple(summed)) for tile in TILES)
 
 
 def _in_blocks_of_images(block: int) -> Compute:
-    """A gradient of filters whose batch is divided among workers: what remains is in nobody's part."""
+    """Return the mistake that computes dw in full blocks of images and leaves out the remaining images."""
 
     def compute(operator: Operator, g: ConvGeometry, inputs: Arrays, dtype: Any) -> Arrays:
         kept = operator.reference(g, inputs | {"dy": within_tiles(inputs["dy"], (0,), block)}, dtype)
@@ -134,17 +134,17 @@ BATCHES = tuple(
 
 
 def _in_turn(axis: int) -> Change:
-    """Channels along an axis counted [inner, group] instead of [group, inner]."""
+    """Return a change that counts channels along an axis [inner, group] instead of [group, inner]."""
     return lambda array, g: array.take(np.arange(array.shape[axis]).reshape(-1, g.groups).T.reshape(-1), axis)
 
 
 def _in_reverse(axis: int) -> Change:
-    """The groups of an axis in reverse."""
+    """Return a change that reverses the groups along an axis."""
     return lambda array, g: array.take(np.arange(array.shape[axis]).reshape(g.groups, -1)[::-1].reshape(-1), axis)
 
 
 def _first_group(axis: int) -> Change:
-    """The first group's channels for every group."""
+    """Return a change that uses the first group's channels for every group."""
 
     def change(array: np.ndarray, g: ConvGeometry) -> np.ndarray:
         size = array.shape[axis] // g.groups
@@ -173,7 +173,7 @@ _GROUPS: dict[str, Compute] = {
 
 
 def _bias_along(axis: int) -> Compute:
-    """bias[index along another axis than the channel's], counted round when it is longer."""
+    """Return the mistake that indexes the bias by another axis than the channel's, repeated if that is longer."""
 
     def compute(operator: Operator, geometry: ConvGeometry, inputs: Arrays, dtype: Any) -> Arrays:
         if -axis > geometry.rank:
@@ -192,7 +192,7 @@ def _bias_twice(operator: Operator, geometry: ConvGeometry, inputs: Arrays, dtyp
 
 
 def rounded_before_bias(forward: str) -> Mistake:
-    """Of an epilogue that reads the sums from memory."""
+    """Return the mistake of an epilogue that adds the bias to sums that were stored and read back."""
 
     def compute(operator: Operator, geometry: Any, inputs: Arrays, dtype: Any) -> Arrays:
         bare = {name: array for name, array in inputs.items() if name != "bias"}
@@ -204,7 +204,7 @@ def rounded_before_bias(forward: str) -> Mistake:
 
 
 def _dbias_of(kept: slice) -> Compute:
-    """dbias summed over some images only."""
+    """Return the mistake that sums dbias over some images only."""
 
     def compute(operator: Operator, geometry: ConvGeometry, inputs: Arrays, dtype: Any) -> Arrays:
         outputs = operator.reference(geometry, inputs, dtype)
@@ -214,7 +214,7 @@ def _dbias_of(kept: slice) -> Compute:
 
 
 def _dbias_in_tiles(tile: int, of_image: bool) -> Compute:
-    """dbias without what lies beyond the last full tile of a channel's places, in all images together or in each."""
+    """Return the mistake that leaves places beyond the last full tile out of dbias, over all images or in each."""
 
     def compute(operator: Operator, g: ConvGeometry, inputs: Arrays, dtype: Any) -> Arrays:
         outputs = operator.reference(g, inputs, dtype)
@@ -228,7 +228,7 @@ def _dbias_in_tiles(tile: int, of_image: bool) -> Compute:
 
 
 def _interleaved(bias: np.ndarray, g: Any) -> np.ndarray:
-    """One of each group after the other, in the place of one group after the other."""
+    """Read the bias as if channels were ordered [inner, group] instead of [group, inner]."""
     if 1 in (g.groups, g.k // g.groups):
         raise InapplicableError
     return bias.reshape(g.groups, -1).T.reshape(-1)
@@ -261,7 +261,7 @@ BIAS: dict[str, tuple[Compute, tuple[str, ...]]] = {
 
 
 def overwritten(operator: Operator, g: ConvGeometry, inputs: Arrays, dtype: Any) -> Arrays:
-    """dx where the last window that touches an element wins."""
+    """Compute dx with overlapping windows overwriting each other: the last one that touches an element wins."""
     dy = inputs["dy"].astype(dtype).reshape(g.n, g.groups, g.k // g.groups, -1)
     w = inputs["w"].astype(dtype).reshape(g.groups, g.k // g.groups, -1, *g.window)
     image = padded(np.zeros(g.x.shape, dtype), g.padding, np.dtype(dtype))
@@ -271,8 +271,8 @@ def overwritten(operator: Operator, g: ConvGeometry, inputs: Arrays, dtype: Any)
 
 
 def _gathered(dilated: bool) -> Compute:
-    """dx where each element asks every tap for the window that it is in, whose number is rounded down: also where the
-    element lies between the steps of the stride, or, if not `dilated`, where it does but for the dilation."""
+    """Return the mistake of a dx that divides by the stride, rounded down, to find the window of each element and tap:
+    elements between steps of the stride are not skipped or, if not `dilated`, are tested as for a dilation of 1."""
 
     def compute(operator: Operator, g: ConvGeometry, inputs: Arrays, dtype: Any) -> Arrays:
         if max(g.stride) == 1 or (max(g.dilation) == 1 and not dilated):
@@ -297,7 +297,7 @@ def _gathered(dilated: bool) -> Compute:
 
 
 def gaps(operator: Operator, g: Any) -> np.ndarray:
-    """Which elements of the main output's images no window reaches. Raises InapplicableError where there are none."""
+    """Return the mask of an output image's elements that no window reaches. Raises InapplicableError if it is empty."""
     one = replace(g, n=1, c=1, k=1, groups=1, bias=False)
     ones = {name: np.ones(tensor.shape) for name, tensor in operator.inputs(one).items()}
     found: np.ndarray = next(iter(operator.reference(one, ones).values())) == 0
@@ -307,20 +307,20 @@ def gaps(operator: Operator, g: Any) -> np.ndarray:
 
 
 def gaps_filled(operator: Operator, g: Any, inputs: Arrays, dtype: Any) -> Arrays:
-    """An image where elements that no window touches repeat a neighbour."""
+    """Compute an image in which elements that no window touches repeat their neighbours."""
     empty = gaps(operator, g)
     ((name, image),) = operator.reference(g, inputs, dtype).items()
     return {name: np.where(empty, of_neighbours(image, g.rank), image)}
 
 
 def remainder(g: ConvGeometry) -> tuple[int, ...]:
-    """Rows and columns of the padded image that no window reaches, because the stride does not divide."""
+    """Count on each axis the last elements of the padded image that no window reaches: the remainder of the stride."""
     axes = zip(g.size, g.padding, g.output_size, g.stride, spans(g), strict=True)
     return tuple(size + sum(sides) - (count - 1) * u - span for size, sides, count, u, span in axes)
 
 
 def _rounded_up(g: ConvGeometry) -> Any:
-    """With a last window that reaches beyond the padding where the stride leaves a remainder."""
+    """Return the geometry with one more window, beyond the padding, on axes where the stride leaves a remainder."""
     return spanning(g, tuple(p + (rest > 0) for p, rest in zip(g.output_size, remainder(g), strict=True)))
 
 
@@ -331,7 +331,7 @@ def _remainder_in_front(x: np.ndarray, g: ConvGeometry) -> np.ndarray:
 
 
 def _packed(operator: Operator, g: ConvGeometry, inputs: Arrays, dtype: Any) -> Arrays:
-    """dx of the size that dy alone implies, written row after row into the larger buffer."""
+    """Compute dx of the size that dy alone implies, written row after row into the larger buffer."""
     left = [size - rest for size, rest in zip(g.size, remainder(g), strict=True)]
     if not any(remainder(g)[1:] or remainder(g)) or min(left) <= 0:
         raise InapplicableError
@@ -369,7 +369,7 @@ _INDEX: tuple[Mistake, ...] = (
 GROUPS = tuple(Mistake(name, "groups", compute, when=lambda g: g.groups > 1) for name, compute in _GROUPS.items())
 
 CONVOLVING = (*_INDEX, *GROUPS)
-"""Those of every operator with a convolution in it, whose reference can be asked for on other parameters."""
+"""Mistakes of every operator that contains a convolution and whose reference can be run on other parameters."""
 
 MISTAKES: tuple[Mistake, ...] = (
     *_INDEX,

@@ -1,11 +1,11 @@
-"""Convolution in one to three dimensions: forward, backward-data and backward-weight; formulas are those of two.
+"""Convolution in one to three dimensions: forward, backward-data and backward-weight; formulas are for two.
 
 Cross-correlation (no kernel flip), as in ONNX Conv and torch.nn.functional.conv2d:
 
     y[n,k,p,q] = bias[k] + sum_{c,r,s} x[n, c', p*u + r*d - top, q*v + s*e - left] * w[k,c,r,s]
 
 with c' = c + (group of k) * C/groups. The references are GEMMs over gathered windows. On the fixed-point data of
-`conformance.inputs` every float64 partial sum is exact, so block sizes, BLAS and thread counts cannot show.
+`conformance.inputs` every float64 partial sum is exact, so block sizes, BLAS and thread counts do not matter.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ from conformance.operators.spatial import (
 
 
 def _blocks(g: ConvGeometry) -> Iterator[tuple[slice, slice]]:
-    """Images and output rows of as many windows as fit in `BLOCK_ELEMENTS`: rows of one image, or whole images. A row
-    is all that has the same place on the first axis."""
+    """Yield images and output rows of as many windows as fit in `BLOCK_ELEMENTS`: rows of one image, or whole images. A
+    row is all outputs with the same place on the first axis."""
     p, row = g.output_size[0], max(1, g.groups * (g.filter.size // g.k)) * math.prod(g.output_size[1:])
     rows = max(1, min(p, BLOCK_ELEMENTS // row))
     images = max(1, BLOCK_ELEMENTS // (row * p))
@@ -60,7 +60,7 @@ def _blocks(g: ConvGeometry) -> Iterator[tuple[slice, slice]]:
 
 
 def _gathered(g: ConvGeometry, x: np.ndarray, dtype: Any) -> Iterator[tuple[slice, slice, np.ndarray]]:
-    """Images, output rows and the windows that these see in x[N, C, H, W]: [G, C/g*R*S, images*rows*Q], in `dtype`."""
+    """Yield images, output rows and their windows of x[N, C, H, W], [G, C/g*R*S, images*rows*Q] in `dtype`."""
     rank, products, before = g.rank, g.filter.size // g.k, slice(0, 0)
     places: Index = (..., *(slice(None, None, step) for step in (*g.stride, *g.dilation)))
     # [images, G, C/g, *output, *window] -> [G, C/g, *window, images, *output]
@@ -78,23 +78,23 @@ def _gathered(g: ConvGeometry, x: np.ndarray, dtype: Any) -> Iterator[tuple[slic
 
 
 def _by_group(g: ConvGeometry, image: np.ndarray, dtype: Any) -> np.ndarray:
-    """[N, K, P, Q] as a matrix for each group: [G, K/g, N*P*Q]."""
+    """Rearrange [N, K, P, Q] as a matrix for each group: [G, K/g, N*P*Q]."""
     return image.astype(dtype).swapaxes(0, 1).reshape(g.groups, g.k // g.groups, -1)
 
 
 class Products(Operator):
-    """A sum of products of two inputs, and a bias or its gradient beside them."""
+    """An operator whose main output is a sum of products of two inputs; it may have a bias, or the bias's gradient."""
 
     factors = 2
 
     def magnitude(self, geometry: Any, inputs: Given, dtype: Any = np.float64) -> Arrays:
-        """s2 = sqrt(operator applied to squared inputs), by output."""
+        """Return s2 = sqrt(operator applied to squared inputs), by output."""
         squares = {name: np.square(array.astype(dtype)) for name, array in inputs.items()}
         outputs = self.reference(geometry, squares, dtype)
         return {name: np.sqrt(array, out=array) for name, array in outputs.items()}
 
     def exact(self, geometry: Any, inputs: Arrays) -> dict[str, Double]:
-        """Products of slices, and the sums that bias and dbias are."""
+        """Add up products of slices and the bias; dbias is summed in double-double arithmetic."""
         main, unbiased = next(iter(self.outputs(geometry))), replace(geometry, bias=False)
         span = self.errors(geometry).span
 
@@ -112,12 +112,12 @@ class Products(Operator):
 
 
 class _Conv(Products, signatures.Convolution):
-    """What the three directions share."""
+    """Base of the three directions with their arithmetic."""
 
     invalid = WINDOW_BEYOND_IMAGE | CHANNELS_MISMATCH | invalid_parameters(signatures.Convolution.keywords)
 
     def flops(self, geometry: ConvGeometry) -> int:
-        """2 * N*K*P*Q * C/g*R*S in every direction, taps on padding counted as the field does."""
+        """Return 2 * N*K*P*Q * C/g*R*S for every direction; as is usual, taps on padding are counted."""
         return 2 * geometry.y.size * (geometry.filter.size // geometry.k)
 
 
@@ -130,12 +130,12 @@ class ConvForward(_Conv, signatures.Forward):
     probes = ProbeMethods(lambda geometry: geometry.k, large.forward, large.sample_forward)
 
     def errors(self, geometry: ConvGeometry) -> ErrorModel:
-        """C/g*R*S products and the bias."""
+        """Count C/g*R*S products and the bias."""
         terms = geometry.filter.size // geometry.k + geometry.bias
         return ErrorModel({"y": terms}, span=terms)
 
     def reference(self, geometry: ConvGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
-        """y = w @ windows(x) + bias, by blocks."""
+        """Compute y = w @ windows(x) + bias, by blocks."""
         y = np.empty(geometry.y.shape, dtype)
         w = (
             inputs["w"]
@@ -158,12 +158,12 @@ class ConvBackwardData(_Conv, signatures.BackwardData):
     probes = ProbeMethods(lambda geometry: geometry.c, large.backward_data, large.sample_backward_data)
 
     def errors(self, geometry: ConvGeometry) -> ErrorModel:
-        """K/g products for every window position that touches an input element."""
+        """Count K/g products for every window position that touches an input element."""
         terms = geometry.k // geometry.groups * taps_per_input(geometry)
         return ErrorModel({"dx": terms}, span=terms)
 
     def reference(self, geometry: ConvGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
-        """dx = the windows' contributions w^T @ dy, added where they came from, by blocks."""
+        """Compute dx by blocks: add the windows' contributions w^T @ dy at the elements that the windows cover."""
         g, dx = geometry, np.empty(geometry.x.shape, dtype)
         w = inputs["w"].astype(dtype).reshape(g.groups, g.k // g.groups, g.filter.size // g.k).transpose(0, 2, 1)
         for images, rows in _blocks(g):
@@ -190,12 +190,12 @@ class ConvBackwardWeight(_Conv, signatures.BackwardWeight):
     probes = ProbeMethods(lambda geometry: geometry.k, large.backward_weight, large.sample_backward_weight)
 
     def errors(self, geometry: ConvGeometry) -> ErrorModel:
-        """N*P*Q, whatever the output."""
+        """Count N*P*Q terms for each output."""
         terms = geometry.y.size // geometry.k
         return ErrorModel(dict.fromkeys(self.outputs(geometry), terms), span=terms)
 
     def reference(self, geometry: ConvGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
-        """dw = sum over blocks of dy @ windows(x)^T; dbias = sum of dy."""
+        """Compute dw = sum over blocks of dy @ windows(x)^T; dbias = sum of dy."""
         g, k = geometry.groups, geometry.k
         dw = np.zeros((g, k // g, geometry.filter.size // k), dtype)
         for images, rows, seen in _gathered(geometry, inputs["x"], dtype):

@@ -1,4 +1,4 @@
-"""Exact knowledge about a convolution too large to be computed exactly: sampled outputs and a random projection.
+"""Checks of a convolution that is too large to be computed exactly: sampled outputs and a random projection.
 
 Summing an output over channels with random signs r_k needs one output channel of reference work and covers every
 element:
@@ -29,7 +29,7 @@ _BLOCK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """What the projected output must be.
+    """Expected value of the projected output.
 
     `signs` is [1, channels], or [groups, sets, K/g] for dw with zeros outside a set; `square` bounds the sum of s2^2
     over the lanes of any projected element; `noise` is the projection's own rounding error per spread of that sum
@@ -46,7 +46,7 @@ class Projection:
 
 
 def summed(weights: np.ndarray, image: np.ndarray, arithmetic: np.dtype) -> np.ndarray:
-    """`weights[T, C] @ image[C, pixels]` by blocks of pixels, `image` in any storage dtype."""
+    """Compute `weights[T, C] @ image[C, pixels]` by blocks of pixels, `image` in any storage dtype."""
     channels, pixels = image.shape
     weights = weights.astype(arithmetic)
     if image.dtype == arithmetic:
@@ -58,7 +58,7 @@ def summed(weights: np.ndarray, image: np.ndarray, arithmetic: np.dtype) -> np.n
 
 
 def _noise(arithmetic: np.dtype, *lengths: int) -> float:
-    """Rms rounding error per spread of sums of these lengths."""
+    """Return the rms rounding error, per spread, of sums of these lengths."""
     u = np.finfo(arithmetic).eps / 2
     return float(u * math.sqrt(sum(lengths)))
 
@@ -69,7 +69,7 @@ def _blocks(pixels: int, channels: int) -> Iterator[slice]:
 
 
 def _inner(g: ConvGeometry, tap: Sequence[int]) -> tuple[Index, Index]:
-    """Where a tap reads the unpadded image, and the output positions that do not read padding."""
+    """Return where a tap reads the unpadded image, and the output positions at which it does not read padding."""
     axes = zip(g.size, g.output_size, tap, g.dilation, g.padding, g.stride, strict=True)
     read, given = zip(
         *(_overlap(size, count, t * dilation - before, u) for size, count, t, dilation, (before, _), u in axes),
@@ -79,7 +79,8 @@ def _inner(g: ConvGeometry, tap: Sequence[int]) -> tuple[Index, Index]:
 
 
 def _overlap(size: int, count: int, offset: int, stride: int) -> tuple[slice, slice]:
-    """On one axis: what a tap at `offset` reads of the image over output positions 0..count-1, and which of them."""
+    """Return, for one axis, the elements of the image that a tap at `offset` reads, and the output positions in
+    0..count-1 at which it reads them."""
     first = max(0, -(offset // stride))
     last = min(count, (size - 1 - offset) // stride + 1)
     start = first * stride + offset
@@ -88,7 +89,7 @@ def _overlap(size: int, count: int, offset: int, stride: int) -> tuple[slice, sl
 
 
 def _folded(signs: np.ndarray, w: np.ndarray, groups: int, over: int) -> np.ndarray:
-    """Filter [K, C/g, R, S] summed with signs over axis `over` within groups: [taps, channels of the other side]."""
+    """Sum a filter [K, C/g, R, S] with signs over axis `over` within groups: [taps, channels of the other side]."""
     kg = len(w) // groups
     grouped = w.astype(np.float64).reshape(groups, kg, w.shape[1], -1)
     by_group = signs.reshape(groups, -1)
@@ -98,17 +99,17 @@ def _folded(signs: np.ndarray, w: np.ndarray, groups: int, over: int) -> np.ndar
 
 
 def _spectrum(w: np.ndarray) -> np.ndarray:
-    """Squares of the filter, [K, C/g, taps]."""
+    """Return the squares of the filter, [K, C/g, taps]."""
     return np.square(w.astype(np.float64)).reshape(*w.shape[:2], -1)
 
 
 def _square_bound(per_product: np.ndarray, risk: float) -> float:
-    """Bound on sum_i x_i^2 W_i for independent uniform x_i in [-1, 1]: mean sum/3 plus Hoeffding's deviation."""
+    """Bound sum_i x_i^2 W_i for independent uniform x_i in [-1, 1] by its mean, sum/3, plus Hoeffding's deviation."""
     return float(per_product.sum() / 3 + math.sqrt(math.log(1 / risk) / 2 * np.square(per_product).sum()))
 
 
 def forward(g: ConvGeometry, inputs: Arrays, signs: np.ndarray, risk: float, arithmetic: np.dtype) -> Projection:
-    """signs[K]; expected [N, P, Q]."""
+    """Project y: signs [K], expected [N, P, Q]."""
     weights = _folded(signs, inputs["w"], g.groups, 0)
     expected = np.zeros((g.n, *g.output_size))
     for image, out in zip(inputs["x"], expected, strict=True):
@@ -124,7 +125,7 @@ def forward(g: ConvGeometry, inputs: Arrays, signs: np.ndarray, risk: float, ari
 
 
 def backward_data(g: ConvGeometry, inputs: Arrays, signs: np.ndarray, risk: float, arithmetic: np.dtype) -> Projection:
-    """signs[C]; expected [N, H, W]."""
+    """Project dx: signs [C], expected [N, H, W]."""
     weights = _folded(signs, inputs["w"], g.groups, 1)
     expected = np.empty((g.n, *g.size))
     for dy, out in zip(inputs["dy"], expected, strict=True):
@@ -138,13 +139,13 @@ def backward_data(g: ConvGeometry, inputs: Arrays, signs: np.ndarray, risk: floa
 
 
 LANES = 8
-"""Channels of dw summed together: few, because dw has few elements and long sums, which leave each less to show."""
+"""Channels of dw summed together: few, because dw has few elements with long sums, so that each shows less."""
 
 
 def backward_weight(
     g: ConvGeometry, inputs: Arrays, signs: np.ndarray, risk: float, arithmetic: np.dtype
 ) -> Projection:
-    """signs[K]; expected [G, sets, C/g, R, S], a set being up to `LANES` output channels of one group.
+    """Project dw: signs [K], expected [G, sets, C/g, R, S]; a set is up to `LANES` output channels of one group.
 
     Every one of the N*P*Q products x^2 * sum_k dy_k^2 lies in [0, lanes] with mean lanes/9 (Hoeffding again).
     """
@@ -164,7 +165,7 @@ def backward_weight(
 
 
 def _sets(signs: np.ndarray) -> np.ndarray:
-    """[G, sets, K/g]: each set keeps the signs of its own channels."""
+    """Return signs [G, sets, K/g] in which each set keeps the signs of its own channels; the others are 0."""
     lanes = signs.shape[1]
     sets = -(-lanes // LANES)
     member = np.arange(lanes) // LANES == np.arange(sets)[:, None]
@@ -172,7 +173,7 @@ def _sets(signs: np.ndarray) -> np.ndarray:
 
 
 def _correlated(g: ConvGeometry, image: np.ndarray, z: np.ndarray, placed: np.ndarray) -> np.ndarray:
-    """Sum over pixels of image[C, H*W] and every z[sets, P, Q] shifted to where each tap reads: [sets, C, taps].
+    """Correlate image[C, H*W] with every z[sets, P, Q], shifted to where each tap reads it: [sets, C, taps].
 
     `placed[sets, taps, H, W]` is zero where no tap reads. Blocks of pixels are added in float64, so that rounding in
     z's precision does not grow with the image.
@@ -188,7 +189,7 @@ def _correlated(g: ConvGeometry, image: np.ndarray, z: np.ndarray, placed: np.nd
 
 
 def projected(projection: Projection, output: np.ndarray) -> np.ndarray:
-    """An output [N, K, P, Q] (dx alike) or dw [K, C/g, R, S] summed with the projection's signs."""
+    """Sum an output [N, K, P, Q] (or dx) or dw [K, C/g, R, S] with the projection's signs."""
     signs, shape = projection.signs, projection.expected.shape
     if projection.output == "dw":
         by_group = output.astype(np.float64).reshape(signs.shape[0], signs.shape[2], -1)
@@ -198,7 +199,7 @@ def projected(projection: Projection, output: np.ndarray) -> np.ndarray:
 
 
 def sums_of_gradient(inputs: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """dbias[K] and its magnitude: sum of dy and root sum of its squares."""
+    """Return dbias [K] and its magnitude: the sum of dy and the root of the sum of its squares."""
     by_image = inputs["dy"].reshape(*inputs["dy"].shape[:2], -1)
     wide = by_image if by_image.dtype == np.float64 else by_image.astype(np.float32, copy=False)
     squares = np.array([[np.dot(row, row) for row in image] for image in wide], dtype=np.float64)
@@ -208,8 +209,8 @@ def sums_of_gradient(inputs: Arrays) -> tuple[np.ndarray, np.ndarray]:
 def _gathered(
     image: np.ndarray, n: np.ndarray, channels: np.ndarray, places: Sequence[np.ndarray], size: Sequence[int]
 ) -> np.ndarray:
-    """image[n, channels, *places] for each sample, [T, channels, *taps], zero at places outside of it; `places` are
-    [T, taps] of each axis."""
+    """Return image[n, channels, *places] for each sample, [T, channels, *taps], with zeros outside the image; `places`
+    are [T, taps] for each axis."""
     rank = len(size)
 
     def spread(along: np.ndarray, axis: int) -> np.ndarray:
@@ -225,7 +226,7 @@ def _gathered(
 
 
 def _products(factors: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Sum and root sum of squares over all but the first axis."""
+    """Return the sum, and the root of the sum of squares, of products over all but the first axis."""
     terms = (factors * others).reshape(len(factors), -1)
     return terms.sum(axis=1), np.sqrt(np.square(terms).sum(axis=1))
 
@@ -245,7 +246,7 @@ def sample_forward(g: ConvGeometry, inputs: Arrays, index: np.ndarray) -> tuple[
 
 
 def _origin(position: np.ndarray, window: int, stride: int, dilation: int, sides: Sides) -> np.ndarray:
-    """Output position whose tap reads `position`, -1 where none does: [T, window]."""
+    """Return for each tap the output position at which it reads `position`, -1 if there is none: [T, window]."""
     shifted = position[:, None] + sides[0] - np.arange(window) * dilation
     return np.where(shifted % stride == 0, shifted // stride, -1)
 
@@ -265,7 +266,7 @@ def sample_backward_weight(g: ConvGeometry, inputs: Arrays, index: np.ndarray) -
 
 
 def _weight(g: ConvGeometry, inputs: Arrays, k: int, c: int, *tap: int) -> tuple[float, float]:
-    """One element of dw and its magnitude: the part of dy whose tap lies inside the image, times what it sees."""
+    """Return one element of dw and its magnitude: products of dy with the elements that the tap reads of the image."""
     channel = k // (g.k // g.groups) * (g.c // g.groups) + c
     seen, given = _inner(g, tap)
     image, dy = inputs["x"][:, channel][seen], inputs["dy"][:, k][given]

@@ -1,8 +1,8 @@
-"""What is passed to the three directions of a convolution, and what they return: all that a caller needs.
+"""Arguments and results of the three directions of a convolution: everything that a caller needs.
 
-Shapes are those of two dimensions; one dimension has W and S alone, three have D and T before the others.
+Shapes are given for two dimensions; one dimension has only W and S, three have D and T before the others.
 
-Apart from their arithmetic, because a kernel's process calls kernels and must not find references.
+Signatures are separate from the arithmetic, because the process that runs a kernel must not find references.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ _KEYWORDS = ("stride", "padding", "dilation", "groups", "layout")
 
 
 class Convolution(Operator):
-    """What the three directions share."""
+    """Base of the three directions."""
 
     family = "conv"
     keywords: tuple[str, ...] = _KEYWORDS
 
     def tensor(self, geometry: ConvGeometry, name: str) -> Tensor | None:
-        """Results, and what is added to them, have a format of their own where inputs have 8 bits."""
+        """Return an argument or a result; results and the bias are sums, whose format differs for 8-bit inputs."""
         found = super().tensor(geometry, name)
         return _of_sums(found) if found and (name in self.returns or name == "bias") else found
 
 
 @lru_cache(maxsize=1 << 12)
 def _of_sums(tensor: Tensor) -> Tensor:
-    """Return a tensor as one of sums: a plan asks for the same ones thousands of times."""
+    """Return a tensor marked as sums; cached, because a plan asks for the same tensors thousands of times."""
     return replace(tensor, sums=True)
 
 

@@ -23,7 +23,7 @@ NORMALISATION = (
 
 @dataclass(frozen=True)
 class ConvBnGeometry(ConvGeometry):
-    """A convolution without bias and the normalisation of its output. `eps` is 10**-eps_digits."""
+    """A convolution without bias, and the normalisation of its output. `eps` is 10**-eps_digits."""
 
     PREFIX = "bn"
     FIELDS: ClassVar[dict[int, tuple[Field, ...]]] = by_rank(lambda rank: (*convolution_fields(rank), *NORMALISATION))
@@ -48,12 +48,12 @@ class ConvBnGeometry(ConvGeometry):
 
     @cached_property
     def conv(self) -> ConvGeometry:
-        """The convolution alone."""
+        """The convolution without the normalisation."""
         return ConvGeometry(*(getattr(self, field.name) for field in fields(ConvGeometry) if field.init))
 
     @cached_property
     def eps(self) -> float:
-        """What keeps the root away from zero."""
+        """Epsilon, which keeps the denominator of the normalisation away from zero."""
         return float(f"1e-{self.eps_digits}")
 
     @property
@@ -63,15 +63,15 @@ class ConvBnGeometry(ConvGeometry):
 
     @cached_property
     def count(self) -> int:
-        """M, the elements of a channel."""
+        """M, the number of elements in a channel."""
         return self.y.size // self.k
 
     @property
     def freedom(self) -> int:
-        """What the variance is divided by where y is computed."""
+        """Divisor of the sum of squares in the variance that y is normalised with: M, or M - 1 with `eps_outside`."""
         return self.count - self.eps_outside
 
     def inverse(self, var: np.ndarray) -> np.ndarray:
-        """1 / sqrt(var + eps), or 1 / (sqrt(var) + eps)."""
+        """Return 1 / sqrt(var + eps), or 1 / (sqrt(var) + eps) with `eps_outside`."""
         deviation: np.ndarray = np.sqrt(var) + self.eps if self.eps_outside else np.sqrt(var + self.eps)
         return 1 / deviation

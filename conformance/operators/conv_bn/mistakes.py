@@ -1,5 +1,5 @@
-"""Mistakes of a convolution with batch normalisation: those of its parts, and here of the gradients, and of computing z
-once more for them."""
+"""Mistakes of a convolution with batch normalisation: those of its two parts and, defined here, those of the gradients
+and of recomputing z for them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from conformance.operators.spatial import fitted, unpadded
 
 
 def _inner(p: Parts, mean: Any, pull: Any) -> Any:
-    """dy less what the gradients of mean and variance take."""
+    """Return dy minus the contributions of mean (`mean`) and variance (d * `pull`)."""
     return p.dy - mean - p.d * pull
 
 
@@ -42,7 +42,7 @@ def _dz(p: Parts, mean: Any, pull: Any) -> Any:
 
 
 def _with_sums(average: Average) -> Step:
-    """The sums of dy and of dy*d over other elements."""
+    """Return the step that takes the sums of dy and of dy*d over other elements, by `average`."""
 
     def dz(p: Parts) -> Any:
         pull = average(p.dy * p.d, p.geometry) * p.inverse * p.steps.slope(p)
@@ -156,7 +156,7 @@ def _of_images(p: Parts, where: slice, values: np.ndarray) -> np.ndarray:
 
 
 def _again(sees: Sees = lambda geometry: geometry, **changes: Change) -> Steps:
-    """z computed once more from changed tensors, or with other parameters than forward had."""
+    """Return the steps that recompute z from changed tensors, or with other parameters than forward had."""
 
     def convolution(g: ConvBnGeometry, inputs: Arrays) -> np.ndarray:
         seen: Any = sees(g)

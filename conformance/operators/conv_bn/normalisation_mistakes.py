@@ -1,4 +1,4 @@
-"""Mistakes of batch normalisation: of which elements statistics are taken, epsilon, parameters, running averages."""
+"""Mistakes of batch normalisation: the elements that statistics are taken of, epsilon, parameters, running averages."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ When = Callable[[Any], bool]
 
 @dataclass(frozen=True, slots=True)
 class _Wrong:
-    """A kernel with one step of its own."""
+    """The computation of a kernel with a wrong step."""
 
     steps: Steps
 
@@ -50,18 +50,18 @@ class _Wrong:
 def mistakes(
     operators: tuple[str, ...], named: Mapping[str, Steps], when: When = lambda geometry: True
 ) -> Iterator[Mistake]:
-    """One mistake for every name."""
+    """Yield one mistake for every name."""
     for name, steps in named.items():
         yield Mistake(name, "batchnorm", _Wrong(steps), operators, when)
 
 
 def affine(geometry: ConvBnGeometry) -> bool:
-    """Whether there are gamma and beta."""
+    """Tell whether the problem has gamma and beta."""
     return geometry.affine
 
 
 def over(*lead: int, without: int | None = None) -> Average:
-    """Statistics over these of the axes N and K, and over the image, or the image but for one axis."""
+    """Return the average over `lead` (axes N and K) and over the image, `without` one axis of it if given."""
 
     def average(values: np.ndarray, g: ConvBnGeometry) -> np.ndarray:
         if without is not None and (-without > g.rank or g.rank == 1):
@@ -73,7 +73,7 @@ def over(*lead: int, without: int | None = None) -> Average:
 
 
 def _over_groups(values: np.ndarray, g: ConvBnGeometry) -> np.ndarray:
-    """Statistics of an image's groups of channels; of two halves where the convolution has one group."""
+    """Average each image over groups of channels; over two halves if the convolution has one group."""
     groups = g.groups if g.groups > 1 else 2
     if g.k % groups or g.k == groups:
         raise InapplicableError
@@ -81,7 +81,7 @@ def _over_groups(values: np.ndarray, g: ConvBnGeometry) -> np.ndarray:
 
 
 def of_part(*where: Any) -> Average:
-    """Statistics of the elements at an index."""
+    """Return the average over the elements at an index."""
 
     def average(values: np.ndarray, g: ConvBnGeometry) -> np.ndarray:
         seen = values[where]
@@ -93,7 +93,7 @@ def of_part(*where: Any) -> Average:
 
 
 def of_rows(kept: slice) -> Average:
-    """Statistics of some rows."""
+    """Return the average over some rows."""
 
     def average(values: np.ndarray, g: ConvBnGeometry) -> np.ndarray:
         if g.rank < 2:
@@ -104,7 +104,7 @@ def of_rows(kept: slice) -> Average:
 
 
 def counting(count: Callable[[ConvBnGeometry], int], average: Average = over_batch) -> Average:
-    """The sum that makes an average over M, divided by another count."""
+    """Return the average whose sum is divided by another count than M."""
 
     def miscounted(values: np.ndarray, g: ConvBnGeometry) -> np.ndarray:
         if count(g) == g.count:
@@ -115,7 +115,7 @@ def counting(count: Callable[[ConvBnGeometry], int], average: Average = over_bat
 
 
 def not_added(where: Any) -> Average:
-    """Elements that are counted, but not added."""
+    """Return the average that counts the elements at `where`, but does not add them."""
 
     def average(values: np.ndarray, g: ConvBnGeometry) -> np.ndarray:
         kept = values.copy()
@@ -136,7 +136,7 @@ def last_not_added(values: np.ndarray, g: ConvBnGeometry) -> np.ndarray:
 
 
 def _full_tiles(tile: int) -> Average:
-    """Statistics without the elements beyond the last full tile of a channel."""
+    """Return the average without the elements beyond the last full tile of a channel."""
 
     def average(values: np.ndarray, g: ConvBnGeometry) -> np.ndarray:
         within_tiles(np.empty(g.count, bool), (0,), tile)
@@ -148,7 +148,7 @@ def _full_tiles(tile: int) -> Average:
 
 
 def _equal_blocks(block: int) -> Average:
-    """Statistics of blocks of a channel that are merged as if the last one were full."""
+    """Return the average that merges blocks of a channel as if the last block were full."""
 
     def average(values: np.ndarray, g: ConvBnGeometry) -> np.ndarray:
         if g.count <= block or g.count % block == 0:
@@ -191,7 +191,7 @@ _AVERAGES: dict[str, Average] = {
 
 
 def _about(mean: Average) -> Steps:
-    """The variance about something else than the mean."""
+    """Return the steps that take the variance about `mean` instead of the right mean."""
 
     def statistics(steps: Steps, z: np.ndarray, g: ConvBnGeometry, inputs: Arrays) -> Statistics:
         return over_batch(z, g), over_batch((z - mean(z, g)) ** 2, g) * g.count / g.freedom
@@ -229,7 +229,7 @@ _OTHER_CHANNELS: dict[str, Steps] = {
 
 
 def _other_variance(p: Parts) -> np.ndarray:
-    """The biased one where the unbiased one is due, or the reverse."""
+    """Return the biased variance where the unbiased one is required, and the reverse."""
     other = p.geometry.count - (not p.geometry.eps_outside)
     return p.var * p.geometry.freedom / other
 
@@ -273,7 +273,7 @@ _NORMALISED: dict[str, Step] = {
 
 
 def _with(change: Callable[[Any, Any], tuple[Any, Any]]) -> Step:
-    """gamma and beta seen as something else."""
+    """Return the step that computes y with changed gamma and beta."""
 
     def y(p: Parts) -> Any:
         gamma, beta = change(p.gamma, p.beta)
@@ -339,7 +339,7 @@ def _moving(
 
 
 def _of_an_image(g: Any) -> float:
-    """What makes the variance of so many elements as an image has unbiased."""
+    """Return the factor that would make the variance unbiased if a channel had only one image's elements."""
     count = g.count // g.n
     return count / (count - 1) * g.freedom / g.count if count > 1 else math.inf
 
@@ -350,7 +350,7 @@ def _crossed(p: Parts) -> Arrays:
 
 
 def _kept(name: str) -> Steps:
-    """One of the running statistics as it was."""
+    """Return the steps that leave one of the running statistics unchanged."""
 
     def running(p: Parts) -> Arrays:
         right = moved(p, p.geometry.momentum, p.mean, p.var * p.bessel)
@@ -401,7 +401,7 @@ _INFERENCE: dict[str, Steps] = {
 
 
 def _folded(p: Parts) -> Any:
-    """y of filters that were multiplied by the scale and stored as the filters were."""
+    """Compute y with the scale folded into the filters, which are then rounded to their storage format."""
     scale = p.inverse * p.gamma
     scaled = p.inputs["w"].astype(np.float64) * scale.reshape(-1, *[1] * (p.geometry.rank + 1))
     z = convolved(p.geometry, p.inputs | {"w": in_format_of(p.inputs["w"], scaled)})

@@ -4,7 +4,7 @@ With z = conv(x, w) without bias, over the M = N*P*Q elements of a channel (Ioff
 
     mean = sum z / M,   var = sum (z - mean)^2 / M,   y = (z - mean) * inv * gamma + beta,   inv = 1 / sqrt(var + eps)
 
-`eps_outside` is the other convention in use, of a tutorial on custom functions in PyTorch: the unbiased variance
+`eps_outside` is another convention, used in a PyTorch tutorial on custom functions: the unbiased variance
 sum (z - mean)^2 / (M - 1), and inv = 1 / (sqrt(var) + eps). Running statistics move by `momentum` toward the mean and
 the unbiased variance in both. gamma and beta are absent where the problem is not affine.
 
@@ -13,7 +13,7 @@ the data of `conformance.inputs`, and so are the slices of dz that gradients are
 reproducible.
 
 Gradients go through the batch's own statistics. With total = sum dy and product = sum dy*d over a channel, d = z - mean
-(section 3 there):
+(Ioffe and Szegedy, section 3):
 
     dz = gamma * inv * (dy - total/M - d * pull),   pull = product * inv^2 / M,   dgamma = product * inv
 
@@ -67,20 +67,20 @@ class BatchStatistics:
 
     @classmethod
     def of(cls, geometry: ConvBnGeometry, inputs: Given, dtype: Any) -> BatchStatistics:
-        """From x and w; the convolution in `dtype`, everything after it in extended precision."""
+        """Compute statistics from x and w: the convolution in `dtype`, everything after it in extended precision."""
         z, low = convolved(geometry, inputs, dtype)
         mean, rest = double_double.divided(double_double.total((z, low)), float(geometry.count))
         d = (z - mean[:, None]) - rest[:, None] + low
         return cls(z, d, mean, double_double.dot(d, d))
 
     def variance(self, freedom: int) -> np.ndarray:
-        """The sum of squares over M or M - 1."""
+        """Return the sum of squares divided by `freedom`, M or M - 1."""
         return double_double.divided(self.squares, float(freedom))[0]
 
 
 def convolved(geometry: ConvBnGeometry, inputs: Given, dtype: Any) -> Double:
-    """z [K, M] as float64 has it, computed in `dtype`; where that is too narrow for sums of these products, in slices,
-    with what is left over as the low part."""
+    """Compute z [K, M] in `dtype`, as float64 with a low part. If float64 is too narrow for these sums of products,
+    they are computed in slices, and the low part holds the rest; otherwise it is zero."""
     pair = _pair(inputs)
     if dtype == np.float64:
         level, scale = double_double.levelled(inputs["w"])
@@ -98,7 +98,7 @@ def _pair(inputs: Given) -> Arrays:
 
 
 def _one_element(geometry: ConvBnGeometry, request: Request) -> Request:
-    """One pixel of one image: a channel without a variance."""
+    """Cut the request to one pixel of one image, so that a channel has no variance."""
     first = (slice(1),) * geometry.rank
     pixel = {name: request.inputs[name][:1, :, *first] for name in ("x", "dy") if name in request.inputs}
     filters = {"w": request.inputs["w"][:, :, *first]}
@@ -112,7 +112,7 @@ VARIANCE: dict[str, Spoil] = {"a variance of one element": _one_element}
 
 
 class ConvBn(Operator):
-    """What the three operators share."""
+    """Base of the operators with batch normalisation."""
 
     family = "conv_bn"
     arguments: tuple[str, ...] = ("x", "w", "gamma", "beta", "running_mean", "running_var")
@@ -121,11 +121,11 @@ class ConvBn(Operator):
     factors = 2
     invalid = INVALID | VARIANCE
     needs_running = False
-    """Whether running statistics are there on every problem."""
+    """Whether every problem has running statistics."""
 
     def tensor(self, geometry: ConvBnGeometry, name: str) -> Tensor | None:
-        """Parameters and statistics are one wide number a channel. `var` is the variance that y was divided by: biased,
-        or unbiased where eps is outside of the root."""
+        """Return an argument or a result. Parameters and statistics have one wide number per channel. `var` is the
+        variance that normalises y: biased, or unbiased where eps is outside the root."""
         if name in ("x", "w", "y", "dy", "dx", "dw"):
             return super().tensor(geometry, name)
         if name.endswith(("gamma", "beta")):
@@ -135,12 +135,12 @@ class ConvBn(Operator):
         return Tensor("K", (geometry.k,), wide=True, positive=name.endswith("var")) if present else None
 
     def error_model(self, geometry: ConvBnGeometry, terms: dict[str, int], propagate: Propagation) -> ErrorModel:
-        """z must be exact; what follows is not, since there is a root in it."""
+        """Return the error model: its span is that of z, which must be exact; later steps have a root and are not."""
         span = geometry.filter.size // geometry.k
         return ErrorModel(terms, span, exact_on_integers=False, propagate=propagate)
 
     def flops(self, geometry: ConvBnGeometry) -> int:
-        """The convolution's; normalisation is bound by memory."""
+        """Count the operations of the convolution; normalisation is limited by memory traffic."""
         return CONV.flops(geometry)
 
 
@@ -153,16 +153,16 @@ class ConvBnForward(ConvBn):
     capabilities = ("output_mask",)
     gradients = ("conv_bn_backward",)
     takes_empty_batch = False
-    # epsilon has a scale of its own, and no sign
+    # epsilon does not scale with the inputs, but negating them leaves it in place
     homogeneous = Homogeneous(("x", "beta", "running_mean"), ("y", "mean", "running_mean"), powers=False)
 
     def errors(self, geometry: ConvBnGeometry) -> ErrorModel:
-        """C/g*R*S products in an element of y, M elements in a statistic."""
+        """Count C/g*R*S products in an element of y, M elements in a statistic."""
         terms = dict.fromkeys(self.outputs(geometry), geometry.count) | {"y": geometry.filter.size // geometry.k}
         return self.error_model(geometry, terms, propagation.forward)
 
     def reference(self, geometry: ConvBnGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
-        """y and the statistics, old and new."""
+        """Compute y, the batch's statistics and the updated running statistics."""
         found = BatchStatistics.of(geometry, inputs, dtype)
         var = found.variance(geometry.freedom)
         outputs = {
@@ -176,12 +176,12 @@ class ConvBnForward(ConvBn):
         return outputs
 
     def magnitude(self, geometry: ConvBnGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
-        """z, s2 of z and d as [K, M]; mean and var as [K]."""
+        """Return z, s2 of z and d as [K, M]; mean and var as [K]."""
         return intermediate(geometry, inputs, dtype)
 
 
 def normalised(geometry: ConvBnGeometry, d: np.ndarray, inverse: np.ndarray, inputs: Given) -> np.ndarray:
-    """y[N,K,P,Q] = d * inverse * gamma + beta, from d [K, M]."""
+    """Compute y[N,K,P,Q] = d * inverse * gamma + beta from d [K, M]."""
     y = d * inverse[:, None] * column(inputs.get("gamma"))
     if geometry.affine:
         y += inputs["beta"].astype(np.float64)[:, None]
@@ -193,7 +193,7 @@ def _moved(geometry: ConvBnGeometry, old: np.ndarray, new: np.ndarray) -> np.nda
 
 
 def intermediate(geometry: ConvBnGeometry, inputs: Given, dtype: Any) -> Arrays:
-    """z, s2 of z and d as [K, M]; mean and var as [K]; `bits` that any sum in z needs. s2 is computed in `dtype`."""
+    """Return z, s2 of z (in `dtype`) and d as [K, M]; mean and var as [K]; the `bits` that any sum in z needs."""
     found = BatchStatistics.of(geometry, inputs, np.float64)
     s2 = by_channel(CONV.magnitude(geometry.conv, _pair(inputs), dtype)["y"].astype(np.float64))
     var = found.variance(geometry.freedom)
@@ -208,7 +208,7 @@ def _bits(geometry: ConvBnGeometry, inputs: Given) -> np.ndarray:
 
 class FrozenBackward(ConvBn):
     """dy, x, w, gamma?, running_mean, running_var -> dx, dw, dgamma[K]?, dbeta[K]?: gradients of `ConvBnInference`,
-    where the running statistics are constants. No kernel is of it; autograd variants are."""
+    where the running statistics are constants. Only autograd variants implement this operator, kernels do not."""
 
     name = "conv_bn_inference gradients"
     arguments = ("dy", "x", "w", "gamma", "running_mean", "running_var")
@@ -216,12 +216,12 @@ class FrozenBackward(ConvBn):
     needs_running = True
 
     def errors(self, geometry: ConvBnGeometry) -> ErrorModel:
-        """As in the gradients of a convolution; M in those of the parameters."""
+        """Count the terms of dx as in a convolution's gradient, and M for the other gradients."""
         terms = dict.fromkeys(self.outputs(geometry), geometry.count) | dict(_GRADIENT.errors(geometry).terms)
         return self.error_model(geometry, terms, propagation.frozen)
 
     def reference(self, geometry: ConvBnGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
-        """dz = gamma * inv * dy, then the gradients of the convolution; dgamma = inv * sum(dy * (z - running_mean))."""
+        """Compute dz = gamma * inv * dy, the convolution's gradients, and dgamma = inv * sum(dy*(z - running_mean))."""
         z, low = convolved(geometry, inputs, dtype)
         dy = by_channel(inputs["dy"].astype(np.float64))
         inverse = geometry.inverse(inputs["running_var"].astype(np.float64))
@@ -233,7 +233,7 @@ class FrozenBackward(ConvBn):
         return outputs
 
     def magnitude(self, geometry: ConvBnGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
-        """z, s2 of z, d = z - running_mean and dz as [K, M]; sums of dy and dy*d as [K]; dx, dw and their s2."""
+        """Return z, s2 of z, d = z - running_mean and dz as [K, M]; sums of dy and dy*d as [K]; dx, dw and their s2."""
         z, _ = convolved(geometry, inputs, np.float64)
         d = z - column(inputs["running_mean"])
         dy = by_channel(inputs["dy"].astype(np.float64))
@@ -262,17 +262,17 @@ class ConvBnInference(ConvBn):
     gradients = (FrozenBackward(),)
 
     def errors(self, geometry: ConvBnGeometry) -> ErrorModel:
-        """C/g*R*S products."""
+        """Count C/g*R*S products."""
         return self.error_model(geometry, {"y": geometry.filter.size // geometry.k}, propagation.inference)
 
     def reference(self, geometry: ConvBnGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
-        """z normalised by what was learned before."""
+        """Normalise z by the running statistics."""
         z, low = convolved(geometry, inputs, dtype)
         inverse = geometry.inverse(inputs["running_var"].astype(np.float64))
         return {"y": normalised(geometry, z - column(inputs["running_mean"]) + low, inverse, inputs)}
 
     def magnitude(self, geometry: ConvBnGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
-        """z and s2 of z as [K, M]."""
+        """Return z and s2 of z as [K, M]."""
         found = (
             CONV.reference(geometry.conv, _pair(inputs))["y"],
             CONV.magnitude(geometry.conv, _pair(inputs), dtype)["y"],
@@ -281,9 +281,9 @@ class ConvBnInference(ConvBn):
 
 
 MAX_APART = 14
-"""Binades between the gradients of groups beyond which slices must reach further down for the smaller one."""
+"""Binades between the gradients of two groups beyond which slices must reach further down for the smaller one."""
 HALF = 27
-"""Bits of a factor that leave enough of float64's 53 for the other one and the sum."""
+"""Most bits of one factor that leave enough of float64's 53 bits for the other factor and the sum."""
 
 
 class ConvBnBackward(ConvBn):
@@ -297,16 +297,16 @@ class ConvBnBackward(ConvBn):
     homogeneous = Homogeneous(("dy",), ("dx", "dw", "dgamma", "dbeta"))
 
     def errors(self, geometry: ConvBnGeometry) -> ErrorModel:
-        """As in the gradients of a convolution; M in those of the parameters."""
+        """Count the terms of dx as in a convolution's gradient, and M for the other gradients."""
         terms = dict.fromkeys(self.outputs(geometry), geometry.count) | dict(_GRADIENT.errors(geometry).terms)
         return self.error_model(geometry, terms, propagation.backward)
 
     def flops(self, geometry: ConvBnGeometry) -> int:
-        """z again, and both gradients."""
+        """Count the recomputation of z and both gradients of the convolution."""
         return 3 * CONV.flops(geometry)
 
     def reference(self, geometry: ConvBnGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
-        """dz by the chain rule through mean and variance, then the gradients of the convolution."""
+        """Compute dz by the chain rule through mean and variance, then the gradients of the convolution."""
         found = Gradient.of(geometry, inputs, dtype)
         dz = as_image(found.dz, geometry)
         outputs = {"dx": _dx(geometry, dz, inputs["w"], dtype), "dw": _dw(geometry, inputs["x"], dz, dtype)}
@@ -315,7 +315,7 @@ class ConvBnBackward(ConvBn):
         return outputs
 
     def magnitude(self, geometry: ConvBnGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
-        """What forward has; dz as [K, M]; sums of dy and dy*d as [K]; dx, dw and their s2; dw for dz = 1 and dz = d."""
+        """Return forward's scales; dz [K, M]; sums of dy and dy*d [K]; dx, dw, their s2; dw for dz = 1 and for d."""
         found = Gradient.of(geometry, inputs, np.float64)
         dz = as_image(found.dz, geometry)
         conv, x, w = geometry.conv, inputs["x"], inputs["w"]
@@ -344,7 +344,7 @@ class Gradient:
 
     @classmethod
     def of(cls, geometry: ConvBnGeometry, inputs: Given, dtype: Any) -> Gradient:
-        """From dy, x, w and gamma: dz = gamma * inv * (dy - sum(dy)/M - d * pull)."""
+        """Compute dz = gamma * inv * (dy - sum(dy)/M - d * pull) from dy, x, w and gamma."""
         found = BatchStatistics.of(geometry, inputs, dtype)
         dy = by_channel(inputs["dy"].astype(np.float64))
         sums = double_double.summed(dy), double_double.dot(dy, found.d)
@@ -357,10 +357,10 @@ class Gradient:
 
 
 def _dx(geometry: ConvBnGeometry, dz: np.ndarray, w: np.ndarray, dtype: Any) -> np.ndarray:
-    """backward-data of dz; filters are brought to one scale, so that slices need not span their range."""
+    """Compute backward-data of dz; filters are brought to one scale, so that slices need not span their range."""
     level, scale = double_double.levelled(w)
     raised = np.ldexp(dz, per_channel(scale, geometry.rank))
-    # what meets filters of zeros alone reaches no dx, and would leave the others few bits of the slices
+    # elements of dz that meet only filters of zeros reach no dx, and would take bits of the slices from the others
     raised[np.isfinite(raised) & ~per_channel((level != 0).reshape(geometry.k, -1).any(1), geometry.rank)] = 0
     largest = np.max(
         np.abs(raised).swapaxes(0, 1).reshape(geometry.groups, -1),
@@ -379,7 +379,7 @@ def _dx(geometry: ConvBnGeometry, dz: np.ndarray, w: np.ndarray, dtype: Any) -> 
 
 
 def _dw(geometry: ConvBnGeometry, x: np.ndarray, dz: np.ndarray, dtype: Any) -> np.ndarray:
-    """backward-weight of dz."""
+    """Compute backward-weight of dz."""
     return _in_slices(_WEIGHT, geometry, ("dy", dz, places(dz)), ("x", x.astype(np.float64)), dtype)
 
 
@@ -391,8 +391,8 @@ def _in_slices(
     dtype: Any,
     further: int = 0,
 ) -> np.ndarray:
-    """The operator's main output, added up from the smallest of exact parts: one input in slices along the axes given,
-    the other in two where it has more than half of the bits of float64."""
+    """Compute the operator's main output as a sum of exact parts, smallest first. One input is cut into slices that
+    share a grid along the given axes; the other is cut into slices of HALF bits if it has more bits than that."""
     (name, array, axes), (factor, values) = sliced, other
     main, terms = next(iter(operator.errors(geometry.conv).terms.items()))
     halves = double_double.cut(values, HALF) if double_double.width(values) > HALF else [values]

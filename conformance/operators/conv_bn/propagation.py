@@ -1,19 +1,19 @@
-"""Bounds of convolution fused with batch normalisation, propagated from those of its parts under one contract.
+"""Bounds of convolution fused with batch normalisation, propagated from the bounds of its parts under one contract.
 
-Every quantity below carries a bound of LAMBDA standard deviations (those of `Arithmetic`; `conformance.judge.limits`
-has its value). Bounds of independent errors add in squares under a sum; those of one error that many elements share add
-as they stand. u is the accumulator's unit roundoff, sums_M the bound of a sum of M terms in units of its spread,
-b = |gamma|.
+Every quantity below has a bound of LAMBDA standard deviations (`Arithmetic.deviations`; `conformance.judge.limits` has
+the value of LAMBDA). In a sum, bounds of independent errors add in squares; bounds of one error that many elements
+share add linearly. u is the accumulator's unit roundoff, sums_M the bound of a sum of M terms in units of its spread, b
+= |gamma|.
 
 *Convolution.* z_ = inputs*s2 + sums*spread + tiny, as for a convolution alone (an underscore marks a bound), or tiny
 alone where the accumulator holds all bits that any sum of these products needs; and half a spacing of the storage
 format where the contract says that z is rounded `between` the parts.
 
-*Sums.* Roundings of a sum are independent as long as what is added differs by more than the accumulator's spacing. Of
-the R elements of a channel that do not - a constant channel has no others - each may lose the same u of the partial
-sum: u*R*(1 - R/2M)*|sum| is added, which is where sequential addition of a constant arrives.
+*Sums.* Roundings of a sum are independent as long as the summands differ by more than the accumulator's spacing. Of the
+R elements of a channel that do not differ so (in a constant channel: all), each may lose the same u of the partial sum:
+u*R*(1 - R/2M)*|sum| is added, the error of adding a constant sequentially.
 
-*Mean.* mean_ = average(z_) + sums_M(z)/M + u*|mean|. No credit is taken for z's errors averaging out: on constant
+*Mean.* mean_ = average(z_) + sums_M(z)/M + u*|mean|. The bound does not assume that z's errors average out: on constant
 channels they are one error. A second pass that corrects the mean adds up d. Where the accumulator holds all bits of z,
 z lies on a grid and the last bits of every d are those of the rounded mean, so that its roundings are not independent:
 as long as the partial sum stays in one binade they are one number. Each is at most u times the partial sum, and u times
@@ -22,16 +22,16 @@ sums are a bridge of variance t(1-t)*|d|_2^2, if that is larger.
 
 *Variance.* With d = z - mean, d_ = z_ + mean_ + u*|d|: var_ = average(2*|d|*(z_ + u*|d|) + d_^2) + 2*f*|d|_2*mean_/M
 + 2*u*var + sums_M((|d| + d_)^2)/M, f as below. One error of the mean meets sum d, which is zero, and remains in d_^2;
-Welford's updates and blocks have one for each element, independent of it. This is what two passes, or Welford's
-updates, keep to (Chan, Golub and LeVeque, The American Statistician 37, 1983); raw moments, where declared, about zero
-or about any element, add the same with |d| + reach for d and z_ for d_, reach = max(|mean|, max|d|), and
+Welford's updates and blocks have an error for each element, independent of it. Two passes, and Welford's updates, keep
+to this bound (Chan, Golub and LeVeque, The American Statistician 37, 1983). Raw moments, where declared, about zero or
+about any element, add the same with |d| + reach for d and z_ for d_, reach = max(|mean|, max|d|), and
 2*reach*mean_ + mean_^2 + 2*u*reach^2 for the square of the mean.
 
 *Inverse deviation.* inv falls: inv_ = max(inv(var - var_) - inv, inv - inv(var + var_)) + 4*u*inv, no variance below
 zero. It is not linearised, since var_ may exceed var, where the first of the two ends at 1/sqrt(eps) and the second is
 the larger one.
 
-*Forward.* y = (z - mean)*inv*gamma + beta, or z*scale + shift with rounded scale and shift, which are as good:
+*Forward.* y = (z - mean)*inv*gamma + beta, or z*scale + shift with rounded scale and shift, which is equally accurate:
 y_ = b*(inv*(z_ + mean_) + (|d| + d_)*inv_) + u*(4*b*inv*(|z| + |mean|) + |beta| + |y|).
 
 *Backward.* total = sum dy and product = sum dy*d: total_ = sums_M(dy). What d_ does to product: the mean's error
@@ -41,18 +41,18 @@ sums_M(dy*d) + 2*u*|product|, f = 2, or LAMBDA where z is rounded between; and t
 where moments are raw. pull_ is the furthest that product_ and var_ take pull = product*inv^2/M, or
 product*inv/(s*(M - 1)). The latter has a pole at s = 0; by Cauchy and Schwarz it stays below |dy|*inv/sqrt(M - 1), |dy|
 the root of the sum of squares; that is used where var_ reaches var. In dz = b*inv*(dy - total/M - d*pull), or
-a*dy + b*z + c with three rounded coefficients, which are as good, with |pull| + pull_ for pull and inv + inv_ for inv
-below:
+a*dy + b*z + c with three rounded coefficients, which is equally accurate, with |pull| + pull_ for pull and inv + inv_
+for inv below:
 
   shared by a channel   a = b*inv*(total_/M + pull*mean_), times 1; c = b*inv*pull_, times d; e = inv_/inv, times dz
   of each element       i = b*inv*(pull*z_ + 4*u*(|dy| + |total/M| + (|d| + |z|)*pull)); where rounded between, also
                         half a spacing times LAMBDA/sqrt(3): its error is uniform, and the bound is LAMBDA deviations
 
-A gradient of the convolution is linear in dz: of what a channel shares, dw makes a*|dw(1)| + c*|dw(d)| + e*|dw|,
-exactly; dx sums it over channels, where it is independent, and over at most R*S taps, where it is not (Cauchy and
-Schwarz): sqrt(R*S * dx2(shared^2)), dx2 being the operator on squares. Independent errors make sqrt(dx2(i^2)). What
-rounding between does to the exact dz itself is known, and no chance where 16-bit data leave it few values: its gradient
-is added. The gradient's own rounding comes on top, as for a convolution alone.
+A gradient of the convolution is linear in dz: errors that a channel shares add exactly a*|dw(1)| + c*|dw(d)| + e*|dw|
+to dw; dx sums them over channels, which are independent, and over at most R*S taps, which are not (Cauchy and Schwarz):
+sqrt(R*S * dx2(shared^2)), dx2 being the operator on squares. Independent errors add sqrt(dx2(i^2)). The error of
+rounding the exact dz between the parts is known, and is not random where 16-bit data leave dz few values: its gradient
+is added. The gradient's own rounding is added, as for a convolution alone.
 
 *Inference.* The scale may be folded into the filters, and a sum begin with the folded shift: z_ is then that of partial
 sums of the size of |mean| + |beta|/(b*inv) as well.
@@ -78,32 +78,32 @@ from conformance.operators.spatial import as_image, by_channel, column
 
 _DX, _DW = ConvBackwardData(), ConvBackwardWeight()
 CLUSTERS = 2.0
-"""For errors of z weighed by dy: windows with the same data share one, and their dy need not cancel. For those of
-running means weighed by d: the next one begins where the last one is."""
+"""Factor f for errors that are not independent. Errors of z weighed by dy: windows with the same data share one error,
+and their dy need not cancel. Errors of running means weighed by d: each mean begins with the error of the last."""
 LARGEST = 1e15
-"""Of what is added up in float32: sums of products of two such numbers are within its range."""
+"""Largest number that is added up in float32: sums of products of two such numbers are within its range."""
 FOLDED = 4.0
-"""Roundings of scale, shift and what they are made of, each of up to u times the largest number in between."""
+"""Number of roundings of scale, shift and their parts, each at most u times the largest intermediate number."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Bounds:
-    """What is bounded before the outputs are: [K, M] for z and d, [K] for the rest."""
+    """Bounds of intermediate results: [K, M] for z and d, [K] for the others."""
 
     z: np.ndarray
     d: np.ndarray
     mean: np.ndarray
     var: np.ndarray
     inverse: np.ndarray
-    """The inverse deviation itself."""
+    """The inverse deviation itself, not its bound."""
     inverse_bound: np.ndarray
 
 
 def pull(geometry: ConvBnGeometry, var: np.ndarray, product: np.ndarray) -> np.ndarray:
-    """What the variance's own gradient takes from dy for each unit of d, [K]; `product` is the sum of dy*d.
+    """Compute the factor of d in the term that the gradient through the variance subtracts from dy, [K].
 
-    sum(dy*d) * inv^2 / M, or sum(dy*d) * inv / (sqrt(var) * (M - 1)) where eps is outside of the root. A constant
-    channel has d = 0, so that nothing is taken.
+    It is product * inv^2 / M, or product * inv / (sqrt(var) * (M - 1)) where eps is outside the root; `product` is the
+    sum of dy*d. A constant channel has d = 0, so that nothing is subtracted.
     """
     inverse = geometry.inverse(var)
     other = inverse
@@ -127,7 +127,7 @@ def _statistics(geometry: ConvBnGeometry, scales: Arrays, arithmetic: Arithmetic
 
 
 def _furthest(falling: Callable[[np.ndarray], np.ndarray], var: np.ndarray, bound: np.ndarray) -> np.ndarray:
-    """How far a falling function of the variance gets from its value."""
+    """Bound the change of a falling function of the variance if the variance changes by up to `bound`."""
     exact = falling(var)
     least, most = falling(var + bound), falling(np.maximum(var - bound, 0))
     return np.maximum(most - exact, exact - least)
@@ -161,12 +161,12 @@ def _of_variance(
 
 
 def _reach(scales: Arrays) -> np.ndarray:
-    """How far from the mean raw moments may be taken: zero, or any of the elements."""
+    """Return the distance from the mean to the point that raw moments may be taken about: zero, or any element."""
     return np.maximum(np.abs(scales["mean"]), np.max(np.abs(scales["d"]), axis=1))
 
 
 def _summed(scales: Arrays, arithmetic: Arithmetic) -> np.ndarray:
-    """What is added up for the mean [K, M], or something larger."""
+    """Return the summands of the mean [K, M], or with raw moments an upper bound of their size."""
     if not arithmetic.raw_moments:
         return scales["z"]
     return np.abs(scales["d"]) + _reach(scales)[:, None]
@@ -175,7 +175,7 @@ def _summed(scales: Arrays, arithmetic: Arithmetic) -> np.ndarray:
 def _of_y(
     geometry: ConvBnGeometry, inputs: Arrays, scales: Arrays, arithmetic: Arithmetic, found: _Bounds, mean: np.ndarray
 ) -> np.ndarray:
-    """y_ as [N, K, P, Q]; `mean` is what is subtracted from z."""
+    """Bound y: y_ as [N, K, P, Q]; `mean` is subtracted from z."""
     z, u, gamma = scales["z"], arithmetic.u, np.abs(column(inputs.get("gamma")))
     d, inverse = np.abs(z - mean[:, None]), found.inverse[:, None]
     errors = inverse * (found.z + found.mean[:, None]) + (d + found.d) * found.inverse_bound[:, None]
@@ -185,7 +185,7 @@ def _of_y(
 
 
 def forward(geometry: ConvBnGeometry, inputs: Arrays, scales: Arrays, arithmetic: Arithmetic) -> Arrays:
-    """Bounds of y and of the statistics."""
+    """Bound y and the statistics."""
     found = _statistics(geometry, scales, arithmetic)
     bounds = {
         "y": _of_y(geometry, inputs, scales, arithmetic, found, scales["mean"]),
@@ -205,8 +205,8 @@ def forward(geometry: ConvBnGeometry, inputs: Arrays, scales: Arrays, arithmetic
 
 
 def inference(geometry: ConvBnGeometry, inputs: Arrays, scales: Arrays, arithmetic: Arithmetic) -> Arrays:
-    """The bound of y: the statistics are given, the scale may be folded into the filters, and the shift be what a sum
-    begins with, as libraries begin one with a bias."""
+    """Bound y with given statistics: the scale may be folded into the filters, and a sum may begin with the shift, as
+    libraries begin a sum with the bias."""
     inverse = geometry.inverse(inputs["running_var"].astype(np.float64))
     mean, none = inputs["running_mean"].astype(np.float64), np.zeros(geometry.k)
     z = _of_z(geometry, scales, arithmetic)
@@ -220,7 +220,7 @@ def inference(geometry: ConvBnGeometry, inputs: Arrays, scales: Arrays, arithmet
 
 
 def backward(geometry: ConvBnGeometry, inputs: Arrays, scales: Arrays, arithmetic: Arithmetic) -> Arrays:
-    """Bounds of the four gradients."""
+    """Bound the four gradients."""
     found = _statistics(geometry, scales, arithmetic)
     dy = by_channel(inputs["dy"].astype(np.float64))
     total = arithmetic.sum(dy)
@@ -243,7 +243,7 @@ def backward(geometry: ConvBnGeometry, inputs: Arrays, scales: Arrays, arithmeti
 
 
 def frozen(geometry: ConvBnGeometry, inputs: Arrays, scales: Arrays, arithmetic: Arithmetic) -> Arrays:
-    """Bounds of the four gradients of `inference`."""
+    """Bound the four gradients of `inference`."""
     z_bound, u, none = _of_z(geometry, scales, arithmetic), arithmetic.u, np.zeros(geometry.k)
     mean = np.abs(inputs["running_mean"].astype(np.float64))
     inverse = geometry.inverse(inputs["running_var"].astype(np.float64))
@@ -296,7 +296,8 @@ def _of_dz(
     found: _Bounds,
     sums: tuple[np.ndarray, np.ndarray, np.ndarray],
 ) -> tuple[_Shared, np.ndarray]:
-    """What a channel shares, and each element's own, [K, M]. `sums` are dy and the bounds of total and product."""
+    """Bound errors of dz: those that a channel shares, and those of single elements [K, M]. `sums` are dy, total_ and
+    product_."""
     dy, total, product = sums
     u, scale = arithmetic.u, np.abs(column(inputs.get("gamma"))) * (found.inverse + found.inverse_bound)[:, None]
     slope_bound = _of_pull(geometry, scales, arithmetic, found, dy, product)
@@ -317,7 +318,7 @@ def _of_pull(
     dy: np.ndarray,
     product: np.ndarray,
 ) -> np.ndarray:
-    """How far the slope gets with the largest and the smallest product and variance."""
+    """Bound the change of `pull` between the largest and the smallest possible product and variance."""
     var, size = scales["var"], np.abs(scales["product"])
     least, most = np.maximum(var - found.var, 0), var + found.var
     exact = pull(geometry, var, size)
@@ -330,8 +331,8 @@ def _of_pull(
 
 
 def _linear(operator: Operator, geometry: ConvBnGeometry, inputs: Arrays) -> np.ndarray:
-    """A convolution's gradient at other tensors, in float32: it scales a bound, no more."""
-    # squares of a bound far beyond any value leave float32, and became limits that are no number
+    """Compute a convolution's gradient at other tensors in float32, which is enough to scale a bound."""
+    # in float32, squares of a bound far beyond any value overflowed, and limits became NaN
     wide = any(float(np.abs(array).max(initial=0)) > LARGEST for array in inputs.values() if array is not None)
     dtype = np.float64 if wide else np.float32
     return next(iter(operator.reference(geometry.conv, inputs, dtype).values())).astype(np.float64)
@@ -357,7 +358,7 @@ def _of_dw(
     patterns: Sequence[tuple[np.ndarray, np.ndarray]],
     own: np.ndarray,
 ) -> np.ndarray:
-    """`patterns`: what a channel shares [K], and dw of that which it is in units of."""
+    """Bound dw; `patterns` are errors that a channel shares [K], each with dw of the unit that the error is in."""
     common = sum(
         (each.reshape(-1, *(1,) * (pattern.ndim - 1)) * np.abs(pattern) for each, pattern in patterns),
         start=np.zeros(()),

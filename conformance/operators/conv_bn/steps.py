@@ -1,7 +1,7 @@
-"""Batch normalisation of a convolution step by step, in float64, so that a mistake can exchange one of the steps.
+"""Batch normalisation of a convolution in float64, in steps that a mistake can replace.
 
-With the steps as they are this is what the operators compute, without their extra digits. Images are [N, K, P, Q];
-statistics are arrays that broadcast to them, so that a mistake may take them over other elements.
+The default steps compute the same as the operators, without their extra precision. Images are [N, K, P, Q]; statistics
+are arrays that broadcast to images, so that a mistake may take statistics over other elements.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from conformance.operators.spatial import per_channel, places
 
 FORWARD, BACKWARD, INFERENCE = "conv_bn_forward", "conv_bn_backward", "conv_bn_inference"
 Average = Callable[[np.ndarray, ConvBnGeometry], np.ndarray]
-"""The mean of an image over the elements that share a statistic, broadcasting to the image."""
+"""(image, geometry) -> mean over the elements that share a statistic, broadcasting to the image."""
 
 
 def over_batch(values: np.ndarray, _: ConvBnGeometry) -> np.ndarray:
-    """The mean of every channel. Distances from the first element are averaged: constants come out exact."""
+    """Return the mean of every channel, averaging distances from its first element: constant channels are exact."""
     first = values[:1, :, *[slice(1)] * (values.ndim - 2)]
     return first + (values - first).mean(places(values), keepdims=True)
 
 
 def summed(values: np.ndarray) -> np.ndarray:
-    """The sum of every channel."""
+    """Sum every channel."""
     return values.sum(places(values))
 
 
 def convolved(geometry: ConvBnGeometry, inputs: Arrays) -> np.ndarray:
-    """z."""
+    """Compute z."""
     given = {"x": inputs["x"], "w": inputs["w"]}
     return ConvForward().reference(geometry.conv, given)["y"]
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What lies between inputs and outputs."""
+    """Intermediate results between inputs and outputs."""
 
     steps: Steps
     geometry: ConvBnGeometry
@@ -51,23 +51,23 @@ class Parts:
     var: np.ndarray
 
     def given(self, name: str, absent: float = 1.0) -> Any:
-        """An input [K] that broadcasts to images; `absent` where there is none."""
+        """Return an input [K] so that it broadcasts to images; `absent` if the problem does not have it."""
         found = self.inputs.get(name)
         return absent if found is None else per_channel(found.astype(np.float64), self.geometry.rank)[None]
 
     @property
     def gamma(self) -> Any:
-        """One where the problem is not affine."""
+        """gamma; 1 if the problem is not affine."""
         return self.given("gamma")
 
     @property
     def beta(self) -> Any:
-        """Zero where the problem is not affine."""
+        """beta; 0 if the problem is not affine."""
         return self.given("beta", 0.0)
 
     @property
     def d(self) -> np.ndarray:
-        """z - mean."""
+        """Distances z - mean."""
         return self.z - self.mean
 
     @property
@@ -77,35 +77,35 @@ class Parts:
 
     @property
     def dy(self) -> np.ndarray:
-        """The gradient that comes in."""
+        """Gradient of y, in float64."""
         return self.inputs["dy"].astype(np.float64)
 
     @property
     def mean_dy(self) -> np.ndarray:
-        """What the mean's own gradient takes from dy."""
+        """Mean of dy, which the gradient through the mean subtracts from dy."""
         return self.average(self.dy)
 
     @property
     def pull(self) -> np.ndarray:
-        """What the variance's own gradient takes from dy, for each unit of d."""
+        """Factor of d in the term that the gradient through the variance subtracts from dy."""
         return self.average(self.dy * self.d) * self.inverse * self.steps.slope(self)
 
     def scaled(self, inverse: np.ndarray) -> np.ndarray:
-        """y, with this inverse deviation."""
+        """Compute y with this inverse deviation."""
         return self.d * inverse * self.gamma + self.beta
 
     def average(self, values: np.ndarray) -> np.ndarray:
-        """Over the elements that share a statistic."""
+        """Average values over the elements that share a statistic."""
         return self.steps.average(values, self.geometry)
 
     def by_channel(self, values: np.ndarray) -> np.ndarray:
-        """A statistic as [K], averaged where there is more than one a channel."""
+        """Return a statistic as [K], averaged if a channel has more than one."""
         n, k = self.z.shape[:2]
         return np.broadcast_to(values, (n, k, *values.shape[2:])).mean(places(values))
 
     @property
     def bessel(self) -> float:
-        """The unbiased variance in units of the one that y is divided by."""
+        """Quotient of the unbiased variance and the variance that normalises y."""
         return self.geometry.freedom / (self.geometry.count - 1)
 
 
@@ -115,13 +115,13 @@ Statistics = tuple[np.ndarray, np.ndarray]
 
 
 def of_batch(steps: Steps, z: np.ndarray, geometry: ConvBnGeometry, inputs: Arrays) -> Statistics:
-    """Mean and variance of what was just computed."""
+    """Return mean and variance of the batch."""
     mean = steps.average(z, geometry)
     return mean, steps.average((z - mean) ** 2, geometry) * geometry.count / steps.freedom(geometry)
 
 
 def of_running(steps: Steps, z: np.ndarray, geometry: ConvBnGeometry, inputs: Arrays) -> Statistics:
-    """Mean and variance as they were learned."""
+    """Return the running mean and variance."""
     mean, var = (
         per_channel(inputs[name].astype(np.float64), geometry.rank)[None] for name in ("running_mean", "running_var")
     )
@@ -129,7 +129,7 @@ def of_running(steps: Steps, z: np.ndarray, geometry: ConvBnGeometry, inputs: Ar
 
 
 def slope(parts: Parts) -> np.ndarray:
-    """The second factor of the variance's gradient: the inverse deviation, or M / (M - 1) of the inverse root."""
+    """Return the second factor of `pull`: the inverse deviation, or with `eps_outside` M / (M - 1) / sqrt(var)."""
     if not parts.geometry.eps_outside:
         return parts.inverse
     root = np.sqrt(parts.var) * parts.geometry.freedom / parts.geometry.count
@@ -137,7 +137,7 @@ def slope(parts: Parts) -> np.ndarray:
 
 
 def moved(parts: Parts, share: float, mean: np.ndarray, var: np.ndarray) -> Arrays:
-    """The running statistics after `share` of the way to `mean` and `var`."""
+    """Move the running statistics by `share` of the way to `mean` and `var`."""
     news = {"running_mean": mean, "running_var": var}
     return {
         name: (1 - share) * parts.inputs[name].astype(np.float64) + share * parts.by_channel(new)
@@ -147,7 +147,7 @@ def moved(parts: Parts, share: float, mean: np.ndarray, var: np.ndarray) -> Arra
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Each step as it should be."""
+    """The steps of a kernel; the defaults are correct."""
 
     convolution: Callable[[ConvBnGeometry, Arrays], np.ndarray] = convolved
     statistics: Callable[[Steps, np.ndarray, ConvBnGeometry, Arrays], Statistics] | None = None
@@ -167,7 +167,7 @@ class Steps:
     w_of_dx: Callable[[np.ndarray], np.ndarray] = lambda w: w
 
     def outputs(self, operator: str, geometry: ConvBnGeometry, inputs: Arrays) -> Arrays:
-        """What a kernel of these steps returns."""
+        """Return the outputs of a kernel made of these steps."""
         z = self.convolution(geometry, inputs)
         statistics = self.statistics or (of_running if operator == INFERENCE else of_batch)
         mean, var = statistics(self, z, geometry, inputs)

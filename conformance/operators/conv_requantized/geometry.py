@@ -11,13 +11,13 @@ from conformance.operators.descriptor import FLAG, Field, by_rank
 from conformance.operators.spatial import GeometryError
 
 LOWEST, HIGHEST = -128, 127
-"""Of int8."""
+"""Range of int8."""
 
 
 @dataclass(frozen=True)
 class RequantizedGeometry(ConvGeometry):
-    """A convolution whose result has the 8 bits of its inputs. Raises GeometryError for zero points that int8 does not
-    hold. fp8 has none: they are 0."""
+    """A convolution whose result has 8 bits, like its inputs. Raises GeometryError for zero points that int8 does not
+    hold. In fp8, zero points are 0."""
 
     PREFIX: ClassVar[str] = "q"
     FIELDS: ClassVar[dict[int, tuple[Field, ...]]] = by_rank(
@@ -40,5 +40,5 @@ class RequantizedGeometry(ConvGeometry):
                 raise GeometryError(f"{letter} is {value}; a zero point is from {LOWEST} to {HIGHEST}")
 
     def exists_in(self, dtype: str) -> bool:
-        """Only whole numbers have zero points."""
+        """Return whether the problem exists in a dtype: only integers may have zero points other than 0."""
         return dtype in WHOLE or not (self.x_zero_point or self.y_zero_point)

@@ -1,5 +1,5 @@
-"""Mistakes of requantized convolution: zero points, scales, roundings, what does not fit in 8 bits; and those of the
-convolution that it is."""
+"""Mistakes of requantized convolution: zero points, scales, rounding, overflow of 8 bits, and the mistakes of a plain
+convolution."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WHOLE_NUMBERS, FP8 = frozenset({"int8"}), frozenset(LARGEST)
 
 
 def _made(dtypes: frozenset[str] = WHOLE_NUMBERS | FP8, **steps: Any) -> Compute:
-    """A kernel of which these steps are others, in exact products; it exists in these dtypes."""
+    """Return the mistake of a kernel with these steps replaced and products computed exactly, for these dtypes."""
     kernel = Steps(**{"scaled": exactly} | steps)
 
     def compute(operator: Operator, g: Geometry, inputs: Arrays, dtype: Any) -> Arrays:
@@ -47,8 +47,8 @@ _EXCHANGED: dict[str, Compute] = {
 
 
 def _in_padding(side: int, axes: Sequence[int] = ()) -> Image:
-    """Zeros in the padding before (0) or after (1) the image, along some axes or all, from which the zero point is then
-    taken off."""
+    """Return the mistake that also subtracts the zero point from padding before (0) or after (1) the image, along
+    `axes` or all axes."""
 
     def image(g: Geometry, x: np.ndarray) -> np.ndarray:
         found = around(g, x - g.x_zero_point)
@@ -88,7 +88,7 @@ def _saturated_first(g: Geometry, values: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def _in_32_bits(g: Geometry, values: np.ndarray, dtype: str) -> np.ndarray:
-    """x86's conversion makes -2^31 of everything that is too large."""
+    """Convert to 32 bits as x86 does: every number that is too large becomes -2^31."""
     whole = np.where(np.abs(values) < 2.0**31, np.rint(values), -(2.0**31))
     return np.clip(whole + g.y_zero_point, LOWEST, HIGHEST)
 
@@ -184,7 +184,7 @@ _SUMS: dict[str, dict[str, Any]] = {
 
 
 def _corrected_by_first_group(operator: Operator, g: Geometry, inputs: Arrays, dtype: Any) -> Arrays:
-    """x is multiplied as it is, and what its zero point adds is taken off by the sums of the first group's filters."""
+    """Correct sums of an uncentred x with zero point * sum(w), but use the first group's filters for every group."""
     if g.groups == 1 or not g.x_zero_point:
         raise InapplicableError
     own = inputs["w"].astype(np.float64).reshape(g.k, -1).sum(1)

@@ -1,25 +1,25 @@
-"""Convolution of 8 bits with a result of 8 bits; formulas are those of two dimensions.
+"""Convolution of 8-bit tensors with an 8-bit result; formulas are for two dimensions.
 
-As ONNX QLinearConv and TFLite's CONV_2D with filters that are symmetric (w has no zero point), a scale for each filter:
+Defined as ONNX QLinearConv and TFLite's CONV_2D with symmetric filters (w has no zero point) and a scale per filter:
 
     sum[n,k,p,q] = bias[k] + sum_{c,r,s} (x[n, c', p*u + r*d - top, q*v + s*e - left] - zx) * w[k,c,r,s]
     y[n,k,p,q]   = saturate(round(scale[k] * sum[n,k,p,q]) + zy)
 
-Padding is a real zero: it holds zx. scale[k] is what ONNX writes x_scale * w_scale[k] / y_scale. In fp8 zero points are
-0, and y is the product rounded to the format of the inputs.
+Padding is a real zero: it holds zx. ONNX writes scale[k] as x_scale * w_scale[k] / y_scale. In fp8 zero points are 0,
+and y is the product rounded to the format of the inputs.
 
-*Which results are right.* Sums of whole numbers are exact. The sum is converted to fp32 and multiplied with the scale
+*Correct results.* Sums of whole numbers are exact. The sum is converted to fp32 and multiplied with the scale
 there: (1 + d1)(1 + d2) scale*sum with |d| <= u = 2^-24 (Higham, Accuracy and Stability of Numerical Algorithms, 2002,
-section 2.2), d1 = 0 where fp32 holds the sum, as it does all below 2^24, and d2 = 0 where it holds the product as well.
-A kernel may do better, with an fma or in fp64. y is right if it is what some number within that distance of scale*sum
-is rounded to. As storing never decreases, these are all from the stored lower end to the stored upper end: one number,
-or two neighbours where a boundary of rounding lies between the ends. At a scale that is a power of two and with sums
-below 2^24 there is no distance, and a result half way between two integers must be rounded as declared. In fp8 the
-distance of fp32 accumulation (`conformance.judge.limits`), multiplied with the scale, comes on top, unless sums are
-exact in any order.
+section 2.2), d1 = 0 where fp32 holds the sum (it holds all sums below 2^24), and d2 = 0 where it also holds the
+product. A kernel may be more accurate, with an fma or in fp64. y is correct if some number within that distance of
+scale*sum is rounded to y. Storing is monotonic, so the correct values reach from the stored lower end to the stored
+upper end: one number, or two neighbours where a boundary of rounding lies between the ends. If the scale is a power of
+two and sums are below 2^24, the distance is zero, and a result half way between two integers must be rounded as
+declared. In fp8 the bound of fp32 accumulation (`conformance.judge.limits`), multiplied with the scale, is added,
+unless sums are exact in any order.
 
 A fixed-point multiplier (gemmlowp's and TFLite's: 31 bits of the scale, two roundings) gives other results and is not
-covered: in a tie of the second rounding it is off by one where this definition has one right result.
+covered: in a tie of the second rounding it is off by one where this definition has only one correct result.
 """
 
 from __future__ import annotations
@@ -53,18 +53,18 @@ _FORWARD = ConvForward()
 
 
 def centred(geometry: RequantizedGeometry, inputs: Given) -> Arrays:
-    """What is convolved: x less its zero point, w and bias, in float64."""
+    """Return the operands of the convolution in float64: x minus its zero point, w and bias."""
     wide = {name: inputs[name].astype(np.float64) for name in ("x", "w", "bias") if name in inputs}
     return wide | {"x": wide["x"] - geometry.x_zero_point}
 
 
 def sums(geometry: RequantizedGeometry, inputs: Given) -> np.ndarray:
-    """The sums [N,K,P,Q] with their bias, float64: exact for the data of `conformance.inputs`."""
+    """Return the sums [N,K,P,Q] with their bias in float64: exact for the data of `conformance.inputs`."""
     return _FORWARD.reference(geometry, centred(geometry, inputs))["y"]
 
 
 def scaled(geometry: RequantizedGeometry, inputs: Given) -> np.ndarray:
-    """scale * sum."""
+    """Return scale * sum."""
     return sums(geometry, inputs) * per_channel(inputs["scale"].astype(np.float64), geometry.rank)
 
 
@@ -89,19 +89,19 @@ class ConvRequantized(Operator):
         return replace(found, sums=True) if found and name == "bias" else found
 
     def flops(self, geometry: RequantizedGeometry) -> int:
-        """Those of the convolution: a multiplication for each result is nothing beside it."""
+        """Count the operations of the convolution; one multiplication for each result is negligible."""
         return _FORWARD.flops(geometry)
 
     def errors(self, geometry: RequantizedGeometry) -> ErrorModel:
         return replace(_FORWARD.errors(geometry), encloses=_enclosed)
 
     def reference(self, geometry: RequantizedGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
-        """y as it is stored by default: ties to even, saturated. In `dtype`, which holds all 8 bits."""
+        """Compute y as stored by default: ties to even, saturated. Returned in `dtype`, which holds all 8 bits."""
         y = stored(scaled(geometry, inputs), name_of(inputs["x"].dtype), geometry.y_zero_point)
         return {"y": y.astype(dtype)}
 
     def magnitude(self, geometry: RequantizedGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
-        """The exact sums, and the scale of their rounding errors; always in float64, in which they are exact."""
+        """Return the exact sums and, except for int8, the scale of their rounding errors, always in float64."""
         s2 = {} if inputs["x"].dtype == STORAGE["int8"] else _FORWARD.magnitude(geometry, centred(geometry, inputs))
         return {"sums": sums(geometry, inputs), **s2}
 
@@ -109,7 +109,7 @@ class ConvRequantized(Operator):
 def _enclosed(
     geometry: RequantizedGeometry, inputs: Arrays, magnitude: Arrays, arithmetic: Arithmetic
 ) -> dict[str, Interval]:
-    """The least and the largest y that are right, see the module."""
+    """Return the smallest and the largest correct y, see the module's docstring."""
     dtype, exact = name_of(inputs["x"].dtype), magnitude["sums"]
     scale = per_channel(inputs["scale"].astype(np.float64), geometry.rank)
     product, before, u = exact * scale, np.zeros_like(exact), FP32.unit_roundoff
@@ -120,14 +120,14 @@ def _enclosed(
     converted = exact.astype(np.float32) != exact if dtype in WHOLE else before > 0
     rounded = converted | (product.astype(np.float32) != product)
     distance = before + ((1 + u) ** (converted.astype(int) + rounded) - 1) * (np.abs(product) + before)
-    # of an infinity nothing is known to be off
+    # an infinite product has no error bound
     distance = np.where(np.isfinite(product), distance, 0)
     how = geometry.y_zero_point, arithmetic.ties, arithmetic.saturates
     return {"y": (stored(product - distance, dtype, *how), stored(product + distance, dtype, *how))}
 
 
 def _up(values: np.ndarray) -> np.ndarray:
-    """floor(v + 1/2), without the rounding of that sum."""
+    """Return floor(v + 1/2), without the rounding of that sum."""
     below = np.floor(values)
     return below + (values - below >= 0.5)
 
@@ -137,7 +137,7 @@ TIES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "away": lambda values: np.copysign(_up(np.abs(values)), values),
     "up": _up,
 }
-"""Where a number half way between two integers goes -> rounding to the nearest integer (IEEE 754-2019, 4.3.1; `up` is
+"""Rule for numbers half way between two integers -> rounding to the nearest integer (IEEE 754-2019, 4.3.1; `up` is
 floor(v + 1/2))."""
 
 
@@ -148,10 +148,10 @@ LARGEST = {name: float(ml_dtypes.finfo(STORAGE[name]).max) for name in ("fp8_e4m
 def stored(
     values: np.ndarray, dtype: str, zero_point: int = 0, ties: str = "even", saturates: bool = True
 ) -> np.ndarray:
-    """float64 `values` as they come out of 8 bits, in float64 again; it never decreases where the values do not.
+    """Store float64 `values` in 8 bits and return them in float64; this is monotonic.
 
-    Whole numbers are rounded, moved by the zero point, and saturate. fp8 is rounded to nearest even; what overflows is
-    the largest finite number or, where it does not saturate, infinite in e5m2 and NaN in e4m3, which has no infinity
+    Whole numbers are rounded, moved by the zero point, and saturate. fp8 is rounded to nearest even; a value that
+    overflows becomes the largest finite number or, if not `saturates`, infinity in e5m2 and NaN in e4m3 (no infinity)
     (Micikevicius et al. 2022, table 2; OCP 8-bit floating point specification, 2023, section 5.2). NaN stays NaN.
     """
     if dtype in WHOLE:

@@ -1,5 +1,5 @@
-"""A requantized convolution step by step, of which every step can be another one: what its mistakes are made of, and
-the kernels of calibration, right and wrong."""
+"""A requantized convolution whose every step can be replaced: its mistakes, and calibration's correct and wrong
+kernels, are made of these steps."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Store = Callable[[RequantizedGeometry, np.ndarray, str], np.ndarray]
 
 
 def centred(g: RequantizedGeometry, x: np.ndarray) -> np.ndarray:
-    """x less its zero point, zeros around it."""
+    """Return x minus its zero point, surrounded by zeros."""
     return around(g, x - g.x_zero_point)
 
 
@@ -38,7 +38,7 @@ def exact_sums(g: ConvGeometry, image: np.ndarray, w: np.ndarray) -> np.ndarray:
 
 
 def in_fp32(g: RequantizedGeometry, sums: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """The sum converted and multiplied: two roundings."""
+    """Convert the sums to fp32 and multiply them by the scale: two roundings."""
     product: np.ndarray = sums.astype(np.float32) * scale.astype(np.float32)
     return product.astype(np.float64)
 
@@ -52,7 +52,7 @@ def as_defined(g: RequantizedGeometry, values: np.ndarray, dtype: str) -> np.nda
 
 
 def saturated(rounding: Change, low: float = LOWEST, high: float = HIGHEST) -> Store:
-    """Rounded so, moved by the zero point, saturated there."""
+    """Return the step that rounds with `rounding`, adds the zero point of y, and saturates at `low` and `high`."""
     return lambda g, values, dtype: np.clip(rounding(values) + g.y_zero_point, low, high)
 
 
@@ -66,16 +66,16 @@ def added(sums: np.ndarray, bias: np.ndarray, scale: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """The kernel, a `Run` as known kernels are; arrays are float64, bias and scale broadcast to sums.
+    """A kernel made of these steps, callable like known kernels; arrays are float64, bias and scale broadcast to sums.
 
     image     (geometry, x) -> the padded image
-    filters   as they are multiplied
+    filters   (w) -> filters as they are multiplied
     sums      (convolution of the padded image, image, filters) -> sums without the bias
-    with_bias (sums, bias, scale) -> sums with it; not asked where there is none
-    scale     [K] as it is multiplied
+    with_bias (sums, bias, scale) -> sums with the bias; called only if there is a bias
+    scale     (scale [K]) -> scale as it is multiplied
     scaled    (geometry, sums, scale) -> their product
-    late      (product, bias) -> what is stored
-    stored    (geometry, values, dtype) -> what comes out
+    late      (product, bias) -> values to store
+    stored    (geometry, values, dtype) -> results
     """
 
     image: Callable[[RequantizedGeometry, np.ndarray], np.ndarray] = centred
@@ -101,6 +101,6 @@ class Steps:
 
 
 def wrapped(values: np.ndarray, width: int = 8) -> np.ndarray:
-    """Whole numbers in so many bits, beyond which they begin again."""
+    """Wrap whole numbers around at `width` bits, as two's complement does."""
     half = 2.0 ** (width - 1)
     return (values + half) % (2 * half) - half

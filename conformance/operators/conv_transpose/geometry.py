@@ -26,10 +26,10 @@ from conformance.operators.spatial import (
 @dataclass(frozen=True)
 class TransposedGeometry(Convolving):
     """Sizes and parameters of one transposed convolution in one to three dimensions. Raises GeometryError for sizes
-    that none has. A stride, padding, output padding or dilation of () is the default on every axis.
+    that no problem can have. A stride, padding, output padding or dilation of () is the default on every axis.
 
-    Padding is what the output is cropped by, output padding what it is longer at the end of each axis. What follows
-    from them: `output_size`, and the tensors - x, weights with K counted within a group, y, and bias.
+    Padding crops the output, output padding makes it longer at the end of each axis. Derived from them: `output_size`,
+    and the tensors x, weights (K counted within a group), y and bias.
     """
 
     PREFIX: ClassVar[str] = "convt"
@@ -76,7 +76,7 @@ class TransposedGeometry(Convolving):
         self._lay_out(output_size, filters)
 
     def _require_output_padding(self) -> None:
-        """As torch and ONNX ask for it."""
+        """Raise GeometryError for output padding that torch and ONNX do not allow."""
         rank, given = len(self.size), self.output_padding
         if len(given) != rank or min(given) < 0:
             raise GeometryError(f"output padding is {given}; it must be 0 or more on each of {rank} axes")
@@ -89,14 +89,14 @@ class TransposedGeometry(Convolving):
 
     @property
     def reach(self) -> Extents:
-        """Where the last window ends, counted from the first element of the output: nothing is cropped there."""
+        """End of the last window on each axis, counted from the first element of the output, without cropping."""
         axes = zip(self.size, self.stride, spans(self), self.padding, strict=True)
         return tuple((size - 1) * u + span - before for size, u, span, (before, _) in axes)
 
     @cached_property
     def mirror(self) -> ConvGeometry:
-        """The convolution whose data gradient this is, from y without what no window reaches: output padding first
-        takes back what is cropped. Its images are ours the other way round."""
+        """Convolution whose data gradient this problem is. Its x is the part of y that windows reach (output padding
+        first restores cropped elements); its y is x."""
         sizes = tuple(map(min, self.output_size, self.reach))
         axes = zip(self.padding, self.reach, sizes, strict=True)
         return ConvGeometry(
@@ -106,12 +106,12 @@ class TransposedGeometry(Convolving):
 
     @property
     def reached(self) -> Index:
-        """The part of y that windows reach."""
+        """Index of the part of y that windows reach."""
         return ..., *map(slice, self.mirror.size)
 
     def reaching(self, size: Extents) -> Self:
-        """The same with an output of another size, cropped at its end or longer. Raises GeometryError for one that no
-        output padding makes."""
+        """Return the geometry with an output of another size, by changing the padding and output padding at the end.
+        Raises GeometryError if no output padding makes that size."""
         cropped = [reach - extent for reach, extent in zip(self.reach, size, strict=True)]
         sides = zip(self.padding, cropped, strict=True)
         return replace(

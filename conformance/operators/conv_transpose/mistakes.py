@@ -1,5 +1,4 @@
-"""Mistakes of transposed convolution: output padding, cropping, the filter, and what windows that overlap or leave gaps
-add up to."""
+"""Mistakes of transposed convolution: output padding, cropping, filters, sums where windows overlap or leave gaps."""
 
 from __future__ import annotations
 
@@ -53,7 +52,7 @@ FORWARD, BACKWARD_DATA, BACKWARD_WEIGHT = (
 
 
 def _exchanged(w: np.ndarray, g: TransposedGeometry) -> np.ndarray:
-    """A buffer of [C, K/g, R, S] taken for [K, C/g, R, S], as a convolution has it."""
+    """Read a buffer of [C, K/g, R, S] as if it were [K, C/g, R, S], the layout of a convolution."""
     own, other = g.c // g.groups, g.k // g.groups
     if min(own, other) == 1:
         raise InapplicableError
@@ -64,7 +63,7 @@ _FILTERS: dict[str, Compute] = MISREAD_FILTERS | {"K and C of the filter exchang
 
 
 def _shifted(by: Callable[[TransposedGeometry], Extents]) -> Change:
-    """y from so many places further on, zero behind its end."""
+    """Return a change that moves y toward its start by this many places on each axis and fills the end with zeros."""
 
     def change(y: np.ndarray, g: TransposedGeometry) -> np.ndarray:
         moved, steps = np.zeros_like(y), by(g)
@@ -78,14 +77,14 @@ def _shifted(by: Callable[[TransposedGeometry], Extents]) -> Change:
 
 
 def _without(g: TransposedGeometry) -> TransposedGeometry:
-    """The geometry without output padding."""
+    """Return the geometry without output padding. Raises InapplicableError if there is none."""
     if not any(g.output_padding):
         raise InapplicableError
     return replace(g, output_padding=(0,) * g.rank)
 
 
 def _taken_from_front(g: TransposedGeometry) -> TransposedGeometry:
-    """Cropped less in front instead of at the end."""
+    """Return the geometry that crops less at the front instead of adding output padding at the end."""
     axes = zip(g.padding, g.output_padding, strict=True)
     return replace(_without(g), padding=tuple((before - more, after) for (before, after), more in axes))
 
@@ -97,8 +96,8 @@ def _uncropped(g: TransposedGeometry) -> TransposedGeometry:
 
 
 def _bias_alone(operator: Operator, g: TransposedGeometry, inputs: Arrays, dtype: Any) -> Arrays:
-    """What output padding adds has the bias, and nothing that a window would have there; a gradient leaves it aside,
-    and not in dbias."""
+    """Compute y with only the bias in the elements that output padding adds; gradients ignore dy there, except in
+    dbias."""
     seen = replace(_without(g), bias=False)
     given = {name: array for name, array in inputs.items() if name != "bias"}
     if operator.name == FORWARD:
@@ -129,19 +128,19 @@ _OUTPUT_PADDING: dict[str, Compute] = {
 
 
 def _overwritten(operator: Operator, g: TransposedGeometry, inputs: Arrays, dtype: Any) -> Arrays:
-    """y where the last window that touches an element wins."""
+    """Compute y with overlapping windows overwriting each other: the last one that touches an element wins."""
     y = fitted(overwritten(operator, g.mirror, inputs | {"dy": inputs["x"]}, dtype)["dx"], g.y.shape)
     return {"y": y + per_channel(inputs["bias"].astype(dtype), g.rank) if g.bias else y}
 
 
 def _bias_where_reached(operator: Operator, g: TransposedGeometry, inputs: Arrays, dtype: Any) -> Arrays:
-    """y that is zero where no window reaches."""
+    """Compute y with zeros, without the bias, where no window reaches."""
     empty = gaps(operator, g)
     return {"y": np.where(empty, np.zeros((), dtype), operator.reference(g, inputs, dtype)["y"])}
 
 
 def _dbias_where_reached(operator: Operator, g: TransposedGeometry, inputs: Arrays, dtype: Any) -> Arrays:
-    """dbias of the gradients that meet an element of x."""
+    """Compute dbias without the elements of dy that no window reaches."""
     whole = np.ones((1, 1, *g.mirror.size))
     empty = fitted(whole, (1, 1, *g.output_size)) == 0
     if not empty.any():
@@ -167,7 +166,7 @@ _BIAS: dict[str, tuple[Compute, tuple[str, ...]]] = {
 }
 
 _LONGER = tuple(mistake for mistake in WINDOWS if mistake.name.endswith("one too small after"))
-"""What is not cropped there is behind the end of a right output: only a shape shows it."""
+"""Mistakes that crop too little at the end: the extra elements lie behind a correct output; only its shape differs."""
 
 MISTAKES: tuple[Mistake, ...] = (
     *(Mistake(name, "index", compute) for name, compute in _OUTPUT_PADDING.items()),

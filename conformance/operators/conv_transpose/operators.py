@@ -1,13 +1,13 @@
-"""Transposed convolution: forward, backward-data and backward-weight; formulas are those of two dimensions.
+"""Transposed convolution: forward, backward-data and backward-weight; formulas are for two dimensions.
 
-As torch.nn.ConvTranspose2d and ONNX ConvTranspose, with a padding of its own on each side:
+Defined as in torch.nn.ConvTranspose2d and ONNX ConvTranspose, but with separate padding on each side:
 
     y[n, k, h*u + r*d - top, w*v + s*e - left] = bias[k] + sum_{h,w,r,s,c} x[n, c', h, w] * w[c', k, r, s]
 
 with c' among the C/groups channels of k's group. It is the data gradient of a convolution of y (`TransposedGeometry.
-mirror`), its data gradient is that convolution, and its weight gradient the same with x and dy exchanged: references,
-magnitudes and errors are the convolution's. Output padding adds rows and columns at the end of y, of which windows
-reach those that padding would have cropped; the others have the bias alone.
+mirror`); its data gradient is that convolution, and its weight gradient is the convolution's with x and dy exchanged:
+references, magnitudes and errors are the convolution's. Output padding adds rows and columns at the end of y: windows
+reach those that padding would have cropped; the others contain only the bias.
 """
 
 from __future__ import annotations
@@ -41,26 +41,26 @@ _FORWARD, _BACKWARD_DATA, _BACKWARD_WEIGHT = conv.ConvForward(), conv.ConvBackwa
 
 
 def mirrored(g: TransposedGeometry, inputs: Given) -> Arrays:
-    """What the mirror takes: its dy is x, its x what windows reach of dy. It has no bias."""
+    """Return the mirror's inputs: its dy is x, its x is the part of dy that windows reach. It has no bias."""
     names = {"x": "dy", "dy": "x", "w": "w"}
     return {names[n]: array[g.reached] if n == "dy" else array for n, array in inputs.items() if n in names}
 
 
 def _no_output(geometry: TransposedGeometry, request: Request) -> Request:
-    """Padding that crops all that there is."""
+    """Set padding that crops the whole output."""
     axes = zip(geometry.size, geometry.stride, spans(geometry), strict=True)
     whole = tuple(((size - 1) * u + span,) * 2 for size, u, span in axes)
     return Request(request.inputs, dict(request.parameters) | {"padding": whole})
 
 
 def _output_padding_beyond(geometry: TransposedGeometry, request: Request) -> Request:
-    """As much as stride and dilation, which torch and ONNX refuse: the next row of x would be there."""
+    """Set output padding as large as stride and dilation, which torch and ONNX refuse: another row of x would fit."""
     beyond = tuple(map(max, geometry.stride, geometry.dilation))
     return Request(request.inputs, dict(request.parameters) | {"output_padding": beyond})
 
 
 def _gradient_below_window(geometry: TransposedGeometry, request: Request) -> Request | None:
-    """A gradient of one pixel, of an output that no window of several elements makes."""
+    """Cut dy to one pixel; None if the window has one element. Larger windows never make an output of one pixel."""
     if math.prod(geometry.window) == 1:
         return None
     dy = request.inputs["dy"][(slice(None), slice(None), *[slice(1)] * geometry.rank)]
@@ -72,25 +72,25 @@ BELOW_WINDOW = {"a gradient smaller than the window": _gradient_below_window}
 
 
 class _Transposed(Products):
-    """What the three directions share."""
+    """Base of the three directions."""
 
     family = "conv_transpose"
     keywords: tuple[str, ...] = ("stride", "padding", "output_padding", "dilation", "groups", "layout")
 
     def flops(self, geometry: TransposedGeometry) -> int:
-        """2 * N*C*H*W * K/g*R*S in every direction, products that are cropped counted as the field does."""
+        """Return 2 * N*C*H*W * K/g*R*S for every direction; as is usual, products that are cropped are counted."""
         return 2 * geometry.x.size * (geometry.filter.size // geometry.c)
 
 
 def _of_mirror(method: Callable[..., Any]) -> Callable[..., Any]:
-    """What is known of the mirror, whose output is ours but for its name."""
+    """Return a probe method of the mirror for this operator: their outputs are the same, except for the name."""
     return lambda g, inputs, *rest: method(g.mirror, mirrored(g, inputs), *rest)
 
 
 def _project_forward(
     g: TransposedGeometry, inputs: Arrays, signs: np.ndarray, risk: float, arithmetic: np.dtype
 ) -> Projection:
-    """signs[K]; expected [N, P, Q]."""
+    """Project y: signs [K], expected [N, P, Q]."""
     found = large.backward_data(g.mirror, mirrored(g, inputs), signs, risk, arithmetic)
     expected = fitted(found.expected, (g.n, *g.output_size))
     if g.bias:
@@ -101,7 +101,7 @@ def _project_forward(
 def _project_backward_data(
     g: TransposedGeometry, inputs: Arrays, signs: np.ndarray, risk: float, arithmetic: np.dtype
 ) -> Projection:
-    """signs[C]; expected [N, H, W]."""
+    """Project dx: signs [C], expected [N, H, W]."""
     return replace(large.forward(g.mirror, mirrored(g, inputs), signs, risk, arithmetic), output="dx")
 
 
@@ -131,7 +131,7 @@ class ConvTransposeForward(_Transposed):
     probes = ProbeMethods(lambda geometry: geometry.k, _project_forward, _sample_forward)
 
     def errors(self, geometry: TransposedGeometry) -> ErrorModel:
-        """C/g products for every window that holds an element, and the bias."""
+        """Count C/g products for every window that holds an element, and the bias."""
         terms = _BACKWARD_DATA.errors(geometry.mirror).terms["dx"] + geometry.bias
         return ErrorModel({"y": terms}, span=terms)
 
@@ -155,7 +155,7 @@ class ConvTransposeBackwardData(_Transposed):
     probes = ProbeMethods(lambda geometry: geometry.c, _project_backward_data, _of_mirror(large.sample_forward))
 
     def errors(self, geometry: TransposedGeometry) -> ErrorModel:
-        """K/g*R*S products."""
+        """Count K/g*R*S products."""
         terms = geometry.filter.size // geometry.c
         return ErrorModel({"dx": terms}, span=terms)
 
@@ -166,7 +166,7 @@ class ConvTransposeBackwardData(_Transposed):
 class ConvTransposeBackwardWeight(_Transposed):
     """x[N,C,H,W], dy[N,K,P,Q] -> dw[C,K/g,R,S], and dbias[K] where the problem has a bias.
 
-    dy is the image over which windows lie, so that it is the data here.
+    Windows lie over dy, so dy is the `data` of this operator.
     """
 
     name, data, operand, free_axis = "conv_transpose_backward_weight", "dy", "x", 1
@@ -181,7 +181,7 @@ class ConvTransposeBackwardWeight(_Transposed):
     )
 
     def errors(self, geometry: TransposedGeometry) -> ErrorModel:
-        """N*H*W products; N*P*Q gradients of the bias."""
+        """Count N*H*W products in dw and N*P*Q elements in dbias."""
         terms = {"dw": geometry.x.size // geometry.c, "dbias": geometry.y.size // geometry.k}
         terms = {name: terms[name] for name in self.outputs(geometry)}
         return ErrorModel(terms, span=max(terms.values()))

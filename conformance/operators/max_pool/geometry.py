@@ -11,23 +11,23 @@ from conformance.operators.pooling_geometry import CEIL, Pooled, laid_out, pooli
 from conformance.operators.spatial import IMAGE, Extents, GeometryError, Padding, require_windows, unpadded
 
 MAX_STARTS = 1 << 20
-"""Windows that begin in the padding, and differ, of one axis."""
+"""Most different windows on one axis that begin in the padding and are checked."""
 
 
 @dataclass(frozen=True)
 class MaxPoolGeometry(Pooled):
-    """Sizes and parameters of one max pooling in one to three dimensions. Raises GeometryError for what no pooling has.
-    A padding or dilation of () is the default.
+    """Sizes and parameters of one max pooling in one to three dimensions. Raises GeometryError for values that
+    no pooling can have. A padding or dilation of () is the default.
 
     The conventions are those of torch.nn.MaxPool2d and ONNX MaxPool, and of XLA's SelectAndScatter:
 
     - Padding is minus infinity and is never chosen, so that every window must hold an element of the image.
     - NaN is larger than everything: a window that holds one has it for its maximum.
     - The gradient of a window goes to its first maximum in row-major order, even if that is minus infinity; where
-      windows choose the same element, their gradients add up. (Where it goes in a window that holds NaN, engines do
-      not agree: torch takes the last NaN, XLA another element. No distribution asks.)
+      windows choose the same element, their gradients add up. (In a window that holds NaN, engines disagree:
+      torch chooses the last NaN, XLA another element. No distribution tests this.)
 
-    What follows from the sizes: see `conformance.operators.pooling_geometry.laid_out`.
+    For the attributes derived from the sizes, see `conformance.operators.pooling_geometry.laid_out`.
     """
 
     PREFIX = "maxpool"
@@ -50,9 +50,9 @@ class MaxPoolGeometry(Pooled):
         vars(self).update(laid_out(self))
         axes = zip(IMAGE[rank], self.size, self.window, self.stride, self.padding, self.dilation, strict=True)
         for (name, size, taps, stride, (before, _), dilation), windows in zip(axes, self.output_size, strict=True):
-            # by numbers and not by arrays, which sizes that no machine holds would not fit into
+            # computed with numbers, not arrays: sizes may be larger than any machine's memory
             first, last = -before, (windows - 1) * stride - before
-            padded = range(first, min(last + 1, 0), stride)  # where windows begin that begin before the image
+            padded = range(first, min(last + 1, 0), stride)  # starts of the windows that begin before the image
             beside = padded[: dilation // math.gcd(stride, dilation)] if dilation > size else ()
             if len(beside) > MAX_STARTS:
                 raise GeometryError(f"p is {before} on axis {name}, too large to tell whether windows have a maximum")

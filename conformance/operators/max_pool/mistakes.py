@@ -1,4 +1,4 @@
-"""Mistakes of max pooling: what else is chosen from a window, and where its gradient goes."""
+"""Mistakes of max pooling: wrong choices from a window, and gradients that go to wrong elements."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from conformance.operators.spatial import cropped, is_padded, padded, taps
 FORWARD, BACKWARD = "max_pool_forward", "max_pool_backward"
 
 Choice = Callable[[MaxPoolGeometry, np.ndarray], np.ndarray]
-"""From x to the position of each window that is taken for its maximum, [N, C, P, Q]."""
+"""(geometry, x) -> position in each window that is taken for its maximum, [N, C, P, Q]."""
 
 
 def choosing(choice: Choice, padding: float = -np.inf) -> Compute:
-    """Another element of each window: y is that element (or padding), and dy goes there."""
+    """Return the mistake that chooses another element of each window (or padding) for y, and as the target of dy."""
 
     def compute(operator: Operator, g: MaxPoolGeometry, inputs: Arrays, dtype: Any) -> Arrays:
         x = inputs["x"].astype(dtype)
@@ -41,10 +41,10 @@ def choosing(choice: Choice, padding: float = -np.inf) -> Compute:
 
 
 def _of_some(kept: Callable[[Any], np.ndarray]) -> Compute:
-    """Some positions of the window only; those outside of the image are minus infinity, if nothing else is there."""
+    """Return the mistake that looks at some positions of the window only; outside the image they are minus infinity."""
 
     def choice(g: MaxPoolGeometry, x: np.ndarray) -> np.ndarray:
-        if not (order := np.flatnonzero(kept(g)).tolist()):  # the first row of a window of one row
+        if not (order := np.flatnonzero(kept(g)).tolist()):  # empty: the window has one row, which is left out
             raise InapplicableError
         return selected(g, x, order, -np.inf)
 
@@ -58,15 +58,15 @@ def _zero_padding(g: MaxPoolGeometry, x: np.ndarray) -> np.ndarray:
 
 
 def _circular(operator: Operator, g: MaxPoolGeometry, inputs: Arrays, dtype: Any) -> Arrays:
-    """The maximum over an image enlarged by what it holds already."""
+    """Compute the maximum over an image that is padded circularly, with its own elements."""
     wide, x = enlarged(g), filled("wrap")(inputs["x"], g)
-    if wide.output_size != g.output_size:  # in ceil mode a window that starts behind the image
+    if wide.output_size != g.output_size:  # ceil mode has dropped a window that starts behind the image
         raise InapplicableError
     return operator.reference(wide, {"x": x}, dtype)
 
 
 def _average(operator: Operator, g: MaxPoolGeometry, inputs: Arrays, dtype: Any) -> Arrays:
-    """The average over all positions, padding being zero, or its gradient."""
+    """Compute the average over all positions, with padding of zero, or its gradient."""
     places = list(taps(g))
     if operator.name == BACKWARD:
         return {"dx": scattered(g, inputs["dy"].astype(dtype) / len(places), places)}
@@ -84,8 +84,8 @@ _CHOICES: dict[str, Compute] = {
 
 
 def _clamped(operator: Operator, g: MaxPoolGeometry, inputs: Arrays, dtype: Any) -> Arrays:
-    """y of windows whose first tap, where it lies before the image, is moved to its first element, and the others by as
-    much, up to where the window ends."""
+    """Compute y with every window that begins before the image moved to the image's first element; taps beyond the
+    window's true end are dropped."""
     if max(g.dilation) == 1 or not is_padded(g.padding):
         raise InapplicableError
     taps_of = []
@@ -95,7 +95,7 @@ def _clamped(operator: Operator, g: MaxPoolGeometry, inputs: Arrays, dtype: Any)
         start = np.arange(count)[:, None] * u - before
         at = np.maximum(start, 0) + np.arange(window) * d
         within = (at <= start + (window - 1) * d) & (at < size)
-        taps_of.append(np.where(within, at, size))  # behind the image is minus infinity
+        taps_of.append(np.where(within, at, size))  # index `size` is a border of minus infinity
     image = np.pad(inputs["x"].astype(dtype), ((0, 0), (0, 0), *((0, 1),) * g.rank), constant_values=-np.inf)
     seen = (np.ix_(*(of[:, t] for of, t in zip(taps_of, tap, strict=True))) for tap in np.ndindex(*g.window))
     return {"y": np.max([image[(..., *places)] for places in seen], axis=0)}
@@ -116,14 +116,14 @@ def _in_a_byte(g: MaxPoolGeometry, x: np.ndarray) -> np.ndarray:
 
 
 def _every_maximum(g: MaxPoolGeometry, x: np.ndarray, places: list[Any]) -> list[np.ndarray]:
-    """Position -> which windows have their maximum there."""
+    """Return for every position a mask of the windows whose maximum is at it."""
     image = padded(x, g.overhang, x.dtype, -np.inf)
     largest = np.max([image[place] for place in places], axis=0)
     return [image[place] == largest for place in places]
 
 
 def _to_every_maximum(shared: bool) -> Compute:
-    """The whole gradient to every maximum of a window, or a share of it."""
+    """Return the mistake that gives every maximum of a window the whole gradient, or (`shared`) an equal share."""
 
     def compute(operator: Operator, g: MaxPoolGeometry, inputs: Arrays, dtype: Any) -> Arrays:
         places, dy = list(taps(g)), inputs["dy"].astype(dtype)
@@ -139,7 +139,8 @@ def _to_every_maximum(shared: bool) -> Compute:
 
 
 def _overwritten(order: int) -> Compute:
-    """dx where one window that chose an element has it all: the last one in row-major order, or the first."""
+    """Return the mistake that takes dx of an element from one window only: with `order` 1 the last that chose it, with
+    -1 the first, in row-major order."""
 
     def compute(operator: Operator, g: MaxPoolGeometry, inputs: Arrays, dtype: Any) -> Arrays:
         found, dy = selected(g, inputs["x"].astype(dtype)), inputs["dy"].astype(dtype)

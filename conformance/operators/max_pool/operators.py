@@ -2,8 +2,8 @@
 
     y[n,c,p,q] = max_{r,s} x[n, c, p*u + r*d - top, q*v + s*e - left]
 
-Forward computes nothing: every result is an element of x, and must be equal to it. Backward takes x beside dy, as
-frameworks do that keep no indices, and adds up the gradients of the windows that choose an element. The conventions
+Forward computes nothing: every result must be equal to an element of x. Backward takes x beside dy, like frameworks
+that do not keep indices, and adds up the gradients of the windows that choose an element. The conventions
 (padding, NaN, ties) are in `conformance.operators.max_pool.geometry`.
 """
 
@@ -36,7 +36,7 @@ from conformance.operators.spatial import cropped, padded, spans, taps, taps_per
 
 
 def _only_padding(geometry: MaxPoolGeometry, request: Request) -> Request:
-    """As much padding as the window reaches: the first one holds nothing else."""
+    """Pad by the span of the window, so that the first window holds nothing but padding."""
     padding = tuple((span, span) for span in spans(geometry))
     return Request(request.inputs, {**request.parameters, "padding": padding})
 
@@ -47,9 +47,9 @@ PADDING: dict[str, Spoil] = {"a window of padding only": _only_padding}
 def selected(
     g: MaxPoolGeometry, x: np.ndarray, order: Iterable[int] | None = None, padding: float | None = None
 ) -> np.ndarray:
-    """The position of each window that holds its maximum, the first one, [N, C, P, Q]; the last axis counts fastest.
+    """Return the position in each window of its first maximum, [N, C, P, Q]; the last axis counts fastest.
 
-    Mistakes compare positions in another `order`, or only some of them, and take padding for a number.
+    For mistakes: `order` compares positions in another order, or only some of them; `padding` is compared, too.
     """
     image = padded(x, g.overhang, x.dtype, -np.inf if padding is None else padding)
     inside = padded(np.ones(g.size, bool), g.overhang, np.dtype(bool))
@@ -73,29 +73,29 @@ def selected(
 
 
 def routed(g: MaxPoolGeometry, found: np.ndarray, dy: np.ndarray) -> np.ndarray:
-    """dx: every gradient added at the position of its window that `selected` found."""
+    """Compute dx: add every gradient at the position of its window that `selected` found."""
     image = padded(np.zeros(g.x.shape, dy.dtype), g.overhang, dy.dtype)
     np.add.at(image, chosen(g, found, np.indices(g.y.shape, sparse=True)), dy)
     return np.ascontiguousarray(cropped(image, g.overhang, g.size))
 
 
 def chosen(g: MaxPoolGeometry, found: np.ndarray, places: Sequence[Any]) -> tuple[Any, ...]:
-    """Index into the image inside `overhang` of the positions `found` of windows at these places (n, c, p, q)."""
+    """Return the index into the image with `overhang` of positions `found` in the windows at places (n, c, p, q)."""
     n, c, *place = places
-    # of one axis: where others have a single element, numpy 2.4.6 unravels all beyond its buffer of 8,192 wrongly
+    # flattened: on arrays with axes of one element, numpy 2.4.6 unravels all beyond its buffer of 8,192 wrongly
     tap = [along.reshape(found.shape) for along in np.unravel_index(found.reshape(-1), g.window)]
     return n, c, *(p * u + t * d for p, t, u, d in zip(place, tap, g.stride, g.dilation, strict=True))
 
 
 class _MaxPool(Operator):
-    """What both directions share."""
+    """Base of max pooling's two directions."""
 
     family = "max_pool"
     keywords: tuple[str, ...] = ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "layout")
     invalid = WINDOW_BEYOND_IMAGE | PADDING | invalid_parameters(keywords)
 
     def flops(self, geometry: MaxPoolGeometry) -> int:
-        """A comparison for every position of every window."""
+        """Count a comparison for every position of every window."""
         return geometry.y.size * math.prod(geometry.window)
 
 
@@ -109,7 +109,7 @@ class MaxPoolForward(_MaxPool):
     worked_example = WorkedExample(
         "maxpool n1 c1 h5 w5 r5 s5 u1 p2", {"x": np.arange(1.0, 26.0).reshape(1, 1, 5, 5)}, "on consecutive numbers"
     )
-    """Of the ONNX specification, MaxPool, maxpool_2d_precomputed_pads."""
+    """From the ONNX specification, MaxPool, maxpool_2d_precomputed_pads."""
 
     def errors(self, geometry: MaxPoolGeometry) -> ErrorModel:
         return ErrorModel({"y": 1}, span=1, selects=True)
@@ -127,7 +127,7 @@ class MaxPoolForward(_MaxPool):
         return {"y": y}
 
     def magnitude(self, geometry: MaxPoolGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
-        """|y|."""
+        """Return |y|."""
         return {"y": np.abs(self.reference(geometry, inputs, dtype)["y"])}
 
 
@@ -139,7 +139,7 @@ class MaxPoolBackward(_MaxPool):
     homogeneous = Homogeneous(("dy",), ("dx",))
 
     def errors(self, geometry: MaxPoolGeometry) -> ErrorModel:
-        """As many gradients as there are windows that hold an element."""
+        """Count one gradient for every window that holds an element."""
         terms = taps_per_input(geometry)
         return ErrorModel({"dx": terms}, span=terms)
 
@@ -153,7 +153,7 @@ class MaxPoolBackward(_MaxPool):
         return {"dx": dx}
 
     def magnitude(self, geometry: MaxPoolGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
-        """s2 = sqrt(sum of dy^2)."""
+        """Return s2 = sqrt(sum of dy^2)."""
         squares = {**inputs, "dy": np.square(inputs["dy"].astype(dtype))}
         return {"dx": np.sqrt(self.reference(geometry, squares, dtype)["dx"])}
 

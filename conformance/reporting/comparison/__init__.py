@@ -1,1 +1,1 @@
-"""What two benchmark runs say about each other: faster, slower, unchanged within a threshold, or inconclusive."""
+"""Comparing two benchmark runs: what is faster, slower, unchanged within a threshold, or inconclusive."""

@@ -35,18 +35,18 @@ from conformance.results.schema import MachineState
 THRESHOLD = 0.05
 UNKNOWN = Interval(-math.inf, 0.0, math.inf)
 SINGLE = 5
-"""Single benchmarks that are listed of an outcome that raises no alarm, unless all are asked for."""
+"""Largest number of single benchmarks that are listed of an outcome that raises no alarm, unless all are requested."""
 MOST = 10
-"""Lines of any other list."""
+"""Largest number of lines of any other list."""
 ORDER = (SLOWER, FASTER, INCONCLUSIVE, SAME)
 SIDES = ("A", "B")
 
 
 @dataclass(frozen=True, slots=True)
 class RunComparison:
-    """Everything that two runs say about each other. `refused` is why their times say nothing; else empty.
+    """Everything that two runs say about each other. `refused` is the reason not to compare their times; else empty.
 
-    `states` has the machine's condition during A and B. Where it was unusable, every time is inconclusive.
+    `states` has the machine's condition during A and B. If it was unusable, every time is inconclusive.
     """
 
     threshold: float
@@ -62,11 +62,11 @@ class RunComparison:
 
     @property
     def changed(self) -> bool:
-        """Whether anything is slower or faster."""
+        """True if anything is slower or faster."""
         return any(answer.outcome in (SLOWER, FASTER) for answer in self.answers)
 
     def during(self, state: str) -> str:
-        """The sides whose machine was in a state, and why; empty where none was."""
+        """Return the sides whose machine was in a state, and why; empty if none was."""
         sides = [
             (side, own.reasons) for side, own in zip(SIDES, self.states, strict=True) if own and own.state == state
         ]
@@ -74,15 +74,15 @@ class RunComparison:
 
     @property
     def undecided(self) -> list[Answer]:
-        """What `--strict` asks for and these runs cannot tell: implementations and operators, and the kernels of an
-        implementation that has too few for either."""
+        """Answers that `--strict` needs and these runs cannot give: on implementations and operators, and on the
+        kernels of an implementation that has too few for either."""
         whole = {answer.implementation for answer in self.answers if answer.overall}
         asked = [answer for answer in self.answers if answer.overall or answer.implementation not in whole]
         return [answer for answer in asked if answer.outcome == INCONCLUSIVE]
 
     def status(self, subset: bool, strict: bool = False) -> int:
-        """The exit status: 1 for what is slower, worse or gone (unless a `subset` was meant), 4 where times were
-        refused; `strict` also where they cannot tell."""
+        """Return the exit status: 1 if anything is slower, worse or gone (unless a `subset` was meant), 4 if times were
+        refused, and with `strict` also if they cannot decide."""
         slower = any(answer.outcome == SLOWER for answer in self.answers)
         if slower or self.worse or (self.missing and not subset):
             return ExitCode.BAD
@@ -140,7 +140,7 @@ def _run(arguments: argparse.Namespace) -> int:
 def compared(
     before: BenchmarkRun, after: BenchmarkRun, threshold: float = THRESHOLD, force: bool = False
 ) -> RunComparison:
-    """Two runs, by what they share and what they do not."""
+    """Compare two runs, by the benchmarks that they share and those that they do not."""
     shared = [key for key in before.benchmarks if key in after.benchmarks]
     pairs = [Pair(before.benchmarks[key], after.benchmarks[key]) for key in shared]
     one, two = before.facts(shared), after.facts(shared)
@@ -183,7 +183,7 @@ def compared(
 
 
 def _changes(pairs: Sequence[Pair]) -> Iterator[str]:
-    """What an implementation says about itself and says differently."""
+    """Yield what an implementation's records say differently in the two runs, and which sources are the same."""
     for what in ("contract", "seed", "generator", "descriptor", "method"):
         changed = [pair for pair in pairs if getattr(pair.before.record, what) != getattr(pair.after.record, what)]
         if changed:
@@ -195,7 +195,7 @@ def _changes(pairs: Sequence[Pair]) -> Iterator[str]:
 
 
 def _doubt(pair: Pair) -> str:
-    """Why two times are not compared; empty if they are."""
+    """Return why two times are not compared; empty if they are."""
     one, two = pair.before.timing, pair.after.timing
     if one.clock != two.clock:
         return f"taken by the clocks {shown(one.clock or 'unknown')} and {shown(two.clock or 'unknown')}"
@@ -204,7 +204,7 @@ def _doubt(pair: Pair) -> str:
 
 
 def _limits(timed: Sequence[Pair], machine: MachineNoise) -> Iterator[str]:
-    """What two runs cannot decide."""
+    """Yield what two runs cannot decide, and why."""
     for device in dict.fromkeys(pair.key.device for pair in timed):
         if device not in machine.drifts:
             yield (
@@ -228,7 +228,7 @@ def _name(key: BenchmarkKey) -> str:
 
 
 def sentences(found: RunComparison) -> Iterator[str]:
-    """What a person reads first."""
+    """Yield the sentences that a person reads first."""
     unusable, noisy = found.during("unusable"), found.during("noisy")
     if found.refused:
         yield f"Times were not compared: {found.refused}."
@@ -254,7 +254,7 @@ def sentences(found: RunComparison) -> Iterator[str]:
 
 
 def _changed(found: RunComparison) -> Iterator[str]:
-    """What became slower and faster: whole implementations first, whose operators follow in the details."""
+    """Yield what became slower and faster: whole implementations first, whose operators follow in the details."""
     for outcome in (SLOWER, FASTER):
         own = [answer for answer in found.answers if answer.outcome == outcome]
         every = [answer.implementation for answer in own if answer.name.startswith(EVERYTHING)]
@@ -268,12 +268,12 @@ def _changed(found: RunComparison) -> Iterator[str]:
 
 
 def worded(outcome: str, threshold: float) -> str:
-    """An outcome with what it says of its interval."""
+    """Return an outcome, with the threshold if it is within that."""
     return f"{outcome} within {100 * threshold:.3g}%" if outcome == SAME else outcome
 
 
 def text(found: RunComparison, every: bool = False) -> Iterator[str]:
-    """The report: a paragraph, then what it rests on, the first lines of each list or `every` one."""
+    """Yield the report: a paragraph, then the evidence for it, the first lines of each list or `every` line."""
     unusable = found.during("unusable")
     yield from textwrap.wrap(
         " ".join(sentences(found)), min(shutil.get_terminal_size().columns, 120), break_on_hyphens=False
@@ -308,7 +308,7 @@ def text(found: RunComparison, every: bool = False) -> Iterator[str]:
 
 
 def _first(lines: Sequence[str], every: bool) -> Iterator[str]:
-    """As many as fit on a screen, or every one."""
+    """Yield as many lines as fit on a screen, or every one."""
     limit = len(lines) if every else MOST
     yield from lines[:limit]
     if lines[limit:]:
@@ -320,7 +320,7 @@ def _line(answer: Answer) -> str:
 
 
 def percent(interval: Interval) -> str:
-    """Change of the time, and the interval that holds it with 95%; no change without an interval."""
+    """Return the change of the time, with its 95% interval; no change without an interval."""
     if not math.isfinite(interval.high - interval.low):
         return "no interval"
     low, middle, high = (f"{math.expm1(value):+.1%}" for value in (interval.low, interval.middle, interval.high))

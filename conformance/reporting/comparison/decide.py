@@ -1,29 +1,30 @@
 """From times to outcomes: slower, faster, unchanged within the threshold, or inconclusive.
 
-The unit is the visit: a run times a kernel in several processes, far apart. Its rounds share a process, which has one
-of two speeds where a kernel has two; visits show both. What makes unchanged code look changed, and what guards:
+The unit is the visit: a run times a kernel in several processes, far apart. The rounds of a visit share a process,
+which has one of two speeds if the kernel has two; visits show both. What makes unchanged code look changed, and the
+guards:
 
-- Visits scatter, and one may meet a process that takes its cores. Student's t on their logarithms, without a fifth at
-  either end (`noise.estimated`): by Welch for an operator or an implementation, on what the visits to its problems
-  share; with equal variances for a single kernel beside its siblings, where equal code leaves none that differ.
-- Few visits can agree by chance, and runs differ beyond their visits. A change must be certain by the scatter of all
-  benchmarks' ratios as well (`noise.scatter`).
+- Visits scatter, and one may meet a process that takes its cores. The guard is Student's t on their logarithms, without
+  a fifth at either end (`noise.estimated`): by Welch for an operator or an implementation, on what the visits to its
+  problems share; with equal variances for a single kernel beside its siblings, where equal code has equal variances.
+- Few visits can agree by chance, and runs differ beyond their visits. A change must also be certain by the scatter of
+  all benchmarks' ratios (`noise.scatter`).
 - Machines drift, from run to run and within seconds. A visit is compared beside the baseline's (torch, of the same
   sources and versions) to the same problem, seconds before or after it; single kernels beside the other problems of
-  their operator as well. What drifts reacts more or less than
-  what it is compared with: a change counts where it exceeds the threshold as measured and beside that, and with twice
-  the correction still exists (of an operator: exceeds the threshold still), so that a drift raises no alarm in whatever
-  reacts to it up to twice as much.
+  their operator as well. A kernel may react to drift more or less than the kernels that it is compared with. So a
+  change counts if it exceeds the threshold both as measured and beside these, and still exists with twice the
+  correction (for an operator: still exceeds the threshold): a drift raises no alarm in code that reacts to it up to
+  twice as much.
 - A kernel of two speeds can be at one of them in all visits of A that count, and at the other in all of B: with the
   `VISITS` that a single kernel needs, of which one at either end does not count, 0.8% of such kernels at most.
 
-How often is anything called slower or faster where nothing is? Holm's method (Scandinavian Journal of Statistics 6,
-1979) keeps it to the sum of `ALARM` for a whole comparison, 3%, however the questions depend on each other, where
-visits scatter normally (bursts make alarms rarer: they widen). Two speeds add 0.8% for each kernel that has them; two
-of them leave it below `LEVEL`. What no single run on each side can tell is a drift between the runs that hits one
-implementation and not the baseline, by more than the threshold: simulated, where every implementation drifts on its
-own by up to 10%, half of all comparisons raise an alarm, and one in thirteen with three runs of each taken in turn.
-`unchanged` raises no alarm and needs its own interval alone, at `LEVEL`: all of it inside the threshold.
+How often is anything called slower or faster although nothing is? Holm's method (Scandinavian Journal of Statistics 6,
+1979) keeps that to the sum of `ALARM` for a whole comparison, 3%, however the questions depend on each other, if visits
+scatter normally (bursts make alarms rarer: they widen intervals). Two speeds add 0.8% for each kernel that has them;
+two such kernels leave it below `LEVEL`. A single run on each side cannot detect a drift between the runs that affects
+one implementation and not the baseline, by more than the threshold: in a simulation in which every implementation
+drifts on its own by up to 10%, half of all comparisons raise an alarm, and one in thirteen with three runs of each
+taken in turn. `unchanged` raises no alarm and needs its own interval alone, at `LEVEL`: all of it inside the threshold.
 """
 
 from __future__ import annotations
@@ -41,15 +42,15 @@ from conformance.reporting.comparison.runs import BenchmarkKey, TimedBenchmark
 from conformance.timing.measurement import baseline
 
 LEVEL = 0.05
-"""Of the intervals: how many may miss."""
+"""Share of the intervals that may miss."""
 ALARM = {True: 0.01, False: 0.02}
-"""How often anything may be called slower or faster where nothing is: whole operators, and single kernels."""
+"""Probability that anything is called slower or faster although nothing is: whole operators, and single kernels."""
 VISITS = 7
-"""Of each side, for one kernel to be called slower or faster."""
+"""Least number of visits of each side, for one kernel to be called slower or faster."""
 STEADY = 3
-"""Rows of the baseline that tell of the machine's drift, at least."""
+"""Least number of rows of the baseline that show the machine's drift."""
 SIBLINGS = 3
-"""Other problems of an operator beside which a kernel is compared, at least; else it is beside the baseline."""
+"""Least number of other problems of an operator beside which a kernel is compared; with fewer it is the baseline."""
 EVERYTHING = "all operators"
 SLOWER, FASTER, SAME, INCONCLUSIVE = "slower", "faster", "unchanged", "inconclusive"
 
@@ -67,14 +68,14 @@ class Pair:
 
     @cached_property
     def sides(self) -> Sides:
-        """Logarithms of the visits before and after, about the benchmark's own middle."""
+        """Logarithms of the visits before and after, relative to the benchmark's own middle."""
         sides = self.before.logarithms, self.after.logarithms
         middle = statistics.fmean(statistics.median(value for run in side for value in run) for side in sides)
         return [[[value - middle for value in run] for run in side] for side in sides]
 
     @property
     def steady(self) -> bool:
-        """Whether this is a baseline that has not changed."""
+        """True if this is a baseline that has not changed."""
         one, two = self.before, self.after
         same = one.record.source == two.record.source and one.record.versions == two.record.versions
         return same and self.key.implementation == baseline(self.key.device)
@@ -82,8 +83,8 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What became of one benchmark, or of an operator's: as measured, beside the baseline (the same where there is
-    none), and beside what tells whether it is certain."""
+    """The question of how the time of one benchmark, or of an operator's, changed: as measured, beside the baseline
+    (the same if there is none), and beside the control that tells whether a change is certain."""
 
     key: BenchmarkKey
     name: str
@@ -93,7 +94,7 @@ class Question:
     control: Estimate
 
     def outcome(self, certain: bool, limit: float) -> str:
-        """`certain` is whether any change is; those of less than `limit` do not matter."""
+        """Return the outcome; `certain` is whether any change is, and changes of less than `limit` do not matter."""
         measured, beside = self.measured.middle, (self.relative.middle, self.control.middle)
         twice = [2 * middle - measured for middle in beside]
         least = limit if self.overall else 0.0  # one kernel scatters more than the drift is worth
@@ -107,7 +108,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What can be said about a question; the intervals are of its own, at `LEVEL`."""
+    """The answer to a question; its intervals are those of the question alone, at `LEVEL`."""
 
     implementation: str
     device: str
@@ -116,17 +117,17 @@ class Answer:
     measured: Interval
     relative: Interval
     overall: bool
-    """Whether it is about all problems of an operator."""
+    """Whether the answer is about all problems of an operator."""
 
     def distance(self) -> float:
-        """How far the ratio lies from 1, as a logarithm."""
+        """Return how far the ratio lies from 1, as a logarithm."""
         return abs(self.relative.middle)
 
 
 @dataclass(frozen=True, slots=True)
 class MachineNoise:
-    """What the ratios say about the machine: device -> what the baseline's visits share, where known; the baseline on
-    each problem, by the key without an implementation; and the scatter of ratios."""
+    """What the ratios say about the machine: device -> what the baseline's visits share, if known, and its drift; the
+    baseline on each problem, by the key without an implementation; and the scatter of ratios."""
 
     steady: dict[str, Sides]
     drifts: dict[str, Interval]
@@ -134,12 +135,12 @@ class MachineNoise:
     scatter: Error
 
     def known(self, pair: Pair) -> bool:
-        """Whether this is a baseline by which others are judged."""
+        """Return whether a pair is a baseline by which others are judged."""
         return pair.steady and pair.key.device in self.steady
 
     def beside(self, pair: Pair) -> Sides:
-        """Its visits beside the baseline's to the same problem, which were made within seconds of each other; else
-        beside what all visits to the baseline share; as they are where there is none."""
+        """Return a pair's visits beside the baseline's to the same problem, which were made within seconds of each
+        other; else beside what all visits to the baseline share; unchanged if there is no baseline."""
         if own := self.base.get(pair.key._replace(implementation="")):
             return noise.beside(pair.sides, own.sides)
         steady = self.steady.get(pair.key.device)
@@ -147,7 +148,7 @@ class MachineNoise:
 
 
 def surveyed(pairs: Sequence[Pair]) -> MachineNoise:
-    """The machine behind two runs."""
+    """Return what the ratios of two runs say about the machine."""
     found: defaultdict[str, list[Pair]] = defaultdict(list)
     for pair in pairs:
         if pair.steady:
@@ -168,9 +169,9 @@ def surveyed(pairs: Sequence[Pair]) -> MachineNoise:
 
 
 def answers(pairs: Sequence[Pair], machine: MachineNoise, threshold: float) -> Iterator[Answer]:
-    """Everything that can be said where a ratio of 1 + `threshold` matters, one implementation after the other."""
+    """Yield every answer for which a ratio of 1 + `threshold` matters, one implementation after the other."""
     questions = list(_questions(pairs, machine))
-    # how many are asked depends on the visits alone, not on what they say
+    # the number of questions depends on how many visits there are, not on their times
     asked = {whole: [q for q in questions if q.overall is whole and q.control.known] for whole in ALARM}
     certain = {id(q) for whole, family in asked.items() for q in sure(family, ALARM[whole])}
     for q in questions:
@@ -180,7 +181,8 @@ def answers(pairs: Sequence[Pair], machine: MachineNoise, threshold: float) -> I
 
 
 def sure(questions: Sequence[Question], error: float) -> Iterator[Question]:
-    """Those that changed at all, by Holm's method: any false one has a probability of `error` at most."""
+    """Yield the questions with a certain change, by Holm's method: the probability of a false one is at most
+    `error`."""
     ordered = sorted(questions, key=lambda q: q.control.p)
     for place, question in enumerate(ordered):
         if question.control.p > error / (len(ordered) - place):
@@ -201,7 +203,7 @@ def _questions(pairs: Sequence[Pair], machine: MachineNoise) -> Iterator[Questio
 
 
 def _whole(what: str, here: Sequence[Pair], machine: MachineNoise) -> Question:
-    """All problems of an operator, or of all; beside the baseline where it was timed on every one of them."""
+    """Return the question about all problems of an operator, or of all; beside the baseline if that has all of them."""
     error = _shared(machine.scatter, len(here))
     measured = relative = estimated(noise.common([pair.sides for pair in here]), error)
     if all(pair.key._replace(implementation="") in machine.base for pair in here):
@@ -210,8 +212,8 @@ def _whole(what: str, here: Sequence[Pair], machine: MachineNoise) -> Question:
 
 
 def _alone(pair: Pair, siblings: Sequence[Pair], machine: MachineNoise) -> Question:
-    """One benchmark. Slower or faster it is beside its siblings, which a load slows as it does this one; unchanged code
-    then scatters alike on both sides."""
+    """Return the question about one benchmark. Whether it is slower or faster is decided beside its siblings, which a
+    load slows as well; unchanged code then scatters alike on both sides."""
     beside = family = machine.beside(pair)
     if len(siblings) >= SIBLINGS:
         family = noise.beside(beside, noise.common([machine.beside(one) for one in siblings]))
@@ -223,5 +225,5 @@ def _alone(pair: Pair, siblings: Sequence[Pair], machine: MachineNoise) -> Quest
 
 
 def _shared(scatter: Error, count: float) -> Error:
-    """Of what `count` ratios share."""
+    """Return the error of what `count` ratios share."""
     return Error(scatter.deviation / math.sqrt(count), scatter.freedom)

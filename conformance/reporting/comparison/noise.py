@@ -13,22 +13,22 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Self
 
-# scipy is imported where it is called: it takes half a second, and every command imports this file. Of scipy.stats,
-# whose tests take a millisecond a call, only what is called once: a comparison has thousands of questions
+# scipy is imported where it is called: it takes half a second, and every command imports this file. A comparison has
+# thousands of questions and a test of scipy.stats takes a millisecond: only functions that are called once are used
 
 Series = Sequence[Sequence[float]]
 """A value for each visit of each run."""
 Sides = Sequence[Series]
-"""Before and after."""
+"""The series before and after."""
 TRIM = 0.2
-"""Share of visits that do not count, at either end."""
+"""Share of visits that are left out, at either end."""
 LEAST = 1e-6
-"""Standard error of a ratio below which no clock tells anything."""
+"""Standard error of a ratio below which no clock is accurate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A logarithm of a ratio and what bounds it. Bounds are infinite where there is too little to say."""
+    """A logarithm of a ratio with its bounds, which are infinite if there is too little data."""
 
     low: float
     middle: float
@@ -43,13 +43,13 @@ class Error:
     freedom: float = 1.0
 
     def reach(self, level: float) -> float:
-        """What is exceeded with a probability of `level`, to either side."""
+        """Return the distance, to either side, that is exceeded with a probability of `level`."""
         from scipy import special
 
         return -float(special.stdtrit(self.freedom, level / 2)) * self.deviation
 
     def p(self, distance: float) -> float:
-        """The probability of what lies as far out, to either side."""
+        """Return the probability of a value at least as far out, to either side."""
         from scipy import special
 
         return 2 * float(special.stdtr(self.freedom, -abs(distance) / self.deviation))
@@ -57,35 +57,34 @@ class Error:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A logarithm of a ratio, and what it is uncertain by; each error has its say, and the largest counts."""
+    """A logarithm of a ratio, and its errors, of which the largest counts."""
 
     middle: float
     errors: tuple[Error, ...] = (Error(),)
 
     def interval(self, level: float) -> Interval:
-        """It misses the truth with a probability of `level` at most."""
+        """Return the interval that misses the truth with a probability of `level` at most."""
         reach = max(error.reach(level) for error in self.errors)
         return Interval(self.middle - reach, self.middle, self.middle + reach)
 
     @property
     def p(self) -> float:
-        """The probability that equal code lies as far apart, to either side: by each of the errors, so that of the
-        kindest is an upper bound."""
+        """Probability that equal code lies as far apart, to either side: that by the kindest error, an upper bound."""
         return max(error.p(self.middle) for error in self.errors)
 
     @property
     def known(self) -> bool:
-        """Whether there is anything to say."""
+        """True if every error is finite, so that something can be said."""
         return all(error.deviation < math.inf for error in self.errors)
 
 
 def estimated(sides: Sides, ratios: Error, alike: bool = False) -> Estimate:
-    """How much the second side lies above the first: the difference of the means of visits, and Student's t by Welch
-    (Biometrika 34, 1947), which lets one side scatter more than the other unless they are `alike`; and by how ratios
-    of unchanged code scatter.
+    """Estimate how much the second side lies above the first: by the difference of the means of visits, with Student's
+    t by Welch (Biometrika 34, 1947), which lets one side scatter more than the other unless they are `alike`; and by
+    how ratios of unchanged code scatter.
 
-    Visits of one run share the machine of that quarter of an hour, so that the standard error is no smaller than what
-    the means of runs show, where each side has several.
+    Visits of one run share the machine of that quarter of an hour, so the standard error is no smaller than what the
+    means of runs show, if each side has several.
     """
     one, two = (_Centre.of([value for run in side for value in run]) for side in sides)
     middle = two.mean - one.mean
@@ -104,7 +103,7 @@ def estimated(sides: Sides, ratios: Error, alike: bool = False) -> Estimate:
 
 @dataclass(frozen=True, slots=True)
 class _Centre:
-    """Where visits of one side lie: their trimmed mean, its standard error, and how many are left to it."""
+    """Where visits of one side lie: their trimmed mean, its standard error, and the number of visits in the mean."""
 
     mean: float
     error: float
@@ -112,7 +111,7 @@ class _Centre:
 
     @classmethod
     def of(cls, visits: Sequence[float]) -> Self:
-        """Without a fifth at either end: one visit of five may have met a process that took its cores, and lasted 70
+        """Leave out a fifth at either end: one visit of five may have met a process that took its cores, and lasted 70
         times as long. The standard error is of all visits, with the ends brought in (Yuen, Biometrika 61, 1974)."""
         cut = int(TRIM * len(visits))
         ordered = sorted(visits)
@@ -125,8 +124,8 @@ class _Centre:
 
 
 def common(kernels: Sequence[Sides]) -> Sides:
-    """What the visits of several kernels share: their median, visit by visit, which neither a burst nor a kernel of two
-    speeds moves. The kernels have been centred, and are of the same runs."""
+    """Return what the visits of several kernels share: their median, visit by visit, which neither a burst nor a kernel
+    of two speeds moves. The kernels have been centred, and are of the same runs."""
 
     def middle(visit: Sequence[float | None]) -> float:
         return statistics.median(value for value in visit if value is not None)
@@ -136,18 +135,19 @@ def common(kernels: Sequence[Sides]) -> Sides:
 
 
 def beside(sides: Sides, control: Sides) -> Sides:
-    """The one less the other, visit by visit: these were taken in the same minutes."""
+    """Return the values less the control's, visit by visit: both were taken in the same minutes."""
     runs = (zip(*both, strict=True) for both in zip(sides, control, strict=True))
     return [[[a - b for a, b in zip(*run, strict=False)] for run in side] for side in runs]
 
 
 def scatter(groups: Sequence[Sequence[float]]) -> Error:
-    """How ratios of unchanged code scatter about the middle of their group; unknown where fewer than six tell.
+    """Estimate how ratios of unchanged code scatter about the middle of their group; the error is infinite if there are
+    fewer than six.
 
-    By the median of absolute deviations, which a few that did change do not move. It is worth fewer degrees of freedom
-    than a standard deviation of as many values, which this passes over: the test of visits holds without it. Deviations
-    from the median of n values are too small by about (n - 1) / n (Croux and Rousseeuw, COMPSTAT 1992, section 3: by
-    1.50, 1.36, 1.21 and 1.20 for n from 3 to 6).
+    The estimate is the median of absolute deviations, which a few changed ratios do not move. It is worth fewer degrees
+    of freedom than a standard deviation of as many values; this is ignored, as the test of visits holds without it.
+    Deviations from the median of n values are too small by about (n - 1) / n (Croux and Rousseeuw, COMPSTAT 1992,
+    section 3: by 1.50, 1.36, 1.21 and 1.20 for n from 3 to 6).
     """
     from scipy import stats
 

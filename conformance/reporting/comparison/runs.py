@@ -1,4 +1,4 @@
-"""Benchmark runs: what each of the suite's benchmarks took, with the record of the verdict before it."""
+"""Benchmark runs: the times of each of the suite's benchmarks, with the record of the verdict before it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from conformance.results.reading import RecordError, shown
 from conformance.results.schema import MachineState, Record, Timing
 
 LARGEST = 1 << 28
-"""Bytes of a file that is read at all."""
+"""Largest number of bytes of a file that is read at all."""
 DECISIVE = ("CPU", "cores", "architecture", "device")
-"""Facts without which times say nothing about each other."""
+"""Facts that must be equal for times to be compared."""
 REPEATED = ("python", "machine", "system", "processor")
-"""Facts that a record tells as well."""
+"""Facts about the machine that a record has as well."""
 
 
 class RunError(ValueError):
@@ -28,7 +28,7 @@ class RunError(ValueError):
 
 
 class BenchmarkKey(NamedTuple):
-    """What was timed."""
+    """Identity of a benchmark."""
 
     device: str
     implementation: str
@@ -54,7 +54,7 @@ class TimedBenchmark:
 
     @property
     def logarithms(self) -> list[list[float]]:
-        """Of each visit's median, run by run."""
+        """Logarithm of each visit's median, run by run."""
         return [[math.log(statistics.median(visit)) for visit in run] for run in self.runs]
 
 
@@ -68,7 +68,7 @@ class BenchmarkRun:
     state: MachineState | None = None
 
     def facts(self, keys: Iterable[BenchmarkKey]) -> dict[str, str]:
-        """The machine, and what the records of these benchmarks say about versions and devices."""
+        """Return the facts about the machine, and the versions and devices in the records of these benchmarks."""
         names: dict[str, set[str]] = {}
         for name, value in (item for key in keys for item in self.benchmarks[key].record.versions.items()):
             if value != "not installed" and name not in REPEATED:
@@ -77,7 +77,7 @@ class BenchmarkRun:
 
 
 def read(path: Path) -> BenchmarkRun:
-    """The run in a file. Raises RunError."""
+    """Read the run in a file. Raises RunError."""
     try:
         return understood(content_of(path, LARGEST), str(path))
     except OSError as problem:
@@ -85,7 +85,7 @@ def read(path: Path) -> BenchmarkRun:
 
 
 def understood(content: bytes, name: str) -> BenchmarkRun:
-    """The run in the bytes of a file called `name`. Raises RunError."""
+    """Read the run in the bytes of a file called `name`. Raises RunError."""
     found: dict[BenchmarkKey, TimedBenchmark] = {}
     where = shown(name)
     try:
@@ -109,7 +109,7 @@ def understood(content: bytes, name: str) -> BenchmarkRun:
 
 
 def _visits(rounds: tuple[float, ...], counts: Sequence[int]) -> tuple[tuple[float, ...], ...]:
-    """Rounds by visit; one visit has all of them in files of earlier versions. Raises RecordError."""
+    """Split rounds into visits; in files of earlier versions one visit has all of them. Raises RecordError."""
     if not counts:
         return (rounds,)
     if 0 in counts or sum(counts) != len(rounds):
@@ -118,7 +118,7 @@ def _visits(rounds: tuple[float, ...], counts: Sequence[int]) -> tuple[tuple[flo
 
 
 def worst(states: Iterable[MachineState | None]) -> MachineState | None:
-    """The worst of a machine's conditions, with all reasons for it; None where none was judged."""
+    """Return the worst of a machine's conditions, with all reasons for it; None if none was judged."""
     judged = [state for state in states if state is not None]
     for name in ("unusable", "noisy", "stable"):
         if alike := [state for state in judged if state.state == name]:
@@ -127,7 +127,7 @@ def worst(states: Iterable[MachineState | None]) -> MachineState | None:
 
 
 def pooled(runs: Sequence[BenchmarkRun]) -> BenchmarkRun:
-    """Several runs of the same code as one with all their visits; what all of them timed. Raises RunError."""
+    """Return several runs of the same code as one with all their visits, of what all of them timed. Raises RunError."""
     first = runs[0]
     shared = [key for key in first.benchmarks if all(key in run.benchmarks for run in runs)]
     for run in runs[1:]:

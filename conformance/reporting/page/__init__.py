@@ -1,1 +1,1 @@
-"""A page and a summary from records: reading and merging, what they amount to, and how it is shown."""
+"""A page and a summary from records: reading and merging files, computing what the report shows, and rendering it."""

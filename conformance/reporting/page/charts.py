@@ -1,6 +1,6 @@
 """Dots on a scale, a row for each implementation: how many times as fast as torch its calls are.
 
-The template draws them as SVG. Every dot says its numbers; what it cannot show stands in the tables below.
+The template draws the dots as SVG. Every dot has its numbers in words; the tables below have what a dot cannot show.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from conformance.timing.measurement import Ratio
 from conformance.timing.table import bounded
 
 WIDTH, MARGIN = 320, 14
-"""Of a drawing, and what is left free at either end."""
+"""Width of a drawing, and margin at either end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A dot with the line of its interval, which is as short as the dot where none is known; places along the scale,
-    in words its numbers."""
+    """A dot with the line of its interval, which is as short as the dot if no interval is known; `x`, `low` and `high`
+    are places along the scale, `says` has the numbers in words."""
 
     x: float
     low: float
@@ -33,7 +33,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Rows of dots on one scale: places of its ticks with their texts, and of the limit that dots are compared with."""
+    """Rows of dots on one scale: places of the ticks with their texts, and of the limit that dots are compared with."""
 
     title: str
     ticks: tuple[tuple[float, str], ...]
@@ -51,7 +51,7 @@ class Chart:
 
 
 def speed(digest: Digest, found: Sequence[Speed]) -> Chart | None:
-    """Torch's times over those of the implementations; None where no ratio is known."""
+    """Return the chart of torch's times over those of the implementations; None if no ratio is known."""
     compared: defaultdict[str, list[tuple[Speed, Ratio]]] = defaultdict(list)
     for one in found:
         if one.ratio is not None:
@@ -68,7 +68,7 @@ def speed(digest: Digest, found: Sequence[Speed]) -> Chart | None:
 
 
 def _panel(digest: Digest, operator: str, compared: Sequence[tuple[Speed, Ratio]]) -> Panel:
-    """As many powers of two to either side of 1 as the farthest ratio needs."""
+    """Return an operator's panel, with as many powers of two to either side of 1 as the farthest ratio needs."""
     ends = [end for _, known in compared for end in (known.value, *(known.interval or ()))]
     reach = max(1, math.ceil(max(abs(math.log2(end)) for end in ends)))
 

@@ -14,19 +14,19 @@ from conformance.reporting.page.tables import PASSING, Digest
 from conformance.reporting.table import Table, many
 
 LIMIT = 60_000
-"""Bytes. A comment may have 65,536 characters."""
+"""Largest number of bytes. A comment may have 65,536 characters."""
 SHOWN = 20
-"""Lines of a notice, and groups of failures."""
+"""Largest number of lines of a notice, and of groups of failures."""
 MAX_TEXT = 700
-"""Characters of a text from a file."""
+"""Largest number of characters of a text from a file."""
 _SPECIAL = re.compile(r"[\\`*\[\]!|~<>&$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
-"""What Markdown, GitHub's mathematics or HTML would act on in the middle of a line; each becomes an entity."""
+"""Characters that Markdown, GitHub's mathematics or HTML would act on within a line; each becomes an entity."""
 _CALL = re.compile(r"(?<!\w)([@#])(?=\w)")
-"""What would notify somebody, or refer to an issue; entities would not prevent it, an invisible space does."""
+"""Signs that would notify somebody, or refer to an issue; entities do not prevent that, an invisible space does."""
 
 
 def summary(digest: Digest, title: str, notes: Sequence[str] = ()) -> str:
-    """At most LIMIT bytes, the notes first: sections that do not fit are left out and named."""
+    """Return at most LIMIT bytes, the notes first: sections that do not fit are left out and named."""
     kept, size, left_out = [f"# {escaped(title)}\n"], len(title.encode()) + 200, []
     for name, text in (*(("notes", f"**{escaped(note)}**\n") for note in notes), *_sections(digest)):
         weight = len(text.encode()) + 1
@@ -41,13 +41,13 @@ def summary(digest: Digest, title: str, notes: Sequence[str] = ()) -> str:
 
 
 def relative(text: str) -> str:
-    """With paths below the current folder relative to it."""
+    """Make paths below the current folder relative to it."""
     folder = str(Path.cwd())
     return re.sub(rf"(?<![\w./\\-]){re.escape(folder)}[/\\]", "", text) if Path(folder).name else text
 
 
 def escaped(text: str) -> str:
-    """Text from a file on one line, with nothing in it that Markdown or HTML would act on; addresses work."""
+    """Return text from a file on one line, without anything that Markdown or HTML would act on; addresses work."""
     words = printable(" ".join(relative(text).split()))
     words = words if len(words) <= MAX_TEXT else f"{words[:MAX_TEXT]} ..."
     parts = re.split(r"(https?://[\w./?=&%#~:,+-]*[\w/=&%#~+-])", words)
@@ -83,7 +83,7 @@ def _sections(digest: Digest) -> Iterator[tuple[str, str]]:
 
 
 def _verdicts(digest: Digest) -> Iterator[tuple[str, str]]:
-    """A line for each kernel; many that pass are one line that opens."""
+    """Yield a line for each kernel; many that pass are one line that opens."""
     for bad in (True, False):
         kernels = [one for one in digest.verdicts if bool(one.failed) == bad]
         lines = "".join(f"- {escaped(str(one))}\n" for one in kernels)
@@ -104,7 +104,7 @@ def _markdown(table: Table) -> str:
 
 
 def _failures(digest: Digest) -> Iterator[tuple[str, str]]:
-    """One group at a time, so that a long one does not take the others with it."""
+    """Yield one group at a time, so that a long group does not take the others with it."""
     groups = [(row, found, one) for row, found in digest.groups for one in found]
     head = "## Failures\n\n"
     for row, found, one in groups[:SHOWN]:

@@ -1,8 +1,8 @@
-"""Files of results, read and as one: records (JSON lines), and pytest-benchmark's JSON with the record of each verdict
-inside. Machines are kept apart, and the later verdict on a case is in force.
+"""Files of results, read and merged: records (JSON lines), and pytest-benchmark's JSON with the record of each verdict
+inside. Machines are kept apart, and the later verdict on a case counts.
 
-What the order of files decides is only which of two verdicts on one case is later; files that share no case give the
-same report in any order, and the same as one file that holds all of their lines.
+The order of files decides only which of two verdicts on one case is later; files that share no case give the same
+report in any order, and the same as one file with all of their lines.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import msgspec
 from conformance.dtypes import dtype_place
 from conformance.exit_codes import ExitCode
 from conformance.files import content_of
+from conformance.reporting.failures import is_deciding
 from conformance.reporting.page.model import (
     Clocked,
     Machine,
@@ -38,14 +39,14 @@ CASE = (
     "operator", "problem", "dtype", "layout", "distribution", "storage", "check", "descriptor", "seed", "generator",
     "method", "level",
 )  # fmt: skip
-"""What tells the cases of an implementation on a machine apart."""
+"""Fields that distinguish the cases of an implementation on a machine."""
 GROUP = ("implementation", "operator", "device", "status", "distribution", "check")
-"""What tells apart those that could not be attempted, which are counted and not named."""
+"""Fields that distinguish groups of cases that could not be attempted, which are counted and not named."""
 ALIKE = (
     "implementation", "operator", "device", "versions", "reason", "run_level", "source", "problem", "descriptor",
     "dtype", "layout", "distribution", "storage", "check", "generator", "method", "level", "contract", "terms",
 )  # fmt: skip
-"""Fields of a record that many others have alike."""
+"""Fields of a record whose values many records share."""
 MAX_BYTES = 1 << 30
 """Bytes of a file of results: about 700,000 records."""
 A = TypeVar("A")
@@ -54,19 +55,21 @@ Place = tuple[Any, ...]
 
 
 def load(paths: Iterable[Path]) -> Results:
-    """Files as one. Raises ReportError."""
+    """Read files as one. Raises ReportError."""
     return merged(list(read(paths)))
 
 
 def merged(sources: Sequence[ResultsFile]) -> Results:
-    """Sources in the order in which they were given: the later one wins."""
+    """Merge sources in the order in which they were given: the later one wins."""
     places = _Places(sources)
     # one verdict a case, the latest: a line that occurs twice is one verdict, not two; and one time a kernel
     attempted: dict[Place, ReportedVerdict] = {}
     clocked: dict[Place, Clocked] = {}
-    for source in sources:
+    latest = {record.implementation: number for number, source in enumerate(sources) for record in source.records}
+    for number, source in enumerate(sources):
         for record in source.records:
-            if isinstance(record, Attempt):
+            # what an earlier run did to explain a failure says nothing of the kernel of a later one
+            if isinstance(record, Attempt) and not (is_deciding(record) and number < latest[record.implementation]):
                 machine = places.of(record)
                 attempted[_key(record, machine)] = ReportedVerdict(machine, record)
         for time in source.times:
@@ -83,7 +86,7 @@ def merged(sources: Sequence[ResultsFile]) -> Results:
 
 @dataclass(slots=True)
 class ResultsFile:
-    """What one file held."""
+    """The contents of one file."""
 
     name: str
     records: list[Record] = field(default_factory=list)
@@ -92,12 +95,12 @@ class ResultsFile:
     periods: list[Period] = field(default_factory=list)
 
     def ran(self, began: str, ended: str = "") -> None:
-        """Note when a run was, if that can be read."""
+        """Note when a run was, if the times can be read."""
         if (period := Period.of(began, ended)) is not None:
             self.periods.append(period)
 
     def take(self, place: str, read: Callable[[A], T], what: A) -> T | None:
-        """What is read; where it is no record, that is noted. Raises SchemaError for another version's."""
+        """Read something; note it and return None if it is no record. Raises SchemaError for another version's."""
         try:
             return read(what)
         except SchemaError as problem:
@@ -108,8 +111,7 @@ class ResultsFile:
 
 
 def read(paths: Iterable[Path]) -> Iterator[ResultsFile]:
-    """The files in their order, without those whose content came before. Raises ReportError, also for a file of another
-    schema."""
+    """Yield the files in their order, without repeated content. Raises ReportError, also for another schema."""
     seen: set[bytes] = set()
     shared: dict[Any, Any] = {}
     for path in paths:
@@ -151,7 +153,7 @@ def _fill(source: ResultsFile, content: bytes, shared: dict[Any, Any]) -> None:
 
 
 def unexplained(footer: Footer) -> str:
-    """An exit status that its cases do not explain, with what it means; empty for all others."""
+    """Return a run's exit status that its cases do not explain, with its meaning; empty for all others."""
     status, cases = footer.exit_status, footer.cases
     failed = status == ExitCode.BAD and (cases.get("fail") or cases.get("error"))
     nothing = status == ExitCode.NOTHING and not cases.get("pass")
@@ -161,7 +163,7 @@ def unexplained(footer: Footer) -> str:
 
 
 def _lean(record: Record, shared: dict[Any, Any]) -> Record:
-    """The record with the texts and tables that are alike in many records held once: a third of the memory."""
+    """Return the record with the texts and tables that many records share held once: a third of the memory."""
     for name in ALIKE:
         value = getattr(record, name)
         key = tuple(value.items()) if isinstance(value, dict) else value
@@ -170,7 +172,7 @@ def _lean(record: Record, shared: dict[Any, Any]) -> Record:
 
 
 def _read_benchmarks(source: ResultsFile, content: bytes) -> None:
-    """Benchmarks of other projects have no record and are passed over."""
+    """Add the records and times of a benchmark file; benchmarks of other projects have no record and are skipped."""
     document = source.take(source.name, benchmarks.document, content)
     if document is None:
         return
@@ -202,13 +204,13 @@ def _verdict(benchmark: benchmarks.Benchmark) -> tuple[Record, Extras]:
 
 
 def _clean(text: str) -> str:
-    """A name of a file may hold bytes that no text can."""
+    """Replace the bytes of a file's name that no text can hold."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 class _Places:
-    """The machine of each record. Those of cases that were not attempted do not name their device: they belong to the
-    only machine that has a name, if there is one, unless their device was what was missing."""
+    """The machine of each record. Cases that were not attempted do not name their device: they belong to the only
+    machine that has a name, if there is one, unless their device was missing."""
 
     def __init__(self, sources: Sequence[ResultsFile]) -> None:
         every = [record for source in sources for record in source.records]
@@ -219,7 +221,7 @@ class _Places:
                 self._named[record.implementation, replace(machine, name="")].add(machine)
 
     def of(self, record: Record) -> Machine:
-        """Where a verdict was reached."""
+        """Return the machine on which a verdict was reached."""
         machine = Machine.of(record)
         if machine.name or record.status == "unavailable":
             return machine
@@ -232,11 +234,11 @@ def _key(record: Record, machine: Machine) -> Place:
 
 
 def _absences(sources: Sequence[ResultsFile]) -> list[Record]:
-    """Files that share a case are two runs of the same: of what they count, the larger count stands (the later one if
-    equal). Files that share none are parts of a run: what they count adds up."""
+    """Return the records of cases that were not attempted. Files that share a case are two runs of the same: the larger
+    of their counts stands (the later one if equal). Files that share none are parts of a run: their counts add up."""
     kept: list[tuple[set[Place], dict[Place, list[Record]]]] = []
     for source in sources:
-        attempts = source.records if len(sources) > 1 else ()  # one file shares no case with another
+        attempts = source.records if len(sources) > 1 else ()  # a single file shares no case with others
         keys = {_key(record, Machine.of(record)) for record in attempts if isinstance(record, Attempt)}
         groups: defaultdict[Place, list[Record]] = defaultdict(list)
         for record in source.records:
@@ -251,14 +253,14 @@ def _absences(sources: Sequence[ResultsFile]) -> list[Record]:
 
 
 def _time_place(clocked: Clocked) -> Place:
-    """Sort key: dtypes as the suite lists them."""
+    """Return the sort key of a time: dtypes as the suite lists them."""
     record = clocked.record
     variant = dtype_place(record.dtype), record.layout
     return operator_place(record.operator), record.problem, clocked.row, *variant
 
 
 def _place(verdict: ReportedVerdict) -> Place:
-    """Sort key: total, so that two orders of the same lines give the same bytes."""
+    """Return the sort key of a verdict: total, so that two orders of the same lines give the same bytes."""
     record = verdict.record
     rest = () if isinstance(record, Attempt) else (encode(record),)
     first = (record.implementation, verdict.machine, operator_place(record.operator), record.problem)

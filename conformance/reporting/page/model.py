@@ -1,4 +1,4 @@
-"""What the files of one or several runs hold together."""
+"""The merged contents of the files of one or several runs."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from conformance.timing.measurement import Interval
 from conformance.training.tables import OPERATOR as TRAINING
 
 ORDER = {name: place for place, name in enumerate((*OPERATORS, TRAINING))}
-"""Operators as the suite lists them; others come after, by name."""
+"""Operators in the suite's order; others come after them, by name."""
 DTYPES = tuple(STORAGE)
 ELEMENTS = "mismatched elements"
-"""The check of results that must be exact. Its value is a count, and no share of a bound."""
+"""The check of results that must be exact. Its value is a count, not a share of a bound."""
 NOT_JUDGED = "not judged"
-"""The state of a machine of which a file says nothing."""
+"""State of a machine about which a file says nothing."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Machine:
-    """Where verdicts were reached. `name` is what the framework or the system calls the device, where it tells."""
+    """Where verdicts were reached. `name` is the framework's or the system's name of the device, if it is known."""
 
     device: str
     name: str = ""
@@ -32,7 +32,7 @@ class Machine:
 
     @classmethod
     def of(cls, record: Record) -> Machine:
-        """As far as a record tells."""
+        """Return the machine of a record, as far as the record describes it."""
         versions, device = record.versions, record.device
         name = versions.get("device", "")
         name = "" if name == device else name
@@ -42,26 +42,26 @@ class Machine:
 
     @property
     def short(self) -> str:
-        """The device, by name if it has one."""
+        """Name of the device, or its kind if it has no name."""
         return self.name or self.device or "no device"
 
     @property
     def label(self) -> str:
-        """Everything that tells machines apart."""
+        """Text that contains everything that distinguishes machines."""
         device = f"{self.device} ({self.name})" if self.name else self.device or "no device"
         return ", ".join(filter(None, (device, f"{self.architecture} {self.system}".strip())))
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Period:
-    """When a run began and ended; alike where the end is not known."""
+    """When a run began and ended; the same time twice if the end is unknown."""
 
     began: datetime
     ended: datetime
 
     @classmethod
     def of(cls, began: str, ended: str = "") -> Period | None:
-        """From what a file says; None where that is no time."""
+        """Parse the times in a file; None if they are not times."""
         try:
             first, last = (datetime.fromisoformat(text).astimezone(UTC) for text in (began, ended or began))
         except (ValueError, OverflowError):
@@ -94,7 +94,7 @@ class ReportedVerdict:
 
     @property
     def worst(self) -> float | None:
-        """The largest of |value| over limit of the checks that have a bound; None where there are none."""
+        """The largest |value| / limit of the checks that have a bound; None if there are none."""
         shares = []
         for name, (value, limit) in (pair for checks in self.record.checks.values() for pair in checks.items()):
             if name == ELEMENTS:
@@ -105,7 +105,7 @@ class ReportedVerdict:
 
     @property
     def mismatched(self) -> int | None:
-        """Elements of all outputs that are not the exact result; None where they need not be."""
+        """Number of elements of all outputs that differ from the exact result; None if they may differ."""
         counts = [float(checks[ELEMENTS][0]) for checks in self.record.checks.values() if ELEMENTS in checks]
         return int(sum(counts)) if counts and math.isfinite(sum(counts)) else None
 
@@ -115,9 +115,9 @@ class Clocked:
     """A verified kernel's time, with the record of the verdict before it.
 
     share     the roofline's time over it
-    timing    what else the run says of it
-    visits    the median of each visit to the kernel; none where the file has no rounds
-    run       tells runs apart: visits of one follow those of another kernel in the same round
+    timing    further measurements of the run
+    visits    the median of each visit to the kernel; empty if the file has no rounds
+    run       distinguishes runs: visits of one follow those of another kernel in the same round
     """
 
     machine: Machine
@@ -138,13 +138,13 @@ class Clocked:
 
     @property
     def problem(self) -> str:
-        """With dtype and layout, where they are not the default."""
+        """Problem, with dtype and layout if they are not the default."""
         variant = self.record.dtype, self.record.layout
         return " ".join((self.record.problem, *(() if variant == ("fp32", "nchw") else variant)))
 
     @property
     def finding(self) -> str:
-        """Why its share of the roofline is above 100%; if it is impossible, the time is compared with nothing."""
+        """Reason for a share of the roofline above 100%; if that is impossible, the time is compared with nothing."""
         return self.timing.doubt or self.timing.finding
 
     @property
@@ -153,23 +153,23 @@ class Clocked:
 
     @property
     def interval(self) -> Interval | None:
-        """It holds the time with 95%."""
+        """The 95% interval of the time."""
         low, high = self.timing.low_s, self.timing.high_s
         return (low, high) if low and high and low <= high else None
 
     @property
     def state(self) -> str:
-        """Of the machine in that run."""
+        """State of the machine in that run."""
         return self.timing.machine.state if self.timing.machine else NOT_JUDGED
 
     @property
     def usable(self) -> bool:
-        """Whether it may be compared."""
+        """True if the time may be compared."""
         return not self.impossible and self.state != "unusable"
 
     @property
     def steady(self) -> bool:
-        """Whether it may stand in a figure over several problems, which has no interval to warn the reader."""
+        """True if the time may be part of a figure over several problems, which has no interval to warn the reader."""
         return self.state in ("stable", NOT_JUDGED)
 
     @property
@@ -179,16 +179,16 @@ class Clocked:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """Everything, sorted, so that the same records give the same report however they were spread over files."""
+    """All results, sorted, so that the same records give the same report however they were spread over files."""
 
     verdicts: tuple[ReportedVerdict, ...]
     clocked: tuple[Clocked, ...] = ()
     errors: tuple[str, ...] = ()
-    """What is wrong with the files: file, line, why."""
+    """Defects of the files: file, line, reason."""
     periods: tuple[Period, ...] = ()
-    """When the runs were, the first one first."""
+    """Times of the runs, the first one first."""
 
 
 def operator_place(name: str) -> tuple[int, str]:
-    """Sort key of an operator."""
+    """Return the sort key of an operator."""
     return ORDER.get(name, len(ORDER)), name

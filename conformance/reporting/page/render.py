@@ -1,7 +1,7 @@
 """The files of a report: the page, which is one file that needs no network, and the summary beside it.
 
-Templates are Jinja's because it escapes whatever comes from outside unless told not to; two things are told not to,
-which are the suite's own style sheet and its own script.
+Templates are Jinja's because it escapes all texts from outside unless told not to. It is told not to for two texts: the
+suite's own style sheet and its own script.
 """
 
 from __future__ import annotations
@@ -41,32 +41,32 @@ LEGEND = {
     "error": "raises an error, with the number of cases",
     "waived": "fails as expected (waived)",
 }
-"""Of the matrix."""
+"""Status -> text of the matrix's legend."""
 GROUPS = 100
-"""Groups of failures that are shown; all failures are in the list."""
+"""Largest number of groups of failures that are shown; the list has all failures."""
 LINK = re.compile(r"""(https?://[^\s()<>"']*[^\s()<>"'.,;:!?])""")
-"""A stop or comma after an address ends the sentence."""
+"""An address in a text; a stop or comma after it ends the sentence."""
 TEMPLATES = files("conformance.reporting.page") / "templates"
 
 
 def build(paths: Sequence[Path], folder: Path) -> tuple[Path, Digest]:
-    """Write the report of some files; return its page, and what it shows. Raises ReportError."""
+    """Write the report of some files; return its page, and the digest that it shows. Raises ReportError."""
     digest = Digest(load(paths))
     write(folder, texts(digest))
     return folder / PAGE, digest
 
 
 def texts(digest: Digest, title: str = "") -> dict[str, str]:
-    """Name -> text of what a report consists of. The page comes last: it names the other."""
+    """Return name -> text of the files of a report. The page comes last: it names the other."""
     title = printable(title.encode("utf-8", "replace").decode("utf-8"))
     return {"summary.md": markdown.summary(digest, title or digest.title), PAGE: page(digest, title)}
 
 
 def write(folder: Path, files: Mapping[str, str | bytes]) -> None:
-    """Files of a folder, in their order. Raises ReportError.
+    """Write files to a folder, in their order. Raises ReportError.
 
-    Everything is written beside the place where it belongs before the first file is moved there: neither an interrupt
-    nor a full disk leaves half a report, and the one that was there before stays whole.
+    Every file is written beside its place before the first one is moved there: neither an interrupt nor a full disk
+    leaves half a report, and a report that was there before stays whole.
     """
     made: list[Path] = []
     try:
@@ -77,7 +77,7 @@ def write(folder: Path, files: Mapping[str, str | bytes]) -> None:
                 with Path(beside, name).open("wb") as file:
                     file.write(content.encode("utf-8") if isinstance(content, str) else content)
                     file.flush()
-                    os.fsync(file.fileno())  # a move may otherwise outlive the bytes
+                    os.fsync(file.fileno())  # else a move may reach the disk before the bytes
             for name in files:
                 place = folder / name
                 if place.exists() and not (place.is_file() or place.is_dir()):  # as root a move had replaced /dev/null
@@ -87,13 +87,13 @@ def write(folder: Path, files: Mapping[str, str | bytes]) -> None:
         raise ReportError(f"{folder}: cannot be written ({problem.strerror or problem})") from None
     finally:
         for parent in made:
-            with suppress(OSError):  # holds a report
+            with suppress(OSError):  # a folder that holds a report stays
                 parent.rmdir()
 
 
 def page(digest: Digest, title: str = "", survey: Mapping[str, Any] | None = None) -> str:
-    """The whole page as text: of a run, or of a `survey`, which has what only its page shows and the `link` to the
-    pages of its engines, where their failures and verdicts are."""
+    """Return the whole page as text: of a run, or of a `survey`, which has the contents that only its page shows and
+    the `link` to the pages of its engines, with their failures and verdicts."""
     css, script = (Markup((TEMPLATES / name).read_text(encoding="utf-8")) for name in ("page.css", "page.js"))
     # the page may apply its own style and run its own script; it may load nothing at all
     allowed = f"style-src '{content_hash(css)}'; script-src '{content_hash(script)}'"
@@ -137,12 +137,12 @@ def template_environment() -> jinja2.Environment:
 
 
 def links(text: str) -> Iterator[tuple[str, bool]]:
-    """Parts of a text, and whether each is an address, which begins with http:// or https://."""
+    """Yield the parts of a text, and whether each is an address, which begins with http:// or https://."""
     for place, part in enumerate(LINK.split(text)):
         if part:
             yield part, bool(place % 2)
 
 
 def _breakable(name: str, after: str = "_") -> Markup:
-    """A line may be broken after any of these characters."""
+    """Let a line break after any of these characters."""
     return Markup("<wbr>").join(re.split(f"(?<=[{re.escape(after)}])", name))

@@ -1,4 +1,4 @@
-"""What the sections of a report hold, as its page and its summary show them. One that fails is left out and told."""
+"""The sections of a report, as its page and its summary show them. A section that fails is left out, with a message."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from conformance.reporting.table import Table
 
 @dataclass(slots=True)
 class Sections:
-    """By name; empty where a report has none."""
+    """The sections by name; empty if a report has none."""
 
     modules: Table | None = None
     findings: Sequence[Table] = ()
@@ -47,12 +47,12 @@ MADE: dict[str, Callable[[Digest, Sections], Any]] = {
     "unsupported": lambda digest, _: digest.unsupported,
     "machines": lambda digest, _: digest.machines,
 }
-"""Name -> what makes it, from what there is before it."""
+"""Name of a section -> the function that makes it, from the digest and the sections before it."""
 
 
 @lru_cache(maxsize=1)
 def sections(digest: Digest) -> Sections:
-    """Those of a report. Kept, so that what fails is told once for the page and the summary."""
+    """Return the sections of a report. They are cached, so that page and summary report a failure only once."""
     found = Sections()
     for name, made in MADE.items():
         with explaining(f"{name.replace('_', ' ')} of the report"):

@@ -1,4 +1,4 @@
-"""Times with their intervals, and beside torch's: what a machine that was not stable says, and what it does not."""
+"""Times with their intervals, and beside torch's, with what can be said of them if the machine was not stable."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ NOTE = (
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """A time beside torch's on the same machine, where both may be compared.
+    """A time beside torch's on the same machine, if both may be compared.
 
-    steady   whether the machine was, for both, so that the ratio may stand in a mean
+    steady   whether the machine was steady for both, so that the ratio may be part of a mean
     """
 
     clocked: Clocked
@@ -32,7 +32,7 @@ class Speed:
 
     @property
     def milliseconds(self) -> str:
-        """The median with its interval."""
+        """Median with its interval."""
         low_high = self.clocked.interval
         shown = f" [{figures(low_high[0] * 1e3)}, {figures(low_high[1] * 1e3)}]" if low_high else ""
         return f"{figures(self.clocked.seconds * 1e3)} ms{shown}"
@@ -45,7 +45,7 @@ class Speed:
         return f"{value}x {rest}".rstrip()
 
     def cell(self, mixed: bool = False) -> str:
-        """In words; with the machine's state where those of other times differ."""
+        """Return the time in words; with the machine's state if times of several states are shown."""
         c = self.clocked
         minimum = c.timing.minimum_s
         words = [self.milliseconds, "" if minimum is None else f"min {figures(minimum * 1e3)}", self.times_torch]
@@ -56,7 +56,7 @@ class Speed:
 
 
 def speeds(digest: Digest) -> list[Speed]:
-    """All times, with their ratios to torch where these may be believed."""
+    """Return all times, with their ratios to torch if these can be believed."""
     every = digest.results.clocked
     torch = {(c.machine, c.operator, c.problem): c for c in every if c.implementation == baseline(c.machine.device)}
     found = []
@@ -68,8 +68,8 @@ def speeds(digest: Digest) -> list[Speed]:
 
 
 def _ratio(base: Clocked, own: Clocked) -> Ratio | None:
-    """Visit by visit where both were timed in one run. Visits of two runs have nothing in common: their ratio has no
-    interval."""
+    """Return the ratio, visit by visit if both were timed in one run. Visits of two runs have nothing in common, so
+    that their ratio has no interval."""
     if not (own.usable and base.usable):
         return None
     if base.run == own.run and base.visits and own.visits:
@@ -87,7 +87,7 @@ class Banner:
 
 
 def banners(found: Iterable[Speed]) -> list[Banner]:
-    """What the runs say of their machines, the worst first; which of several a line is about, with how many times."""
+    """Return the states of the runs' machines, the worst first, and of several also the machine and number of times."""
     counts = Counter((s.clocked.timing.machine, s.clocked.machine) for s in found)
     order = ["unusable", "noisy", NOT_JUDGED, "stable"]
     made = []
@@ -100,8 +100,8 @@ def banners(found: Iterable[Speed]) -> list[Banner]:
 
 
 def speed_tables(digest: Digest, found: Sequence[Speed]) -> list[Table]:
-    """By operator, problems by implementations, the first with a note; then what was found about times, and the
-    geometric means where there is a torch and the machine was stable."""
+    """Return a table for each operator, of problems by implementations, the first with a note; then the findings about
+    times, and the geometric means if torch was timed and the machine was stable."""
     tables: list[Table] = []
     mixed = len({s.clocked.state for s in found}) > 1
     for operator in sorted({s.clocked.operator for s in found}, key=operator_place):
@@ -135,9 +135,9 @@ def speed_tables(digest: Digest, found: Sequence[Speed]) -> list[Table]:
 
 
 def geometric_means(found: Sequence[Speed]) -> dict[tuple[Row, str], tuple[float, int]]:
-    """(Row, operator) -> geometric mean of its ratios to torch, and over how many problems."""
+    """Return (row, operator) -> geometric mean of its ratios to torch, and the number of problems."""
     by_machine: defaultdict[Machine, dict[tuple[str, str, str, str], Ratio]] = defaultdict(dict)
-    # a mean over the others would be one of fewer problems than another implementation's
+    # a mean over the steady ratios would cover fewer problems than another implementation's
     left_out = {(s.clocked.row, s.clocked.operator) for s in found if not s.steady}
     for s in found:
         c = s.clocked

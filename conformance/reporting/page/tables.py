@@ -1,4 +1,4 @@
-"""What results amount to: counts, the matrix, findings, profiles, traffic."""
+"""The figures that a report shows: counts, the matrix, findings, profiles, traffic."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from conformance.reporting.terminal import ACCEPTS
 from conformance.results.schema import VERIFIED, Record
 
 WORST_FIRST = ("fail", "error", "waived", "pass")
-"""A cell of the matrix is shown as the first of these that it holds."""
+"""Statuses, of which the first that occurs in a cell of the matrix is the one that the cell shows."""
 NAMED = 3
-"""Implementations and machines that a title names."""
+"""Largest number of implementations or machines that a title names."""
 PASSING = 8
-"""Kernels that pass and have a line each."""
+"""Largest number of passing kernels that have a line each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A cell of the matrix: what ran of an implementation and an operator, in a dtype or in all (empty)."""
+    """A cell of the matrix: cases that ran for an implementation and an operator, in a dtype or in all (empty)."""
 
     dtype: str
     counts: Counter[str]
 
     @property
     def status(self) -> str:
-        """The one that it is shown as."""
+        """The status that the cell shows."""
         return next(status for status in WORST_FIRST if self.counts[status])
 
     @property
@@ -46,13 +46,13 @@ class Tile:
         return self.counts["fail"] + self.counts["error"]
 
     def label(self, implementation: str, operator: str) -> str:
-        """What it is and holds, in words."""
+        """Return in words the cell's place and counts."""
         counts = ", ".join(f"{self.counts[status]:,} {status}" for status in RAN if self.counts[status])
         return f"{implementation}, {operator}, {self.dtype or 'all dtypes'}: {counts}"
 
 
 class Digest:
-    """Everything that a report shows of some results."""
+    """Everything that a report shows about some results."""
 
     def __init__(self, results: Results) -> None:
         self.results = results
@@ -64,7 +64,7 @@ class Digest:
         self.named = [(self.name(verdict.row), verdict.record) for verdict in results.verdicts]
         """Every record, with the name of its row."""
         self.tally = Tally()
-        """What the end of a run says, by these names."""
+        """Totals, as at the end of a run, by these names."""
         for name, record in self.named:
             self.tally.add(record, name)
         self.totals = self.tally.totals
@@ -72,14 +72,14 @@ class Digest:
         self.verified = sum(self.totals[status] for status in VERIFIED)
         ran = {v.record.operator for v in results.verdicts if v.record.status in RAN}
         self.operators = sorted(ran - {""}, key=operator_place)
-        """Those of which a case ran."""
+        """Operators of which a case ran."""
         self._records: defaultdict[Row, list[Record]] = defaultdict(list)
         for verdict in results.verdicts:
             self._records[verdict.row].append(verdict.record)
 
     def name(self, row: Row) -> str:
-        """A row in one piece of text: with its device where the implementation ran on several machines, and with all
-        of the machine where the devices have one name."""
+        """Return the name of a row: with its device if the implementation ran on several machines, and with the whole
+        machine if several devices have that name."""
         name, here = row
         machines = [machine for other, machine in self._places if other == name]
         if len(machines) < 2:
@@ -88,7 +88,7 @@ class Digest:
 
     @cached_property
     def exceeding(self) -> list[tuple[str, str]]:
-        """Names of rows and dtypes of which an error exceeds the contract: their worst says nothing of precision."""
+        """Rows, by name, and dtypes with an error that exceeds the contract: it says nothing about precision."""
         found = {(n, r.dtype) for n, r in self.named for profile in r.profile.values() if not profile.share <= 1}
         return sorted(found, key=lambda pair: (pair[0], dtype_place(pair[1])))
 
@@ -104,20 +104,20 @@ class Digest:
         return dict(found)
 
     def together(self, row: Row, operator: str = "") -> Tile | None:
-        """All dtypes of an operator in one tile, or all that ran of a row; none where nothing did."""
+        """Return one tile for all dtypes of an operator, or for everything that ran of a row; None if nothing did."""
         own = (tiles for (one, name), tiles in self.matrix.items() if one == row and operator in ("", name))
         counts = sum((tile.counts for tiles in own for tile in tiles), Counter())
         return Tile("", counts) if counts else None
 
     @cached_property
     def groups(self) -> list[tuple[Row, list[Group]]]:
-        """What failed on each row, grouped by cause."""
+        """Failures of each row, grouped by cause."""
         rows = sorted(self._records.items())
         return [(row, found) for row, records in rows if (found := group(records, self._evidence[row]))]
 
     @cached_property
     def verdicts(self) -> list[KernelVerdict]:
-        """On every kernel of every row, as at the end of a run."""
+        """Verdicts on every kernel of every row, as at the end of a run."""
         failed, found = dict(self.groups), []
         for row, records in sorted(self._records.items()):
             tally = Tally()
@@ -130,12 +130,12 @@ class Digest:
 
     @property
     def idle(self) -> str:
-        """Implementations of which nothing ran, in a sentence; empty where there are none."""
+        """Sentence on the implementations of which nothing ran; empty if there are none."""
         names = [self.name(row) for row in self.rows if not self.together(row)]
         return f"Nothing ran of {_named(names, 'implementation')}." if names else ""
 
     def place(self, verdict: KernelVerdict) -> int:
-        """Of the failures of a kernel, that of the first group among all groups."""
+        """Return the place among all groups of the first group of a kernel's failures."""
         every = [(self.name(row), one.operators) for row, found in self.groups for one in found]
         own = (n for n, (name, its) in enumerate(every) if name == verdict.implementation and verdict.operator in its)
         return next(own, 0)
@@ -145,12 +145,12 @@ class Digest:
         return {row: RunEvidence(records) for row, records in self._records.items()}
 
     def where(self, row: Row, one: Group) -> Sequence[Where]:
-        """Under which condition a group of a row fails; empty where nothing is known."""
+        """Return the conditions under which a group of a row fails; empty if none is known."""
         return conditions(one, self._evidence[row])
 
     def heading(self, row: Row, one: Group) -> tuple[str, str]:
-        """Of a group of a row: what fails, how and where; and what was seen of where, which is empty if that is not
-        known."""
+        """Return the heading of a group of a row: what fails, how and where; and the evidence for where, which is empty
+        if that is not known."""
         operators = _named([*filter(None, one.operators)], "operator")
         where = self.where(row, one)
         said = f"{one.text}, where {named(where)}" if where else one.text
@@ -159,7 +159,7 @@ class Digest:
 
     @cached_property
     def modules(self) -> Table | None:
-        """A row for each torch module; None where there are none."""
+        """Table with a row for each torch module; None if there are none."""
         failed, rows = dict(self.groups), []
         for verdict in filter(lambda one: modules.is_own(one.record), self.results.verdicts):
             row, together = verdict.row, self.together(verdict.row)
@@ -171,13 +171,13 @@ class Digest:
 
     @cached_property
     def grouped(self) -> dict[int, tuple[int, Group]]:
-        """Id of a failing record -> its group and that group's place among all."""
+        """Id of a failing record -> the place of its group among all groups, and the group."""
         every = enumerate(one for _, found in self.groups for one in found)
         return {id(record): (place, one) for place, one in every for record in one.records}
 
     def reasons(self, status: str, refused: bool = False) -> list[tuple[str, int, str]]:
-        """(Row, cases, reason on one line) of a status, most cases first; refused at run time, or not. Operators that
-        are not implemented are in no row."""
+        """Return (row, cases, reason on one line) for a status, most cases first, either refused at run time or not.
+        Operators that are not implemented are in no row."""
         found: Counter[tuple[str, str]] = Counter()
         for name, record in self.named:
             if record.status == status and record.refused == refused and not has_no_kernel(record):
@@ -186,7 +186,7 @@ class Digest:
 
     @cached_property
     def findings(self) -> list[Table]:
-        """Reasons with the cases that they explain, outputs that are not verified, and invalid arguments."""
+        """Tables of weaker contracts, of reasons with their cases, of unverified outputs, and of invalid arguments."""
         accepted, unverified = (
             [(n, c, why) for n, held in sorted(found.items()) for why, c in sorted(held.items())]
             for found in (self.tally.accepted, self.tally.unverified)
@@ -204,8 +204,8 @@ class Digest:
 
     @cached_property
     def unsupported(self) -> Table | None:
-        """What implementations do not take: operators that they do not have, what they do not declare, and what they
-        refuse when they are called. None where there is nothing."""
+        """Table of what implementations do not take: operators that they do not have, cases that they do not declare,
+        and calls that they refuse. None if there is nothing."""
         missing = self.tally.not_implemented
         rows = [(n, held.total(), f"does not implement {', '.join(held)}") for n, held in missing.items() if held]
         rows += self.reasons("unsupported")
@@ -215,7 +215,7 @@ class Digest:
 
     @property
     def machines(self) -> Table:
-        """Machines with the implementations that ran there, and the versions that were found."""
+        """Table of machines, with the implementations that ran there and the versions that were found."""
         versions: defaultdict[Machine, defaultdict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
         for verdict in self.results.verdicts:
             for name, text in verdict.record.versions.items():
@@ -238,13 +238,13 @@ class Digest:
 
     @property
     def leads(self) -> bool:
-        """Whether the lead says more than the verdicts below it."""
+        """True if the lead says more than the verdicts below it."""
         failing = any(one.failed for one in self.verdicts)
         return (failing and len(self.verdicts) > 1) or bool(self.results.errors) or not self.verified
 
     @property
     def title(self) -> str:
-        """What was verified."""
+        """Names of the implementations and operators that were verified."""
         names = [*dict.fromkeys(one.implementation for one in self.verdicts)]
         which = f" ({many(len(self.operators), 'operator')})" if self.operators else ""
         which = f" {self.operators[0]}" if len(self.operators) == 1 else which
@@ -252,12 +252,12 @@ class Digest:
 
     @property
     def long_title(self) -> str:
-        """What was verified, with which result, when and where."""
+        """The result, and when and where it was reached."""
         return " · ".join((self.lead, *self.facts[:2]))
 
     @property
     def facts(self) -> list[str]:
-        """When the runs were, where, and of what."""
+        """Facts about the runs: when and where they were, and of what level and seed."""
         periods, machines = self.results.periods, sorted({row[1] for row, operator in self.matrix if operator})
         seeds = sorted({record.seed for _, record in self.named if record.seed is not None})
         return [
@@ -270,13 +270,13 @@ class Digest:
 
     @property
     def levels(self) -> list[str]:
-        """What runs were asked for, the lowest first."""
+        """Levels that runs were asked for, the lowest first."""
         found = {record.run_level for _, record in self.named} - {""}
         return sorted(found, key=lambda name: (LEVELS.index(name) if name in LEVELS else len(LEVELS), name))
 
 
 def _named(names: Sequence[str], noun: str, between: str = ", ") -> str:
-    """Few by name, of more the number."""
+    """Return a few names, or how many there are if they are more."""
     return between.join(names) if len(names) <= NAMED else many(len(names), noun)
 
 
@@ -285,7 +285,7 @@ def _reasons(title: str, rows: Sequence[tuple[str, int, str]]) -> Table:
 
 
 def profiles(digest: Digest) -> Table | None:
-    """The accuracy profile, as at the end of a run, without what exceeds its contract."""
+    """Return the accuracy profile, as at the end of a run, without rows that exceed their contract."""
     rows = [row for row in accuracy.rows(digest.tally.profiles) if row[:2] not in digest.exceeding]
     rows.sort(key=lambda row: (row[0], dtype_place(row[1])))
     names = ", ".join(f"{name} {dtype}" for name, dtype in digest.exceeding)

@@ -1,4 +1,4 @@
-"""What the page's list of verdicts holds: a line of JSON each, as records have one, behind a line of what they share.
+"""The contents of the page's list of verdicts: a line of JSON each, as records have, after a line of what they share.
 
 The whole is gzipped and in base64, so that nothing in it can end a script element or be taken for markup; 20,000
 verdicts weigh less than a photograph.
@@ -22,13 +22,13 @@ from conformance.results.schema import Number, Record
 TEXTS = (
     "operator", "problem", "descriptor", "dtype", "layout", "distribution", "storage", "status", "check", "method",
 )  # fmt: skip
-"""Fields of a record that are there as they are."""
+"""Fields of a record that are copied as they are."""
 DIGITS = 4
 """Significant digits of measured numbers on the page; records have all of them."""
 
 
 def packed(digest: Digest) -> str:
-    """All verdicts, as text that needs no escaping anywhere."""
+    """Return all verdicts, as text that needs no escaping anywhere."""
     held = io.BytesIO()
     with gzip.GzipFile(fileobj=held, mode="wb", mtime=0) as file:
         for line in lines(digest):
@@ -37,8 +37,8 @@ def packed(digest: Digest) -> str:
 
 
 def lines(digest: Digest) -> Iterator[dict[str, Any]]:
-    """{rows: names and machines, groups: titles of groups of failures, operators, dtypes and distributions to choose
-    from}; then the verdicts."""
+    """Yield {rows: names and machines, groups: titles of groups of failures, operators, dtypes and distributions to
+    choose from}; then the verdicts."""
     records = [verdict.record for verdict in digest.results.verdicts]
     yield {
         "rows": [[digest.name(row), row[1].label] for row in digest.every_row],
@@ -72,7 +72,7 @@ def _verdict(verdict: ReportedVerdict, digest: Digest) -> dict[str, Any]:
 
 
 def _facts(record: Record) -> Iterator[tuple[str, str]]:
-    """What else is shown of a verdict, by name."""
+    """Yield further facts about a verdict, by name."""
     if record.terms:
         yield "contraction length", str(max(record.terms.values()))
     yield "contract", ", ".join(f"{name} {value}" for name, value in (record.contract or {}).items())
@@ -83,5 +83,5 @@ def _facts(record: Record) -> Iterator[tuple[str, str]]:
 
 
 def _shown(number: Number | None) -> Number | None:
-    """Few digits; infinities stay the texts that they are."""
+    """Round a number to few digits; infinities stay the texts that they are."""
     return number if number is None or isinstance(number, str) else float(f"{number:.{DIGITS}g}")

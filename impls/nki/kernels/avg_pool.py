@@ -3,8 +3,8 @@
     target[TARGET + i * SPACING] = sum over t < TAPS of source[i * STEP + START + t]     along each axis
 
 Forward has one residue, whose positions are STEP, the stride, apart in the source. Backward has one for each row of a
-stride: an input row gathers from the outputs whose windows hold it, so that nothing is scattered. A window in SBUF
-holds what all residues read, from LOW to HIGH, with zeros outside of the image.
+stride: an input row gathers from the outputs whose windows hold it, so that no sum is scattered. A window in SBUF
+holds all rows that residues read, from LOW to HIGH, with zeros outside of the image.
 
 Images and channels share the partitions: no pixel meets another channel. Outputs are divided by multiplication with
 fp32 reciprocals: one number, or one for each row times one for each column where the divisor varies.
@@ -16,13 +16,13 @@ import nki.language as nl
 
 PARTITIONS = 128
 STEP, LOW, HIGH, SPACING, SIZE, RESIDUES = 0, 1, 2, 3, 4, 5
-"""Of an axis."""
+"""Places in the tuple of an axis."""
 TARGET, START, TAPS = 0, 1, 2
-"""Of a residue."""
+"""Places in the tuple of a residue."""
 
 
 def pieces(total, size):
-    """[(first, count)] that cover range(total)."""
+    """Return the pieces [(first, count)] that cover range(total)."""
     found = []
     for first in range(0, total, size):
         found.append((first, min(size, total - first)))
@@ -30,12 +30,12 @@ def pieces(total, size):
 
 
 def positions(axis):
-    """Of the longest residue."""
+    """Count the positions of the longest residue."""
     return (axis[SIZE] + axis[SPACING] - 1) // axis[SPACING]
 
 
 def span(axis, place, extent):
-    """Of a window's rows: the first in the source, how many, and the first and end of those in the image."""
+    """Return a window's rows: the first in the source, their number, and the first and end of those in the image."""
     first = place[0] * axis[STEP] + axis[LOW]
     count = (place[1] - 1) * axis[STEP] + axis[HIGH] - axis[LOW] + 1
     begin = min(max(0, -first), count)
@@ -43,13 +43,13 @@ def span(axis, place, extent):
 
 
 def target_rows(axis, place):
-    """First and number of the target's rows in a tile."""
+    """Return the first and the number of the target's rows in a tile."""
     first = place[0] * axis[SPACING]
     return first, min((place[0] + place[1]) * axis[SPACING], axis[SIZE]) - first
 
 
 def load_window(source, channels, places, axes):
-    """[channels, rows, columns] in SBUF; channels count through all images."""
+    """Load [channels, rows, columns] to SBUF; channels count through all images."""
     height, width = source.shape[2], source.shape[3]
     top, high, row, row_end = span(axes[0], places[0], height)
     left, wide, column, column_end = span(axes[1], places[1], width)
@@ -67,7 +67,7 @@ def load_window(source, channels, places, axes):
 
 
 def load_factors(vectors, spans):
-    """[(PARTITIONS, count)] in fp32: a part of each vector on every partition, zeros outside of it."""
+    """Load [(PARTITIONS, count)] in fp32: a part of each vector on every partition, zeros outside of the vector."""
     found = []
     for number in range(len(vectors)):
         first, count, begin, end = spans[number]
@@ -82,7 +82,7 @@ def load_factors(vectors, spans):
 
 
 def multiplied(dst, data, factors, dim):
-    """dst = data[channels, rows, columns] times the factor of each row (dim 1) or column (dim 2)."""
+    """Set dst = data[channels, rows, columns] times the factor of each row (dim 1) or column (dim 2)."""
     count, high, wide = data.shape
     factor = factors[dim - 1]
     repeated = [[1, high], [0, wide]] if dim == 1 else [[0, high], [1, wide]]
@@ -91,7 +91,7 @@ def multiplied(dst, data, factors, dim):
 
 
 def add_windows(out, tile, dim, axis, place):
-    """Sums along one dimension of [channels, rows, columns], of all residues, and zeros where no window reaches."""
+    """Sum along one dimension of [channels, rows, columns], for all residues, with zeros where no window reaches."""
     count, high, wide = tile.shape
     inner = wide if dim == 1 else 1
     for residue in axis[RESIDUES]:
@@ -111,7 +111,7 @@ def add_windows(out, tile, dim, axis, place):
 
 
 def summed(tile, dim, axis, place, dtype):
-    """A new tile with the sums along one dimension."""
+    """Return a new tile with the sums along one dimension."""
     shape = [tile.shape[0], tile.shape[1], tile.shape[2]]
     shape[dim] = target_rows(axis, place)[1]
     out = nl.ndarray((shape[0], shape[1], shape[2]), dtype=dtype, buffer=nl.sbuf)
@@ -120,7 +120,7 @@ def summed(tile, dim, axis, place, dtype):
 
 
 def averages(window, places, axes, factors, scale, dtype):
-    """Forward: sums, then divided."""
+    """Return the tile of forward: sums, then divided."""
     sums = summed(window, 2, axes[1], places[1], nl.float32)
     if len(factors) > 0:
         multiplied(sums, sums, factors, 2)
@@ -134,7 +134,7 @@ def averages(window, places, axes, factors, scale, dtype):
 
 
 def shares(window, places, axes, factors, scale, dtype):
-    """Backward: divided, then summed."""
+    """Return the tile of backward: divided, then summed."""
     divided = nl.ndarray(window.shape, dtype=nl.float32, buffer=nl.sbuf)
     if len(factors) > 0:
         multiplied(divided, window, factors, 2)
@@ -146,7 +146,7 @@ def shares(window, places, axes, factors, scale, dtype):
 
 
 def store(target, out, first, places, axes):
-    """An output tile to HBM, its channels from `first` on."""
+    """Store an output tile to HBM, its channels from `first` on."""
     height, width = target.shape[2], target.shape[3]
     row, high = target_rows(axes[0], places[0])
     column, wide = target_rows(axes[1], places[1])
@@ -155,7 +155,7 @@ def store(target, out, first, places, axes):
 
 
 def spans_of(source, places, axes, backward):
-    """Of the rows and columns that have divisors: those of the outputs, which backward reads."""
+    """Return the spans of the rows and columns that have divisors: those of the outputs, which backward reads."""
     found = []
     for dim in range(2):
         if backward:
@@ -168,7 +168,7 @@ def spans_of(source, places, axes, backward):
 
 @nki.jit
 def pool(source, rows, columns, varying, scale, backward, shape, axes, tile):
-    """[N, C, H, W] in HBM; a tile is row and column positions of up to 128 channels.
+    """Pool [N, C, H, W] in HBM; a tile is row and column positions of up to 128 channels.
 
     Where divisors are `varying`, there are fp32 reciprocals of the outputs' rows and columns, else `scale`.
     """

@@ -2,7 +2,7 @@
 
 Training takes its statistics from the tiles of z as they leave the convolution: bn_stats gives count, mean and squared
 distances of each, and bn_aggr weighs tiles of unequal size and adds the distances between their means: no square of a
-mean is ever subtracted. Tiles of z stay in SBUF until the statistics are known, or in HBM where they do not fit.
+mean is ever subtracted. Tiles of z stay in SBUF until the statistics are complete, or in HBM where they do not fit.
 
 Channels of z are on partitions. A block is the channels of one instruction: up to 128 of one group on the Tensor
 Engine, or all of several groups on the Vector Engine, where no partition sees another one. Windows of a place, some
@@ -15,15 +15,15 @@ import nki.isa as nisa
 import nki.language as nl
 
 PARTITIONS, BANK, MOMENTS = 128, 512, 6
-"""Of a tile; elements of a PSUM bank, as many as bn_stats takes; numbers that it returns."""
+"""Partitions of a tile; elements of a PSUM bank, as many as bn_stats takes; numbers that it returns."""
 STRIDE, BEFORE, DILATION, TAPS, EVERY, OUTPUTS = 0, 1, 2, 3, 4, 5
-"""Of an axis."""
+"""Places in the tuple of an axis."""
 ROW, COUNT, GROUP, GROUPS = 0, 1, 2, 3
-"""Of a block: its first channel, how many, its first group, how many."""
+"""Places in the tuple of a block: its first channel, how many, its first group, how many."""
 
 
 def pieces(total, size):
-    """[(first, count)] that cover range(total)."""
+    """Return the pieces [(first, count)] that cover range(total)."""
     found = []
     for first in range(0, total, size):
         found.append((first, min(size, total - first)))
@@ -31,7 +31,7 @@ def pieces(total, size):
 
 
 def places(images, axes, tile):
-    """All places: (first, count) of images, of rows and of columns."""
+    """Return all places: (first, count) of images, of rows and of columns."""
     found = []
     for some_images in pieces(images, tile[0]):
         for some_rows in pieces(axes[0][OUTPUTS], tile[1]):
@@ -41,7 +41,7 @@ def places(images, axes, tile):
 
 
 def runs(place):
-    """Places of as many rows as fill a bank."""
+    """Split a place into places of as many rows as fill a bank."""
     found = []
     for first, count in pieces(place[1][1], BANK // (place[0][1] * place[2][1])):
         found.append((place[0], (place[1][0] + first, count), place[2]))
@@ -49,7 +49,7 @@ def runs(place):
 
 
 def all_runs(some):
-    """Those of some places."""
+    """Return the runs of several places."""
     found = []
     for place in some:
         found = found + runs(place)
@@ -57,7 +57,8 @@ def all_runs(some):
 
 
 def blocks(channels, groups, tile):
-    """[[block]]: those that are done together. tile[3] groups are in one, or 0 where one group is in many."""
+    """Return [[block]], the blocks that are done together. tile[3] groups are in one, or 0 where one group is in
+    many."""
     found, targets = [], channels // groups
     if tile[3] > 0:
         for group, some in pieces(groups, tile[3]):
@@ -73,7 +74,7 @@ def blocks(channels, groups, tile):
 
 
 def inputs_of(x, per_group, block, by_channel):
-    """(first channel of x, pattern, partitions) of each window that a block contracts with."""
+    """Return (first channel of x, pattern, partitions) of each window that a block contracts with."""
     area, found = x.shape[2] * x.shape[3], []
     first = block[GROUP] * per_group
     if by_channel:
@@ -88,7 +89,7 @@ def inputs_of(x, per_group, block, by_channel):
 
 
 def load_weights(w, block, by_channel):
-    """[source channels, channels, taps] for each window, or one [channels, sources, taps] in fp32."""
+    """Load [source channels, channels, taps] for each window, or one [channels, sources, taps] in fp32."""
     sources, taps, found = w.shape[1], w.shape[2] * w.shape[3], []
     start = block[ROW] * sources * taps
     if by_channel:
@@ -106,7 +107,7 @@ def load_weights(w, block, by_channel):
 
 
 def span(axis, place, extent):
-    """Of a window's rows: the first in the image, how many, and the first and end of those inside of it."""
+    """Return a window's rows: the first in the image, their number, and the first and end of those inside of it."""
     first = place[0] * axis[STRIDE] - axis[BEFORE]
     count = ((place[1] - 1) * axis[STRIDE] + (axis[TAPS] - 1) * axis[DILATION]) // axis[EVERY] + 1
     begin = min(max(0, -(first // axis[EVERY])), count)
@@ -115,7 +116,7 @@ def span(axis, place, extent):
 
 
 def load_window(x, channels, place, axes):
-    """[channels, images, rows, columns] in SBUF, zeros outside of the image."""
+    """Load [channels, images, rows, columns] to SBUF, with zeros outside of the image."""
     c, height, width = x.shape[1], x.shape[2], x.shape[3]
     top, high, row, row_end = span(axes[0], place[1], height)
     left, wide, column, column_end = span(axes[1], place[2], width)
@@ -137,7 +138,7 @@ def load_window(x, channels, place, axes):
 
 
 def seen(window, axes, taps, place, run):
-    """The part of a place's window that a pair of taps reads for a run: [channels, images, rows, columns]."""
+    """Return the part of a place's window that a pair of taps reads for a run: [channels, images, rows, columns]."""
     found = window
     for dim in range(2):
         step = axes[dim][STRIDE] // axes[dim][EVERY]
@@ -147,7 +148,7 @@ def seen(window, axes, taps, place, run):
 
 
 def contract(windows, matrices, axes, place, run):
-    """A tile of z in PSUM, by the Tensor Engine."""
+    """Compute a tile of z in PSUM, by the Tensor Engine."""
     shape = (matrices[0].shape[1], run[0][1], run[1][1], run[2][1])
     z = nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum)
     for part in range(len(matrices)):
@@ -161,7 +162,7 @@ def contract(windows, matrices, axes, place, run):
 
 
 def add_products(windows, scalars, axes, place, run):
-    """A tile of z in SBUF, by the Vector Engine: every partition has its own weights."""
+    """Compute a tile of z in SBUF, by the Vector Engine: every partition has its own weights."""
     count = scalars.shape[0]
     z = nl.ndarray((count, run[0][1], run[1][1], run[2][1]), dtype=nl.float32, buffer=nl.sbuf)
     for part in range(scalars.shape[1]):
@@ -176,7 +177,7 @@ def add_products(windows, scalars, axes, place, run):
 
 
 def load_operands(x, w, together, by_channel):
-    """What windows are made of, and the weights of each block."""
+    """Return the inputs that windows are made of, and the weights of each block."""
     weights = []
     for block in together:
         weights.append(load_weights(w, block, by_channel))
@@ -184,7 +185,7 @@ def load_operands(x, w, together, by_channel):
 
 
 def load_windows(x, inputs, place, axes):
-    """One for each part of the channels."""
+    """Load one window for each part of the channels."""
     found = []
     for channels in inputs:
         found.append(load_window(x, channels, place, axes))
@@ -192,14 +193,14 @@ def load_windows(x, inputs, place, axes):
 
 
 def convolved(windows, weights, axes, place, run, by_channel):
-    """A tile of z, in PSUM or SBUF."""
+    """Compute a tile of z, in PSUM or SBUF."""
     if by_channel:
         return add_products(windows, weights[0], axes, place, run)
     return contract(windows, weights, axes, place, run)
 
 
 def part_of(tensor, block, run):
-    """A tile of [N, K, P, Q] in HBM."""
+    """Return the access pattern of a tile of [N, K, P, Q] in HBM."""
     k, height, width = tensor.shape[1], tensor.shape[2], tensor.shape[3]
     start = (run[0][0] * k + block[ROW]) * height * width + run[1][0] * width + run[2][0]
     pattern = [[height * width, block[COUNT]], [k * height * width, run[0][1]], [width, run[1][1]], [1, run[2][1]]]
@@ -207,7 +208,7 @@ def part_of(tensor, block, run):
 
 
 def load_columns(vectors, block):
-    """[(channels, 1)] in fp32: a block's part of each vector, of which there may be none."""
+    """Load [(channels, 1)] in fp32: a block's part of each vector, of which there may be none."""
     found = []
     for vector in vectors:
         tile = nl.ndarray((block[COUNT], 1), dtype=nl.float32, buffer=nl.sbuf)
@@ -217,12 +218,12 @@ def load_columns(vectors, block):
 
 
 def store_column(vector, tile, block):
-    """(channels, 1) to a block's part of a vector."""
+    """Store (channels, 1) to a block's part of a vector."""
     nisa.dma_copy(dst=vector.ap(pattern=[[1, block[COUNT]], [1, 1]], offset=block[ROW]), src=tile)
 
 
 def keep(tiles, scratch, z, block, run, by_channel):
-    """A tile of z at the end of a list in SBUF, or in scratch."""
+    """Append a tile of z to a list in SBUF, or store it to scratch."""
     tile = z
     if not by_channel:
         tile = nl.ndarray(z.shape, dtype=nl.float32, buffer=nl.sbuf)
@@ -234,7 +235,8 @@ def keep(tiles, scratch, z, block, run, by_channel):
 
 
 def measured(x, w, together, axes, some, by_channel, scratch):
-    """For each block its tiles of z in SBUF, none where scratch takes them, and its (channels, 2) mean and variance."""
+    """Return for each block its tiles of z in SBUF, none if scratch takes them, and its (channels, 2) mean and
+    variance."""
     inputs, weights = load_operands(x, w, together, by_channel)
     tiles, moments, found, width = [], [], [], MOMENTS * len(all_runs(some))
     for block in together:
@@ -258,7 +260,7 @@ def measured(x, w, together, axes, some, by_channel, scratch):
 
 
 def tile_of(tiles, scratch, number, block, run):
-    """A tile of z in SBUF, from where it was kept."""
+    """Return a tile of z in SBUF, from where it was kept."""
     if len(scratch) == 0:
         return tiles[number]
     tile = nl.ndarray((block[COUNT], run[0][1], run[1][1], run[2][1]), dtype=nl.float32, buffer=nl.sbuf)
@@ -267,14 +269,14 @@ def tile_of(tiles, scratch, number, block, run):
 
 
 def scaled(column, factor):
-    """A new column, times a number or another column."""
+    """Return a new column: a column times a number or another column."""
     found = nl.ndarray(column.shape, dtype=nl.float32, buffer=nl.sbuf)
     nisa.tensor_scalar(dst=found, data=column, op0=nl.multiply, operand0=factor)
     return found
 
 
 def scale_of(variance, affine, eps, outside):
-    """gamma, if there is one, / sqrt(variance + eps), or / (sqrt(variance) + eps)."""
+    """Return gamma, if there is one, or 1, / sqrt(variance + eps), or / (sqrt(variance) + eps)."""
     found = nl.ndarray(variance.shape, dtype=nl.float32, buffer=nl.sbuf)
     if outside:
         nisa.tensor_scalar(dst=found, data=variance, op0=nl.power, operand0=0.5, op1=nl.add, operand1=eps)
@@ -285,7 +287,7 @@ def scale_of(variance, affine, eps, outside):
 
 
 def normalise(y, z, block, run, mean, scale, betas):
-    """(z - mean) * scale + beta to its place in HBM, rounded once."""
+    """Store (z - mean) * scale + beta to its place in HBM, rounded once."""
     out = nl.ndarray(z.shape, dtype=y.dtype, buffer=nl.sbuf)
     if len(betas) > 0:
         normal = nl.ndarray(z.shape, dtype=nl.float32, buffer=nl.sbuf)
@@ -297,14 +299,14 @@ def normalise(y, z, block, run, mean, scale, betas):
 
 
 def blend(vector, old, new, block, momentum):
-    """(1 - momentum) * old + momentum * new to a block's part of a vector."""
+    """Store (1 - momentum) * old + momentum * new to a block's part of a vector."""
     kept = scaled(old, 1.0 - momentum)
     nisa.scalar_tensor_tensor(dst=kept, data=new, op0=nl.multiply, operand0=momentum, op1=nl.add, operand1=kept)
     store_column(vector, kept, block)
 
 
 def empty_vectors(count, size):
-    """fp32 vectors in HBM for results."""
+    """Allocate fp32 vectors in HBM for results."""
     found = []
     for _ in range(count):
         found.append(nl.ndarray((size,), dtype=nl.float32, buffer=nl.shared_hbm))
@@ -312,7 +314,7 @@ def empty_vectors(count, size):
 
 
 def train_block(tiles, found, vectors, running, y, outputs, block, some, scratch, how):
-    """A block of y and of the statistics."""
+    """Compute a block of y and of the statistics."""
     eps, outside, momentum, elements = how
     mean, biased = found[0 : block[COUNT], 0:1], found[0 : block[COUNT], 1:2]
     unbiased = scaled(biased, elements / (elements - 1))
@@ -331,7 +333,7 @@ def train_block(tiles, found, vectors, running, y, outputs, block, some, scratch
 
 
 def train_blocks(x, w, vectors, running, y, outputs, together, axes, some, by_channel, scratch, how):
-    """Some blocks."""
+    """Compute several blocks of y and of the statistics."""
     tiles, found = measured(x, w, together, axes, some, by_channel, scratch)
     for number in range(len(together)):
         block, held = together[number], tiles[number]
@@ -340,11 +342,11 @@ def train_blocks(x, w, vectors, running, y, outputs, together, axes, some, by_ch
 
 @nki.jit
 def train(x, w, gamma, beta, mean, var, given, shape, axes, groups, tile, held, how):
-    """y[N, K, P, Q], mean[K], var[K] and, where they are given, new running statistics, in HBM.
+    """Compute y[N, K, P, Q], mean[K], var[K] and, where old ones are given, new running statistics, in HBM.
 
-    Whether gamma and beta, and running mean and var, are `given`. A tile is images, rows and columns of a place, groups
-    of a block on the Vector Engine or 0, and blocks together on the Tensor Engine. `how` is eps, outside, momentum and
-    the elements of a channel.
+    `given` is whether gamma and beta, and running mean and var, are there. A tile is images, rows and columns of a
+    place, groups of a block on the Vector Engine or 0, and blocks together on the Tensor Engine. `how` is eps, outside,
+    momentum and the elements of a channel.
     """
     affine, running = [gamma, beta] if given[0] else [], [mean, var] if given[1] else []
     y = nl.ndarray(shape, dtype=x.dtype, buffer=nl.shared_hbm)
@@ -358,7 +360,7 @@ def train(x, w, gamma, beta, mean, var, given, shape, axes, groups, tile, held, 
 
 
 def infer_blocks(x, w, affine, running, y, together, axes, some, by_channel, eps, outside):
-    """Some blocks of y."""
+    """Compute several blocks of y."""
     inputs, weights = load_operands(x, w, together, by_channel)
     vectors, statistics, scales = [], [], []
     for block in together:
@@ -376,7 +378,7 @@ def infer_blocks(x, w, affine, running, y, together, axes, some, by_channel, eps
 
 @nki.jit
 def infer(x, w, gamma, beta, mean, var, with_affine, shape, axes, groups, tile, eps, outside):
-    """y[N, K, P, Q] in HBM, normalised by running statistics as z leaves the convolution."""
+    """Compute y[N, K, P, Q] in HBM, normalised by running statistics as z leaves the convolution."""
     affine, running = [gamma, beta] if with_affine else [], [mean, var]
     y, some = nl.ndarray(shape, dtype=x.dtype, buffer=nl.shared_hbm), places(shape[0], axes, tile)
     for together in blocks(shape[1], groups, tile):
@@ -386,7 +388,7 @@ def infer(x, w, gamma, beta, mean, var, with_affine, shape, axes, groups, tile, 
 
 @nki.jit
 def measure(x, w, shape, axes, groups, tile):
-    """z[N, K, P, Q], its mean[K] and its biased variance[K], fp32 in HBM: what the gradients begin with."""
+    """Compute z[N, K, P, Q], its mean[K] and its biased variance[K], fp32 in HBM, from which the gradients begin."""
     z = nl.ndarray(shape, dtype=nl.float32, buffer=nl.shared_hbm)
     outputs, some = empty_vectors(2, shape[1]), places(shape[0], axes, tile)
     for together in blocks(shape[1], groups, tile):

@@ -15,11 +15,11 @@ import nki.language as nl
 
 PARTITIONS = 128
 SMALLEST = 1e-30
-"""Stands for the root of a variance of 0, by which only 0 is divided."""
+"""Replaces the root of a variance of 0, which divides only zeros."""
 
 
 def pieces(total, size):
-    """[(first, count)] that cover range(total)."""
+    """Return the pieces [(first, count)] that cover range(total)."""
     found = []
     for first in range(0, total, size):
         found.append((first, min(size, total - first)))
@@ -27,7 +27,7 @@ def pieces(total, size):
 
 
 def places(images, pixels, tile):
-    """All tiles: (first, count) of images and of pixels."""
+    """Return all tiles: (first, count) of images and of pixels."""
     found = []
     for some_images in pieces(images, tile[0]):
         for some_pixels in pieces(pixels, tile[1]):
@@ -36,7 +36,7 @@ def places(images, pixels, tile):
 
 
 def part_of(tensor, block, place):
-    """A tile of [N, K, P, Q] in HBM; a block is (first, count) of channels."""
+    """Return the access pattern of a tile of [N, K, P, Q] in HBM; a block is (first, count) of channels."""
     k, area = tensor.shape[1], tensor.shape[2] * tensor.shape[3]
     start = (place[0][0] * k + block[0]) * area + place[1][0]
     pattern = [[area, block[1]], [k * area, place[0][1]], [1, place[1][1]]]
@@ -44,26 +44,26 @@ def part_of(tensor, block, place):
 
 
 def load_part(tensor, block, place):
-    """That, in SBUF."""
+    """Load a tile of [N, K, P, Q] to SBUF."""
     tile = nl.ndarray((block[1], place[0][1], place[1][1]), dtype=tensor.dtype, buffer=nl.sbuf)
     nisa.dma_copy(dst=tile, src=part_of(tensor, block, place))
     return tile
 
 
 def load_pair(dy, z, mean, block, place):
-    """A tile of dy as it is, and of z less its mean."""
+    """Load a tile of dy, and one of z less its mean."""
     centred = load_part(z, block, place)
     nisa.tensor_scalar(dst=centred, data=centred, op0=nl.subtract, operand0=mean)
     return load_part(dy, block, place), centred
 
 
 def column(block):
-    """(channels, 1) in fp32."""
+    """Allocate (channels, 1) in fp32."""
     return nl.ndarray((block[1], 1), dtype=nl.float32, buffer=nl.sbuf)
 
 
 def load_columns(vectors, block):
-    """One for each vector, of which there may be none."""
+    """Load a column for each vector, of which there may be none."""
     found = []
     for vector in vectors:
         tile = column(block)
@@ -73,14 +73,14 @@ def load_columns(vectors, block):
 
 
 def times(block, data, factor, divisor):
-    """A new column: data times another one, and by a number."""
+    """Return a new column: data times another column, divided by a number."""
     found = column(block)
     nisa.tensor_scalar(dst=found, data=data, op0=nl.multiply, operand0=factor, op1=nl.multiply, operand1=1.0 / divisor)
     return found
 
 
 def deviations(block, biased, how):
-    """The inverse of the deviation, and that of the root which the variance went through."""
+    """Return the inverse of the deviation, and that of the root of the variance."""
     eps, outside, elements = how
     inverse, root = column(block), column(block)
     if outside:
@@ -96,7 +96,7 @@ def deviations(block, biased, how):
 
 
 def sums_of(block, pairs, dy, z, mean, some):
-    """Two columns: dy and dy * (z - mean) summed over all tiles, which are held as pairs or loaded."""
+    """Return two columns: dy and dy * (z - mean) summed over all tiles, which are held as pairs or loaded."""
     parts = nl.ndarray((block[1], 2, len(some)), dtype=nl.float32, buffer=nl.sbuf)
     for number in range(len(some)):
         gradient, centred = pair_of(pairs, number, dy, z, mean, block, some[number])
@@ -110,14 +110,14 @@ def sums_of(block, pairs, dy, z, mean, some):
 
 
 def pair_of(pairs, number, dy, z, mean, block, place):
-    """Held, or loaded."""
+    """Return a pair of tiles that is held, or load it."""
     if len(pairs) > 0:
         return pairs[number]
     return load_pair(dy, z, mean, block, place)
 
 
 def store_gradient(dz, block, place, pair, coefficients):
-    """dy * scale + ((z - mean) * slope + shift), to its place in HBM."""
+    """Store dy * scale + ((z - mean) * slope + shift) to its place in HBM."""
     scale, slope, shift = coefficients
     out = nl.ndarray(pair[1].shape, dtype=nl.float32, buffer=nl.sbuf)
     nisa.tensor_scalar(dst=out, data=pair[1], op0=nl.multiply, operand0=slope, op1=nl.add, operand1=shift)
@@ -126,7 +126,7 @@ def store_gradient(dz, block, place, pair, coefficients):
 
 
 def block_gradient(dy, z, statistics, affine, outputs, block, some, held, how):
-    """All results of some channels."""
+    """Compute all results of some channels."""
     elements, outside = how[2], how[1]
     mean, biased = load_columns(statistics, block)
     inverse, root = deviations(block, biased, how)
@@ -152,10 +152,10 @@ def block_gradient(dy, z, statistics, affine, outputs, block, some, held, how):
 
 @nki.jit
 def gradient(dy, z, mean, variance, gamma, with_gamma, tile, held, how):
-    """dz[N, K, P, Q] and, with gamma, dgamma[K] and dbeta[K], all fp32 in HBM.
+    """Compute dz[N, K, P, Q] and, with gamma, dgamma[K] and dbeta[K], all fp32 in HBM.
 
     The variance of z is the biased one; `how` is eps, outside, and the elements of a channel. `held` tiles stay in SBUF
-    between the sums and what needs them.
+    between the sums and the gradient that needs them.
     """
     statistics, affine = [mean, variance], [gamma] if with_gamma else []
     outputs = [nl.ndarray(z.shape, dtype=nl.float32, buffer=nl.shared_hbm)]

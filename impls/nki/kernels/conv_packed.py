@@ -17,14 +17,14 @@ import nki.isa as nisa
 import nki.language as nl
 
 PARTITIONS, BANK, QUADRANT = 128, 512, 32
-"""Of a tile; fp32 sums of a PSUM bank; partitions where an engine may begin."""
+"""Partitions of a tile; fp32 sums of a PSUM bank; partitions where an engine may begin."""
 STRIDE, LOW, REACH, TAPS, GROUP, SIZE, REST = 0, 1, 2, 3, 4, 5, 6
-"""Of an axis: source rows from target to target, of the first tap of target 0, from tap to tap; taps; taps of a group;
-targets; of columns, taps of a group where fewer rows are left than a group has."""
+"""Places in the tuple of an axis: source rows from target to target, of the first tap of target 0, from tap to tap;
+taps; taps of a group; targets; of columns, taps of a group where fewer rows are left than a group has."""
 
 
 def pieces(total, size):
-    """[(first, count)] that cover range(total)."""
+    """Return the pieces [(first, count)] that cover range(total)."""
     found = []
     for first in range(0, total, size):
         found.append((first, min(size, total - first)))
@@ -32,17 +32,17 @@ def pieces(total, size):
 
 
 def lattice(axis, tap):
-    """Which lattice a tap reads, and from which element on."""
+    """Return which lattice a tap reads, and from which element on."""
     return tap * axis[REACH] % axis[STRIDE], tap * axis[REACH] // axis[STRIDE]
 
 
 def pitch(axis, count):
-    """Elements of a lattice that `count` targets read."""
+    """Count the elements of a lattice that `count` targets read."""
     return count + (axis[TAPS] - 1) * axis[REACH] // axis[STRIDE]
 
 
 def watch(spoilt, tile):
-    """Adds to `spoilt` (128, 1) NaN where the first column of a transposed tile is not finite."""
+    """Add NaN to `spoilt` (128, 1) where the first column of a transposed tile is not finite."""
     for sums in spoilt:
         size = tile.shape[0]
         zeros = nl.ndarray((size, tile.shape[1]), dtype=nl.float32, buffer=nl.sbuf)
@@ -53,7 +53,7 @@ def watch(spoilt, tile):
 
 
 def steps_of(axes):
-    """[((first row tap, count), (first column tap, count))] of the taps that are multiplied at once."""
+    """Return [((first row tap, count), (first column tap, count))] of the taps that are multiplied at once."""
     found = []
     for rows in pieces(axes[0][TAPS], axes[0][GROUP]):
         for columns in pieces(axes[1][TAPS], axes[1][REST] if is_rest(axes, rows) else axes[1][GROUP]):
@@ -62,12 +62,12 @@ def steps_of(axes):
 
 
 def is_rest(axes, rows):
-    """Whether these row taps, fewer than a group has, are multiplied with groups of columns of their own."""
+    """Return whether these row taps, fewer than a group has, are multiplied with groups of columns of their own."""
     return rows[1] < axes[0][GROUP] and axes[1][REST] > 1
 
 
 def load_matrices(weights, steps, axes, sources, targets, flipped, exact, spoilt):
-    """[(column taps, row taps, sources), targets] in SBUF for each step; `steps` are by target and source."""
+    """Load [(column taps, row taps, sources), targets] to SBUF for each step; `steps` are by target and source."""
     found, high, wide = [], axes[0][TAPS], axes[1][TAPS]
     if exact:
         for rows, columns in steps_of(axes):
@@ -106,7 +106,7 @@ def load_matrices(weights, steps, axes, sources, targets, flipped, exact, spoilt
 
 
 def tap_of(axes, row, column, flipped):
-    """Where the weight of a tap is; taps are counted from the lowest row that is read."""
+    """Return the place of a tap's weight; taps are counted from the lowest row that is read."""
     high, wide = axes[0][TAPS], axes[1][TAPS]
     if flipped:
         return (high - 1 - row) * wide + wide - 1 - column
@@ -114,7 +114,7 @@ def tap_of(axes, row, column, flipped):
 
 
 def matrices_of_sources(weights, axes, sources, targets):
-    """The same where rows of the weights are sources: one load, and copies to the partitions of each group."""
+    """Load matrices where rows of the weights are sources: one load, and copies to the partitions of each group."""
     taps = axes[0][TAPS] * axes[1][TAPS]
     loaded = nl.ndarray((sources, targets, taps), dtype=weights.dtype, buffer=nl.sbuf)
     nisa.dma_copy(dst=loaded, src=weights.ap(pattern=[[targets * taps, sources], [1, targets * taps]], offset=0))
@@ -131,7 +131,7 @@ def matrices_of_sources(weights, axes, sources, targets):
 
 
 def load_columns(vectors, count):
-    """fp32 (targets, 1) for each part of a vector that comes in one run; a row that is alone keeps its NaN apart."""
+    """Load fp32 (targets, 1) for each part of a vector in one run; a row that is alone keeps its NaN apart."""
     found = []
     for vector in vectors:
         row = nl.ndarray((1, count), dtype=nl.float32, buffer=nl.sbuf)
@@ -146,7 +146,8 @@ def load_columns(vectors, count):
 
 
 def fill_lattice(plane, dense, axes, first, extents, a, b):
-    """plane[C, high, wide] = the lattice (a, b) of an image, of which `dense` holds the rows from `first[2]` on."""
+    """Set plane[C, high, wide] to the lattice (a, b) of an image, of which `dense` holds the rows from `first[2]`
+    on."""
     count, high, wide = plane.shape
     u, v = axes[0][STRIDE], axes[1][STRIDE]
     row, row_end = inside(first[0] + a, u, high, extents[0])
@@ -168,16 +169,16 @@ def fill_lattice(plane, dense, axes, first, extents, a, b):
 
 
 def inside(first, step, count, extent):
-    """Begin and end of the elements of a lattice that lie in the image."""
+    """Return begin and end of the elements of a lattice that lie in the image."""
     begin = min(max(0, (-first + step - 1) // step), count)
     return begin, max(begin, min(count, (extent - 1 - first) // step + 1))
 
 
 def load_groups(source, image, place, axes):
-    """[[(column taps, row taps, C), elements]] in SBUF, pitched as `pitch` says, for the first group of taps.
+    """Load [[(column taps, row taps, C), elements]] to SBUF, pitched as `pitch` says, for the first group of taps.
 
-    A second one, where the columns of the last rows have groups of their own. `place` are the first and the number of
-    target rows.
+    A second group is loaded where the columns of the last rows have groups of their own. `place` are the first and the
+    number of target rows.
     """
     channels, height, width = source.shape[1], source.shape[2], source.shape[3]
     u, v = axes[0][STRIDE], axes[1][STRIDE]
@@ -227,7 +228,8 @@ def load_groups(source, image, place, axes):
 
 
 def multiplied(sums, matrices, groups, axes, first, count, columns, swapped):
-    """PSUM sums of `count` elements of the lattices from `first` on, or of rows of them (row, rows) if not swapped."""
+    """Set PSUM sums of `count` elements of the lattices from `first` on, or of rows of them (row, rows) if not
+    swapped."""
     wide, steps = pitch(axes[1], axes[1][SIZE]), steps_of(axes)
     for number in range(len(steps)):
         rows_of_step, columns_of_step = steps[number]
@@ -246,13 +248,13 @@ def multiplied(sums, matrices, groups, axes, first, count, columns, swapped):
 
 
 def swapped_sums(matrices, groups, axes, runs, targets, spoilt):
-    """PSUM [(runs, targets), rows, columns] of runs of rows (first, count): positions as stationary operand.
+    """Return PSUM [(runs, targets), rows, columns] of runs of rows (first, count): positions as stationary operand.
 
     The sums are transposed back, those of all runs at once, and after all products: the Tensor Engine takes its
     instructions in order, and would wait for each copy.
     """
     wide, number, rows = pitch(axes[1], axes[1][SIZE]), len(runs), runs[0][1]
-    # of one row nothing behind its last column is computed, which may save the last of the pieces
+    # a single row is not computed behind its last column, which may save the last of the pieces
     kept = axes[1][SIZE] if rows == 1 else wide
     found, held = pieces(rows * kept, PARTITIONS), []
     for at, count in found:
@@ -276,7 +278,7 @@ def swapped_sums(matrices, groups, axes, runs, targets, spoilt):
 
 
 def runs_of(rows, size, together):
-    """[[(first, count)]]: runs of `size` rows, so many together; what is left comes alone."""
+    """Return [[(first, count)]]: runs of `size` rows, `together` in a list; a shorter rest is a list of its own."""
     found, whole = [], pieces(rows // size * size, size)
     for first, count in pieces(len(whole), together):
         found.append(whole[first : first + count])
@@ -286,7 +288,7 @@ def runs_of(rows, size, together):
 
 
 def finish(out, sums, biases):
-    """fp32 sums and their bias, rounded once."""
+    """Add the bias to fp32 sums and round them once."""
     if len(biases) > 0:
         nisa.tensor_scalar(dst=out, data=sums, op0=nl.add, operand0=biases[0])
     else:
@@ -294,7 +296,7 @@ def finish(out, sums, biases):
 
 
 def gather(target, source, weights, vectors, axes, steps, tile, flipped, swapped, exact, spoilt):
-    """All of target."""
+    """Fill the whole target."""
     sources, targets, high, wide = source.shape[1], target.shape[1], target.shape[2], target.shape[3]
     matrices = load_matrices(weights, steps, axes, sources, targets, flipped, exact, spoilt)
     biases = load_columns(vectors, targets)
@@ -323,7 +325,7 @@ def gather(target, source, weights, vectors, axes, steps, tile, flipped, swapped
 
 @nki.jit
 def gather_packed(source, weights, bias, with_bias, shape, axes, steps, tile, flipped, swapped):
-    """[N, targets, H, W] in HBM; axes are as above, `steps` are between targets and sources of the weights.
+    """Compute [N, targets, H, W] in HBM; axes are as above, `steps` are between targets and sources of the weights.
 
     A tile is rows that are loaded and rows that are summed at once. `flipped` says that the taps of the weights are
     counted from the highest row, and that their rows are sources. `swapped` is whether positions are stationary.
@@ -350,7 +352,7 @@ def gather_packed(source, weights, bias, with_bias, shape, axes, steps, tile, fl
 
 
 def not_zero(sums):
-    """An int32 (1, 1): whether any of (P, 1) is not 0."""
+    """Return an int32 (1, 1): whether any of (P, 1) is not 0."""
     total = nl.ndarray((1, 1), dtype=nl.float32, buffer=nl.psum)
     ones = nl.ones((PARTITIONS, 1), dtype=nl.float32, buffer=nl.sbuf)
     nisa.nc_matmul(dst=total, stationary=sums, moving=ones, accumulate=False)

@@ -16,11 +16,11 @@ import nki.isa as nisa
 import nki.language as nl
 
 PARTITIONS, DIMENSIONS, RUN, BANK = 128, 5, 8192, 512
-"""Of a tile; of an access pattern; elements of zeros; fp32 sums of a PSUM bank."""
+"""Partitions of a tile; dimensions of an access pattern; elements of zeros; fp32 sums of a PSUM bank."""
 
 
 def pieces(total, size):
-    """[(first, count)] that cover range(total)."""
+    """Return the pieces [(first, count)] that cover range(total)."""
     found = []
     for first in range(0, total, size):
         found.append((first, min(size, total - first)))
@@ -28,7 +28,8 @@ def pieces(total, size):
 
 
 def shares(total, joined):
-    """[(first, step, count)] of at most 128 channels each; joined, those of a partition follow one another in HBM."""
+    """Return [(first, step, count)] of at most 128 channels each; joined, a partition's channels are neighbours in
+    HBM."""
     found = []
     if joined:
         parts = (total + PARTITIONS - 1) // PARTITIONS
@@ -41,7 +42,7 @@ def shares(total, joined):
 
 
 def needed(pattern):
-    """Without dimensions of one element."""
+    """Return the pattern without dimensions of one element."""
     found = []
     for step, count in pattern:
         if count > 1:
@@ -50,7 +51,7 @@ def needed(pattern):
 
 
 def clear(padded, rows, columns):
-    """Zeros in rows and columns (first, end) of all images."""
+    """Write zeros in rows and columns (first, end) of all images."""
     n, high, wide, channels = padded.shape
     count, start = rows[1] - rows[0], rows[0] * wide + columns[0]
     for first, run in pieces((columns[1] - columns[0]) * channels if count > 0 else 0, RUN):
@@ -64,7 +65,7 @@ def clear(padded, rows, columns):
 
 
 def with_padding(x, before, size):
-    """[N, rows, columns, C] in HBM: the rows and columns of the padded image that windows reach."""
+    """Return [N, rows, columns, C] in HBM: the rows and columns of the padded image that windows reach."""
     n, channels, height, width = x.shape
     high, wide = size
     padded = nl.ndarray((n, high, wide, channels), dtype=x.dtype, buffer=nl.private_hbm)
@@ -81,7 +82,7 @@ def with_padding(x, before, size):
 
 
 def strips(images, size, tile):
-    """All strips of dy; a tile is images, rows, columns, and whether the rows are turns."""
+    """Return all strips of dy; a tile is images, rows, columns, and whether the rows are turns."""
     found = []
     for image, some_images in pieces(images, tile[0]):
         for row, some_rows in pieces(size[0], tile[1]):
@@ -92,7 +93,7 @@ def strips(images, size, tile):
 
 
 def load_gradient(dy, strip, first, count):
-    """[pixels, turns, targets] in SBUF."""
+    """Load [pixels, turns, targets] to SBUF."""
     image, images, row, rows, turns, column, columns = strip
     channels, height, width = dy.shape[1], dy.shape[2], dy.shape[3]
     tile = nl.ndarray((images * rows * columns, turns, count), dtype=dy.dtype, buffer=nl.sbuf)
@@ -104,7 +105,7 @@ def load_gradient(dy, strip, first, count):
 
 
 def load_gradients(dy, all_strips, targets):
-    """One tile for each strip."""
+    """Load one tile for each strip."""
     found = []
     for strip in all_strips:
         found.append(load_gradient(dy, strip, targets[0], targets[1]))
@@ -112,7 +113,8 @@ def load_gradients(dy, all_strips, targets):
 
 
 def load_taps(x, steps, strip, first_channel, block, window):
-    """[pixels, rows, taps of a row, channels] in SBUF: what a strip reads for a block of taps and channels.
+    """Load [pixels, rows, taps of a row, channels] to SBUF: the part of x that a strip reads for a block of taps and
+    channels.
 
     `steps` are those of x by image, row, column and channel; `window` is stride, dilation, and the distance of the rows
     that are held where turns share a tile.
@@ -139,7 +141,7 @@ def load_taps(x, steps, strip, first_channel, block, window):
 
 
 def turned(tile, turn, turns, tap_rows, window):
-    """The rows of a tile of x that one turn reads."""
+    """Return the rows of a tile of x that one turn reads."""
     stride, dilation, every = window
     step = dilation[0] // every if turns > 1 else 1
     first = turn * stride[0] // every
@@ -148,7 +150,8 @@ def turned(tile, turn, turns, tap_rows, window):
 
 
 def blocks(kernel, channels, block):
-    """Blocks whose sums fill a PSUM bank: (first, count) of tap rows, of tap columns and of channels, in a row."""
+    """Return blocks whose sums fill a PSUM bank: (first, count) of tap rows, of tap columns and of channels, in a
+    row."""
     found = []
     for row, rows in pieces(kernel[0], block[0]):
         for column, columns in pieces(kernel[1], block[1]):
@@ -158,7 +161,7 @@ def blocks(kernel, channels, block):
 
 
 def empty_sums(parts, some):
-    """A PSUM tile for each part of the targets and each block."""
+    """Allocate a PSUM tile for each part of the targets and each block."""
     found = []
     for part in parts:
         for block in some:
@@ -167,7 +170,7 @@ def empty_sums(parts, some):
 
 
 def empty_bias_sums(parts):
-    """A PSUM tile for each part of the targets."""
+    """Allocate a PSUM tile for each part of the targets."""
     found = []
     for part in parts:
         found.append(nl.ndarray((part[1], 1), dtype=nl.float32, buffer=nl.psum))
@@ -175,7 +178,7 @@ def empty_bias_sums(parts):
 
 
 def add_strip(sums, gradient, tiles, parts, some, turns, window, started):
-    """One strip onto all sums."""
+    """Add one strip onto all sums."""
     for turn in range(turns):
         for part in range(len(parts)):
             first, count = parts[part]
@@ -190,7 +193,7 @@ def add_strip(sums, gradient, tiles, parts, some, turns, window, started):
 
 
 def store_sums(dw, sums, parts, some, first_target):
-    """PSUM tiles, rounded once, to their places in dw."""
+    """Store PSUM tiles, rounded once, to their places in dw."""
     channels, high, wide = dw.shape[1], dw.shape[2], dw.shape[3]
     for part in range(len(parts)):
         first, count = parts[part]
@@ -204,7 +207,7 @@ def store_sums(dw, sums, parts, some, first_target):
 
 
 def add_bias(sums, gradient, parts, started):
-    """dbias as a product with ones."""
+    """Add a strip to dbias, as a product with ones."""
     turns = gradient.shape[1]
     ones = nl.ndarray((gradient.shape[0], 1), dtype=gradient.dtype, buffer=nl.sbuf)
     nisa.memset(dst=ones, value=1.0)
@@ -216,7 +219,7 @@ def add_bias(sums, gradient, parts, started):
 
 
 def store_bias(dbias, sums, parts, first_target):
-    """As `store_sums`."""
+    """Store PSUM tiles, rounded once, to their places in dbias."""
     for part in range(len(parts)):
         first, count = parts[part]
         out = nl.ndarray((count, 1), dtype=dbias.dtype, buffer=nl.sbuf)
@@ -225,14 +228,14 @@ def store_bias(dbias, sums, parts, first_target):
 
 
 def gradient_of(dy, gradients, all_strips, number, target, count):
-    """dy of a strip: held, or loaded."""
+    """Return dy of a strip: held, or loaded."""
     if len(gradients) > 0:
         return gradients[number]
     return load_gradient(dy, all_strips[number], target, count)
 
 
 def sum_blocks(outputs, operands, gradients, all_strips, parts, some, targets, window, steps):
-    """Some blocks of dw, and dbias where it is among the outputs, over all strips."""
+    """Sum some blocks of dw, and dbias where it is among the outputs, over all strips."""
     x, dy, first_channel = operands
     with_bias = len(outputs) > 1
     sums, bias_sums = empty_sums(parts, some), empty_bias_sums(parts) if with_bias else []
@@ -251,7 +254,7 @@ def sum_blocks(outputs, operands, gradients, all_strips, parts, some, targets, w
 
 
 def sum_by_patterns(outputs, x, dy, before, padded_size, window, groups, tile, block, at_once, held):
-    """dw and dbias, by access patterns of the DMA that move element by element."""
+    """Compute dw and dbias by access patterns of the DMA that move element by element."""
     shape = outputs[0].shape
     n, channels, height, width = x.shape
     source, steps = x, (channels * height * width, width, 1, height * width)
@@ -271,7 +274,7 @@ def sum_by_patterns(outputs, x, dy, before, padded_size, window, groups, tile, b
 
 
 def bands(images, size, tile):
-    """All strips (image, images, row, bands, turns) of dy; a tile is images, bands, turns.
+    """Return all strips (image, images, row, bands, turns) of dy; a tile is images, bands, turns.
 
     Pixel (i, b, q) of turn t is column q, of those that are transposed at once, of row `row + b * turns + t` of image
     `image + i`.
@@ -289,7 +292,8 @@ def bands(images, size, tile):
 
 
 def transpose_onto(tile, first, step, views, spoilt):
-    """Slot i of a tile [pixels, slots, channels], every `step` channels from `first` on, is the transposed views[i].
+    """Set slot i of a tile [pixels, slots, channels], every `step` channels from `first` on, to the transposed
+    views[i].
 
     On gen2 the zeros of an identity spread a NaN or an infinity to the first channel, which then adds to `spoilt`.
     """
@@ -313,7 +317,7 @@ def transpose_onto(tile, first, step, views, spoilt):
 
 
 def turn_gradient(dy, strip, first_target, parts, wide, spoilt):
-    """[pixels, turns, targets] in SBUF for each `wide` columns: the parts (first, step, count) one after another.
+    """Transpose to [pixels, turns, targets] in SBUF for each `wide` columns: the parts (first, step, count) in order.
 
     Parts that are joined come in one run.
     """
@@ -344,7 +348,7 @@ def turn_gradient(dy, strip, first_target, parts, wide, spoilt):
 
 
 def clear_border(tile, rows, columns):
-    """Zeros outside of rows and columns (begin, end) of all images."""
+    """Write zeros outside of rows and columns (begin, end) of all images."""
     count, images, high, wide = tile.shape
     for begin, end in ((0, rows[0]), (rows[1], high)):
         if end > begin:
@@ -356,10 +360,11 @@ def clear_border(tile, rows, columns):
 
 
 def load_image(x, image, rows, columns, channels):
-    """[channels, images, rows, columns] in SBUF, zeros where rows or columns (first, count) leave the image.
+    """Load [channels, images, rows, columns] to SBUF, zeros where rows or columns (first, count) leave the image.
 
-    It is loaded dense, so that rows that follow one another do so in SBUF too, and padded there. Channels are the
-    first, the distance and the number of those of a part, and how many parts are joined in one run: a result for each.
+    The image is loaded dense, so that neighbouring rows are neighbours in SBUF too, and padded there. `channels` are
+    the first, the distance and the number of a part's channels, and how many parts are joined in one run: a result for
+    each.
     """
     c, height, width = x.shape[1], x.shape[2], x.shape[3]
     first, step, count, together = channels
@@ -391,7 +396,8 @@ def load_image(x, image, rows, columns, channels):
 
 
 def turn_image(x, strip, channels, kernel, before, window, columns, spoilt):
-    """[pixels, rows, taps of a row, channels] in SBUF for each piece of the columns: what all turns of a strip read.
+    """Transpose to [pixels, rows, taps of a row, channels] in SBUF for each piece of the columns, for all turns of a
+    strip.
 
     `columns` are all of dy, and how many are transposed at once; channels are the first, their number, and whether they
     are joined.
@@ -422,7 +428,7 @@ def turn_image(x, strip, channels, kernel, before, window, columns, spoilt):
 
 
 def views_of(loaded, strip, kernel, window, columns):
-    """What is transposed to each slot: rows of x, and for each the taps of a row."""
+    """Return the views that are transposed to each slot: rows of x, and for each the taps of a row."""
     _, images, _, count, turns = strip
     stride, dilation, every = window
     found = []
@@ -437,7 +443,7 @@ def views_of(loaded, strip, kernel, window, columns):
 
 
 def block_of(tile, turn, block, rows, window):
-    """What one turn reads of a block (first, count) of channels."""
+    """Return the part that one turn reads of a block (first, count) of channels."""
     stride, dilation, every = window
     first, step = turn * stride[0] // every, dilation[0] // every if rows > 1 else 1
     end = first + (rows - 1) * step + 1
@@ -445,8 +451,8 @@ def block_of(tile, turn, block, rows, window):
 
 
 def empty_taps(parts, some, kernel, paired):
-    """PSUM tiles: all taps for each part of the targets and each block of channels, or, for pairs of turns, which have
-    one part and one block, for each distance of a row of x from the first turn's."""
+    """Allocate PSUM tiles: all taps for each part of the targets and each block of channels, or, for pairs of turns,
+    which have one part and one block, for each distance of a row of x from the first turn's."""
     found = []
     for part in parts:
         for block in some:
@@ -461,10 +467,10 @@ def empty_taps(parts, some, kernel, paired):
 
 
 def sum_channels(outputs, operands, turned, all_strips, targets, channels, tile, before, window, spoilt):
-    """Some channels (first, count) of dw, and a row of dbias if asked for, over all strips.
+    """Sum some channels (first, count) of dw, and a row of dbias if asked for, over all strips.
 
     Operands are x, dy, and the first channel and target of the group; `turned` are x and dy of all strips, or empty;
-    targets are the parts (first, step, count), and where they begin in what is turned. The tile ends with `wide`
+    targets are the parts (first, step, count), and where they begin in the transposed dy. The tile ends with `wide`
     columns, channels of a block, and whether turns are taken in pairs.
     """
     x, dy, first_channel, first_target = operands
@@ -515,7 +521,7 @@ def sum_channels(outputs, operands, turned, all_strips, targets, channels, tile,
 
 
 def add_turn(sums, gradient, tile, begin, turn, parts, some, window, started):
-    """Products of one turn onto all sums."""
+    """Add the products of one turn onto all sums."""
     pixels = gradient.shape[0]
     for part in range(len(parts)):
         first, count = parts[part]
@@ -528,9 +534,10 @@ def add_turn(sums, gradient, tile, begin, turn, parts, some, window, started):
 
 
 def add_pair(sums, gradient, targets, tile, channels, turn, taps, started):
-    """Products of two turns, side by side in the stationary operand, with every row of x that one of them reads.
+    """Add products of two turns, side by side in the stationary operand, with every row of x that one of them reads.
 
-    A row at a distance is a tap of the first turn, and the tap before it of the second; what is neither is not read.
+    A row at a distance is a tap of the first turn, and the tap before it of the second; a product that is neither is
+    not read.
     """
     pixels, turns, (first, count) = gradient.shape[0], gradient.shape[1], targets
     together, (channel, some) = min(2, turns - turn), channels
@@ -543,7 +550,7 @@ def add_pair(sums, gradient, targets, tile, channels, turn, taps, started):
 
 
 def join_pairs(sums, targets, taps):
-    """[targets, taps of a column, taps of a row, channels] in SBUF of both turns of all pairs."""
+    """Return [targets, taps of a column, taps of a row, channels] in SBUF of both turns of all pairs."""
     _, _, wide, count = sums[0].shape
     joined = nl.ndarray((targets, taps, wide, count), dtype=nl.float32, buffer=nl.sbuf)
     for tap in range(taps):
@@ -554,7 +561,7 @@ def join_pairs(sums, targets, taps):
 
 
 def add_bias_row(sums, gradient, target, first, end, ones, started):
-    """dbias as a product with ones."""
+    """Add turns to a row of dbias, as a product with ones."""
     pixels = gradient.shape[0]
     for turn in range(first, end):
         moving = gradient[0:pixels, turn, target : target + sums.shape[1]]
@@ -562,7 +569,8 @@ def add_bias_row(sums, gradient, target, first, end, ones, started):
 
 
 def store_channels(dw, sums, targets, channels, some):
-    """PSUM tiles, rounded once, to their places in dw: one run for all channels of a target (first, step, count)."""
+    """Store PSUM tiles, rounded once, to their places in dw: one run for all channels of a target (first, step,
+    count)."""
     high, wide, (first_target, step, count) = dw.shape[2], dw.shape[3], targets
     out = nl.ndarray((count, channels[1], high, wide), dtype=dw.dtype, buffer=nl.sbuf)
     for block in range(len(some)):
@@ -579,7 +587,7 @@ def store_channels(dw, sums, targets, channels, some):
 
 
 def sum_by_transposes(outputs, x, dy, before, window, groups, tile, at_once, held, joined, spoilt):
-    """dw and dbias, by transposes on the Tensor Engine."""
+    """Compute dw and dbias by transposes on the Tensor Engine."""
     shape, all_strips = outputs[0].shape, bands(x.shape[0], (dy.shape[2], dy.shape[3]), tile)
     filters, kernel = shape[0] // groups, (shape[2], shape[3])
     parts = shares(filters, joined[1])
@@ -608,7 +616,7 @@ def sum_by_transposes(outputs, x, dy, before, window, groups, tile, at_once, hel
 
 
 def outputs_of(x, shape, with_bias):
-    """dw and, if asked for, dbias in HBM."""
+    """Allocate dw and, if asked for, dbias in HBM."""
     outputs = [nl.ndarray(shape, dtype=x.dtype, buffer=nl.shared_hbm)]
     if with_bias:
         outputs.append(nl.ndarray((shape[0],), dtype=x.dtype, buffer=nl.shared_hbm))
@@ -616,7 +624,7 @@ def outputs_of(x, shape, with_bias):
 
 
 def not_zero(sums):
-    """An int32 (1, 1): whether any of (P, 1) is not 0."""
+    """Return an int32 (1, 1): whether any of (P, 1) is not 0."""
     total = nl.ndarray((1, 1), dtype=nl.float32, buffer=nl.psum)
     ones = nl.ones((PARTITIONS, 1), dtype=nl.float32, buffer=nl.sbuf)
     nisa.nc_matmul(dst=total, stationary=sums, moving=ones, accumulate=False)
@@ -627,13 +635,12 @@ def not_zero(sums):
 
 @nki.jit
 def weight_by_transposes(x, dy, shape, with_bias, before, window, groups, tile, at_once, held, joined, patterns):
-    """dw[K, C/groups, R, S] and, if asked for, dbias[K] in HBM.
+    """Compute dw[K, C/groups, R, S] and, if asked for, dbias[K] in HBM.
 
     A tile is that of `bands`, columns that are transposed at once, channels of a block, and whether turns are taken in
     pairs; `at_once` are parts of the targets and channels that are summed together; `held` is whether all of x and of
-    dy stay in SBUF, `joined` whether their channels that follow one another then share a partition. `patterns` are
-    arguments of `sum_by_patterns`, which repeats everything on gen2 where a NaN or an infinity came across the Tensor
-    Engine.
+    dy stay in SBUF, `joined` whether their neighbouring channels then share a partition. `patterns` are arguments of
+    `sum_by_patterns`, which repeats everything on gen2 where a NaN or an infinity passed through the Tensor Engine.
     """
     outputs, spoilt = outputs_of(x, shape, with_bias), []
     if nisa.get_nc_version() == nisa.nc_version.gen2:
@@ -658,7 +665,7 @@ def weight_by_transposes(x, dy, shape, with_bias, before, window, groups, tile, 
 
 @nki.jit
 def weight_by_patterns(x, dy, shape, with_bias, before, window, groups, patterns):
-    """The same, without transposes on the Tensor Engine."""
+    """Compute dw and dbias as `weight_by_transposes` does, without transposes on the Tensor Engine."""
     outputs = outputs_of(x, shape, with_bias)
     padded_size, by_pattern, strip, block, together, kept = patterns
     sum_by_patterns(outputs, x, dy, before, padded_size, by_pattern, groups, strip, block, together, kept)

@@ -4,7 +4,7 @@
 
 Position i of a residue is target row `TARGET + i * SPACING`. Its tap j is weight row `TAP + j * TAP_STEP` and reads
 source row `i * STEP + START + j * REACH`. A window in SBUF holds, from LOW to HIGH, every EVERY-th row of the image
-that any tap of any residue reads, so that it is loaded once for all of them. Padding is not there: a tap adds to the
+that any tap of any residue reads, so that it is loaded once for all of them. Padding is not held: a tap adds to the
 positions that it reaches from inside of the image. Forward has one residue, backward-data one for each row of a stride.
 
 `gather_by_matmul` contracts over source channels on the Tensor Engine, one group at a time: a NaN of one group would
@@ -17,15 +17,15 @@ import nki.isa as nisa
 import nki.language as nl
 
 PARTITIONS, BANK = 128, 512
-"""Of a tile; fp32 sums of a PSUM bank."""
+"""Partitions of a tile; fp32 sums of a PSUM bank."""
 STEP, EVERY, LOW, HIGH, SPACING, SIZE, RESIDUES = 0, 1, 2, 3, 4, 5, 6
-"""Of an axis."""
+"""Places in the tuple of an axis."""
 TARGET, START, REACH, TAP, TAP_STEP, TAPS = 0, 1, 2, 3, 4, 5
-"""Of a residue."""
+"""Places in the tuple of a residue."""
 
 
 def pieces(total, size):
-    """[(first, count)] that cover range(total)."""
+    """Return the pieces [(first, count)] that cover range(total)."""
     found = []
     for first in range(0, total, size):
         found.append((first, min(size, total - first)))
@@ -33,7 +33,8 @@ def pieces(total, size):
 
 
 def shares(total, joined):
-    """[(first, step, count)] of at most 128 channels each; joined, those of a partition follow one another in HBM."""
+    """Return [(first, step, count)] of at most 128 channels each; joined, a partition's channels are neighbours in
+    HBM."""
     found = []
     if joined:
         parts = (total + PARTITIONS - 1) // PARTITIONS
@@ -46,7 +47,7 @@ def shares(total, joined):
 
 
 def places(images, axes, tile):
-    """All tiles: (first, count) of images, of row and of column positions."""
+    """Return all tiles: (first, count) of images, of row and of column positions."""
     found = []
     rows = (axes[0][SIZE] + axes[0][SPACING] - 1) // axes[0][SPACING]
     columns = (axes[1][SIZE] + axes[1][SPACING] - 1) // axes[1][SPACING]
@@ -58,7 +59,7 @@ def places(images, axes, tile):
 
 
 def span(axis, place, extent):
-    """Of a window's rows: the first in the source, how many, and the first and end of those in the image."""
+    """Return a window's rows: the first in the source, their number, and the first and end of those in the image."""
     first = place[0] * axis[STEP] + axis[LOW]
     count = ((place[1] - 1) * axis[STEP] + axis[HIGH] - axis[LOW]) // axis[EVERY] + 1
     begin = min(max(0, -(first // axis[EVERY])), count)
@@ -67,7 +68,8 @@ def span(axis, place, extent):
 
 
 def inside(source, place, axes):
-    """Rows and columns (begin, end) of a window that lie in the image; the others are padding, which nothing loads.
+    """Return rows and columns (begin, end) of a window that lie in the image; the others are padding, which is not
+    loaded.
 
     Where few columns of the image are missing they are taken too: then all rows are one run.
     """
@@ -79,9 +81,11 @@ def inside(source, place, axes):
 
 
 def load_window(source, place, axes, channels):
-    """[channels, images, rows, columns] in SBUF of what lies in the image; channels are (first, pattern, count).
+    """Load [channels, images, rows, columns] to SBUF of the window's part in the image; channels are (first, pattern,
+    count).
 
-    Dense, so that rows that follow one another in the image do so in SBUF. One zero where nothing lies in the image.
+    The part is dense, so that neighbouring rows of the image are neighbours in SBUF. It is one zero if no row or column
+    lies in the image.
     """
     (row, row_end), (column, column_end) = inside(source, place, axes)
     first, pattern, count = channels
@@ -95,7 +99,7 @@ def load_window(source, place, axes, channels):
 
 
 def start_and_image(source, place, axes, channel):
-    """Where a window begins in HBM, and the access pattern of its rows and columns."""
+    """Return where a window begins in HBM, and the access pattern of its rows and columns."""
     c, height, width = source.shape[1], source.shape[2], source.shape[3]
     top, left = span(axes[0], place[1], height)[0], span(axes[1], place[2], width)[0]
     (row, row_end), (column, column_end) = inside(source, place, axes)
@@ -106,7 +110,7 @@ def start_and_image(source, place, axes, channel):
 
 
 def load_windows(source, place, axes, parts, joined):
-    """One window for each part of the channels; joined parts come in one run."""
+    """Load one window for each part of the channels; joined parts come in one run."""
     found = []
     if not joined:
         for part in parts:
@@ -128,7 +132,7 @@ def load_windows(source, place, axes, parts, joined):
 
 
 def part_of(tile, rows, columns):
-    """All channels and images of a tile; of its rows and columns (first, count, step)."""
+    """Return all channels and images of a tile, and some of its rows and columns (first, count, step)."""
     row, high, row_step = rows
     column, wide, column_step = columns
     row_end, column_end = row + (high - 1) * row_step + 1, column + (wide - 1) * column_step + 1
@@ -136,7 +140,7 @@ def part_of(tile, rows, columns):
 
 
 def covered(axis, residue, tap, skip, count, held):
-    """Positions from `skip` on whose tap lies in the image, (first, count, 1), and where a window holds it.
+    """Return the positions from `skip` on whose tap lies in the image, (first, count, 1), and where a window holds it.
 
     `held` are the begin and end of the window's rows in the image.
     """
@@ -148,22 +152,23 @@ def covered(axis, residue, tap, skip, count, held):
 
 
 def only_tap(axis, residue, tap):
-    """The axis of a window that holds one tap."""
+    """Return the axis of a window that holds one tap."""
     row = residue[START] + tap * residue[REACH]
     return axis[STEP], axis[STEP], row, row, axis[SPACING], axis[SIZE], axis[RESIDUES]
 
 
 def tap_axes(tensors, axes, residue, taps):
-    """The axes of the window that a pair of taps reads: one that is held, or its own."""
+    """Return the axes of the window that a pair of taps reads: one that is held, or its own."""
     if len(tensors[1]) > 0:
         return axes
     return only_tap(axes[0], residue[0], taps[0]), only_tap(axes[1], residue[1], taps[1])
 
 
 def reads(tensors, place, skip, axes, residue):
-    """[(taps, positions, what they read)] of the taps that lie in the image for some position of a place.
+    """Return [(taps, positions, rows and columns that they read)] of the taps inside the image for some position of a
+    place.
 
-    The first one does for all positions, if one does. A held window begins `skip` row positions before the place.
+    A tap for all positions comes first, if there is one. A held window begins `skip` row positions before the place.
     """
     source, windows = tensors[0], tensors[1]
     whole, partly = [], []
@@ -183,7 +188,7 @@ def reads(tensors, place, skip, axes, residue):
 
 
 def residue_pairs(axes):
-    """Residues of rows with those of columns."""
+    """Pair residues of rows with those of columns."""
     found = []
     for row in axes[0][RESIDUES]:
         for column in axes[1][RESIDUES]:
@@ -192,7 +197,7 @@ def residue_pairs(axes):
 
 
 def tap_pairs(residue):
-    """Taps of rows with those of columns."""
+    """Pair taps of rows with those of columns."""
     found = []
     for row in range(residue[0][TAPS]):
         for column in range(residue[1][TAPS]):
@@ -201,30 +206,30 @@ def tap_pairs(residue):
 
 
 def has(axis, residue, place):
-    """A place without the positions that a residue does not have; none may be left."""
+    """Return a place without the positions that a residue does not have; none may be left."""
     total = (axis[SIZE] - residue[TARGET] + axis[SPACING] - 1) // axis[SPACING]
     return place[0], min(place[0] + place[1], total) - place[0]
 
 
 def runs(images, rows, columns):
-    """[(skip, count)] of row positions: as many at once as a PSUM bank holds."""
+    """Return [(skip, count)] of row positions: as many at once as a PSUM bank holds."""
     return [] if min(rows, columns) < 1 else pieces(rows, BANK // (images * columns))
 
 
 def weight_of(residue, taps, width):
-    """The weight of a pair of taps, in a filter that is `width` wide."""
+    """Return the place of the weight of a pair of taps, in a filter that is `width` wide."""
     row = residue[0][TAP] + taps[0] * residue[0][TAP_STEP]
     return row * width + residue[1][TAP] + taps[1] * residue[1][TAP_STEP]
 
 
 def target_rows(axis, place):
-    """First and number of the target's rows in a tile."""
+    """Return the first and the number of the target's rows in a tile."""
     first = place[0] * axis[SPACING]
     return first, min((place[0] + place[1]) * axis[SPACING], axis[SIZE]) - first
 
 
 def store(target, out, first, place, axes):
-    """An output tile [channels, images, blocks, rows, columns] to HBM, its channels from `first` on."""
+    """Store an output tile [channels, images, blocks, rows, columns] to HBM, its channels from `first` on."""
     c, height, width = target.shape[1], target.shape[2], target.shape[3]
     row, high = target_rows(axes[0], place[1])
     column, wide = target_rows(axes[1], place[2])
@@ -235,7 +240,7 @@ def store(target, out, first, place, axes):
 
 
 def load_columns(vectors, first, blocks):
-    """fp32 (targets, 1) for each of the blocks of a vector, which comes in one run; empty without a vector."""
+    """Load fp32 (targets, 1) for each of the blocks of a vector in one run; return an empty list without a vector."""
     found, total = [], 0
     for block in blocks:
         total += block[2]
@@ -243,7 +248,7 @@ def load_columns(vectors, first, blocks):
         row = nl.ndarray((1, total), dtype=nl.float32, buffer=nl.sbuf)
         nisa.dma_copy(dst=row, src=vector.ap(pattern=[[total, 1], [1, total]], offset=first))
         for at, step, some in blocks:
-            # of one row nothing is summed: a NaN stays alone
+            # the transpose of a single row sums no elements: a NaN does not spread
             turned = nl.ndarray((some, 1), dtype=nl.float32, buffer=nl.psum)
             data = row[0:1, at : at + (some - 1) * step + 1 : step]
             nisa.nc_transpose(dst=turned, data=data, engine=nisa.engine.tensor)
@@ -254,7 +259,7 @@ def load_columns(vectors, first, blocks):
 
 
 def finish(out, sums, biases):
-    """fp32 sums and their bias, rounded once."""
+    """Add the bias to fp32 sums and round them once."""
     if len(biases) > 0:
         nisa.tensor_scalar(dst=out, data=sums, op0=nl.add, operand0=biases[0])
     else:
@@ -262,7 +267,7 @@ def finish(out, sums, biases):
 
 
 def copy_matrices(matrices, weights, steps, start, parts):
-    """Element by element where sources are not the rows of the weights, from `start` on."""
+    """Copy weights element by element, from `start` on, where sources are not the rows of the weights."""
     for number in range(len(matrices)):
         size, targets, taps = matrices[number].shape
         pattern = [[steps[2] * parts[number][1], size], [steps[1], targets], [1, taps]]
@@ -271,7 +276,8 @@ def copy_matrices(matrices, weights, steps, start, parts):
 
 
 def transpose_filters(matrices, weights, steps, start, parts, fold, stage):
-    """The same by runs of `fold` whole filters, or of `stage` parts of one, and transposes on the Tensor Engine."""
+    """Load the weights in runs of `fold` whole filters, or of `stage` parts of one, and transpose on the Tensor
+    Engine."""
     count, taps = matrices[0].shape[1], steps[3]
     for first, some in pieces(count, PARTITIONS * fold):
         rows = some // fold
@@ -290,7 +296,7 @@ def transpose_filters(matrices, weights, steps, start, parts, fold, stage):
 
 
 def transpose_part(matrix, place, filters, member, source):
-    """The taps of some filters (first, count, step), and of the sources (first, step) of a matrix."""
+    """Transpose the taps of some filters (first, count, step), and of the sources (first, step) of a matrix."""
     first, rows, fold = place
     size, end = matrix.shape[0], first + (rows - 1) * fold + 1
     last = source[0] + (size - 1) * source[1] + 1
@@ -307,7 +313,7 @@ def transpose_part(matrix, place, filters, member, source):
 
 
 def not_finite(matrices, fold):
-    """An int32 (1, 1): whether a filter that was transposed holds a NaN or an infinity.
+    """Return an int32 (1, 1): whether a filter that was transposed holds a NaN or an infinity.
 
     The Tensor Engine of gen2 transposes by products with an identity, whose zeros make all other elements of a row NaN,
     and so the first one of each row, unless it is itself infinite.
@@ -332,7 +338,7 @@ def not_finite(matrices, fold):
 
 
 def load_matrices(weights, steps, start, parts, targets, turning):
-    """[source channels, target channels, taps] in SBUF for each part of the sources.
+    """Load [source channels, target channels, taps] to SBUF for each part of the sources.
 
     `steps` are by group, target, source, and the number of taps. `turning` are `fold` and `stage` of
     `transpose_filters`, or zeros where the rows of the weights are the sources.
@@ -367,7 +373,8 @@ def load_matrices(weights, steps, start, parts, targets, turning):
 
 
 def moving_of(tensors, place, axes, residue, read, part):
-    """What a pair of taps reads of one part of the channels: from a held window, or loaded for it alone."""
+    """Return the part of x that a pair of taps reads for one part of the channels: of a held window, or loaded for it
+    alone."""
     source, windows, channels = tensors
     if len(windows) > 0:
         return part_of(windows[part], read[2][0], read[2][1])
@@ -376,7 +383,7 @@ def moving_of(tensors, place, axes, residue, read, part):
 
 
 def start_sums(sums):
-    """Zeros from the Tensor Engine, which adds to nothing else on gen2 and gen3."""
+    """Write zeros from the Tensor Engine, which on gen2 and gen3 adds only to its own results."""
     count = sums.shape[0]
     stationary = nl.zeros((1, count), dtype=nl.float32, buffer=nl.sbuf)
     moving = nl.zeros((1, sums.shape[1], sums.shape[2], sums.shape[3]), dtype=nl.float32, buffer=nl.sbuf)
@@ -384,7 +391,8 @@ def start_sums(sums):
 
 
 def contract(tensors, matrices, block, place, skip, axes, residue, width):
-    """PSUM sums of a residue's positions, over all channels and taps, for a block (first, step, count) of targets."""
+    """Return PSUM sums of a residue's positions, over all channels and taps, for a block (first, step, count) of
+    targets."""
     first, step_of_targets, count = block
     end = first + (count - 1) * step_of_targets + 1
     shape = (count, place[0][1], place[1][1], place[2][1])
@@ -407,7 +415,7 @@ def contract(tensors, matrices, block, place, skip, axes, residue, width):
 
 
 def add_products(tensors, scalars, place, skip, axes, residue, width):
-    """PSUM sums of a residue's positions, where every partition has its own weights [partitions, channels, taps].
+    """Return PSUM sums of a residue's positions, where each partition has its own weights [partitions, channels, taps].
 
     The Scalar Engine multiplies while the Vector Engine adds, which takes half as long where one operand is in PSUM.
     """
@@ -434,7 +442,7 @@ def add_products(tensors, scalars, place, skip, axes, residue, width):
 
 
 def gather(out, tensors, weights, by_channel, biases, place, axes, width):
-    """Fills an output tile: the residues of its rows and columns, interleaved, and zeros where no tap reaches.
+    """Fill an output tile: the residues of its rows and columns, interleaved, and zeros where no tap reaches.
 
     `weights` are matrices with the block of targets that is asked for, or scalars.
     """
@@ -454,18 +462,18 @@ def gather(out, tensors, weights, by_channel, biases, place, axes, width):
 
 
 def empty_tile(target, count, blocks, place, axes):
-    """[channels, images, blocks, rows, columns] in SBUF, for the results of a place."""
+    """Allocate [channels, images, blocks, rows, columns] in SBUF, for the results of a place."""
     high, wide = target_rows(axes[0], place[1])[1], target_rows(axes[1], place[2])[1]
     return nl.ndarray((count, place[0][1], blocks, high, wide), dtype=target.dtype, buffer=nl.sbuf)
 
 
 def block_of(out, number):
-    """[channels, images, rows, columns] of a tile of results."""
+    """Return [channels, images, rows, columns] of a tile of results."""
     return out[0 : out.shape[0], 0 : out.shape[1], number, 0 : out.shape[3], 0 : out.shape[4]]
 
 
 def vectors_of(bias, with_bias):
-    """A list of one vector, or none."""
+    """Return a list of one vector, or an empty one."""
     found = []
     if with_bias:
         found.append(bias)
@@ -473,7 +481,7 @@ def vectors_of(bias, with_bias):
 
 
 def gather_block(target, source, weights, vectors, axes, steps, width, group, some, parts, how):
-    """Some targets (first, count) of a group, whose weights are held; all of SBUF is given back in the end.
+    """Compute some targets (first, count) of a group, whose weights are held; free all of SBUF in the end.
 
     `steps` are those of the weights, and the sources and targets of a group.
     """
@@ -500,11 +508,12 @@ def gather_block(target, source, weights, vectors, axes, steps, width, group, so
 
 @nki.jit
 def gather_by_matmul(source, weights, bias, with_bias, shape, axes, steps, width, groups, tile, held, turning, joined):
-    """[N, targets, H, W] in HBM; a tile is images, row and column positions, and targets whose weights stay in SBUF.
+    """Compute [N, targets, H, W] in HBM; a tile is images, row and column positions, and targets with weights held in
+    SBUF.
 
     `steps` are between groups, targets and sources of the weights, and the number of taps of a filter, which is `width`
     wide. `held` windows stay in SBUF for all targets and taps. `turning` is that of `load_matrices`. `joined` is
-    whether sources, and targets, that follow one another share a partition: small images come and go in longer runs.
+    whether neighbouring sources, and targets, share a partition: small images are then moved in longer runs.
     """
     target = nl.ndarray(shape, dtype=source.dtype, buffer=nl.shared_hbm)
     sources, targets, vectors = source.shape[1] // groups, shape[1] // groups, vectors_of(bias, with_bias)
@@ -517,7 +526,7 @@ def gather_by_matmul(source, weights, bias, with_bias, shape, axes, steps, width
 
 
 def load_scalars(weights, steps, some, targets, sources):
-    """fp32 [targets of some groups, their source channels, taps] in SBUF."""
+    """Load fp32 [targets of some groups, their source channels, taps] to SBUF."""
     scalars = nl.ndarray((some[1] * targets, sources, steps[3]), dtype=nl.float32, buffer=nl.sbuf)
     pattern = [[steps[0], some[1]], [steps[1], targets], [steps[2], sources], [1, steps[3]]]
     nisa.dma_copy(dst=scalars, src=weights.ap(pattern=pattern, offset=some[0] * steps[0]))
@@ -525,7 +534,7 @@ def load_scalars(weights, steps, some, targets, sources):
 
 
 def spread(source, some, targets, sources):
-    """For each source channel of a group: that of some groups, on the partitions of their targets."""
+    """Return, for each source channel of a group, that channel of some groups, on the partitions of their targets."""
     area, found = source.shape[2] * source.shape[3], []
     for part in range(sources):
         pattern = [[sources * area, some[1]]]
@@ -537,7 +546,7 @@ def spread(source, some, targets, sources):
 
 @nki.jit
 def gather_by_channel(source, weights, bias, with_bias, shape, axes, steps, width, groups, tile, held):
-    """The same, where a tile has all targets of `tile[3]` groups."""
+    """Compute [N, targets, H, W] as `gather_by_matmul` does, where a tile has all targets of `tile[3]` groups."""
     target = nl.ndarray(shape, dtype=source.dtype, buffer=nl.shared_hbm)
     sources, targets = source.shape[1] // groups, shape[1] // groups
     for some in pieces(groups, tile[3]):
@@ -553,7 +562,7 @@ def gather_by_channel(source, weights, bias, with_bias, shape, axes, steps, widt
 
 
 def add_onto(total, part, first):
-    """Partial sums onto a total, or as its start."""
+    """Add partial sums onto a total, or start it with them."""
     if first:
         nisa.tensor_copy(dst=total, src=part)
     else:
@@ -561,7 +570,7 @@ def add_onto(total, part, first):
 
 
 def window_sums(tensors, gradient, place, skip, axes, width):
-    """fp32 [targets, channels, taps]: products of a tile of dy with what each tap reads of x, summed over the tile.
+    """Return fp32 [targets, channels, taps]: products of a tile of dy with each tap's part of x, summed over the tile.
 
     The Vector Engine multiplies, with dy in PSUM, and the Scalar Engine sums.
     """
@@ -586,14 +595,14 @@ def window_sums(tensors, gradient, place, skip, axes, width):
 
 
 def whole_sums(gradient):
-    """fp32 [targets, 1, 1]: a tile of dy summed over its pixels."""
+    """Return fp32 [targets, 1, 1]: a tile of dy summed over its pixels."""
     sums = nl.ndarray((gradient.shape[0], 1, 1), dtype=nl.float32, buffer=nl.sbuf)
     nisa.tensor_reduce(dst=sums, op=nl.add, data=gradient, axis=(1, 2, 3))
     return sums
 
 
 def store_rows(vector, tile, first):
-    """[count, size] in fp32, rounded once, to rows of a dense tensor from `first` on."""
+    """Store fp32 [count, size], rounded once, to rows of a dense tensor from `first` on."""
     count, size = tile.shape[0], tile.shape[1] * tile.shape[2]
     out = nl.ndarray((count, size), dtype=vector.dtype, buffer=nl.sbuf)
     nisa.tensor_copy(dst=out, src=tile.reshape((count, size)))
@@ -602,7 +611,7 @@ def store_rows(vector, tile, first):
 
 @nki.jit
 def weight_by_channel(x, dy, shape, with_bias, axes, plain, width, groups, tile, held):
-    """dw[K, C/groups, R, S] and, if asked for, dbias[K] in HBM.
+    """Compute dw[K, C/groups, R, S] and, if asked for, dbias[K] in HBM.
 
     `plain` are the axes of dy itself; a tile is as in `gather_by_channel`.
     """

@@ -11,7 +11,7 @@ from .parameters import PLAIN, Parameters, require_convolution
 
 
 def convolved(x, w, window: Parameters):
-    """z[N,K,P,Q], new memory, not rounded to the storage format."""
+    """Return z[N,K,P,Q] in new memory, not rounded to the storage format."""
     own, border = split(window.padding)
     image, filters = x.to(wide(x.dtype)), w.to(wide(w.dtype))
     if border is not None:
@@ -20,7 +20,7 @@ def convolved(x, w, window: Parameters):
 
 
 def convolution_gradients(dz, x, w, window: Parameters, wanted: tuple[bool, bool]):
-    """(dx, dw) in the storage format of x, None for what is not wanted; dz is in that of `wide`."""
+    """Return (dx, dw) in the storage format of x, None for one that is not wanted; dz has the format `wide`."""
     own, border = split(window.padding)
     image, filters = x.to(dz.dtype), w.to(dz.dtype)
     if border is not None:
@@ -34,7 +34,7 @@ def convolution_gradients(dz, x, w, window: Parameters, wanted: tuple[bool, bool
 
 
 class Convolution(torch.autograd.Function):
-    """Saved for backward: x and w."""
+    """Convolution that saves x and w for backward."""
 
     @staticmethod
     def forward(ctx, x, w, window):
@@ -53,9 +53,9 @@ class Convolution(torch.autograd.Function):
 
 
 def convolution(x, w, window: Parameters = PLAIN):
-    """conv(x, w), x[N,C,H,W], w[K,C/groups,R,S], accumulated in fp32 and rounded once. No bias.
+    """Return conv(x, w), x[N,C,H,W], w[K,C/groups,R,S], accumulated in fp32 and rounded once, without a bias.
 
-    Raises TypeError and ValueError for what has no meaning, before anything is computed.
+    Raises TypeError and ValueError for invalid arguments, before anything is computed.
     """
     require_convolution(x, w, window)
     return Convolution.apply(x, w, window)

@@ -1,7 +1,7 @@
 """Convolution and batch norm as one function: its backward computes the convolution again instead of keeping it.
 
-A convolution's backward needs its input, batch norm's backward the convolution's output, which a convolution of what is
-saved anyway gives back. The price is one more convolution in backward.
+A convolution's backward needs its input, batch norm's backward the convolution's output, which is computed again from
+the saved input. The price is one more convolution in backward.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .parameters import PLAIN, Parameters, require_convolution, require_normaliz
 
 
 class ConvBatchNorm(torch.autograd.Function):
-    """Saved for backward: x and w, and the vectors gamma, mean and var. Statistics carry no gradient."""
+    """The pair, which saves for backward x and w, and the vectors gamma, mean and var. Statistics carry no gradient."""
 
     @staticmethod
     def forward(ctx, x, w, gamma, beta, window, convention):
@@ -38,7 +38,7 @@ class ConvBatchNorm(torch.autograd.Function):
 
 
 def pair_gradients(dy, x, w, gamma, mean, var, window, convention, wanted=(True, True)):
-    """(dx, dw, dgamma, dbeta), the last two None without gamma. Statistics are computed again where they are None."""
+    """Return (dx, dw, dgamma, dbeta), the last two None without gamma. Statistics that are None are computed again."""
     z = convolved(x, w, window)
     if mean is None:
         mean, var = convention.statistics(z)
@@ -58,11 +58,11 @@ def conv_batch_norm(
     x, w, gamma=None, beta=None, running_mean=None, running_var=None, *, window: Parameters = PLAIN,
     convention: Convention = STANDARD, momentum: float = 0.1,
 ):  # fmt: skip
-    """Batch norm of conv(x, w): y, mean, var, and new running statistics where they are given.
+    """Return batch norm of conv(x, w): y, mean, var, and new running statistics where old ones are given.
 
-    x[N,C,H,W], w[K,C/groups,R,S], no bias, which the mean would take away again; vectors [K], fp32 (fp64 for fp64 x).
-    What lies between convolution and normalization stays in fp32. Raises TypeError and ValueError for what has no
-    meaning, before anything is computed.
+    x[N,C,H,W], w[K,C/groups,R,S], no bias, because subtracting the mean would cancel it; vectors [K], fp32 (fp64 for
+    fp64 x). The convolution's result stays in fp32 until it is normalized. Raises TypeError and ValueError for invalid
+    arguments, before anything is computed.
     """
     given = {"gamma": gamma, "beta": beta, "running_mean": running_mean, "running_var": running_var}
     require_pair(x, w, window, convention, momentum, **given)

@@ -1,4 +1,4 @@
-"""The kernels that the suite knows, made of these functions. `window` is stride, padding, dilation and groups."""
+"""The kernels of the suite's operators, made of these functions. `window` is stride, padding, dilation and groups."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .parameters import Parameters, require_convolution
 def conv_bn_forward(
     x, w, gamma, beta, running_mean, running_var, *, eps, eps_outside, momentum, layout, **window
 ):  # fmt: skip
-    """Through the autograd function, which can be differentiated."""
+    """Compute y through the autograd function, which can be differentiated."""
     x, w, convention = nchw(x, layout), nchw(w, layout), Convention(eps, eps_outside)
     vectors = gamma, beta, running_mean, running_var
     y, *statistics = conv_batch_norm(
@@ -24,7 +24,7 @@ def conv_bn_forward(
 
 
 def conv_bn_backward(dy, x, w, gamma, *, eps, eps_outside, layout, **window):
-    """What the function's backward does, with the statistics computed again."""
+    """Compute the gradients of the autograd function's backward, with the statistics computed again."""
     window, convention = Parameters(**window), Convention(eps, eps_outside)
     x, w, dy = (nchw(tensor, layout) for tensor in (x, w, dy))
     require_pair(x, w, window, convention, gamma=gamma, beta=gamma)
@@ -33,7 +33,7 @@ def conv_bn_backward(dy, x, w, gamma, *, eps, eps_outside, layout, **window):
 
 
 def conv_bn_inference(x, w, gamma, beta, running_mean, running_var, *, eps, eps_outside, layout, **window):
-    """y by the running statistics, in the memory of the convolution's result."""
+    """Compute y by the running statistics, in the memory of the convolution's result."""
     window, x, w = Parameters(**window), nchw(x, layout), nchw(w, layout)
     require_convolution(x, w, window)
     with torch.no_grad():

@@ -1,6 +1,6 @@
 """Batch norm as a function of its own: saves its input, and gamma, mean and variance of each channel.
 
-Saving its input is what makes it expensive behind a convolution: see `conv_norm`.
+Saving its input makes it expensive behind a convolution: see `conv_norm`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ POSITIONS = (0, 2, 3)
 
 @dataclass(frozen=True)
 class Convention:
-    """Where eps stands: 1 / sqrt(var + eps), var biased; or 1 / (sqrt(var) + eps), var unbiased."""
+    """Place of eps: 1 / sqrt(var + eps), var biased; or 1 / (sqrt(var) + eps), var unbiased."""
 
     eps: float = 1e-5
     outside: bool = False
@@ -34,11 +34,11 @@ class Convention:
         return mean, var
 
     def unbiased(self, var, count: int):
-        """The variance that running statistics take up."""
+        """Return the variance that is blended into running statistics."""
         return var if self.outside else var * (count / (count - 1))
 
     def pull(self, var, count: int):
-        """Share of dgamma in the gradient of each normalized element; nothing where a channel is constant."""
+        """Return the share of dgamma in the gradient of each normalized element; zero where a channel is constant."""
         if not self.outside:
             return torch.full_like(var, 1 / count)
         root = var.sqrt()
@@ -49,14 +49,14 @@ STANDARD = Convention()
 
 
 def normalize_(z, mean, var, gamma, beta, convention: Convention):
-    """y in the memory of z."""
+    """Return y in the memory of z."""
     scale = convention.inverse(var)
     z.sub_(mean[CHANNEL]).mul_((scale if gamma is None else scale * gamma)[CHANNEL])
     return z if beta is None else z.add_(beta[CHANNEL])
 
 
 def normalization_gradients_(dy, z, mean, var, gamma, convention: Convention):
-    """(dz, dgamma, dbeta) of sum(dy * y), dz in the memory of z."""
+    """Return (dz, dgamma, dbeta) of sum(dy * y), dz in the memory of z."""
     count, scale = z.numel() // z.shape[1], convention.inverse(var)
     dy = dy.to(z.dtype)
     normalized = z.sub_(mean[CHANNEL]).mul_(scale[CHANNEL])
@@ -66,7 +66,7 @@ def normalization_gradients_(dy, z, mean, var, gamma, convention: Convention):
 
 
 class BatchNorm(torch.autograd.Function):
-    """Saved for backward: z, and the vectors gamma, mean and var. Statistics carry no gradient."""
+    """Batch norm that saves for backward z, and the vectors gamma, mean and var. Statistics carry no gradient."""
 
     @staticmethod
     def forward(ctx, z, gamma, beta, convention):
@@ -94,9 +94,9 @@ def batch_norm(
     z, gamma=None, beta=None, running_mean=None, running_var=None, *, convention: Convention = STANDARD,
     momentum: float = 0.1,
 ):  # fmt: skip
-    """y[N,K,P,Q] by the statistics of the batch, mean, var; and new running statistics where they are given.
+    """Return y[N,K,P,Q] by the statistics of the batch, mean, var; and new running statistics where old ones are given.
 
-    Raises TypeError and ValueError for what has no meaning, before anything is computed.
+    Raises TypeError and ValueError for invalid arguments, before anything is computed.
     """
     require_image("z", z)
     given = {"gamma": gamma, "beta": beta, "running_mean": running_mean, "running_var": running_var}

@@ -1,4 +1,4 @@
-"""Gradients that cannot be differentiated again, and say so."""
+"""Gradients that raise an error when they are differentiated again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 
 class _Once(torch.autograd.Function):
-    """Computes a gradient. In the graph of a second derivative it stands for what is not there."""
+    """Computes a gradient. In the graph of a second derivative it takes the place of the missing one, and raises."""
 
     @staticmethod
     def forward(ctx, name: str, compute: Callable[..., tuple], *tensors):
@@ -24,7 +24,7 @@ class _Once(torch.autograd.Function):
 
 
 def differentiable_once(name: str, compute: Callable[..., tuple], *tensors) -> tuple:
-    """compute(*tensors), the gradients of the function `name`. Differentiating them raises NotImplementedError."""
+    """Return compute(*tensors), gradients of the function `name`; differentiating them raises NotImplementedError."""
     if not torch.is_grad_enabled():
         return compute(*tensors)
     return _Once.apply(name, compute, *tensors)

@@ -1,4 +1,4 @@
-"""What a convolution's parameters are, and the errors of those that mean nothing."""
+"""Parameters of a convolution, and the errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def require_image(name: str, tensor: torch.Tensor) -> None:
         raise TypeError(f"{name} is {tensor.dtype}: must be of a floating-point dtype; convert it first")
     if tensor.ndim != 4:
         raise ValueError(f"{name} has shape {tuple(tensor.shape)}: must have four axes")
-    if not all(tensor.shape[1:]):  # a batch may have no images; that it has no statistics is said elsewhere
+    if not all(tensor.shape[1:]):  # an empty batch is allowed; its lack of statistics is refused elsewhere
         raise ValueError(f"{name} has shape {tuple(tensor.shape)}: has no elements")
 
 

@@ -17,12 +17,12 @@ import numpy as np
 from conformance.operators import Arrays, Operator, PoolGeometry
 
 Axis = tuple[np.ndarray, np.ndarray]
-"""What an output of one axis adds up, [terms, outputs]: indices into the data, and whether there is such a term."""
+"""Terms of an output of one axis, [terms, outputs]: indices into the data, and whether there is such a term."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """The terms as float64 [A, B, N, C, rows, columns]; their divisors as floats [A, B, rows, columns]; and whether all
+    """Terms as float64 [A, B, N, C, rows, columns]; their divisors as floats [A, B, rows, columns]; and whether all
     terms of an output have the same divisor."""
 
     terms: np.ndarray
@@ -31,13 +31,13 @@ class Gathered:
 
     @property
     def shares(self) -> np.ndarray:
-        """The divisors as they broadcast to the terms."""
+        """Divisors in a shape that broadcasts to the terms."""
         rank = self.divisors.ndim // 2
         return np.expand_dims(self.divisors, (rank, rank + 1))
 
 
 def gathered(operator: Operator, geometry: PoolGeometry, inputs: Arrays) -> Gathered:
-    """What the operator adds up."""
+    """Return the terms that the operator adds up, with their divisors."""
     rank, forward = geometry.rank, operator.name == "avg_pool_forward"
     axes = [_WAYS[operator.name](geometry, axis) for axis in range(rank)]
     terms = _picked(inputs[operator.data].astype(np.float64), axes)
@@ -49,7 +49,7 @@ def gathered(operator: Operator, geometry: PoolGeometry, inputs: Arrays) -> Gath
 
 
 def _picked(array: np.ndarray, axes: Sequence[Axis]) -> np.ndarray:
-    """[..., rows, columns] at the places of every term: [A, B, ..., rows, columns]."""
+    """Pick elements of [..., rows, columns] at the places of every term: [A, B, ..., rows, columns]."""
     rank, lead = len(axes), array.ndim - len(axes)
     for axis in reversed(range(rank)):
         array = array.take(axes[axis][0], lead + axis)
@@ -58,21 +58,21 @@ def _picked(array: np.ndarray, axes: Sequence[Axis]) -> np.ndarray:
 
 
 def _spread(inside: np.ndarray, axis: int, rank: int) -> np.ndarray:
-    """[terms, outputs] of an axis as it broadcasts to the terms."""
+    """Return [terms, outputs] of an axis in a shape that broadcasts to the terms."""
     shape = [1] * (2 * rank + 2)
     shape[axis], shape[rank + 2 + axis] = inside.shape
     return inside.reshape(shape)
 
 
 def _forward(g: PoolGeometry, axis: int) -> Axis:
-    """The window of every output."""
+    """Return the places of every output's window along an axis, and which of them lie in the image."""
     size, window, outputs = g.size[axis], g.window[axis], g.output_size[axis]
     places = np.arange(outputs) * g.stride[axis] - g.padding[axis][0] + np.arange(window)[:, None]
     return np.clip(places, 0, size - 1), (places >= 0) & (places < size)
 
 
 def _backward(g: PoolGeometry, axis: int) -> Axis:
-    """The windows that hold every element, the last one first."""
+    """Return the windows along an axis that hold every element, the last one first, and which of them exist."""
     size, window, stride, outputs = g.size[axis], g.window[axis], g.stride[axis], g.output_size[axis]
     places = np.arange(size) + g.padding[axis][0]
     holding = places // stride - np.arange(-(-window // stride))[:, None]

@@ -32,15 +32,15 @@ FORWARD, BACKWARD = POOLINGS
 
 @dataclass(frozen=True, slots=True)
 class Pooling:
-    """How a kernel computes. With the defaults: exact sums, exact quotients and one rounding.
+    """Arithmetic of a kernel. With the defaults: exact sums, exact quotients and one rounding.
 
-    given        what becomes of the inputs
-    columns      of the sums over a row of the window, where gradients have one divisor
+    given        changes the inputs
+    columns      changes the sums over a row of the window, where gradients have one divisor
     accumulate   format and rounding of a sequential accumulator; in the tensors' own if `in_storage`
-    before       what becomes of a sum before it is divided
-    reciprocal   of the reciprocals of divisors, `divisor` of divisors
-    share        of quotients that are added, in gradients or where `first` says that all are divided first
-    after        of the result
+    before       changes a sum before it is divided
+    reciprocal   changes the reciprocals of divisors, `divisor` the divisors
+    share        changes quotients that are added, in gradients or where `first` says that all are divided first
+    after        changes the result
     """
 
     given: Change = unchanged
@@ -67,7 +67,7 @@ class Pooling:
         return stored({name: self.after(total, storage)}, dtype)
 
     def _sum(self, terms: np.ndarray, storage: Format, rank: int) -> np.ndarray:
-        """Over the first `rank` axes."""
+        """Sum over the first `rank` axes."""
         if self.columns is not unchanged:
             terms = self.columns(terms.sum(rank - 1, keepdims=True), storage)
         chosen = (storage, np.rint) if self.in_storage else self.accumulate
@@ -84,7 +84,7 @@ GOOD = Pooling()
 
 
 def _infinite_beyond(sums: np.ndarray, storage: Format) -> np.ndarray:
-    """Sums that are exact, and infinite where the format does not hold them although it holds the average."""
+    """Return exact sums, infinite where the format cannot hold them although it can hold the average."""
     return np.where(np.isinf(overflowing(sums, storage)), np.copysign(np.inf, sums), sums)
 
 
@@ -128,9 +128,9 @@ _ARITHMETIC: tuple[tuple[str, Pooling, tuple[str, ...]], ...] = (
 
 
 def _sliding(operator: Operator, g: PoolGeometry, inputs: Arrays, dtype: str) -> Arrays:
-    """Sums of columns, then a window that takes in one and lets go of another, both in fp32.
+    """Sum columns, then slide a window that adds one column and subtracts another, both in fp32.
 
-    What lay in the window before leaves its roundings behind, and NaN and Inf for ever.
+    Columns that have left the window leave their roundings behind, and NaN and Inf for ever.
     """
     image = padded(inputs["x"], g.overhang, np.dtype(np.float32))
     columns = image
@@ -145,7 +145,7 @@ def _sliding(operator: Operator, g: PoolGeometry, inputs: Arrays, dtype: str) ->
 
 
 def _without_nan(operator: Operator, g: PoolGeometry, inputs: Arrays, dtype: str) -> Arrays:
-    """The mean of what is a number, as np.nanmean."""
+    """Return the mean of the elements that are not NaN, as np.nanmean does."""
     x = inputs["x"].astype(np.float64)
     numbers = {"x": (~np.isnan(x)).astype(np.float64)}
     kept, all_there = (operator.reference(g, {"x": each})["y"] for each in (numbers["x"], np.ones_like(x)))
@@ -160,7 +160,7 @@ def _padded_with_ones(operator: Operator, g: PoolGeometry, inputs: Arrays, dtype
 
 
 def _reads_on(operator: Operator, g: PoolGeometry, inputs: Arrays, dtype: str) -> Arrays:
-    """A window that hangs over the padded image reads on in the next row."""
+    """Let a window that hangs over the padded image read on in the next row."""
     over = g.overhang[-1][1] - g.padding[-1][1]
     if over == 0:
         return exact(operator, g, inputs, dtype)

@@ -1,4 +1,4 @@
-"""Correct kernels of average pooling: orders of the sums, and where and how a sum is divided."""
+"""Correct kernels of average pooling: orders of the sums, and places and ways of dividing a sum."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ Divide = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 def divided(values: np.ndarray, divisors: np.ndarray) -> np.ndarray:
-    """One rounding."""
+    """Divide with one rounding."""
     return values / divisors.astype(values.dtype)
 
 
 def by_reciprocals(values: np.ndarray, divisors: np.ndarray) -> np.ndarray:
-    """One of the reciprocal, one of the product."""
+    """Divide with two roundings: one of the reciprocal, one of the product."""
     return values * reciprocals(divisors, values.dtype)
 
 
 def reciprocals(divisors: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Rounded once."""
+    """Return reciprocals, rounded once."""
     return dtype.type(1) / divisors.astype(dtype)
 
 
 def _added(total: Total, terms: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
-    """Terms [KS, ...], times weights of their shape, added in some order."""
+    """Add terms [KS, ...], times weights of their shape, in some order."""
     flat = terms.astype(np.float64).reshape(len(terms), -1).T[:, None]
     ones = np.ones((1, len(terms), 1))
     if weights is None:
@@ -56,7 +56,7 @@ def _added(total: Total, terms: np.ndarray, weights: np.ndarray | None = None) -
 
 
 def _listed(seen: Gathered) -> tuple[np.ndarray, np.ndarray]:
-    """Terms [KS, N, C, rows, columns] and their divisors, that broadcast to them."""
+    """Return the terms [KS, N, C, rows, columns] and their divisors, which broadcast to them."""
     rank, terms, shares = seen.divisors.ndim // 2, seen.terms, seen.shares
     return terms.reshape(-1, *terms.shape[rank:]), shares.reshape(-1, *shares.shape[rank:])
 
@@ -80,7 +80,7 @@ class Summed:
     work: type = np.float32
 
     def __call__(self, operator: Operator, geometry: PoolGeometry, inputs: Arrays) -> np.ndarray:
-        """In the accumulator's format or fp32."""
+        """Return the averages in the accumulator's format or fp32."""
         seen = gathered(operator, geometry, inputs)
         terms, divisors = _listed(seen)
         if self.fused:
@@ -92,8 +92,8 @@ class Summed:
 
 
 def _separable(divide: Divide, once: bool = False, kept: str = "fp32") -> Average:
-    """Columns of the window first, then its rows and planes; divided axis by axis, or `once`. What lies between is
-    `kept` in a format."""
+    """Average along columns of the window first, then its rows and planes; divided axis by axis, or `once`.
+    Intermediate values are `kept` in a format."""
 
     def average(operator: Operator, g: PoolGeometry, inputs: Arrays) -> np.ndarray:
         total, forward = inputs[operator.data], operator.name == FORWARD
@@ -109,7 +109,7 @@ def _separable(divide: Divide, once: bool = False, kept: str = "fp32") -> Averag
 
 
 def _along(g: PoolGeometry, axis: int, forward: bool, undivided: bool) -> PoolGeometry:
-    """The pooling of one axis, where those behind it are done. A given divisor is the first axis's."""
+    """Return the pooling of one axis, once the axes behind it are done. The first axis gets a given divisor."""
 
     def alone(values: Any, others: Any) -> Any:
         return tuple(value if place == axis else others for place, value in enumerate(values))
@@ -127,7 +127,7 @@ def _along(g: PoolGeometry, axis: int, forward: bool, undivided: bool) -> PoolGe
 
 
 def _scattered(divide: Divide) -> Average:
-    """Gradients added to the image, a position of the window at a time."""
+    """Add gradients to the image, a position of the window at a time."""
 
     def average(operator: Operator, g: PoolGeometry, inputs: Arrays) -> np.ndarray:
         shares = divide(inputs["dy"].astype(np.float32), g.divisors.astype(np.float64))
@@ -137,7 +137,7 @@ def _scattered(divide: Divide) -> Average:
 
 
 def _constant_matrix(operator: Operator, g: PoolGeometry, inputs: Arrays) -> np.ndarray:
-    """A GEMM with a matrix that holds reciprocals where a window is, and zeros elsewhere."""
+    """Average by a GEMM with a matrix that holds reciprocals inside a window, and zeros elsewhere."""
     places = math.prod(g.size)
     one = replace(g, n=places, c=1, divisor_override=1)
     unit = np.eye(places).reshape(one.x.shape)
@@ -149,7 +149,7 @@ def _constant_matrix(operator: Operator, g: PoolGeometry, inputs: Arrays) -> np.
 
 
 def _prefix_sums(operator: Operator, g: PoolGeometry, inputs: Arrays) -> np.ndarray:
-    """Differences of an integral image in fp64, which holds the suite's data exactly."""
+    """Average by differences of an integral image in fp64, which holds the suite's data exactly."""
     image = padded(inputs["x"], g.overhang, np.dtype(np.float64))
     total = image
     for axis in range(2, 2 + g.rank):
@@ -195,7 +195,7 @@ _DIVISIONS = (
     _known_good("divided-by-axis", _separable(divided)),
     _known_good("scaled-by-axis", _separable(by_reciprocals)),
 )
-"""Where the divisor comes in."""
+"""Other places of the division."""
 
 _ACCUMULATORS = (
     _known_good("fp64", Summed(_EMULATED(held=np.float64), work=np.float64), _FP64, stricter=None),

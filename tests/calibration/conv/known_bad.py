@@ -1,4 +1,5 @@
-"""Known-bad kernels of convolution: less precision than declared, paths that forget, races, and what hardly shows."""
+"""Known-bad kernels of convolution: less precision than declared, paths that forget, races, and errors that hardly
+show."""
 
 from __future__ import annotations
 
@@ -78,7 +79,7 @@ _EMULATED: tuple[tuple[str, KernelArithmetic, tuple[str, ...]], ...] = (
 
 
 def _atomic(operator: Operator, geometry: ConvGeometry, inputs: Arrays, dtype: str) -> Arrays:
-    """Gradients of the images added one by one in the storage dtype."""
+    """Add gradients of the images one by one in the storage dtype."""
     total = stored({name: np.zeros(t.shape) for name, t in operator.outputs(geometry).items()}, dtype)
     for n in range(geometry.n):
         image = {name: array[n : n + 1] for name, array in inputs.items()}
@@ -88,7 +89,8 @@ def _atomic(operator: Operator, geometry: ConvGeometry, inputs: Arrays, dtype: s
 
 
 def _cut_off(format: Format) -> Mutant:
-    """What it declares, but for the direction of a rounding: only the gain of all results shows it."""
+    """Return a kernel that does what it declares, but for the direction of a rounding: only the gain of all results
+    shows it."""
     declared = Sum(lanes=sums.always(4), kept=format)
     cut = replace(declared, keeps=partial(rounded, way=np.trunc))
     return Mutant(
@@ -138,7 +140,7 @@ _SHORTER = KernelArithmetic(accumulate=(bits(19), np.rint))
 
 
 def _skipping_zeros(operator: Operator, geometry: ConvGeometry, inputs: Arrays, dtype: str) -> Arrays:
-    """Rows of the data that begin with zeros are taken for empty, as a kernel for sparse data might."""
+    """Take rows of the data that begin with zeros for empty, as a kernel for sparse data might."""
     data = inputs[operator.data]
     if data.shape[-1] <= PEEK:
         return exact(operator, geometry, inputs, dtype)
@@ -147,14 +149,14 @@ def _skipping_zeros(operator: Operator, geometry: ConvGeometry, inputs: Arrays, 
 
 
 def _without_last_product(operator: Operator, geometry: ConvGeometry, inputs: Arrays, dtype: str) -> Arrays:
-    """The last product of a long sum is left out, which is less than the declared rounding of the inputs."""
+    """Leave out the last product of a long sum, which is less than the declared rounding of the inputs."""
     w = inputs["w"].copy()
     w.reshape(geometry.k, -1)[:, -1] = 0
     return _ROUNDED(operator, geometry, inputs | {"w": w}, dtype)
 
 
 def _one_element(operator: Operator, geometry: ConvGeometry, inputs: Arrays, dtype: str) -> Arrays:
-    """One element of many is summed in a shorter accumulator; among few, the rms would show it."""
+    """Sum one element of many in a shorter accumulator; among few, the rms would show it."""
     outputs, other = (kernel(operator, geometry, inputs, dtype) for kernel in (EXACT, _SHORTER))
     main = next(iter(outputs))
     middle = outputs[main].size // 2
@@ -173,7 +175,7 @@ _SUBTLE: tuple[Mutant, ...] = (
     Mutant("fp32 result packed in 22 bits", "subtle", KernelArithmetic(after=to(bits(22))), dtypes=FP32_ONLY,
            base=EXACT),
 )  # fmt: skip
-"""What a single distribution or a single statistic of the judge detects."""
+"""Kernels that only a single distribution or a single statistic of the judge detects."""
 
 CHUNK = 8
 LOST = 0.01
@@ -181,7 +183,7 @@ LOST = 0.01
 
 
 def _racing(chunk_of: Callable[[int], int]) -> Run:
-    """A few outputs miss the products of one chunk of the sum; `chunk_of` says which, given how many there are."""
+    """Leave the products of one chunk out of a few outputs; `chunk_of` says which chunk, given how many there are."""
 
     def run(operator: Operator, geometry: ConvGeometry, inputs: Arrays, dtype: str) -> Arrays:
         product = lowered(operator, geometry, inputs)
@@ -202,13 +204,13 @@ _RACES: dict[str, Run] = {
     "updates lost: last chunk of the sum": _racing(lambda chunks: chunks - 1),
     "updates lost: a chunk in the middle": _racing(lambda chunks: chunks // 2),
 }
-"""Of convolutions, whose sums are long enough to be split."""
+"""Races in convolutions, whose sums are long enough to be split."""
 
 _GRADIENTS: dict[str, Run] = {
     "reads of another filter's gradient, times zero": masked_reads(1, 1, attrgetter("operand")),
     "NaN in a filter's gradient becomes zero": on_inputs(without_nan, "dy"),
 }
-"""Of weights, where the gradient is the operand."""
+"""Defects in gradients of weights, where the gradient is the operand."""
 
 _EMPTY_BATCH: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "never written (NaN)": lambda zeros: zeros + np.nan,
@@ -229,7 +231,7 @@ _EMPTY_BATCHES: tuple[Mutant, ...] = tuple(
     )
     for name, left in _EMPTY_BATCH.items()
 )
-"""Gradients of parameters that are not the zeros that sums of nothing are."""
+"""Gradients of parameters on an empty batch that are not zero, as empty sums are."""
 
 _PARAMETERS = (
     "stride ignored",
@@ -248,7 +250,7 @@ _NO_DILATION = tuple(name for name in _PARAMETERS if "dilation" not in name)
 
 _PATHS: Paths = {
     "pointwise": (lambda g: max(g.window) == 1, (*_NO_DILATION, *_OTHERS, *_GROUPS)),
-    # a kernel may be declared for these alone, and then no grouped problem looks at it
+    # a kernel may be declared for these problems alone, and then it is run on no grouped problem
     "ungrouped pointwise": (lambda g: max(g.window) == g.groups == 1, (*_NO_DILATION, *_OTHERS)),
     "pointwise, padded after alone": (
         lambda g: max(g.window) == 1 and is_padded(g.padding) and not any(before for before, _ in g.padding),

@@ -1,4 +1,5 @@
-"""Kernels that are wrong about inputs of 8 bits: which number a bit pattern is, and how wide their sums must be."""
+"""Kernels that are wrong about inputs of 8 bits: the number that a bit pattern stands for, and the width of their
+sums."""
 
 from __future__ import annotations
 
@@ -35,17 +36,17 @@ def _mutant(
 
 
 def _reading(change: Change, *names: str) -> Run:
-    """The exact kernel of other factors: of those named, or else of both."""
+    """Return the exact kernel of other factors: of those named, or else of both."""
     return on_inputs(change, *(names or FACTORS))
 
 
 def _writing(change: Change) -> Run:
-    """The exact kernel, with results changed before they are stored."""
+    """Return the exact kernel, with results changed before they are stored."""
     return on_outputs(lambda array, _: change(array))
 
 
 def _as(dtype: Any) -> Change:
-    """The same bits as numbers of another format."""
+    """Read the bits as numbers of another format."""
     return lambda array: array.view(dtype).astype(np.float64)
 
 
@@ -54,7 +55,7 @@ def _within(largest: float) -> Change:
 
 
 def _wrapped(width: int) -> Change:
-    """As whole numbers of so many bits, beyond which they begin again."""
+    """Wrap whole numbers around in `width` bits."""
     half = 2.0 ** (width - 1)
     return lambda array: (array.astype(np.float64) + half) % (2 * half) - half
 
@@ -77,7 +78,7 @@ def _flushed(smallest_normal: float) -> Change:
 
 
 def _number(value: float) -> Change:
-    """With the sign of what it stands for."""
+    """Return the value with the sign of the number that it replaces."""
     return lambda wide: np.copysign(value, wide)
 
 
@@ -113,11 +114,11 @@ _CODES = (
     _mutant("e5m2: infinity read as 57344", _reading(_replaced(np.isinf, _number(57344.0))), E5M2),
     _mutant("e5m2: infinity read as NaN", _reading(_replaced(np.isinf, lambda wide: np.full_like(wide, np.nan))), E5M2),
 )
-"""Which number a bit pattern is."""
+"""Mistakes about the number that a bit pattern stands for."""
 
 
 def _in_format_of_inputs(array: np.ndarray) -> np.ndarray:
-    """What has the range of e4m3 on the way."""
+    """Round to e4m3, whose range the intermediate result then has."""
     return array.astype(np.float32).astype(ml_dtypes.float8_e4m3fn).astype(np.float64)
 
 
@@ -142,11 +143,11 @@ _SUMS = (
     _mutant("fp8: bias in fp16", _reading(lambda bias: bias.astype(np.float16), "bias"), FP8, FORWARD),
     _mutant("fp8: bias in e4m3", _reading(_in_format_of_inputs, "bias"), FP8, FORWARD),
 )
-"""How wide sums, and what is added to them, must be."""
+"""Mistakes about the width of sums, and of numbers that are added to them."""
 
 
 def _summed(step: Callable[[np.ndarray, np.ndarray], np.ndarray], terms: int) -> Run:
-    """So many products at a time, added to a sum of int32 as `step(sum, their sum)` says."""
+    """Add `terms` products at a time to a sum of int32, by `step(sum, their sum)`."""
 
     def run(operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> Arrays:
         product, (name,) = lowered(operator, geometry, inputs), operator.outputs(geometry)
@@ -159,7 +160,7 @@ def _summed(step: Callable[[np.ndarray, np.ndarray], np.ndarray], terms: int) ->
 
 
 def _pairs_saturated(total: np.ndarray, pair: np.ndarray) -> np.ndarray:
-    """vpmaddubsw of x86 without VNNI: two products are added in 16 bits."""
+    """Add two products in 16 bits, as vpmaddubsw of x86 does without VNNI."""
     return total + _saturated(16)(pair)
 
 
@@ -175,8 +176,8 @@ def _in_fp32(operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> A
 def _as_unsigned(
     operator: Operator, geometry: Any, inputs: Arrays, dtype: str, pad: float, compensated: bool
 ) -> Arrays:
-    """Data moved by 128 into what is unsigned, and 128 times the sum of the filter taken off again. Padding is 0 after
-    that, where it has to be moved too; `pad` is what it is in the end."""
+    """Shift data by 128 to unsigned, and subtract 128 times the sum of the filter. Padding is 0 after the shift, where
+    it has to be shifted too; `pad` is its value in the end."""
     wide = {name: array.astype(np.float64) for name, array in inputs.items()}
     y = operator.reference(geometry, wide)["y"]
     whole = np.ones_like(wide["x"])
@@ -223,6 +224,6 @@ _WHOLE = (
     _whole("zero point added to padding", partial(_as_unsigned, pad=128.0, compensated=True)),
     _whole("zero point not taken off", partial(_as_unsigned, pad=0.0, compensated=False)),
 )
-"""Sums of whole numbers."""
+"""Mistakes in sums of whole numbers."""
 
 KNOWN_BAD: tuple[Mutant, ...] = (*_CODES, *_SUMS, *_WHOLE)

@@ -1,4 +1,5 @@
-"""Correct convolutions, each with its contract, a stricter one, and distributions that do not apply and why."""
+"""Correct convolutions, each with its contract, a stricter one, and the distributions that do not apply, with
+reasons."""
 
 from __future__ import annotations
 
@@ -35,16 +36,16 @@ INF_MINUS_INF = dict.fromkeys(NONFINITE, "the low part of Inf, Inf - Inf, is NaN
 
 
 def _summed(name: str, total: Total, contract: Contract = DEFAULT, **given: Any) -> KnownGood:
-    """A direct algorithm, in every direction, of fp8 too unless its dtypes are given."""
+    """Return a direct algorithm, in every direction, of fp8 too unless its dtypes are given."""
     return KnownGood(name, "conv", partial(direct, total), contract, **{"dtypes": (*STORED, *FP8), **given})
 
 
 def _transformed(name: str, run: Run, when: Callable[[ConvGeometry], bool], **given: Any) -> KnownGood:
-    """An algorithm of other products: forward, and backward-data as a forward with the flipped filter."""
+    """Return an algorithm of other products: forward, and backward-data as a forward with the flipped filter."""
     return KnownGood(name, "conv", run, Contract(algorithm=name), CONVOLUTIONS[:2], when, **given)
 
 
-# dtypes=FP32_ONLY: kernels that narrow their inputs; 16-bit tensors would lose nothing on the way in
+# dtypes=FP32_ONLY: kernels that narrow their inputs; 16-bit inputs would lose no bits
 _EMULATED = partial(Sum, work=np.float64)
 _BF16 = STORAGE["bf16"].type
 
@@ -129,7 +130,7 @@ _WHOLE = tuple(
         "from-fp64": Sum(work=np.float64, held=np.int32),
     }.items()
 )
-"""Sums of whole numbers, which wrap around nowhere that it matters."""
+"""Sums of whole numbers, which never wrap around where it matters."""
 
 _TRANSFORMS = (
     _transformed("winograd-f2", partial(winograd, "winograd-f2"), three_by_three, exempted=SPREADS_NAN, ranks=(2,)),

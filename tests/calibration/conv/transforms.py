@@ -13,18 +13,19 @@ _SEQUENTIAL = Sum()
 
 
 def unit_steps(geometry: ConvGeometry) -> bool:
-    """Stride and dilation 1 and no padding beyond the window, so that backward-data is a forward convolution too."""
+    """Return whether stride and dilation are 1 and padding is less than a window, so that backward-data is a forward
+    convolution too."""
     fits = all(max(sides) < taps for sides, taps in zip(geometry.padding, geometry.window, strict=True))
     return fits and max(*geometry.stride, *geometry.dilation) == 1
 
 
 def three_by_three(geometry: ConvGeometry) -> bool:
-    """What Winograd's F(m x m, 3 x 3) computes."""
+    """Return whether Winograd's F(m x m, 3 x 3) computes the problem."""
     return unit_steps(geometry) and geometry.window == (3, 3)
 
 
 def as_forward(operator: Operator, g: ConvGeometry, inputs: Arrays) -> tuple[np.ndarray, np.ndarray, Extents]:
-    """Padded image [N, C, H', W'], weights [G, K/g, C/g, R, S], size of the result; all in fp32, of any rank.
+    """Return padded image [N, C, H', W'], weights [G, K/g, C/g, R, S], size of the result; all in fp32, of any rank.
 
     Backward-data is a convolution of dy with the flipped filter, channels in and out exchanged.
     """
@@ -38,7 +39,7 @@ def as_forward(operator: Operator, g: ConvGeometry, inputs: Arrays) -> tuple[np.
 
 
 def _last(rank: int) -> tuple[int, ...]:
-    """The spatial axes, counted from the end."""
+    """Return the spatial axes, counted from the end."""
     return tuple(range(-rank, 0))
 
 
@@ -62,7 +63,7 @@ def _main(operator: Operator) -> str:
 
 
 def _tiles(image: np.ndarray, length: int, step: int, tiles: Extents) -> np.ndarray:
-    """Overlapping tiles [N, C, rows, columns, t, t]; zeros where the last ones reach beyond the image."""
+    """Return overlapping tiles [N, C, rows, columns, t, t]; zeros where the last ones reach beyond the image."""
     *_, height, width = image.shape
     beyond = [(0, max(0, (n - 1) * step + length - extent)) for n, extent in zip(tiles, (height, width), strict=True)]
     whole = padded(image, (beyond[0], beyond[1]), image.dtype)
@@ -70,14 +71,14 @@ def _tiles(image: np.ndarray, length: int, step: int, tiles: Extents) -> np.ndar
 
 
 def _both(matrix: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """matrix @ values @ matrix^T on the last two axes."""
+    """Return matrix @ values @ matrix^T on the last two axes."""
     for _ in range(2):
         values = (values.reshape(-1, values.shape[-1]) @ matrix.T).reshape(*values.shape[:-1], -1).swapaxes(-1, -2)
     return values
 
 
 def _by_frequency(w: np.ndarray, seen: np.ndarray, groups: int) -> tuple[np.ndarray, np.ndarray]:
-    """Factors [t*t*G, K/g, C/g] and [t*t*G, C/g, N*rows*columns] of one matrix product per element of a tile."""
+    """Return factors [t*t*G, K/g, C/g] and [t*t*G, C/g, N*rows*columns] of one matrix product per element of a tile."""
     n, c, rows, columns, t, _ = seen.shape
     left = w.transpose(3, 4, 0, 1, 2).reshape(t * t * groups, *w.shape[1:3])
     right = seen.transpose(4, 5, 1, 0, 2, 3).reshape(t * t * groups, c // groups, n * rows * columns)
@@ -101,8 +102,8 @@ def fft(operator: Operator, geometry: ConvGeometry, inputs: Arrays, dtype: str) 
 
 
 def fft_with_steps(operator: Operator, g: ConvGeometry, inputs: Arrays, dtype: str) -> Arrays:
-    """`fft` of forward and of the filter's gradient with any stride and dilation: all results at stride 1 are computed,
-    and those that are asked for picked from them."""
+    """Compute `fft` of forward and of the filter's gradient with any stride and dilation: all results at stride 1 are
+    computed, and those that are asked for picked from them."""
     image, axes = padded(inputs["x"], g.padding, np.dtype(np.float32)), _last(g.rank)
     size = image.shape[2:]
     seen = np.fft.rfftn(image.reshape(g.n, g.groups, 1, -1, *size), axes=axes)

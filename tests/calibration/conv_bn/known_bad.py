@@ -1,7 +1,7 @@
 """Known-bad kernels of convolution with batch normalisation, beyond the mistakes that diagnosis knows.
 
-Each is a correct kernel of the known-good ones in which one thing is less than its contract says; then single elements
-of one output, buffers, and paths that forget.
+Each is a known-good kernel in which one thing is worse than its contract says; then come single elements of one output,
+buffers, and paths that forget.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ GOOD = ConvBnKernel(summed(sums.blas))
 
 
 def _totals_in(format: Format) -> Reduce:
-    """A running sum kept in a narrow format."""
+    """Return a running sum kept in a narrow format."""
 
     def total(values: np.ndarray) -> np.ndarray:
         running = np.zeros(values.shape[:-1])
@@ -69,12 +69,12 @@ def _totals_in(format: Format) -> Reduce:
 
 
 def _of(change: Callable[[np.ndarray], np.ndarray], good: Moments = CENTRED) -> Moments:
-    """Statistics of changed elements."""
+    """Return the statistics of changed elements."""
     return lambda z: good(change(z))
 
 
 def _then(mean: Callable[[Any], Any], squares: Callable[[Any, int], Any] = lambda squares, count: squares) -> Moments:
-    """Statistics that are changed afterwards."""
+    """Return statistics that are changed afterwards."""
 
     def found(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         right = CENTRED(z)
@@ -84,13 +84,13 @@ def _then(mean: Callable[[Any], Any], squares: Callable[[Any, int], Any] = lambd
 
 
 def _without_cross_term(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Blocks combined as if their means were equal."""
+    """Combine blocks as if their means were equal."""
     blocks = np.array_split(z, 2, axis=-1)
     return CENTRED(z)[0], sum((CENTRED(block)[1] for block in blocks), start=np.zeros_like(z[:, 0]))
 
 
 def _equally_weighed(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Means of blocks averaged, though the last one is shorter."""
+    """Average the means of blocks, though the last one is shorter."""
     size = -(-z.shape[-1] // 4)
     means = [z[:, start : start + size].mean(axis=1) for start in range(0, z.shape[-1], size)]
     mean = np.mean(means, axis=0).astype(z.dtype)
@@ -98,7 +98,7 @@ def _equally_weighed(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _beyond(tile: int) -> Moments:
-    """Channels beyond the last full tile have the statistics that their buffer was initialised with."""
+    """Give channels beyond the last full tile the statistics that their buffer was initialised with."""
 
     def found(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         mean, squares = CENTRED(z)
@@ -110,7 +110,7 @@ def _beyond(tile: int) -> Moments:
 
 
 def _stale(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The last channel's statistics are those of the one before."""
+    """Give the last channel the statistics of the one before."""
     mean, squares = CENTRED(z)
     if len(mean) > 1:
         mean[-1], squares[-1] = mean[-2], squares[-2]
@@ -118,7 +118,7 @@ def _stale(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _floored(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """A variance of at least 1e-6."""
+    """Use a variance of at least 1e-6."""
     mean, squares = CENTRED(z)
     return mean, np.maximum(squares, z.dtype.type(1e-6 * z.shape[-1]))
 
@@ -152,7 +152,7 @@ def _inverted(change: Callable[[np.ndarray], np.ndarray], eps: Callable[[Any], A
 
 
 def _newton(var: np.ndarray, eps: Any, outside: bool) -> np.ndarray:
-    """An inverse root of 5 bits, improved once to about 9."""
+    """Improve an inverse root of 5 bits once, to about 9."""
     if outside:
         return divided(var, eps, outside)
     value = var + eps
@@ -238,7 +238,7 @@ _CONVOLUTIONS: dict[str, tuple[ConvBnKernel, tuple[str, ...]]] = {
 
 
 def _apart(other: ConvBnKernel) -> Run:
-    """Statistics from one convolution, everything else from another."""
+    """Take statistics from one convolution, everything else from another."""
 
     def run(operator: Operator, geometry: ConvBnGeometry, inputs: Arrays, dtype: str) -> Arrays:
         elsewhere = other.z(geometry, inputs, dtype)
@@ -258,13 +258,13 @@ def _on(change: Callable[[np.ndarray], np.ndarray], *names: str) -> Run:
 
 
 def _in_storage(operator: Operator, geometry: ConvBnGeometry, inputs: Arrays, dtype: str) -> Arrays:
-    """Parameters are read as if they were as narrow as the tensors."""
+    """Read parameters as if they were as narrow as the tensors."""
     narrow = _on(partial(narrowed, format=FORMATS[dtype]), "gamma", "beta", *_OLD)
     return narrow(operator, geometry, inputs, dtype)
 
 
 def _multiples(array: np.ndarray) -> np.ndarray:
-    """Of 2^-20: right for filters of the usual size."""
+    """Round to multiples of 2^-20: right for filters of the usual size."""
     return (np.rint(array.astype(np.float64) * 2**20) / 2**20).astype(array.dtype)
 
 
@@ -280,7 +280,7 @@ _INPUTS: dict[str, tuple[Run, tuple[str, ...], tuple[str, ...]]] = {
 
 
 def _folded_in_storage(operator: Operator, geometry: ConvBnGeometry, inputs: Arrays, dtype: str) -> Arrays:
-    """Filters multiplied by the scale and stored as the filters were."""
+    """Multiply filters by the scale and store them in the filters' format."""
     nothing = np.zeros((geometry.k, 1), np.float32)
     c = GOOD.with_statistics(geometry, inputs, nothing, inputs["running_mean"], inputs["running_var"])
     w = narrowed(inputs["w"].astype(np.float32) * per_filter(c.factor, geometry.rank), FORMATS[dtype])
@@ -359,7 +359,7 @@ def _having(output: str) -> Callable[[Any], bool]:
 
 
 def _by_image(operator: Operator, geometry: ConvBnGeometry, inputs: Arrays, dtype: str) -> Arrays:
-    """The gradients of gamma and beta added up image by image in the storage dtype, as atomics may."""
+    """Add up the gradients of gamma and beta image by image in the storage dtype, as atomics may."""
     outputs = GOOD(operator, geometry, inputs, dtype)
     c = GOOD.channels(geometry, inputs, dtype)
     d = c.d.reshape(geometry.k, geometry.n, -1)
@@ -373,7 +373,7 @@ def _by_image(operator: Operator, geometry: ConvBnGeometry, inputs: Arrays, dtyp
 
 
 def _losing(operator: Operator, geometry: ConvBnGeometry, inputs: Arrays, dtype: str) -> Arrays:
-    """A few channels' statistics miss the last image of the batch: an update that was lost."""
+    """Leave the last image of the batch out of a few channels' statistics: an update that was lost."""
     moments = GOOD.moments
 
     def lost(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -389,7 +389,7 @@ def _losing(operator: Operator, geometry: ConvBnGeometry, inputs: Arrays, dtype:
 
 
 def _two_elements(operator: Operator, geometry: ConvBnGeometry, inputs: Arrays, dtype: str) -> Arrays:
-    """Two elements are taken to be one deviation from their mean, which epsilon makes wrong."""
+    """Take two elements to be one deviation from their mean, which epsilon makes wrong."""
     inverse = GOOD.inverse
 
     def without_epsilon(var: np.ndarray, eps: np.ndarray, outside: bool) -> np.ndarray:
@@ -399,14 +399,16 @@ def _two_elements(operator: Operator, geometry: ConvBnGeometry, inputs: Arrays, 
 
 
 def _cancelling(operator: Operator, geometry: ConvBnGeometry, inputs: Arrays, dtype: str) -> Arrays:
-    """dgamma as the sum of dy*z less the mean times the sum of dy: where means are large, two that are much larger."""
+    """Compute dgamma as the sum of dy*z less the mean times the sum of dy: where means are large, both are much
+    larger."""
     outputs, c = GOOD(operator, geometry, inputs, dtype), GOOD.channels(geometry, inputs, dtype)
     dy = GOOD.wide(by_channel(inputs["dy"]))
     return outputs | {"dgamma": (in_turn(dy * c.z) - c.mean * in_turn(dy)) * c.inverse}
 
 
 def _sharing(operator: Operator, geometry: ConvBnGeometry, inputs: Arrays, dtype: str) -> Arrays:
-    """Equal constants are one array, which holds the new running statistics before gamma and beta are read from it."""
+    """Let equal constants be one array, which holds the new running statistics before gamma and beta are read from
+    it."""
     outputs = exact(operator, geometry, inputs, dtype)
     overwritten = {
         name: outputs[updated]

@@ -1,4 +1,4 @@
-"""Correct kernels of convolution with batch normalisation: orders of the sums, statistics, what is folded."""
+"""Correct kernels of convolution with batch normalisation: orders of the sums, statistics, folded factors."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ _STATISTICS = (
 
 
 def _begun_with_the_shift(operator: Operator, geometry: ConvBnGeometry, inputs: Arrays, dtype: str) -> Arrays:
-    """Inference by a convolution with folded filters, each sum of which begins with the folded shift."""
+    """Compute inference by a convolution with folded filters, each sum of which begins with the folded shift."""
     kernel = ConvBnKernel()
     mean, var = (kernel.wide(inputs[name]) for name in ("running_mean", "running_var"))
     c = kernel.with_statistics(geometry, inputs, mean[:, None], mean, var)
@@ -123,7 +123,7 @@ _SCALES = (
     _known_good("gradient-coefficients-of-d", ConvBnKernel(BLAS, gradient=coefficients_of_d)),
     _known_good("gradient-coefficients-of-z", ConvBnKernel(BLAS, gradient=coefficients_of_z)),
 )  # fmt: skip
-"""What is multiplied with what."""
+"""Other orders of the multiplications by gamma and the inverse deviation."""
 
 _BETWEEN = (
     _known_good("separate-kernels", ConvBnKernel(BLAS, between=True), Contract(between="storage"), stricter=DEFAULT,
@@ -132,7 +132,7 @@ _BETWEEN = (
                 ConvBnKernel(BLAS, raw(), scale=folded, gradient=coefficients_of_z, between=True),
                 Contract(between="storage", variance="raw"), stricter=_RAW, dtypes=SHORT),
 )  # fmt: skip
-"""Convolution and normalisation apart."""
+"""Convolution and normalisation as two kernels."""
 
 KNOWN_GOOD: tuple[KnownGood, ...] = (*_CONVOLUTIONS, *_WINOGRAD, *_STATISTICS, *_SCALES, *_BETWEEN)
 

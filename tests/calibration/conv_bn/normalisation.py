@@ -27,27 +27,27 @@ Group = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def in_turn(values: np.ndarray) -> np.ndarray:
-    """One after the other."""
+    """Sum one after the other."""
     return np.cumsum(values, axis=-1, dtype=values.dtype)[..., -1]
 
 
 def in_pairs(values: np.ndarray) -> np.ndarray:
-    """A tree."""
+    """Sum by a tree."""
     return tree(np.moveaxis(values, -1, 0))
 
 
 def in_float64(values: np.ndarray) -> np.ndarray:
-    """A wider accumulator, rounded at the end."""
+    """Sum in a wider accumulator, rounded at the end."""
     return values.sum(axis=-1, dtype=np.float64).astype(values.dtype)
 
 
 def shuffled(values: np.ndarray) -> np.ndarray:
-    """As atomics arrive."""
+    """Sum in a random order, as atomics arrive."""
     return in_turn(values[..., np.random.default_rng(values.shape[-1]).permutation(values.shape[-1])])
 
 
 def two_passes(total: Reduce = in_turn) -> Moments:
-    """The mean, then distances from it."""
+    """Return moments by two passes: the mean, then distances from it."""
 
     def moments(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         mean = total(z) / z.dtype.type(z.shape[-1])
@@ -58,11 +58,12 @@ def two_passes(total: Reduce = in_turn) -> Moments:
 
 
 CENTRED = two_passes()
-"""One element after the other, twice."""
+"""Moments by adding one element after the other, in two passes."""
 
 
 def corrected(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Two passes, less what the mean's own error makes of the squares (Chan, Golub and LeVeque 1983, equation 1.7)."""
+    """Make two passes, less the share of the mean's own error in the squares (Chan, Golub and LeVeque 1983, equation
+    1.7)."""
     count = z.dtype.type(z.shape[-1])
     mean = in_turn(z) / count
     d = z - mean[:, None]
@@ -71,7 +72,7 @@ def corrected(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def corrected_mean(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Two passes; the mean, too, is told what the second one finds beside it."""
+    """Make two passes; the second one also corrects the mean."""
     count = z.dtype.type(z.shape[-1])
     mean = in_turn(z) / count
     d = z - mean[:, None]
@@ -80,7 +81,7 @@ def corrected_mean(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def welford(z: np.ndarray, first: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    """One element after the other, counted from `first` (Welford 1962)."""
+    """Update by one element after the other, counted from `first` (Welford 1962)."""
     mean, squares = np.zeros_like(z[:, 0]), np.zeros_like(z[:, 0])
     for place, element in enumerate(z.T):
         before = element - mean
@@ -90,7 +91,8 @@ def welford(z: np.ndarray, first: int = 1) -> tuple[np.ndarray, np.ndarray]:
 
 
 def chan(size: int, total: Reduce = in_turn) -> Moments:
-    """Blocks of `size` in two passes each, combined in turn (Chan, Golub and LeVeque 1983, equation 2.1)."""
+    """Return moments by blocks of `size` in two passes each, combined in turn (Chan, Golub, LeVeque 1983, equation
+    2.1)."""
 
     def moments(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         blocks = np.array_split(z, -(-z.shape[-1] // size), axis=-1)
@@ -102,13 +104,13 @@ def chan(size: int, total: Reduce = in_turn) -> Moments:
 
 
 def combined(a: Group, b: Group) -> Group:
-    """Two groups as one."""
+    """Combine two groups to one."""
     count, apart = a[0] + b[0], b[1] - a[1]
     return count, a[1] + apart * (b[0] / count), a[2] + b[2] + apart * apart * (a[0] * (b[0] / count))
 
 
 def shifted(total: Reduce = in_turn) -> Moments:
-    """Raw moments of the distances from the first element."""
+    """Return moments by raw moments of the distances from the first element."""
 
     def moments(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         mean, squares = raw(total)(z - z[:, :1])
@@ -118,7 +120,7 @@ def shifted(total: Reduce = in_turn) -> Moments:
 
 
 def raw(total: Reduce = in_turn) -> Moments:
-    """The mean of squares less the square of the mean, which rounding may bring below zero."""
+    """Return moments by the mean of squares less the square of the mean, which rounding may bring below zero."""
 
     def moments(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         count = z.dtype.type(z.shape[-1])
@@ -133,13 +135,13 @@ Inverse = Callable[[np.ndarray, np.ndarray, bool], np.ndarray]
 
 
 def divided(var: np.ndarray, eps: np.ndarray, outside: bool) -> np.ndarray:
-    """A root and a division, each rounded."""
+    """Compute a root and a division, each rounded."""
     one = var.dtype.type(1)
     return one / (np.sqrt(var) + eps) if outside else one / np.sqrt(var + eps)
 
 
 def rsqrt(var: np.ndarray, eps: np.ndarray, outside: bool) -> np.ndarray:
-    """A correctly rounded inverse root, where the convention has one."""
+    """Compute a correctly rounded inverse root, where the convention has one."""
     if outside:
         return divided(var, eps, outside)
     return (1 / np.sqrt((var + eps).astype(np.float64))).astype(var.dtype)
@@ -150,14 +152,14 @@ Convolve = Callable[[str, ConvGeometry, Arrays, str], np.ndarray]
 
 
 def computed(run: Run) -> Convolve:
-    """A convolution by any algorithm."""
+    """Return a convolution by any algorithm."""
     return lambda operator, geometry, inputs, held: next(
         iter(run(OPERATORS[operator], geometry, inputs, held).values())
     )
 
 
 def summed(total: Callable[..., np.ndarray]) -> Convolve:
-    """A direct convolution."""
+    """Return a direct convolution."""
     return computed(partial(direct, total))
 
 
@@ -166,7 +168,7 @@ SEQUENTIAL = summed(Sum())
 
 @dataclass(frozen=True, slots=True)
 class Channels:
-    """One training step seen by channel: z [K, M], and [K] for the rest, all in the accumulator's dtype."""
+    """One training step by channel: z [K, M], and [K] for the rest, all in the accumulator's dtype."""
 
     z: np.ndarray
     mean: np.ndarray
@@ -186,27 +188,27 @@ class Channels:
 
 
 Scale = Callable[[Channels], np.ndarray]
-"""y [K, M]."""
+"""Channels -> y [K, M]."""
 
 
 def distances(c: Channels) -> np.ndarray:
-    """The definition, from left to right."""
+    """Compute the definition, from left to right."""
     return c.d * c.inverse[:, None] * c.gamma[:, None] + c.beta[:, None]
 
 
 def weighed_distances(c: Channels) -> np.ndarray:
-    """gamma and the inverse deviation in one factor."""
+    """Normalise with gamma and the inverse deviation in one factor."""
     return c.d * c.factor[:, None] + c.beta[:, None]
 
 
 def folded(c: Channels) -> np.ndarray:
-    """One scale and one shift."""
+    """Normalise with one scale and one shift."""
     return c.z * c.factor[:, None] + (c.beta - c.mean * c.factor)[:, None]
 
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """What backward adds up, [K]: dy and dy*d; and the slope of the inverse deviation, see `conv_bn_backward`."""
+    """Sums of backward, [K]: of dy and of dy*d; and the slope of the inverse deviation, see `conv_bn_backward`."""
 
     dy: np.ndarray
     """[K, M]"""
@@ -221,41 +223,42 @@ class Sums:
 
     @property
     def pull(self) -> np.ndarray:
-        """What the variance's gradient takes for each unit of d."""
+        """Share of each unit of d that the variance's gradient subtracts."""
         return self.product * self.slope
 
 
 Gradient = Callable[[Channels, Sums], np.ndarray]
-"""dz [K, M]."""
+"""Channels and sums -> dz [K, M]."""
 
 
 def centred(c: Channels, s: Sums) -> np.ndarray:
-    """As it is derived."""
+    """Compute the gradient in the form of its derivation."""
     return (s.dy - s.mean[:, None] - c.d * s.pull[:, None]) * c.factor[:, None]
 
 
 def normalised(c: Channels, s: Sums) -> np.ndarray:
-    """By z's normalised value, everything times M and divided by it at the end."""
+    """Compute the gradient by z's normalised value, everything times M and divided by it at the end."""
     pulled = (c.d * c.inverse[:, None]) * (s.product * s.slope / c.inverse * s.count)[:, None]
     inner = s.count * s.dy - s.total[:, None] - pulled
     return inner * (c.factor / s.count)[:, None]
 
 
 def coefficients_of_d(c: Channels, s: Sums) -> np.ndarray:
-    """Three rounded coefficients of a channel: a*dy + b*d + c."""
+    """Compute the gradient by three rounded coefficients of a channel: a*dy + b*d + c."""
     a = c.factor
     return a[:, None] * s.dy - (a * s.pull)[:, None] * c.d - (a * s.mean)[:, None]
 
 
 def coefficients_of_z(c: Channels, s: Sums) -> np.ndarray:
-    """Three rounded coefficients of a channel: a*dy + b*z + c, where c cancels what b*z has too much."""
+    """Compute the gradient by three rounded coefficients of a channel: a*dy + b*z + c, where c cancels the excess of
+    b*z."""
     a, b = c.factor, c.factor * s.pull
     return a[:, None] * s.dy - b[:, None] * c.z + (b * c.mean - a * s.mean)[:, None]
 
 
 @dataclass(frozen=True, slots=True)
 class ConvBnKernel:
-    """All three operators.
+    """A kernel of all three operators.
 
     held     format of the accumulator and of everything between inputs and outputs
     between  whether z and dz are rounded to the tensors' own format in between
@@ -273,7 +276,7 @@ class ConvBnKernel:
     held: str = "fp32"
 
     def __call__(self, operator: Operator, geometry: ConvBnGeometry, inputs: Arrays, dtype: str) -> Arrays:
-        """Outputs in storage dtype; what is wide keeps fp32."""
+        """Return outputs in storage dtype; wide outputs keep fp32."""
         outputs = _COMPUTED[operator.name](self, geometry, inputs, dtype)
         tensors = operator.outputs(geometry)
         return {name: stored(array, tensors[name].stored_as(dtype)) for name, array in outputs.items()}
@@ -282,16 +285,16 @@ class ConvBnKernel:
         return array.astype(STORAGE[self.held])
 
     def kept(self, image: np.ndarray, dtype: str) -> np.ndarray:
-        """What lies between the parts, as the next one reads it."""
+        """Return an intermediate image as the next part reads it."""
         return self.wide(stored(image, dtype)) if self.between else image
 
     def z(self, geometry: ConvBnGeometry, inputs: Arrays, dtype: str) -> np.ndarray:
-        """[K, M]"""
+        """Return z as [K, M]."""
         image = self.convolve("conv_forward", geometry.conv, {name: inputs[name] for name in ("x", "w")}, self.held)
         return by_channel(self.kept(image, dtype))
 
     def channels(self, geometry: ConvBnGeometry, inputs: Arrays, dtype: str) -> Channels:
-        """A channel with the statistics of its own batch."""
+        """Return channels with the statistics of their own batch."""
         z = self.z(geometry, inputs, dtype)
         mean, squares = self.moments(z)
         return self.with_statistics(geometry, inputs, z, mean, squares / z.dtype.type(geometry.freedom))
@@ -299,7 +302,7 @@ class ConvBnKernel:
     def with_statistics(
         self, geometry: ConvBnGeometry, inputs: Arrays, z: np.ndarray, mean: np.ndarray, var: np.ndarray
     ) -> Channels:
-        """A channel with statistics from anywhere."""
+        """Return channels with the given statistics."""
         inverse = self.inverse(var, z.dtype.type(geometry.eps), geometry.eps_outside)
         gamma, beta = (
             self.wide(inputs.get(n, np.full(geometry.k, absent))) for n, absent in (("gamma", 1), ("beta", 0))
@@ -308,7 +311,7 @@ class ConvBnKernel:
 
 
 def per_filter(values: np.ndarray, rank: int) -> np.ndarray:
-    """[K] as filters are multiplied by it, one input channel and window at a time."""
+    """Return [K] in a shape that multiplies filters."""
     return per_channel(values, rank + 1)
 
 

@@ -1,4 +1,4 @@
-"""Kernels that are wrong about results of 8 bits: zero points, bias, scale, rounding, and what does not fit."""
+"""Kernels that are wrong about results of 8 bits: zero points, bias, scale, rounding, and results out of range."""
 
 from __future__ import annotations
 
@@ -56,14 +56,15 @@ _ROUNDINGS: dict[str, Change] = {
 
 
 def _by_magic_bits(g: Geometry, values: np.ndarray, dtype: str) -> np.ndarray:
-    """The last bits of what a large number is added to in fp32: right until that is negative, which nobody excludes."""
+    """Return the last bits of the sum with a large number in fp32: right until the sum is negative, which no check
+    excludes."""
     magic = np.float32(1.5 * 2**23)
     whole = (values.astype(np.float32) + magic).view(np.int32).astype(np.float64) - float(magic.view(np.int32))
     return np.clip(wrapped(whole, 32) + g.y_zero_point, LOWEST, HIGHEST)
 
 
 def _declaring(ties: str, rounding: str) -> Mutant:
-    """A rounding that is right under another contract."""
+    """Return a rounding that is right under another contract."""
     good, run = (Steps(stored=saturated(TIES[name])) for name in (ties, rounding))
     name = f"ties {rounding}, declared {ties}"
     return _mutant(name, run, INT8, good, contract=Contract(ties=ties))
@@ -113,12 +114,12 @@ _SCALED = (
 
 
 def _step_by_step(change: Change) -> Sums:
-    """Products are added one by one to a sum that `change` keeps in its format."""
+    """Add products one by one to a sum that `change` keeps in its format."""
     return summed(lambda a, b, taps: folded(a, b, 1, lambda total, product: change(total + product)))
 
 
 def _pairs(a: np.ndarray, b: np.ndarray, taps: int) -> np.ndarray:
-    """vpmaddubsw of x86 adds two products in 16 bits."""
+    """Add two products in 16 bits, as vpmaddubsw of x86 does."""
     return folded(a, b, 2, lambda total, pair: total + np.clip(pair, -(2**15), 2**15 - 1))
 
 
@@ -138,7 +139,7 @@ _SUMMED = (
     *(_mutant(name, steps, INT8, when=short) for name, steps in _SUMS.items()),
     _mutant(
         "two products of x as it is saturate at 16 bits",
-        compensated(summed(_pairs)),  # so that only two products of -128 leave 16 bits
+        compensated(summed(_pairs)),  # only a sum of two products of -128 then exceeds 16 bits
         INT8,
         when=short,
     ),
@@ -159,7 +160,7 @@ def _limited(largest: dict[str, float]) -> Store:
 
 
 def _rounded(way: Change) -> Store:
-    """To the format with another rounding, and saturated."""
+    """Round to the format another way, and saturate."""
     return lambda g, values, dtype: np.clip(overflowing(values, FORMATS[dtype], way), -LARGEST[dtype], LARGEST[dtype])
 
 

@@ -1,4 +1,4 @@
-"""Correct convolutions with results of 8 bits: other orders of the sum, other ways to take the zero point off, to scale
+"""Correct convolutions with results of 8 bits: other orders of the sum, other ways to subtract the zero point, to scale
 and to round."""
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Total = Callable[[np.ndarray, np.ndarray, int], np.ndarray]
 
 
 def summed(total: Total) -> Sums:
-    """An order and a format of the sum."""
+    """Return an order and a format of the sum."""
 
     def run(g: ConvGeometry, image: np.ndarray, w: np.ndarray) -> np.ndarray:
         product = lowered(FORWARD, g, {"x": image, "w": w})
@@ -51,7 +51,8 @@ def summed(total: Total) -> Sums:
 
 
 def compensated(sums: Sums) -> Callable[..., Arrays]:
-    """Sums of x as it is, with zero points as padding, less the zero point times the sum of the filter."""
+    """Return a kernel that sums x as it is, with zero points as padding, less the zero point times the sum of the
+    filter."""
 
     def run(operator: Operator, g: Geometry, inputs: Arrays, dtype: str) -> Arrays:
         filters: Any = inputs["w"].astype(np.float64).reshape(g.k, -1).sum(axis=1).reshape(-1, *(1,) * g.rank)
@@ -71,19 +72,19 @@ def _known_good(name: str, run: Any, dtypes: tuple[str, ...], contract: Contract
 
 
 def _scaled_in_two_steps(g: Geometry, sums: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """A significand in fp32 first, a power of two after it."""
+    """Scale by a significand in fp32 first, then by a power of two."""
     significand, power = np.frexp(scale)
     return np.ldexp((sums.astype(np.float32) * significand.astype(np.float32)).astype(np.float64), power)
 
 
 def _as_unsigned(operator: Operator, g: Geometry, inputs: Arrays, dtype: str) -> Arrays:
-    """x moved by 128 into what is unsigned, and its zero point with it."""
+    """Shift x and its zero point by 128 to unsigned numbers."""
     steps = Steps(image=lambda g, x: around(g, (x + 128) - (g.x_zero_point + 128)))
     return steps(operator, g, inputs, dtype)
 
 
 def _by_magic_number(g: Geometry, values: np.ndarray, dtype: str) -> np.ndarray:
-    """What is added and taken off again in fp32 leaves no bit behind the point; XNNPACK rounds so."""
+    """Round by adding and subtracting a number in fp32 that leaves no bit behind the point, as XNNPACK does."""
     magic = np.float32(1.5 * 2**23)
     limited = np.clip(values, LOWEST - g.y_zero_point, HIGHEST - g.y_zero_point).astype(np.float32)
     return ((limited + magic) - magic).astype(np.float64) + g.y_zero_point
@@ -94,7 +95,7 @@ def _through_fp32(g: Geometry, values: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def _below_24_bits(g: Geometry) -> bool:
-    """Whether no sum leaves what fp32 holds, on the distributions whose bias is no larger than sums are."""
+    """Return whether fp32 holds every sum, on the distributions whose bias is no larger than sums are."""
     return bool(g.filter.size // g.k * 2**15 < 2**23)
 
 

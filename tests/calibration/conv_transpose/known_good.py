@@ -1,4 +1,4 @@
-"""Correct transposed convolutions: the sums that those of convolution are, each with its contract."""
+"""Correct transposed convolutions: the same sums as those of convolution, each with its contract."""
 
 from __future__ import annotations
 

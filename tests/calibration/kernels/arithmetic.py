@@ -20,7 +20,7 @@ STEPS = 4096
 """Most steps of an emulated accumulation; a longer sum adds several exact products at a time, as tensor cores do."""
 
 Change = Callable[[np.ndarray, Format], np.ndarray]
-"""From float64 and the storage format to float64."""
+"""(float64 values, storage format) -> float64 values."""
 
 
 def unchanged(values: np.ndarray, storage: Format) -> np.ndarray:
@@ -36,12 +36,12 @@ def to_storage(values: np.ndarray, storage: Format) -> np.ndarray:
 
 
 def scaled_in_fp32(scale: float) -> Change:
-    """Multiplied and divided again by a power of two, which is exact until it leaves the range of fp32."""
+    """Multiply and divide again by a power of two, which is exact until it leaves the range of fp32."""
     return lambda values, _: (values.astype(np.float32) * np.float32(scale)).astype(np.float64) / scale
 
 
 def added(terms: Iterable[np.ndarray], format: Format, way: Way = np.rint) -> np.ndarray:
-    """The terms summed one after the other, rounded at every step."""
+    """Sum the terms one after the other, rounded at every step."""
     total = np.zeros(())
     for term in terms:
         total = overflowing(total + term, format, way)
@@ -51,7 +51,7 @@ def added(terms: Iterable[np.ndarray], format: Format, way: Way = np.rint) -> np
 def folded(
     a: np.ndarray, b: np.ndarray, terms: int, step: Callable[[np.ndarray, np.ndarray], np.ndarray]
 ) -> np.ndarray:
-    """a[G, M, KS] @ b[G, KS, T], so many products at a time, added to the sum as `step(sum, their sum)` says."""
+    """Compute a[G, M, KS] @ b[G, KS, T], `terms` products at a time, added to the sum by `step(sum, their sum)`."""
     total = np.zeros((*a.shape[:2], b.shape[2]))
     for start in range(0, a.shape[2], terms):
         here = slice(start, start + terms)
@@ -60,19 +60,19 @@ def folded(
 
 
 def short(geometry: Any) -> bool:
-    """What is added step by step takes too long else."""
+    """Return whether sums are short enough to be added step by step in time."""
     return bool(geometry.filter.size // geometry.k < 5000)
 
 
 @dataclass(frozen=True, slots=True)
 class KernelArithmetic:
-    """How a kernel computes. With the defaults: exact sums and one rounding.
+    """Arithmetic of a kernel. With the defaults: exact sums and one rounding.
 
-    first, second  what becomes of the two factors of the matrix product (weights or dy first, data second)
+    first, second  change the two factors of the matrix product (weights or dy first, data second)
     accumulate     format and rounding of a sequential accumulator; None sums exactly
     in_storage     whether the accumulator has the format of the tensors instead
     splits         number of partial sums, stored in `partials` and added in fp32
-    after          what becomes of the sum before it is stored
+    after          changes the sum before it is stored
     """
 
     first: Change = unchanged

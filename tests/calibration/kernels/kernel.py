@@ -1,4 +1,4 @@
-"""What a known kernel is: a right one with its contract, or a wrong one beside the right one that it deviates from."""
+"""Types of known kernels: a right one with its contract, or a wrong one beside the right one that it deviates from."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Run = Callable[[Operator, Any, Arrays, str], Arrays]
 
 @dataclass(frozen=True, slots=True)
 class KnownKernel:
-    """A kernel, and what it computes. Its family: that of its operators, or of a known-bad one the kind of mistake."""
+    """A kernel, and what it computes. `family` is that of its operators, or of a known-bad one the kind of mistake."""
 
     name: str
     family: str
@@ -47,10 +47,11 @@ class KnownKernel:
     when: Callable[[Any], bool] = lambda geometry: True
     dtypes: tuple[str, ...] = STORED
     ranks: tuple[int, ...] = RANKS
-    """Numbers of dimensions that it computes."""
+    """Numbers of dimensions that the kernel computes."""
 
     def applies(self, operator: str, geometry: Any, dtype: str) -> bool:
-        """On an empty batch or without channels only what is about one: of the others nothing is left to see."""
+        """Return whether the kernel computes a problem. On an empty batch or without channels only kernels about these
+        apply: others would show nothing there."""
         about = min(geometry.n, geometry.c) > 0 or self.family == "partial-requests"
         known = operator in self.operators and dtype in self.dtypes and geometry.rank in self.ranks
         return about and known and self.when(geometry)
@@ -74,8 +75,8 @@ class KnownGood(KnownKernel):
 
 @dataclass(frozen=True, slots=True)
 class CampaignRow:
-    """A problem, the operators of its family that are run (or all of them), how many seeds lie between two runs, and
-    what is in the names of the kernels that are run, and the dtypes."""
+    """A problem, the operators of its family that are run (or all of them), how many seeds lie between two runs, a part
+    of the names of the kernels that are run, and the dtypes."""
 
     text: str
     only: tuple[str, ...] = ()
@@ -89,29 +90,29 @@ class CampaignRow:
 
 
 def stored(outputs: Arrays, dtype: str) -> Arrays:
-    """The outputs rounded once to the storage format, by way of float32, as a kernel's accumulator is."""
+    """Round the outputs once to the storage format, by way of float32, as a kernel's accumulator is."""
     wide = np.float64 if dtype in ("fp64", *WHOLE) else np.float32
     return {name: array.astype(wide).astype(STORAGE[dtype]) for name, array in outputs.items()}
 
 
 def of_operator(operator: Operator, geometry: Any, outputs: Arrays, dtype: str) -> Arrays:
-    """The outputs rounded once, each to its own format: statistics are wider than the other tensors."""
+    """Round the outputs once, each to its own format: statistics are wider than the other tensors."""
     formats = {name: tensor.stored_as(dtype) for name, tensor in operator.outputs(geometry).items()}
     return {name: stored({name: array}, formats[name])[name] for name, array in outputs.items()}
 
 
 def plain(operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> Arrays:
-    """The good kernel of most mutants: the reference in float32, rounded once."""
+    """Compute the good kernel of most mutants: the reference in float32, rounded once."""
     return of_operator(operator, geometry, operator.reference(geometry, inputs, np.float32), dtype)
 
 
 def exact(operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> Arrays:
-    """A better one: the reference in float64, rounded once."""
+    """Compute a better kernel: the reference in float64, rounded once."""
     return of_operator(operator, geometry, operator.reference(geometry, inputs), dtype)
 
 
 def on_inputs(change: Callable[[np.ndarray], np.ndarray], *names: str, base: Run = exact) -> Run:
-    """A right kernel on changed inputs: those named, or else every one."""
+    """Return a right kernel on changed inputs: those named, or else every one."""
 
     def run(operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> Arrays:
         changed = {name: change(array) for name, array in inputs.items() if not names or name in names}
@@ -121,7 +122,8 @@ def on_inputs(change: Callable[[np.ndarray], np.ndarray], *names: str, base: Run
 
 
 def on_outputs(change: Callable[[np.ndarray, Any], np.ndarray], *names: str) -> Run:
-    """Exact outputs in float64, those named or else every one, given with the geometry, changed and then rounded."""
+    """Return a kernel whose exact float64 outputs, those named or else all, are changed, given the geometry, and then
+    rounded."""
 
     def run(operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> Arrays:
         outputs = operator.reference(geometry, inputs)
@@ -138,12 +140,12 @@ class Mutant(KnownKernel):
     base: Run = plain
 
     def equivalent(self, operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> bool:
-        """Whether nobody could tell it from its good kernel on these inputs."""
+        """Return whether the mutant cannot be told from its good kernel on these inputs."""
         with np.errstate(all="ignore"):
             mutated, good = (run(operator, geometry, inputs, dtype) for run in (self.run, self.base))
         return same(mutated, good)
 
 
 def same(mutated: Arrays, good: Arrays) -> bool:
-    """Whether outputs are those of the good kernel, bit by bit."""
+    """Return whether outputs are those of the good kernel, bit by bit."""
     return all(mutated[name].tobytes() == good[name].tobytes() for name in good)

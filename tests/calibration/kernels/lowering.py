@@ -31,29 +31,29 @@ class Product:
     b: np.ndarray
     """[G, KS, T]"""
     shape: tuple[int, ...]
-    """Of the output, channels first: [G*M, N, rows, columns], or that of dw."""
+    """Shape of the output, channels first: [G*M, N, rows, columns], or that of dw."""
     batch_first: bool
 
     def restored(self, out: np.ndarray) -> np.ndarray:
-        """The product [G, M, T] as the operator's output."""
+        """Return the product [G, M, T] as the operator's output."""
         result = out.reshape(self.shape)
         return np.ascontiguousarray(result.swapaxes(0, 1)) if self.batch_first else result
 
 
 def lowered(operator: Operator, geometry: Any, inputs: Arrays) -> Product:
-    """The matrix product that computes the operator's main output (y, dx or dw; bias and dbias apart)."""
+    """Return the matrix product that computes the operator's main output (y, dx or dw; bias and dbias apart)."""
     values = {name: array.astype(np.float64) for name, array in inputs.items()}
     return _LOWERINGS[operator.name](geometry, values)
 
 
 def _patches(g: ConvGeometry, x: np.ndarray) -> np.ndarray:
-    """[G, C/g*R*S, N*P*Q]."""
+    """Return the windows of x as [G, C/g*R*S, N*P*Q]."""
     view = windows(padded(x, g.padding, np.dtype(np.float64)), g.window, g.stride, g.dilation, g.output_size)
     return _by_group(g, view, g.c)
 
 
 def _by_group(g: ConvGeometry, view: np.ndarray, channels: int) -> np.ndarray:
-    """[N, channels, *window, *places] as [G, channels/g * taps, N * places]."""
+    """Reshape [N, channels, *window, *places] to [G, channels/g * taps, N * places]."""
     grouped = view.reshape(g.n, g.groups, channels // g.groups, *view.shape[2:])
     order = (*range(1, 3 + g.rank), 0, *range(3 + g.rank, 3 + 2 * g.rank))
     return grouped.transpose(order).reshape(g.groups, channels // g.groups * math.prod(g.window), -1)
@@ -70,7 +70,7 @@ def _backward_weight(g: ConvGeometry, values: Arrays) -> Product:
 
 
 def _backward_data(g: ConvGeometry, values: Arrays) -> Product:
-    """A stride-1 convolution of dy, spread out by the stride, with the flipped filter."""
+    """Return a stride-1 convolution of dy, spread out by the stride, with the flipped filter."""
     first: list[Any] = [...]
     kept: list[Any] = [...]
     inner: list[Any] = [...]
@@ -78,7 +78,7 @@ def _backward_data(g: ConvGeometry, values: Arrays) -> Product:
     axes = zip(g.size, spans(g), g.stride, g.padding, g.output_size, strict=True)
     for size, span, u, (before, _), count in axes:
         extent.append(size + span - 1 + before)
-        reached = min((count - 1) * u + 1, size + before)  # results behind the image meet no element of it
+        reached = min((count - 1) * u + 1, size + before)  # results behind the image depend on no element of it
         first.append(slice(span - 1, span - 1 + reached, u))
         kept.append(slice(-(-reached // u)))
         inner.append(slice(before, None))
@@ -92,7 +92,7 @@ def _backward_data(g: ConvGeometry, values: Arrays) -> Product:
 
 
 def _transposed_forward(g: TransposedGeometry, values: Arrays) -> Product:
-    """As the data gradient of the mirror, whose images are those of y that windows reach."""
+    """Return the data gradient of the mirror, whose images are the parts of y that windows reach."""
     return _backward_data(g.mirror, mirrored(g, values))
 
 

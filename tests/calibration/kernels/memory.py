@@ -1,4 +1,4 @@
-"""Buffers and masks: what is never written, lost, read beyond its end, or hidden."""
+"""Buffers and masks: elements that are never written, lost, read beyond the end, or hidden."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TAIL = 0.03
 
 
 def tail(leftover: Callable[[np.ndarray], np.ndarray], *names: str) -> Run:
-    """The last few elements of the outputs named, or of every one, hold what was in the buffer before."""
+    """Let the last few elements of the outputs named, or of every one, keep the old content of the buffer."""
 
     def run(operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> Arrays:
         outputs = exact(operator, geometry, inputs, dtype)
@@ -34,7 +34,7 @@ def nothing(flat: np.ndarray) -> np.ndarray:
 
 
 def masked_reads(shift: int, axis: int, of: Callable[[Operator], str] = attrgetter("data")) -> Run:
-    """Elements of an input beside the window are read and multiplied by zero, so that NaN and Inf leak."""
+    """Read elements of an input beside the window and multiply them by zero, so that NaN and Inf leak."""
 
     def run(operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> Arrays:
         name = of(operator)
@@ -46,7 +46,7 @@ def masked_reads(shift: int, axis: int, of: Callable[[Operator], str] = attrgett
 
 
 def _masked_padding(operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> Arrays:
-    """Padding is read from the nearest element of the next image and multiplied by zero."""
+    """Read padding from the nearest element of the next image and multiply it by zero."""
     outputs = operator.reference(geometry, inputs)
     stray = np.roll(inputs[operator.data], 1, 0)
     hole = np.zeros_like(stray)
@@ -61,7 +61,8 @@ def without_nan(array: np.ndarray) -> np.ndarray:
 
 
 def _without_inf(array: np.ndarray) -> np.ndarray:
-    """Infinities as the largest number of a 16-bit format, which every storage format rounds to something finite."""
+    """Replace infinities by the largest number of a 16-bit format, which every storage format rounds to a finite
+    one."""
     return np.where(np.isinf(array), np.copysign(60000.0, array.astype(np.float64)), array).astype(array.dtype)
 
 
@@ -82,7 +83,7 @@ _RUNS: dict[str, Run] = {
 
 
 def _unwritten_from(start: int) -> Run:
-    """Zeros behind what an index of a few bits reaches."""
+    """Write zeros behind the last element that an index of a few bits reaches."""
     return on_outputs(lambda array, _: np.where(np.arange(array.size).reshape(array.shape) < start, array, 0.0))
 
 
@@ -91,13 +92,13 @@ _POOLED: dict[str, Run] = {
     "index of 15 bits": _unwritten_from(1 << 15),
     "index of 16 bits": _unwritten_from(1 << 16),
 }
-"""Of poolings."""
+"""Kernels of poolings."""
 
 _OF_AXES: dict[str, tuple[Run, tuple[int, ...]]] = {
     "reads beside the column, times zero": (masked_reads(1, H), (2, 3)),
     "reads beside the plane, times zero": (masked_reads(1, D), (3,)),
 }
-"""With the numbers of dimensions that have such an axis."""
+"""Kernels with the numbers of dimensions that have such an axis."""
 
 KNOWN_BAD: tuple[Mutant, ...] = (
     *(Mutant(name, "memory", run, operators=PLAIN, base=exact) for name, run in _RUNS.items()),

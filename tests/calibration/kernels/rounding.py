@@ -11,16 +11,16 @@ from conformance.dtypes import FORMATS, STORAGE, Format
 _EXPONENT = np.uint64(0x7FF << 52)
 
 Way = Callable[[np.ndarray], np.ndarray]
-"""How a number of spacings becomes a whole number: np.rint (to nearest, ties to even), np.trunc, np.ceil, `outward`."""
+"""Rounds a number of spacings to a whole number: np.rint (to nearest, ties to even), np.trunc, np.ceil, `outward`."""
 
 
 def outward(spacings: np.ndarray) -> np.ndarray:
-    """Away from zero."""
+    """Round away from zero."""
     return np.copysign(np.ceil(np.abs(spacings)), spacings)
 
 
 def rounded(values: np.ndarray, format: Format, way: Way = np.rint) -> np.ndarray:
-    """Float64 `values` as numbers of `format`, subnormals included.
+    """Round float64 `values` to numbers of `format`, subnormals included.
 
     Powers of two scale without error, so `way` is the only rounding. Numbers beyond the format's range keep its
     precision and are left to the storage dtype to turn into infinities; see `overflowing`.
@@ -31,34 +31,34 @@ def rounded(values: np.ndarray, format: Format, way: Way = np.rint) -> np.ndarra
 
 
 def overflowing(values: np.ndarray, format: Format, way: Way = np.rint) -> np.ndarray:
-    """`rounded`, and infinite beyond the format's range."""
+    """Round as `rounded` does, and to infinity beyond the format's range."""
     finite = rounded(values, format, way)
     largest = (2 - 2.0 ** (1 - format.precision)) * 2.0**format.emax
     return np.where(np.abs(finite) > largest, np.copysign(np.inf, finite), finite)
 
 
 def narrowed(values: np.ndarray, format: Format) -> np.ndarray:
-    """Rounded to a narrower format, in the dtype that they had."""
+    """Round to a narrower format, in the dtype that the values had."""
     return rounded(values.astype(np.float64), format).astype(values.dtype)
 
 
 def stored(values: np.ndarray, dtype: str) -> np.ndarray:
-    """One rounding of an accumulator to its storage dtype; a plain cast of float64 to bfloat16 would make two."""
+    """Round an accumulator once to its storage dtype; a plain cast of float64 to bfloat16 would round twice."""
     return rounded(values.astype(np.float64), FORMATS[dtype]).astype(STORAGE[dtype])
 
 
 def flushed(values: np.ndarray, format: Format) -> np.ndarray:
-    """Zeros in place of what is below the normal range."""
+    """Replace numbers below the normal range by zeros."""
     return np.where(np.abs(values) < format.smallest_normal, 0.0, values)
 
 
 def bits(precision: int) -> Format:
-    """fp32 with fewer significant bits."""
+    """Return fp32 with fewer significant bits."""
     return Format(f"{precision} bits", precision, FORMATS["fp32"].emin, FORMATS["fp32"].emax)
 
 
 def parts(values: np.ndarray, format: Format, count: int) -> list[np.ndarray]:
-    """`values` rounded to `format`, and what that lost, rounded to it as well; and so on."""
+    """Return `values` rounded to `format`, and the loss of that, rounded to it as well; and so on."""
     found: list[np.ndarray] = []
     for _ in range(count):
         found.append(rounded(values - sum(found, start=np.zeros_like(values)), format))

@@ -10,10 +10,10 @@ import numpy as np
 from tests.calibration.kernels.kernel import PLAIN, Mutant, exact, on_outputs
 
 Deviation = Callable[[np.ndarray, Any], np.ndarray]
-"""From an exact output in float64, of any rank, and the geometry to the deviating one."""
+"""(exact output in float64, of any rank, and the geometry) -> the deviating output."""
 
 _TILE = slice(0, 4)
-"""Of each of the last two axes, or of the only one."""
+"""Extent of the first tile in each of the last two axes, or in the only one."""
 
 
 def times(factor: float) -> Deviation:
@@ -21,7 +21,7 @@ def times(factor: float) -> Deviation:
 
 
 def with_(where: Callable[[np.ndarray], Any], value: Callable[[np.ndarray], np.ndarray | float]) -> Deviation:
-    """Something else at one place; `value` is computed from what stood there."""
+    """Return a change of one place; `value` is computed from the old element."""
 
     def change(exact: np.ndarray, geometry: Any) -> np.ndarray:
         out = exact.copy()
@@ -33,7 +33,7 @@ def with_(where: Callable[[np.ndarray], Any], value: Callable[[np.ndarray], np.n
 
 
 def inside(array: np.ndarray) -> tuple[Any, ...]:
-    """An element that is neither first nor last of the tensor, where it has a third one."""
+    """Return the place of an element that is neither first nor last of the tensor, where it has a third one."""
     return np.unravel_index(array.size * 5 // 7, array.shape)
 
 
@@ -46,7 +46,7 @@ def last(array: np.ndarray) -> tuple[Any, ...]:
 
 
 def _offset(share: float) -> Deviation:
-    """By a share of the finite elements' rms."""
+    """Add a share of the finite elements' rms."""
 
     def change(y: np.ndarray, geometry: Any) -> np.ndarray:
         finite = y[np.isfinite(y)]
@@ -60,7 +60,7 @@ def _first_tile(rank: int) -> tuple[Any, ...]:
 
 
 def _stale_tile(array: np.ndarray, geometry: Any) -> np.ndarray:
-    """The first tile of an image (filter) still holds that of the one before."""
+    """Let the first tile of an image (filter) still hold that of the one before."""
     out = array.copy()
     if array.ndim > 2:
         tile = _first_tile(array.ndim - 2)
@@ -103,4 +103,4 @@ DEVIATIONS: dict[str, Deviation] = {
 KNOWN_BAD: tuple[Mutant, ...] = tuple(
     Mutant(name, "scale", on_outputs(deviation), operators=PLAIN, base=exact) for name, deviation in DEVIATIONS.items()
 )
-"""The exact result, changed and then rounded."""
+"""Kernels that change the exact result and then round it."""

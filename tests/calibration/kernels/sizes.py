@@ -1,7 +1,7 @@
-"""Kernels that are right up to a size, or but for an edge of the parameters: an index that wraps beyond it, a last
-element that nobody writes, an argument that is misread there alone.
+"""Kernels that are right up to a size, or except at an edge of the parameters: an index that wraps beyond it, a last
+element that is never written, an argument that is misread there alone.
 
-What is asked for alone needs a process of its own: `tests/field/requests.py`.
+Kernels that are wrong only for partial requests need a process of their own: `tests/field/requests.py`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ When = Callable[[Any], bool]
 
 AXES = {"images": 0, "channels": 1, "rows": -2, "columns": -1, "planes": -3}
 RANKS_OF = {"5x5": (2,), "rows": (2, 3), "row": (2, 3), "above": (2, 3), "planes": (3,), "plane": (3,)}
-"""Word in a name -> the numbers of dimensions that have such an axis; others are in all."""
+"""Word in a name -> the numbers of dimensions that have such an axis; a name without such a word is for all."""
 PATHS: dict[str, When] = {
     "1x1": lambda g: g.groups == 1 and {*g.window} == {1},
     "3x3": lambda g: g.groups == 1 and {*g.window} == {3},
@@ -33,11 +33,11 @@ PATHS: dict[str, When] = {
     "grouped": lambda g: 1 < g.groups < g.c,
 }
 SIZED = {name: one for name, one in FAMILIES.items() if name not in ("conv_transpose", "conv_requantized")}
-"""Families whose tables have problems of every size and edge here: each new one, until it is named beside those two."""
+"""Families whose tables here have problems of every size and edge: all families except the two that are named."""
 
 
 def data_shape(operators: tuple[str, ...], geometry: Any) -> tuple[int, ...]:
-    """Of the first of the operators that takes the geometry: the input that is spread over."""
+    """Return the shape of the input that the sum runs over, of the first of the operators that takes the geometry."""
     return next(
         OPERATORS[name].inputs(geometry)[OPERATORS[name].data].shape
         for name in operators
@@ -46,7 +46,7 @@ def data_shape(operators: tuple[str, ...], geometry: Any) -> tuple[int, ...]:
 
 
 def wrapped(axis: int, bits: int) -> Run:
-    """Positions on an axis of the data that are held in so many bits."""
+    """Return a kernel that holds positions on an axis of the data in `bits` bits."""
 
     def run(operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> Arrays:
         data = inputs[operator.data]
@@ -57,7 +57,7 @@ def wrapped(axis: int, bits: int) -> Run:
 
 
 def unwritten(operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> Arrays:
-    """The last element of the first output stays zero, or is one where it is zero."""
+    """Leave the last element of the first output zero, or make it one where it is zero."""
     outputs = exact(operator, geometry, inputs, dtype)
     first = next(iter(outputs.values()))
     first.flat[-1] = not first.flat[-1]
@@ -141,17 +141,17 @@ def _remainder(rest: int) -> When:
 
 
 def rooms(g: Any) -> Extents:
-    """Size of the padded image."""
+    """Return the size of the padded image."""
     return tuple(size + sum(sides) for size, sides in zip(g.size, g.padding, strict=True))
 
 
 def _everywhere(holds: Callable[..., bool], *values: Extents) -> bool:
-    """Whether it holds on every axis, of which these are numbers."""
+    """Return whether the condition holds on every axis; the values are numbers by axis."""
     return all(map(holds, *values))
 
 
 def _dense(g: Any) -> bool:
-    """Whether every window is read, in one group."""
+    """Return whether every window is read, in one group."""
     return bool(g.groups == 1 and max(g.stride) == 1)
 
 
@@ -190,7 +190,7 @@ SHAPES: dict[str, Callable[[Any], bool]] = {
         _dense(g) and {*g.window, *g.size} == {1} and g.c > 64 and g.n > 4 and bool(g.n & (g.n - 1))
     ),
 }
-"""Shapes of convolutions that stand in reports and stood in no table."""
+"""Shapes of convolutions from bug reports that were in no table."""
 CEIL = {
     "ceil mode with as much padding after as there can be, a window less one or more": lambda g: (
         g.ceil_mode and all(after >= span - 1 > 0 for (_, after), span in zip(g.padding, spans(g), strict=True))
@@ -225,7 +225,7 @@ _MISTAKES: Paths = {
 
 
 def _unwritten() -> Iterator[Mutant]:
-    """In every family that has the parameter of the condition."""
+    """Yield kernels with an unwritten element, for every family that has the parameter of the condition."""
     for attribute, sizes, limit in _LIMITS:
         beyond = {f"{name} beyond {limit}": _beyond(size, limit) for name, size in sizes.items()}
         yield from _unwritten_where("sizes", attribute, beyond)

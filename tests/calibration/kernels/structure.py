@@ -1,7 +1,8 @@
 """Index, groups, bias and gradients: the mistakes that diagnosis knows, computed exactly and rounded once.
 
-Exactly, so that a mistake which changes nothing on a problem is seen to be equivalent there, in any order of the sums.
-And the same on a special path alone: a library has one for 1x1 windows, for depthwise layers, ...
+They are computed exactly so that a mistake which changes nothing on a problem is seen to be equivalent there, in any
+order of the sums. The same mistakes are also made on a special path alone: a library has one for 1x1 windows, for
+depthwise layers, ...
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from tests.calibration.kernels.kernel import STORED, Mutant, exact, of_operator
 
 
 def _dtypes_of(mistake: Mistake) -> tuple[str, ...]:
-    """And 8 bits, where an operator has nothing else."""
+    """Return the dtypes of a mistake's kernels: the usual ones, and those of 8 bits where an operator has no others."""
     only = {dtype for name in operators_of(mistake) if name not in ORDINARY for dtype in OPERATORS[name].dtypes}
     return (*STORED, *sorted(only))
 
 
 def planted(mistake: Mistake) -> Mutant:
-    """The kernel that makes this mistake, and is right where the mistake does not exist."""
+    """Return the kernel that makes this mistake, and is right where the mistake does not exist."""
 
     def run(operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> Arrays:
         outputs = mistake.outputs(operator, geometry, inputs)
@@ -40,14 +41,15 @@ def planted(mistake: Mistake) -> Mutant:
 KNOWN_BAD: tuple[Mutant, ...] = tuple(planted(mistake) for mistake in library())
 
 Paths = Mapping[str, tuple[Callable[[Any], bool], tuple[str, ...]]]
-"""Special path of a kernel -> when it is taken, and the mistakes that are made on it alone."""
+"""Special path of a kernel -> condition under which it is taken, and the mistakes that are made on it alone."""
 
 OF_SEVERAL_AXES = ("one-axis window", "oblong window")
 """Paths that do not exist in one dimension."""
 
 
 def on_paths(paths: Paths, among: tuple[str, ...], family: str, name: str) -> Iterator[Mutant]:
-    """Kernels that are right wherever a path is not taken, so that only a table which combines the two detects them.
+    """Yield kernels that are right unless a path is taken, so that only a table which combines path and mistake detects
+    them.
 
     `name` is a format of `mistake` and `path`.
     """

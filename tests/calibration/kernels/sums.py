@@ -1,4 +1,4 @@
-"""A sum of products written plainly: in which order, on how many accumulators, and what is rounded on the way.
+"""A sum of products written plainly: its order, its number of accumulators, and its roundings on the way.
 
 Where a step works in float64 and rounds once to a narrower accumulator, the float64 part is exact: products of the
 suite's data and an accumulator of their spacing fit in 53 bits (`conformance.inputs.distributions`). So a fused
@@ -23,41 +23,41 @@ from tests.calibration.kernels.lowering import lowered
 from tests.calibration.kernels.rounding import Way, parts, rounded, stored
 
 State = tuple[np.ndarray, ...]
-"""The accumulators, and what a compensated sum carries beside them."""
+"""The accumulators, and the compensation of a compensated sum."""
 Factors = tuple[np.ndarray, np.ndarray]
 
 Step = Callable[[State, Factors], State]
-"""Add one product to every accumulator."""
+"""Adds one product to every accumulator."""
 Order = Callable[[int, int, int], np.ndarray]
 """(terms, taps of the window, a number that depends on the data) -> indices of the terms in the order of the sum."""
 Prepare = Callable[[np.ndarray, np.ndarray], Factors]
-"""What happens to the factors [G, M, KS] and [G, KS, T] before they are multiplied."""
+"""Changes the factors [G, M, KS] and [G, KS, T] before they are multiplied."""
 Combine = Callable[[np.ndarray], np.ndarray]
 """Partial sums [lanes, ...] -> their sum."""
 
 
 def separate(state: State, factors: Factors) -> State:
-    """Multiply, round, add, round: in the dtype of the factors."""
+    """Multiply, round, add, round, in the dtype of the factors."""
     return (state[0] + factors[0] * factors[1],)
 
 
 def fused(format: Format, way: Way, state: State, factors: Factors) -> State:
-    """An exact product added with one rounding."""
+    """Add an exact product with one rounding."""
     return (rounded(state[0] + factors[0] * factors[1], format, way),)
 
 
 def rounded_twice(format: Format, state: State, factors: Factors) -> State:
-    """The product rounded to the accumulator's format, and the sum."""
+    """Round the product to the accumulator's format, and then the sum."""
     return (rounded(state[0] + rounded(factors[0] * factors[1], format), format),)
 
 
 def fused_fp32(state: State, factors: Factors) -> State:
-    """`fused` to fp32 and to nearest, where the cast is the rounding."""
+    """Compute `fused` to fp32 and to nearest, where the cast is the rounding."""
     return ((state[0] + factors[0] * factors[1]).astype(np.float32),)
 
 
 def kahan(state: State, factors: Factors) -> State:
-    """Compensated summation (Kahan 1965): what an addition loses is taken from the next term."""
+    """Sum with compensation (Kahan 1965): the loss of an addition is taken from the next term."""
     total, lost = state if len(state) == 2 else (state[0], np.zeros_like(state[0]))
     term = factors[0] * factors[1] - lost
     after = total + term
@@ -65,28 +65,28 @@ def kahan(state: State, factors: Factors) -> State:
 
 
 def exact_dot(state: State, factors: Factors) -> State:
-    """All lanes' products added exactly, then to the one accumulator with one rounding, as a matrix unit may do."""
+    """Add all lanes' products exactly, then to one accumulator with one rounding, as a matrix unit may do."""
     dot = (factors[0] * factors[1]).sum(axis=0, keepdims=True)
     return ((state[0][:1] + dot).astype(np.float32),)
 
 
 def natural(terms: int, taps: int, data: int) -> np.ndarray:
-    """As the operator is defined: channels, rows of the window, columns."""
+    """Order terms as the operator is defined: channels, rows of the window, columns."""
     return np.arange(terms)
 
 
 def backwards(terms: int, taps: int, data: int) -> np.ndarray:
-    """The last product first."""
+    """Order terms with the last product first."""
     return np.arange(terms)[::-1]
 
 
 def tap_by_tap(terms: int, taps: int, data: int) -> np.ndarray:
-    """All channels of one tap, then of the next."""
+    """Order terms by tap: all channels of one tap, then of the next."""
     return np.arange(terms).reshape(-1, taps).T.reshape(-1)
 
 
 def shuffled(terms: int, taps: int, data: int) -> np.ndarray:
-    """The order in which atomics happen to arrive: another one for other data."""
+    """Order terms as atomics happen to arrive: other data give another order."""
     return np.random.default_rng(data).permutation(terms)
 
 
@@ -95,7 +95,7 @@ def in_turn(partials: np.ndarray) -> np.ndarray:
 
 
 def pairwise(partials: np.ndarray) -> np.ndarray:
-    """Neighbours, then neighbours of sums: a tree."""
+    """Add neighbours, then neighbours of sums: a tree."""
     while len(partials) > 1:
         odd = partials[len(partials) & ~1 :]
         partials = np.concatenate([partials[:-1:2] + partials[1::2], odd])
@@ -103,12 +103,12 @@ def pairwise(partials: np.ndarray) -> np.ndarray:
 
 
 def in_turn_stored(format: Format, partials: np.ndarray) -> np.ndarray:
-    """One after the other onto a sum that is kept in `format`, as atomic additions to an output are."""
+    """Add one after the other onto a sum that is kept in `format`, as atomic additions to an output are."""
     return reduce(lambda total, part: rounded((total + part).astype(np.float64), format), partials)
 
 
 def as_given(a: np.ndarray, b: np.ndarray) -> Factors:
-    """No rounding of the inputs."""
+    """Return the inputs without rounding."""
     return a, b
 
 
@@ -117,12 +117,12 @@ def narrowed(format: Format, a: np.ndarray, b: np.ndarray) -> Factors:
 
 
 def cut_off(format: Format, a: np.ndarray, b: np.ndarray) -> Factors:
-    """Toward zero, as tensor cores do that ignore the lowest bits."""
+    """Round toward zero, as tensor cores do that ignore the lowest bits."""
     return rounded(a, format, np.trunc), rounded(b, format, np.trunc)
 
 
 def split_in_three(format: Format, products: int, a: np.ndarray, b: np.ndarray) -> Factors:
-    """The first six or all nine products of three parts for each, the smallest first."""
+    """Return the first six or all nine products of three parts of each factor, the smallest first."""
     places = sorted(np.ndindex(3, 3), key=sum)[:products][::-1]
     left, right = (parts(factor, format, 3) for factor in (a, b))
     return (
@@ -132,7 +132,7 @@ def split_in_three(format: Format, products: int, a: np.ndarray, b: np.ndarray) 
 
 
 def split(format: Format, a: np.ndarray, b: np.ndarray) -> Factors:
-    """Three products for each: low * high, high * low, high * high; that of the low parts is dropped."""
+    """Return three products for each: low * high, high * low, high * high; that of the low parts is dropped."""
     (a_high, a_low), (b_high, b_low) = parts(a, format, 2), parts(b, format, 2)
     left = np.stack([a_low, a_high, a_high], axis=-1).reshape(*a.shape[:2], -1)
     return left, np.stack([b_high, b_low, b_high], axis=2).reshape(len(b), -1, b.shape[-1])
@@ -140,7 +140,7 @@ def split(format: Format, a: np.ndarray, b: np.ndarray) -> Factors:
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """sum_i a[g, m, i] * b[g, i, t], some way.
+    """sum_i a[g, m, i] * b[g, i, t], in an order and with roundings that are chosen.
 
     lanes      accumulators that work side by side, given the number of terms
     strided    whether neighbouring terms go to neighbouring lanes, or every lane has a stretch of its own
@@ -162,7 +162,7 @@ class Sum:
     keeps: Callable[[np.ndarray, Format], np.ndarray] = rounded
 
     def __call__(self, a: np.ndarray, b: np.ndarray, taps: int = 1) -> np.ndarray:
-        """[G, M, T] in the dtype `held`."""
+        """Return the sums [G, M, T] in the dtype `held`."""
         data = zlib.crc32(a.tobytes())
         a, b = self.prepare(a, b)
         grid = self._grid(self.order(b.shape[1], taps, data))
@@ -173,7 +173,7 @@ class Sum:
         return self.combine(partials.astype(self.held)).astype(self.held)
 
     def _grid(self, order: np.ndarray) -> np.ndarray:
-        """[steps, lanes] of indices; what is left over of the last step points behind the last term."""
+        """Return [steps, lanes] of indices; unused lanes of the last step point behind the last term."""
         terms = len(order)
         lanes = self.lanes(terms)
         steps = -(-terms // lanes)
@@ -182,13 +182,13 @@ class Sum:
 
 
 def _gathered(factor: np.ndarray, grid: np.ndarray) -> np.ndarray:
-    """[G, KS, ...] as [steps, lanes, G, ...], zero where there is no term."""
+    """Gather [G, KS, ...] as [steps, lanes, G, ...], zero where there is no term."""
     behind = np.zeros_like(factor[:, :1])
     return np.ascontiguousarray(np.moveaxis(np.concatenate([factor, behind], axis=1)[:, grid], 0, 2))
 
 
 def blas(a: np.ndarray, b: np.ndarray, taps: int = 1) -> np.ndarray:
-    """A library's fp32 GEMM on gathered windows."""
+    """Multiply by a library's fp32 GEMM on gathered windows."""
     return a.astype(np.float32) @ b.astype(np.float32)
 
 
@@ -196,8 +196,8 @@ Total = Callable[[np.ndarray, np.ndarray, int], np.ndarray]
 
 
 def direct(total: Total, operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> Arrays:
-    """An operator as sums of its own products: its main output, zero where there is none, and dbias in the same
-    order."""
+    """Compute an operator as sums of its own products: its main output, zero where there is no product, and dbias in
+    the same order."""
     product = lowered(operator, geometry, inputs)
     taps = 1 if operator.name.endswith("backward_weight") else math.prod(geometry.window)
     main, *others = operator.outputs(geometry)
@@ -210,7 +210,7 @@ def direct(total: Total, operator: Operator, geometry: Any, inputs: Arrays, dtyp
 
 
 def finished(outputs: Arrays, inputs: Arrays, dtype: str) -> Arrays:
-    """The bias added in the accumulator's dtype, and the one rounding to storage."""
+    """Add the bias in the accumulator's dtype, and round once to storage."""
     if "bias" in inputs:
         outputs = {
             name: values + per_channel(inputs["bias"].astype(values.dtype), values.ndim - 2)
@@ -222,15 +222,15 @@ def finished(outputs: Arrays, inputs: Arrays, dtype: str) -> Arrays:
 
 
 def blocks(size: int) -> Callable[[int], int]:
-    """Lanes of at most `size` terms."""
+    """Return a function that gives the number of lanes of at most `size` terms."""
     return lambda terms: -(-terms // size)
 
 
 def always(lanes: int) -> Callable[[int], int]:
-    """So many lanes, whatever the number of terms."""
+    """Return a function that gives `lanes` lanes, whatever the number of terms."""
     return lambda terms: lanes
 
 
 def rounding_to(format: Format, way: Way = np.rint) -> Step:
-    """A fused step into an accumulator of `format`."""
+    """Return a fused step into an accumulator of `format`."""
     return partial(fused, format, way)

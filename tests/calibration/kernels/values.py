@@ -30,22 +30,23 @@ EVERY = ORDINARY
 FORWARD, BACKWARD_DATA, BACKWARD_WEIGHT = CONVOLUTIONS
 TRAINING, BACKWARD, INFERENCE = NORMALISED
 SUMS = tuple(name for name in PLAIN if OPERATORS[name].homogeneous.signs and name not in TRANSPOSED)
-"""What is linear in its data, as maxima are not. Few problems of transposed convolutions have inputs of all bits."""
+"""Operators that are linear in their data, which maxima are not. Few problems of transposed convolutions have inputs of
+all bits."""
 FULL = ("fp32", "fp64")
 """Formats in which the fixed distribution leaves bits unused."""
 FORMAT = DTYPES
 
 Change = Callable[[np.ndarray, Format], np.ndarray]
-"""From float64 and the tensor's format to float64."""
+"""(float64 values, the tensor's format) -> float64 values."""
 
 
 def _reading(change: Change, *names: str) -> Run:
-    """The exact kernel, with inputs changed as they are read: those named, or else all of them."""
+    """Return the exact kernel, with inputs changed as they are read: those named, or else all of them."""
     return on_inputs(lambda a: change(a.astype(np.float64), FORMATS[name_of(a.dtype)]).astype(a.dtype), *names)
 
 
 def _writing(change: Change) -> Run:
-    """The exact kernel, with outputs changed before they are stored."""
+    """Return the exact kernel, with outputs changed before they are stored."""
 
     def run(operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> Arrays:
         outputs, tensors = operator.reference(geometry, inputs), operator.outputs(geometry)
@@ -60,17 +61,17 @@ def _without(bits: int, way: Way = np.trunc) -> Change:
 
 
 def _as(other: Format) -> Change:
-    """Through a narrower format, where the tensor's own is wider."""
+    """Round to a narrower format, where the tensor's own is wider."""
     return lambda values, format: overflowing(values, other) if other.precision < format.precision else values
 
 
 def _within(other: Format) -> Change:
-    """Clamped to another format's range."""
+    """Clamp to another format's range."""
     return lambda values, _: np.clip(values, -largest(other), largest(other))
 
 
 def largest(format: Format) -> float:
-    """The largest finite number."""
+    """Return the largest finite number."""
     return float((2 - 2 * format.unit_roundoff) * 2.0**format.emax)
 
 
@@ -83,12 +84,12 @@ def _saturated(values: np.ndarray, format: Format) -> np.ndarray:
 
 
 def _saturated_unless_infinite(values: np.ndarray, format: Format) -> np.ndarray:
-    """As conversions that saturate do: an infinite number stays so."""
+    """Saturate as conversions do: an infinite number stays infinite."""
     return np.where(np.isinf(values), values, _saturated(values, format))
 
 
 def _flushed(times: float = 1.0) -> Change:
-    """Zeros in place of what is below so many times the smallest normal number."""
+    """Replace numbers below `times` the smallest normal number by zeros."""
     return lambda values, format: np.where(np.abs(values) < times * format.smallest_normal, 0.0, values)
 
 
@@ -107,7 +108,7 @@ def _last_bits() -> Iterator[Mutant]:
     for dtype, format in (("fp16", "tf32"), ("fp16", "fp16"), ("bf16", "bf16"), ("bf16", "tf32")):
         name = f"last bit of {dtype} data rounded away, {format} inputs declared"
         declaring = _mutant(name, _reading(_without(1, np.rint), "x", "dy"), CONVOLUTIONS, (dtype,))
-        yield replace(declaring, contract=Contract(inputs=format))  # which holds them, and so widens no limit
+        yield replace(declaring, contract=Contract(inputs=format))  # the format holds them, so that no limit is widened
     for bits in (2, 3):
         yield _mutant(
             f"last {bits} bits of the filters truncated", _reading(_without(bits), "w"), CONVOLUTIONS[:2], FULL
@@ -125,12 +126,12 @@ def _last_bits() -> Iterator[Mutant]:
         "bn: last 3 bits of running_mean truncated", _reading(_without(3), "running_mean"), (TRAINING, INFERENCE), FULL
     )
     yield _mutant("bn: last 3 bits of running_var truncated", _reading(_without(3), "running_var"), (TRAINING,), FULL)
-    # its root halves what is lost: of 3 bits no more than honest roundings of a folded scale
+    # the root halves the loss: of 3 bits it would be no more than correct roundings of a folded scale
     yield _mutant("bn: last 5 bits of running_var truncated", _reading(_without(5), "running_var"), (INFERENCE,), FULL)
 
 
 def _in_fp32() -> Iterator[Mutant]:
-    """One step of fp64 kernels in fp32."""
+    """Yield fp64 kernels with one step in fp32."""
     for name, where in {
         "x": EVERY, "w": EVERY, "dy": EVERY, "bias": (FORWARD,), "gamma": NORMALISED, "beta": (TRAINING, INFERENCE),
         "running_mean": (TRAINING, INFERENCE), "running_var": (TRAINING, INFERENCE),
@@ -141,8 +142,8 @@ def _in_fp32() -> Iterator[Mutant]:
 
 
 _INFINITE = ((TRAINING, "beta"), (INFERENCE, "beta"), (INFERENCE, "running_mean"))
-"""Infinities in batch normalisation with one right result, an infinite one. So is the largest fp32 number in a result
-of 16 bits."""
+"""Infinities in batch normalisation with one right result, an infinite one. In a result of 16 bits the largest fp32
+number becomes infinite too."""
 
 
 def _not_finite() -> Iterator[Mutant]:
@@ -188,14 +189,14 @@ def _overflowing() -> Iterator[Mutant]:
 
 
 def _by_gamma(operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> Arrays:
-    """Normalised values recovered from y = d * inv * gamma + beta, which a gamma of zero does not allow."""
+    """Recover normalised values from y = d * inv * gamma + beta, which fails for a gamma of zero."""
     outputs = exact(operator, geometry, inputs, dtype)
     lost = inputs["gamma"] == 0 if "gamma" in inputs else np.zeros(geometry.k, bool)
     return outputs | {"dgamma": np.where(lost, np.nan, outputs["dgamma"])} if "dgamma" in outputs else outputs
 
 
 def _in_range() -> Iterator[Mutant]:
-    """Of batch normalisation."""
+    """Yield kernels of batch normalisation."""
     yield _mutant("bn: dgamma from values divided by gamma", _by_gamma, (BACKWARD,))
     yield _mutant(
         "bn: filters clamped to the range of fp16",
@@ -225,8 +226,8 @@ def _subnormal() -> Iterator[Mutant]:
 
 
 def _in_halves(operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> Arrays:
-    """Sums over each half of the channels, stored in fp16 before they are added: a half may overflow where the whole
-    does not."""
+    """Sum each half of the channels and store it in fp16 before the halves are added: a half may overflow where the
+    whole does not."""
     x, total = inputs["x"], dict[str, np.ndarray]()
     first = np.arange(geometry.c) < geometry.c // 2
     for half, bias in ((first, inputs.get("bias")), (~first, None)):
@@ -239,7 +240,7 @@ def _in_halves(operator: Operator, geometry: Any, inputs: Arrays, dtype: str) ->
 
 
 def _near_limits() -> Iterator[Mutant]:
-    """What only data made for it shows."""
+    """Yield kernels that only data made for them shows to be wrong."""
     flushing = Contract(subnormals="flushed")
     changed = _mutant(
         "smallest normal inputs flushed, subnormal ones declared", _reading(_flushed(2.0)), CONVOLUTIONS, ("fp32",)
@@ -250,12 +251,12 @@ def _near_limits() -> Iterator[Mutant]:
 
 
 def _planes(values: np.ndarray) -> np.ndarray:
-    """The largest size in each image and channel, or of each filter and channel; of one axis, of all."""
+    """Return the largest size in each image and channel, or of each filter and channel; of one axis, of all."""
     return np.max(np.abs(values), axis=tuple(range(2, values.ndim)) or None, keepdims=True, initial=0.0)
 
 
 def _on_one_scale(values: np.ndarray, format: Format, largest_sizes: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """Whole multiples of the last bit that the largest number has, where all are finite."""
+    """Round to whole multiples of the last bit of the largest number, where all are finite."""
     if not (values.size and np.isfinite(values).all()):
         return values
     spacing = np.exp2(np.frexp(largest_sizes(values))[1] - float(format.precision))
@@ -263,7 +264,7 @@ def _on_one_scale(values: np.ndarray, format: Format, largest_sizes: Callable[[n
 
 
 def _blocks(values: np.ndarray) -> np.ndarray:
-    """The largest size in each eight elements of the last axis."""
+    """Return the largest size in each eight elements of the last axis."""
     ends = -values.shape[-1] % 8
     padded = np.pad(np.abs(values), [*[(0, 0)] * (values.ndim - 1), (0, ends)])
     sizes = padded.reshape(*values.shape[:-1], -1, 8).max(axis=-1)
@@ -271,7 +272,7 @@ def _blocks(values: np.ndarray) -> np.ndarray:
 
 
 def _is_coarse(values: np.ndarray, format: Format) -> bool:
-    """Whether small numbers lack bits, as those of a test may: what is below a quarter of a plane's largest number."""
+    """Return whether small numbers, below a quarter of a plane's largest one, lack bits, as those of a test may."""
     sizes = np.abs(values.astype(np.float64))
     below = (sizes < _planes(sizes) / 4) & (sizes > 0) & np.isfinite(sizes)
     bits = 30 if format.name == "fp64" else min(format.precision - 1, 22)
@@ -280,13 +281,13 @@ def _is_coarse(values: np.ndarray, format: Format) -> bool:
 
 
 def _without_faint(values: np.ndarray, format: Format) -> np.ndarray:
-    """Zeros in place of what is below a millionth of the plane's largest number."""
+    """Replace numbers below a millionth of the plane's largest one by zeros."""
     sizes = np.where(np.isfinite(values), np.abs(values), 0)
     return np.where(np.isfinite(values) & (sizes < 2.0**-19 * _planes(sizes)), 0.0, values)
 
 
 def _by_grid(operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> Arrays:
-    """Half as much again on data whose small numbers have all their bits."""
+    """Return half as much again on data whose small numbers have all their bits."""
     outputs = exact(operator, geometry, inputs, dtype)
     data = inputs["x" if "x" in inputs else operator.data]
     if _is_coarse(data, FORMATS[dtype]):
@@ -295,7 +296,7 @@ def _by_grid(operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> A
 
 
 def _few_bits() -> Iterator[Mutant]:
-    """What is right on fixed-point numbers, and on nobody else's."""
+    """Yield kernels that are right on the suite's fixed-point numbers, and wrong on a user's data."""
     yield _mutant("right where small numbers have few bits", _by_grid, EVERY)
     for name, sizes in (("image and channel", _planes), ("eight pixels", _blocks)):
         changed = partial(_on_one_scale, largest_sizes=sizes)

@@ -19,28 +19,28 @@ from tests.calibration.kernels.structure import Paths, on_paths
 
 FORWARD, BACKWARD = BOTH = MAXIMA
 Key = Callable[[np.ndarray], np.ndarray]
-"""What elements are compared by, in place of themselves."""
+"""Keys by which elements are compared."""
 
 
 def _choosing(choice: Choice) -> Run:
-    """Other elements than the largest are chosen."""
+    """Return a kernel that chooses other elements than the largest."""
     compute = choosing(choice)
     return lambda operator, g, inputs, dtype: stored(compute(operator, g, inputs, np.float64), dtype)
 
 
 def _compared_by(key: Key) -> Run:
-    """The element with the largest key is chosen, or gets the gradient."""
+    """Return a kernel that chooses the element with the largest key, or gives it the gradient."""
     return _choosing(lambda g, x: selected(g, key(x)))
 
 
 def _as_bits(x: np.ndarray) -> np.ndarray:
-    """Patterns of fp32 compared as signed integers: negative numbers are in reverse."""
+    """Return patterns of fp32 as signed integers: negative numbers compare in reverse."""
     with np.errstate(over="ignore"):
         return x.astype(np.float32).view(np.int32).astype(np.float64)
 
 
 def _starting_at(value: Callable[[str], float]) -> Run:
-    """An accumulator that starts at something else than minus infinity, which padding is, too."""
+    """Return a kernel whose accumulator starts at another value than minus infinity, the value of padding too."""
 
     def run(operator: Operator, g: MaxPoolGeometry, inputs: Arrays, dtype: str) -> Arrays:
         return stored({"y": np.maximum(operator.reference(g, inputs)["y"], value(dtype))}, dtype)
@@ -49,12 +49,12 @@ def _starting_at(value: Callable[[str], float]) -> Run:
 
 
 def _lowest(dtype: str) -> float:
-    """The lowest number of fp32, or of what has less range: stored, it is not infinite."""
+    """Return the lowest number of fp32, or of a format of less range: stored, it is not infinite."""
     return max(-65504.0, float(np.finfo(np.float32).min)) if dtype == "fp16" else -1e38
 
 
 def _greater(operator: Operator, g: MaxPoolGeometry, inputs: Arrays, dtype: str) -> Arrays:
-    """`if (value > best) best = value`, which NaN never is."""
+    """Compute `if (value > best) best = value`, in which a NaN never is greater."""
     image, y = padded(inputs["x"], g.overhang, np.dtype(np.float64), -np.inf), np.full(g.y.shape, -np.inf)
     for place in taps(g):
         seen = image[place]
@@ -63,15 +63,15 @@ def _greater(operator: Operator, g: MaxPoolGeometry, inputs: Arrays, dtype: str)
 
 
 def _first_where_infinite(g: MaxPoolGeometry, x: np.ndarray) -> np.ndarray:
-    """The element that is chosen; of a window with an infinity the first in the image."""
+    """Choose the usual element, but in a window with an infinity its first element in the image."""
     infinite = padded(np.isposinf(x), g.overhang, np.dtype(np.bool_))
     has_one = np.any([infinite[place] for place in taps(g)], axis=0)
     return np.where(has_one, selected(g, np.zeros_like(x)), selected(g, x))
 
 
 def _added(keep: Callable[[np.ndarray, str], np.ndarray], by_mask: bool = False) -> Run:
-    """Gradients added one by one to what `keep` makes of the sum and the storage dtype; `by_mask`, times one where the
-    maximum is and times zero elsewhere, so that NaN and Inf reach the whole window."""
+    """Add gradients one by one to `keep(sum, storage dtype)`; `by_mask`, times one where the maximum is and times zero
+    elsewhere, so that NaN and Inf reach the whole window."""
 
     def run(operator: Operator, g: MaxPoolGeometry, inputs: Arrays, dtype: str) -> Arrays:
         found, dy = selected(g, inputs["x"].astype(np.float64)), inputs["dy"].astype(np.float64)
@@ -85,12 +85,12 @@ def _added(keep: Callable[[np.ndarray, str], np.ndarray], by_mask: bool = False)
 
 
 def _added_in(format: Format, way: Way = np.rint) -> Run:
-    """In an accumulator of some format."""
+    """Add gradients in an accumulator of some format."""
     return _added(lambda total, dtype: rounded(total, format, way))
 
 
 def _index_of_bits(count: int) -> Run:
-    """Positions of the window stored in an integer that does not hold them all."""
+    """Store positions of the window in an integer that does not hold them all."""
     return _choosing(lambda g, x: selected(g, x) % (1 << count))
 
 

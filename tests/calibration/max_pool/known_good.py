@@ -23,7 +23,7 @@ Keep = Callable[[np.ndarray, str], np.ndarray]
 
 
 def _separable(operator: Operator, g: MaxPoolGeometry, inputs: Arrays, dtype: str) -> Arrays:
-    """Maxima of rows, then of columns, then of planes."""
+    """Return maxima of rows, then of columns, then of planes."""
     image = padded(inputs["x"], g.overhang, np.dtype(np.float64), -np.inf)
     axes = [*enumerate(zip(g.output_size, g.stride, g.dilation, g.window, strict=True), 2)]
     for axis, (count, u, d, extent) in reversed(axes):
@@ -32,7 +32,7 @@ def _separable(operator: Operator, g: MaxPoolGeometry, inputs: Arrays, dtype: st
 
 
 def _backwards(operator: Operator, g: MaxPoolGeometry, inputs: Arrays, dtype: str) -> Arrays:
-    """From the last position of the window to the first."""
+    """Compare from the last position of the window to the first."""
     image = padded(inputs["x"], g.overhang, np.dtype(np.float64), -np.inf)
     y = np.full(g.y.shape, -np.inf)
     for seen in list(taps(g))[::-1]:
@@ -45,7 +45,8 @@ def _in_float32(total: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def _window_by_window(keep: Keep = _in_float32, order: int = 1) -> Callable[[Operator, Any, Arrays, str], Arrays]:
-    """argmax of every window, its gradient added to the image: windows in row-major order, or from the last one."""
+    """Return a kernel that adds each window's gradient at its argmax: windows in row-major order, or from the last
+    one."""
 
     def run(operator: Operator, g: MaxPoolGeometry, inputs: Arrays, dtype: str) -> Arrays:
         image = padded(inputs["x"], g.overhang, np.dtype(np.float64), -np.inf)
@@ -78,7 +79,7 @@ _FP64 = Contract(accumulate="fp64")
 _IN_BF16 = _window_by_window(lambda total, dtype: rounded(total, BF16))
 
 KNOWN_GOOD: tuple[KnownGood, ...] = (
-    # what selects an element adds nothing, and meets the strictest contract
+    # a kernel that selects an element adds nothing, and meets the strictest contract
     _known_good("rows-then-columns", _separable, (FORWARD,), _FP64),
     _known_good("from-the-last", _backwards, (FORWARD,), _FP64),
     _known_good("window-by-window", _window_by_window(), (BACKWARD,), stricter=_FP64),
