@@ -36,6 +36,13 @@ def trusted() -> list[str]:
     return [*filter(holds_packages, for_kernels()), str(PACKAGE.parent)]
 
 
+def before_isolation() -> list[str]:
+    """Return the same for a kernel's process until it is isolated. It has the archive of the library too, which need
+    not be there: the process may not write where it would be."""
+    archives = [path for path in for_kernels() if path.endswith(ARCHIVE)]
+    return [*archives, *(path for path in trusted() if path not in archives)]
+
+
 def trust(of_kernels: Sequence[str] = ()) -> None:
     """Import only what is installed from now on; if the suite is a checkout, look there last. A process that is started
     by one that has called this is given the original `sys.path`."""

@@ -191,10 +191,12 @@ def test_a_cache_that_cannot_be_written_is_none(tmp_path: Path):
 
 def test_what_a_killed_run_has_left_and_what_was_changed_is_deleted():
     with kept() as folder:
-        (folder / "entry").write_text("code")
+        (folder / SHIPPED).mkdir()
+        (folder / SHIPPED / "entry").write_text("code")
+        (folder / "a source").mkdir()
     with kept() as again:
-        assert (again / "entry").read_text() == "code"
-    (folder / "entry").write_text("cofe")
+        assert [file.name for file in again.rglob("*")] == [SHIPPED, "entry"]
+    (folder / SHIPPED / "entry").write_text("cofe")
     killed = ExitStack()
     changed = killed.enter_context(kept())
     assert [*changed.iterdir()] == []

@@ -15,6 +15,7 @@ import pytest
 
 from conformance import files
 from conformance.execution import compiler_cache
+from conformance.execution.compiler_cache import SHIPPED
 from conformance.implementations.source_files import SourceFiles
 from conformance.reporting import github
 from tests.conftest import Project, no_traceback_of_ours
@@ -131,11 +132,12 @@ def test_a_cache_of_compiled_code_that_cannot_be_read_is_made_anew(
 ):
     monkeypatch.setattr(platformdirs, "user_cache_dir", lambda *_, **__: str(tmp_path))
     with compiler_cache.kept() as folder:
-        (folder / "kept").write_text("")
+        (folder / SHIPPED).mkdir()
+        (folder / SHIPPED / "kept").write_text("")
     with compiler_cache.kept() as again:
         assert again == folder
-        assert (folder / "kept").exists()
-        (programs := folder / "source" / "jax").mkdir(parents=True)
+        assert (folder / SHIPPED / "kept").exists()
+        (programs := folder / SHIPPED / "jax").mkdir(parents=True)
         spoil(programs)
     with compiler_cache.kept() as again:
         assert again == folder

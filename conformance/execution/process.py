@@ -181,7 +181,7 @@ class Process:
         passed = (other.fileno(), self._in, self._out, found)
         names = dict(zip(("channel", "to_kernels", "from_kernels", "findings"), passed, strict=True))
         program = START.format(
-            trusted=import_path.trusted(),
+            trusted=import_path.before_isolation(),
             path=import_path.for_kernels(),
             parent=os.getpid(),
             hidden=limits.hidden,

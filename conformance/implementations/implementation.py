@@ -224,8 +224,8 @@ class Implementation:
         if not isinstance(self.name, str) or not re.fullmatch(r"\S{1,80}", self.name) or not self.name.isprintable():
             raise ImplementationError(f"name={self.name!r}: must be 1 to 80 printable characters without a space")
         # `--impl ../x` is a path to whoever reads the command; `acme[fast]` is a variant of `acme`
-        if self.name[0] in "-." or re.search(r"[/\\\[\]]|::", re.sub(r"\[[^\[\]]+\]\Z", "", self.name)):
-            raise ImplementationError(f"name={self.name!r}: must not begin with '-' or '.', nor hold / \\ [ ] or ::")
+        if self.name[0] in "-." or re.search(r"[/\\\[\]]", re.sub(r"\[[^\[\]]+\]\Z", "", self.name)):
+            raise ImplementationError(f"name={self.name!r}: must not begin with '-' or '.', nor hold / \\ [ or ]")
         if self.device not in DEVICES:
             raise ImplementationError(f"device={self.device!r}: must be one of {', '.join(DEVICES)}")
         if not hasattr(self.arrays, "from_host"):

@@ -186,7 +186,7 @@ def test_hash_changes_with_the_source(tmp_path: Path, change: Callable[[Path], o
 def test_hash_is_of_the_source_alone(tmp_path: Path):
     folder = package(tmp_path / "here" / "acme", "x")
     before = only(folder).source
-    write(folder / "__pycache__" / "shared.py", "compiled")
+    write(folder / "__pycache__" / "shared.cpython-311.pyc", "compiled")
     (folder / "conv.o").write_bytes(b"\x7fELF\0")
     assert source_hash(folder) == before == source_hash(package(tmp_path / "there" / "acme", "x"))
     assert len(before) == 64

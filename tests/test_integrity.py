@@ -1,0 +1,205 @@
+"""What people who had seen neither code nor tests have broken: files, variables and signals around a run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from conformance import check, numpy_arrays
+from conformance.cli.verify import defects
+from conformance.engine.export import export
+from conformance.engine.run import Run
+from conformance.execution.selection import SelectionError
+from conformance.implementations.implementation import Implementation, ImplementationError
+from conformance.implementations.source_files import source_hash
+from conformance.inputs import Recipe
+from conformance.judge.expected import expect
+from conformance.operators import OPERATORS, parse
+from conformance.problems.case import CaseError, read
+from conformance.reporting.page.merge import load
+from conformance.results.claims_file import section
+from conformance.results.schema import Attempt
+from conformance.streams import uncommanded
+from tests import kernels
+from tests.conftest import ROOT, Project
+from tests.kit import source
+from tests.report_samples import as_read, failed, sample, written
+from tests.worker.test_isolation_cheats import needs_isolation
+
+pytest_plugins = ["pytester"]
+
+ONE = ("--problem=n1 c2 h3 w3 k2 r1 s1", "--dtype=fp32", "--layout=nchw", "--distribution=integer")
+
+
+def ended(folder: Path, *words: str, before: Callable[[], object] | None = None, out: Path | None = None) -> str:
+    """Output of a command in a folder; its exit status must be 0."""
+    with (out or folder / os.devnull).open("w") as file:
+        done = subprocess.run(
+            [sys.executable, "-m", "conformance", *words], cwd=folder, preexec_fn=before, text=True, timeout=120,
+            check=False, stdout=file if out else subprocess.PIPE, stderr=subprocess.STDOUT,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+    text = out.read_text() if out else done.stdout
+    assert done.returncode == 0, text
+    return text
+
+
+@pytest.mark.parametrize("name", ["PYTHONPATH", "LD_PRELOAD", "LD_AUDIT", "PYTHONWARNINGS"])
+def test_a_variant_sets_nothing_that_runs_code_before_its_process_is_isolated(name: str):
+    """A sitecustomize.py rewrote the judge, whose later verdict on another kernel was a pass."""
+    with pytest.raises(ImplementationError, match=f"environment: {name}: a variant may not set"):
+        Implementation("acme").variant("fast", environment={name: "x"})
+
+
+@needs_isolation
+def test_a_file_beside_a_kernel_is_imported_only_once_the_process_is_isolated(tmp_path: Path):
+    """A msgspec.py in the folder of `python -m conformance` could write to the suite."""
+    (tmp_path / "acme.py").write_text(source("acme"))
+    (tmp_path / "msgspec.py").write_text("import os; os.write(2, b'imported'); os._exit(1)")
+    assert "imported" not in ended(tmp_path, "run", "acme.py", *ONE)
+
+
+def test_a_package_that_is_built_anew_during_a_run_is_another_source():
+    run = Run.__new__(Run)
+    run._sources = {}
+    first, second = (as_read(sample(covers={"packages": {"helper-1.0": digest}})) for digest in ("1" * 64, "2" * 64))
+    assert [run._of_one_source(record).status for record in (first, first, second)] == ["pass", "pass", "error"]
+
+
+def test_a_file_that_is_opened_beside_a_descriptor_is_the_one_in_the_record(project: Project):
+    """`os.open` with `dir_fd` is reported by the name in that folder: another file's digest was in the record."""
+    project.write("impls/data.txt", "0")
+    project.write("impls/sub/data.txt", "1")
+    head = """
+import os
+from pathlib import Path
+os.chdir(Path(__file__).parent)
+folder = os.open("sub", os.O_RDONLY)
+os.close(os.open("data.txt", os.O_RDONLY, dir_fd=folder))
+"""
+    (record,) = project.run(f"--impl={project.kernel(head=head)}", "--distribution=integer", "--dtype=fp32").records
+    assert [name for name in record["covers"]["loaded"] if name.endswith(".txt")] == ["sub/data.txt"]
+
+
+def test_the_digest_of_a_folder_is_of_its_links_and_of_texts_in_pycache(tmp_path: Path):
+    folder, beside = tmp_path / "acme", tmp_path / "beside"
+    for name in ("__pycache__", "one", "two"):
+        (folder / name).mkdir(parents=True)
+    beside.mkdir()
+    (folder / "__init__.py").write_text("")
+    (folder / "current").symlink_to("one")
+    (folder / "outside").symlink_to(beside)
+    (folder / "other").symlink_to("two")
+    changes: list[Callable[[], object]] = [
+        lambda: (folder / "__pycache__/w.txt").write_text("1"),
+        lambda: (beside / "w.txt").write_text("1"),
+        lambda: (folder / "other").replace(folder / "current"),
+        lambda: (folder / "value").symlink_to("0.5"),
+    ]
+    digests = [source_hash(folder)]
+    for change in changes:
+        change()
+        digests.append(source_hash(folder))
+    assert len({*digests}) == len(digests)
+    (folder / "__pycache__/w.cpython-311.pyc").write_text("made of a source")
+    assert source_hash(folder) == digests[-1]
+
+
+def test_output_that_goes_to_the_folder_of_a_kernel_is_none_of_its_sources(tmp_path: Path):
+    (tmp_path / "acme").mkdir()
+    (tmp_path / "acme/__init__.py").write_text(source("acme"))
+    assert "1 of 1 pass" in ended(tmp_path / "acme", "run", ".", *ONE, out=tmp_path / "acme/log")
+
+
+def test_a_child_can_be_waited_for_where_a_supervisor_ignores_children(tmp_path: Path):
+    (tmp_path / "acme.py").write_text(source("acme"))
+    words = ("check", "acme.py", "n1 c2 h3 w3 k2 r1 s1", "--check=forked_child_computes")
+    assert ended(tmp_path, *words, before=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN)).startswith("pass")
+
+
+def test_time_in_which_everything_stands_still_does_not_count(tmp_path: Path):
+    """A container that was paused made a right kernel one that hangs."""
+    (tmp_path / "acme.py").write_text(source("acme", "open('called', 'w'); import time; time.sleep(1); return y"))
+    words = ("check", "acme.py", "n1 c2 h3 w3 k2 r1 s1", "--timeout=3")
+    judge = subprocess.Popen(
+        [sys.executable, "-m", "conformance", *words], cwd=tmp_path, stdout=subprocess.PIPE, text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    while not (tmp_path / "called").exists() and judge.poll() is None:
+        time.sleep(0.02)
+    every = [psutil.Process(judge.pid), *psutil.Process(judge.pid).children(recursive=True)]
+    for process in every:
+        process.suspend()
+    time.sleep(5)
+    for process in every:
+        process.resume()
+    text, _ = judge.communicate(timeout=60)
+    assert text.startswith("pass"), text
+
+
+def test_the_version_in_a_record_is_no_kernel_s(project: Project):
+    file = project.kernel(head="import numpy\nnumpy.__version__ = '99'")
+    (record,) = project.run(f"--impl={file}", "--distribution=integer", "--dtype=fp32").records
+    assert record["versions"]["numpy"] != "99"
+
+
+def test_a_row_of_a_table_is_no_behaviour_check(tmp_path: Path):
+    """It ended in a KeyError, which a right kernel was blamed for."""
+    table = tmp_path / "table.txt"
+    table.write_text("'n1 c2 h3 w4 k2 r1 s1' --operator conv_forward --check calls_in_a_row_are_right\n")
+    with pytest.raises(CaseError, match="line 1: must be cases that are verified"):
+        [*read(table)]
+
+
+@pytest.mark.parametrize(
+    "line", ["x ##vso[task.setvariable]y", "##teamcity[buildStatus]", "a ##[add-mask]b", " ::error::c"]
+)
+def test_no_runner_finds_a_command_in_a_line(line: str):
+    assert not any(sign in uncommanded(line) for sign in ("##vso[", "##teamcity[", "##[", "::error"))
+
+
+def test_an_export_replaces_nothing_but_an_earlier_export(tmp_path: Path):
+    acme = Implementation("acme", arrays=numpy_arrays())
+    acme.implements("conv_forward")(kernels.conv_forward)
+    result = check(acme, "n1 c2 h3 w3 k2 r1 s1")
+    (tmp_path / "replay.py").write_text("a kernel")
+    with pytest.raises(SelectionError, match=r"replay.py: exists, and is of no earlier export"):
+        export(result, tmp_path)
+    assert (tmp_path / "replay.py").read_text() == "a kernel"
+    for _ in range(2):
+        export(result, tmp_path / "new")
+
+
+def test_probes_are_for_problems_with_channels():
+    recipe = Recipe(OPERATORS["conv_forward"], parse("n1 c0 h3 w3 k2 r1 s1"), "fp32", "integer", 0)
+    assert expect(recipe, "probes").method == "exact"
+
+
+def test_a_folder_without_kernels_is_no_green_run(project: Project, capsys: pytest.CaptureFixture[str]):
+    (project.folder / "ks").mkdir()
+    project.write("pytest.ini", "[pytest]\nimpls = ks\n")
+    assert project.run("--pyargs", "conformance.suites").exit == 4
+
+
+def test_what_a_run_did_again_is_no_second_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """`verify` said so of an honest file, and claims had cases that had failed."""
+    again = sample(origin="where")
+    records = [one for one in map(as_read, (failed(), again)) if isinstance(one, Attempt)]
+    assert section(records, {}).cases == {}
+    said = [*defects([], [(f"line {number}", record) for number, record in enumerate(records)])]
+    assert not [line for line in said if "has a verdict already" in line]
+
+
+def test_what_an_earlier_run_did_again_is_no_verdict_on_a_later_kernel(tmp_path: Path):
+    """A badge of a file and of a later one, in which all passes, counted it for good."""
+    earlier = [failed(), failed(origin="where", problem="drawn")]
+    files = [written(tmp_path / f"{name}.jsonl", records) for name, records in (("a", earlier), ("b", [sample()]))]
+    assert [verdict.record.status for verdict in load(files).verdicts] == ["pass"]
