@@ -42,6 +42,7 @@ FAMILIES = ("conv", "conv_transpose", "conv_requantized", "avg_pool", "max_pool"
 """Families whose results are sums or choices of inputs."""
 POOLED = ("avg_pool", "max_pool")
 """Families without a filter."""
+UNWRITTEN = "results without a term are NaN, as if never written"
 NAMED = {"max_pool_forward": "elements of windows", "max_pool_backward": "gradients"}
 """Operator that adds no terms -> name of its single terms."""
 
@@ -255,10 +256,10 @@ def _zeros(operator: Operator, geometry: Any, dtype: str) -> Arrays:
 
 def _codes(geometry: Any, dtype: str) -> int:
     """Return how many elements can be told apart."""
-    if dtype in CODES or not hasattr(geometry, "x_zero_point"):
+    if dtype != "int8":
         return CODES.get(dtype, 0)
-    highest, points = int(np.iinfo(dtype).max), (int(geometry.x_zero_point), int(geometry.y_zero_point))
-    return (highest - max(points)) // 2
+    points = (int(getattr(geometry, name, 0)) for name in ("x_zero_point", "y_zero_point"))
+    return (int(np.iinfo(dtype).max) - max(points)) // 2
 
 
 def _without_zero(geometry: Any, array: np.ndarray) -> np.ndarray:
@@ -274,8 +275,9 @@ def _compared(
         return
     with np.errstate(all="ignore"):
         times = actual / exact
-    lost, extra = differ & (exact != 0) & (actual == 0), differ & (exact == 0)
-    ways = {"left out": lost}
+    unwritten = np.isnan(actual) & (exact == 0)
+    lost, extra = differ & (exact != 0) & (actual == 0), differ & (exact == 0) & ~unwritten
+    ways = {UNWRITTEN: unwritten, "left out": lost}
     for count in range(2, MOST_TIMES + 1, 2 if coded else 1):  # an odd multiple may be the number of another element
         ways["counted twice" if count == 2 else f"counted {count} times"] = (
             differ & (exact != 0) & (np.abs(times - count) <= (0 if coded else NEAR))
@@ -334,6 +336,8 @@ def _told(asked: _Asked) -> str:
             return f"{what} take other elements of {plan.coded}{where}"
         far = _distance(coded.axes, np.concatenate([one.by for one in mine if one.by is not None]))
         return f"{what} take {plan.coded} {far}{where}"
+    if way == UNWRITTEN:
+        return f"{UNWRITTEN}{where}"
     if way == "added":
         return (
             f"{what} are added at {_distance(letters, np.concatenate([one.by for one in mine if one.by is not None]))}"

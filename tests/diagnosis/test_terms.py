@@ -14,6 +14,7 @@ from conformance.operators import OPERATORS, Arrays, parse
 
 Change = Callable[[Arrays], Arrays]
 CONV = "n2 c10 h6 w7 k4 r3 s3 p1 b1"
+OF_INT8 = "n1 c3 h6 w7 k2 r2 s2 p1"
 Q = "q n1 c4 h4 w5 k4 r2 s2 p1 b1 zx5 zy-9"
 
 
@@ -57,6 +58,10 @@ SAID: dict[tuple[str, str], tuple[Change | None, Change | None, str]] = {
         zeroed("w", ..., -1), None, "terms with s = 2 (last) left out",
     ),
     ("conv_backward_data", "n1 c2 h6 w7 k4 r1 s1 g2"): (None, moved("dx", 1), "terms"),
+    ("conv_backward_data", "n1 c2 h6 w7 k4 r1 s1 u1x2"): (
+        None, filled("dx", np.nan, ..., slice(1, None, 2)), "results without a term are NaN, as if never written at every 2nd w from 1 to 5",
+    ),
+    ("conv_forward", OF_INT8): (zeroed("w", ..., 1), None, "terms with s = 1 (last) left out"),
     ("conv_backward_weight", CONV): (zeroed("dy", ALL, ALL, -1), None, "terms with p = 5 (last) left out"),
     ("conv_transpose_forward", "convt n1 c4 h3 w3 k4 r2 s2 u2 g2"): (
         zeroed("w", slice(1, None, 2)), None, "terms with c = 1 (last) left out",
@@ -94,7 +99,7 @@ def answer(operator: str, text: str, inputs: Change | None, outputs: Change | No
 
 @pytest.mark.parametrize(("operator", "text"), SAID)
 def test_terms_are_named(operator: str, text: str):
-    dtype = "int8" if operator == "conv_requantized" else "fp32"
+    dtype = "int8" if operator == "conv_requantized" or text == OF_INT8 else "fp32"
     changed, after, said = SAID[operator, text]
     assert answer(operator, text, changed, after, dtype).startswith(said)
     assert answer(operator, text, None, None, dtype) == ""
