@@ -91,7 +91,7 @@ class Contract:
     overflow: str = "saturates"
 
     def __init_subclass__(cls) -> None:
-        """Raises ContractError: a subclass could answer anything, but only the fields are declared."""
+        """Raise ContractError: a subclass could answer anything, but only the fields are declared."""
         raise ContractError(f"{cls.__name__}: Contract has no subclasses; declare its fields")
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The adjoint identity, which ties an implementation's three directions together:
+"""The adjoint identity, which ties an implementation's three directions together.
 
 <dy, conv(x, w)> = <backward_data(dy, w), x> = <backward_weight(x, dy), w>
 """

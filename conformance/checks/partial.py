@@ -27,12 +27,12 @@ GRADIENTS = {"x": "dx", "w": "dw", "bias": "dbias", "gamma": "dgamma", "beta": "
 
 
 def require_output_mask(implementation: Implementation, operator: str) -> None:
-    """Raises Unsupported where `outputs_asked_for_alone` does not apply."""
+    """Raise Unsupported where `outputs_asked_for_alone` does not apply."""
     _require_capability(implementation, operator, "output_mask")
 
 
 def require_into(implementation: Implementation, operator: str) -> None:
-    """Raises Unsupported where `results_are_added_to_arrays` does not apply."""
+    """Raise Unsupported where `results_are_added_to_arrays` does not apply."""
     _require_capability(implementation, operator, "into")
 
 
@@ -42,7 +42,7 @@ def _require_capability(implementation: Implementation, operator: str, capabilit
 
 
 def require_autograd(implementation: Implementation, operator: str) -> None:
-    """Raises Unsupported where `gradients_asked_for_alone` does not apply."""
+    """Raise Unsupported where `gradients_asked_for_alone` does not apply."""
     if not any(one.operator == operator for one in implementation.autograd_variants):
         raise Unsupported(f"offers no {operator} that can be differentiated (Implementation.differentiates)")
 

@@ -20,7 +20,7 @@ SECONDS = 60.0
 
 
 class WrongArithmeticError(Exception):
-    """This process must not pronounce verdicts; `since` is the time of the last good check."""
+    """Raised where this process must not pronounce verdicts; `since` is the time of the last good check."""
 
     def __init__(self, reason: str, since: float) -> None:
         super().__init__(reason)

@@ -92,7 +92,7 @@ sys.exit(wrong > 0)
 
 
 def _require_free(folder: Path) -> None:
-    """Raises SelectionError where a file of an export would replace another one: a kernel's own replay.py was lost."""
+    """Raise SelectionError where a file of an export would replace another one: a kernel's own replay.py was lost."""
     names = ("replay.py", "case.json", *(f"{name}.npz" for name in ("inputs", "expected", "limit", "actual")))
     there = [place for place in (folder / name for name in names) if place.is_symlink() or place.exists()]
     if there and (any(map(Path.is_symlink, there)) or not (folder / "case.json").exists()):

@@ -96,7 +96,7 @@ device's kernels on the CPU."""
 
 
 def require(device: str) -> None:
-    """Raises Unavailable where `device` is not on this machine."""
+    """Raise Unavailable where `device` is not on this machine."""
     DEVICES[device]()
 
 

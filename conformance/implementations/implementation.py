@@ -237,7 +237,7 @@ class Implementation:
             self.compiles_per_shape = bool(getattr(self.arrays, "compiles_per_shape", False))
 
     def require_same_source(self) -> None:
-        """Raises ImplementationError where `source` is not what ran; called before a pass is given."""
+        """Raise ImplementationError where `source` is not what ran; called before a pass is given."""
         if self.files is not None:
             self.files.require_unchanged()
 
@@ -283,7 +283,7 @@ class Implementation:
         return register
 
     def _require_reachable(self, kernel: Kernel) -> None:
-        """Raises ImplementationError where earlier kernels take every dtype and layout of this one, on all of its
+        """Raise ImplementationError where earlier kernels take every dtype and layout of this one, on all of its
         problems: `find` returns the first that fits, and this kernel would be ignored in silence."""
         before = [other for other in self.kernels if other.operator == kernel.operator]
         before = [other for other in before if other.when is None or other.when is kernel.when]
@@ -414,7 +414,7 @@ class Implementation:
         self.waivers.append(Waiver(operator, reason, url, when, *found))
 
     def require(self) -> None:
-        """Raises Unavailable with the reason where the device, or a package that the bridge needs, is not here. A
+        """Raise Unavailable with the reason where the device, or a package that the bridge needs, is not here. A
         bridge may name the command that installs its packages: `install`."""
         try:
             require(self.device)

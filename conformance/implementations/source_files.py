@@ -176,7 +176,7 @@ class SourceFiles:
         return source == self.digest_with(covers.loaded) and not self.changed(covers)
 
     def require_unchanged(self) -> None:
-        """Raises ImplementationError where a file has changed since it was hashed, even if it was changed back: the
+        """Raise ImplementationError where a file has changed since it was hashed, even if it was changed back: the
         code that was loaded in between is not what the digest is of."""
         self._watch()
         for file, (state, content) in [*self._seen.items()]:

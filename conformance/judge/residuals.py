@@ -173,7 +173,7 @@ class Residuals:
 
 
 def _places(channels: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Number the place of every element within its channel: elements of one place share the other operand. Samples of a
+    """Return the place of every element within its channel: elements of one place share the other operand. Samples of a
     probed output are a place each."""
     if len(shape) == 1:
         return np.arange(shape[0])

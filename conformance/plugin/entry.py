@@ -41,7 +41,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Raises pytest.UsageError for tests of the suite in a run that does not ask for it: each would miss a fixture."""
+    """Raise pytest.UsageError for tests of the suite in a run that does not ask for it: each would miss a fixture."""
     own = (getattr(getattr(item, "function", None), "__module__", "") for item in items)
     if not config.pluginmanager.has_plugin(PLUGIN) and any(module.startswith("conformance.suites.") for module in own):
         raise pytest.UsageError(

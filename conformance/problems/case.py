@@ -1,5 +1,5 @@
 """A case: an operator, a problem, inputs and their format. Whatever is verified, recorded, claimed, found or repeated
-is identified by its case, which is written as the end of the command that repeats it:
+is identified by its case, which is written as the end of the command that repeats it.
 
     conformance check acme.py 'n1 c8 h9 w9 k16 r3 s3 p1' --operator conv_forward --dtype bf16
 

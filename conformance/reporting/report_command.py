@@ -23,7 +23,7 @@ class ReportError(Exception):
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """A page and a Markdown summary from records, or a badge."""
+    """Make a page and a Markdown summary from records, or a badge."""
     parser.add_argument(
         "results", nargs="+", type=Path, metavar="RESULTS",
         help="what pytest --records=FILE or pytest --benchmark-json=FILE wrote; of two verdicts on one case the later "

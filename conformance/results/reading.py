@@ -89,7 +89,7 @@ class Run:
                 raise RecordError(f"{place}: {problem}") from None
 
     def require_whole(self) -> None:
-        """Raises ChangedError, also for lines of no run, SchemaError, and UnfinishedError if the run was cut off."""
+        """Raise ChangedError, also for lines of no run, SchemaError, and UnfinishedError if the run was cut off."""
         where = f"{self.name}, lines {self.first} to {self.last}"
         if not self.headers:
             _require_this_schema(self.content[self.begin :].partition(b"\n")[0])
@@ -178,7 +178,7 @@ class Earlier:
     whole: bool = True
 
     def require(self, header: Header) -> None:
-        """Raises RecordError if a run in the file had other versions or options than the run with this header."""
+        """Raise RecordError if a run in the file had other versions or options than the run with this header."""
         now = _conditions(header)
         for before in map(_conditions, self.headers):
             for name in sorted(before.keys() | now.keys()):
@@ -242,7 +242,7 @@ def decode(line: bytes | str) -> Record:
 
 
 def _require_this_schema(line: bytes) -> None:
-    """Raises SchemaError for a line of another version of the suite, naming that version if the line does."""
+    """Raise SchemaError for a line of another version of the suite, naming that version if the line does."""
     try:
         written = _VERSION.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

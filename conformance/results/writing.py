@@ -138,7 +138,7 @@ class Records:
             raise
 
     def _require_own(self) -> None:
-        """Raises RecordsError if the file was changed, moved, replaced or deleted, so that records would be lost."""
+        """Raise RecordsError if the file was changed, moved, replaced or deleted, so that records would be lost."""
         if not self._regular or self._file is None:
             return
         own = os.fstat(self._file)
@@ -150,7 +150,7 @@ class Records:
         raise RecordsError("was moved, replaced or deleted during the run; run again")
 
     def _require_unchanged(self) -> None:
-        """Raises RecordsError if the file no longer holds the bytes that were written: a kernel can overwrite a line in
+        """Raise RecordsError if the file no longer holds the bytes that were written: a kernel can overwrite a line in
         its place and restore the file's date."""
         if not (self._regular and self._begun) or self._file is None:
             return
@@ -191,7 +191,7 @@ class Records:
 
 
 def require_creatable(path: Path) -> None:
-    """Raises OSError if a file could not be created; creates neither the file nor its folder."""
+    """Raise OSError if a file could not be created; creates neither the file nor its folder."""
     place = path.absolute()
     nearest = next(folder for folder in place.parents if folder.exists())
     if not nearest.is_dir():

@@ -70,7 +70,7 @@ def conv_forward(x, w, bias, *, stride, padding, dilation, groups, into=None):
 
 
 def require_outputs(dy, size, kernel_size, stride, padding, dilation):
-    """Raises ValueError for a gradient of another size than the output has."""
+    """Raise ValueError for a gradient of another size than the output has."""
     outputs = output_size(size, kernel_size, stride, padding, dilation)
     if dy.shape[2:] != outputs:
         raise ValueError(f"dy is {dy.shape[2:]}, the output {outputs}")

@@ -59,7 +59,8 @@ SAID: dict[tuple[str, str], tuple[Change | None, Change | None, str]] = {
     ),
     ("conv_backward_data", "n1 c2 h6 w7 k4 r1 s1 g2"): (None, moved("dx", 1), "terms"),
     ("conv_backward_data", "n1 c2 h6 w7 k4 r1 s1 u1x2"): (
-        None, filled("dx", np.nan, ..., slice(1, None, 2)), "results without a term are NaN, as if never written at every 2nd w from 1 to 5",
+        None, filled("dx", np.nan, ..., slice(1, None, 2)),
+        "results without a term are NaN, as if never written at every 2nd w from 1 to 5",
     ),
     ("conv_forward", OF_INT8): (zeroed("w", ..., 1), None, "terms with s = 1 (last) left out"),
     ("conv_backward_weight", CONV): (zeroed("dy", ALL, ALL, -1), None, "terms with p = 5 (last) left out"),

@@ -29,7 +29,7 @@ class ArrayBridge(Protocol):
         ...
 
     def require(self) -> None:
-        """Raises `conformance.Unavailable` with the reason where the framework or its device cannot be used here."""
+        """Raise `conformance.Unavailable` with the reason where the framework or its device cannot be used here."""
         ...
 
     def from_host(self, array: np.ndarray) -> Any:

@@ -32,7 +32,7 @@ def neuron_device() -> str:
 
 
 def require_module(module: str, package: str, stack: Stack) -> None:
-    """Raises Unavailable, with the command that installs its stack, where a module of the SDK cannot be imported."""
+    """Raise Unavailable, with the command that installs its stack, where a module of the SDK cannot be imported."""
     try:
         import_module(module)
     except Exception as problem:  # a broken toolchain may raise anything while it is imported
@@ -73,7 +73,7 @@ class Tier(Protocol):
         ...
 
     def require(self) -> None:
-        """Raises Unavailable with the reason where the tier cannot run kernels here."""
+        """Raise Unavailable with the reason where the tier cannot run kernels here."""
         ...
 
     def metered(self) -> AbstractContextManager[dict[str, int]]:

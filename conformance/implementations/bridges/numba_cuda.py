@@ -111,7 +111,7 @@ class NumbaCudaArrays(ArrayBridge):
         return ("cuda",) if self.simulator else ()
 
     def require(self) -> None:
-        """Raises Unavailable where numba.cuda cannot be imported, is of the other kind in this process, or has lost its
+        """Raise Unavailable where numba.cuda cannot be imported, is of the other kind in this process, or has lost its
         context."""
         try:
             kind = simulated()

@@ -123,7 +123,7 @@ class ModuleKernels:
         return True
 
     def require(self, geometry: Any, direction: str = "forward") -> None:
-        """Raises Unsupported with the reason where `__init__` cannot say what a problem is, or its image is empty or
+        """Raise Unsupported with the reason where `__init__` cannot say what a problem is, or its image is empty or
         too large."""
         if not geometry.x.size:
             raise Unsupported("no module is asked for an empty batch")

@@ -130,7 +130,7 @@ def _type(part: nn.Module) -> type[nn.Module]:
 
 
 def _require_expressible(part: nn.Module, words: Sequence[str]) -> None:
-    """Raises Unsupported where an argument of a layer that problems cannot express differs from its default, and where
+    """Raise Unsupported where an argument of a layer that problems cannot express differs from its default, and where
     hooks change what the layer computes."""
     layer = _type(part)
     if part._forward_pre_hooks or part._forward_hooks:
@@ -172,7 +172,7 @@ def computes(model: nn.Module, layer: Layer, alike: Callable[[Any, Any], bool] =
 
 
 def require_alike(model: nn.Module) -> None:
-    """Raises Unsupported where layers of a model are derived from torch's own and compute something else."""
+    """Raise Unsupported where layers of a model are derived from torch's own and compute something else."""
     like = layer_of(model, derived=True)
     if like is None or computes(model, like, _agree):
         return

@@ -47,7 +47,7 @@ class Parameters:
 
 
 def require_convolution(x: torch.Tensor, w: torch.Tensor, window: Parameters) -> None:
-    """Raises TypeError for dtypes and ValueError for shapes and parameters that no convolution has."""
+    """Raise TypeError for dtypes and ValueError for shapes and parameters that no convolution has."""
     require_image("x", x)
     require_image("w", w)
     if x.dtype != w.dtype:
@@ -69,7 +69,7 @@ def require_convolution(x: torch.Tensor, w: torch.Tensor, window: Parameters) ->
 
 
 def require_normalization(shape, wide, vectors: dict[str, torch.Tensor | None], eps: float, momentum: float) -> None:
-    """Raises TypeError or ValueError unless y[N,K,P,Q] of this shape can be normalized with these vectors [K]."""
+    """Raise TypeError or ValueError unless y[N,K,P,Q] of this shape can be normalized with these vectors [K]."""
     count, channels = shape[0] * shape[2] * shape[3], shape[1]
     if count < 2:
         raise ValueError(
