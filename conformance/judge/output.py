@@ -158,6 +158,6 @@ def _one_sign(data: np.ndarray) -> bool:
 
 
 def _channels(tensor: Tensor) -> np.ndarray:
-    """Return the numbers of channels along K if the tensor has it, else along C; a filter's are those of its first axis."""
+    """Return the numbers of channels, along K if the tensor has it, else along C; a filter's along its first axis."""
     axis = 0 if tensor.is_filter else tensor.axes.index("K" if "K" in tensor.axes else "C")
     return np.arange(tensor.shape[axis]).reshape([-1 if place == axis else 1 for place in range(len(tensor.axes))])
