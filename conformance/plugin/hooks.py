@@ -31,7 +31,6 @@ from conformance.execution.status import Verdict
 from conformance.execution.workers import Workers
 from conformance.exit_codes import ExitCode
 from conformance.failure import Failure
-from conformance.implementations import registry
 from conformance.implementations.devices import DEVICES, missing
 from conformance.implementations.errors import of_the_suite
 from conformance.implementations.registry import BrokenFile
@@ -449,8 +448,6 @@ def _options(config: pytest.Config, processes: int) -> options.RunOptions:
     if isinstance(given, list):
         raise SelectionError("impls: is one file or folder, not a list; give --impl=FILE for each of several")
     impls = config.rootpath / (given or IMPLS)
-    if given and impls.is_dir() and not registry.discover(impls):
-        raise SelectionError(f"impls {given}: a folder without implementations; give a .py file, or a folder of them")
     words = tuple(map(str, config.invocation_params.args))
     chosen = options.read(config.option, words, impls=impls, folder=config.invocation_params.dir, processes=processes)
     shown = {"unsupported"} if "u" in (config.getoption("reportchars") or "") else set[str]()
