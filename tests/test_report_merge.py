@@ -52,6 +52,21 @@ def test_the_later_of_two_verdicts_wins(tmp_path: Path, later: Record):
     assert results.verdicts[1].record.reason == "later"
 
 
+def test_what_one_shard_ran_to_locate_a_failure_is_kept(tmp_path: Path):
+    located = [failed(), failed(problem="n1", origin="where")]
+    assert shown(merged(tmp_path, located, [sample(problem="b")])) == [
+        ("b", "pass"), ("edge.plain", "fail"), ("n1", "fail"),
+    ]  # fmt: skip
+    assert shown(merged(tmp_path, located, [sample()])) == [("edge.plain", "pass")]
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_verdict_that_was_asked_for_stands_above_one_of_a_search(tmp_path: Path, swapped: bool):
+    shards = [[failed(), failed(problem="b", origin="where")], [failed(problem="b")]]
+    verdicts = merged(tmp_path, *(shards[::-1] if swapped else shards)).verdicts
+    assert [(v.record.problem, v.record.origin) for v in verdicts] == [("b", "table"), ("edge.plain", "table")]
+
+
 DIFFERENT = {
     "operator": "conv_backward_data", "problem": "p", "dtype": "bf16", "layout": "nhwc", "distribution": "integer",
     "seed": 3,

@@ -65,13 +65,15 @@ def merged(sources: Sequence[ResultsFile]) -> Results:
     # one verdict a case, the latest: a line that occurs twice is one verdict, not two; and one time a kernel
     attempted: dict[Place, ReportedVerdict] = {}
     clocked: dict[Place, Clocked] = {}
-    latest = {record.implementation: number for number, source in enumerate(sources) for record in source.records}
+    outdated = _outdated(sources)
     for number, source in enumerate(sources):
         for record in source.records:
-            # what an earlier run did to explain a failure says nothing of the kernel of a later one
-            if isinstance(record, Attempt) and not (is_deciding(record) and number < latest[record.implementation]):
-                machine = places.of(record)
-                attempted[_key(record, machine)] = ReportedVerdict(machine, record)
+            if not isinstance(record, Attempt) or (is_deciding(record) and (number, record.implementation) in outdated):
+                continue
+            machine = places.of(record)
+            key = _key(record, machine)
+            if not is_deciding(record) or key not in attempted:  # a verdict that was asked for stands
+                attempted[key] = ReportedVerdict(machine, record)
         for time in source.times:
             here = replace(time, machine=places.of(time.record))
             clocked[*here.row, here.operator, here.problem] = here
@@ -231,6 +233,23 @@ class _Places:
 
 def _key(record: Record, machine: Machine) -> Place:
     return record.implementation, machine, *(getattr(record, name) for name in CASE)
+
+
+def _outdated(sources: Sequence[ResultsFile]) -> set[tuple[int, str]]:
+    """Return the files, by their number, and kernels whose cases a later file verifies again: what the earlier run did
+    to explain a failure says nothing of the later one's kernel. The other shards of a run verify other cases."""
+    outdated: set[tuple[int, str]] = set()
+    verified: defaultdict[str, set[Place]] = defaultdict(set)
+    for number, source in reversed([*enumerate(sources)]):
+        cases: defaultdict[str, set[Place]] = defaultdict(set)
+        for record in source.records:
+            if isinstance(record, Attempt) and not is_deciding(record):
+                cases[record.implementation].add(_key(record, Machine.of(record)))
+        for name, keys in cases.items():
+            if not keys.isdisjoint(verified[name]):
+                outdated.add((number, name))
+            verified[name] |= keys
+    return outdated
 
 
 def _absences(sources: Sequence[ResultsFile]) -> list[Record]:
