@@ -28,7 +28,9 @@ def content_of(path: Path, most: int = LARGEST) -> bytes:
     if path.parent in OPENED:
         return path.read_bytes()
     with os.fdopen(os.open(path, os.O_RDONLY | _NONBLOCK | _BINARY), "rb") as file:
-        if _of_file(file.fileno(), path).st_size > most:
+        status = os.fstat(file.fileno())
+        require_regular(status, path)
+        if status.st_size > most:
             raise OSError(errno.EFBIG, f"Larger than {most >> 20:,} MiB", str(path))
         try:
             if (content := file.read()) is None:  # a log of the system that holds nothing just now
@@ -41,10 +43,9 @@ def content_of(path: Path, most: int = LARGEST) -> bytes:
 def state_of(path: Path) -> tuple[int, ...]:
     """Return values that change whenever a file is written; nobody can set the time of the last change of an inode.
     Raises OSError, also if it is not a regular file."""
-    found = path.stat()
-    if not stat.S_ISREG(found.st_mode):
-        raise OSError(errno.EINVAL, "Not a regular file", str(path))
-    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    status = path.stat()
+    require_regular(status, path)
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def write(path: Path, content: bytes, *, at_end: bool = False) -> None:
@@ -55,20 +56,18 @@ def write(path: Path, content: bytes, *, at_end: bool = False) -> None:
         return
     flags = os.O_WRONLY | os.O_CREAT | _NONBLOCK | _BINARY | (os.O_APPEND if at_end else 0)
     with os.fdopen(os.open(path, flags, 0o666), "wb") as file:
-        _of_file(file.fileno(), path)
+        require_regular(os.fstat(file.fileno()), path)
         if not at_end:
             file.truncate()
         file.write(content)
 
 
-def _of_file(descriptor: int, path: Path) -> os.stat_result:
-    """Return the status of an opened file. Raises OSError if it is not a regular file."""
-    found = os.fstat(descriptor)
-    if stat.S_ISDIR(found.st_mode):
+def require_regular(status: os.stat_result, path: Path) -> None:
+    """Raise OSError if a file's status is not that of a regular file."""
+    if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "Not a regular file", str(path))
-    return found
 
 
 def below(folder: Path) -> Iterator[Path]:

@@ -26,6 +26,8 @@ Compute = Callable[[Arrays], Arrays]
 
 PER_AXIS = 24
 """Number of indices of an axis that are tried, the first and the last among them."""
+LINES = 3
+"""Number of lines along an axis on which indices are tried, see `_Plan.lines`."""
 CODES = {"fp64": 1 << 24, "fp32": 1 << 22, "fp16": 1 << 10, "bf16": 1 << 7}
 """Format -> number of elements whose odd numbers, and twice these, it holds."""
 FEWEST_CODES = 4
@@ -78,20 +80,9 @@ class _Plan:
 
     def lines(self, axis: int) -> list[tuple[int, ...]]:
         """Return places whose index along an axis is varied: first, in the middle or last along the other axes."""
-        sizes = [extent if place != axis else 1 for place, extent in enumerate(self.axes.values())]
-        return [*dict.fromkeys(tuple(pick(size) for size in sizes) for pick in (_first, _middle, _last))]
-
-
-def _first(_: int) -> int:
-    return 0
-
-
-def _middle(extent: int) -> int:
-    return extent // 2
-
-
-def _last(extent: int) -> int:
-    return extent - 1
+        last = [extent - 1 if place != axis else 0 for place, extent in enumerate(self.axes.values())]
+        middle = [(index + 1) // 2 for index in last]
+        return [*dict.fromkeys((tuple(0 for _ in last), tuple(middle), tuple(last)))]
 
 
 class _Asked:
@@ -154,7 +145,7 @@ def read(operator: Operator, geometry: Any, dtype: str, compute: Compute) -> str
     plan, codes = _planned(operator, geometry, tensors), _codes(geometry, dtype)
     if plan is None or codes < FEWEST_CODES or (dtype in CODES and codes < tensors[plan.coded].size):
         return ""
-    calls = 2 * len(plan.axes) * PER_AXIS
+    calls = LINES * len(plan.axes) * PER_AXIS
     if calls * max(operator.flops(geometry), operator.bytes(geometry, 1)) > MAX_WORK:
         return ""
     asked = _Asked(operator, geometry, dtype, plan, compute)
@@ -325,8 +316,8 @@ def _told(asked: _Asked) -> str:
     for axis, (letter, extent) in enumerate(plan.axes.items()):
         lines = {*plan.lines(axis)}
         seen = {one.place[axis] for one in mine if (*one.place[:axis], 0, *one.place[axis + 1 :]) in lines}
-        if seen and (text := _indices(letter, extent, sorted(asked.indices[axis]), seen)):
-            parts.append(text)
+        if seen and (some := AxisIndices.of(letter.lower(), extent, sorted(asked.indices[axis]), seen)):
+            parts.append(str(some))
     what = NAMED.get(operator.name, "terms") + (f" with {' and '.join(parts)}" if parts else "")
     letters = operator.outputs(geometry)[output].axes
     where = _places(letters, asked.able[output], np.concatenate([one.at for one in mine]))
@@ -351,20 +342,9 @@ def _places(letters: str, able: np.ndarray, at: np.ndarray) -> str:
     for axis, letter in enumerate(letters):
         others = tuple(other for other in range(able.ndim) if other != axis)
         possible = np.flatnonzero(able.any(axis=others)).tolist()
-        if text := _indices(letter, able.shape[axis], possible, {*at[:, axis].tolist()}):
-            places.append(text)
+        if some := AxisIndices.of(letter.lower(), able.shape[axis], possible, {*at[:, axis].tolist()}):
+            places.append(str(some))
     return f" at {', '.join(places)}" if places else ""
-
-
-def _indices(letter: str, extent: int, looked_at: list[int], wrong: set[int]) -> str:
-    """Return the wrong indices of an axis in words; empty if all indices that were tried are wrong."""
-    places = [place for place, index in enumerate(looked_at) if index in wrong]
-    if len(places) == len(looked_at):
-        return ""
-    steps = {later - earlier for earlier, later in itertools.pairwise(places)}
-    step = steps.pop() if len(steps) == 1 else None
-    first, last = looked_at[places[0]], looked_at[places[-1]]
-    return str(AxisIndices(letter.lower(), extent, first, last, len(places), step))
 
 
 def _distance(axes: str, by: np.ndarray) -> str:

@@ -21,7 +21,6 @@ import os
 import platform
 import re
 import shutil
-import stat
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -35,7 +34,7 @@ import platformdirs
 
 from conformance import __version__
 from conformance.execution.process import Limits
-from conformance.files import below, content_of, remove
+from conformance.files import below, content_of, remove, require_regular
 
 LIMIT = 1 << 30
 """Bytes in the cache above which a run starts by deleting all of it."""
@@ -148,8 +147,7 @@ def _locked(folder: Path) -> FileIO | None:
     import fcntl  # not on Windows, where kernels run in the judge's process and nothing is kept
 
     seal = folder.with_suffix(".seal").open("a+b", buffering=0)  # else closing it may raise
-    if not stat.S_ISREG(os.fstat(seal.fileno()).st_mode):
-        raise OSError(errno.EINVAL, "Not a regular file", seal.name)
+    require_regular(os.fstat(seal.fileno()), Path(seal.name))
     try:
         fcntl.flock(seal, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

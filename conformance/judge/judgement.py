@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, NoReturn
 
@@ -75,6 +76,17 @@ class AxisIndices:
     last: int
     count: int
     step: int | None
+
+    @classmethod
+    def of(cls, axis: str, extent: int, tried: Sequence[int], wrong: Container[int]) -> AxisIndices | None:
+        """Return the wrong ones of the ascending indices that were tried; None if all are wrong. Indices that follow
+        each other among those tried have the step 1."""
+        places = [place for place, index in enumerate(tried) if index in wrong]
+        if len(places) == len(tried):
+            return None
+        steps = {later - earlier for earlier, later in itertools.pairwise(places)}
+        step = steps.pop() if len(steps) == 1 else None
+        return cls(axis, extent, tried[places[0]], tried[places[-1]], len(places), step)
 
     @property
     def edge(self) -> Edge | None:
@@ -475,15 +487,12 @@ def _where(output: Output, mismatched: np.ndarray, computed: np.ndarray) -> Loca
 
 def locate(mask: np.ndarray, axes: str) -> Locations:
     """Locate the true elements of `mask`, whose axes are named by the letters of `axes`."""
-    found = []
+    indices = []
     for axis, letter in enumerate(axes.lower()):
-        hit = np.flatnonzero(mask.any(axis=tuple(other for other in range(mask.ndim) if other != axis)))
-        first, last, extent, steps = int(hit[0]), int(hit[-1]), mask.shape[axis], np.diff(hit)
-        if len(hit) == extent:
-            continue
-        step = int(steps[0]) if len(hit) > 1 and (steps == steps[0]).all() else None
-        found.append(AxisIndices(letter, extent, first, last, len(hit), step))
-    return Locations(int(np.count_nonzero(mask)) / mask.size, tuple(found))
+        wrong = np.flatnonzero(mask.any(axis=tuple(other for other in range(mask.ndim) if other != axis)))
+        if some := AxisIndices.of(letter, mask.shape[axis], range(mask.shape[axis]), {*wrong.tolist()}):
+            indices.append(some)
+    return Locations(int(np.count_nonzero(mask)) / mask.size, tuple(indices))
 
 
 BLOCK = 1 << 24

@@ -7,7 +7,6 @@ suite's own style sheet and its own script.
 from __future__ import annotations
 
 import base64
-import errno
 import hashlib
 import os
 import re
@@ -23,6 +22,7 @@ import jinja2
 from markupsafe import Markup
 
 from conformance import __version__
+from conformance.files import require_regular
 from conformance.implementations.errors import printable
 from conformance.reporting.groups import amount
 from conformance.reporting.kernel_verdicts import total
@@ -80,8 +80,8 @@ def write(folder: Path, files: Mapping[str, str | bytes]) -> None:
                     os.fsync(file.fileno())  # else a move may reach the disk before the bytes
             for name in files:
                 place = folder / name
-                if place.exists() and not (place.is_file() or place.is_dir()):  # as root a move had replaced /dev/null
-                    raise OSError(errno.EINVAL, "Not a regular file", str(place))
+                if place.exists() and not place.is_dir():  # as root a move had replaced /dev/null
+                    require_regular(place.stat(), place)
                 Path(beside, name).replace(place)
     except OSError as problem:
         raise ReportError(f"{folder}: cannot be written ({problem.strerror or problem})") from None
