@@ -147,9 +147,9 @@ def sealed(lines: Iterable[Mapping[str, Any] | bytes]) -> bytes:
     return b"".join(found)
 
 
-def written(path: Path, records: Iterable[Mapping[str, Any]]) -> Path:
+def written(path: Path, records: Iterable[Mapping[str, Any]], header: Mapping[str, Any] = HEADER) -> Path:
     """A file of the records of one run, whose header is its first line."""
-    path.write_bytes(sealed([HEADER, *records, FOOTER]))
+    path.write_bytes(sealed([header, *records, FOOTER]))
     return path
 
 

@@ -12,7 +12,7 @@ from conformance.__main__ import main
 from conformance.reporting.badge import NOTHING, RIGHT, WRONG, badge
 from conformance.reporting.page.merge import load
 from conformance.reporting.page.tables import Digest
-from tests.report_samples import absent, failed, sample, waived, written
+from tests.report_samples import HEADER, absent, failed, sample, waived, written
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -31,6 +31,18 @@ def test_a_badge_says_how_much_passes(tmp_path: Path, records: list[dict[str, An
     image = ElementTree.fromstring(drawn)
     assert [text.text for text in image.iter(f"{SVG}text")] == ["conformance", said]
     assert f'fill="{color}"' in drawn
+
+
+def test_a_badge_says_that_a_run_was_of_some_cases_only(tmp_path: Path):
+    part, whole = ({"selection": {"--impl": ["acme"], **more}} for more in ({"--operator": ["conv_forward"]}, {}))
+    files = [
+        written(tmp_path / f"{name}.jsonl", [sample(problem=name, run_level="smoke")], HEADER | selection)
+        for name, selection in (("part", part), ("whole", whole))
+    ]
+    drawn = badge(Digest(load(files[:1])))
+    assert "smoke, part: 1 of 1 pass" in drawn
+    assert "--operator conv_forward</title>" in drawn
+    assert "part" not in badge(Digest(load(files)))
 
 
 def test_a_badge_of_a_file_that_was_changed_is_not_green(tmp_path: Path):

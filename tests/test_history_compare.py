@@ -49,6 +49,13 @@ def seen(before: Path, after: Path, *words: str) -> tuple[int, RunComparison]:
     return main(["compare", str(before), str(after), *words]), compared(runs.read(before), runs.read(after))
 
 
+def test_one_file_is_no_two_runs(pair, capsys):
+    before, after, _ = pair
+    assert main(["compare", str(before), str(before.parent / "." / before.name)]) == 4
+    assert "a.json is given as both runs" in capsys.readouterr().err
+    assert main(["compare", str(before), str(after), "--and", str(after), str(after)]) == 4
+
+
 def slowed(document: dict[str, Any], factor: float, name: str = "") -> dict[str, Any]:
     """The same run, in which an implementation, or all of them, took longer."""
     for entry in document["benchmarks"]:

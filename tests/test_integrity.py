@@ -119,6 +119,17 @@ def test_output_that_goes_to_the_folder_of_a_kernel_is_none_of_its_sources(tmp_p
     assert "1 of 1 pass" in ended(tmp_path / "acme", "run", ".", *ONE, out=tmp_path / "acme/log")
 
 
+def test_what_a_run_left_in_the_folder_of_a_kernel_is_none_of_its_sources(tmp_path: Path):
+    (tmp_path / "acme").mkdir()
+    (tmp_path / "acme/__init__.py").write_text(source("acme"))
+    words = ("run", "acme", *ONE, "--records=acme/records.jsonl")
+    (tmp_path / "acme/first.log").write_text(ended(tmp_path, *words))
+    assert "resumed: 3 records" in ended(tmp_path, *words, "--resume")
+    (tmp_path / "acme/weights.txt").write_text("1")
+    with pytest.raises(AssertionError, match="acme was changed since"):
+        ended(tmp_path, *words, "--resume")
+
+
 def test_a_child_can_be_waited_for_where_a_supervisor_ignores_children(tmp_path: Path):
     (tmp_path / "acme.py").write_text(source("acme"))
     words = ("check", "acme.py", "n1 c2 h3 w3 k2 r1 s1", "--check=forked_child_computes")

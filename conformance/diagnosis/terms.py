@@ -316,8 +316,8 @@ def _told(asked: _Asked) -> str:
     for axis, (letter, extent) in enumerate(plan.axes.items()):
         lines = {*plan.lines(axis)}
         seen = {one.place[axis] for one in mine if (*one.place[:axis], 0, *one.place[axis + 1 :]) in lines}
-        if seen and (some := AxisIndices.of(letter.lower(), extent, sorted(asked.indices[axis]), seen)):
-            parts.append(str(some))
+        if seen and (indices := AxisIndices.of(letter.lower(), extent, sorted(asked.indices[axis]), seen)):
+            parts.append(str(indices))
     what = NAMED.get(operator.name, "terms") + (f" with {' and '.join(parts)}" if parts else "")
     letters = operator.outputs(geometry)[output].axes
     where = _places(letters, asked.able[output], np.concatenate([one.at for one in mine]))
@@ -342,8 +342,8 @@ def _places(letters: str, able: np.ndarray, at: np.ndarray) -> str:
     for axis, letter in enumerate(letters):
         others = tuple(other for other in range(able.ndim) if other != axis)
         possible = np.flatnonzero(able.any(axis=others)).tolist()
-        if some := AxisIndices.of(letter.lower(), able.shape[axis], possible, {*at[:, axis].tolist()}):
-            places.append(str(some))
+        if indices := AxisIndices.of(letter.lower(), able.shape[axis], possible, {*at[:, axis].tolist()}):
+            places.append(str(indices))
     return f" at {', '.join(places)}" if places else ""
 
 

@@ -27,8 +27,11 @@ IMPORTED = re.compile(r"\.(pyc?|zip|egg|whl)$")
 """Names of files, beside native code, that Python imports from: they are sources in any folder."""
 MADE = re.compile(r"\.((cpython|pypy|graalpy)-?\d[^.]*(\.opt-\d)?\.pyc|nb[ic])$")
 """Names of what Python and Numba keep in a `__pycache__`. A text of another name there was in no digest."""
-WRITTEN = re.compile(r"\.(csv|html|jsonl?|log|md|txt|xml)$")
-"""Names of files that runs and kernels write beside sources, such as records: a change of such a file is no change of
+SHOWN = re.compile(r"\.(html|jsonl|log)$")
+"""Names of files that are read by people or by this suite: they are a kernel's only once the kernel reads them. The log
+of a run in the kernel's folder made `--resume` refuse."""
+WRITTEN = re.compile(r"\.(csv|json|md|txt|xml)$")
+"""Names of other files that runs and kernels write beside sources: a change of such a file is no change of
 the kernel, unless the kernel has read it. Nor is one in a hidden folder, such as a cache or a repository."""
 MOST = 1000
 """Most files that are covered beside those that were named."""
@@ -252,7 +255,9 @@ def _files(path: Path) -> Iterator[Path]:
     linked = (link for link in below(path) if link.is_symlink() and link.is_dir() and not _is_within(link, path))
     for file in chain(below(path), *map(below, linked)):
         # claims describe this source: with them its digest would be another one
-        if file == path / "claims.json" or _is_compiled(file) or not file.exists() or _is_shown(file):
+        if file == path / "claims.json" or SHOWN.search(file.name) or _is_compiled(file):
+            continue
+        if not file.exists() or _is_shown(file):
             continue
         if file.is_file() or (file.suffix == ".py" and not file.is_dir()):  # an import would wait for a pipe
             yield file

@@ -490,8 +490,8 @@ def locate(mask: np.ndarray, axes: str) -> Locations:
     indices = []
     for axis, letter in enumerate(axes.lower()):
         wrong = np.flatnonzero(mask.any(axis=tuple(other for other in range(mask.ndim) if other != axis)))
-        if some := AxisIndices.of(letter, mask.shape[axis], range(mask.shape[axis]), {*wrong.tolist()}):
-            indices.append(some)
+        if along := AxisIndices.of(letter, mask.shape[axis], range(mask.shape[axis]), {*wrong.tolist()}):
+            indices.append(along)
     return Locations(int(np.count_nonzero(mask)) / mask.size, tuple(indices))
 
 

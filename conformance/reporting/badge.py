@@ -15,15 +15,20 @@ RIGHT, WRONG, NOTHING = "#15693d", "#b3152a", "#59616b"
 
 
 def badge(digest: Digest) -> str:
-    """Return the SVG of `conformance | standard: 131 of 131 pass`; its title has the whole verdict, when and where."""
+    """Return the SVG of `conformance | standard: 131 of 131 pass`; its title has the whole verdict, when and where.
+
+    A run of some cases only is `standard, part: 3 of 3 pass`, with the options that chose them in the title.
+    """
     if digest.verified:
         wrong = any(one.failed for one in digest.verdicts) or digest.results.errors
         text, color = fraction(digest.verdicts), WRONG if wrong else RIGHT
     else:
         text, color = "nothing verified", NOTHING
-    text = ": ".join(filter(None, (", ".join(digest.levels), text)))
+    chosen = digest.results.chosen
+    text = ": ".join(filter(None, (", ".join([*digest.levels, *(["part"] if chosen else [])]), text)))
     left, right = (round(len(words) * LETTER) + 2 * MARGIN for words in (LABEL, text))
-    title, text = (escape(printable(words)) for words in (digest.long_title, text))
+    title = " · ".join([digest.long_title, *chosen])
+    title, text = (escape(printable(words)) for words in (title, text))
     return f"""<svg xmlns="http://www.w3.org/2000/svg" width="{left + right}" height="20" role="img">
 <title>{title}</title>
 <rect width="{left + right}" height="20" rx="3" fill="#3b4148"/>

@@ -126,8 +126,11 @@ def _threshold(text: str) -> float:
 
 def _run(arguments: argparse.Namespace) -> int:
     try:
-        sides = zip((arguments.before, arguments.after), *arguments.more, strict=True)
-        before, after = (pooled([read(path) for path in side]) for side in sides)
+        pairs = [(arguments.before, arguments.after), *arguments.more]
+        for earlier, later in pairs:
+            if earlier.resolve() == later.resolve():  # it would say that nothing has changed
+                raise RunError(f"{earlier} is given as both runs; give the files of two runs")
+        before, after = (pooled([read(path) for path in side]) for side in zip(*pairs, strict=True))
         found = compared(before, after, arguments.threshold, arguments.force)
     except RunError as problem:
         print(problem, file=sys.stderr)

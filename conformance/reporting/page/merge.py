@@ -8,6 +8,8 @@ report in any order, and the same as one file with all of their lines.
 from __future__ import annotations
 
 import hashlib
+import itertools
+import shlex
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -40,6 +42,8 @@ CASE = (
     "method", "level",
 )  # fmt: skip
 """Fields that distinguish the cases of an implementation on a machine."""
+WHOLE = ("--impl", "-m", "--splits", "--group")
+"""Options with which all cases of a kernel run, in one run or in several whose files are merged."""
 GROUP = ("implementation", "operator", "device", "status", "distribution", "check")
 """Fields that distinguish groups of cases that could not be attempted, which are counted and not named."""
 ALIKE = (
@@ -77,12 +81,14 @@ def merged(sources: Sequence[ResultsFile]) -> Results:
         for time in source.times:
             here = replace(time, machine=places.of(time.record))
             clocked[*here.row, here.operator, here.problem] = here
+    choices = [choice for source in sources for choice in source.choices]
     absent = (ReportedVerdict(places.of(record), record) for record in _absences(sources))
     return Results(
         tuple(sorted((*attempted.values(), *absent), key=_place)),
         tuple(sorted(clocked.values(), key=_time_place)),
         tuple(error for source in sources for error in source.errors),
         tuple(sorted({period for source in sources for period in source.periods})),
+        tuple(sorted({*itertools.chain(*choices)})) if all(choices) else (),
     )
 
 
@@ -95,6 +101,8 @@ class ResultsFile:
     times: list[Clocked] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     periods: list[Period] = field(default_factory=list)
+    choices: list[list[str]] = field(default_factory=list)
+    """The options of each run that leave out cases of its kernels, as words of a command line."""
 
     def ran(self, began: str, ended: str = "") -> None:
         """Note when a run was, if the times can be read."""
@@ -145,6 +153,8 @@ def _fill(source: ResultsFile, content: bytes, shared: dict[Any, Any]) -> None:
                 continue
             if run.headers:
                 source.ran(run.headers[0].started, run.footer.ended if run.footer else "")
+                selection = run.headers[0].selection.items()
+                source.choices.append([shlex.join((name, *values)) for name, values in selection if name not in WHOLE])
             for place, line in run.lines():
                 if (record := source.take(place, decode, line)) is not None:
                     source.records.append(_lean(record, shared))

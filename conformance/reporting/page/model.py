@@ -187,6 +187,8 @@ class Results:
     """Defects of the files: file, line, reason."""
     periods: tuple[Period, ...] = ()
     """Times of the runs, the first one first."""
+    chosen: tuple[str, ...] = ()
+    """Options by which every run was of some cases only, as words of a command line; empty if one was of all."""
 
 
 def operator_place(name: str) -> tuple[int, str]:

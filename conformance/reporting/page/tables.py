@@ -264,6 +264,7 @@ class Digest:
             *([f"{periods[0]}" + f" (the first of {len(periods)} runs)" * (len(periods) > 1)] if periods else []),
             *([_named([one.label for one in machines], "machine", "; ")] if machines else []),
             *([f"level {', '.join(self.levels)}"] if self.levels else []),
+            *([f"only the cases of {', '.join(self.results.chosen)}"] if self.results.chosen else []),
             *([f"seed {', '.join(map(str, seeds))}"] if seeds else []),
             *sorted({exposure_of(record) for _, record in self.named} - {""}),
         ]
