@@ -69,6 +69,7 @@ class Failure(Struct, frozen=True, kw_only=True, omit_defaults=True):
     fits       contracts in whose known arithmetic these results would pass, in their order: the arithmetic in words,
                and its declaration; None where nobody has looked. No contract fits errors in a part of the places: no
                arithmetic is worse there than elsewhere
+    confused   the problem on which a call was wrong after one with another value of a parameter, and that parameter
     """
 
     kind: Kind
@@ -81,6 +82,7 @@ class Failure(Struct, frozen=True, kw_only=True, omit_defaults=True):
     details: tuple[Elements, ...] = ()
     headed: tuple[Elements, ...] = ()
     fits: tuple[tuple[str, str], ...] | None = None
+    confused: tuple[str, str] | None = None
 
     def below(self, lines: int) -> Failure:
         """Return the failure of a reason that stands below `lines` other lines."""

@@ -15,9 +15,10 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from conformance.checks.behaviour import CALLS, LATER, SECONDS, repeated
-from conformance.checks.sample import NOTHING_JUDGED, Check, Sample, Subject
+from conformance.checks.sample import NOTHING_JUDGED, Check, Sample, Subject, WrongResultError
 from conformance.dtypes import STORAGE
 from conformance.execution.declared import usual_paths
 from conformance.execution.status import BehaviourError
@@ -115,7 +116,8 @@ def other_parameters_are_told_apart(subject: Subject) -> None:
     """Check that a call with the same shapes of inputs, in the same memory, and one parameter changed is right, and so
     is the next one with the first parameter again. A cache whose key lacks the parameter mistakes one for the other."""
     pairs = 0
-    for what, *both in _pairs(subject):
+    for parameter, where, *both in _pairs(subject):
+        what = f"another {parameter} ({where})"
         first, other = (one.sample(distribution="fixed") for one in both)  # 16 bits do not hold these values
         memory = first.inputs()
         try:
@@ -132,6 +134,10 @@ def other_parameters_are_told_apart(subject: Subject) -> None:
                     given[place] = memory[place]
             try:
                 sample.require_right(sample.call(given), f"{order} a call on the same shapes with {what}")
+            except WrongResultError as wrong:
+                problem = both[0].trial.problem.geometry.descriptor
+                wrong.failure = structs.replace(wrong.failure, confused=(problem, parameter))
+                raise
             except Unsupported:
                 refused = True
             else:
@@ -164,8 +170,10 @@ PAIRS = {"dtype": 2}
 """Parameter -> pairs of problems that are tried: one, but both orders of two dtypes."""
 
 
-def _pairs(subject: Subject) -> Iterator[tuple[str, Subject, Subject]]:
-    """Yield the difference in words, and two cases that the implementation takes, whose inputs have the same shapes."""
+def _pairs(subject: Subject) -> Iterator[tuple[str, str, Subject, Subject]]:
+    """Yield a parameter, the problems in words, and two cases that the implementation takes, which differ in this
+    parameter and whose inputs have the same shapes. A problem that somebody names comes first, and one that is run to
+    find out where a kernel fails is the only one."""
     trial, bridge = subject.trial, subject.trial.implementation
     operator, counts = trial.operator, dict[str, int]()
     problems = [typed(text) for text in EQUAL_SHAPES.get(operator.family, ())]
@@ -177,6 +185,9 @@ def _pairs(subject: Subject) -> Iterator[tuple[str, Subject, Subject]]:
     own = trial.variant if plane else replace(trial.variant, layout=layouts_of(2)[0])
     places = [(problem, own) for problem in problems]
     places += usual_paths(bridge, operator.name)
+    if trial.problem.origin != "table":
+        first = [(trial.problem, trial.variant)]
+        places = first if trial.problem.origin == "where" else first + places
 
     def at(problem: Problem, variant: Variant) -> Subject | None:
         return _subject(subject, replace(trial, problem=problem, variant=variant))
@@ -193,11 +204,19 @@ def _pairs(subject: Subject) -> Iterator[tuple[str, Subject, Subject]]:
             if counts.get(name, 0) < PAIRS.get(name, 1) and (other := at(problem, changed)):
                 counts[name] = counts.get(name, 0) + 1
                 pair = (base, other) if counts[name] % 2 else (other, base)  # a plan may be made for the narrower dtype
-                yield f"another {name} ({problem.geometry.descriptor})", *pair
+                yield name, problem.geometry.descriptor, *pair
+        # a kernel may keep what it has prepared on one of its paths alone: grouped problems are tried beside dense ones
+        groups = getattr(problem.geometry, "groups", 1) if not bridge.compiles_per_shape else 1
+        path = " in groups" if groups > 1 else ""
         for name, geometry in _neighbours(operator.name, problem.geometry):
-            if name not in counts and (other := at(replace(problem, geometry=geometry), variant)):
-                counts[name] = 1
-                yield f"another {name} ({problem.geometry.descriptor} and {geometry.descriptor})", base, other
+            if name + path not in counts and (other := at(replace(problem, geometry=geometry), variant)):
+                counts[name + path] = 1
+                yield name, f"{problem.geometry.descriptor} and {geometry.descriptor}", base, other
+
+
+def changes(parameter: str, operator: str, geometry: Any) -> bool:
+    """Return whether a parameter of a problem can change without a change of its inputs' shapes."""
+    return parameter in ("dtype", "layout") or any(name == parameter for name, _ in _neighbours(operator, geometry))
 
 
 def _other_variants(variant: Variant, variants: Sequence[Variant]) -> Iterator[tuple[str, Variant]]:
@@ -229,7 +248,7 @@ def _changed(operator: Operator, geometry: Any) -> Iterator[tuple[str, Any]]:
     inputs = {name: tensor.shape for name, tensor in operator.inputs(geometry).items()}
     outputs = {name: tensor.shape for name, tensor in operator.outputs(geometry).items()}
     for field in geometry.fields:
-        found = None
+        nearest = None
         for value in _values(field, field.of(geometry)):
             try:
                 other = field.changed(geometry, value)
@@ -241,12 +260,13 @@ def _changed(operator: Operator, geometry: Any) -> Iterator[tuple[str, Any]]:
                 continue  # frameworks refuse such padding
             if other == geometry or any(shape != inputs.get(name, shape) for name, shape in same.items()):
                 continue
-            if returned == outputs:
-                found = other
+            if returned != outputs:
+                nearest = nearest or other
+            elif _differ(operator, geometry, other):
+                nearest = other
                 break
-            found = found or other
-        if found:
-            yield field.meaning.split(" (")[0].split(",")[0], found
+        if nearest:
+            yield field.meaning.split(" (")[0].split(",")[0], nearest
     for axis, (before, after) in enumerate(geometry.padding):
         # a buffer that is kept by the shape of the padded image has the other border in it
         split = (0, before + after) if before else (after, 0)
@@ -254,6 +274,17 @@ def _changed(operator: Operator, geometry: Any) -> Iterator[tuple[str, Any]]:
             other = replace(geometry, padding=(*geometry.padding[:axis], split, *geometry.padding[axis + 1 :]))
             if other != geometry and not _reaches_beyond(other):
                 yield "split of the padding", other
+
+
+def _differ(operator: Operator, geometry: Any, other: Any) -> bool:
+    """Return whether two problems with outputs of the same shapes have different results: a stride does nothing along
+    an axis with one output."""
+    tensors, dice = operator.inputs(geometry), np.random.default_rng(0)
+    if operator.inputs(other).keys() != tensors.keys():
+        return True
+    inputs = {name: dice.integers(1, 9, tensor.shape).astype(np.float64) for name, tensor in tensors.items()}
+    first, second = (operator.reference(problem, inputs) for problem in (geometry, other))
+    return not all(np.array_equal(first[name], second[name], equal_nan=True) for name in first)
 
 
 def _reaches_beyond(geometry: Any) -> bool:

@@ -27,7 +27,7 @@ Compute = Callable[[Arrays], Arrays]
 PER_AXIS = 24
 """Number of indices of an axis that are tried, the first and the last among them."""
 LINES = 3
-"""Number of lines along an axis on which indices are tried, see `_Plan.lines`."""
+"""Number of lines along an axis on which indices are tried, see `Plan.lines`."""
 CODES = {"fp64": 1 << 24, "fp32": 1 << 22, "fp16": 1 << 10, "bf16": 1 << 7}
 """Format -> number of elements whose odd numbers, and twice these, it holds."""
 FEWEST_CODES = 4
@@ -66,7 +66,7 @@ class _Wrong:
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class Plan:
     """How the calls select single terms.
 
     selected  the operand that is zero except in few places
@@ -88,7 +88,7 @@ class _Plan:
 class _Asked:
     """Calls with single terms, and the wrong elements that they showed."""
 
-    def __init__(self, operator: Operator, geometry: Any, dtype: str, plan: _Plan, compute: Compute) -> None:
+    def __init__(self, operator: Operator, geometry: Any, dtype: str, plan: Plan, compute: Compute) -> None:
         self.operator, self.geometry, self.dtype, self.plan = operator, geometry, dtype, plan
         self.ask = compute
         self.ties = False
@@ -142,7 +142,7 @@ def read(operator: Operator, geometry: Any, dtype: str, compute: Compute) -> str
     """Return what happens to which terms, in words that follow the name of an output; empty if nothing is wrong, if it
     cannot be said in this way, or if the answers change from call to call. Raises what `compute` does."""
     tensors = operator.inputs(geometry)
-    plan, codes = _planned(operator, geometry, tensors), _codes(geometry, dtype)
+    plan, codes = planned(operator, geometry, tensors), _codes(geometry, dtype)
     if plan is None or codes < FEWEST_CODES or (dtype in CODES and codes < tensors[plan.coded].size):
         return ""
     calls = LINES * len(plan.axes) * PER_AXIS
@@ -167,7 +167,7 @@ def read(operator: Operator, geometry: Any, dtype: str, compute: Compute) -> str
 
 def _of_no_maximum(asked: _Asked) -> str:
     """Return the value that the kernel gives as the maximum of minus infinities, in words; empty if it is right."""
-    inputs = _zeros(asked.operator, asked.geometry, asked.dtype)
+    inputs = zeros(asked.operator, asked.geometry, asked.dtype)
     inputs["x"] += inputs["x"].dtype.type(-np.inf)
     (exact, *_), (actual, *_) = (
         [*found.values()] for found in (asked.operator.reference(asked.geometry, inputs), asked.ask(inputs))
@@ -191,7 +191,7 @@ def _of_ties(asked: _Asked) -> str:
     return f"of equal maxima, {text}" if text else ""
 
 
-def _planned(operator: Operator, geometry: Any, tensors: dict[str, Tensor]) -> _Plan | None:
+def planned(operator: Operator, geometry: Any, tensors: dict[str, Tensor]) -> Plan | None:
     """Return how terms are selected; None if the operator's results are not plain sums, or choices, of its inputs."""
     if operator.family not in FAMILIES or not all(t.size for t in tensors.values()):
         return None
@@ -207,16 +207,16 @@ def _planned(operator: Operator, geometry: Any, tensors: dict[str, Tensor]) -> _
     extents = dict(zip(tensors[selected].axes, tensors[selected].shape, strict=True))
     if tensors[selected].is_filter and (first := tensors[selected].axes[0]) in letters:
         extents[first] //= geometry.groups
-    return _Plan(selected, coded, {letter: extents[letter] for letter in letters})
+    return Plan(selected, coded, {letter: extents[letter] for letter in letters})
 
 
 def _spread(extent: int) -> list[int]:
     return [*dict.fromkeys(np.linspace(0, extent - 1, min(extent, PER_AXIS)).round().astype(int).tolist())]
 
 
-def _asked(operator: Operator, geometry: Any, dtype: str, plan: _Plan, place: tuple[int, ...]) -> Arrays:
+def _asked(operator: Operator, geometry: Any, dtype: str, plan: Plan, place: tuple[int, ...]) -> Arrays:
     """Return inputs that have only the terms of one place."""
-    tensors, inputs = operator.inputs(geometry), _zeros(operator, geometry, dtype)
+    tensors, inputs = operator.inputs(geometry), zeros(operator, geometry, dtype)
     if plan.coded != plan.selected:
         odd = 2 * (np.arange(tensors[plan.coded].size) % _codes(geometry, dtype)) + 1
         inputs[plan.coded] += odd.reshape(tensors[plan.coded].shape).astype(inputs[plan.coded].dtype)
@@ -236,7 +236,7 @@ def _asked(operator: Operator, geometry: Any, dtype: str, plan: _Plan, place: tu
     return inputs
 
 
-def _zeros(operator: Operator, geometry: Any, dtype: str) -> Arrays:
+def zeros(operator: Operator, geometry: Any, dtype: str) -> Arrays:
     """Return inputs of which every product is zero, with scales that are one."""
     inputs = {name: np.zeros(t.shape, STORAGE[t.stored_as(dtype)]) for name, t in operator.inputs(geometry).items()}
     if "scale" in inputs:
@@ -358,7 +358,7 @@ def _distance(axes: str, by: np.ndarray) -> str:
 
 def _of_channels(operator: Operator, geometry: Any, dtype: str, compute: Compute, of: str) -> str:
     """Return in words what happens to a bias that is added to zeros, or to a scale of ones; empty if it is right."""
-    inputs = _zeros(operator, geometry, dtype)
+    inputs = zeros(operator, geometry, dtype)
     size = inputs[of].size
     if size > _codes(geometry, dtype):
         return ""

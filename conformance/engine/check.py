@@ -34,7 +34,7 @@ from conformance.judge import Comparison, Contract, Exact, compare
 from conformance.judge.expected import METHODS
 from conformance.layouts import NAMES, in_rank, rank_of
 from conformance.operators import FAMILIES, OPERATORS, Arrays, Geometry, GeometryError, takes
-from conformance.problems import LEVELS, Problem, Variant, named, typed
+from conformance.problems import LEVELS, PROBLEMS, Problem, Variant, named, typed
 from conformance.problems.case import BEHAVIOUR, TRAINING, Case
 from conformance.problems.table import usual_distribution
 from conformance.resources import IMPLS
@@ -238,11 +238,13 @@ def chosen(
 ) -> tuple[Trial, str]:
     """Return the trial for arguments of `check`, or of a `behaviour` check, and why its kernel is not available (empty
     if it is). Raises ValueError."""
-    found = _problem(problem)
-    family = FAMILIES[found.geometry.family]
+    listed = _problem(problem)
+    if behaviour and not any(problem.geometry == listed.geometry for problem in PROBLEMS):
+        listed = replace(listed, origin="drawn")  # a check of pairs of problems then begins with it
+    family = FAMILIES[listed.geometry.family]
     require_known("dtype", [dtype], OPERATORS[operator].dtypes if operator in OPERATORS else DECLARABLE)
     if distribution is None:
-        distribution = usual_distribution(found.geometry.family, dtype)
+        distribution = usual_distribution(listed.geometry.family, dtype)
     if distribution == BEHAVIOUR and not behaviour:
         raise SelectionError("distribution behaviour: is of checks, see `conformance check --check`")
     if distribution == TRAINING:
@@ -257,17 +259,17 @@ def chosen(
         raise SelectionError(f"seed {seed!r}: must be a whole number from 0 to 10^18 - 1")
     if not 0 < timeout <= 1e6:
         raise SelectionError(f"timeout {timeout!r}: must be a number of seconds above 0")
-    possible = [one.name for one in family.operators if takes(one.name, found.geometry)]
+    possible = [one.name for one in family.operators if takes(one.name, listed.geometry)]
     if operator is not None:
         require_known("operator", [operator], OPERATORS)
         if operator not in possible:
             raise SelectionError(
-                f"operator {operator}: does not take the problem {found.geometry.descriptor!r}. "
+                f"operator {operator}: does not take the problem {listed.geometry.descriptor!r}. "
                 f"Choices: {', '.join(possible)}"
             )
 
     if layout in NAMES and rank_of(layout) == 2:  # the default; in other dimensions the one of the same kind
-        layout = in_rank(layout, found.geometry.rank)
+        layout = in_rank(layout, listed.geometry.rank)
     absent = ""
     is_module = modules.is_module(kernel)
     states = isinstance(kernel, (Implementation, Path, str)) or is_module
@@ -292,10 +294,10 @@ def chosen(
         implementation.implements(operator, dtypes=(dtype,), layouts=(layout,))(kernel)
     require_known("layout", [layout], (*NAMES, *implementation.layouts))
     if operator is None:
-        operator = possible[0] if absent else _only_operator(implementation, possible, found.geometry)
+        operator = possible[0] if absent else _only_operator(implementation, possible, listed.geometry)
     variant = Variant(dtype, layout, distribution, storage)
-    Case.of(operator, found.geometry, variant, seed, behaviour).require_one_result()
-    return Trial(implementation, OPERATORS[operator], found, variant, seed, method), absent
+    Case.of(operator, listed.geometry, variant, seed, behaviour).require_one_result()
+    return Trial(implementation, OPERATORS[operator], listed, variant, seed, method), absent
 
 
 def _only_operator(implementation: Implementation, possible: Sequence[str], geometry: Geometry) -> str:

@@ -11,7 +11,8 @@ from msgspec import structs
 
 from conformance import interrupts
 from conformance.checks import CHECKS
-from conformance.diagnosis import terms
+from conformance.checks.state import changes
+from conformance.diagnosis import sums, terms
 from conformance.diagnosis.diagnose import GENERAL
 from conformance.diagnosis.where import WorkLeft
 from conformance.dtypes import DECLARABLE
@@ -32,7 +33,7 @@ from conformance.operators import Arrays, takes
 from conformance.problems import PROBLEMS, Variant
 from conformance.problems.case import BEHAVIOUR, Case
 from conformance.reporting.evidence import RunEvidence, Verified
-from conformance.reporting.failures import differs, has, is_not_run, is_wrong
+from conformance.reporting.failures import confused, differs, has, is_not_run, is_wrong
 from conformance.reporting.groups import ALONE, Group, group, located
 from conformance.results.schema import Record
 
@@ -69,11 +70,11 @@ class Searched:
     def decide(self, groups: Iterable[Group], evidence: RunEvidence) -> None:
         """Run further problems that show where the implementation fails, for each of its first groups."""
         for _, each in zip(range(MAX_WHOLE), groups, strict=False):
-            check = each.smallest.check
-            if self._is_right_alone(each.smallest):
+            failing = each.smallest
+            if self._is_right_alone(failing):
                 continue  # what fails depends on the calls before it
-            if not check or CHECKS[check].of_its_problem:
-                evidence.decide(each.records, self._verifier(each.smallest.operator, check))
+            if not failing.check or CHECKS[failing.check].of_its_problem or confused(failing):
+                evidence.decide(each.records, self._verifier(failing))
 
     def _is_right_alone(self, failing: Record) -> bool:
         """Return whether a wrong case is right in a new process, where no call comes before; if so, record that too."""
@@ -102,14 +103,17 @@ class Searched:
                 read = structs.replace(failing, origin="where", problem=trial.problem.name, reading=text)
                 self.again.append(self.take(read))
 
-    def _verifier(self, operator: str, check: str) -> Verified:
+    def _verifier(self, failing: Record) -> Verified:
         """Return a function that verifies an operator, or makes a behaviour check of it, on further problems, as far as
         the work that there is for a group of failures covers them."""
-        work = WorkLeft()
+        operator, check, work = failing.operator, failing.check, WorkLeft()
+        _, parameter = confused(failing) or ("", "")
 
         def verified(geometry: Any, variant: Variant) -> Record | None:
             interrupts.require_none()
             if not (takes(operator, geometry) and variant.suits(operator, geometry)):
+                return None
+            if parameter and not changes(parameter, operator, geometry):
                 return None
             try:
                 supported = self.implementation.supports(operator, geometry, variant.dtype, variant.layout)
@@ -120,6 +124,8 @@ class Searched:
                 return None
             case = Case.of(operator, geometry, variant, self.asked.seed)
             trial = Trial.of(self.implementation, case, "where", self.asked.method, self.named)
+            if parameter:  # else the first call is wrong already, after those on other problems
+                begin_anew(self.implementation.arrays)
             record = perform(Task("", trial, check), self.workers, {}).record
             if is_not_run(record):
                 return None
@@ -137,7 +143,9 @@ def _read(trial: Trial) -> str:
 
     try:
         invocation = trial.invocation()
-        return terms.read(trial.operator, geometry, dtype, compute)
+        return terms.read(trial.operator, geometry, dtype, compute) or sums.read(
+            trial.operator, geometry, dtype, compute
+        )
     except (Crash, Exited, Unsupported, KernelFailure, ImplementationError):
         return ""
 
@@ -167,6 +175,7 @@ def explained(trial: Trial, check: str, level: str) -> list[str]:
         return [record for record in taken if record.case == case and record.status != "pass"]
 
     case = replace(trial.case, check=check)
+    begin_anew(implementation.arrays)  # the case itself was called there
     for task in _of_level(implementation, asked, check):
         take(perform(task, workers, {}).record)
     if not groups() and not own():

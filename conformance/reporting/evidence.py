@@ -14,7 +14,16 @@ from conformance.explaining import Tell, explaining
 from conformance.operators import FAMILIES, OPERATORS, GeometryError, parse
 from conformance.problems import Variant
 from conformance.problems.features import axes
-from conformance.reporting.failures import ORDINARY, by_storage, differs, is_deciding, is_not_run, is_wrong, signature
+from conformance.reporting.failures import (
+    ORDINARY,
+    by_storage,
+    confused,
+    differs,
+    is_deciding,
+    is_not_run,
+    is_wrong,
+    signature,
+)
 from conformance.results.schema import Record
 
 Verified = Callable[[Any, Variant], Record | None]
@@ -79,6 +88,8 @@ class RunEvidence:
             return  # it always raises, often because of the machine
 
         def alike(record: Record) -> bool:
+            if confused(first):
+                return confused(record)[1:] == confused(first)[1:]
             if by_storage(first):
                 return by_storage(record) and not {*first.causes}.isdisjoint(record.causes)
             return is_wrong(record) if wrongly else signature(record) == signature(first)
@@ -100,7 +111,7 @@ class RunEvidence:
         if not failing:
             return []
         first, found = failing[0], list[Where]()
-        passed = [*self._passed[_place(first)]]
+        passed = [record for record in self._passed[_place(first)] if is_deciding(record) or not confused(first)]
         with self.explaining(f"{first.implementation} {first.operator} on {first.descriptor!r}"):
             found = where(_comparable(failing, passed), runs, OF_CHECKS if first.check else TRIES)
         return found if sum(one.fails for one in found) >= FEWEST else []
@@ -119,7 +130,8 @@ def _known(descriptor: str, variant: Variant, failed: bool) -> Tried | None:
 
 def _tried(record: Record) -> Tried | None:
     variant = Variant(record.dtype, record.layout, record.distribution, record.storage)
-    return _known(record.descriptor, variant, record.status != "pass")
+    problem = (*confused(record), record.descriptor)[0]
+    return _known(problem, variant, record.status != "pass")
 
 
 def _place(record: Record) -> Place:

@@ -39,6 +39,11 @@ def differs(record: Record) -> bool:
     return record.failure is not None and record.failure.kind == "differs" and not record.failure.on_plain
 
 
+def confused(record: Record) -> tuple[str, ...]:
+    """Return the problem and the parameter of two calls that a kernel confused; empty for other failures."""
+    return (record.failure and record.failure.confused) or ()
+
+
 def is_crash(record: Record) -> bool:
     """Return whether a kernel's process ended, by itself or because it gave no answer."""
     return record.status == "error" and has(record, "crashed", "hung")

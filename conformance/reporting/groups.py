@@ -34,6 +34,7 @@ from conformance.reporting.failures import (
     DIFFERENT,
     Signature,
     by_storage,
+    confused,
     differs,
     edges,
     exceeded,
@@ -209,7 +210,7 @@ def _of_implementation(records: list[Record], evidence: RunEvidence) -> list[Gro
             sorting.explain(record, (max(names, key=lambda name: stored[name]),))
         elif is_not_run(record) and crash:
             sorting.put(record, crash, attributed=True)
-        elif is_wrong(record):
+        elif is_wrong(record) and not confused(record):
             sorting.attribute(record)
         else:
             sorting.put(record, signature(record))

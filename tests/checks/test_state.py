@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from pathlib import Path
 from time import sleep
 from typing import Any
 
 import numpy as np
 import pytest
 
+from conformance.__main__ import main
 from conformance.checks import state
 from conformance.checks.behaviour_demand import UNREACHED
 from conformance.checks.sample import Subject
@@ -42,8 +44,8 @@ def test_parameters_are_told_apart_on_small_problems_in_every_rank(problem: str)
     numpy = registry.load([IMPLS / "numpy_direct"]).implementations["numpy-direct"]
     layout = layouts_of(typed(problem).geometry.rank)[0]
     pairs = list(state._pairs(subject(numpy, problem, "max_pool_backward", layout=layout)))
-    assert any(what.startswith("another stride") for what, *_ in pairs)
-    large = [what for what, first, _ in pairs if math.prod(first.trial.problem.geometry.window) > 100]
+    assert "stride" in [parameter for parameter, *_ in pairs]
+    large = [parameter for parameter, _, first, _ in pairs if math.prod(first.trial.problem.geometry.window) > 100]
     assert large == []
 
 
@@ -219,3 +221,32 @@ def test_partial_requests_meet_elements_that_no_window_reaches(family: str):
     """A kernel set them to zero where they were to be left as they are, and passed."""
     given = [problem.geometry for problem in UNREACHED if problem.geometry.family == family]
     assert any("elements in no window along some axis" in of_geometry(geometry).features for geometry in given)
+
+
+STRIDE_IS_KEPT = """
+import numpy as np
+from conformance import Implementation
+from tests import kernels
+
+acme, kept = Implementation("acme"), {}
+
+
+@acme.implements("conv_forward", when=lambda p: p.r == p.s == 1)
+def conv(x, w, bias, *, stride, groups, **parameters):
+    y = kernels.conv_forward(x, w, bias, stride=(1, 1), groups=groups, **parameters)
+    sizes = [range(0, size, step) for size, step in zip(y.shape[2:], stride)]
+    if groups > 1:
+        stride = kept.setdefault((x.shape, w.shape, groups), stride)
+    p, q = (np.arange(len(size)) * step % y.shape[2 + n] for n, (size, step) in enumerate(zip(sizes, stride)))
+    return y[:, :, p[:, None], q]
+"""
+
+
+def test_where_a_parameter_is_not_told_apart_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """A cache whose key lacked the stride was used for groups alone: the pairs that are tried first had one group."""
+    (tmp_path / "acme.py").write_text(STRIDE_IS_KEPT)
+    problem, check = "n1 c2 h1 w4 k2 r1 s1 g2", "--check=other_parameters_are_told_apart"
+    assert main(["check", str(tmp_path / "acme.py"), problem, check, "--where"]) == 1
+    printed = capsys.readouterr().out
+    assert f"with another stride ({problem} and n1 c2 h1 w4 k2 r1 s1 u1x2 g2)" in printed
+    assert "fails where groups > 1: " in printed

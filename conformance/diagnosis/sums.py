@@ -1,0 +1,132 @@
+"""Find out how a kernel adds: in which format it keeps partial sums, the largest sum that it holds, and whether a
+result is the difference of two longer sums.
+
+The terms of each call are chosen so that every order of addition in the declared format gives the exact result: ones
+beside a power of two and its negative show a partial sum that cannot hold both (the idea of FPRev, Xie et al., USENIX
+ATC 2025), and sums that grow term by term show the largest one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from conformance.diagnosis.terms import MAX_WORK, POOLED, Compute, Plan, planned, zeros
+from conformance.dtypes import FORMATS, WHOLE
+from conformance.operators import Arrays, Operator
+
+SMALLEST_POWER = 5
+"""Least exponent of the large term: a kernel that is wrong with a smaller one is not imprecise, but wrong."""
+FAR = 1 << 30
+"""An element beside which fp32 holds no ones."""
+FULL_SCALE = 100
+"""Requantized result of the largest sum."""
+
+
+def read(operator: Operator, geometry: Any, dtype: str, compute: Compute) -> str:
+    """Return how the kernel adds, in words that follow the names of outputs; empty if sums are as they must be, or if
+    the operator has none. Raises what `compute` does."""
+    plan = planned(operator, geometry, operator.inputs(geometry))
+    if plan is None or operator.family == "max_pool":
+        return ""
+    calls = 3 * FORMATS["fp64"].precision
+    if calls * max(operator.flops(geometry), operator.bytes(geometry, 1)) > MAX_WORK:
+        return ""
+
+    def is_wrong(inputs: Arrays, among: Callable[[str, np.ndarray], Any] = lambda name, exact: ...) -> bool:
+        outputs = compute(inputs)
+        for name, exact in operator.reference(geometry, inputs).items():
+            if name != "dbias":
+                due = exact.astype(outputs[name].dtype)
+                if not np.array_equal(outputs[name][among(name, exact)], due[among(name, exact)]):
+                    return True
+        return False
+
+    if operator.family in POOLED:
+        return _of_windows(operator, geometry, dtype, is_wrong) if operator.name == "avg_pool_forward" else ""
+    if dtype in WHOLE:
+        return _of_large_sums(operator, geometry, dtype, plan, is_wrong)
+    return _of_formats(operator, geometry, dtype, plan, is_wrong)
+
+
+IsWrong = Callable[..., bool]
+
+
+def _of_formats(operator: Operator, geometry: Any, dtype: str, plan: Plan, is_wrong: IsWrong) -> str:
+    """Return in how many bits partial sums are kept, if these are fewer than those of fp32, or fp64 in fp64."""
+    extents = tuple(plan.axes.values())
+    terms = int(np.prod(extents))
+    wide, stored = FORMATS["fp64" if dtype == "fp64" else "fp32"], FORMATS[dtype]
+    last = min(wide.precision - 1 - terms.bit_length(), stored.emax)
+    places = {(0, terms - 1), (0, terms // 2), (terms // 2, terms - 1), (0, 1)}
+    for power in range(SMALLEST_POWER, last + 1):
+        for first, second in places:
+            if first == second or terms < 3:
+                continue
+            values = np.ones(terms)
+            values[first], values[second] = 2.0**power, -(2.0**power)
+            if is_wrong(_chosen(operator, geometry, dtype, plan, values.reshape(extents))):
+                if power == SMALLEST_POWER:
+                    return ""
+                names = [name for name, kept in FORMATS.items() if kept.precision == power]
+                return f"partial sums are kept in {power} bits" + (f", as {' or '.join(names)} has" if names else "")
+    return ""
+
+
+def _of_large_sums(operator: Operator, geometry: Any, dtype: str, plan: Plan, is_wrong: IsWrong) -> str:
+    """Return the largest sum of 8-bit products that is right, if a larger one is wrong."""
+    extents = tuple(plan.axes.values())
+    terms, limits = int(np.prod(extents)), np.iinfo(dtype)
+    zero = int(getattr(geometry, "x_zero_point", 0))
+    largest = max((int(limits.max), int(limits.min)), key=lambda value: abs(value - zero))
+    largest -= int(np.sign(largest - zero)) * ((largest - zero) % 2 == 0)
+    product = int(limits.max) * abs(largest - zero)
+
+    def fails(count: int) -> bool:
+        values = np.where(np.arange(terms) < count, int(limits.max), 0)
+        values[count - 1] -= count % 2 == 0  # the sum is odd, and no float with fewer bits holds it
+        inputs = _chosen(operator, geometry, dtype, plan, values.reshape(extents))
+        inputs[plan.coded][...] = largest
+        if "scale" in inputs:
+            inputs["scale"][...] = FULL_SCALE / (product * terms)
+        return is_wrong(inputs)
+
+    if not fails(terms):
+        return ""
+    right, wrong = 0, terms
+    while wrong - right > 1:
+        middle = (right + wrong) // 2
+        right, wrong = (right, middle) if fails(middle) else (middle, wrong)
+    if right == 0:
+        return ""
+    for bits, what in ((15, "sums beyond 32,767 are wrong: they are kept in 16 bits"),
+                       (24, "sums beyond 2^24 are rounded, as fp32 does")):  # fmt: skip
+        if right * product <= 1 << bits < wrong * product:
+            return what
+    return f"sums beyond {right * product:,} are wrong"
+
+
+def _of_windows(operator: Operator, geometry: Any, dtype: str, is_wrong: IsWrong) -> str:
+    """Return whether averages are wrong where a large element lies outside of their windows."""
+    inputs = zeros(operator, geometry, dtype)
+    inputs["x"] += inputs["x"].dtype.type(1)
+    if FORMATS[dtype].precision > FORMATS["fp32"].precision or is_wrong(inputs):
+        return ""
+    first: tuple[slice | int, ...] = (slice(None), slice(None), *[0] * geometry.rank)
+    inputs["x"][first] = min(FAR, 2.0 ** FORMATS[dtype].emax)
+    if not is_wrong(inputs, lambda _, exact: exact <= 1):
+        return ""
+    return "averages depend on elements outside of their windows, as differences of running sums do"
+
+
+def _chosen(operator: Operator, geometry: Any, dtype: str, plan: Plan, values: np.ndarray) -> Arrays:
+    """Return inputs whose terms have these values [plan.axes], the same ones for each result."""
+    inputs, chosen = zeros(operator, geometry, dtype), operator.inputs(geometry)[plan.selected]
+    inputs[plan.coded] += inputs[plan.coded].dtype.type(1)
+    spread = values.reshape([plan.axes.get(letter, 1) for letter in chosen.axes])
+    if chosen.is_filter and chosen.axes[0] in plan.axes:  # in every group
+        spread = np.concatenate([spread] * geometry.groups)
+    inputs[plan.selected][...] = spread
+    return inputs
