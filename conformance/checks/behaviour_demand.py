@@ -129,12 +129,12 @@ class BehaviourDemand(Demand):
     take different paths."""
 
     def __init__(self, ranked: Ranked, required: RequiredCheck, operator: str) -> None:
-        super().__init__(ranked.asked, operator)
+        super().__init__(ranked.selection, operator)
         self.ranked, self.required, self.name = ranked, required, required.check.__name__
 
     @property
     def is_asked(self) -> bool:
-        return super().is_asked and DISTRIBUTION in self.asked.distributions
+        return super().is_asked and DISTRIBUTION in self.selection.distributions
 
     def is_foreign(self, one: Implementation) -> bool:
         """Return whether the check is not asked of an implementation. A check for modules is asked only of torch
@@ -153,7 +153,7 @@ class BehaviourDemand(Demand):
     def _rows(self) -> list[Row]:
         """Problems with their variants: the check's own problems at the level asked for, or the tables' small
         problems."""
-        asked, own = self.asked, self.required.problems
+        asked, own = self.selection, self.required.problems
         if own and not asked.is_of_tables:  # the user has given problems of one family
             families = {problem.geometry.family for problem in asked.problems}
             own = tuple(problem for problem in own if problem.geometry.family in families)
@@ -171,14 +171,14 @@ class BehaviourDemand(Demand):
     @cached_property
     def _few(self) -> int:
         """Number of cases of a check whose result seldom depends on the path."""
-        return min(len(self._rows), BEHAVIOUR_PATHS if self.asked.level in ("standard", "full") else 1)
+        return min(len(self._rows), BEHAVIOUR_PATHS if self.selection.level in ("standard", "full") else 1)
 
     def everything(self, device: str) -> tuple[int, Keys]:
         """Return the number of cases at most, and their keys: all of the check's own problems; or as many paths as a
         kernel has at most, or one, of any that are asked for."""
         count = self._few if self.required.paths is None else min(1, len(self._rows))
         if self.required.problems:  # at smoke a kernel is not reported as lacking an optional capability
-            count = sum(len(variants) for _, variants in self._rows) if self.asked.level != "smoke" else 0
+            count = sum(len(variants) for _, variants in self._rows) if self.selection.level != "smoke" else 0
         return count, partial(keys, self.operator, self._rows, self.name)
 
     def cases(self, one: Implementation, claimed: frozenset[Case]) -> Iterator[Trial | Lacking]:
@@ -188,7 +188,7 @@ class BehaviourDemand(Demand):
         declared = self.ranked.declared(one, self.operator)
         if self.required.problems:
             chosen = [(problem, variant) for problem, variants in self._rows for variant in variants]
-            if self.asked.level == "smoke":
+            if self.selection.level == "smoke":
                 taken = (path for path in reversed(chosen) if declared.takes(*path))
                 chosen = [] if one.compiles_per_shape else [*islice(taken, PARTIAL_AT_SMOKE)]
                 yield from (self.trial(one, *path) for path in chosen)

@@ -265,7 +265,7 @@ class Run:
         with what is missing; not what other options leave out, nor, in a part of a run, what may be in another part."""
         found = {}
         for text, given in () if self.stopped else self.options.given.items():
-            names = self.plan.given(*given) & {name for name, _ in self.tally.cells}
+            names = self.plan.names_of(*given) & {name for name, _ in self.tally.cells}
             lacks = [f": {why}" for name, why in self.tally.absent.items() if name in names][:1]
             if names and not self.tally.speaks_of(names) and (lacks or not is_part):
                 found[text] = "".join((f"{NOTHING} of {text}", *lacks))

@@ -60,7 +60,7 @@ class Searched:
     """
 
     implementation: Implementation
-    asked: Selection
+    selection: Selection
     named: Named | None
     workers: Workers | None
     take: Callable[[Record], Record]
@@ -82,7 +82,7 @@ class Searched:
             return False
         if self.workers is None or not begin_anew(self.implementation.arrays):
             return False
-        trial = Trial.of(self.implementation, failing.case, "where", self.asked.method, self.named)
+        trial = Trial.of(self.implementation, failing.case, "where", self.selection.method, self.named)
         record = perform(Task("", trial), self.workers, {}).record
         if record.status == "pass":
             self.again.append(self.take(record))
@@ -98,7 +98,7 @@ class Searched:
             is_plain = has(failing, "elements") and not (failing.check or failing.storage)
             if not is_plain or each.text.endswith(ALONE) or (each.cause and each.cause not in GENERAL):
                 continue
-            trial = Trial.of(self.implementation, failing.case, "where", self.asked.method, self.named)
+            trial = Trial.of(self.implementation, failing.case, "where", self.selection.method, self.named)
             if text := _read(trial):
                 read = structs.replace(failing, origin="where", problem=trial.problem.name, reading=text)
                 self.again.append(self.take(read))
@@ -122,8 +122,8 @@ class Searched:
             if not supported or not work.covers(geometry):
                 self.left_out[TOO_LARGE if supported else UNSUPPORTED] += 1
                 return None
-            case = Case.of(operator, geometry, variant, self.asked.seed)
-            trial = Trial.of(self.implementation, case, "where", self.asked.method, self.named)
+            case = Case.of(operator, geometry, variant, self.selection.seed)
+            trial = Trial.of(self.implementation, case, "where", self.selection.method, self.named)
             if parameter:  # else the first call is wrong already, after those on other problems
                 begin_anew(self.implementation.arrays)
             record = perform(Task("", trial, check), self.workers, {}).record

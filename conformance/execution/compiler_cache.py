@@ -73,14 +73,21 @@ class CompilerCache:
         environment = {**limits.environment, **self.environment(limits.environment, source)}
         return replace(limits, environment=environment, hidden=(str(self.folder.parent),), own=(str(folder),))
 
-    def environment(self, given: Mapping[str, str], source: str = SHIPPED) -> dict[str, str]:
-        """Return the cache variables of a process that loads a source and is `given` variables beside the judge's own.
+    def environment(self, variables: Mapping[str, str], source: str = SHIPPED) -> dict[str, str]:
+        """Return the cache variables of a process that loads a source and is told `variables` beside the judge's own.
         A variable that a user has set is left as it is."""
-        known, own = {**os.environ, **given}, _short(repr(sorted(given.items())))  # a variant's may be in no key
+        environment, digest = (
+            {**os.environ, **variables},
+            _short(repr(sorted(variables.items()))),
+        )  # a variant's may be in no key
         folder = self.folder / source
-        jax = {} if any(name in known for name in OF_JAX) else {OF_JAX[0]: str(folder / "jax" / own), **SETTINGS}
-        kept = {OF_NUMBA: str(folder / self.judge / own)} | {name: str(folder / name.lower() / own) for name in OTHERS}
-        return {name: value for name, value in (jax | kept).items() if name not in known}
+        jax = (
+            {} if any(name in environment for name in OF_JAX) else {OF_JAX[0]: str(folder / "jax" / digest), **SETTINGS}
+        )
+        kept = {OF_NUMBA: str(folder / self.judge / digest)} | {
+            name: str(folder / name.lower() / digest) for name in OTHERS
+        }
+        return {name: value for name, value in (jax | kept).items() if name not in environment}
 
 
 def of_run(stack: ExitStack) -> tuple[CompilerCache | None, str]:

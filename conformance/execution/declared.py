@@ -83,10 +83,10 @@ class Declared:
                 self._found[key] = self.implementation.find(self.operator, geometry, dtype, layout)
             except (Unsupported, ImplementationError) as refusal:
                 self._found[key] = refusal.with_traceback(None)
-        found = self._found[key]
-        if isinstance(found, Exception):
-            raise found
-        return found
+        outcome = self._found[key]
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
     def takes(self, problem: Problem, variant: Variant) -> bool:
         """Return whether a kernel declares that it can be verified on a case; False if a predicate raises, which the
@@ -114,7 +114,7 @@ class Declared:
 
 
 def candidates(
-    declared: Declared, problems: Iterable[Problem], wanted: Wanted = lambda dtype, layout: True
+    declared: Declared, problems: Iterable[Problem], wants: Wanted = lambda dtype, layout: True
 ) -> dict[int, list[Path]]:
     """Return the programs that an implementation takes and that kernels may choose a path for, small ones first, by
     their number of dimensions: two before others.
@@ -125,43 +125,43 @@ def candidates(
     ranked = [problem for problem in problems if _is_small(operator, problem.geometry)]
     ranked.sort(key=lambda problem: (_is_thin(problem.geometry), OPERATORS[operator].bytes(problem.geometry, 1)))
     ranks = sorted(RANKS, key=lambda rank: (rank != 2, rank))
-    return {rank: _taken(declared, [p for p in ranked if p.geometry.rank == rank], wanted) for rank in ranks}
+    return {rank: _taken(declared, [p for p in ranked if p.geometry.rank == rank], wants) for rank in ranks}
 
 
 def paths(programs: Mapping[int, Sequence[Path]], most: int) -> list[Path]:
     """Return the `candidates` that cover most pairs of features by which kernels choose a path. One has an operand of
     more than 2^16 elements, in fp32 if possible, and one of two has a window of many taps."""
-    found = []
-    for rank, every in programs.items():
+    cover = []
+    for rank, of_rank in programs.items():
         room = most if rank == 2 else -(-most // 4)
-        chosen = _covering(every, room)
-        many = [path for path in every if has_many_taps(path[0].geometry)]
+        chosen = _covering(of_rank, room)
+        many = [path for path in of_rank if has_many_taps(path[0].geometry)]
         if many and len(chosen) > 1 and not any(path in many for path in chosen):
             chosen[1:2] = _covering(many, 1)
-        large = [path for path in every if LARGE in of_geometry(path[0].geometry)]
+        large = [path for path in of_rank if LARGE in of_geometry(path[0].geometry)]
         if large and room > 2 and not any(path in large for path in chosen):
             chosen[-1] = next((path for path in large if path[1].dtype == "fp32"), large[0])
-        found += chosen
-    return found
+        cover += chosen
+    return cover
 
 
 def has_many_taps(geometry: Any) -> bool:
     return bool(math.prod(geometry.window) >= 25)
 
 
-def usual_paths(one: Implementation, operator: str) -> Sequence[Path]:
+def usual_paths(implementation: Implementation, operator: str) -> Sequence[Path]:
     """Return the paths of level standard, in every dtype and layout of the implementation."""
-    known: list[Path] | None = one.usual_paths.get(operator)
-    if known is None:
-        programs = candidates(Declared(one, operator), _standard(operator))
-        known = one.usual_paths[operator] = paths(programs, MAX_PATHS["standard"])
-    return known
+    usual: list[Path] | None = implementation.usual_paths.get(operator)
+    if usual is None:
+        programs = candidates(Declared(implementation, operator), _standard(operator))
+        usual = implementation.usual_paths[operator] = paths(programs, MAX_PATHS["standard"])
+    return usual
 
 
 @cache
 def _standard(operator: str) -> tuple[Problem, ...]:
-    known = at_level(of_family(PROBLEMS, OPERATORS[operator].family), "standard")
-    return tuple(problem for problem, _ in known if takes(operator, problem.geometry))
+    rows = at_level(of_family(PROBLEMS, OPERATORS[operator].family), "standard")
+    return tuple(problem for problem, _ in rows if takes(operator, problem.geometry))
 
 
 def _is_thin(geometry: Any) -> bool:
@@ -173,11 +173,11 @@ def _is_thin(geometry: Any) -> bool:
 @cache
 def _is_small(operator: str, geometry: Any) -> bool:
     """Return whether a problem is small enough for a check to call it a hundred times, and has something to compute."""
-    known = OPERATORS[operator]
+    definition = OPERATORS[operator]
     return (
         takes(operator, geometry)
-        and 0 < known.flops(geometry) <= MAX_WORK
-        and known.bytes(geometry, 1) <= MAX_ELEMENTS
+        and 0 < definition.flops(geometry) <= MAX_WORK
+        and definition.bytes(geometry, 1) <= MAX_ELEMENTS
         and geometry.c <= MAX_CHANNELS
         and max(geometry.n, *geometry.size, getattr(geometry, "k", 0)) <= MAX_EXTENT
         and math.prod(geometry.window) <= MAX_WINDOW
@@ -185,14 +185,14 @@ def _is_small(operator: str, geometry: Any) -> bool:
     )
 
 
-def _taken(declared: Declared, problems: Sequence[Problem], wanted: Wanted) -> list[Path]:
+def _taken(declared: Declared, problems: Sequence[Problem], wants: Wanted) -> list[Path]:
     """Return the first problem of each kind, in every dtype and layout that the implementation declares."""
-    pairs = [(*pair, rank_of(pair[1])) for pair in declared.pairs if wanted(*pair)]
-    found: dict[tuple[tuple[str, ...], str, str], Path] = {}
+    pairs = [(*pair, rank_of(pair[1])) for pair in declared.pairs if wants(*pair)]
+    first: dict[tuple[tuple[str, ...], str, str], Path] = {}
     for problem in problems:
         kind, rank = _kind(problem.geometry), problem.geometry.rank
         for dtype, layout, rank_of_layout in pairs:
-            if rank_of_layout != rank or (kind, dtype, layout) in found:
+            if rank_of_layout != rank or (kind, dtype, layout) in first:
                 continue
             try:
                 declared.kernel(problem.geometry, dtype, layout)
@@ -200,17 +200,17 @@ def _taken(declared: Declared, problems: Sequence[Problem], wanted: Wanted) -> l
                 continue
             except ImplementationError:
                 pass  # the case reports it
-            found[kind, dtype, layout] = problem, Variant(dtype, layout, BEHAVIOUR)
-    return [*found.values()]
+            first[kind, dtype, layout] = problem, Variant(dtype, layout, BEHAVIOUR)
+    return [*first.values()]
 
 
-def _covering(every: Sequence[Path], most: int) -> list[Path]:
+def _covering(choices: Sequence[Path], most: int) -> list[Path]:
     """Return at most `most` paths, each with most pairs of features that none before has; the first of equal ones."""
-    having = [(path, _pairs(*_kind(path[0].geometry), path[1].dtype, path[1].layout)) for path in every]
+    having = [(path, _pairs(*_kind(path[0].geometry), path[1].dtype, path[1].layout)) for path in choices]
     chosen: list[Path] = []
     covered = 0
     while having and len(chosen) < most:
-        path, pairs = max(having, key=lambda one: (one[1] & ~covered).bit_count())
+        path, pairs = max(having, key=lambda choice: (choice[1] & ~covered).bit_count())
         if not pairs & ~covered:
             break
         covered |= pairs
@@ -231,12 +231,12 @@ def _pairs(*features: str) -> int:
 @cache
 def _kind(geometry: Any) -> tuple[str, ...]:
     """Return the features by which a kernel may choose its path, held or not: a plain problem is a path too."""
-    held, rank = of_geometry(geometry), geometry.rank
+    features, rank = of_geometry(geometry), geometry.rank
     axis = "some axis" if rank > 1 else AXES[rank][0]
-    window = next((name for name in WINDOWS if name in held), "another window")
-    groups = next((name for name in GROUPS if name in held), "dense")
+    window = next((name for name in WINDOWS if name in features), "another window")
+    groups = next((name for name in GROUPS if name in features), "dense")
     named = (LARGE, "no padding", f"stride of {axis} > 1", f"dilation of {axis} > 1")
-    told = {name: name in held for name in named} | options(geometry)
-    told[MANY_TAPS] = has_many_taps(geometry)
-    told["N > 4 and no multiple of 4"] = geometry.n > 4 and geometry.n % 4 != 0
-    return window, groups, *(f"{name}: {holds}" for name, holds in told.items())
+    properties = {name: name in features for name in named} | options(geometry)
+    properties[MANY_TAPS] = has_many_taps(geometry)
+    properties["N > 4 and no multiple of 4"] = geometry.n > 4 and geometry.n % 4 != 0
+    return window, groups, *(f"{name}: {holds}" for name, holds in properties.items())

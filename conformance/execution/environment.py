@@ -52,10 +52,10 @@ def of_kernels(more: Iterable[str] = (), *, usual: bool = False) -> dict[str, st
     Neuron's runtime gives a process all NeuronCores until it ends, unless it is told how many are wanted: kernels here
     use one, and a second process (of another worker, or of another file) needs its own.
     """
-    own = () if usual else (*os.environ.get(EXTENDS, "").replace(",", " ").split(), *more)
-    wanted = (*_ALWAYS, *own)
+    extra = () if usual else (*os.environ.get(EXTENDS, "").replace(",", " ").split(), *more)
+    patterns = (*_ALWAYS, *extra)
 
     def passes(name: str) -> bool:
-        return name in wanted or (not SECRET.match(name) and any(fnmatchcase(name, one) for one in wanted))
+        return name in patterns or (not SECRET.match(name) and any(fnmatchcase(name, pattern) for pattern in patterns))
 
     return {"NEURON_RT_NUM_CORES": "1"} | {name: value for name, value in os.environ.items() if passes(name)}

@@ -23,21 +23,21 @@ def base_of(name: str) -> str:
 
 def engines_named(names: Collection[str]) -> list[Path]:
     """Return the files of the engines that go by these names: an engine's own names begin with its file's."""
-    every = registry.discover(ENGINES) if names and ENGINES.is_dir() else []
+    engines = registry.discover(ENGINES) if names and ENGINES.is_dir() else []
     words = [word(name) for name in names]
-    return [path for path in every if any(word == path.stem or word.startswith(f"{path.stem}_") for word in words)]
+    return [path for path in engines if any(word == path.stem or word.startswith(f"{path.stem}_") for word in words)]
 
 
-def load_named(loader: Loader, names: Collection[str], files: Collection[Path], known: registry.Registry) -> None:
+def load_named(loader: Loader, names: Collection[str], files: Collection[Path], catalogue: registry.Registry) -> None:
     """Load the files that define the named implementations, or have these names: files that begin with the same word,
     engines, and only if a name is still unknown every other file, as one that imports a framework takes seconds."""
     words = {word(name).partition("_")[0] for name in names}
     alike = [file for file in files if file.stem.partition("_")[0] in words]
-    loader.load(alike, known)
-    loader.load(engines_named([name for name in names if name not in known.implementations]), known)
-    stems = {Path(path).stem for path in known.paths.values()}
-    if any(name not in known.implementations and word(name) not in stems for name in names):
-        loader.load([file for file in files if file not in alike], known)
+    loader.load(alike, catalogue)
+    loader.load(engines_named([name for name in names if name not in catalogue.implementations]), catalogue)
+    stems = {Path(path).stem for path in catalogue.paths.values()}
+    if any(name not in catalogue.implementations and word(name) not in stems for name in names):
+        loader.load([file for file in files if file not in alike], catalogue)
 
 
 def word(name: str) -> str:
@@ -45,17 +45,17 @@ def word(name: str) -> str:
     return name.removeprefix(PREFIX).replace("-", "_")
 
 
-def vary(known: registry.Registry, loader: Loader, names: Iterable[str], option: str = "--impl") -> dict[str, str]:
+def vary(catalogue: registry.Registry, loader: Loader, names: Iterable[str], option: str = "--impl") -> dict[str, str]:
     """Load those of the names that are variants, `NAME[label]`; return name -> file. Raises SelectionError."""
-    found = {}
-    for name in sorted(set(names) - known.implementations.keys()):
-        one = known.implementations.get(base_of(name))
-        if one is None or one.name == name:
+    files = {}
+    for name in sorted(set(names) - catalogue.implementations.keys()):
+        base = catalogue.implementations.get(base_of(name))
+        if base is None or base.name == name:
             continue  # reported with all names that are unknown
-        labels = {variant_name(one.name, setting.label): setting.label for setting in one.settings}
-        require_known(option, [name], labels or [one.name])
+        labels = {variant_name(base.name, setting.label): setting.label for setting in base.settings}
+        require_known(option, [name], labels or [base.name])
         if not isinstance(loader, Workers):
             raise SelectionError(f"{option} {name}: a variant needs a process of its own; leave out --in-process")
-        loader.vary(one, labels[name], known)
-        found[name] = known.paths[one.name]
-    return found
+        loader.vary(base, labels[name], catalogue)
+        files[name] = catalogue.paths[base.name]
+    return files

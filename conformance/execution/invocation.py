@@ -93,18 +93,18 @@ class Invocation:
         """Return the arguments by position as the layout stores them on the host; None for an absent one. Raises
         LayoutError for an array whose channels the layout's groups do not divide."""
         groups, tensors = getattr(self.geometry, "groups", 1), self.operator.inputs(self.geometry)
-        found: list[np.ndarray | None] = []
+        arguments: list[np.ndarray | None] = []
         for name in self.operator.arguments:
             if (array := inputs.get(name)) is None:
-                found.append(None)
+                arguments.append(None)
                 continue
             if array.ndim != len(tensors[name].shape):  # in an invalid call; no layout arranges it
-                found.append(np.ascontiguousarray(array))
+                arguments.append(np.ascontiguousarray(array))
                 continue
             # the array's own shape: in an invalid call it is not the problem's
             place = arrangement(array.shape, self.layout, groups, tensors[name].is_filter)
-            found.append(np.ascontiguousarray(place.to_memory(array)))
-        return found
+            arguments.append(np.ascontiguousarray(place.to_memory(array)))
+        return arguments
 
     def to_device(self, inputs: Mapping[str, np.ndarray]) -> list[Any]:
         """Return fresh copies of the arguments on the device."""
@@ -155,8 +155,8 @@ class Invocation:
         if self.kernel.memory.first_called is None:
             self.kernel.memory.first_called = time.monotonic()
         names, parameters = self.operator.arguments, self.parameters()
-        found = perform(self.bridge, audited, self.bridge, self.kernel.function, names, native, parameters)
-        return self.split(found.result.value), found
+        audit = perform(self.bridge, audited, self.bridge, self.kernel.function, names, native, parameters)
+        return self.split(audit.result.value), audit
 
     def split(self, result: Any) -> tuple[Any, ...]:
         """Return a result as a tuple, one item for each output. Raises MalformedError for another number of items."""

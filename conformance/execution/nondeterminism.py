@@ -54,7 +54,7 @@ class DifferingCalls:
     number. `by_memory` names the input on whose place in memory the results depend; "an input" if it is none alone.
     """
 
-    made: int = 1
+    count: int = 1
     wrong: int = 1
     farthest: float = 0.0
     by_memory: str = ""
@@ -62,17 +62,17 @@ class DifferingCalls:
     def __str__(self) -> str:
         by = f", by up to {self.farthest:.3g}" if math.isfinite(self.farthest) else ""
         why = f"; {ALIKE_IN_MEMORY.format(self.by_memory)}" if self.by_memory else ""
-        return f"{DIFFERS}: wrong in {self.wrong} of {self.made} calls on the same inputs{by}{why}"
+        return f"{DIFFERS}: wrong in {self.wrong} of {self.count} calls on the same inputs{by}{why}"
 
 
 def wrong_calls(invocation: Invocation, inputs: Arrays, passes: Callable[[Arrays], bool]) -> DifferingCalls | None:
     """Repeat the call on the inputs of a right result; return the calls if one is wrong, without the difference between
     results, or None if all are right. Raises AnotherCallError."""
-    seen, end = DifferingCalls(wrong=0, farthest=math.inf), time.monotonic() + SECONDS
-    while seen.made < CALLS and time.monotonic() < end:
+    calls, end = DifferingCalls(wrong=0, farthest=math.inf), time.monotonic() + SECONDS
+    while calls.count < CALLS and time.monotonic() < end:
         again = _called_again(invocation, inputs)
-        seen.made, seen.wrong = seen.made + 1, seen.wrong + (again is None or not passes(again))
-    return seen if seen.wrong else None
+        calls.count, calls.wrong = calls.count + 1, calls.wrong + (again is None or not passes(again))
+    return calls if calls.wrong else None
 
 
 def differing_calls(
@@ -87,44 +87,44 @@ def differing_calls(
     memory = invocation.kernel.memory
     if memory.repeated_alike >= ALIKE:
         return None
-    seen = DifferingCalls()
-    while seen.made < CALLS:
+    calls = DifferingCalls()
+    while calls.count < CALLS:
         try:
             again = _called_again(invocation, inputs)
         except AnotherCallError:
             memory.repeated_alike = ALIKE  # a hang takes a minute
             raise
         if again is None:
-            seen.made, seen.wrong, seen.farthest = seen.made + 1, seen.wrong + 1, math.inf
+            calls.count, calls.wrong, calls.farthest = calls.count + 1, calls.wrong + 1, math.inf
             continue
         passed = passes(again)
-        if seen.made == 1 and not passed and _same(again, outputs, exact):
+        if calls.count == 1 and not passed and _same(again, outputs, exact):
             memory.repeated_alike += 1
             return None
-        seen.made, seen.wrong = seen.made + 1, seen.wrong + (not passed)
-        seen.farthest = max(seen.farthest, *(_farthest(again[name], outputs[name]) for name in outputs))
-    if OFTEN <= seen.wrong < seen.made:
+        calls.count, calls.wrong = calls.count + 1, calls.wrong + (not passed)
+        calls.farthest = max(calls.farthest, *(_farthest(again[name], outputs[name]) for name in outputs))
+    if OFTEN <= calls.wrong < calls.count:
         names = invocation.operator.arguments
         if _alike_in_memory(invocation, inputs, range(len(names))):
             alone = (name for place, name in enumerate(names) if _alike_in_memory(invocation, inputs, (place,)))
-            seen.by_memory = next(alone, "an input")
-    return seen
+            calls.by_memory = next(alone, "an input")
+    return calls
 
 
 def _alike_in_memory(invocation: Invocation, inputs: Arrays, kept: Collection[int]) -> bool:
     """Return whether calls on the same inputs all give the same bits if the `kept` ones stay in the same memory and the
     others lie in what is free just then: if each call had new memory, no address would occur twice."""
-    every, held = list[Arrays](), dict[int, Any]()
+    results, fixed = list[Arrays](), dict[int, Any]()
     try:
         for _ in range(CALLS):
             native, _ = invocation.laid_out(inputs)
-            held = held or {place: native[place] for place in kept}
-            given = [held.get(place, array) for place, array in enumerate(native)]
-            every.append(invocation.outputs(invocation.call(given)))
-            del native, given
+            fixed = fixed or {place: native[place] for place in kept}
+            operands = [fixed.get(place, array) for place, array in enumerate(native)]
+            results.append(invocation.outputs(invocation.call(operands)))
+            del native, operands
     except (Crash, Exception):
         return False
-    return all(_farthest(again[name], array) == 0 for again in every[1:] for name, array in every[0].items())
+    return all(_farthest(again[name], array) == 0 for again in results[1:] for name, array in results[0].items())
 
 
 def _called_again(invocation: Invocation, inputs: Arrays) -> Arrays | None:
@@ -152,8 +152,8 @@ def _same(again: Arrays, outputs: Arrays, exact: Arrays | None) -> bool:
 
 def _farthest(first: np.ndarray, second: np.ndarray) -> float:
     """Return the largest difference of an element; infinite if only one of the two is a number."""
-    one, other = first.astype(np.float64), second.astype(np.float64)
+    former, other = first.astype(np.float64), second.astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
-        apart = np.abs(one - other)
-    apart[(one == other) | (np.isnan(one) & np.isnan(other))] = 0
+        apart = np.abs(former - other)
+    apart[(former == other) | (np.isnan(former) & np.isnan(other))] = 0
     return float(np.max(np.nan_to_num(apart, nan=np.inf, posinf=np.inf), initial=0.0))

@@ -42,37 +42,37 @@ class Plan:
     ) -> None:
         self.selection = selection
         self.claims: dict[str, Claim] = {}
-        self.registry = known = loader.load(selection.paths)
-        if known.duplicates:
-            raise SelectionError("\n".join(f"--impl {path}: {known.broken[path]}" for path in known.duplicates))
+        self.registry = catalogue = loader.load(selection.paths)
+        if catalogue.duplicates:
+            raise SelectionError("\n".join(f"--impl {path}: {catalogue.broken[path]}" for path in catalogue.duplicates))
         named = set(selection.implementations)
         bases = {base_of(name) for name in named}
-        self._origins = dict(known.paths)
+        self._origins = dict(catalogue.paths)
         if not selection.paths or bases - self._origins.keys():
-            given = {path.resolve() for path in selection.paths}
-            others = [path for path in registry.discover(folder) if path.resolve() not in given]
+            resolved = {path.resolve() for path in selection.paths}
+            rest = [path for path in registry.discover(folder) if path.resolve() not in resolved]
             if named:
-                load_named(loader, bases - self._origins.keys(), others, known)
+                load_named(loader, bases - self._origins.keys(), rest, catalogue)
             else:
-                loader.load(others, known)
-            if not named or bases - known.implementations.keys():
-                loader.load_installed(known)
-        for stem in named - known.implementations.keys():
-            if mine := {name for name, path in known.paths.items() if Path(path).stem == word(stem)}:
-                named = named - {stem} | mine
+                loader.load(rest, catalogue)
+            if not named or bases - catalogue.implementations.keys():
+                loader.load_installed(catalogue)
+        for stem in named - catalogue.implementations.keys():
+            if of_file := {name for name, path in catalogue.paths.items() if Path(path).stem == word(stem)}:
+                named = named - {stem} | of_file
         self._named = named
-        for name, path in vary(known, loader, named).items():
+        for name, path in vary(catalogue, loader, named).items():
             if base_of(name) in self._origins:
                 self._origins[name] = path
-        elsewhere = {n: os.path.relpath(p) for n, p in known.paths.items() if Path(p).is_relative_to(folder)}
+        elsewhere = {n: os.path.relpath(p) for n, p in catalogue.paths.items() if Path(p).is_relative_to(folder)}
         self._files = self._origins if folder == IMPLS else elsewhere | self._origins
         """Files of the implementations that are not found by their names alone."""
         gone = defaultdict[Path, list[Claim]](list)
-        variants = {variant_name(o.name, s.label) for o in known.implementations.values() for s in o.settings}
+        variants = {variant_name(o.name, s.label) for o in catalogue.implementations.values() for s in o.settings}
         for name, claim in (claims or {}).items():
-            if name in variants - known.implementations.keys():
+            if name in variants - catalogue.implementations.keys():
                 continue  # nobody has asked for it
-            if known.paths.get(name) == str(claim.source) or claim.source.stem in known.unavailable:
+            if catalogue.paths.get(name) == str(claim.source) or claim.source.stem in catalogue.unavailable:
                 self.claims[name] = claim
             else:
                 gone[claim.source].append(claim)
@@ -80,37 +80,41 @@ class Plan:
             names, file = ", ".join(claim.implementation for claim in lost), lost[0].file
             remove = f"remove what is claimed of it from {file}" if source.exists() else f"remove {file}"
             missed = f"{lost[0].place} claims {names}, which {source.name} does not define; define it, or {remove}"
-            known.broken.setdefault(str(source), unusable(missed))
+            catalogue.broken.setdefault(str(source), unusable(missed))
         if selection.implementations:
             self._keep(selection)
         try:
-            self.selection = selection.with_declared(la for one in known.implementations.values() for la in one.layouts)
+            self.selection = selection.with_declared(
+                la for implementation in catalogue.implementations.values() for la in implementation.layouts
+            )
         except SelectionError as error:  # a file that could not be read may be the one that declares it
-            reasons = [f"{path} is broken: {why}" for path, why in known.broken.items()]
+            reasons = [f"{path} is broken: {why}" for path, why in catalogue.broken.items()]
             raise SelectionError("\n".join([str(error), *reasons])) from None
         if selection.variants:
-            for name, path in vary(known, loader, (n for n in variants if base_of(n) in known.implementations)).items():
+            for name, path in vary(
+                catalogue, loader, (n for n in variants if base_of(n) in catalogue.implementations)
+            ).items():
                 self._files |= {name: path} if base_of(name) in self._files else {}
 
     def _keep(self, selection: Selection) -> None:
         """Drop implementations that are not named; all that a given file defines stay, unless a name picks one."""
-        known = self.registry
-        wanted = set(self._named)
-        for name in wanted - known.implementations.keys() - known.unavailable.keys():
+        catalogue = self.registry
+        names = set(self._named)
+        for name in names - catalogue.implementations.keys() - catalogue.unavailable.keys():
             try:
-                require_known("--impl", [name], known.implementations.keys() | known.unavailable.keys())
+                require_known("--impl", [name], catalogue.implementations.keys() | catalogue.unavailable.keys())
             except SelectionError as error:
-                reasons = [f"{path} is broken: {why}" for path, why in known.broken.items()]
-                reasons += [f"{stem} is unavailable: {why}" for stem, why in known.unavailable.items()]
+                reasons = [f"{path} is broken: {why}" for path, why in catalogue.broken.items()]
+                reasons += [f"{stem} is unavailable: {why}" for stem, why in catalogue.unavailable.items()]
                 raise SelectionError("\n".join([str(error), *reasons])) from None
-        singled_out = {self._origins.get(name) for name in wanted}
-        wanted |= {name for name, path in self._origins.items() if path not in singled_out}
-        known.implementations = {n: i for n, i in known.implementations.items() if n in wanted}
-        wanted |= {path.stem for path in selection.paths}
-        known.unavailable = {stem: why for stem, why in known.unavailable.items() if stem in wanted}
-        known.broken = {path: why for path, why in known.broken.items() if Path(path) in selection.paths}
+        singled_out = {self._origins.get(name) for name in names}
+        names |= {name for name, path in self._origins.items() if path not in singled_out}
+        catalogue.implementations = {n: i for n, i in catalogue.implementations.items() if n in names}
+        names |= {path.stem for path in selection.paths}
+        catalogue.unavailable = {stem: why for stem, why in catalogue.unavailable.items() if stem in names}
+        catalogue.broken = {path: why for path, why in catalogue.broken.items() if Path(path) in selection.paths}
 
-    def given(self, names: Collection[str], paths: Collection[Path]) -> set[str]:
+    def names_of(self, names: Collection[str], paths: Collection[Path]) -> set[str]:
         """Return what `names`, or else `paths`, stand for: names of implementations, and stems of files, by which a
         file that lacks something here is known."""
         if names:
@@ -118,12 +122,12 @@ class Plan:
             return {*names, *(n for n, stem in files.items() if stem in map(word, names))}
         return {n for n, path in self.registry.paths.items() if Path(path) in paths} | {path.stem for path in paths}
 
-    def named(self, one: Implementation) -> Named:
+    def named(self, implementation: Implementation) -> Named:
         """Return how a command names an implementation: by its file, unless the name is enough."""
-        file, seconds = self._files.get(one.name, ""), self.selection.seconds
-        name = one.name if file and [*self._files.values()].count(file) > 1 else ""
+        file, seconds = self._files.get(implementation.name, ""), self.selection.seconds
+        name = implementation.name if file and [*self._files.values()].count(file) > 1 else ""
         file = f"./{file}" if file.startswith("-") else file  # else it would be read as an option
-        return Named(file or one.name, name, seconds if seconds != SECONDS else None)
+        return Named(file or implementation.name, name, seconds if seconds != SECONDS else None)
 
     @cached_property
     def ranked(self) -> Ranked:
@@ -133,21 +137,29 @@ class Plan:
     @property
     def implementations(self) -> list[Implementation]:
         """Implementations for the devices that are asked for."""
-        return [one for one in self.registry.implementations.values() if one.device in self.selection.devices]
+        return [
+            implementation
+            for implementation in self.registry.implementations.values()
+            if implementation.device in self.selection.devices
+        ]
 
     def required(self, demand: Demand) -> list[Any]:
         """Return what a demand requires of every implementation: absences, then cases, grouped by their tensors."""
         if not demand.is_asked:
             return []
-        found: list[Any] = []
-        for one in self.implementations:
-            named = self.named(one)
-            for each in required(one, demand, [c for c in self.claims.values() if c.implementation == one.name]):
-                found.append(each if isinstance(each, Absence) else replace(each, named=named))
+        requirements: list[Any] = []
+        for implementation in self.implementations:
+            named = self.named(implementation)
+            for requirement in required(
+                implementation, demand, [c for c in self.claims.values() if c.implementation == implementation.name]
+            ):
+                requirements.append(
+                    requirement if isinstance(requirement, Absence) else replace(requirement, named=named)
+                )
         for stem, reason in self.registry.unavailable.items():
             claims = [claim for claim in self.claims.values() if claim.source.stem == stem]
-            found += absent(stem, "", demand, Unavailable(reason), claims)
-        return sorted(found, key=_of_tensors)
+            requirements += absent(stem, "", demand, Unavailable(reason), claims)
+        return sorted(requirements, key=_of_tensors)
 
     def simulators(self, device: str) -> dict[str, list[str]]:
         """Return marker -> implementations that could run here and execute kernels of `device` on another one.

@@ -99,7 +99,7 @@ class Limits:
 
 class Elsewhere:
     """Stand-in, in the judge, for an object in a kernel's process, which finds the object by its key: see
-    `conformance.worker.serve.Server.found`."""
+    `conformance.worker.serve.Server.lookup`."""
 
     __slots__ = ()
     key: tuple[Any, ...]
@@ -129,8 +129,10 @@ class _Pickler(pickle.Pickler):
         if isinstance(value, Elsewhere):
             if isinstance(value, Handle) and value.process is not self._process:
                 raise value.process.crash
-            return wire.found, value.key
-        return (wire.found, ("tensor", self._process.store(value))) if isinstance(value, np.ndarray) else NotImplemented
+            return wire.lookup, value.key
+        return (
+            (wire.lookup, ("tensor", self._process.store(value))) if isinstance(value, np.ndarray) else NotImplemented
+        )
 
 
 class Process:
@@ -177,8 +179,8 @@ class Process:
         os.set_blocking(read, False)
         self._screen: Any = RunnerStream(sys.stderr) if is_obeyed() else sys.stderr
         self._decoded = codecs.getincrementaldecoder("utf-8")("replace").decode
-        self._guard, found = guard.pipe()
-        passed = (other.fileno(), self._in, self._out, found)
+        self._guard, findings = guard.pipe()
+        passed = (other.fileno(), self._in, self._out, findings)
         names = dict(zip(("channel", "to_kernels", "from_kernels", "findings"), passed, strict=True))
         program = START.format(
             trusted=import_path.before_isolation(),
@@ -197,10 +199,10 @@ class Process:
         )  # fmt: skip
         self._mark = reaper.mark(self.number)
         os.close(write)
-        os.close(found)
+        os.close(findings)
         other.close()
-        known = pickle.dumps(vocabulary())
-        self._channel.sendall(len(known).to_bytes(wire.LENGTH, "little") + known)
+        words = pickle.dumps(vocabulary())
+        self._channel.sendall(len(words).to_bytes(wire.LENGTH, "little") + words)
 
     @property
     def number(self) -> int:
@@ -235,20 +237,20 @@ class Process:
             self._own = resident - shared
         return resident - shared - self._own
 
-    def make(self, bridge: Elsewhere, method: str, *given: Any) -> Handle:
+    def make(self, bridge: Elsewhere, method: str, *arguments: Any) -> Handle:
         """Make an array by a method of a bridge, and return its handle at once: the array is there, or has failed,
         before the next question."""
         self._made += 1
         handle = Handle(self, self._made)
-        self._post("make", handle.number, bridge, method, *given)
+        self._post("make", handle.number, bridge, method, *arguments)
         return handle
 
-    def _post(self, routine: str | Callable[..., Any], *given: Any, **named: Any) -> None:
+    def _post(self, routine: str | Callable[..., Any], *arguments: Any, **named: Any) -> None:
         """Add an operation to the next request, behind one that frees the arrays which nobody holds any more."""
         if dropped := [self.dropped.popleft() for _ in range(len(self.dropped))]:
             self._post("free", dropped)
         operation = io.BytesIO()
-        _Pickler(operation, self).dump((routine, given, named))
+        _Pickler(operation, self).dump((routine, arguments, named))
         self._posted.append(operation.getvalue())
 
     def store(self, array: np.ndarray) -> wire.ArrayLocation:
@@ -260,17 +262,17 @@ class Process:
             raise MemoryError(f"no memory for a tensor of {array.nbytes:,} bytes ({error.strerror})") from None
         return tensor
 
-    def ask(self, routine: str | Callable[..., Any], *given: Any, **named: Any) -> wire.Reply:
+    def ask(self, routine: str | Callable[..., Any], *arguments: Any, **named: Any) -> wire.Reply:
         """Ask for an operation, and return the reply. `routine` is a function of the suite, or the name of an operation
         of `conformance.worker.serve.Server`. Raises Crash."""
-        self.begin(routine, *given, **named)
+        self.begin(routine, *arguments, **named)
         return self.finish()
 
-    def begin(self, routine: str | Callable[..., Any], *given: Any, **named: Any) -> None:
+    def begin(self, routine: str | Callable[..., Any], *arguments: Any, **named: Any) -> None:
         """Ask for an operation; `finish` waits for the reply. Raises Crash."""
         if self.ended:
             raise self.crash
-        self._post(routine, *given, **named)
+        self._post(routine, *arguments, **named)
         self._question = secrets.randbits(63)
         request = pickle.dumps((self._question, self._posted))
         self._posted.clear()
@@ -311,10 +313,10 @@ class Process:
 
     def _note(self, opened: wire.Opened) -> None:
         """Keep the names of files that it has opened for whoever knows what it has loaded, up to MAX_OPENED."""
-        known = self.opened
-        known.read += opened.read[: max(0, MAX_OPENED - len(known.read))]
-        known.written += opened.written[: max(0, MAX_OPENED - len(known.written))]
-        known.packages += opened.packages[: max(0, MAX_OPENED - len(known.packages))]
+        names = self.opened
+        names.read += opened.read[: max(0, MAX_OPENED - len(names.read))]
+        names.written += opened.written[: max(0, MAX_OPENED - len(names.written))]
+        names.packages += opened.packages[: max(0, MAX_OPENED - len(names.packages))]
 
     def tensor(self, described: wire.ArrayLocation) -> np.ndarray:
         """Return a tensor that the process has stored. Raises Crash if there is none."""
@@ -365,10 +367,10 @@ class Process:
                 self._wait(start, select.POLLIN | select.POLLOUT)
 
     def _receive(self, count: int, start: float) -> bytes:
-        parts, left = [], count
-        while left:
+        parts, remaining = [], count
+        while remaining:
             try:
-                part = self._channel.recv(min(left, 1 << 20), socket.MSG_DONTWAIT)
+                part = self._channel.recv(min(remaining, 1 << 20), socket.MSG_DONTWAIT)
             except BlockingIOError:
                 self._wait(start, select.POLLIN)
                 continue
@@ -377,7 +379,7 @@ class Process:
             if not part:
                 raise self._died(start)
             parts.append(part)
-            left -= len(part)
+            remaining -= len(part)
         return b"".join(parts)
 
     def _wait(self, start: float, events: int) -> None:
@@ -421,14 +423,14 @@ class Process:
     def _look(self, start: float) -> None:
         """Raise Crash if the process takes too much. Every LOOKS-th look, as it is slow, includes all it has
         started."""
-        own = f"{self._processes}/{self.number}"
-        used, self._looks = usage.resident(own)[0], self._looks + 1
+        process = f"{self._processes}/{self.number}"
+        used, self._looks = usage.resident(process)[0], self._looks + 1
         if self._looks % LOOKS == 0 and used <= self.limits.memory:
-            every = usage.numbered(self._processes) if self._apart else [own]
-            if len(every) > PROCESSES:
-                many = f"has {len(every):,} processes; there may be at most {PROCESSES:,}"
+            processes = usage.numbered(self._processes) if self._apart else [process]
+            if len(processes) > PROCESSES:
+                many = f"has {len(processes):,} processes; there may be at most {PROCESSES:,}"
                 raise self._crashed(start, many, "has too many processes")
-            used = usage.taken(every, self.limits.memory, (os.fstat(self._in).st_ino, self._stored))
+            used = usage.taken(processes, self.limits.memory, (os.fstat(self._in).st_ino, self._stored))
         if used > self.limits.memory:
             taken, limit = (f"{count / 2**30:.3g} GiB" for count in (used, self.limits.memory))
             took = f"took {taken} of memory; the limit is {limit} (--memory)"

@@ -27,11 +27,11 @@ def kill(first: int, count: int = 1) -> None:
     """End every process that carries one of `count` marks from `first` on. Does nothing if the system has no /proc."""
     marks = range(first, first + count)
     for _ in range(100):  # until none is found: one that forks may be faster than one look
-        found = [number for number in _processes() if carried(number) in marks]
-        for number in found:
+        numbers = [number for number in _processes() if carried(number) in marks]
+        for number in numbers:
             with suppress(OSError):
                 os.kill(number, signal.SIGKILL)
-        if not found:
+        if not numbers:
             return
         time.sleep(0.01)
 

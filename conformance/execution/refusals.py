@@ -85,8 +85,8 @@ def _other_values(expected: Expected, contract: Contract, briefly: bool) -> Iter
         return
     plain, *_ = names = FAMILIES[recipe.operator.family].distributions
     for name in () if briefly else names:
-        held = applies(name, recipe.dtype) and not contract.exempts(name, recipe.dtype)
-        if held and name != recipe.distribution:
+        holds = applies(name, recipe.dtype) and not contract.exempts(name, recipe.dtype)
+        if holds and name != recipe.distribution:
             yield f"distribution {name}", Expectation(replace(recipe, distribution=name)).inputs
     for seed in () if briefly else range(recipe.seed + 1, recipe.seed + 1 + SEEDS):
         yield f"distribution {plain}, seed {seed}", Expectation(replace(recipe, distribution=plain, seed=seed)).inputs

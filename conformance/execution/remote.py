@@ -62,22 +62,22 @@ class Exited(BaseException):
     failure: Failure
 
 
-def run(process: Process, routine: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
+def run(process: Process, routine: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
     """Run a function of the suite in a process. Raises what it raises there, KernelFailure for a finding, Crash."""
-    found: T = value(process, process.ask(routine, *given, **named), _answer(routine))
-    return found
+    answer: T = value(process, process.ask(routine, *arguments, **named), _answer(routine))
+    return answer
 
 
 @cache
 def _answer(routine: Callable[..., T]) -> type[T]:
     """Return the type that a function's result is annotated with."""
-    found: type[T] = get_type_hints(routine)["return"]
-    return found
+    kind: type[T] = get_type_hints(routine)["return"]
+    return kind
 
 
-def asked(process: Process, expected: type[T], name: str, *given: Any) -> T:
+def operate(process: Process, expected: type[T], name: str, *arguments: Any) -> T:
     """Run an operation that has a name in a process, and return its value. Raises the same as `run`."""
-    return value(process, process.ask(name, *given), expected)
+    return value(process, process.ask(name, *arguments), expected)
 
 
 def value(process: Process, reply: wire.Reply, expected: type[T]) -> T:
@@ -103,8 +103,8 @@ def _shown(value: Any) -> Any:
     if isinstance(value, (list, dict)) and len(value) > MAX_ITEMS:
         raise msgspec.ValidationError(f"a list of {len(value):,} items; at most {MAX_ITEMS:,}")
     if isinstance(value, list):
-        return [_shown(one) for one in value]
-    return {_shown(name): _shown(one) for name, one in value.items()} if isinstance(value, dict) else value
+        return [_shown(part) for part in value]
+    return {_shown(name): _shown(part) for name, part in value.items()} if isinstance(value, dict) else value
 
 
 def _raised(thrown: wire.Thrown) -> BaseException:
@@ -127,17 +127,17 @@ def blame(error: BaseException) -> str:
 
 def failure_of(error: BaseException) -> Failure:
     """Return an error and its place as data."""
-    known = (Raised, Exited, KernelFailure, declared.ImplementationError, Crash)
-    return error.failure if isinstance(error, known) else errors.failure_of(error)
+    classes = (Raised, Exited, KernelFailure, declared.ImplementationError, Crash)
+    return error.failure if isinstance(error, classes) else errors.failure_of(error)
 
 
-def _received(process: Process, expected: Any, told: Any) -> Any:
+def _received(process: Process, expected: Any, data: Any) -> Any:
     """Convert a part of an answer for which MessagePack has no form: an array, results, or a declared function."""
     if expected is np.ndarray:
-        return process.tensor(msgspec.convert(told, wire.ArrayLocation))
+        return process.tensor(msgspec.convert(data, wire.ArrayLocation))
     if expected is not call.Result:
-        return msgspec.convert(told, wire.FunctionSpec)
-    returned = msgspec.convert(told, wire.Returned)
+        return msgspec.convert(data, wire.FunctionSpec)
+    returned = msgspec.convert(data, wire.Returned)
     handles = tuple(Handle(process, number) for number in returned.numbers)
     if returned.count is None and len(handles) == 1:
         return call.Result(handles[0])
@@ -165,18 +165,18 @@ class RemoteBridge(Elsewhere, ArrayBridge):
     unsafe: tuple[str, ...] = ()
     views = pages = negative_strides = False
 
-    def __init__(self, home: Home, name: str, seen: wire.BridgeSpec) -> None:
+    def __init__(self, home: Home, name: str, spec: wire.BridgeSpec) -> None:
         self.home, self.key = home, ("bridge", name)
         self._described: dict[str, str] | None = None
         self._absence = ""
-        for attribute, value in (asdict(seen) | seen.place).items():
+        for attribute, value in (asdict(spec) | spec.place).items():
             setattr(self, attribute, value)
-        for method in seen.able:
+        for method in spec.able:
             setattr(self, method, getattr(self, f"_{method}"))
 
-    def perform(self, routine: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
+    def perform(self, routine: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
         """Run a function of the suite in the bridge's process: see `conformance.worker.call.perform`."""
-        return run(_process_of(given) or self.home.process(), routine, *given, **named)
+        return run(_process_of(arguments) or self.home.process(), routine, *arguments, **named)
 
     def require(self) -> None:
         """Raise Unavailable if it cannot be used. Asked once: neither devices nor packages come and go in a run."""
@@ -186,8 +186,8 @@ class RemoteBridge(Elsewhere, ArrayBridge):
                 if (count := len(described)) > MAX_ENTRIES:
                     raise ValueError(f"describe() has {count:,} entries; there may be at most {MAX_ENTRIES}")
                 place = {} if self.home.process().isolated else {"process": "not isolated"}
-                own = {shortened(k, MAX_LABEL): shortened(v, MAX_LABEL) for k, v in described.items()}
-                self._described = own | place
+                properties = {shortened(k, MAX_LABEL): shortened(v, MAX_LABEL) for k, v in described.items()}
+                self._described = properties | place
             except Unavailable as absence:
                 self._absence = str(absence)
             except Crash:
@@ -206,7 +206,7 @@ class RemoteBridge(Elsewhere, ArrayBridge):
         return self.perform(call.fetched, self, [array])[0]
 
     def synchronize(self, result: Any) -> None:
-        self.perform(call.asked, self, "synchronize", result)
+        self.perform(call.ask, self, "synchronize", result)
 
     def view(self, array: Any, offset: int, shape: Sequence[int], strides: Sequence[int]) -> Handle | None:
         if not self.views:
@@ -218,10 +218,10 @@ class RemoteBridge(Elsewhere, ArrayBridge):
         return self.home.process().make(self, "placed", array, side) if self.pages else None
 
     def overwrite(self, array: Any, host: np.ndarray) -> bool:
-        return self.perform(call.asked, self, "overwrite", array, host)
+        return self.perform(call.ask, self, "overwrite", array, host)
 
     def overlap(self, first: Any, second: Any) -> bool:
-        return self.perform(call.asked, self, "overlap", first, second)
+        return self.perform(call.ask, self, "overlap", first, second)
 
     def describe(self) -> dict[str, str]:
         """Return the description that the bridge gave when it was required."""
@@ -229,45 +229,45 @@ class RemoteBridge(Elsewhere, ArrayBridge):
 
     def floating_point_mode(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the mode of the process before it loaded anything, and now; see `conformance.floating_point`."""
-        before, now = asked(self.home.process(), tuple[tuple[str, ...], tuple[str, ...]], "mode")
+        before, now = operate(self.home.process(), tuple[tuple[str, ...], tuple[str, ...]], "mode")
         if before != now:
             self.home.process().spoiled = True  # for others that share the process
         return before, now
 
     def _differentiate(
-        self, function: RemoteFunction, given: Sequence[Any], wanted: Sequence[int], parameters: dict[str, Any]
+        self, function: RemoteFunction, arguments: Sequence[Any], places: Sequence[int], parameters: dict[str, Any]
     ) -> Tape:
-        found = self.perform(call.differentiated, self, function, given, wanted, parameters)
+        answer = self.perform(call.differentiated, self, function, arguments, places, parameters)
 
         def pull(gradient: Any) -> Any:
-            return self.perform(call.started, found.pull.value, [gradient], {}).value
+            return self.perform(call.started, answer.pull.value, [gradient], {}).value
 
-        return Tape(found.result.value, found.saved, pull)
+        return Tape(answer.result.value, answer.saved, pull)
 
-    def _footprint(self, *given: Any) -> Footprint:
-        return self.perform(call.footprint, self, *given)
+    def _footprint(self, *arguments: Any) -> Footprint:
+        return self.perform(call.footprint, self, *arguments)
 
 
-def _process_of(given: Iterable[Any]) -> Process | None:
+def _process_of(arrays: Iterable[Any]) -> Process | None:
     """Return the process that the first of some arrays is in; None if there are no arrays."""
-    for value in given:
+    for value in arrays:
         if isinstance(value, Handle):
             return value.process
-        if isinstance(value, (list, tuple)) and (found := _process_of(value)) is not None:
-            return found
+        if isinstance(value, (list, tuple)) and (process := _process_of(value)) is not None:
+            return process
     return None
 
 
 class RemoteFunction(Elsewhere):
     """A kernel or an autograd variant in another process."""
 
-    def __init__(self, home: Home, place: Place, seen: Any) -> None:
+    def __init__(self, home: Home, place: Place, spec: Any) -> None:
         self.home, self.key = home, ("function", *place)
-        self.declared: wire.FunctionSpec = seen
+        self.declared: wire.FunctionSpec = spec
 
-    def __call__(self, *given: Any, **parameters: Any) -> Any:
+    def __call__(self, *arguments: Any, **parameters: Any) -> Any:
         """Return handles of what the function returns, whether that is finished or not: one, or several in a tuple."""
-        return run(_process_of(given) or self.home.process(), call.started, self, given, parameters).value
+        return run(_process_of(arguments) or self.home.process(), call.started, self, arguments, parameters).value
 
 
 def declared_at(function: Any) -> wire.FunctionSpec:
@@ -301,12 +301,12 @@ class Condition:
             self._ask(geometries)
 
     def _ask(self, geometries: Iterable[Any]) -> None:
-        unknown = {one.descriptor: one for one in geometries if one.descriptor not in self._known}
+        unknown = {geometry.descriptor: geometry for geometry in geometries if geometry.descriptor not in self._known}
         if not unknown or self._error:
             return
         try:
             packed = [wire.packed(geometry) for geometry in unknown.values()]
-            answers = asked(self.home.process(), list[bool | str], "hold", *self._place, packed)
+            answers = operate(self.home.process(), list[bool | str], "hold", *self._place, packed)
             self._known.update(zip(unknown, answers, strict=False))
         except (Crash, KernelFailure) as error:
             self._error = _of_a_predicate(str(error), error.failure)
@@ -321,32 +321,34 @@ def _of_a_predicate(what: str, failure: Failure) -> declared.ImplementationError
     return declared.ImplementationError(message, place)
 
 
-def implementation(home: Home, seen: wire.ImplementationSpec) -> declared.Implementation:
+def implementation(home: Home, spec: wire.ImplementationSpec) -> declared.Implementation:
     """Return the implementation of a file. Raises ImplementationError for what no honest file can declare."""
-    name = seen.name
-    found = declared.Implementation(
-        name, seen.device, RemoteBridge(home, name, seen.bridge), seen.contract,
-        shortened(seen.version, MAX_LABEL), seen.deterministic, seen.unsafe, seen.compiles_per_shape,
+    name = spec.name
+    implementation = declared.Implementation(
+        name, spec.device, RemoteBridge(home, name, spec.bridge), spec.contract,
+        shortened(spec.version, MAX_LABEL), spec.deterministic, spec.unsafe, spec.compiles_per_shape,
     )  # fmt: skip
-    for layout, letters in seen.layouts.items():
+    for layout, letters in spec.layouts.items():
         try:
             declare(layout, letters, name.partition("[")[0])  # its variants declare the same
         except LayoutError as error:
             raise declared.ImplementationError(f"layouts: {error}") from None
-        found.layouts[layout] = letters
+        implementation.layouts[layout] = letters
     for kind in ("kernels", "autograd_variants", "waivers"):
-        declarations = [_reached(home, (name, kind, index), one) for index, one in enumerate(getattr(seen, kind))]
-        setattr(found, kind, declarations)
-    found.settings, found.adapted = list(seen.settings), seen.adapted
-    return found
+        declarations = [
+            _reached(home, (name, kind, index), declaration) for index, declaration in enumerate(getattr(spec, kind))
+        ]
+        setattr(implementation, kind, declarations)
+    implementation.settings, implementation.adapted = list(spec.settings), spec.adapted
+    return implementation
 
 
-def _reached(home: Home, place: Place, one: Any) -> Any:
+def _reached(home: Home, place: Place, declaration: Any) -> Any:
     """Return a declaration whose function and `when=` are called in the process of its file. Its memory begins empty,
     whatever the process has sent."""
     there: dict[str, Any] = {}
-    if hasattr(one, "function"):
-        there["function"] = RemoteFunction(home, place, one.function)
-    if getattr(one, "when", None) is not None:
+    if hasattr(declaration, "function"):
+        there["function"] = RemoteFunction(home, place, declaration.function)
+    if getattr(declaration, "when", None) is not None:
         there["when"] = Condition(home, place)
-    return replace(one, **there)
+    return replace(declaration, **there)

@@ -64,27 +64,31 @@ class Lacking(NamedTuple):
 class Demand(ABC):
     """Cases of one operator that a test asks of every implementation."""
 
-    def __init__(self, asked: Selection, operator: str) -> None:
-        self.asked, self.operator = asked, operator
+    def __init__(self, selection: Selection, operator: str) -> None:
+        self.selection, self.operator = selection, operator
 
     @property
     def is_asked(self) -> bool:
         """Return whether the selection of the run has the operator."""
-        return self.operator in self.asked.operators
+        return self.operator in self.selection.operators
 
-    def is_foreign(self, one: Implementation) -> bool:
+    def is_foreign(self, implementation: Implementation) -> bool:
         """Return whether the operator is not of a torch module's family, so that a thousand cases of others are not
         said to be absent; False if nothing of the module's own family is asked for."""
-        own = OPERATORS[one.adapted.operator].family if one.adapted is not None and one.adapted.operator else ""
+        family = (
+            OPERATORS[implementation.adapted.operator].family
+            if implementation.adapted is not None and implementation.adapted.operator
+            else ""
+        )
         families = {name: operator.family for name, operator in OPERATORS.items()}
-        asked = {families[name] for name in self.asked.operators}
-        return own in asked and families.get(self.operator, own) != own
+        of_selection = {families[name] for name in self.selection.operators}
+        return family in of_selection and families.get(self.operator, family) != family
 
-    def require(self, one: Implementation) -> None:
+    def require(self, implementation: Implementation) -> None:
         """Raise Unsupported if the demand does not apply to an implementation."""
-        if one.adapted is not None and one.adapted.unmapped:
-            raise Unsupported(one.adapted.unmapped)
-        if not any(kernel.operator == self.operator for kernel in one.kernels):
+        if implementation.adapted is not None and implementation.adapted.unmapped:
+            raise Unsupported(implementation.adapted.unmapped)
+        if not any(kernel.operator == self.operator for kernel in implementation.kernels):
             undeclared = Undeclared(kind="operator", what=self.operator)
             raise NotDeclared(NOT_IMPLEMENTED.format(self.operator), undeclared)
 
@@ -93,35 +97,35 @@ class Demand(ABC):
         """Return how many cases an unusable implementation on a device lacks, and a function returning their keys."""
 
     @abstractmethod
-    def cases(self, one: Implementation, claimed: frozenset[Case]) -> Iterator[Any]:
+    def cases(self, implementation: Implementation, claimed: frozenset[Case]) -> Iterator[Any]:
         """Yield what is to be run of an implementation that can be used, cases or trainings, and what is `Lacking`."""
 
-    def trial(self, one: Implementation, problem: Problem, variant: Variant, place: int = 0) -> Trial:
+    def trial(self, implementation: Implementation, problem: Problem, variant: Variant, place: int = 0) -> Trial:
         """Return a case with the selection's seed and method."""
-        seed, method = self.asked.seed, self.asked.method
-        return Trial(one, OPERATORS[self.operator], problem, variant, seed, method, place=place)
+        seed, method = self.selection.seed, self.selection.method
+        return Trial(implementation, OPERATORS[self.operator], problem, variant, seed, method, place=place)
 
 
-def required(one: Implementation, demand: Demand, claims: Sequence[Claim] = ()) -> Iterator[Any]:
+def required(implementation: Implementation, demand: Demand, claims: Sequence[Claim] = ()) -> Iterator[Any]:
     """Yield what a demand requires of an implementation: cases (or trainings) and absences, always the same ones.
 
     The implementation's `claims` must still hold: what is claimed and absent fails.
     """
     try:
-        one.require()
-        if demand.is_foreign(one) and not claims:
+        implementation.require()
+        if demand.is_foreign(implementation) and not claims:
             return
-        demand.require(one)
+        demand.require(implementation)
     except (Unavailable, Unsupported) as absence:
-        yield from absent(one.name, one.device, demand, absence, claims)
+        yield from absent(implementation.name, implementation.device, demand, absence, claims)
         return
-    for each in demand.cases(one, frozenset[Case]().union(*(claim.cases for claim in claims))):
-        if isinstance(each, Lacking):
-            whose = one.name, demand.operator, one.device
-            lacking = Absence(*whose, each.status, each.reason, each.cases, undeclared=each.undeclared)
-            yield from with_claims(lacking, claims, each.keys() if claims else ())
+    for case in demand.cases(implementation, frozenset[Case]().union(*(claim.cases for claim in claims))):
+        if isinstance(case, Lacking):
+            subject = implementation.name, demand.operator, implementation.device
+            lacking = Absence(*subject, case.status, case.reason, case.cases, undeclared=case.undeclared)
+            yield from with_claims(lacking, claims, case.keys() if claims else ())
         else:
-            yield each
+            yield case
 
 
 def absent(
@@ -131,20 +135,20 @@ def absent(
     imported here, of which nobody knows the device."""
     status = "unavailable" if isinstance(reason, Unavailable) else "unsupported"
     undeclared = reason.undeclared if isinstance(reason, Unsupported) else None
-    found = Absence(name, demand.operator, device, status, str(reason), 1, undeclared=undeclared)
+    absence = Absence(name, demand.operator, device, status, str(reason), 1, undeclared=undeclared)
     if undeclared is not None and undeclared.kind == "operator" and not claims:
-        if demand.asked.concerns(demand.operator):  # nobody needs to know how many cases it has: tables stay unread
-            yield found
+        if demand.selection.concerns(demand.operator):  # nobody needs to know how many cases it has: tables stay unread
+            yield absence
         return
     count, selected = demand.everything(device)
-    yield from with_claims(replace(found, cases=count), claims, selected() if claims else ())
+    yield from with_claims(replace(absence, cases=count), claims, selected() if claims else ())
 
 
 class VerificationDemand(Demand):
     """Demand for right results on the problems for which `when(geometry)` holds."""
 
     def __init__(self, ranked: Ranked, operator: str, when: Predicate | None = None) -> None:
-        super().__init__(ranked.asked, operator)
+        super().__init__(ranked.selection, operator)
         self.ranked, self._when = ranked, when or (lambda geometry: True)
 
     @cached_property
@@ -152,7 +156,7 @@ class VerificationDemand(Demand):
         """Rows of the level in the dtypes and layouts that are asked for."""
         rows, listed, *_ = self.ranked.rows(self.operator)
         here = ((p, variants) for p, variants in rows[:listed] if self._when(p.geometry))
-        return [(p, found) for p, variants in here if (found := tuple(filter(self.asked.includes, variants)))]
+        return [(p, included) for p, variants in here if (included := tuple(filter(self.selection.includes, variants)))]
 
     @cached_property
     def _alike(self) -> list[list[Row]]:
@@ -174,11 +178,11 @@ class VerificationDemand(Demand):
     def _counts(self, layout: str) -> bool:
         """Return whether an implementation that does not declare a layout counts as lacking it. A layout that is run
         only where it is declared, one of many, would fill everybody's totals; if it is asked for by name, it counts."""
-        return not (is_optional(layout) and self.asked.every_layout)
+        return not (is_optional(layout) and self.selection.every_layout)
 
-    def cases(self, one: Implementation, claimed: frozenset[Case]) -> Iterator[Trial | Lacking]:
+    def cases(self, implementation: Implementation, claimed: frozenset[Case]) -> Iterator[Trial | Lacking]:
         """Yield an implementation's cases: its share of the ranking, regression tables, and problems in no table."""
-        declared = self.ranked.declared(one, self.operator)
+        declared = self.ranked.declared(implementation, self.operator)
         missing = defaultdict[tuple[str, Undeclared | None], list[Row]](list)
         for rows in self._alike:  # what no case of it has is said once, not for each
             _, (variant,) = rows[0]
@@ -187,11 +191,11 @@ class VerificationDemand(Demand):
                 counts = self._counts(variant.layout) or variant.layout in declared.layouts
                 said = [(p, (v,)) for p, (v,) in rows if counts or Case.of(self.operator, p.geometry, v) in claimed]
                 missing[str(absence), absence.undeclared] += said
-        its, ranked = one.adapted, self.ranked.rows(self.operator).rows
-        unknown = its.unknown if its is not None and its.operator == self.operator else ""
-        unverified = its.unverified if its is not None and its.operator == self.operator else ""
+        adapted, ranked = implementation.adapted, self.ranked.rows(self.operator).rows
+        unknown = adapted.unknown if adapted is not None and adapted.operator == self.operator else ""
+        unverified = adapted.unverified if adapted is not None and adapted.operator == self.operator else ""
         # said by one of the operator's demands alone: the one with the first problem
-        if ranked and self.asked.is_of_tables and self._when(ranked[0][0].geometry):
+        if ranked and self.selection.is_of_tables and self._when(ranked[0][0].geometry):
             if unknown:
                 yield Lacking(UNKNOWN_SHAPE + unknown, 1, undeclared=Undeclared(kind="shape", what=unknown))
             if unverified:
@@ -201,41 +205,48 @@ class VerificationDemand(Demand):
 
         shares = zip(ranked, self.ranked.share(declared), strict=True)
         of_ranking = (
-            self.trial(one, problem, variant, place)
+            self.trial(implementation, problem, variant, place)
             for place, ((problem, _), share) in enumerate(shares)
             if share and self._when(problem.geometry)
             for variant in share
             if not declared.lacks(variant)
         )
-        near = [*self._own(one)]
-        known = {trial.case for trial in near}
-        chosen: Iterable[Trial] = chain(near, (trial for trial in of_ranking if trial.case not in known))
-        if its is not None and self.asked.is_of_tables:
+        near = [*self._own(implementation)]
+        cases = {trial.case for trial in near}
+        chosen: Iterable[Trial] = chain(near, (trial for trial in of_ranking if trial.case not in cases))
+        if adapted is not None and self.selection.is_of_tables:
             chosen = [*chosen]
             chosen += self._pairs(declared, chosen)
-        yield from with_kernel(declared, chain(chosen, self._regressions(one)), claimed)
-        if self.asked.level != "smoke" and self.asked.is_of_tables:
+        yield from with_kernel(declared, chain(chosen, self._regressions(implementation)), claimed)
+        if self.selection.level != "smoke" and self.selection.is_of_tables:
             yield from self._drawn(declared)
 
-    def _own(self, one: Implementation) -> Iterator[Trial]:
+    def _own(self, implementation: Implementation) -> Iterator[Trial]:
         """Yield, before all others, the problem that a torch module is made for and those near it that its `__init__`
         can express: the tables have few that a class with few arguments takes."""
-        its = one.adapted
-        if its is None or its.operator != self.operator or not its.problem or not self.asked.is_of_tables:
+        adapted = implementation.adapted
+        if (
+            adapted is None
+            or adapted.operator != self.operator
+            or not adapted.problem
+            or not self.selection.is_of_tables
+        ):
             return
         try:
-            own = parse(its.problem)
+            base = parse(adapted.problem)
         except GeometryError:  # not from a module that was adapted
             return
-        variant = Variant(its.dtype, layouts_of(own.rank)[0], "fixed")
-        for geometry in dict.fromkeys((own, *neighbours(own))):
-            asked = self._when(geometry) and self.asked.includes(variant)
-            if asked and (geometry is own or one.supports(self.operator, geometry, variant.dtype, variant.layout)):
-                problem = unlisted(geometry, "own" if geometry is own else "near", "smoke", (variant,))
-                if geometry is own and its.batch:  # the module may be made for a larger batch
-                    name = replace(own, n=its.batch).descriptor.replace(" ", "_")
+        variant = Variant(adapted.dtype, layouts_of(base.rank)[0], "fixed")
+        for geometry in dict.fromkeys((base, *neighbours(base))):
+            is_included = self._when(geometry) and self.selection.includes(variant)
+            if is_included and (
+                geometry is base or implementation.supports(self.operator, geometry, variant.dtype, variant.layout)
+            ):
+                problem = unlisted(geometry, "own" if geometry is base else "near", "smoke", (variant,))
+                if geometry is base and adapted.batch:  # the module may be made for a larger batch
+                    name = replace(base, n=adapted.batch).descriptor.replace(" ", "_")
                     problem = replace(problem, name=name)
-                yield self.trial(one, problem, variant, place=-1)
+                yield self.trial(implementation, problem, variant, place=-1)
 
     def _pairs(self, declared: Declared, chosen: Sequence[Trial]) -> Iterator[Trial]:
         """Yield small problems that a torch module can express, each with most pairs of features that no case before it
@@ -245,50 +256,50 @@ class VerificationDemand(Demand):
         A module with few arguments takes little of the tables, and its neighbours differ in one parameter alone: a
         module that lost its bias where it was dilated passed every level.
         """
-        its = declared.implementation.adapted
-        every = [trial for trial in chosen if declared.takes(trial.problem, trial.variant)]
+        adapted = declared.implementation.adapted
+        trials = [trial for trial in chosen if declared.takes(trial.problem, trial.variant)]
         # cases that every level has, so that a higher one chooses the same
-        taken = [trial.problem.geometry for trial in every[:SMOKE_CASES]]
-        if its is None or not taken:
+        taken = [trial.problem.geometry for trial in trials[:SMOKE_CASES]]
+        if adapted is None or not taken:
             return
-        base = parse(its.problem) if its.problem else taken[0]
+        base = parse(adapted.problem) if adapted.problem else taken[0]
         variant = Variant(*declared.pairs[0], "fixed")
         rows = self.ranked.rows(self.operator)
         listed = (p for p, _ in rows.rows[: rows.usual] if p.geometry.rank == base.rank and cost(p.geometry) <= THIN)
         near = (unlisted(geometry, "near", "smoke", (variant,)) for geometry in combinations_near(base))
-        known = {geometry.descriptor for geometry in taken}
-        offered = {p.geometry.descriptor: p for p in chain(listed, near) if p.geometry.descriptor not in known}
+        descriptors = {geometry.descriptor for geometry in taken}
+        offered = {p.geometry.descriptor: p for p in chain(listed, near) if p.geometry.descriptor not in descriptors}
         declared.learn([problem.geometry for problem in offered.values()])
-        left = [
+        remaining = [
             problem
             for problem in offered.values()
             if self._when(problem.geometry)
-            and self.asked.includes(variant)
+            and self.selection.includes(variant)
             and variant.suits(self.operator, problem.geometry)
             and declared.takes(problem, variant)
         ]
-        run = {(trial.problem.name, trial.variant) for trial in every}
+        run = {(trial.problem.name, trial.variant) for trial in trials}
         of_parameters = {pair for geometry in taken for pair in parameter_pairs(geometry)}
-        others = {pair for geometry in taken for pair in feature_pairs(geometry)}
+        of_features = {pair for geometry in taken for pair in feature_pairs(geometry)}
 
         def new(problem: Problem) -> tuple[int, int]:
-            held = parameter_pairs(problem.geometry), feature_pairs(problem.geometry)
-            return len(held[0] - of_parameters), len(held[1] - others)
+            pairs = parameter_pairs(problem.geometry), feature_pairs(problem.geometry)
+            return len(pairs[0] - of_parameters), len(pairs[1] - of_features)
 
-        for _ in range(min(MAX_PAIRING, -(-len(taken) // 4)) if left else 0):
-            problem = max(left, key=new)
+        for _ in range(min(MAX_PAIRING, -(-len(taken) // 4)) if remaining else 0):
+            problem = max(remaining, key=new)
             if new(problem) == (0, 0):
                 return
             of_parameters |= parameter_pairs(problem.geometry)
-            others |= feature_pairs(problem.geometry)
+            of_features |= feature_pairs(problem.geometry)
             if (problem.name, variant) not in run:
                 yield self.trial(declared.implementation, problem, variant, place=-1)
 
-    def _regressions(self, one: Implementation) -> Iterator[Trial]:
+    def _regressions(self, implementation: Implementation) -> Iterator[Trial]:
         """Yield the lines of regression tables that end in the operator, each after the calls that stand before it."""
-        for cases in self.asked.regressions:
+        for cases in self.selection.regressions:
             if cases[-1].operator == self.operator and self._when(cases[-1].geometry):
-                *before, last = (Trial.of(one, case, "drawn", self.asked.method) for case in cases)
+                *before, last = (Trial.of(implementation, case, "drawn", self.selection.method) for case in cases)
                 yield replace(last, after=tuple(before))
 
     def _drawn(self, declared: Declared) -> Iterator[Trial | Lacking]:
@@ -296,24 +307,24 @@ class VerificationDemand(Demand):
 
         A kernel that knows the tables, and is right on nothing else, is detected here.
         """
-        asked, offered, given, behind = self.asked, 0, 0, len(self.ranked.rows(self.operator).rows)
+        selection, offered, taken, behind = self.selection, 0, 0, len(self.ranked.rows(self.operator).rows)
         for rank in CANDIDATES:
-            own = any(rank_of(layout) == rank for layout in declared.layouts)
-            left = DRAWN_PROBLEMS if own else 0
-            for problem, variants in candidates(self.operator, asked.seed, rank) if left else ():
+            has_layout = any(rank_of(layout) == rank for layout in declared.layouts)
+            remaining = DRAWN_PROBLEMS if has_layout else 0
+            for problem, variants in candidates(self.operator, selection.seed, rank) if remaining else ():
                 if not self._when(problem.geometry):
                     continue
-                others = like_channels_last(problem, variants, (*GROUPED, *asked.declared))
-                wanted = [variant for variant in (*variants, *others) if asked.includes(variant)]
-                offered += bool(wanted)
-                variant = next((v for v in wanted if declared.takes(problem, v)), None)
+                channels_last = like_channels_last(problem, variants, (*GROUPED, *selection.declared))
+                included = [variant for variant in (*variants, *channels_last) if selection.includes(variant)]
+                offered += bool(included)
+                variant = next((v for v in included if declared.takes(problem, v)), None)
                 if variant is not None:
                     yield self.trial(declared.implementation, problem, variant, behind)
-                    given, left = given + 1, left - 1
-                if not left:
+                    taken, remaining = taken + 1, remaining - 1
+                if not remaining:
                     break
-        if offered and not given:
-            yield Lacking(f"takes none of the {offered} problems drawn from seed {asked.seed}", 1)
+        if offered and not taken:
+            yield Lacking(f"takes none of the {offered} problems drawn from seed {selection.seed}", 1)
 
 
 def with_kernel(

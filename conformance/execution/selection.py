@@ -113,25 +113,25 @@ def like_channels_last(problem: Problem, variants: Sequence[Variant], layouts: I
 def split(names: Iterable[str]) -> tuple[tuple[str, ...], tuple[Path, ...]]:
     """Split the values of `--impl` into names, and the files and packages that paths lead to; `FILE::NAME` gives both.
     Raises SelectionError."""
-    known: list[str] = []
+    implementations: list[str] = []
     paths: dict[Path, Path] = {}
     for name in names:
         file, _, singled_out = name.partition("::")
         if singled_out and not Path(name).exists() and Path(file).is_file():
-            known.append(singled_out)
+            implementations.append(singled_out)
             name = file
         path = Path(name)
         if not ("/" in name or os.sep in name or name.endswith(".py") or path.exists()):
-            known.append(name)
+            implementations.append(name)
             continue
         if not path.exists():
             raise SelectionError(f"--impl {path}: no such file")
-        found = discover(path) if path.is_dir() or path.suffix == ".py" else []
-        if not found:
+        files = discover(path) if path.is_dir() or path.suffix == ".py" else []
+        if not files:
             what = "a folder without implementations" if path.is_dir() else "not a Python file"
             raise SelectionError(f"--impl {path}: {what}; give a .py file, or a folder of them")
-        paths |= {file.resolve(): file for file in found}
-    return tuple(known), tuple(paths.values())
+        paths |= {file.resolve(): file for file in files}
+    return tuple(implementations), tuple(paths.values())
 
 
 def seed_number(text: str) -> int:

@@ -79,10 +79,10 @@ class Budget(NamedTuple):
     programs: int | None = None
 
 
-def budget(one: Implementation, level: str, programs: int | None) -> Budget:
+def budget(implementation: Implementation, level: str, programs: int | None) -> Budget:
     """Return the budget that a level gives an implementation; `programs` replaces the level's own number."""
     cases = SMOKE_CASES if level in ("smoke", "huge") else None
-    if programs is None and one.compiles_per_shape:
+    if programs is None and implementation.compiles_per_shape:
         programs = PROGRAMS.get("smoke" if level == "huge" else level)
     return Budget(None if programs is not None else cases, programs)
 
@@ -104,13 +104,13 @@ class Rows(NamedTuple):
 
 
 def share(
-    declared: Declared, of: Rows, given: Budget, wanted: Callable[[str, str], bool] = lambda dtype, layout: True
+    declared: Declared, of: Rows, allowance: Budget, wants: Callable[[str, str], bool] = lambda dtype, layout: True
 ) -> list[list[Variant]]:
     """Return the variants of every row that are required of an implementation; in rows of the level also variants that
     it does not take, which are reported. An implementation that takes little of the level goes on with the rows behind.
 
     If the rows have a problem in no dtype and layout of the kernel, it is run in one that the kernel declares and that
-    is `wanted`: rows take dtypes and layouts in turn, and a kernel of one pair would miss most shapes. A problem with
+    is wanted: rows take dtypes and layouts in turn, and a kernel of one pair would miss most shapes. A problem with
     `spread` is run in the kernel's pairs in turn: nearly every layer of a network was in fp32 and channels first. A
     distribution that the rows have on no problem that the kernel takes is run on the first that it does: a kernel for
     1x1 windows alone would meet no subnormal number, and one that flushes them would pass. Natural inputs are run in
@@ -119,25 +119,25 @@ def share(
     where the table had the problem in its dtype with other inputs.
     """
     rows, listed, usual, _ = of
-    pairs = [pair for pair in declared.pairs if wanted(*pair)]
+    pairs = [pair for pair in declared.pairs if wants(*pair)]
     offered = [_offered(rows[:usual])] * usual + [_offered(rows)] * (len(rows) - usual)
-    found: list[list[Variant]] = []
+    shares: list[list[Variant]] = []
     first: list[tuple[Problem, Variant]] = []
-    spent, seen, programs = 0, set[tuple[str, str, str]](), set[tuple[str, str, str]]()
+    spent, counted, programs = 0, set[tuple[str, str, str]](), set[tuple[str, str, str]]()
     substituted, run, turns = set[tuple[str, Variant]](), set[str](), Counter[int]()
     natural = NaturalCases(declared.operator, rows)
     for place, (problem, variants) in enumerate(rows):
         row: list[Variant] = []
-        found.append(row)
+        shares.append(row)
         spread: Sequence[Variant] = ()
         if place < usual and problem.spread in pairs:
             spread = _spread(declared, problem, variants, pairs, offered[place][problem.name], turns)
             variants = spread or variants
-        asked = [v for v in variants if wanted(v.dtype, v.layout)]
-        seen.update((problem.name, v.dtype, v.layout) for v in asked)
-        within = place < listed and (given.programs is None or len(seen) <= given.programs)
+        included = [v for v in variants if wants(v.dtype, v.layout)]
+        counted.update((problem.name, v.dtype, v.layout) for v in included)
+        within = place < listed and (allowance.programs is None or len(counted) <= allowance.programs)
         instead = [] if offered[place][problem.name] & {*pairs} else _instead(problem, variants, pairs, place)
-        for variant in (*asked, *instead):
+        for variant in (*included, *instead):
             if not (variant.suits(declared.operator, problem.geometry) and declared.takes(problem, variant)):
                 if within and variant not in instead:
                     row.append(variant)
@@ -149,8 +149,8 @@ def share(
             if variant in instead or variant in spread:
                 substituted.add((problem.name, variant))
             program = problem.name, variant.dtype, variant.layout
-            full = (given.cases is not None and spent >= given.cases) or (
-                given.programs is not None and program not in programs and len(programs) >= given.programs
+            full = (allowance.cases is not None and spent >= allowance.cases) or (
+                allowance.programs is not None and program not in programs and len(programs) >= allowance.programs
             )
             if not full:
                 row.append(variant)
@@ -158,30 +158,30 @@ def share(
                 spent += 1
                 first += [(problem, variant)] if spent <= SMOKE_CASES else []
             # a kernel that compiles each program meets natural inputs on one that runs anyway
-            if place < usual and (given.programs is None or program in programs):
+            if place < usual and (allowance.programs is None or program in programs):
                 natural.offer(place, problem, variant)
 
     def bring(place: int, variant: Variant) -> None:
         """Add a case to a row, and take it out of those behind, lines of the ranking that only higher levels have."""
-        for (problem, _), row in zip(rows[place:], found[place:], strict=True):
+        for (problem, _), row in zip(rows[place:], shares[place:], strict=True):
             if problem.name == rows[place][0].name and variant in row:
                 row.remove(variant)
-        found[place].append(variant)
+        shares[place].append(variant)
 
-    if given.programs is None:
+    if allowance.programs is None:
         by_size = [(place, rows[place]) for place in of.by_size]
         forward = chain(_brought_forward(declared, by_size, pairs, first), _views(declared, by_size, pairs, first))
         for place, variant in forward:
-            if variant not in found[place]:
+            if variant not in shares[place]:
                 bring(place, variant)
                 natural.offer(place, rows[place][0], variant)
-    if given.programs is None and run:
+    if allowance.programs is None and run:
         for place, variant in _further(declared, rows[:usual], pairs, run):
             bring(place, variant)
             natural.offer(place, rows[place][0], variant)
     for place, variant in natural.chosen:
         bring(place, variant)
-    return found
+    return shares
 
 
 class NaturalCases:
@@ -280,16 +280,16 @@ def _views(
 ) -> Iterator[tuple[int, Variant]]:
     """Yield cases with operands in `VIEWS` that these operands do not have among the `first`: from the rows with their
     places, the one that adds most, the smallest of equal ones, until none adds any. They are the same at each level."""
-    seen = {view for problem, variant in first for view in _views_of(problem, variant)}
+    covered = {view for problem, variant in first for view in _views_of(problem, variant)}
     stored = [
         (place, variant, _views_of(problem, variant))
         for place, (problem, variants) in by_size
         for variant in variants
         if variant.storage and _is_suited(declared, problem, variant, pairs)
     ]
-    while stored := [(place, variant, views) for place, variant, views in stored if views - seen]:
-        place, variant, views = max(stored, key=lambda one: len(one[2] - seen))
-        seen |= views
+    while stored := [(place, variant, views) for place, variant, views in stored if views - covered]:
+        place, variant, views = max(stored, key=lambda candidate: len(candidate[2] - covered))
+        covered |= views
         yield place, variant
 
 
@@ -324,13 +324,13 @@ def _further(
     one of its dtypes and layouts, which take turns."""
     names = sorted({v.distribution for _, variants in rows for v in variants if v.dtype in DTYPES})
     for turn, name in enumerate(name for name in names if name not in run):
-        own = [Variant(dtype, layout, name) for dtype, layout in pairs if dtype in DTYPES and applies(name, dtype)]
-        own = own[turn % len(own) :] + own[: turn % len(own)] if own else []
+        variants = [Variant(dtype, layout, name) for dtype, layout in pairs if dtype in DTYPES and applies(name, dtype)]
+        variants = variants[turn % len(variants) :] + variants[: turn % len(variants)] if variants else []
         suited = (
             (place, variant)
             for place, (problem, _) in enumerate(rows)
             if cost(problem.geometry)[1] <= SMALL
-            for variant in own
+            for variant in variants
             if rank_of(variant.layout) == problem.geometry.rank and _is_suited(declared, problem, variant, pairs)
         )
         yield from islice(suited, 1)
@@ -338,10 +338,10 @@ def _further(
 
 def _offered(rows: Iterable[Row]) -> dict[str, set[tuple[str, str]]]:
     """Return name of a problem -> the dtypes and layouts that rows have it in."""
-    found: dict[str, set[tuple[str, str]]] = {}
+    pairs: dict[str, set[tuple[str, str]]] = {}
     for problem, variants in rows:
-        found.setdefault(problem.name, set()).update((v.dtype, v.layout) for v in variants)
-    return found
+        pairs.setdefault(problem.name, set()).update((v.dtype, v.layout) for v in variants)
+    return pairs
 
 
 def _instead(
@@ -350,11 +350,11 @@ def _instead(
     """Return variants with the same distributions in a dtype and layout of the kernel, which take turns by row.
     Variants in 8 bits are not replaced: their inputs have values for 8 bits, and they have tables of their own."""
     rank = problem.geometry.rank
-    own = [(dtype, layout) for dtype, layout in declared if rank_of(layout) == rank and dtype in DTYPES]
+    pairs = [(dtype, layout) for dtype, layout in declared if rank_of(layout) == rank and dtype in DTYPES]
     plain = [v for v in variants if v.dtype in DTYPES and not (v.storage or is_optional(v.layout))]
-    if not own or not plain:
+    if not pairs or not plain:
         return []
-    dtype, layout = own[place % len(own)]
+    dtype, layout = pairs[place % len(pairs)]
     return [
         Variant(dtype, layout, name) for name in dict.fromkeys(v.distribution for v in plain) if applies(name, dtype)
     ]
@@ -363,37 +363,37 @@ def _instead(
 class Ranked:
     """Rows of a selection, and the share of them that an implementation runs. Each is computed once."""
 
-    def __init__(self, asked: Selection) -> None:
-        self.asked = asked
+    def __init__(self, selection: Selection) -> None:
+        self.selection = selection
         self.rows, self.share = cache(self._rows), cache(self._share)
         self.small, self.paths, self.spread = cache(self._small), cache(self._paths), cache(self._spread)
         self._programs = cache(self._candidates)
-        self._at_level = cache(lambda family, level: [*replace(asked, level=level).rows(family)])
+        self._at_level = cache(lambda family, level: [*replace(selection, level=level).rows(family)])
         self._declared: dict[tuple[str, str], Declared] = {}
 
-    def declared(self, one: Implementation, operator: str) -> Declared:
+    def declared(self, implementation: Implementation, operator: str) -> Declared:
         """Return an implementation's declarations for an operator; its predicates have been asked about every row."""
-        key = one.name, operator
+        key = implementation.name, operator
         if key not in self._declared:
             rows = self.rows(operator).rows
-            self._declared[key] = Declared(one, operator, [problem.geometry for problem, _ in rows])
+            self._declared[key] = Declared(implementation, operator, [problem.geometry for problem, _ in rows])
         return self._declared[key]
 
     def _suited(self, operator: str, level: str) -> list[Row]:
         """Return the rows of a level that an operator takes."""
         rows = self._at_level(OPERATORS[operator].family, level)
-        every = ((p, variants) for p, variants in rows if takes(operator, p.geometry))
-        suited = ((p, tuple(v for v in variants if v.suits(operator, p.geometry))) for p, variants in every)
+        of_operator = ((p, variants) for p, variants in rows if takes(operator, p.geometry))
+        suited = ((p, tuple(v for v in variants if v.suits(operator, p.geometry))) for p, variants in of_operator)
         return [row for row in suited if row[1]]
 
     def _rows(self, operator: str) -> Rows:
         """Return the rows of an operator. The rows of level standard come first, at every level that has them."""
-        level, own = self.asked.level, self._suited(operator, self.asked.level)
-        if not self.asked.is_of_tables:
-            return Rows.of(own, len(own), len(own))
-        standard = own if level == "standard" else self._suited(operator, "standard")
-        first = standard if level in ("standard", "full") else _left(own, _left(own, standard))
-        rows = [*first, *_left(own, first)]
+        level, of_level = self.selection.level, self._suited(operator, self.selection.level)
+        if not self.selection.is_of_tables:
+            return Rows.of(of_level, len(of_level), len(of_level))
+        standard = of_level if level == "standard" else self._suited(operator, "standard")
+        first = standard if level in ("standard", "full") else _left(of_level, _left(of_level, standard))
+        rows = [*first, *_left(of_level, first)]
         listed, usual = len(rows), len(first)
         if level in ("smoke", "huge"):
             rows += _left(standard, rows)
@@ -402,17 +402,17 @@ class Ranked:
 
     def _share(self, declared: Declared) -> list[list[Variant]]:
         """Return the variants of each row that are required of an implementation: all, of a problem given by hand."""
-        asked, rows = self.asked, self.rows(declared.operator)
-        if not asked.is_of_tables:
-            return [[*filter(asked.includes, variants)] for _, variants in rows.rows]
-        given = budget(declared.implementation, asked.level, asked.programs)
-        return share(declared, rows, given, asked.wants)
+        selection, rows = self.selection, self.rows(declared.operator)
+        if not selection.is_of_tables:
+            return [[*filter(selection.includes, variants)] for _, variants in rows.rows]
+        allowance = budget(declared.implementation, selection.level, selection.programs)
+        return share(declared, rows, allowance, selection.wants)
 
     def _small(self, family: str) -> list[Problem]:
         """Return the problems on which behaviour is checked, with inputs of its own: up to level standard at least."""
-        level = "standard" if self.asked.level in ("smoke", "huge") else self.asked.level
-        every = at_level(of_family(self.asked.problems, family), level)
-        return [*{problem.name: problem for problem, _ in every}.values()]
+        level = "standard" if self.selection.level in ("smoke", "huge") else self.selection.level
+        rows = at_level(of_family(self.selection.problems, family), level)
+        return [*{problem.name: problem for problem, _ in rows}.values()]
 
     def _paths(self, declared: Declared) -> list[Path]:
         """Return the paths on which a kernel's behaviour is checked: in the layouts asked for, and in others if it has
@@ -422,29 +422,29 @@ class Ranked:
     def _spread(self, declared: Declared) -> list[Path]:
         """Return the paths for checks that are each made on only a few of them. If a call on a new shape takes a
         compiler's or a simulator's time, they are the paths of the other checks."""
-        one = declared.implementation
-        if one.compiles_per_shape or bool(getattr(one.arrays, "stands_for", ())):
+        implementation = declared.implementation
+        if implementation.compiles_per_shape or bool(getattr(implementation.arrays, "stands_for", ())):
             return self.paths(declared)
         return self._covering(declared, SPREAD)
 
     def _covering(self, declared: Declared, by_level: Mapping[str, int]) -> list[Path]:
-        return paths(self._programs(declared), by_level.get(self.asked.level, by_level["smoke"]))
+        return paths(self._programs(declared), by_level.get(self.selection.level, by_level["smoke"]))
 
     def _candidates(self, declared: Declared) -> dict[int, list[Path]]:
-        asked, own = self.asked, declared.layouts
-        dtypes = behaviour_dtypes(asked, declared.operator)
-        layouts = own if asked.every_layout and all(map(is_optional, own)) else asked.layouts
+        selection, of_kernels = self.selection, declared.layouts
+        dtypes = behaviour_dtypes(selection, declared.operator)
+        layouts = of_kernels if selection.every_layout and all(map(is_optional, of_kernels)) else selection.layouts
         problems = self.small(OPERATORS[declared.operator].family)
         return candidates(declared, problems, lambda dtype, layout: dtype in dtypes and layout in layouts)
 
 
-def behaviour_dtypes(asked: Selection, operator: str) -> tuple[str, ...]:
+def behaviour_dtypes(selection: Selection, operator: str) -> tuple[str, ...]:
     """Return the dtypes in which behaviour is checked."""
-    return ordinary(dtype for dtype in asked.dtypes if dtype in OPERATORS[operator].dtypes)
+    return ordinary(dtype for dtype in selection.dtypes if dtype in OPERATORS[operator].dtypes)
 
 
-def _left(rows: Iterable[Row], known: Iterable[Row]) -> list[Row]:
-    """Return the rows without the variants that `known` rows have."""
-    named = {(problem.name, variant) for problem, variants in known for variant in variants}
-    left = ((p, tuple(v for v in variants if (p.name, v) not in named)) for p, variants in rows)
-    return [row for row in left if row[1]]
+def _left(rows: Iterable[Row], earlier: Iterable[Row]) -> list[Row]:
+    """Return the rows without the variants that `earlier` rows have."""
+    named = {(problem.name, variant) for problem, variants in earlier for variant in variants}
+    remaining = ((p, tuple(v for v in variants if (p.name, v) not in named)) for p, variants in rows)
+    return [row for row in remaining if row[1]]

@@ -81,7 +81,7 @@ class Verdict:
     @property
     def unverified(self) -> tuple[str, ...]:
         """Outputs that pass because limits exceed most of their results, whatever these are."""
-        return tuple(one.output for one in self.judgements if one.passed and one.says_nothing)
+        return tuple(judgement.output for judgement in self.judgements if judgement.passed and judgement.says_nothing)
 
     @property
     def explanation(self) -> str:

@@ -50,9 +50,9 @@ def _conclude(
 ) -> None:
     """Try the storage of every operand alone, and raise what is known. With contiguous operands the call is right."""
     alone = {o: _outcome(run, f"{o}:{kind}") for o, kind in kinds.items()} if len(kinds) > 1 else {}
-    found = {o: outcome for o, outcome in alone.items() if outcome[0] is not None}
-    wrong = {o: outcome for o, outcome in found.items() if not _is_refusal(outcome[0])}
-    guilty = {o: kinds[o] for o in wrong or found or kinds}
+    failing = {o: outcome for o, outcome in alone.items() if outcome[0] is not None}
+    wrong = {o: outcome for o, outcome in failing.items() if not _is_refusal(outcome[0])}
+    guilty = {o: kinds[o] for o in wrong or failing or kinds}
     for raised, tried in wrong.values():
         error = raised or error
         verdict.judgements = tried.judgements
@@ -88,7 +88,7 @@ def _is_refusal(error: BaseException | None) -> bool:
     if not isinstance(error, Exception) or isinstance(error, KernelFailure) or not str(error).strip():
         return False
     name = type(error).__name__  # all that is known of an exception's class in another process
-    return not hasattr(builtins, name) or name in [known.__name__ for known in REFUSING]
+    return not hasattr(builtins, name) or name in [kind.__name__ for kind in REFUSING]
 
 
 def _causes(kinds: dict[str, str]) -> tuple[str, ...]:

@@ -93,8 +93,11 @@ class Trial:
     def waiver(self, distributions: Sequence[str]) -> Waiver | None:
         """Return the first waiver that covers the problem on one of these distributions."""
         named, variant = (self.operator.name, self.problem.geometry, self.variant.dtype), self.variant
-        found = (self.implementation.waiver(*named, one, variant.storage, variant.layout) for one in distributions)
-        return next((waiver for waiver in found if waiver is not None), None)
+        waivers = (
+            self.implementation.waiver(*named, distribution, variant.storage, variant.layout)
+            for distribution in distributions
+        )
+        return next((waiver for waiver in waivers if waiver is not None), None)
 
     @property
     def id(self) -> str:
@@ -113,7 +116,9 @@ class Trial:
         """Return a command line that verifies it again, or makes a behaviour check on it: with the implementation's
         name if a file defines several, and the operator's if the implementation has several for the problem."""
         named = self.named or Named(self.implementation.name)
-        possible = {one.operator for one in self.implementation.kernels if takes(one.operator, self.problem.geometry)}
+        possible = {
+            kernel.operator for kernel in self.implementation.kernels if takes(kernel.operator, self.problem.geometry)
+        }
         problem, *options = replace(self.case, check=check).words(operator=len(possible) != 1)
         method = ["--method", self.method] if self.method != "auto" else []
         return shlex.join(["conformance", "check", named.kernel, problem, *named.options, *options, *method])
@@ -181,15 +186,21 @@ class Claim:
 
 def with_claims(absence: Absence, claims: Iterable[Claim], selected: Sequence[Case]) -> Iterator[Absence]:
     """Yield absent cases as they are reported: claimed ones have failed, unless what they need is not here."""
-    held = [claim for claim in claims if absence.status == "unsupported" or claim.can_run]
-    keys = frozenset[Case]().union(*(claim.cases for claim in held))
+    applicable = [claim for claim in claims if absence.status == "unsupported" or claim.can_run]
+    keys = frozenset[Case]().union(*(claim.cases for claim in applicable))
     count = min(absence.cases, sum(key in keys for key in selected))
     if count:
-        reason = held[0].lost(absence.status, absence.reason)
+        reason = applicable[0].lost(absence.status, absence.reason)
         # the claimed device: a file that cannot be imported names none
         lost = Failure(kind="claim")
         yield replace(
-            absence, device=held[0].device, status="fail", reason=reason, cases=count, failure=lost, undeclared=None
+            absence,
+            device=applicable[0].device,
+            status="fail",
+            reason=reason,
+            cases=count,
+            failure=lost,
+            undeclared=None,
         )
     if absence.cases > count:
         yield replace(absence, cases=absence.cases - count)

@@ -29,7 +29,7 @@ def numbered(processes: str) -> list[str]:
         return []
 
 
-def taken(processes: Sequence[str], most: int, given: tuple[int, int]) -> int:
+def taken(processes: Sequence[str], most: int, written: tuple[int, int]) -> int:
     """Return the bytes that processes take together, exactly where they may be more than `most`.
 
     Memory that several share, as after a fork, counts once; so does a file in memory, mapped or not. The file with the
@@ -40,9 +40,9 @@ def taken(processes: Sequence[str], most: int, given: tuple[int, int]) -> int:
         return rough
     shares = [_shares(process) for process in processes]
     files = {inode: size for process in processes for inode, size in _files(process).items()}
-    if given[0] in files:
-        files[given[0]] = max(0, files[given[0]] - given[1])
-    return sum(own for own, _ in shares) + max(sum(shared for _, shared in shares), sum(files.values()))
+    if written[0] in files:
+        files[written[0]] = max(0, files[written[0]] - written[1])
+    return sum(private for private, _ in shares) + max(sum(shared for _, shared in shares), sum(files.values()))
 
 
 def _of_the_machine(name: str) -> int:
@@ -67,11 +67,11 @@ def _shares(process: str) -> tuple[int, int]:
 
 def _files(process: str) -> dict[int, int]:
     """Return the sizes of the files in memory that a process has open, by their inodes."""
-    found = {}
+    sizes = {}
     with suppress(OSError):
         for entry in os.scandir(f"{process}/fd"):
             with suppress(OSError):
                 if os.readlink(entry.path).startswith(IN_MEMORY):  # noqa: PTH115
                     status = entry.stat()
-                    found[status.st_ino] = status.st_blocks * 512
-    return found
+                    sizes[status.st_ino] = status.st_blocks * 512
+    return sizes

@@ -53,26 +53,33 @@ def require_adequate(trial: Trial, kernel: Kernel) -> None:
 
 def _weakness(trial: Trial, kernel: Kernel) -> str | None:
     """Return which wrong results are accepted on every problem, and what to declare; None if none is."""
-    known = of_family(PROBLEMS, trial.operator.family)
+    problems = of_family(PROBLEMS, trial.operator.family)
     small = sorted(
-        {trial.problem.geometry, *(p.geometry for p in usual(known) if takes(trial.operator.name, p.geometry))},
+        {trial.problem.geometry, *(p.geometry for p in usual(problems) if takes(trial.operator.name, p.geometry))},
         key=lambda g: (trial.operator.flops(g), g.descriptor),
     )
     most_flops, most_elements = LARGEST
     small = [g for g in small if trial.operator.flops(g) <= most_flops and trial.operator.bytes(g, 1) <= most_elements]
-    own = _some([geometry for geometry in small if _takes(trial, kernel, geometry)])
+    accepted = _some([geometry for geometry in small if _takes(trial, kernel, geometry)])
     # of each number of dimensions apart, so that problems of one do not change what is tried of another
     ranks = dict.fromkeys((2, trial.problem.geometry.rank))
-    every = [*own, *(g for rank in ranks for g in _some([g for g in small if g.rank == rank]))]
+    geometries = [*accepted, *(g for rank in ranks for g in _some([g for g in small if g.rank == rank]))]
 
     def hidden(contract: Contract) -> list[str]:
-        return [*_hidden(trial, own, contract, (ZEROS,)), *_hidden(trial, every, contract, (SCALED, WITHOUT_TAP))]
+        return [
+            *_hidden(trial, accepted, contract, (ZEROS,)),
+            *_hidden(trial, geometries, contract, (SCALED, WITHOUT_TAP)),
+        ]
 
-    if not (found := hidden(kernel.contract)):
+    if not (mistakes := hidden(kernel.contract)):
         return None
-    adequate = (known for known in reversed(KNOWN) if not hidden(known))
-    declare = next((f"declare {known.arithmetic} or better" for known in adequate), "no contract known shows it")
-    return f"{kernel.contract.describe(trial.variant.dtype)} allows {' and '.join(found)} on every problem; {declare}"
+    adequate = (candidate for candidate in reversed(KNOWN) if not hidden(candidate))
+    declare = next(
+        (f"declare {candidate.arithmetic} or better" for candidate in adequate), "no contract known shows it"
+    )
+    return (
+        f"{kernel.contract.describe(trial.variant.dtype)} allows {' and '.join(mistakes)} on every problem; {declare}"
+    )
 
 
 def _some(geometries: list[Any]) -> list[Any]:
@@ -90,7 +97,7 @@ def _takes(trial: Trial, kernel: Kernel, geometry: Any) -> bool:
 
 def _hidden(trial: Trial, geometries: list[Any], contract: Contract, sought: tuple[str, ...]) -> list[str]:
     """Return which wrong outputs are within the limits on every problem that has them, as `dx times 1.01`."""
-    operator, told, allowed = trial.operator, set[str](), dict[str, None]()
+    operator, visible, allowed = trial.operator, set[str](), dict[str, None]()
     # zeros are wrong for all outputs; the others leave some as they are, or on some problems
     certain = {f"{n} {ZEROS}" for geometry in geometries for n in operator.outputs(geometry) if ZEROS in sought}
     for geometry in geometries:
@@ -99,10 +106,10 @@ def _hidden(trial: Trial, geometries: list[Any], contract: Contract, sought: tup
             if passed:
                 allowed[what] = None
             else:
-                told.add(what)
-        if told and certain <= told and allowed.keys() <= told:
+                visible.add(what)
+        if visible and certain <= visible and allowed.keys() <= visible:
             return []
-    return [what for what in allowed if what not in told]
+    return [what for what in allowed if what not in visible]
 
 
 def _judged(

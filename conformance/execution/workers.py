@@ -73,7 +73,7 @@ class Source:
     """List of the files of an entry point's package, with their digests."""
     files: SourceFiles | None = None
     """Its files, as they were when it was loaded first."""
-    seen: tuple[wire.ImplementationSpec, ...] | None = field(default=None, init=False)
+    specs: tuple[wire.ImplementationSpec, ...] | None = field(default=None, init=False)
 
     @property
     def file(self) -> str:
@@ -99,9 +99,9 @@ class Source:
         process = self.workers.process_for(self)
         if self.file not in process.loaded:
             self.require_same()
-            found = self.loaded(process)
+            loaded = self.loaded(process)
             self.note_opened()
-            if self.seen is not None and found.implementations != self.seen:
+            if self.specs is not None and loaded.implementations != self.specs:
                 what = f"{self.place} declares something else when it is loaded again"
                 raise Crash(what, Failure(kind="source", message=what))
         return process
@@ -176,17 +176,17 @@ class Workers:
         """Return whether there are more groups of files than processes."""
         return len(self._groups) > self.most
 
-    def place(self, one: declared.Implementation) -> int:
+    def place(self, implementation: declared.Implementation) -> int:
         """Return the number of the group that an implementation belongs to."""
-        home = home_of(one.arrays)
+        home = home_of(implementation.arrays)
         return self._groups.get(home.group, 0) if home else 0
 
     def load(self, paths: Iterable[Path], registry: Registry | None = None) -> Registry:
         """Load files, as `conformance.implementations.registry.load` does."""
-        found = registry if registry is not None else Registry()
-        for path in found.nameable(paths):
-            self._load(Source(self, str(path), group_of(path), path), path.stem, found)
-        return found
+        catalogue = registry if registry is not None else Registry()
+        for path in catalogue.nameable(paths):
+            self._load(Source(self, str(path), group_of(path), path), path.stem, catalogue)
+        return catalogue
 
     def load_installed(self, registry: Registry) -> None:
         """Load entry points, as `conformance.implementations.registry.load_installed` does."""
@@ -199,13 +199,15 @@ class Workers:
         with suppress(Crash, OSError):
             self.process_for(Source(self, str(path), group_of(path), path, files=SourceFiles(path)))
 
-    def vary(self, one: declared.Implementation, label: str, registry: Registry) -> None:
+    def vary(self, implementation: declared.Implementation, label: str, registry: Registry) -> None:
         """Load a variant of an implementation, which has a process of its own."""
-        (setting,) = [known for known in one.settings if known.label == label]
-        base = home_of(one.arrays)
+        (setting,) = [setting for setting in implementation.settings if setting.label == label]
+        base = home_of(implementation.arrays)
         assert base is not None
-        name = declared.variant_name(one.name, label)
-        source = replace(base, group=f"{base.group} {name}", variant=(one.name, label), environment=setting.environment)
+        name = declared.variant_name(implementation.name, label)
+        source = replace(
+            base, group=f"{base.group} {name}", variant=(implementation.name, label), environment=setting.environment
+        )
         self._load(source, name, registry)
 
     def process_for(self, source: Source) -> Process:
@@ -246,15 +248,15 @@ class Workers:
         for other in [*self._others]:
             if other != group:
                 self._others.pop(other).end()
-        own = self._processes.pop(group, None)
+        process = self._processes.pop(group, None)
         if group in self._others:
             self._processes[group] = self._others.pop(group)
         try:
             source.process()
         except (Crash, remote.Exited, Exception):
             self.end(group)
-            if own is not None:
-                self._processes[group] = own
+            if process is not None:
+                self._processes[group] = process
             yield
             return
         try:
@@ -262,8 +264,8 @@ class Workers:
         finally:
             if other_process := self._processes.pop(group, None):
                 self._others[group] = other_process
-            if own is not None:
-                self._processes[group] = own
+            if process is not None:
+                self._processes[group] = process
 
     def of_group(self, group: str) -> list[Process]:
         """Return the processes of a group of files that have not been replaced."""
@@ -289,9 +291,9 @@ class Workers:
             if process := processes.pop(group, None):
                 process.end()
 
-    def conclude(self, one: declared.Implementation, verdict: Verdict) -> None:
+    def conclude(self, implementation: declared.Implementation, verdict: Verdict) -> None:
         """Count how a case of an implementation has ended, if it was attempted."""
-        home, crashed = home_of(one.arrays), verdict.crashed
+        home, crashed = home_of(implementation.arrays), verdict.crashed
         if home and verdict.status != "unsupported":
             key = home.group, home.place
             hung = verdict.failure is not None and verdict.failure.kind == "hung"
@@ -305,13 +307,13 @@ class Workers:
         process = self._processes.get(group)
         return [] if process is None else process.printed_since()
 
-    def limit_growth(self, one: declared.Implementation) -> None:
+    def limit_growth(self, implementation: declared.Implementation) -> None:
         """Make the process of an implementation small again, or replace it, where it has grown too much: between two
         cases, when nobody has an array in it. A process in which JAX compiles took 5 GB at the end of a run.
 
         To replace it takes ten seconds where frameworks are to be loaded, so it is asked to give memory back before.
         """
-        home = home_of(one.arrays)
+        home = home_of(implementation.arrays)
         group = home.group if home else ""
         process = self._processes.get(group)
         if process is None or process.ended:
@@ -368,16 +370,16 @@ class Workers:
         if self._compiled is None and OF_NUMBA not in os.environ:
             # else Numba keeps code beside the source, where any later call finds it
             self._scratch = self._scratch or tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-            own = {OF_NUMBA: tempfile.mkdtemp(dir=self._scratch.name)}
-            limits = replace(limits, environment=own | {**limits.environment})
+            caches = {OF_NUMBA: tempfile.mkdtemp(dir=self._scratch.name)}
+            limits = replace(limits, environment=caches | {**limits.environment})
         try:
             process = Process(limits, self._watched())
         except OSError as error:
             limit = "ulimit -n and ulimit -u say how many files and processes there may be"
             what = f"not run: no process can be started for it ({error.strerror}); {limit}"
             raise Crash(what, Failure(kind="no process", message=what)) from None
-        self._compiled_before = sum((one.compiled for one in self._begun if one.ended), self._compiled_before)
-        self._begun = [*(one for one in self._begun if not one.ended), process]
+        self._compiled_before = sum((begun.compiled for begun in self._begun if begun.ended), self._compiled_before)
+        self._begun = [*(begun for begun in self._begun if not begun.ended), process]
         return process
 
     def _watched(self) -> Reaper:
@@ -385,7 +387,7 @@ class Workers:
             self._reaper = Reaper()
         return self._reaper
 
-    def _load(self, source: Source, stem: str, found: Registry) -> None:
+    def _load(self, source: Source, stem: str, catalogue: Registry) -> None:
         """Register what a file defines, or why it cannot be used."""
         self._groups.setdefault(source.group, len(self._groups))
         try:
@@ -395,28 +397,28 @@ class Workers:
             loaded = source.loaded(self.process_for(source))  # once: loading may change the process
         except (Crash, KernelFailure, OSError, remote.Raised, remote.Exited) as error:
             if isinstance(error, (Crash, KernelFailure)):
-                found.broken[source.title] = registry.BrokenFile(str(error), error.failure)
+                catalogue.broken[source.title] = registry.BrokenFile(str(error), error.failure)
             else:
-                found.broken[source.title] = registry.unusable(described(error))
+                catalogue.broken[source.title] = registry.unusable(described(error))
             return
         if loaded.broken is not None:
-            found.broken[source.title] = loaded.broken
-            found.duplicates += [source.place] if loaded.implementations else []  # a name twice in one file
+            catalogue.broken[source.title] = loaded.broken
+            catalogue.duplicates += [source.place] if loaded.implementations else []  # a name twice in one file
         if loaded.unavailable is not None:
-            found.unavailable[stem] = loaded.unavailable
+            catalogue.unavailable[stem] = loaded.unavailable
         elif loaded.implementations:
-            source.seen = loaded.implementations
+            source.specs = loaded.implementations
             try:
-                ones = [remote.implementation(source, seen) for seen in loaded.implementations]
+                ones = [remote.implementation(source, spec) for spec in loaded.implementations]
                 source.files = source.files or _installed_files(loaded.file)
                 source.note_opened(loading=True)
                 source.files.watchers.append(source.note_opened)
-                registry.register(found, source.place, source.files, ones)
-                for one in ones:  # asked while the process is there: the next file may need its place
+                registry.register(catalogue, source.place, source.files, ones)
+                for implementation in ones:  # asked while the process is there: the next file may need its place
                     with suppress(Unavailable):
-                        one.arrays.require()
+                        implementation.arrays.require()
             except (ValueError, ContractError, msgspec.ValidationError, OSError) as error:
-                found.broken[source.title] = registry.unusable(described(error))
+                catalogue.broken[source.title] = registry.unusable(described(error))
 
 
 def home_of(bridge: ArrayBridge) -> Source | None:
@@ -444,9 +446,9 @@ def another_process(bridge: ArrayBridge) -> Iterator[None]:
         yield
 
 
-def printed(one: declared.Implementation) -> tuple[str, ...]:
+def printed(implementation: declared.Implementation) -> tuple[str, ...]:
     """Return the last lines that an implementation's process has printed since the previous call, if it has one."""
-    home = home_of(one.arrays)
+    home = home_of(implementation.arrays)
     return tuple(home.workers.printed(home.group)) if home else ()
 
 

@@ -38,8 +38,8 @@ class TimingDemand(Demand):
     Problems that are given `by_hand` are timed on every device and at every level.
     """
 
-    def __init__(self, asked: Selection, operator: str, problems: Iterable[Problem], by_hand: bool = False) -> None:
-        super().__init__(asked, operator)
+    def __init__(self, selection: Selection, operator: str, problems: Iterable[Problem], by_hand: bool = False) -> None:
+        super().__init__(selection, operator)
         self._by_hand = by_hand
         self._problems = [problem for problem in problems if takes(operator, problem.geometry)]
 
@@ -51,7 +51,7 @@ class TimingDemand(Demand):
 
     def _on(self, device: str) -> list[tuple[int, Problem]]:
         """Return the problems that a device is timed on, with their places in the table."""
-        level, every = self.asked.level, enumerate(self._problems)
+        level, every = self.selection.level, enumerate(self._problems)
         return [(place, p) for place, p in every if self._by_hand or required(p, device or "cpu", level)]
 
     def everything(self, device: str) -> tuple[int, Keys]:

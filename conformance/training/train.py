@@ -12,7 +12,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from conformance.execution.process import Crash, Process
-from conformance.execution.remote import asked
+from conformance.execution.remote import operate
 from conformance.execution.status import Verdict, conclude
 from conformance.failure import Failure
 from conformance.implementations.errors import KernelFailure
@@ -73,7 +73,7 @@ def run(
 
 def _asked(process: Process, name: str, *given: Any) -> Place | CallTensors | History:
     union: Any = Place | CallTensors | History
-    found: Place | CallTensors | History = asked(process, union, name, *given)
+    found: Place | CallTensors | History = operate(process, union, name, *given)
     return found
 
 

@@ -64,24 +64,24 @@ class TrainingDemand(Demand):
     asked for.
     """
 
-    def __init__(self, asked: Selection, network: str) -> None:
-        super().__init__(asked, OPERATOR)
+    def __init__(self, selection: Selection, network: str) -> None:
+        super().__init__(selection, OPERATOR)
         self._network = network
 
     @property
     def is_asked(self) -> bool:
-        asked = self.asked
+        asked = self.selection
         everything = DISTRIBUTION in asked.distributions and "fp32" in asked.dtypes and asked.is_of_tables
         return self._network in networks(asked.level) and everything and set(DIRECTIONS) <= set(asked.operators)
 
     def require(self, one: Implementation) -> None:
         """Raise Unsupported where a network cannot be trained through the implementation."""
-        _layout(one, self.asked.layouts)
+        _layout(one, self.selection.layouts)
 
     def everything(self, device: str) -> tuple[int, Keys]:
         """Return one training, with a key for each layout asked for."""
         key = partial(Case, OPERATOR, self._network, "fp32", distribution=DISTRIBUTION)
-        return 1, lambda: [key(layout=layout) for layout in self.asked.layouts]
+        return 1, lambda: [key(layout=layout) for layout in self.selection.layouts]
 
     def cases(self, one: Implementation, claimed: frozenset[Case]) -> Iterator[Training | Lacking]:
         """Yield the training, or the reason if packages are missing."""
@@ -91,7 +91,7 @@ class TrainingDemand(Demand):
             reason = f"training needs {', '.join(absent)}, which is not installed ({install})"
             yield Lacking(reason, 1, status="unavailable")
         else:
-            asked = self.asked
+            asked = self.selection
             chosen = configuration(self._network, asked.level, one.device)
             yield Training(one, chosen, _layout(one, asked.layouts), asked.level, asked.seed)
 

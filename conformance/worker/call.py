@@ -163,7 +163,7 @@ def switched(
     return [plain(change) for change in found]
 
 
-def asked(bridge: Any, method: str, *given: Any) -> bool:
+def ask(bridge: Any, method: str, *given: Any) -> bool:
     """Return the answer, yes or no, of a method of a bridge."""
     return bool(getattr(bridge, method)(*given))
 

@@ -45,7 +45,7 @@ EVENTS = {"/jax/core/compile/backend_compile_duration": "programs", "/jax/compil
 it."""
 
 
-FOUND = wire.found.__module__, wire.found.__name__
+FOUND = wire.lookup.__module__, wire.lookup.__name__
 
 
 class _CompileMeter:
@@ -147,7 +147,7 @@ class Server:
         for number in numbers:
             self._arrays.pop(number, None)
 
-    def found(self, kind: str, *place: Any) -> Any:
+    def lookup(self, kind: str, *place: Any) -> Any:
         """Resolve a name that the judge sent: see `conformance.execution.process.Elsewhere`."""
         if kind == "tensor":
             return wire.read(self._in, *place)
@@ -248,7 +248,7 @@ class Server:
         for operation in operations:
             self._at = None
             try:
-                routine, given, named = _Unpickler(io.BytesIO(operation), self.found).load()
+                routine, given, named = _Unpickler(io.BytesIO(operation), self.lookup).load()
                 routine = getattr(self, routine) if isinstance(routine, str) else routine
                 reply.value = self._encoded(routine(*given, **named))
             except BaseException as error:

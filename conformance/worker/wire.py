@@ -171,8 +171,8 @@ class Reply(Struct):
     opened: Opened | None = None
 
 
-def found(kind: str, *place: Any) -> Any:
-    """Stand in a request for an object that the judge names: see `conformance.worker.serve.Server.found`."""
+def lookup(kind: str, *place: Any) -> Any:
+    """Stand in a request for an object that the judge names: see `conformance.worker.serve.Server.lookup`."""
     raise RuntimeError(f"{kind} {place} is in another process")
 
 
