@@ -120,4 +120,4 @@ def train(server: Server, name: str, configuration: TrainingConfiguration, layou
     `Place`, then with its `CallTensors`."""
     from conformance.training.loop import run  # torch is needed from here on
 
-    return run(configuration, server.known[name], layout, seed, Consulting(server))
+    return run(configuration, server.implementations[name], layout, seed, Consulting(server))

@@ -25,11 +25,11 @@ MAX_INPUTS = 1 << 28
 """Most bytes of the inputs of a call that are checked for changes: a copy of them is kept."""
 
 
-def perform(bridge: ArrayBridge, routine: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
+def perform(bridge: ArrayBridge, routine: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
     """Run a function where the bridge's arrays are, and return its result."""
     elsewhere = getattr(bridge, "perform", None)
-    found: T = routine(*given, **named) if elsewhere is None else elsewhere(routine, *given, **named)
-    return found
+    result: T = routine(*arguments, **named) if elsewhere is None else elsewhere(routine, *arguments, **named)
+    return result
 
 
 class Result:
@@ -76,16 +76,16 @@ def is_several(result: Any) -> bool:
     return isinstance(result, (tuple, list)) and not array
 
 
-def started(function: Callable[..., Any], given: Sequence[Any], parameters: Mapping[str, Any]) -> Result:
+def started(function: Callable[..., Any], arguments: Sequence[Any], parameters: Mapping[str, Any]) -> Result:
     """Make a call, and return its result whether the device has finished or not."""
-    return Result(function(*given, **parameters))
+    return Result(function(*arguments, **parameters))
 
 
 def audited(
     bridge: ArrayBridge,
     function: Callable[..., Any],
     names: Sequence[str],
-    given: Sequence[Any],
+    arguments: Sequence[Any],
     parameters: Mapping[str, Any],
 ) -> Audited:
     """Make a call, wait for its end, and check what it must leave alone: its inputs, and their memory, where no result
@@ -93,14 +93,14 @@ def audited(
 
     Earlier calls are left out of this, so that the verdict on a case is the same when it is run alone.
     """
-    present = [(name, array) for name, array in zip(names, given, strict=False) if array is not None]
+    present = [(name, array) for name, array in zip(names, arguments, strict=False) if array is not None]
     hosts = [bridge.to_host(array) for _, array in present]
     before = [host.copy() for host in hosts] if sum(host.nbytes for host in hosts) <= MAX_INPUTS else []
     del hosts
     # an emulator counts exactly what a device would move and issue, which tells more than its time on a CPU
     launched = getattr(bridge, "launches", None)
     with getattr(bridge, "metered", nullcontext)() as counted:
-        result = function(*given, **parameters)
+        result = function(*arguments, **parameters)
         bridge.synchronize(result)
     launches = None if launched is None else int(getattr(bridge, "launches", launched)) - int(launched)
     changed: list[Change] = []
@@ -114,7 +114,7 @@ def audited(
             changed.append(Change(f"input {name} was written to", difference))
     try:
         arrays = [*result] if type(result) in (tuple, list) else [result]
-        shared = [name for name, array in present if any(bridge.overlap(one, array) for one in arrays)]
+        shared = [name for name, array in present if any(bridge.overlap(output, array) for output in arrays)]
         changed += [Change(f"a result lies in the memory of input {name}") for name in shared]
     except Exception:  # the results are no arrays: `fetched` says so
         pass
@@ -140,10 +140,14 @@ def fetched(bridge: ArrayBridge, arrays: Sequence[Any]) -> list[np.ndarray]:
 
 
 def differentiated(
-    bridge: Any, function: Callable[..., Any], given: Sequence[Any], wanted: Sequence[int], parameters: dict[str, Any]
+    bridge: Any,
+    function: Callable[..., Any],
+    arguments: Sequence[Any],
+    places: Sequence[int],
+    parameters: dict[str, Any],
 ) -> Taped:
     """Record a call of an autograd variant."""
-    tape = bridge.differentiate(function, given, wanted, parameters)
+    tape = bridge.differentiate(function, arguments, places, parameters)
     return Taped(Result(tape.result), tape.saved, Result(tape.pull))
 
 
@@ -151,21 +155,21 @@ def footprint(
     bridge: Any, function: Callable[..., Any], arguments: int, parameters: dict[str, Any], batch: int
 ) -> Footprint:
     """Measure the memory of a training step with an autograd variant."""
-    found: Footprint = bridge.footprint(function, arguments, parameters, batch)
-    return found
+    memory: Footprint = bridge.footprint(function, arguments, parameters, batch)
+    return memory
 
 
 def switched(
-    bridge: Any, function: Callable[..., Any], given: Sequence[Any], parameters: Mapping[str, Any]
+    bridge: Any, function: Callable[..., Any], arguments: Sequence[Any], parameters: Mapping[str, Any]
 ) -> list[str]:
     """Return, in words, what a call of a torch module and the import of its file change in the whole process."""
-    found: list[str] = bridge.switched(lambda: function(*given, **parameters))
-    return [plain(change) for change in found]
+    changes: list[str] = bridge.switched(lambda: function(*arguments, **parameters))
+    return [plain(change) for change in changes]
 
 
-def ask(bridge: Any, method: str, *given: Any) -> bool:
+def ask(bridge: Any, method: str, *arguments: Any) -> bool:
     """Return the answer, yes or no, of a method of a bridge."""
-    return bool(getattr(bridge, method)(*given))
+    return bool(getattr(bridge, method)(*arguments))
 
 
 def described(bridge: ArrayBridge) -> dict[str, str]:

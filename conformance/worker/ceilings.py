@@ -92,12 +92,12 @@ def reference_seconds() -> tuple[float, float]:
 
 def _rounds(call: Callable[[], object]) -> list[float]:
     call()  # threads wake up
-    found = []
+    seconds = []
     for _ in range(REFERENCE_ROUNDS):
         begun = time.perf_counter()
         call()
-        found.append(time.perf_counter() - begun)
-    return found
+        seconds.append(time.perf_counter() - begun)
+    return seconds
 
 
 def _finished(bridge: ArrayBridge, call: Callable[[], Any]) -> None:

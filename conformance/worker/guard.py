@@ -68,8 +68,8 @@ def pipe() -> tuple[int, int]:
 def findings(pipe: int) -> tuple[str, ...]:
     """Return what a guard has found since the judge asked last."""
     with suppress(BlockingIOError):
-        found = os.read(pipe, 1 << 16)
-        return tuple(found.decode("utf-8", "replace").splitlines()[:10]) or ("closes what its guard writes to",)
+        report = os.read(pipe, 1 << 16)
+        return tuple(report.decode("utf-8", "replace").splitlines()[:10]) or ("closes what its guard writes to",)
     return ()
 
 
@@ -79,14 +79,17 @@ class Guard:
     What they find goes into a pipe to the judge at once, from where no kernel takes it back.
     """
 
-    __slots__ = ("_findings", "_forbidden", "own", "reads")
+    __slots__ = ("_findings", "_forbidden", "reads", "sources")
 
     def __init__(self, findings: int, reads: Reads) -> None:
         self._findings, self.reads = findings, reads
-        self.own: tuple[str, ...] = ()
+        self.sources: tuple[str, ...] = ()
         """Paths of the implementations."""
-        known = filter(None, map(find_spec, THIRD_PARTIES))
-        self._forbidden = tuple(f"{Path(one.origin).parent}{os.sep}" for one in known if one.origin) + (PARTS, GOLDENS)
+        specs = filter(None, map(find_spec, THIRD_PARTIES))
+        self._forbidden = tuple(f"{Path(spec.origin).parent}{os.sep}" for spec in specs if spec.origin) + (
+            PARTS,
+            GOLDENS,
+        )
 
     def install(self) -> None:
         """Guard the rest of the process."""
@@ -105,7 +108,7 @@ class Guard:
         if package == "conformance" and not _exists(rest.split(".")):
             return None
         asking = _asking()
-        if package == "conformance" or asking.startswith(self.own or ("\0",)):
+        if package == "conformance" or asking.startswith(self.sources or ("\0",)):
             self._note(f"imports {name}", asking)
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 

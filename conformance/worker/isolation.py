@@ -58,22 +58,22 @@ INSTEAD = {"engine/check.py": b"CheckResult = check = None", "engine/export.py":
 own. Other files that it may not read are empty."""
 
 
-def isolate(parent: int, hidden: Sequence[str] = (), own: Sequence[str] = ()) -> None:
+def isolate(parent: int, hidden: Sequence[str] = (), caches: Sequence[str] = ()) -> None:
     """Hide what can be hidden, and end with the parent. Folders that are `hidden` hold what other kernels' processes
-    leave; folders in them that are this process's `own` stay. The code after this call runs in another process, where
-    the system's processes can be hidden."""
-    parted = hasattr(os, "O_PATH") and (not LOADS_DRIVER.exists() or DRIVER.exists()) and _isolate(hidden, own)
+    leave; this process's `caches`, folders in them, stay. The code after this call runs in another process, where the
+    system's processes can be hidden."""
+    parted = hasattr(os, "O_PATH") and (not LOADS_DRIVER.exists() or DRIVER.exists()) and _isolate(hidden, caches)
     end_with(1 if parted else parent)
 
 
-def _isolate(hidden: Sequence[str], own: Sequence[str]) -> bool:
+def _isolate(hidden: Sequence[str], caches: Sequence[str]) -> bool:
     """Return whether this is another process now."""
     parted = False
     with suppress(OSError):
         copies = _copies()
         room = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
         cut = room != resource.RLIM_INFINITY and any(len(content) > room for _, content, _ in copies)
-        hide = partial(_hide, hidden, own)
+        hide = partial(_hide, hidden, caches)
         if not cut and _possible(hide):
             hide()
             for file, content, time in copies:
@@ -117,15 +117,15 @@ def isolated() -> bool:
 
 def _copies() -> list[tuple[str, bytes, int]]:
     """Return the files of the package, their contents as far as kernels may read them, and when they were written."""
-    found = []
+    copies = []
     for file in (os.path.join(folder, name) for folder, _, names in os.walk(PACKAGE) for name in names):  # noqa: PTH118
         within = os.path.relpath(file, PACKAGE)
-        known = readable(within) and not file.startswith(str(GOLDEN))
-        if known or within.endswith(".py"):
+        is_readable = readable(within) and not file.startswith(str(GOLDEN))
+        if is_readable or within.endswith(".py"):
             with suppress(OSError), open(file, "rb") as content:  # noqa: PTH123 - compiled files come and go
                 time = os.fstat(content.fileno()).st_mtime_ns
-                found.append((file, content.read() if known else INSTEAD.get(within, b""), time))
-    return found
+                copies.append((file, content.read() if is_readable else INSTEAD.get(within, b""), time))
+    return copies
 
 
 def _possible(step: Callable[[], None]) -> bool:
@@ -139,7 +139,7 @@ def _possible(step: Callable[[], None]) -> bool:
     return os.waitpid(child, 0)[1] == 0
 
 
-def _hide(hidden: Sequence[str], own: Sequence[str]) -> None:
+def _hide(hidden: Sequence[str], caches: Sequence[str]) -> None:
     """Mount empty folders over the package, the goldens and what is hidden; nothing else of the interpreter, its
     packages and the system's settings can be written to, and no terminal but new ones can be opened.
 
@@ -158,7 +158,7 @@ def _hide(hidden: Sequence[str], own: Sequence[str]) -> None:
     _pin({*protected, *covered})
     for folder in protected | ({"/sys", "/proc/sys"} if not user else set()):
         _write_protect(folder)
-    kept = [(folder, os.open(folder, os.O_PATH)) for folder in own]
+    kept = [(folder, os.open(folder, os.O_PATH)) for folder in caches]
     for folder in covered:
         os.makedirs(folder, exist_ok=True)  # noqa: PTH103 - of a wheel the goldens lie in the package, which is hidden
         _call("mount", b"none", os.fsencode(folder), b"tmpfs", 0, b"mode=755")
@@ -175,7 +175,7 @@ def _hide(hidden: Sequence[str], own: Sequence[str]) -> None:
 def _pin(folders: Iterable[str]) -> None:
     """Let nobody rename the parents of folders and put others in their place: a folder on which something is mounted is
     busy."""
-    above = {str(folder) for each in folders for folder in Path(os.path.realpath(each)).parents} - {os.sep}
+    above = {str(folder) for path in folders for folder in Path(os.path.realpath(path)).parents} - {os.sep}
     for folder in sorted(above):
         _bind(folder, folder)
 
@@ -204,24 +204,24 @@ def _part() -> None:
     parent, number = os.getppid(), os.getpid()
     above = max(map(int, os.listdir("/proc/self/fd"))) + 3  # noqa: PTH208
     _call("unshare", CLONE_NEWPID)
-    before, (answer, told) = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()), os.pipe()
+    before, (answer, report) = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals()), os.pipe()
     if (first := os.fork()) == 0:
         kernel = -1
         with suppress(BaseException):
             _call("prctl", PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
             _show_own(number)
             if (kernel := os.fork()) > 0:
-                os.dup2(told, 0)
+                os.dup2(report, 0)
                 os.closerange(1, above)  # a pipe that the kernel closes must end for whoever reads it
                 os.write(0, str(os.waitstatus_to_exitcode(_ended(kernel, signal.SIGKILL))).encode())
         if kernel:
             os._exit(0)
         os.close(answer)
-        os.close(told)
+        os.close(report)
         os.setsid()
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return
-    os.close(told)
+    os.close(report)
     end_with(parent)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _call("prctl", PR_SET_DUMPABLE, 1, 0, 0, 0)  # otherwise the judge could not look through its /proc
@@ -305,12 +305,12 @@ def _refuse(machine: str, parted: bool) -> None:
     speculation stays as it is: a kernel's speed depends on it."""
     if machine not in CALLS:
         return
-    architecture, seccomp, ioctl, prlimit, own = CALLS[machine]
+    architecture, seccomp, ioctl, prlimit, of_machine = CALLS[machine]
     steps = [
         *((LOAD, 4), (EQUAL, architecture, 1, 0), (RETURN, REFUSE)),
         *((LOAD, 0), (AT_LEAST, OF_X32, 0, 1), (RETURN, REFUSE)),
     ]
-    for number in (*own, *EVERYWHERE):
+    for number in (*of_machine, *EVERYWHERE):
         steps += [(EQUAL, number, 0, 1), (RETURN, REFUSE)]
     if not parted:  # limits of this process can be set, and those of others read: the third argument is nothing
         steps += [
@@ -324,10 +324,10 @@ def _refuse(machine: str, parted: bool) -> None:
     _call("syscall", seccomp, SET_MODE_FILTER, SPEC_ALLOW, struct.pack("HQ", len(steps), ctypes.addressof(content)))
 
 
-def _call(name: str, *given: object) -> int:
+def _call(name: str, *arguments: object) -> int:
     """Call a function of the C library. Raises OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
-    found: int = getattr(libc, name)(*given)
-    if found < 0:
+    status: int = getattr(libc, name)(*arguments)
+    if status < 0:
         raise OSError(ctypes.get_errno(), name)
-    return found
+    return status

@@ -36,18 +36,18 @@ def timed(
     results, walls, events = list[Any](), list[float](), None
     collecting = gc.isenabled()
 
-    def called(given: Sequence[Any]) -> Any:
-        results.append(function(*given, **parameters))
+    def called(arguments: Sequence[Any]) -> Any:
+        results.append(function(*arguments, **parameters))
         return results[0]
 
     gc.disable()
     try:
-        for given in inputs:
+        for arguments in inputs:
             results.clear()  # freeing a result is not the next call's work
-            watched = bridge.stopwatch(partial(called, given))
+            watched = bridge.stopwatch(partial(called, arguments))
             if watched is None:
                 start = perf_counter()
-                bridge.synchronize(called(given))
+                bridge.synchronize(called(arguments))
                 walls.append(perf_counter() - start)
             else:
                 events, wall = watched
@@ -62,11 +62,13 @@ def beside_reference(bridge: Any, most: float) -> tuple[float, float]:
     """Return the seconds of a torch module at its own shape, and of its reference on the same new inputs: each the
     median of as many calls as take at most `most` seconds."""
     *modules, inputs = bridge.own()
-    found = []
+    seconds = []
     for module in modules:
         first, *_ = timed(bridge, module, {}, [inputs]).walls  # which also warms up
-        found.append(statistics.median(timed(bridge, module, {}, [inputs] * max(1, min(20, int(most / first)))).walls))
-    return found[0], found[1]
+        seconds.append(
+            statistics.median(timed(bridge, module, {}, [inputs] * max(1, min(20, int(most / first)))).walls)
+        )
+    return seconds[0], seconds[1]
 
 
 def copies(bridge: ArrayBridge, inputs: Sequence[Any], results: Sequence[Any]) -> tuple[float, float]:
@@ -105,11 +107,11 @@ def give_threads(count: int) -> dict[str, int]:
 
     XLA sizes its pool by the process's cores, and numba cannot have more than it was started with.
     """
-    found = dict.fromkeys(("jax",) if "jax" in sys.modules else (), count)
+    threads = dict.fromkeys(("jax",) if "jax" in sys.modules else (), count)
     for name in ("torch", "numba"):
         module: Any = sys.modules.get(name)
         if module is not None:
             with suppress(ValueError):
                 module.set_num_threads(count)
-            found[name] = int(module.get_num_threads())
-    return found
+            threads[name] = int(module.get_num_threads())
+    return threads

@@ -100,7 +100,7 @@ def last_level_cache(device: str) -> int | None:
         size = getattr(numba.get_current_device(), "L2_CACHE_SIZE", None) if numba is not None else None
         return None if size is None else int(size)
     texts = [file.read_text().strip() for file in CACHES.glob("index*/size")]
-    sizes = [int(found[1]) * UNITS[found[2]] for text in texts if (found := re.fullmatch(r"(\d+)([KMG]?)", text))]
+    sizes = [int(match[1]) * UNITS[match[2]] for text in texts if (match := re.fullmatch(r"(\d+)([KMG]?)", text))]
     sizes += [os.sysconf(name) for name in SYSCONF if name in os.sysconf_names] if not sizes else []
     return max((size for size in sizes if size > 0), default=None)
 
@@ -125,10 +125,10 @@ def growth(
 def resident(field: str) -> int | None:
     """Return the bytes that a field of Linux's /proc/self/status gives; None where it is not there."""
     try:
-        found = re.search(rf"^{field}:\s+(\d+) kB", STATUS.read_text(), re.MULTILINE)
+        match = re.search(rf"^{field}:\s+(\d+) kB", STATUS.read_text(), re.MULTILINE)
     except OSError:
         return None
-    return int(found[1]) << 10 if found else None
+    return int(match[1]) << 10 if match else None
 
 
 def _device_meter(bridge: Any) -> Callable[[], int | None]:

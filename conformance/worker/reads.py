@@ -55,12 +55,12 @@ class Reads:
 
     __slots__ = ("_installed", "_known", "_packages", "_passed", "_untold", "_written")
 
-    def __init__(self, made: Sequence[str] = ()) -> None:
-        """Leave out files in the folders `made`, which hold what was made of sources."""
+    def __init__(self, caches: Sequence[str] = ()) -> None:
+        """Leave out files in the folders `caches`, which hold what was made of sources."""
         self._packages = tuple(f"{place}{os.sep}" for place in sys.path if lists_packages(place))
         """Folders that packages are installed in."""
         self._installed = tuple(f"{folder}{os.sep}" for folder in installed_folders())
-        self._passed = (*OF_THE_SYSTEM, *(f"{folder}{os.sep}" for folder in (PACKAGE, GOLDEN, *made)))
+        self._passed = (*OF_THE_SYSTEM, *(f"{folder}{os.sep}" for folder in (PACKAGE, GOLDEN, *caches)))
         self._known, self._written = dict[str, tuple[int, ...]](), set[str]()
         self._untold = wire.Opened()
 

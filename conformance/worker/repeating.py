@@ -74,7 +74,7 @@ class _Calls:
             self._farthest, self._most = result, distance
 
     @property
-    def seen(self) -> Repeated:
+    def result(self) -> Repeated:
         return Repeated(Result(self._first), None if self._farthest is None else Result(self._farthest), self._number)
 
 
@@ -83,15 +83,15 @@ def alternated(
 ) -> list[Repeated]:
     """Make at most `calls` calls of a function in each of several turns, which take each other's place after every
     call."""
-    found, end = [_Calls() for _ in turns], perf_counter() + seconds
+    of_turns, end = [_Calls() for _ in turns], perf_counter() + seconds
     for number in range(calls):
-        for turn, (inputs, parameters) in zip(found, turns, strict=True):
+        for turn, (inputs, parameters) in zip(of_turns, turns, strict=True):
             result = function(*inputs, **parameters)
             bridge.synchronize(result)
             turn.add(result, _hosts(bridge, result))
         if number and perf_counter() > end:
             break
-    return [turn.seen for turn in found]
+    return [turn.result for turn in of_turns]
 
 
 def repeated(
@@ -99,7 +99,7 @@ def repeated(
 ) -> list[Repeated]:
     """Make at most `calls` calls of a function in each of several turns, each in a thread of its own if there are
     several. Raises what a call raises."""
-    found: dict[int, Repeated] = {}
+    results: dict[int, Repeated] = {}
     errors: list[BaseException] = []
     start, tracing = threading.Barrier(len(turns)), threading.Lock()
 
@@ -120,7 +120,7 @@ def repeated(
                     end = perf_counter() + seconds
                 elif perf_counter() > end:
                     break
-            found[place] = calls_of_one.seen
+            results[place] = calls_of_one.result
         except BaseException as error:
             errors.append(error)
 
@@ -139,7 +139,7 @@ def repeated(
             sys.setswitchinterval(interval)
     if errors:
         raise errors[0]
-    return [found[place] for place in range(len(turns))]
+    return [results[place] for place in range(len(turns))]
 
 
 def _interruption(tracing: threading.Lock) -> Callable[..., Any]:
@@ -148,7 +148,7 @@ def _interruption(tracing: threading.Lock) -> Callable[..., Any]:
     Python refuses to install one while it installs another, in whatever thread: whoever installs or removes one holds
     the lock. Without the lock at the end, one case in a thousand was an error on a busy machine.
     """
-    seen, end = set(), perf_counter() + TRACED
+    lines, end = set(), perf_counter() + TRACED
 
     def trace(frame: FrameType, event: str, argument: Any) -> Any:
         if perf_counter() > end:
@@ -157,8 +157,8 @@ def _interruption(tracing: threading.Lock) -> Callable[..., Any]:
             return None
         if frame.f_code.co_filename.startswith(FOREIGN):
             return None
-        if event == "line" and (line := (frame.f_code, frame.f_lineno)) not in seen:
-            seen.add(line)
+        if event == "line" and (line := (frame.f_code, frame.f_lineno)) not in lines:
+            lines.add(line)
             sleep(PAUSE)
         return trace
 
@@ -177,9 +177,9 @@ def _distance(first: np.ndarray, second: np.ndarray) -> float:
     if first.tobytes() == second.tobytes():
         return 0.0
     with np.errstate(all="ignore"):
-        one, other = first.astype(np.float64), second.astype(np.float64)
-        both = (one == other) | (np.isnan(one) & np.isnan(other))
-        differences = np.where(both, np.finfo(np.float64).tiny, np.abs(one - other))
+        former, other = first.astype(np.float64), second.astype(np.float64)
+        both = (former == other) | (np.isnan(former) & np.isnan(other))
+        differences = np.where(both, np.finfo(np.float64).tiny, np.abs(former - other))
     return float(np.nan_to_num(differences, nan=np.inf, posinf=np.inf).max(initial=0.0))
 
 
@@ -187,7 +187,7 @@ def forked(
     bridge: ArrayBridge,
     function: Callable[..., Any],
     parameters: Mapping[str, Any],
-    given: Sequence[Any],
+    arguments: Sequence[Any],
     seconds: float,
 ) -> Result:
     """Return the result of a call that a forked child of this process makes.
@@ -203,7 +203,7 @@ def forked(
         with suppress(BaseException):
             os.close(read)
             try:
-                result = function(*given, **parameters)
+                result = function(*arguments, **parameters)
                 bridge.synchronize(result)
                 answer: Any = _hosts(bridge, result)
             except BaseException as error:
@@ -284,25 +284,25 @@ def growth_by_shape(
     part: in a process with gigabytes, giving free pages back takes longer than a call.
     """
     resident, tensors, count, size, start = [], 0, 0, len(cases) // 3, perf_counter()
-    own = thread_time()
+    begun = thread_time()
     for part in range(3):
         for shapes, parameters in cases[count : count + size]:
-            hosts = [None if one is None else np.ones(one[1], one[0]) for one in shapes]
-            given = [None if host is None else bridge.from_host(host) for host in hosts]
+            hosts = [None if shape is None else np.ones(shape[1], shape[0]) for shape in shapes]
+            arguments = [None if host is None else bridge.from_host(host) for host in hosts]
             with bridge.bare() if bare else nullcontext():
-                result = function(*given, **parameters)
+                result = function(*arguments, **parameters)
                 bridge.synchronize(result)
             tensors += sum(array.nbytes for array in (*hosts, *_hosts(bridge, result)) if array is not None)
-            del hosts, given, result
+            del hosts, arguments, result
             count, elapsed = count + 1, perf_counter() - start
             if not part and count >= least // 3 and elapsed > seconds / 3:
                 size = count
                 break
-            if thread_time() - own > PATIENCE * seconds and 3 * size <= least:
+            if thread_time() - begun > PATIENCE * seconds and 3 * size <= least:
                 return min(count, least - 1), 0, tensors // count
         if part == 2:
             gc.collect()
         memory.return_pages()
         resident.append(memory.resident("VmRSS") or 0)
-    left = min((after - before) // size for before, after in pairwise(resident))
-    return count, max(0, left), tensors // count
+    growth = min((after - before) // size for before, after in pairwise(resident))
+    return count, max(0, growth), tensors // count

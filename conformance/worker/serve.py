@@ -82,7 +82,7 @@ class Server:
         self.guard, self._in, self._out, self._end = guard, to_kernels, from_kernels, 0
         self._connection, self._process = connection, os.getpid()
         self._encoder = msgspec.msgpack.Encoder(enc_hook=self._told)
-        self.known: dict[str, declared.Implementation] = {}
+        self.implementations: dict[str, declared.Implementation] = {}
         self._at: declared.Implementation | None = None
         """Implementation whose bridge or function the operation was given last."""
         self._arrays: dict[int, Any] = {}
@@ -98,24 +98,24 @@ class Server:
     def load(self, source: Path | str, name: str = "", label: str = "") -> wire.Loaded:
         """Load a file or folder, or an entry point of another package; with a label, only this variant of an
         implementation."""
-        file, found = "", registry.Registry()
+        file, catalogue = "", registry.Registry()
         if isinstance(source, Path):
-            self.guard.own = (*self.guard.own, str(source.absolute()))
-            registry.load([source], found, hashes=False)
+            self.guard.sources = (*self.guard.sources, str(source.absolute()))
+            registry.load([source], catalogue, hashes=False)
         else:
-            entry, *_ = [one for one in registry.installed() if one.name == source]
-            registry.load_entry(entry, found, hashes=False)
+            entry, *_ = [entry for entry in registry.installed() if entry.name == source]
+            registry.load_entry(entry, catalogue, hashes=False)
             file = str(getattr(sys.modules.get(entry.module), "__file__", None) or "")
-        if label and name in found.implementations:
-            one = found.implementations[name]
-            one.become(label)
-            found.implementations = {one.name: one}
-        self.known |= found.implementations
-        unavailable = next(map(plain, found.unavailable.values()), None)
-        broken = next(iter(found.broken.values()), None)
+        if label and name in catalogue.implementations:
+            implementation = catalogue.implementations[name]
+            implementation.become(label)
+            catalogue.implementations = {implementation.name: implementation}
+        self.implementations |= catalogue.implementations
+        unavailable = next(map(plain, catalogue.unavailable.values()), None)
+        broken = next(iter(catalogue.broken.values()), None)
         if broken is not None:
             broken = registry.BrokenFile(plain(broken.reason), _sendable(broken.failure))
-        return wire.Loaded(tuple(map(_described, found.implementations.values())), unavailable, broken, plain(file))
+        return wire.Loaded(tuple(map(_described, catalogue.implementations.values())), unavailable, broken, plain(file))
 
     def hold(self, name: str, kind: str, index: int, geometries: Sequence[bytes]) -> list[bool | str]:
         """Return what the `when=` of a declaration says of several packed geometries, or why it does not hold where it
@@ -125,7 +125,7 @@ class Server:
         try:
             for geometry in map(wire.unpacked, geometries):
                 try:
-                    answers.append(declared.holds(getattr(self.known[name], kind)[index].when, geometry))
+                    answers.append(declared.holds(getattr(self.implementations[name], kind)[index].when, geometry))
                 except declared.Unsupported as refusal:
                     answers.append(plain(str(refusal)))
         except Exception:
@@ -139,9 +139,9 @@ class Server:
 
     # arrays
 
-    def make(self, number: int, bridge: ArrayBridge, method: str, *given: Any) -> None:
+    def make(self, number: int, bridge: ArrayBridge, method: str, *arguments: Any) -> None:
         """Make an array by a method of a bridge, and keep it under a number."""
-        self._arrays[number] = getattr(bridge, method)(*given)
+        self._arrays[number] = getattr(bridge, method)(*arguments)
 
     def free(self, numbers: Sequence[int]) -> None:
         for number in numbers:
@@ -154,7 +154,7 @@ class Server:
         if kind == "array":
             return self._arrays[place[0]]
         name, *rest = place
-        self._at = self.known[name]
+        self._at = self.implementations[name]
         if kind == "bridge":
             return self._at.arrays
         declarations, index = rest
@@ -187,9 +187,9 @@ class Server:
 
     # functions that consult the judge
 
-    def perform(self, routine: Callable[..., Any], *given: Any) -> Any:
+    def perform(self, routine: Callable[..., Any], *arguments: Any) -> Any:
         """Run a function of the suite that consults the judge: it is given this server besides."""
-        return routine(self, *given)
+        return routine(self, *arguments)
 
     def proceed(self) -> None:
         """Let the function that consults the judge go on."""
@@ -248,9 +248,9 @@ class Server:
         for operation in operations:
             self._at = None
             try:
-                routine, given, named = _Unpickler(io.BytesIO(operation), self.lookup).load()
+                routine, arguments, named = _Unpickler(io.BytesIO(operation), self.lookup).load()
                 routine = getattr(self, routine) if isinstance(routine, str) else routine
-                reply.value = self._encoded(routine(*given, **named))
+                reply.value = self._encoded(routine(*arguments, **named))
             except BaseException as error:
                 reply.value, reply.thrown = None, _thrown(error)
                 reply.spoiled = self._lost(error)
@@ -261,17 +261,21 @@ class Server:
         try:
             return msgspec.Raw(self._encoder.encode(value))
         except UnicodeEncodeError:
-            told = msgspec.to_builtins(value, enc_hook=self._told, builtin_types=(bytes,))
-            return msgspec.Raw(self._encoder.encode(_writable(told)))
+            answer = msgspec.to_builtins(value, enc_hook=self._told, builtin_types=(bytes,))
+            return msgspec.Raw(self._encoder.encode(_writable(answer)))
 
     def _lost(self, error: BaseException) -> bool:
         """Return whether an error has left a device unusable: an illegal access of a kernel to memory ends every later
         call."""
-        one = self._at
-        if one is None or one.device in ("cpu", "simulator", "emulator") or isinstance(error, declared.Unsupported):
+        implementation = self._at
+        if (
+            implementation is None
+            or implementation.device in ("cpu", "simulator", "emulator")
+            or isinstance(error, declared.Unsupported)
+        ):
             return False
         try:
-            bridge = one.arrays
+            bridge = implementation.arrays
             probe = bridge.from_host(np.zeros(1, np.float32))
             bridge.synchronize(probe)
             bridge.to_host(probe)
@@ -283,22 +287,22 @@ class Server:
 class _Unpickler(pickle.Unpickler):
     """Unpickles an operation, with the objects that the judge can only name."""
 
-    def __init__(self, file: io.BytesIO, found: Callable[..., Any]) -> None:
+    def __init__(self, file: io.BytesIO, lookup: Callable[..., Any]) -> None:
         super().__init__(file)
-        self._found = found
+        self._lookup = lookup
 
     def find_class(self, module: str, name: str) -> Any:
         """Return what is imported, and for `wire.found` the function that finds objects here."""
-        return self._found if (module, name) == FOUND else super().find_class(module, name)
+        return self._lookup if (module, name) == FOUND else super().find_class(module, name)
 
 
-def _writable(told: Any) -> Any:
+def _writable(answer: Any) -> Any:
     """Return an answer with all texts as UTF-8 can hold them."""
-    if isinstance(told, str):
-        return plain(told)
-    if isinstance(told, (list, tuple)):
-        return [*map(_writable, told)]
-    return {_writable(name): _writable(one) for name, one in told.items()} if isinstance(told, dict) else told
+    if isinstance(answer, str):
+        return plain(answer)
+    if isinstance(answer, (list, tuple)):
+        return [*map(_writable, answer)]
+    return {_writable(name): _writable(part) for name, part in answer.items()} if isinstance(answer, dict) else answer
 
 
 def _thrown(error: BaseException) -> wire.Thrown:
@@ -310,7 +314,7 @@ def _thrown(error: BaseException) -> wire.Thrown:
         Exception: "exception",
         BaseException: "exit",
     }
-    kind = next(word for known, word in kinds.items() if isinstance(error, known))
+    kind = next(word for exception, word in kinds.items() if isinstance(error, exception))
     try:
         message = str(error)
     except BaseException:
@@ -331,10 +335,10 @@ def _sendable(failure: Failure) -> Failure:
     return msgspec.structs.replace(failure, message=plain(failure.message), file=plain(failure.file))
 
 
-def _described(one: declared.Implementation) -> wire.ImplementationSpec:
-    bridge: Any = one.arrays
+def _described(implementation: declared.Implementation) -> wire.ImplementationSpec:
+    bridge: Any = implementation.arrays
     places = {n: str(getattr(bridge, n)) for n in ("device", "platform") if hasattr(bridge, n)}
-    seen = wire.BridgeSpec(
+    spec = wire.BridgeSpec(
         name=str(bridge.name),
         place=places,
         stands_for=tuple(map(str, getattr(bridge, "stands_for", ()))),
@@ -347,26 +351,33 @@ def _described(one: declared.Implementation) -> wire.ImplementationSpec:
         negative_strides=bool(getattr(bridge, "negative_strides", False)),
     )
     return wire.ImplementationSpec(
-        name=one.name,
-        device=one.device,
-        version=plain(str(one.version)),
-        contract=one.contract,
-        bridge=seen,
-        kernels=tuple(one.kernels),
-        autograd_variants=tuple(one.autograd_variants),
-        waivers=tuple(one.waivers),
-        deterministic=bool(one.deterministic),
-        unsafe=tuple(one.unsafe),
-        compiles_per_shape=bool(one.compiles_per_shape),
-        settings=tuple(replace(setting, prepare=None, wrap=None) for setting in one.settings),  # both are done here
-        layouts=dict(one.layouts),
-        adapted=one.adapted
-        and replace(one.adapted, unmapped=plain(one.adapted.unmapped), unknown=plain(one.adapted.unknown)),
+        name=implementation.name,
+        device=implementation.device,
+        version=plain(str(implementation.version)),
+        contract=implementation.contract,
+        bridge=spec,
+        kernels=tuple(implementation.kernels),
+        autograd_variants=tuple(implementation.autograd_variants),
+        waivers=tuple(implementation.waivers),
+        deterministic=bool(implementation.deterministic),
+        unsafe=tuple(implementation.unsafe),
+        compiles_per_shape=bool(implementation.compiles_per_shape),
+        settings=tuple(
+            replace(setting, prepare=None, wrap=None)  # both are done here
+            for setting in implementation.settings
+        ),
+        layouts=dict(implementation.layouts),
+        adapted=implementation.adapted
+        and replace(
+            implementation.adapted,
+            unmapped=plain(implementation.adapted.unmapped),
+            unknown=plain(implementation.adapted.unknown),
+        ),
     )
 
 
-def main(channel: int, to_kernels: int, from_kernels: int, findings: int, own: Sequence[str]) -> None:
-    """Serve until the judge closes the channel. Folders that are its `own` are those in which compilers keep their
+def main(channel: int, to_kernels: int, from_kernels: int, findings: int, caches: Sequence[str]) -> None:
+    """Serve until the judge closes the channel. Its `caches` are the folders in which compilers keep their
     output."""
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -377,7 +388,7 @@ def main(channel: int, to_kernels: int, from_kernels: int, findings: int, own: S
     faulthandler.enable(file=2)
     read_sources_alone()
     open_by_paths()
-    guard = Guard(findings, Reads(own))
+    guard = Guard(findings, Reads(caches))
     guard.install()
     connection = socket.socket(fileno=channel)
     vocabulary.use(pickle.loads(_received(connection) or b""))

@@ -200,11 +200,11 @@ def importable(function: Any) -> FunctionSpec:
     code: Any = getattr(inspect.unwrap(getattr(function, "func", function)), "__code__", None)
     written, line = (code.co_filename, code.co_firstlineno) if inspect.iscode(code) else ("", 0)
     module, qualname = str(getattr(function, "__module__", "")), str(getattr(function, "__qualname__", ""))
-    found: Any = sys.modules.get(module)
-    file = getattr(found, "__file__", None)
+    target: Any = sys.modules.get(module)
+    file = getattr(target, "__file__", None)
     for part in qualname.split("."):
-        found = getattr(found, part, None)
-    if found is not function or file is None:
+        target = getattr(target, part, None)
+    if target is not function or file is None:
         return FunctionSpec(written=plain(written), line=line)
     return FunctionSpec(plain(module), plain(qualname), plain(file), plain(written), line)
 
