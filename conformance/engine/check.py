@@ -238,13 +238,13 @@ def chosen(
 ) -> tuple[Trial, str]:
     """Return the trial for arguments of `check`, or of a `behaviour` check, and why its kernel is not available (empty
     if it is). Raises ValueError."""
-    listed = _problem(problem)
-    if behaviour and not any(problem.geometry == listed.geometry for problem in PROBLEMS):
-        listed = replace(listed, origin="drawn")  # a check of pairs of problems then begins with it
-    family = FAMILIES[listed.geometry.family]
+    resolved = _problem(problem)
+    if behaviour and not any(problem.geometry == resolved.geometry for problem in PROBLEMS):
+        resolved = replace(resolved, origin="drawn")  # a check of pairs of problems then begins with it
+    family = FAMILIES[resolved.geometry.family]
     require_known("dtype", [dtype], OPERATORS[operator].dtypes if operator in OPERATORS else DECLARABLE)
     if distribution is None:
-        distribution = usual_distribution(listed.geometry.family, dtype)
+        distribution = usual_distribution(resolved.geometry.family, dtype)
     if distribution == BEHAVIOUR and not behaviour:
         raise SelectionError("distribution behaviour: is of checks, see `conformance check --check`")
     if distribution == TRAINING:
@@ -259,17 +259,17 @@ def chosen(
         raise SelectionError(f"seed {seed!r}: must be a whole number from 0 to 10^18 - 1")
     if not 0 < timeout <= 1e6:
         raise SelectionError(f"timeout {timeout!r}: must be a number of seconds above 0")
-    possible = [one.name for one in family.operators if takes(one.name, listed.geometry)]
+    possible = [candidate.name for candidate in family.operators if takes(candidate.name, resolved.geometry)]
     if operator is not None:
         require_known("operator", [operator], OPERATORS)
         if operator not in possible:
             raise SelectionError(
-                f"operator {operator}: does not take the problem {listed.geometry.descriptor!r}. "
+                f"operator {operator}: does not take the problem {resolved.geometry.descriptor!r}. "
                 f"Choices: {', '.join(possible)}"
             )
 
     if layout in NAMES and rank_of(layout) == 2:  # the default; in other dimensions the one of the same kind
-        layout = in_rank(layout, listed.geometry.rank)
+        layout = in_rank(layout, resolved.geometry.rank)
     absent = ""
     is_module = modules.is_module(kernel)
     states = isinstance(kernel, (Implementation, Path, str)) or is_module
@@ -294,17 +294,17 @@ def chosen(
         implementation.implements(operator, dtypes=(dtype,), layouts=(layout,))(kernel)
     require_known("layout", [layout], (*NAMES, *implementation.layouts))
     if operator is None:
-        operator = possible[0] if absent else _only_operator(implementation, possible, listed.geometry)
+        operator = possible[0] if absent else _only_operator(implementation, possible, resolved.geometry)
     variant = Variant(dtype, layout, distribution, storage)
-    Case.of(operator, listed.geometry, variant, seed, behaviour).require_one_result()
-    return Trial(implementation, OPERATORS[operator], listed, variant, seed, method), absent
+    Case.of(operator, resolved.geometry, variant, seed, behaviour).require_one_result()
+    return Trial(implementation, OPERATORS[operator], resolved, variant, seed, method), absent
 
 
 def _only_operator(implementation: Implementation, possible: Sequence[str], geometry: Geometry) -> str:
     """Return the one operator of an implementation among those that take a problem. Raises SelectionError."""
     if implementation.adapted is not None and implementation.adapted.unmapped:
         raise SelectionError(f"kernel {implementation.name}: {implementation.adapted.unmapped}")
-    offered = {one.operator for one in implementation.kernels if one.operator in possible}
+    offered = {kernel.operator for kernel in implementation.kernels if kernel.operator in possible}
     if len(offered) != 1:
         has = f"implements {len(offered)} operators that take" if offered else "implements no operator that takes"
         choices = ", ".join(sorted(offered) or possible)
@@ -322,23 +322,26 @@ def _comparisons(trial: Trial, verdict: Verdict, tensors: Tensors) -> dict[str, 
         return {name: Comparison(None, None, copies.get(name), None, None) for name in names}
     judged = bool(verdict.judgements)  # otherwise there are the limits, and outputs that cannot be compared with them
     compared = expected.outputs(tensors.outputs if judged else expected.tensors.reference)
-    found = {output.name: compare(output, trial.variant.distribution, contract) for output in compared}
+    comparisons = {output.name: compare(output, trial.variant.distribution, contract) for output in compared}
     if judged:
-        return found
-    return {n: replace(one, actual=copies.get(n), error=None, mismatched=None) for n, one in found.items()}
+        return comparisons
+    return {
+        n: replace(comparison, actual=copies.get(n), error=None, mismatched=None)
+        for n, comparison in comparisons.items()
+    }
 
 
-def _problem(given: str | Geometry | Problem) -> Problem:
-    if isinstance(given, Problem):
-        return given
-    if not isinstance(given, str):
-        if not isinstance(given, tuple(family.geometry for family in FAMILIES.values())):
-            raise SelectionError(f"problem {given!r}: must be a descriptor, the name of a problem, or a geometry")
-        return typed(given.descriptor)
+def _problem(problem: str | Geometry | Problem) -> Problem:
+    if isinstance(problem, Problem):
+        return problem
+    if not isinstance(problem, str):
+        if not isinstance(problem, tuple(family.geometry for family in FAMILIES.values())):
+            raise SelectionError(f"problem {problem!r}: must be a descriptor, the name of a problem, or a geometry")
+        return typed(problem.descriptor)
     try:
-        return named(given)
+        return named(problem)
     except GeometryError as error:
-        raise SelectionError(f"problem {given!r}: {error}") from None
+        raise SelectionError(f"problem {problem!r}: {error}") from None
 
 
 @cache
@@ -355,34 +358,38 @@ def _load(kernel: Path | str, operator: str | None, loader: Loader) -> tuple[Imp
     A file is read anew: it may have been corrected.
     """
     # a file may have such a name itself
-    text, _, wanted = (str(kernel), "", "") if Path(kernel).exists() else str(kernel).partition("::")
+    text, _, name = (str(kernel), "", "") if Path(kernel).exists() else str(kernel).partition("::")
     by_path = isinstance(kernel, Path) or text.endswith(".py") or "/" in text or os.sep in text
     if not by_path:
-        known = registry.Registry()
-        load_named(loader, [base_of(text)], registry.discover(IMPLS), known)
-        vary(known, loader, [text], "kernel")
-        require_known("kernel", [text], known.implementations.keys() | known.unavailable.keys())
-        if text in known.unavailable:
-            return Implementation(text), known.unavailable[text]
-        return known.implementations[text], ""
+        catalogue = registry.Registry()
+        load_named(loader, [base_of(text)], registry.discover(IMPLS), catalogue)
+        vary(catalogue, loader, [text], "kernel")
+        require_known("kernel", [text], catalogue.implementations.keys() | catalogue.unavailable.keys())
+        if text in catalogue.unavailable:
+            return Implementation(text), catalogue.unavailable[text]
+        return catalogue.implementations[text], ""
 
     path = Path(text).absolute()  # a kernel's process is where this one was when it began
     if not path.exists():
         raise SelectionError(f"kernel {text}: no such file")
     if isinstance(loader, Workers):
         loader.forget(path)
-    known = loader.load([path])
-    for broken in known.broken.values():
+    catalogue = loader.load([path])
+    for broken in catalogue.broken.values():
         raise SelectionError(f"kernel {text}: {broken}")
-    for why in known.unavailable.values():
-        return Implementation(wanted or path.stem), why
-    if wanted:
-        vary(known, loader, [wanted], f"kernel {text}::")
-        require_known(f"kernel {text}::", [wanted], known.implementations)
-        return known.implementations[wanted], ""
-    every = list(known.implementations.values())
-    able = [one for one in every if operator is None or any(operator == k.operator for k in one.kernels)] or every
+    for why in catalogue.unavailable.values():
+        return Implementation(name or path.stem), why
+    if name:
+        vary(catalogue, loader, [name], f"kernel {text}::")
+        require_known(f"kernel {text}::", [name], catalogue.implementations)
+        return catalogue.implementations[name], ""
+    implementations = list(catalogue.implementations.values())
+    able = [
+        implementation
+        for implementation in implementations
+        if operator is None or any(operator == k.operator for k in implementation.kernels)
+    ] or implementations
     if len(able) > 1:
-        choices = ", ".join(f"{text}::{one.name}" for one in able)
+        choices = ", ".join(f"{text}::{implementation.name}" for implementation in able)
         raise SelectionError(f"kernel {text}: defines several implementations. Choices: {choices}")
     return able[0], ""

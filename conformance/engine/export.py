@@ -132,14 +132,17 @@ def export(result: CheckResult, folder: str | Path) -> Path:
     outputs = result.outputs.items()
     files = {
         "inputs": {name: stored(name, array) for name, array in result.inputs.items()},
-        "expected": {name: stored(name, one.expected) for name, one in outputs},
+        "expected": {name: stored(name, comparison.expected) for name, comparison in outputs},
         # where the limit is not finite, only the expected value itself will do
-        "limit": {name: stored(name, np.where(np.isfinite(one.limit), one.limit, 0)) for name, one in outputs},
+        "limit": {
+            name: stored(name, np.where(np.isfinite(comparison.limit), comparison.limit, 0))
+            for name, comparison in outputs
+        },
         "actual": {
             # an output that could not be compared is in the kernel's layout already
-            name: stored(name, one.actual) if one.error is not None else _plain(one.actual)
-            for name, one in outputs
-            if one.actual is not None
+            name: stored(name, comparison.actual) if comparison.error is not None else _plain(comparison.actual)
+            for name, comparison in outputs
+            if comparison.actual is not None
         },
     }
     facts = {
@@ -168,7 +171,11 @@ def export(result: CheckResult, folder: str | Path) -> Path:
     if bridge.name == "numpy" and not {dtype.name for dtype in BEYOND_NUMPY} & {*dtypes.values()}:
         imports = ""
     note = ""
-    if result.status == "fail" and verdict.judgements and not any(one.mismatched.any() for _, one in outputs):
+    if (
+        result.status == "fail"
+        and verdict.judgements
+        and not any(comparison.mismatched.any() for _, comparison in outputs)
+    ):
         note = "\nThe suite failed the tensor by its statistics (see case.json); each element is within its limit."
     script = SCRIPT.format(
         title=str(result),

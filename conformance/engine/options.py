@@ -98,7 +98,7 @@ class RunOptions:
     """Options of a run, read and checked.
 
     level      the one that was given: problems that are named run at every level
-    given      each text of --impl -> its names and paths, before a kernel can remove its file
+    kernels    each text of --impl -> its names and paths, before a kernel can remove its file
     limits     those of each kernel's process; None if kernels run in this one
     workers    number of kernels' processes at once
     patience   seconds from the first verdict on, after which the run stops
@@ -111,7 +111,7 @@ class RunOptions:
 
     selection: Selection
     level: str
-    given: dict[str, tuple[tuple[str, ...], tuple[Path, ...]]]
+    kernels: dict[str, tuple[tuple[str, ...], tuple[Path, ...]]]
     impls: Path
     limits: Limits | None
     workers: int
@@ -133,95 +133,95 @@ class RunOptions:
         return self.limits is None
 
 
-def read(given: Namespace, words: tuple[str, ...], *, impls: Path, folder: Path, processes: int) -> RunOptions:
+def read(arguments: Namespace, words: tuple[str, ...], *, impls: Path, folder: Path, processes: int) -> RunOptions:
     """Read the options of a command line, which `words` are, typed in `folder`. Raises SelectionError naming the
     option, the value and the choices.
 
     `impls` is where implementations are looked for, `processes` how many processes of this run have kernels' processes.
     """
     for option in ("impl", "records", "report"):
-        if "" in (getattr(given, option), *(given.impl or ())):
+        if "" in (getattr(arguments, option), *(arguments.impl or ())):
             raise SelectionError(f"--{option} is empty; give a name or a path")
     for option in ONCE:
         if sum(str(word).split("=")[0] == option for word in words) > 1:
             raise SelectionError(f"{option} is given twice; it takes one value")
-    expression = getattr(given, "markexpr", "") or ""
-    names, paths = split(given.impl or ())
-    require_known("--level", [given.level], LEVELS)
-    require_known("--method", [given.method], METHODS)
-    require_known("--show", given.show or (), (*STATUSES, DETAILS))
-    require_known("--require", given.require or (), DEVICES)
-    for device in given.require or ():
+    expression = getattr(arguments, "markexpr", "") or ""
+    names, paths = split(arguments.impl or ())
+    require_known("--level", [arguments.level], LEVELS)
+    require_known("--method", [arguments.method], METHODS)
+    require_known("--show", arguments.show or (), (*STATUSES, DETAILS))
+    require_known("--require", arguments.require or (), DEVICES)
+    for device in arguments.require or ():
         try:
             require(device)
         except Unavailable as absence:
             raise SelectionError(f"--require {device}: {absence}") from None
-    debugged = getattr(given, "usepdb", False) or getattr(given, "trace", False)
+    debugged = getattr(arguments, "usepdb", False) or getattr(arguments, "trace", False)
     # Windows has neither the sockets nor the signals
-    in_process = sys.platform == "win32" or given.in_process or debugged
-    devices = _devices_named(expression, given.require or ())
+    in_process = sys.platform == "win32" or arguments.in_process or debugged
+    devices = _devices_named(expression, arguments.require or ())
     _require_possible(processes, devices)
-    seconds = _seconds(given, devices)
-    problems = [_problem(text) for text in given.problem or ()]
+    seconds = _seconds(arguments, devices)
+    problems = [_problem(text) for text in arguments.problem or ()]
     # a named problem is run in 8 bits only if these dtypes are named
-    dtypes = DTYPES if problems and not given.dtype else _chosen("--dtype", given.dtype, DECLARABLE)
+    dtypes = DTYPES if problems and not arguments.dtype else _chosen("--dtype", arguments.dtype, DECLARABLE)
     selection = Selection(
         implementations=names,
         paths=paths,
-        level="full" if problems else given.level,
+        level="full" if problems else arguments.level,
         problems=tuple(problems) or PROBLEMS,
-        operators=_chosen("--operator", given.operator, OPERATORS),
+        operators=_chosen("--operator", arguments.operator, OPERATORS),
         dtypes=dtypes,
-        layouts=tuple(given.layout or LAYOUTS),  # the plan knows what implementations declare
-        distributions=_chosen("--distribution", given.distribution, (*DISTRIBUTIONS, BEHAVIOUR, TRAINING)),
-        seed=seed_number(given.seed),
-        method=given.method,
-        storages=tuple(_storage(text) for text in given.storage or ()),
-        regressions=tuple(rows for file in given.problems or () for rows in _regressions(folder, file)),
-        programs=None if given.programs is None else _whole("--programs", given.programs),
-        variants=given.variants,
-        required=tuple(given.require or ()),
+        layouts=tuple(arguments.layout or LAYOUTS),  # the plan knows what implementations declare
+        distributions=_chosen("--distribution", arguments.distribution, (*DISTRIBUTIONS, BEHAVIOUR, TRAINING)),
+        seed=seed_number(arguments.seed),
+        method=arguments.method,
+        storages=tuple(_storage(text) for text in arguments.storage or ()),
+        regressions=tuple(rows for file in arguments.problems or () for rows in _regressions(folder, file)),
+        programs=None if arguments.programs is None else _whole("--programs", arguments.programs),
+        variants=arguments.variants,
+        required=tuple(arguments.require or ()),
         devices=devices_selected(expression),
         seconds=SECONDS if in_process else seconds,
     )
     if not impls.exists() and not paths:
         raise SelectionError(f"impls = {impls}: no such file or folder; set it in the ini file, or give --impl=FILE")
-    if given.resume and given.overwrite:
+    if arguments.resume and arguments.overwrite:
         raise SelectionError("--resume and --overwrite: give one of them")
-    if (given.resume or given.overwrite) and given.records is None and given.report is None:
-        raise SelectionError(f"--{'resume' if given.resume else 'overwrite'}: give the file, --records=FILE")
-    workers = _whole("--workers", given.workers)
-    memory = _number("--memory", given.memory, 0.1, share(processes) / 2**30)
-    shown = getattr(given, "capture", "no") == "no"
+    if (arguments.resume or arguments.overwrite) and arguments.records is None and arguments.report is None:
+        raise SelectionError(f"--{'resume' if arguments.resume else 'overwrite'}: give the file, --records=FILE")
+    workers = _whole("--workers", arguments.workers)
+    memory = _number("--memory", arguments.memory, 0.1, share(processes) / 2**30)
+    shown = getattr(arguments, "capture", "no") == "no"
     limits = (
         None
         if in_process
-        else Limits(seconds, int(memory * 2**30 / workers), passed=tuple(given.pass_env or ()), shown=shown)
+        else Limits(seconds, int(memory * 2**30 / workers), passed=tuple(arguments.pass_env or ()), shown=shown)
     )
-    values = ((option, getattr(given, name, None)) for option, name in SELECTING.items())
-    by_name = any(getattr(given, name, None) for name in ("problem", "keyword", "deselect", "lf", "benchmark_only"))
+    values = ((option, getattr(arguments, name, None)) for option, name in SELECTING.items())
+    by_name = any(getattr(arguments, name, None) for name in ("problem", "keyword", "deselect", "lf", "benchmark_only"))
     return RunOptions(
         selection=selection,
-        level=given.level,
-        given={text: split([text]) for text in given.impl or ()},
+        level=arguments.level,
+        kernels={text: split([text]) for text in arguments.impl or ()},
         impls=impls,
         limits=limits,
         workers=workers,
-        patience=_patience(given.minutes),
+        patience=_patience(arguments.minutes),
         devices=devices,
-        shown=frozenset(given.show or ()),
-        records=given.records,
-        resume=given.resume,
-        overwrite=given.overwrite,
-        report=given.report,
+        shown=frozenset(arguments.show or ()),
+        records=arguments.records,
+        resume=arguments.resume,
+        overwrite=arguments.overwrite,
+        report=arguments.report,
         chosen={
             option: (str(value),) if isinstance(value, (str, int)) else tuple(map(str, value))
             for option, value in values
             if value
         },
         is_chosen=by_name,
-        explains=getattr(given, "tbstyle", "") != "no",
-        verbosity=getattr(given, "verbose", 0) or 0,
+        explains=getattr(arguments, "tbstyle", "") != "no",
+        verbosity=getattr(arguments, "verbose", 0) or 0,
     )
 
 
@@ -236,8 +236,8 @@ def _require_possible(count: int, devices: Collection[str]) -> None:
         raise SelectionError(f"-n {count}: this machine has {owned}; -n {most} at most")
 
 
-def _chosen(option: str, given: Iterable[str] | None, choices: Iterable[str]) -> tuple[str, ...]:
-    values = tuple(given or ())
+def _chosen(option: str, texts: Iterable[str] | None, choices: Iterable[str]) -> tuple[str, ...]:
+    values = tuple(texts or ())
     require_known(option, values, choices)
     return values or tuple(choices)
 
@@ -295,17 +295,17 @@ def _patience(minutes: str | None) -> float | None:
     return seconds
 
 
-def _seconds(given: Namespace, devices: Collection[str]) -> float:
+def _seconds(arguments: Namespace, devices: Collection[str]) -> float:
     """Return the seconds that a call may take."""
-    is_long = given.level == "huge" or NEURON.keys() & set(devices)
-    return _number("--timeout", given.timeout, 0.1, 600 if is_long else SECONDS)
+    is_long = arguments.level == "huge" or NEURON.keys() & set(devices)
+    return _number("--timeout", arguments.timeout, 0.1, 600 if is_long else SECONDS)
 
 
-def require_markers(expression: str, known: Collection[str]) -> None:
+def require_markers(expression: str, markers: Collection[str]) -> None:
     """Raise SelectionError for a word of -m that is no marker: it would select nothing, and a typo would end in an
     empty run."""
     for word in re.findall(r"\w+", expression):
-        if word not in known and word not in ("and", "or", "not", "True", "False"):
+        if word not in markers and word not in ("and", "or", "not", "True", "False"):
             require_known("-m", [word], DEVICES)
 
 
@@ -320,10 +320,10 @@ def devices_selected(expression: str) -> tuple[str, ...]:
     """Return the devices of which -m can select a case, whatever other markers it has: planning the cases of all
     others, which would be deselected, took four fifths of a collection. All devices, if -m cannot be read."""
     try:
-        asked = _read(expression)
+        tree = _read(expression)
     except SyntaxError:
         return tuple(DEVICES)
-    return tuple(device for device in DEVICES if _selects(asked, (device,), DEVICES.__contains__) is not False)
+    return tuple(device for device in DEVICES if _selects(tree, (device,), DEVICES.__contains__) is not False)
 
 
 def selects(expression: str, markers: Collection[str]) -> bool:
@@ -335,16 +335,16 @@ def _read(expression: str) -> ast.expr:
     return ast.parse(expression or "True", mode="eval").body
 
 
-def _selects(asked: ast.expr, markers: Collection[str], is_known: Callable[[str], bool]) -> bool | None:
+def _selects(tree: ast.expr, markers: Collection[str], is_known: Callable[[str], bool]) -> bool | None:
     """Return whether an expression selects a case with these markers; None if that depends on unknown markers."""
-    match asked:
+    match tree:
         case ast.Name(id) if is_known(id):
             return id in markers
         case ast.UnaryOp(ast.Not(), operand):
             inner = _selects(operand, markers, is_known)
             return None if inner is None else not inner
         case ast.BoolOp(op, values):
-            every = [_selects(value, markers, is_known) for value in values]
+            answers = [_selects(value, markers, is_known) for value in values]
             decisive = isinstance(op, ast.Or)
-            return decisive if decisive in every else None if None in every else not decisive
+            return decisive if decisive in answers else None if None in answers else not decisive
     return None

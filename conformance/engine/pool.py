@@ -66,7 +66,7 @@ class Pool(Protocol):
     compiled: wire.Compiled
     """Programs that its processes have compiled for kernels, as far as they are known."""
 
-    def run(self, units: Sequence[Sequence[Task]], wanted: Wanted) -> Iterator[Event]: ...
+    def run(self, units: Sequence[Sequence[Task]], wants: Wanted) -> Iterator[Event]: ...
 
     def close(self) -> None: ...
 
@@ -100,11 +100,11 @@ class Here:
     def __init__(self, run: Run) -> None:
         self._judge = Judge(run)
 
-    def run(self, units: Sequence[Sequence[Task]], wanted: Wanted) -> Iterator[Event]:
+    def run(self, units: Sequence[Sequence[Task]], wants: Wanted) -> Iterator[Event]:
         """Carry out all tasks, in the order of their units."""
         for unit in units:
             for task in unit:
-                if wanted(task):
+                if wants(task):
                     yield Begun(task)
                     start, performed = self._judge.answer(task)
                     exception = performed.verdict.exception
@@ -136,7 +136,7 @@ class Processes:
         self._names = (f"judge{number}" for number in range(10**9))
         self._judges: list[_Remote] = []
 
-    def run(self, units: Sequence[Sequence[Task]], wanted: Wanted) -> Iterator[Event]:
+    def run(self, units: Sequence[Sequence[Task]], wants: Wanted) -> Iterator[Event]:
         """Hand each idle process the next unit, in their order, and yield events as they come."""
         waiting = deque(deque(unit) for unit in units)
         while True:
@@ -146,7 +146,7 @@ class Processes:
                 self._judges.append(_Remote(self._context, self._target, arguments))
             for judge in self._judges:
                 if judge.is_ready and judge.task is None:
-                    yield from self._hand(judge, waiting, wanted)
+                    yield from self._hand(judge, waiting, wants)
             if not waiting and not any(judge.task or judge.unit for judge in self._judges):
                 break
             for judge in self._heard():
@@ -155,12 +155,12 @@ class Processes:
             self.compiled += judge.end()
         self._judges = []
 
-    def _hand(self, judge: _Remote, waiting: deque[deque[Task]], wanted: Wanted) -> Iterator[Begun]:
+    def _hand(self, judge: _Remote, waiting: deque[deque[Task]], wants: Wanted) -> Iterator[Begun]:
         """Hand a process the next task that is wanted: of its unit, or of the next one."""
         while judge.unit or waiting:
             judge.unit = judge.unit or waiting.popleft()
             task = judge.unit.popleft()
-            if wanted(task):
+            if wants(task):
                 judge.begin(task, self._numbers[id(task)])
                 yield Begun(task)
                 return
@@ -172,7 +172,7 @@ class Processes:
 
     def _said(self, judge: _Remote, waiting: deque[deque[Task]]) -> Iterator[Event]:
         try:
-            kind, *told = judge.connection.recv()
+            kind, *message = judge.connection.recv()
         except (EOFError, OSError):
             task, rest = judge.task, judge.unit
             judge.is_over = True
@@ -187,11 +187,11 @@ class Processes:
         if kind == "ready":
             judge.is_ready = True
         elif kind == "untrusted":
-            raise WrongArithmeticError(*told)
+            raise WrongArithmeticError(*message)
         elif kind == "refused":
-            raise JudgeError(told[0])
+            raise JudgeError(message[0])
         elif kind == "done" and judge.task is not None:
-            start, record, beside = told
+            start, record, beside = message
             task, judge.task = judge.task, None
             yield Done(task, start, _decode(record), _decode(beside) if beside else None)
 
@@ -239,11 +239,11 @@ class _Remote:
         with suppress(EOFError, OSError):
             self.connection.send(None)
             while True:
-                kind, *told = self.connection.recv()
+                kind, *message = self.connection.recv()
                 if kind == "untrusted":
-                    raise WrongArithmeticError(*told)
+                    raise WrongArithmeticError(*message)
                 if kind == "compiled":
-                    compiled = msgspec.convert(told[0], wire.Compiled)
+                    compiled = msgspec.convert(message[0], wire.Compiled)
         self.process.join(PATIENCE)
         self.process.kill()
         return compiled
@@ -255,8 +255,8 @@ def serve(connection: Connection, parent: int, run: Run, tasks: Sequence[Task]) 
     judge = Judge(run)
     connection.send(("ready",))
     try:
-        while (asked := connection.recv()) is not None:
-            number, key = asked
+        while (request := connection.recv()) is not None:
+            number, key = request
             task = tasks[number] if number < len(tasks) else None
             if task is None or task.key != key:
                 connection.send(

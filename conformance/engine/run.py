@@ -61,7 +61,7 @@ class Run:
         """Records that have a row in a table of their own: memory, training."""
         self.listed: list[Record] = []
         """Records whose cases are to be listed."""
-        self.own: list[Record] = []
+        self.of_modules: list[Record] = []
         """Records of the problems that torch modules are made for."""
         self.deciding = Counter[str]()
         """Implementation -> cases that were run to find out where it fails."""
@@ -99,7 +99,7 @@ class Run:
 
     def operators(self) -> set[str]:
         """Return the operators that implementations of the run have kernels of."""
-        return {kernel.operator for one in self.plan.implementations for kernel in one.kernels}
+        return {kernel.operator for implementation in self.plan.implementations for kernel in implementation.kernels}
 
     def _open(self, command: Sequence[str]) -> None:
         """Open the file of records: the one that is named, or one beside the report that is made from it. Before
@@ -135,13 +135,17 @@ class Run:
         are about."""
         if self.records is None or not self.records.earlier.records:
             return
-        known, covers = self.plan.registry.implementations, covered(self.records.earlier.records)
+        implementations, covers = self.plan.registry.implementations, covered(self.records.earlier.records)
         attempts = [record for record in self.records.earlier.records if isinstance(record, Attempt)]
         for name, source in dict.fromkeys((record.implementation, record.source) for record in attempts):
-            files = known[name].files if name in known else None
+            files = implementations[name].files if name in implementations else None
             changed = files.changed(covers.get((name, source), Covers())) if files is not None else ""
-            if name not in known or known[name].source != source or changed:
-                what = f"was changed since{f' ({shown(changed)})' * bool(changed)}" if name in known else "is not here"
+            if name not in implementations or implementations[name].source != source or changed:
+                what = (
+                    f"was changed since{f' ({shown(changed)})' * bool(changed)}"
+                    if name in implementations
+                    else "is not here"
+                )
                 raise SelectionError(
                     f"--records {self.records.path}: cannot be resumed: {shown(name)} {what}; begin again with "
                     "--overwrite"
@@ -192,7 +196,7 @@ class Run:
         if record.status in ("fail", "error"):
             self.failed.append(record)
         if modules.is_own(record):
-            self.own.append(record)
+            self.of_modules.append(record)
         with self.evidence.explaining(f"{record.implementation} {described(record)}"):
             self.evidence.add(record)
         self.deciding[record.implementation] += is_deciding(record)
@@ -203,8 +207,8 @@ class Run:
         covers = record.covers or Covers()
         code = {file: digest for file, digest in covers.files.items() if is_code(file)}
         parts = {"": record.source} | code | {f"package {name}": digest for name, digest in covers.packages.items()}
-        known = [self._sources.setdefault((record.implementation, part), now) for part, now in parts.items() if now]
-        if record.status != "pass" or known == [*filter(None, parts.values())]:
+        sources = [self._sources.setdefault((record.implementation, part), now) for part, now in parts.items() if now]
+        if record.status != "pass" or sources == [*filter(None, parts.values())]:
             return record
         why = "its source was changed during the run: other records of the run are of another one; run again"
         return structs.replace(record, status="error", reason=why, failure=Failure(kind="source", message=why))
@@ -244,8 +248,10 @@ class Run:
             if implementation is None:
                 continue
 
-            def groups(mine: str = name) -> list[Group]:
-                return group((record for record in self.failed if record.implementation == mine), self.evidence)
+            def groups(implementation: str = name) -> list[Group]:
+                return group(
+                    (record for record in self.failed if record.implementation == implementation), self.evidence
+                )
 
             named = self.plan.named(implementation)
             searched = Searched(implementation, self.selection, named, self.workers, self.take)
@@ -263,13 +269,13 @@ class Run:
     def idle(self, *, is_part: bool = False) -> dict[str, str]:
         """Return files, folders and names that were given and of which nothing was verified -> a line that says so,
         with what is missing; not what other options leave out, nor, in a part of a run, what may be in another part."""
-        found = {}
-        for text, given in () if self.stopped else self.options.given.items():
-            names = self.plan.names_of(*given) & {name for name, _ in self.tally.cells}
+        lines = {}
+        for text, names_and_paths in () if self.stopped else self.options.kernels.items():
+            names = self.plan.names_of(*names_and_paths) & {name for name, _ in self.tally.cells}
             lacks = [f": {why}" for name, why in self.tally.absent.items() if name in names][:1]
             if names and not self.tally.speaks_of(names) and (lacks or not is_part):
-                found[text] = "".join((f"{NOTHING} of {text}", *lacks))
-        return found
+                lines[text] = "".join((f"{NOTHING} of {text}", *lacks))
+        return lines
 
     def nothing(self, *, is_part: bool = False) -> list[str]:
         """Return lines that say that nothing was verified, or nothing of something that was given."""
@@ -286,7 +292,7 @@ class Run:
         if self.tally.verified:
             # also if all of it was verified before this run, which had nothing left
             return ExitCode.NOTHING if self.idle(is_part=is_part) else ExitCode.GOOD
-        return ExitCode.NOTHING if is_asked or self.options.given else ExitCode.GOOD
+        return ExitCode.NOTHING if is_asked or self.options.kernels else ExitCode.GOOD
 
     def end(self, status: int) -> int:
         """End kernels' processes and the file of records. Return the exit status: another one if the file cannot be
@@ -321,9 +327,9 @@ def recorded(path: Path, size: int) -> Counter[Key | None]:
 def _claims(options: RunOptions) -> dict[str, Claim]:
     """Return the claims beside the given files, and in the folder where implementations are looked for."""
     selection = options.selection
-    found = claims_file.sources(options.impls) if selection.implementations or not selection.paths else ()
+    files = claims_file.sources(options.impls) if selection.implementations or not selection.paths else ()
     try:
-        return claims_file.load([*selection.paths, *found])
+        return claims_file.load([*selection.paths, *files])
     except claims_file.ClaimsError as error:
         raise SelectionError(str(error)) from None
 

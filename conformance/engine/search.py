@@ -69,12 +69,21 @@ class Searched:
 
     def decide(self, groups: Iterable[Group], evidence: RunEvidence) -> None:
         """Run further problems that show where the implementation fails, for each of its first groups."""
+<<<<<<< HEAD
         for _, each in zip(range(MAX_WHOLE), groups, strict=False):
             failing = each.smallest
             if self._is_right_alone(failing):
                 continue  # what fails depends on the calls before it
             if not failing.check or CHECKS[failing.check].of_its_problem or confused(failing):
                 evidence.decide(each.records, self._verifier(failing))
+=======
+        for _, kind in zip(range(MAX_WHOLE), groups, strict=False):
+            check = kind.smallest.check
+            if self._is_right_alone(kind.smallest):
+                continue  # what fails depends on the calls before it
+            if not check or CHECKS[check].of_its_problem:
+                evidence.decide(kind.records, self._verifier(kind.smallest.operator, check))
+>>>>>>> 7010fca9 (Names of variables in conformance/engine say what they hold; --impl gives a run its kernels)
 
     def _is_right_alone(self, failing: Record) -> bool:
         """Return whether a wrong case is right in a new process, where no call comes before; if so, record that too."""
@@ -93,10 +102,10 @@ class Searched:
         explains; the smallest case then has a second record, with that."""
         if getattr(self.implementation.arrays, "stands_for", ()):
             return  # a simulator takes a minute for it
-        for _, each in zip(range(MAX_WHOLE), groups, strict=False):
-            failing = each.smallest
+        for _, kind in zip(range(MAX_WHOLE), groups, strict=False):
+            failing = kind.smallest
             is_plain = has(failing, "elements") and not (failing.check or failing.storage)
-            if not is_plain or each.text.endswith(ALONE) or (each.cause and each.cause not in GENERAL):
+            if not is_plain or kind.text.endswith(ALONE) or (kind.cause and kind.cause not in GENERAL):
                 continue
             trial = Trial.of(self.implementation, failing.case, "where", self.selection.method, self.named)
             if text := _read(trial):
@@ -156,7 +165,7 @@ def explained(trial: Trial, check: str, level: str) -> list[str]:
     implementation = trial.implementation
     home = home_of(implementation.arrays)
     workers = home.workers if home else None
-    asked = Selection(
+    selection = Selection(
         implementations=(), paths=(), level=level, problems=PROBLEMS, operators=(trial.operator.name,),
         dtypes=DECLARABLE, layouts=LAYOUTS, distributions=(*DISTRIBUTIONS, BEHAVIOUR), seed=trial.seed,
         method=trial.method,
@@ -171,37 +180,41 @@ def explained(trial: Trial, check: str, level: str) -> list[str]:
     def groups() -> list[Group]:
         return group((record for record in taken if record.status in ("fail", "error")), evidence)
 
-    def own() -> list[Record]:
+    def of_case() -> list[Record]:
         return [record for record in taken if record.case == case and record.status != "pass"]
 
     case = replace(trial.case, check=check)
+<<<<<<< HEAD
     begin_anew(implementation.arrays)  # the case itself was called there
     for task in _of_level(implementation, asked, check):
+=======
+    for task in _of_level(implementation, selection, check):
+>>>>>>> 7010fca9 (Names of variables in conformance/engine say what they hold; --impl gives a run its kernels)
         take(perform(task, workers, {}).record)
-    if not groups() and not own():
+    if not groups() and not of_case():
         take(perform(Task("", trial, check), workers, {}).record)
-    searched = Searched(implementation, asked, trial.named, workers, take)
+    searched = Searched(implementation, selection, trial.named, workers, take)
     searched.decide(groups(), evidence)
     searched.read(groups())
-    if not own():  # the case may be one that a run has found in its search, and none of the level's
+    if not of_case():  # the case may be one that a run has found in its search, and none of the level's
         drawn = Trial.of(implementation, replace(case, check=""), "where", trial.method, trial.named)
         take(perform(Task("", drawn, check), workers, {}).record)
-    for each in groups():
-        if any(record in each.records for record in own()):
-            return [*filter(None, (each.title, located(each, evidence)))]
+    for kind in groups():
+        if any(record in kind.records for record in of_case()):
+            return [*filter(None, (kind.title, located(kind, evidence)))]
     return []
 
 
-def _of_level(implementation: Implementation, asked: Selection, check: str) -> list[Task]:
+def _of_level(implementation: Implementation, selection: Selection, check: str) -> list[Task]:
     """Return the tasks of a run of one operator, or of one check of it, in their order."""
-    ranked = Ranked(asked)
+    ranked = Ranked(selection)
     demands: list[Demand] = [
         VerificationDemand(ranked, operator, when)
         for operator, when in VERIFIED.values()
-        if operator in asked.operators
+        if operator in selection.operators
     ]
     if check:
         demands = [demand for demand in CHECKS[check].demands(ranked) if demand.is_asked]
     subjects = (subject for demand in demands for subject in required(implementation, demand))
-    found = [Task("", subject, check) for subject in subjects if not isinstance(subject, Absence)]
-    return sorted(found, key=lambda task: place(task, None))
+    tasks = [Task("", subject, check) for subject in subjects if not isinstance(subject, Absence)]
+    return sorted(tasks, key=lambda task: place(task, None))

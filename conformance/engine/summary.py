@@ -148,7 +148,7 @@ class Summary:
         if run.stopped:  # the counts below look like those of a whole run
             screen.line(self.incompletely(), "red")
         rows = []
-        for record in run.own:
+        for record in run.of_modules:
             name = record.implementation
             cells = (counts for (owner, _), counts in run.tally.cells.items() if owner == name)
             groups = [group for group in run.groups if group.implementation == name]
@@ -222,8 +222,8 @@ class Summary:
             return
         if verbosity >= 0:
             screen.section("failures")
-        for name, found in groupby(failed, key=lambda group: group.implementation):
-            groups = list(found)
+        for name, members in groupby(failed, key=lambda group: group.implementation):
+            groups = list(members)
             where = [located(group, run.evidence) for group in groups[:MAX_GROUPS]]
             more = f"; {_search(run.deciding[name], run.left_out.get(name, Counter()), is_found=any(where))}"
             more *= bool(run.deciding[name])
@@ -232,8 +232,8 @@ class Summary:
                 self._group(number, group, condition)
                 with run.evidence.explaining(f"{name} {described(group.smallest)}"):
                     self._annotate(group, condition, run.plan.registry.paths.get(name, ""))
-            if left := groups[MAX_GROUPS:]:
-                screen.line(f"and more: {amount(left)}")
+            if rest := groups[MAX_GROUPS:]:
+                screen.line(f"and more: {amount(rest)}")
         if len(run.failed) > 1 and not run.options.shown & {"fail", "error"}:
             screen.line("every failing case: --show fail --show error")
 

@@ -25,12 +25,12 @@ from conformance.training.tables import OPERATOR as TRAINING_OPERATOR
 from conformance.training.training_demand import Training, TrainingDemand
 
 VERIFIED: dict[str, tuple[str, Predicate | None]] = {
-    **{operator: (operator, dense) for operator, its in OPERATORS.items() if its.family == "conv"},
+    **{operator: (operator, dense) for operator, definition in OPERATORS.items() if definition.family == "conv"},
     **{
         f"grouped_{operator}": (operator, grouped)
         for operator in ("conv_forward", "conv_backward_data", "conv_backward_weight")
     },
-    **{operator: (operator, None) for operator, its in OPERATORS.items() if its.family != "conv"},
+    **{operator: (operator, None) for operator, definition in OPERATORS.items() if definition.family != "conv"},
 }
 """Name of a suite -> its operator, and a predicate of its problems: dense and grouped convolutions are suites apart."""
 BEHAVES: dict[str, tuple[str, ...]] = {
@@ -110,12 +110,13 @@ class Task:
             return (
                 build.behaviour_record(subject, verdict, self.check) if self.check else build.record(subject, verdict)
             )
-        one, network = subject.implementation, subject.configuration.network
+        implementation, network = subject.implementation, subject.configuration.network
         return TrainingRecord(
-            schema=SCHEMA, implementation=one.name, operator=TRAINING_OPERATOR, device=one.device, cases=1,
-            versions=build.versions(), source=one.source, problem=network, dtype="fp32", layout=subject.layout,
-            distribution=TRAINING, seed=subject.seed, checks={}, command=subject.command, level=subject.level,
-            contracts={}, training=TrainingRun(network=network, steps=0, verified=0),
+            schema=SCHEMA, implementation=implementation.name, operator=TRAINING_OPERATOR,
+            device=implementation.device, cases=1, versions=build.versions(), source=implementation.source,
+            problem=network, dtype="fp32", layout=subject.layout, distribution=TRAINING, seed=subject.seed, checks={},
+            command=subject.command, level=subject.level, contracts={},
+            training=TrainingRun(network=network, steps=0, verified=0),
             **build.verdict_fields(verdict),
         )  # fmt: skip
 
@@ -137,7 +138,7 @@ def demanded(plan: Plan, suite: str, kind: str, names: Sequence[str], when: Pred
         yield from (Asked(suite, name, demand) for name in names for demand in CHECKS[name].demands(plan.ranked))
 
 
-def asked(plan: Plan) -> Iterator[Asked]:
+def demands(plan: Plan) -> Iterator[Asked]:
     """Yield the demands of all suites."""
     for suite, (operator, when) in VERIFIED.items():
         yield from demanded(plan, suite, "verifies", (operator,), when)
@@ -165,28 +166,31 @@ class Absences:
 
     def records(self) -> list[Record]:
         """Return a record of each absence."""
-        return [build.absence_record(replace(one, cases=cases), check) for (one, check), cases in self._cases.items()]
+        return [
+            build.absence_record(replace(absence, cases=cases), check)
+            for (absence, check), cases in self._cases.items()
+        ]
 
 
 def tasks(plan: Plan, workers: Workers | None) -> tuple[list[Task], list[Record]]:
     """Return the tasks of a plan, in order, and the records of what is absent. What is claimed and absent fails, and is
     a task."""
-    every, absences = list[Task](), Absences()
-    for suite, check, demand in asked(plan):
+    planned, absences = list[Task](), Absences()
+    for suite, check, demand in demands(plan):
         for subject in plan.required(demand):
             if isinstance(subject, Absence) and subject.status != "fail":
                 absences.add(subject, check)
             else:
-                every.append(Task(suite, subject, check))
-    return sorted(every, key=lambda task: place(task, workers)), absences.records()
+                planned.append(Task(suite, subject, check))
+    return sorted(planned, key=lambda task: place(task, workers)), absences.records()
 
 
 def place(task: Task, workers: Workers | None) -> tuple[int, int, int]:
     """Return the place of a task in the order: that of the ranking, all operators in turn. One file's cases come after
     the other's, if not all files can have a process at once. Results come first: a kernel that crashes in one check
     after another is not run any more. Last comes the check that waits for a second since the first call to go by."""
-    subject, whose = task.subject, 0
+    subject, number = task.subject, 0
     later = int(task.kind != "verifies") + (task.check == calls_are_right_later.__name__)
     if workers is not None and workers.crowded and not isinstance(subject, Absence):
-        whose = workers.place(subject.implementation)
-    return whose, later, subject.place if isinstance(subject, Trial) and not later else 0
+        number = workers.place(subject.implementation)
+    return number, later, subject.place if isinstance(subject, Trial) and not later else 0

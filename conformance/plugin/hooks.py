@@ -285,7 +285,7 @@ class Hooks:
         run.stopped = run.stopped or str(session.shouldstop or session.shouldfail or "" if is_whole else "interrupted")
         if exitstatus in (ExitCode.GOOD, ExitCode.NOTHING):
             asked = run.status(is_asked=self.collection.is_asked, is_part=self.is_part)
-            status = asked if run.tally.cells or self.collection.is_asked or run.options.given else exitstatus
+            status = asked if run.tally.cells or self.collection.is_asked or run.options.kernels else exitstatus
         if getattr(option, "stepwise", False) and session.shouldstop and run.failed:
             status = ExitCode.BAD  # which pytest takes for an interrupt
         if status == ExitCode.GOOD and timing is not None:
