@@ -65,32 +65,32 @@ def place(memory: Memory, placement: Placement) -> None:
     """
     shape, partition = memory.values.shape, memory.partition
     count, size = shape[partition], prod(shape[partition + 1 :]) * memory.dtype.itemsize
-    here, own = _call_sites(), []
-    seen = _first.setdefault(memory.machine, {})
+    here, places = _call_sites(), []
+    first = _first.setdefault(memory.machine, {})
     for block, index in enumerate(np.ndindex(*shape[:partition])):
         arguments = {"idx": tuple(int(i) for i in index), "pdim_size": count, "fdim_size": size}
         named = arguments.keys() <= signature(placement.function).parameters.keys()
-        given = placement.function(**arguments) if named else placement.function(*arguments.values())
-        found = tuple(int(part) for part in given)
-        moved = seen.setdefault((here, block), found) != found
-        own.append(_checked(memory, block, found, count, size, moved))
+        answer = placement.function(**arguments) if named else placement.function(*arguments.values())
+        address = tuple(int(part) for part in answer)
+        moved = first.setdefault((here, block), address) != address
+        places.append(_checked(memory, block, address, count, size, moved))
     taken = [other for other in _places.get(memory.machine, ()) if other.memory() is not None]
-    _places[memory.machine] = taken + own
-    memory.placed = partial(_overwritten, own)
+    _places[memory.machine] = taken + places
+    memory.placed = partial(_overwritten, places)
 
 
 def _call_sites() -> tuple[tuple[str, int], ...]:
     """File and line of each call of kernel code that is running."""
-    frame, found = sys._getframe(), []
+    frame, sites = sys._getframe(), []
     while frame is not None:
         if frame.f_code.co_filename in SOURCES:
-            found.append((frame.f_code.co_filename, frame.f_lineno))
+            sites.append((frame.f_code.co_filename, frame.f_lineno))
         frame = frame.f_back  # type: ignore[assignment]
-    return tuple(found)
+    return tuple(sites)
 
 
-def _checked(memory: Memory, block: int, found: Ints, count: int, size: int, moved: bool) -> Place:
-    bank, start, byte = found if memory.region is Region.psum else (0, *found)
+def _checked(memory: Memory, block: int, address: Ints, count: int, size: int, moved: bool) -> Place:
+    bank, start, byte = address if memory.region is Region.psum else (0, *address)
     step = PARTITIONS if count > 64 else 64 if count > 32 else 32
     if start % step or start + count > PARTITIONS:
         refuse(
@@ -156,14 +156,14 @@ class Allocator:
         return Placement(self.region, modulo)
 
 
-def _overwritten(own: list[Place], tensor: BetaTensor) -> None:
+def _overwritten(places: list[Place], tensor: BetaTensor) -> None:
     """Make undefined what shares its place with the blocks that an access writes."""
-    written = [own[block] for block in _blocks(tensor)]
+    written = [places[block] for block in _blocks(tensor)]
     for other in _places[tensor.memory.machine]:
         memory = other.memory()
         if memory is not None and any(other is not here and other.meets(here) for here in written):
-            known = memory.known.reshape(-1, *memory.known.shape[memory.partition :])
-            known[other.block] = False
+            defined = memory.defined.reshape(-1, *memory.defined.shape[memory.partition :])
+            defined[other.block] = False
 
 
 def _blocks(tensor: BetaTensor) -> set[int]:

@@ -69,8 +69,8 @@ def _operand(value: Any, data: BetaTensor, what: str) -> Any:
     if value.shape[0] != data.shape[0] or value.size != data.shape[0]:
         refuse("operand-shape", f"{what} {value} must be ({data.shape[0]}, 1) for {data}")
     shape = (data.shape[0],) + (1,) * (data.ndim - 1)
-    values, known = tile(value, what).read()
-    return BetaTensor(value.memory, values.reshape(shape), known.reshape(shape))
+    values, defined = tile(value, what).read()
+    return BetaTensor(value.memory, values.reshape(shape), defined.reshape(shape))
 
 
 def activation(
@@ -116,10 +116,10 @@ def _also_reduced(
     """Each partition of a float32 tile reduced into reduce_res(P, 1), and the tile rounded to dtype (that of data)."""
     if tile(reduce_res, "reduce_res").shape[0] != exact.shape[0] or reduce_res.size != exact.shape[0]:
         refuse("operand-shape", f"reduce_res {reduce_res} must be ({exact.shape[0]}, 1)")
-    values, known = exact.read()
-    found = reduced(operator, values, known, tuple(range(1, exact.ndim)), False)
-    reduce_res.write(*(part.reshape(reduce_res.shape) for part in found))
-    return new_tile(values, known, data_type(dtype, data.dtype), ran=exact.executed)
+    values, defined = exact.read()
+    result = reduced(operator, values, defined, tuple(range(1, exact.ndim)), False)
+    reduce_res.write(*(part.reshape(reduce_res.shape) for part in result))
+    return new_tile(values, defined, data_type(dtype, data.dtype), ran=exact.executed)
 
 
 def tensor_reduce(
@@ -128,9 +128,9 @@ def tensor_reduce(
 ) -> BetaTensor:  # fmt: skip
     """data reduced over free axes in float32, rounded once to dtype (that of data)."""
     begin("tensor_reduce")
-    values, known = tile(data, "data").read()
+    values, defined = tile(data, "data").read()
     axes, operator = free_axes(data.shape, axis), operator_named(op)
-    terms = masked(operator, as_float(values), known, executed(mask, data.shape))
+    terms = masked(operator, as_float(values), defined, executed(mask, data.shape))
     result, sound = reduced(operator, *terms, axes, keepdims)
     return new_tile(-result if negate else result, sound, data_type(dtype, data.dtype))
 
@@ -146,21 +146,21 @@ def tensor_tensor(
     operands = [tile(value, what) for value, what in ((data1, "data1"), (data2, "data2"))]
     if operands[0].shape[0] != operands[1].shape[0]:
         refuse("shape", f"data1 {data1} and data2 {data2} differ in partitions")
-    if all(found.buffer is Region.psum for found in operands):
+    if all(operand.buffer is Region.psum for operand in operands):
         refuse("both-in-psum", f"data1 {data1} and data2 {data2} are both in PSUM")
-    dims = max(found.ndim for found in operands)
-    padded = [_padded(found, dims) for found in operands]
+    dims = max(operand.ndim for operand in operands)
+    padded = [_padded(operand, dims) for operand in operands]
     broadcast(padded[0].shape, padded[1].shape)
     return elementwise("tensor_tensor", operator_named(op).function, padded, dtype, mask)
 
 
-def _padded(found: BetaTensor, dims: int) -> BetaTensor:
+def _padded(access: BetaTensor, dims: int) -> BetaTensor:
     """A tile with free dimensions of size 1 before its own, to have so many."""
-    if found.ndim == dims:
-        return found
-    shape = (found.shape[0],) + (1,) * (dims - found.ndim) + found.shape[1:]
-    values, known = found.read()
-    return BetaTensor(found.memory, values.reshape(shape), known.reshape(shape))
+    if access.ndim == dims:
+        return access
+    shape = (access.shape[0],) + (1,) * (dims - access.ndim) + access.shape[1:]
+    values, defined = access.read()
+    return BetaTensor(access.memory, values.reshape(shape), defined.reshape(shape))
 
 
 def tensor_scalar(
@@ -220,10 +220,13 @@ def affine_select(
     chosen = executed(pred, tile(on_true_tile, "on_true_tile").shape)
     if chosen is None:
         return tensor_copy(on_true_tile, dtype=dtype, mask=mask)
-    values, known = on_true_tile.read()
+    values, defined = on_true_tile.read()
     begin("affine_select")
-    found, result = np.where(chosen, as_float(values), np.float32(on_false_value)), data_type(dtype, on_true_tile.dtype)
-    return new_tile(found, known | ~chosen, result, ran=executed(mask, on_true_tile.shape))
+    selected, result = (
+        np.where(chosen, as_float(values), np.float32(on_false_value)),
+        data_type(dtype, on_true_tile.dtype),
+    )
+    return new_tile(selected, defined | ~chosen, result, ran=executed(mask, on_true_tile.shape))
 
 
 def dma_copy(
@@ -251,12 +254,12 @@ def dma_copy(
         store(dst, src, mask=mask)
         return
     machine = begin("dma_copy")
-    for found, what in ((src, "src"), (dst, "dst")):
-        if found.buffer is Region.psum:
-            refuse("dma-psum", f"{what} {found} is in PSUM, which DMA does not reach")
-    values, known = src.read(None if ran is None else ran.reshape(src.shape))
+    for operand, what in ((src, "src"), (dst, "dst")):
+        if operand.buffer is Region.psum:
+            refuse("dma-psum", f"{what} {operand} is in PSUM, which DMA does not reach")
+    values, defined = src.read(None if ran is None else ran.reshape(src.shape))
     values = values if src.dtype is dst.dtype else as_float(values)
-    dst.write(values.reshape(dst.shape), known.reshape(dst.shape), ran)
+    dst.write(values.reshape(dst.shape), defined.reshape(dst.shape), ran)
     if src.buffer in HBM:
         machine.counters.dma_bytes_in += src.size * src.itemsize
     if dst.buffer in HBM:
@@ -277,9 +280,11 @@ def dma_transpose(
     if order is None or tuple(axes or order) != order:
         refuse("transpose-shape", f"axes {axes} of src {src}; they are (1, 0), (2, 1, 0) or (3, 1, 2, 0)")
     ran = executed(mask, src.shape)
-    values, known = src.read(mask)
+    values, defined = src.read(mask)
     turned = None if ran is None else ran.transpose(order)
-    return new_tile(as_float(values).transpose(order), known.transpose(order), data_type(dtype, src.dtype), ran=turned)
+    return new_tile(
+        as_float(values).transpose(order), defined.transpose(order), data_type(dtype, src.dtype), ran=turned
+    )
 
 
 def tensor_copy_predicated(
@@ -287,34 +292,34 @@ def tensor_copy_predicated(
 ) -> None:
     """dst = src where predicate is not 0; the rest keeps what it holds."""
     begin("tensor_copy_predicated")
-    (flags, sound), (values, known) = tile(predicate, "predicate").read(), number_or_values(src)
+    (flags, sound), (values, defined) = tile(predicate, "predicate").read(), number_or_values(src)
     chosen = (flags != 0) ^ bool(reverse_pred)
     ran = executed(mask, dst.shape)
     where = chosen if ran is None else chosen & ran
     if predicate.shape != dst.shape:
         refuse("shape", f"predicate {predicate} and dst {dst} differ in shape")
-    dst.write(np.broadcast_to(values, dst.shape), np.broadcast_to(known, dst.shape) & sound, where)
+    dst.write(np.broadcast_to(values, dst.shape), np.broadcast_to(defined, dst.shape) & sound, where)
 
 
 def tensor_partition_reduce(op: Any, data: BetaTensor, *, mask: Any = None, dtype: Any = None) -> BetaTensor:
     """A new tile (1, ...) with data reduced over its partitions, in float32."""
     begin("tensor_partition_reduce")
-    values, known = flat(tile(data, "data"))
+    values, defined = flat(tile(data, "data"))
     operator, ran = operator_named(op), executed(mask, data.shape)
-    terms = (values[None], known[None])
+    terms = (values[None], defined[None])
     if ran is not None:
         terms = masked(operator, *terms, ran.reshape(1, *values.shape))
-    found, sound = reduced(operator, *terms, (1,), False)
+    result, sound = reduced(operator, *terms, (1,), False)
     shape = (1, *data.shape[1:])
-    return new_tile(found.reshape(shape), sound.reshape(shape), data_type(dtype, data.dtype))
+    return new_tile(result.reshape(shape), sound.reshape(shape), data_type(dtype, data.dtype))
 
 
 def bn_stats(data: BetaTensor, *, mask: Any = None, dtype: Any = None) -> BetaTensor:
     """[P, 6]. A mask may shorten the row; each row keeps the same elements, from the first on."""
     begin("bn_stats")
     shape = tile(data, "data").shape
-    values, known = data.read(mask)
-    terms, sound = as_float(values).reshape(shape[0], -1), known.reshape(shape[0], -1)
+    values, defined = data.read(mask)
+    terms, sound = as_float(values).reshape(shape[0], -1), defined.reshape(shape[0], -1)
     ran = executed(mask, shape)
     if ran is not None:
         ran = ran.reshape(shape[0], -1)
@@ -324,17 +329,17 @@ def bn_stats(data: BetaTensor, *, mask: Any = None, dtype: Any = None) -> BetaTe
         terms, sound = terms[:, :count], sound[:, :count]
     if terms.shape[1] > BN_STATS_FREE:
         refuse("bn-stats-size", f"data {data} has {terms.shape[1]} elements a partition, at most {BN_STATS_FREE}")
-    found = arithmetic.bn_stats(np.where(sound, terms, np.float32(0)))
-    return new_tile(found, sound.all(axis=1, keepdims=True), data_type(dtype, data.dtype))
+    statistics = arithmetic.bn_stats(np.where(sound, terms, np.float32(0)))
+    return new_tile(statistics, sound.all(axis=1, keepdims=True), data_type(dtype, data.dtype))
 
 
 def bn_aggr(data: BetaTensor, *, mask: Any = None, dtype: Any = None) -> BetaTensor:
     """[P, 2]: mean and variance of the elements behind any number of (count, mean, variance * count)."""
     begin("bn_aggr")
-    values, known = flat(tile(data, "data"))
+    values, defined = flat(tile(data, "data"))
     if mask is not None or values.shape[1] % 3:
         refuse("shape", f"data {data} must have a multiple of 3 elements a partition, without a mask")
-    return new_tile(arithmetic.bn_aggr(values), known.all(axis=1, keepdims=True), data_type(dtype, data.dtype))
+    return new_tile(arithmetic.bn_aggr(values), defined.all(axis=1, keepdims=True), data_type(dtype, data.dtype))
 
 
 def tensor_tensor_scan(
@@ -346,11 +351,11 @@ def tensor_tensor_scan(
     if tile(data0, "data0").shape != tile(data1, "data1").shape or data0.ndim != 2:
         refuse("shape", f"data0 {data0} and data1 {data1} must be of one shape (P, F)")
     first, second = operator_named(op0, "op0"), operator_named(op1, "op1")
-    (a, sound_a), (b, sound_b) = (number_or_values(found, mask) for found in (data0, data1))
+    (a, sound_a), (b, sound_b) = (number_or_values(operand, mask) for operand in (data0, data1))
     start, started = number_or_values(_operand(initial, data0, "initial"))
-    known = np.logical_and.accumulate(sound_a & sound_b & started, axis=1)
+    defined = np.logical_and.accumulate(sound_a & sound_b & started, axis=1)
     result = arithmetic.scan(
         lambda state, x, y: applied(second, applied(first, x, state, reverse0), y, reverse1),
-        start, np.where(known, a, 0), np.where(known, b, 0),
+        start, np.where(defined, a, 0), np.where(defined, b, 0),
     )  # fmt: skip
-    return new_tile(result, known, data_type(dtype, data0.dtype), ran=executed(mask, data0.shape))
+    return new_tile(result, defined, data_type(dtype, data0.dtype), ran=executed(mask, data0.shape))

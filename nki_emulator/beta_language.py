@@ -65,8 +65,8 @@ def ndarray(
     partition, region = marked[0] if marked else 0, buffer or Region.sbuf
     if region.on_chip and len(sizes) == 1:
         sizes = (*sizes, 1)
-    machine, found = instance(), data_type(dtype)
-    make = partial(Memory, machine, sizes, found, region, partition, name)
+    machine, element_type = instance(), data_type(dtype)
+    make = partial(Memory, machine, sizes, element_type, region, partition, name)
     if placement is not None:
         memory = make()
         place(memory, placement)
@@ -78,9 +78,9 @@ def full(
     shape: Any, fill_value: Any, dtype: Any, *, buffer: Region | Placement | None = None, name: str = "", **_: Any
 ) -> BetaTensor:
     begin("memset")
-    found = ndarray(shape, dtype, buffer=buffer, name=name)
-    found.write(np.full(found.shape, fill_value, found.dtype.held), np.ones(found.shape, np.bool_))
-    return found
+    new = ndarray(shape, dtype, buffer=buffer, name=name)
+    new.write(np.full(new.shape, fill_value, new.dtype.host), np.ones(new.shape, np.bool_))
+    return new
 
 
 def zeros(shape: Any, dtype: Any, **options: Any) -> BetaTensor:
@@ -102,9 +102,9 @@ def zeros_like(a: BetaTensor, dtype: Any = None, *, buffer: Region | None = None
 
 def load(src: BetaTensor, *, mask: Any = None, dtype: Any = None) -> BetaTensor:
     """A new tile in SBUF with what is in HBM; indices that the mask leaves out may lie outside."""
-    found = copied("load", src, dtype, mask, HBM)
+    new = copied("load", src, dtype, mask, HBM)
     current().counters.dma_bytes_in += src.size * src.itemsize
-    return found
+    return new
 
 
 def store(dst: BetaTensor, value: BetaTensor, *, mask: Any = None) -> None:
@@ -114,15 +114,15 @@ def store(dst: BetaTensor, value: BetaTensor, *, mask: Any = None) -> None:
     ran = executed(mask, dst.shape)
     if not isinstance(value, BetaTensor):
         value = full(dst.shape, value, dst.dtype)
-    values, known = tile(value, "value").read()
+    values, defined = tile(value, "value").read()
     fits = value.size == dst.size
     if not fits and broadcast(value.shape, dst.shape) != dst.shape:
         refuse("shape", f"value {value} is stored to dst {dst}")
-    values, known = [v.reshape(dst.shape) if fits else np.broadcast_to(v, dst.shape) for v in (values, known)]
-    stored = known if ran is None else known | ~ran
+    values, defined = [v.reshape(dst.shape) if fits else np.broadcast_to(v, dst.shape) for v in (values, defined)]
+    stored = defined if ran is None else defined | ~ran
     if not stored.all():
         refuse("uninitialised", f"{stored.size - np.count_nonzero(stored)} undefined elements of {value} are stored")
-    dst.write(values if value.dtype is dst.dtype else as_float(values), known, ran)
+    dst.write(values if value.dtype is dst.dtype else as_float(values), defined, ran)
     machine.counters.dma_bytes_out += dst.size * dst.itemsize
 
 
@@ -131,8 +131,8 @@ def load_transpose2d(src: BetaTensor, *, mask: Any = None, dtype: Any = None) ->
     begin("load_transpose2d")
     if tile(src, "src", HBM).ndim != 2:
         refuse("shape", f"src {src} is no matrix")
-    values, known = src.read(mask)
-    return new_tile(as_float(values).T, known.T, data_type(dtype, src.dtype))
+    values, defined = src.read(mask)
+    return new_tile(as_float(values).T, defined.T, data_type(dtype, src.dtype))
 
 
 def copy(src: BetaTensor, *, mask: Any = None, dtype: Any = None) -> BetaTensor:
@@ -176,7 +176,7 @@ class Quotient(Function):
 
     def __call__(self, *operands: Any, dtype: Any = None, mask: Any = None, **unknown: Any) -> BetaTensor:
         tiles = [value for value in operands if isinstance(value, BetaTensor)]
-        if dtype is None and not any(found.dtype.is_float for found in tiles):
+        if dtype is None and not any(operand.dtype.is_float for operand in tiles):
             dtype = FLOAT32
         return super().__call__(*operands, dtype=dtype, mask=mask, **unknown)
 
@@ -196,10 +196,10 @@ class Reduction:
     ) -> BetaTensor:
         """A new tile in SBUF. Elements that a mask leaves out take no part; a row that it leaves out is undefined."""
         begin(self.__name__)
-        values, known = tile(x, "x").read()
-        terms = masked(self.operator, as_float(values), known, executed(mask, x.shape))
-        found = reduced(self.operator, *terms, free_axes(x.shape, axis), keepdims)
-        return new_tile(*found, data_type(dtype, x.dtype))
+        values, defined = tile(x, "x").read()
+        terms = masked(self.operator, as_float(values), defined, executed(mask, x.shape))
+        result = reduced(self.operator, *terms, free_axes(x.shape, axis), keepdims)
+        return new_tile(*result, data_type(dtype, x.dtype))
 
 
 class Bits:
@@ -214,15 +214,15 @@ class Bits:
         tiles = [tile(value, "an operand") for value in operands if isinstance(value, BetaTensor)]
         if not tiles or len(operands) != self.operator.arity:
             refuse("operand", f"nl.{self.__name__} takes {self.operator.arity} operands, a tile among them")
-        types = [found.dtype for found in tiles]
-        if any(found.is_float for found in types):
+        types = [operand.dtype for operand in tiles]
+        if any(kind.is_float for kind in types):
             refuse("operand-dtype", f"nl.{self.__name__} of floats; it works on the bits of integers")
         result = types[0] if len(types) == 1 else promoted(*types)
-        shape = broadcast(*[found.shape for found in tiles])
+        shape = broadcast(*[operand.shape for operand in tiles])
         pairs = [value.read(mask) if isinstance(value, BetaTensor) else (value, True) for value in operands]
         arrays = [np.broadcast_to(np.asarray(values).astype(result.stored), shape) for values, _ in pairs]
-        known = np.logical_and.reduce([np.broadcast_to(sound, shape) for _, sound in pairs])
-        return new_tile(self.operator.function(*arrays), known, data_type(dtype, result), ran=executed(mask, shape))
+        defined = np.logical_and.reduce([np.broadcast_to(sound, shape) for _, sound in pairs])
+        return new_tile(self.operator.function(*arrays), defined, data_type(dtype, result), ran=executed(mask, shape))
 
 
 def mean(x: BetaTensor, axis: Any, *, dtype: Any = None, mask: Any = None, keepdims: bool = False) -> BetaTensor:
@@ -302,10 +302,10 @@ def shared_constant(constant: Any, dtype: Any = None, **_: Any) -> BetaTensor:
     """A tensor in HBM with the content of a NumPy array."""
     array = np.asarray(constant)
     memory = Memory(current(), array.shape, data_type(array.dtype if dtype is None else dtype), Region.hbm)
-    found = BetaTensor.of(memory)
-    found.write(array if array.dtype.kind in "iub" else as_float(array), np.ones(array.shape, np.bool_))
+    new = BetaTensor.of(memory)
+    new.write(array if array.dtype.kind in "iub" else as_float(array), np.ones(array.shape, np.bool_))
     memory.is_input = True
-    return found
+    return new
 
 
 def shared_identity_matrix(n: int, dtype: Any = np.uint8, **_: Any) -> BetaTensor:
@@ -331,9 +331,9 @@ def finfo(dtype: Any) -> Any:
 
 def loop_reduce(x: BetaTensor, op: Any, loop_indices: Any, *, dtype: Any = None, mask: Any = None) -> BetaTensor:
     """A tile that is reduced by a binary operator into the one that it is assigned to: b[...] = loop_reduce(a)."""
-    found = copied("loop_reduce", x, FLOAT32, mask)
-    found.pending = operator_named(op).name
-    return found
+    new = copied("loop_reduce", x, FLOAT32, mask)
+    new.pending = operator_named(op).name
+    return new
 
 
 def all_true(x: BetaTensor, axis: Any, *, dtype: Any = None, mask: Any = None) -> BetaTensor:

@@ -48,7 +48,7 @@ class BetaMachine(Machine):
         if value.size == 0 or value.ndim == 0:
             refuse("argument", f"{name} is an array of shape {value.shape}")
         memory = Memory(self, value.shape, dtype_of(value), Region.hbm, 0, name)
-        memory.values[...], memory.known[...], memory.is_input = value, True, True
+        memory.values[...], memory.defined[...], memory.is_input = value, True, True
         return BetaTensor.of(memory)
 
     def returned(self, value: Any) -> Any:
@@ -57,12 +57,12 @@ class BetaMachine(Machine):
             return tuple(self.returned(item) for item in value)
         if not isinstance(value, BetaTensor) or value.buffer.on_chip:
             refuse("output-missing", f"the kernel returned {value!r}; return tensors in nl.shared_hbm")
-        values, known = value.read()
-        missing = known.size - np.count_nonzero(known)
+        values, defined = value.read()
+        missing = defined.size - np.count_nonzero(defined)
         if missing and self.partial_outputs and value.dtype.is_float:
-            values = np.where(known, values, np.float32(np.nan))
+            values = np.where(defined, values, np.float32(np.nan))
         elif missing:
-            refuse("output-unwritten", f"{missing} of {known.size} elements of {value} were never written")
+            refuse("output-unwritten", f"{missing} of {defined.size} elements of {value} were never written")
         return np.ascontiguousarray(values).astype(value.dtype.stored)
 
 
@@ -79,18 +79,18 @@ def call(machine: BetaMachine, function: Callable[..., Any], grid: tuple[int, ..
     Raises:
         Refusal: neither a tensor was returned nor an argument written.
     """
-    given = dict(bound.arguments)
+    arguments = dict(bound.arguments)
     machine.grid = grid or (1,)
     if not all(machine.grid):
         refuse(
             "not-implemented", f"a launch on a grid of {machine.grid}, of which no page says how many instances it has"
         )
-    tensors = {key: machine.argument(value, key) for key, value in given.items()}
+    tensors = {key: machine.argument(value, key) for key, value in arguments.items()}
     bound.arguments.update(tensors)
     for number in range(prod(machine.grid)):
         machine.begin_instance(tuple(int(i) for i in np.unravel_index(number, machine.grid)))
         value = function(*bound.args, **bound.kwargs)
     stored = {key for key, tensor in tensors.items() if isinstance(tensor, BetaTensor) and tensor.memory.is_stored}
     for key in stored:
-        given[key][...] = tensors[key].values.astype(given[key].dtype)
+        arguments[key][...] = tensors[key].values.astype(arguments[key].dtype)
     return None if value is None and stored else machine.returned(value)

@@ -76,35 +76,35 @@ def _operand_type(value: Any) -> DType:
 
 
 def new_tile(
-    values: np.ndarray, known: Any, dtype: DType, region: Region = Region.sbuf, ran: np.ndarray | None = None
+    values: np.ndarray, defined: Any, dtype: DType, region: Region = Region.sbuf, ran: np.ndarray | None = None
 ) -> BetaTensor:
     """A new tile with these values, rounded once; `ran` is where the instruction was not masked out.
 
     What has one dimension, as a column of a matrix has, becomes (P, 1).
     """
-    known = np.broadcast_to(known, values.shape)
+    defined = np.broadcast_to(defined, values.shape)
     if values.ndim == 1:
-        values, known = values[:, None], known[:, None]
+        values, defined = values[:, None], defined[:, None]
         ran = ran if ran is None else ran[:, None]
-    found = BetaTensor.of(Memory(current(), values.shape, dtype, region))
-    found.write(values, known if ran is None else known & ran)
-    found.executed = ran
-    return found
+    new = BetaTensor.of(Memory(current(), values.shape, dtype, region))
+    new.write(values, defined if ran is None else defined & ran)
+    new.executed = ran
+    return new
 
 
 def copied(name: str, src: Any, dtype: Any, mask: Any, regions: Sequence[Region] = ON_CHIP) -> BetaTensor:
     """A new tile in SBUF with the elements of another tensor; another dtype goes through float32."""
     begin(name)
-    values, known = tile(src, "src", regions).read(mask)
+    values, defined = tile(src, "src", regions).read(mask)
     result = data_type(dtype, src.dtype)
-    return new_tile(values if result is src.dtype else as_float(values), known, result, ran=executed(mask, src.shape))
+    return new_tile(values if result is src.dtype else as_float(values), defined, result, ran=executed(mask, src.shape))
 
 
 def number_or_values(value: Any, mask: Any = None) -> tuple[Any, Any]:
     """float32 values and where they are defined."""
     if isinstance(value, BetaTensor):
-        values, known = tile(value, "an operand").read(mask)
-        return as_float(values), known
+        values, defined = tile(value, "an operand").read(mask)
+        return as_float(values), defined
     return np.float32(value), np.True_
 
 
@@ -121,13 +121,13 @@ def elementwise(
         refuse("operand", f"nl.{name} of numbers; one operand is a tile")
     shape = broadcast(*[value.shape for value in operands if isinstance(value, BetaTensor)])
     result = types[0]
-    for found in types[1:]:
-        result = promoted(result, found)
+    for kind in types[1:]:
+        result = promoted(result, kind)
     pairs = [number_or_values(value) for value in operands]
-    known = np.broadcast_to(np.logical_and.reduce([np.broadcast_to(k, shape) for _, k in pairs]), shape)
+    defined = np.broadcast_to(np.logical_and.reduce([np.broadcast_to(k, shape) for _, k in pairs]), shape)
     ran = executed(mask, shape)
-    values = function(*[np.where(known, v, np.float32(1)) for v, _ in pairs])
-    return new_tile(values, known, data_type(dtype, default or result), ran=ran)
+    values = function(*[np.where(defined, v, np.float32(1)) for v, _ in pairs])
+    return new_tile(values, defined, data_type(dtype, default or result), ran=ran)
 
 
 _ALIASES = {"amax": "maximum", "amin": "minimum", "max": "maximum", "min": "minimum", "sum": "add", "prod": "multiply"}
@@ -145,8 +145,8 @@ def _logistic(x: np.ndarray) -> np.ndarray:
 
 _normal = np.vectorize(lambda x: (1 + erf(x / sqrt(2))) / 2, otypes=[np.float64])
 BETA_ACTIVATIONS = {
-    found.name: found
-    for found in (
+    activation.name: activation
+    for activation in (
         Activation("gelu_dx", lambda x: _normal(x) + x * _density(x)),
         Activation("gelu_apprx_sigmoid", lambda x: x * _logistic(1.702 * x)),
         Activation("silu_dx", lambda x: _logistic(x) * (1 + x * (1 - _logistic(x)))),
@@ -159,13 +159,13 @@ BETA_ACTIVATIONS = {
 
 def accumulated(dst: BetaTensor, src: BetaTensor, mask: Any) -> None:
     """dst += src, rounded once for each addition; several elements of dst may be one."""
-    values, known = src.read()
+    values, defined = src.read()
     if src.size != dst.size:
         refuse("shape", f"dst {dst} has {dst.size} elements, src {src} has {src.size}")
     ran = executed(mask, dst.shape)
     part = np.ones(dst.shape, np.bool_) if ran is None else ran
     _, sound = dst.read()
-    if not (known.reshape(dst.shape) & sound)[part].all():
+    if not (defined.reshape(dst.shape) & sound)[part].all():
         refuse("uninitialised", f"undefined elements of {dst} or {src} are added")
     dst.add(as_float(values).reshape(dst.shape), part)
 
@@ -173,33 +173,33 @@ def accumulated(dst: BetaTensor, src: BetaTensor, mask: Any) -> None:
 def operator_named(op: Any, what: str = "op") -> Operator:
     """The operator that a function of nki.language or of NumPy stands for."""
     name = getattr(op, "__name__", str(op))
-    found = OPERATORS.get(_ALIASES.get(name, name))
-    if found is None or found.bits:
+    operator = OPERATORS.get(_ALIASES.get(name, name))
+    if operator is None or operator.bits:
         refuse("operator", f"{what} {name!r} is no arithmetic operator here")
-    return found
+    return operator
 
 
 def activation_named(op: Any) -> Function:
     """The activation function that a function of nki.language or of NumPy stands for, float32 to float32."""
     name = getattr(op, "__name__", str(op))
     name = _ALIASES.get(name, name)
-    found = ACTIVATIONS.get(name) or BETA_ACTIVATIONS.get(name)
-    if found is None:
+    activation = ACTIVATIONS.get(name) or BETA_ACTIVATIONS.get(name)
+    if activation is None:
         refuse("operator", f"op {name!r} is no activation function here")
-    return lambda values: activated(found, values)
+    return lambda values: activated(activation, values)
 
 
 def free_axes(shape: Ints, axis: Any) -> Ints:
     """The axes that a reduction names, all of them free."""
     named = (axis,) if isinstance(axis, int | np.integer) else tuple(axis)
-    found = tuple(sorted(int(a) + len(shape) if a < 0 else int(a) for a in named))
-    if not found or found[0] < 1 or found[-1] >= len(shape) or len(set(found)) < len(found):
+    axes = tuple(sorted(int(a) + len(shape) if a < 0 else int(a) for a in named))
+    if not axes or axes[0] < 1 or axes[-1] >= len(shape) or len(set(axes)) < len(axes):
         refuse("reduce-axis", f"axis {axis} of a tile of {shape}: only free dimensions are reduced")
-    return found
+    return axes
 
 
 def reduced(
-    operator: Operator, values: np.ndarray, known: np.ndarray, axes: Ints, keepdims: bool
+    operator: Operator, values: np.ndarray, defined: np.ndarray, axes: Ints, keepdims: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """float32 values reduced over some axes; undefined where one of its terms is. At least two dimensions stay."""
     if operator.reduction is None:
@@ -212,41 +212,41 @@ def reduced(
         shape += (1,) if len(shape) < 2 else ()
     terms, sound = (
         part.transpose(kept + axes).reshape(int(np.prod(shape)), -1)
-        for part in (np.where(known, values, np.float32(1)), known)
+        for part in (np.where(defined, values, np.float32(1)), defined)
     )
     return operator.reduction(terms, axis=-1).reshape(shape), sound.all(-1).reshape(shape)
 
 
 def masked(
-    operator: Operator, values: np.ndarray, known: np.ndarray, ran: np.ndarray | None
+    operator: Operator, values: np.ndarray, defined: np.ndarray, ran: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Terms of a reduction: what a mask leaves out changes no result, and a row that it leaves out is undefined."""
     if ran is None:
-        return values, known
-    some = ran.reshape(ran.shape[0], -1).any(axis=1).reshape((-1,) + (1,) * (values.ndim - 1))
-    return np.where(ran & known, values, np.float32(IDENTITIES[operator.name])), (known | ~ran) & some
+        return values, defined
+    rows = ran.reshape(ran.shape[0], -1).any(axis=1).reshape((-1,) + (1,) * (values.ndim - 1))
+    return np.where(ran & defined, values, np.float32(IDENTITIES[operator.name])), (defined | ~ran) & rows
 
 
-def flat(found: BetaTensor) -> tuple[np.ndarray, np.ndarray]:
+def flat(access: BetaTensor) -> tuple[np.ndarray, np.ndarray]:
     """[P, F] of float32 values, and where they are defined."""
-    values, known = found.read()
-    return as_float(values).reshape(found.shape[0], -1), known.reshape(found.shape[0], -1)
+    values, defined = access.read()
+    return as_float(values).reshape(access.shape[0], -1), defined.reshape(access.shape[0], -1)
 
 
-def _operand(found: BetaTensor, what: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _operand(access: BetaTensor, what: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """[K, F] of an operand of a product: values, where they are defined, and which of the F take part.
 
     Rows that are masked out take no part in the sum.
     """
-    if not tile(found, what, SBUF).dtype.is_float:
-        refuse("matmul-dtype", f"{what} {found} is no float, which the Tensor Engine multiplies")
-    whole = BetaTensor(found.memory, found.values, found.known, found.partition, found.key, found.shape)
-    if found.limit is None:
-        values, known = flat(whole)
-        return values, known, np.ones(values.shape[1], np.bool_)
-    limit = found.limit.reshape(found.shape[0], -1)
-    values, known = (part.reshape(limit.shape) for part in whole.read(found.limit))
-    return np.where(limit, as_float(values), np.float32(0)), known | ~limit, np.asarray(limit.any(axis=0))
+    if not tile(access, what, SBUF).dtype.is_float:
+        refuse("matmul-dtype", f"{what} {access} is no float, which the Tensor Engine multiplies")
+    whole = BetaTensor(access.memory, access.values, access.defined, access.partition, access.key, access.shape)
+    if access.limit is None:
+        values, defined = flat(whole)
+        return values, defined, np.ones(values.shape[1], np.bool_)
+    limit = access.limit.reshape(access.shape[0], -1)
+    values, defined = (part.reshape(limit.shape) for part in whole.read(access.limit))
+    return np.where(limit, as_float(values), np.float32(0)), defined | ~limit, np.asarray(limit.any(axis=0))
 
 
 def product(stationary: BetaTensor, moving: BetaTensor, mask: Any = None) -> BetaTensor:
@@ -266,12 +266,12 @@ def product(stationary: BetaTensor, moving: BetaTensor, mask: Any = None) -> Bet
     machine.counters.matmuls += 1
     machine.counters.macs += a.size * n
     shape = (m, *moving.shape[1:])
-    known = np.logical_and.outer(a_known.all(axis=0), b_known.all(axis=0)).reshape(shape)
+    defined = np.logical_and.outer(a_known.all(axis=0), b_known.all(axis=0)).reshape(shape)
     ran = None if rows.all() and columns.all() else np.logical_and.outer(rows, columns).reshape(shape)
     chosen = executed(mask, shape)
     if chosen is not None:
         ran = chosen if ran is None else ran & chosen
-    result = new_tile(values.reshape(shape), known, FLOAT32, Region.psum, ran)
+    result = new_tile(values.reshape(shape), defined, FLOAT32, Region.psum, ran)
     result.memory.is_product = True
     return result
 
@@ -280,9 +280,9 @@ def double_row(stationary: BetaTensor, moving: BetaTensor, mask: Any = None) -> 
     """The product of two rows of 8-bit floats at once: stationary[K, 2, M], moving[K, 2, N]. From gen3 on."""
     if current().generation < 3:
         refuse("target", "double_row_gen3 needs gen3")
-    for found, what in ((stationary, "stationary"), (moving, "moving")):
-        if tile(found, what, SBUF).ndim != 3 or found.shape[1] != 2 or found.dtype.itemsize != 1:
-            refuse("operand-shape", f"{what} {found} must be (K, 2, free) of 8-bit floats")
+    for operand, what in ((stationary, "stationary"), (moving, "moving")):
+        if tile(operand, what, SBUF).ndim != 3 or operand.shape[1] != 2 or operand.dtype.itemsize != 1:
+            refuse("operand-shape", f"{what} {operand} must be (K, 2, free) of 8-bit floats")
     parts = [product(stationary[:, i], moving[:, i], mask) for i in range(2)]
     return elementwise("add", np.add, parts, FLOAT32, None)
 
@@ -293,8 +293,8 @@ def transposed(
     """A new tile [F, P] of data[P, F]; the mask is one of data."""
     begin("nc_transpose")
     ran = executed(mask, tile(data, "data").shape)
-    values, known = (part.reshape(data.shape[0], -1) for part in data.read(mask))
+    values, defined = (part.reshape(data.shape[0], -1) for part in data.read(mask))
     if values.shape[1] > 128:
         refuse("transpose-shape", f"{data} has {values.shape[1]} elements a partition, at most 128 become partitions")
     turned = None if ran is None else ran.reshape(values.shape).T
-    return new_tile(as_float(values).T, known.T, dtype or data.dtype, region, turned)
+    return new_tile(as_float(values).T, defined.T, dtype or data.dtype, region, turned)

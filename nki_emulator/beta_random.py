@@ -29,17 +29,17 @@ def rand(shape: Any, dtype: Any = np.float32) -> BetaTensor:
 def dropout(data: BetaTensor, prob: Any, *, mask: Any = None, dtype: Any = None) -> BetaTensor:
     """A new tile: data, with elements replaced by 0 at random; `prob` is a number from 0 to 1, or one a partition."""
     begin("dropout")
-    values, known = tile(data, "data").read(mask)
+    values, defined = tile(data, "data").read(mask)
     chance: Any = prob
     if isinstance(prob, BetaTensor):
-        given, sound = tile(prob, "prob").read()
+        probabilities, sound = tile(prob, "prob").read()
         if not sound.all() or prob.size not in (1, data.shape[0]):
             refuse("operand-shape", f"prob {prob} must be ({data.shape[0]}, 1), and defined")
-        chance = as_float(given).reshape((-1,) + (1,) * (data.ndim - 1))
+        chance = as_float(probabilities).reshape((-1,) + (1,) * (data.ndim - 1))
     if not ((np.asarray(chance) >= 0) & (np.asarray(chance) <= 1)).all():
         refuse("operand", "prob is a probability; what one outside of 0 to 1 does is not documented")
     dropped = instance().random.random(values.shape, np.float32) < chance
     return new_tile(
-        np.where(dropped, np.float32(0), as_float(values)), known, data_type(dtype, data.dtype),
+        np.where(dropped, np.float32(0), as_float(values)), defined, data_type(dtype, data.dtype),
         ran=executed(mask, data.shape),
     )  # fmt: skip

@@ -29,7 +29,7 @@ EXACT = 2**24
 
 
 def reduce_into(
-    registers: Registers, command: ReduceCmd, result: BetaTensor | None, found: np.ndarray, start: float, combine: Any
+    registers: Registers, command: ReduceCmd, result: BetaTensor | None, terms: np.ndarray, start: float, combine: Any
 ) -> None:
     """Reduce values [P] of an instruction into registers, as its command says, and give out what they hold.
 
@@ -41,14 +41,14 @@ def reduce_into(
             refuse("operand", "reduce_res with reduce_cmd.idle, which does not reduce")
         return
     if command is ReduceCmd.reset:
-        registers.write(np.full(found.shape, start, np.float32))
+        registers.write(np.full(terms.shape, start, np.float32))
     else:
-        before = np.float32(start) if command is ReduceCmd.reset_reduce else registers.read(found.size)
-        registers.write(combine(before, found))
+        before = np.float32(start) if command is ReduceCmd.reset_reduce else registers.read(terms.size)
+        registers.write(combine(before, terms))
     if result is not None:
-        if tile(result, "reduce_res").shape[0] != found.size or result.size != found.size:
-            refuse("operand-shape", f"reduce_res {result} must be ({found.size}, 1)")
-        values = registers.read(found.size).reshape(result.shape)
+        if tile(result, "reduce_res").shape[0] != terms.size or result.size != terms.size:
+            refuse("operand-shape", f"reduce_res {result} must be ({terms.size}, 1)")
+        values = registers.read(terms.size).reshape(result.shape)
         result.write(values, np.ones(result.shape, np.bool_))
 
 
@@ -59,10 +59,10 @@ def _maximum(machine: Machine, reduce_op: Any) -> None:
 
 def _bound(value: BetaTensor, data: BetaTensor, what: str) -> np.ndarray:
     """[P, 1, ...] of float32."""
-    values, known = tile(value, what).read()
+    values, defined = tile(value, what).read()
     if value.size != data.shape[0] or value.shape[0] != data.shape[0] or value.dtype is not FLOAT32:
         refuse("operand-shape", f"{what} {value} must be float32 with one element of each partition of {data}")
-    if not known.all():
+    if not defined.all():
         refuse("uninitialised", f"{what} {value} has undefined elements")
     return values.reshape((-1,) + (1,) * (data.ndim - 1))
 
@@ -83,19 +83,21 @@ def range_select(
     if not tile(on_true_tile, "on_true_tile").dtype.is_float:
         refuse("operand-dtype", f"on_true_tile {on_true_tile} must be of floats")
     comparisons = [operator_named(op, "comp_op") for op in (comp_op0, comp_op1)]
-    for found in comparisons:
-        if found.name not in COMPARISONS or found.name == "not_equal":
-            refuse("operator", f"comp_op {found.name} is none of equal, less, less_equal, greater and greater_equal")
-    values, known = on_true_tile.read(mask)
+    for comparison in comparisons:
+        if comparison.name not in COMPARISONS or comparison.name == "not_equal":
+            refuse(
+                "operator", f"comp_op {comparison.name} is none of equal, less, less_equal, greater and greater_equal"
+            )
+    values, defined = on_true_tile.read(mask)
     count = on_true_tile.size // on_true_tile.shape[0]
     if not 0 <= int(range_start) <= EXACT - count:
         refuse("operand", f"range_start {range_start}: indices leave the range of 2^24 that float32 compares exactly")
     places = (int(range_start) + np.arange(count, dtype=np.float32)).reshape((1, *on_true_tile.shape[1:]))
     chosen = np.ones(on_true_tile.shape, np.bool_)
-    for found, bound, what in zip(comparisons, (bound0, bound1), ("bound0", "bound1"), strict=True):
-        chosen &= found.function(places, _bound(bound, on_true_tile, what)) != 0
+    for comparison, bound, what in zip(comparisons, (bound0, bound1), ("bound0", "bound1"), strict=True):
+        chosen &= comparison.function(places, _bound(bound, on_true_tile, what)) != 0
     result = np.where(chosen, as_float(values), np.float32(LOWEST))
-    sound = known | ~chosen
+    sound = defined | ~chosen
     _reduced_maximum(machine, reduce_cmd, reduce_res, result, sound)
     return new_tile(result, sound, data_type(dtype, on_true_tile.dtype), ran=executed(mask, on_true_tile.shape))
 
@@ -122,11 +124,11 @@ def select_reduce(
         refuse("shape", f"dst {dst}, predicate {predicate} and on_true {on_true} differ in shape")
     if predicate.dtype not in DTYPES_OF_PREDICATES:
         refuse("operand-dtype", f"predicate {predicate} must be of integers of 8 or 16 bits")
-    (flags, flagged), (values, known) = predicate.read(), number_or_values(on_true)
+    (flags, flagged), (values, defined) = predicate.read(), number_or_values(on_true)
     other = _bound(on_false, on_true, "on_false") if isinstance(on_false, BetaTensor) else np.float32(on_false)
     chosen = (flags != 0) ^ bool(reverse_pred)
     result = np.where(chosen, values, other).astype(np.float32)
-    complete = flagged & (known | ~chosen)
+    complete = flagged & (defined | ~chosen)
     _reduced_maximum(machine, reduce_cmd, reduce_res, result, complete)
     dst.write(result, complete, executed(mask, dst.shape))
 
@@ -144,7 +146,7 @@ def tensor_scalar_cumulative(
     first, second = operator_named(op0, "op0"), operator_named(op1, "op1")
     if second.name not in arithmetic.IDENTITIES:
         refuse("operator", f"op1 {second.name} is none of {', '.join(arithmetic.IDENTITIES)}")
-    values, known = number_or_values(tile(src, "src"))
+    values, defined = number_or_values(tile(src, "src"))
     if tile(dst, "dst").shape != src.shape:
         refuse("shape", f"src {src} and dst {dst} differ in shape")
     operand = _bound(imm0, src, "imm0") if isinstance(imm0, BetaTensor) else np.float32(imm0)
@@ -158,9 +160,9 @@ def tensor_scalar_cumulative(
     else:
         refuse("operand", f"reduce_cmd {reduce_cmd} of tensor_scalar_cumulative; load_reduce takes imm1")
     result = arithmetic.scan(partial(applied, second, reverse=False), start, terms)
-    if known.all():
+    if defined.all():
         machine.vector_registers.write(result[:, -1])
-    sound = np.logical_and.accumulate(known.reshape(result.shape), axis=1)
+    sound = np.logical_and.accumulate(defined.reshape(result.shape), axis=1)
     dst.write(result.reshape(dst.shape), sound.reshape(dst.shape))
 
 

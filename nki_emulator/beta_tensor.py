@@ -42,20 +42,20 @@ class Memory:
             limit = BANK * BANKS if region is Region.psum else machine.target.sbuf
             if size > limit:
                 refuse(f"{region.value}-capacity", f"a tile of {size} bytes a partition; there are {limit}")
-        self.values = np.empty(shape, dtype.held)
-        self.known = np.zeros(shape, np.bool_)
+        self.values = np.empty(shape, dtype.host)
+        self.defined = np.zeros(shape, np.bool_)
 
 
 class BetaTensor(View):
     """A view of a memory: basic indexing leaves views of NumPy, index expressions a `key` that is looked up late."""
 
-    __slots__ = ("executed", "key", "known", "limit", "memory", "partition", "pending", "shape", "values")
+    __slots__ = ("defined", "executed", "key", "limit", "memory", "partition", "pending", "shape", "values")
 
     def __init__(
-        self, memory: Memory, values: np.ndarray, known: np.ndarray, partition: int = 0,
+        self, memory: Memory, values: np.ndarray, defined: np.ndarray, partition: int = 0,
         key: tuple[Any, ...] | None = None, shape: Ints | None = None,
     ) -> None:  # fmt: skip
-        self.memory, self.values, self.known, self.partition, self.key = memory, values, known, partition, key
+        self.memory, self.values, self.defined, self.partition, self.key = memory, values, defined, partition, key
         self.shape: Ints = values.shape if shape is None else shape
         self.executed: np.ndarray | None = None
         self.limit: np.ndarray | None = None
@@ -65,7 +65,7 @@ class BetaTensor(View):
 
     @classmethod
     def of(cls, memory: Memory, partition: int = 0) -> BetaTensor:
-        return cls(memory, memory.values, memory.known, partition)
+        return cls(memory, memory.values, memory.defined, partition)
 
     @property
     def dtype(self) -> DType:  # type: ignore[override]
@@ -107,10 +107,10 @@ class BetaTensor(View):
         Page: "NKI API Masking", Neuron SDK 2.26. Masks follow one another in the vendor's own kernels, and all hold.
         """
         chosen = executed(mask, self.shape)
-        found = BetaTensor(self.memory, self.values, self.known, self.partition, self.key, self.shape)
+        access = BetaTensor(self.memory, self.values, self.defined, self.partition, self.key, self.shape)
         limits = [limit for limit in (self.limit, chosen) if limit is not None]
-        found.limit = np.logical_and.reduce(limits) if limits else None
-        return found
+        access.limit = np.logical_and.reduce(limits) if limits else None
+        return access
 
     def _indexed_again(self, entries: tuple[Any, ...]) -> BetaTensor:
         """A part of an access that was made of index expressions: its keys, indexed."""
@@ -122,18 +122,18 @@ class BetaTensor(View):
         keys = [np.broadcast_to(key, self.shape) for key in self.key or ()]
         if part.key is None:
             inside = tuple([places._inside(dim, entry) for dim, entry in enumerate(entries)])
-            found = tuple([key[inside] for key in keys])
+            indexed = tuple([key[inside] for key in keys])
         else:
-            found = tuple([np.broadcast_to(key[part.key], part.shape) for key in keys])
-        return BetaTensor(self.memory, self.values, self.known, 0, found, part.shape)
+            indexed = tuple([np.broadcast_to(key[part.key], part.shape) for key in keys])
+        return BetaTensor(self.memory, self.values, self.defined, 0, indexed, part.shape)
 
     def as_index(self) -> Index:
         """Integers of a tile as offsets of an access: what they are is known when the instruction runs."""
-        values, known = self.read()
+        values, defined = self.read()
         if self.dtype.is_float:
             refuse("index", f"{self} holds no integers; offsets of an access do")
-        if not known.all():
-            refuse("uninitialised", f"{self} is used as offsets; {(~known).sum()} of its elements are undefined")
+        if not defined.all():
+            refuse("uninitialised", f"{self} is used as offsets; {(~defined).sum()} of its elements are undefined")
         return Index(values.astype(np.int64), values.shape)
 
     def _sliced(self, entries: tuple[Any, ...]) -> BetaTensor:
@@ -143,10 +143,10 @@ class BetaTensor(View):
             return self._late(entries)
         keys = tuple([self._inside(dim, entry) for dim, entry in enumerate(entries)])
         dropped = sum(type(entry) is int for entry in keys[: self.partition])
-        values, known = self.values[keys], self.known[keys]
+        values, defined = self.values[keys], self.defined[keys]
         if self.buffer.on_chip and values.ndim == 1:  # a tile keeps a free dimension
-            values, known = values[:, None], known[:, None]
-        return BetaTensor(self.memory, values, known, self.partition - dropped)
+            values, defined = values[:, None], defined[:, None]
+        return BetaTensor(self.memory, values, defined, self.partition - dropped)
 
     def _leaves(self, dim: int, entry: Any) -> bool:
         """Whether a slice with both ends goes past the end, where a mask may leave out what is there."""
@@ -175,7 +175,7 @@ class BetaTensor(View):
                 axis += 1
             else:
                 keys.append(np.full((1,) * len(shape), integer(span, "an index")))
-        return BetaTensor(self.memory, self.values, self.known, 0, tuple(keys), shape)
+        return BetaTensor(self.memory, self.values, self.defined, 0, tuple(keys), shape)
 
     def _inside(self, dim: int, entry: Any) -> int | slice:
         """One entry; nothing is clipped and nothing counts from the end."""
@@ -212,7 +212,7 @@ class BetaTensor(View):
                 refuse("partition-index", f"{self}: its partitions, and only they, follow the first axis of the index")
             if along and values.shape[0] > 1 and (np.diff(values.reshape(-1)) != 1).any():
                 refuse("partition-stride", f"{self}: an access takes adjacent partitions")
-        return BetaTensor(self.memory, self.values, self.known, 0, keys, shape)
+        return BetaTensor(self.memory, self.values, self.defined, 0, keys, shape)
 
     def _looked_up(self, ran: np.ndarray | None) -> tuple[np.ndarray, ...]:
         """Keys inside the tensor; those outside must be masked out."""
@@ -230,10 +230,10 @@ class BetaTensor(View):
 
     def inside(self) -> np.ndarray:
         """Which elements of an access lie in the tensor, in the shape of the access."""
-        found = np.ones(self.shape, np.bool_)
+        inside = np.ones(self.shape, np.bool_)
         for size, values in zip(self.values.shape, self.key or (), strict=False):
-            found &= (values >= 0) & (values < size)
-        return found
+            inside &= (values >= 0) & (values < size)
+        return inside
 
     def read(self, mask: Any = None) -> tuple[np.ndarray, np.ndarray]:
         """Values as they are held, and which of them are defined and not masked out."""
@@ -242,14 +242,14 @@ class BetaTensor(View):
         if self.limit is not None:
             refuse("mask", f"{self} is masked as an operand, which only products take; give mask= to the instruction")
         if self.key is None:
-            values, known = self.values, self.known
+            values, defined = self.values, self.defined
         else:
             keys = self._looked_up(ran)
             values = np.broadcast_to(self.values[keys], self.shape)
-            known = np.broadcast_to(self.known[keys], self.shape)
-        return values, known if ran is None else known & ran
+            defined = np.broadcast_to(self.defined[keys], self.shape)
+        return values, defined if ran is None else defined & ran
 
-    def write(self, values: np.ndarray, known: np.ndarray, ran: np.ndarray | None = None) -> None:
+    def write(self, values: np.ndarray, defined: np.ndarray, ran: np.ndarray | None = None) -> None:
         """Round once and store where the instruction ran; the rest keeps what it holds."""
         self._check_current()
         if self.memory.is_input:
@@ -258,17 +258,17 @@ class BetaTensor(View):
             refuse("overlapping-write", f"{self} is a broadcast; several of its elements are one")
         if self.memory.placed is not None:
             self.memory.placed(self)
-        result = rounded(np.where(known, values, 0), self.dtype, self.memory.machine.precise)
+        result = rounded(np.where(defined, values, 0), self.dtype, self.memory.machine.precise)
         if self.key is None and ran is None:
-            self.values[...], self.known[...] = result, known
+            self.values[...], self.defined[...] = result, defined
             return
         keys = self._looked_up(ran) if self.key is not None else np.ix_(*map(range, self.shape))
         keys = tuple([np.broadcast_to(part, self.shape) for part in keys])
         if ran is not None:
-            keys, result, known = tuple([part[ran] for part in keys]), result[ran], known[ran]
+            keys, result, defined = tuple([part[ran] for part in keys]), result[ran], defined[ran]
         if result.size > 1 and np.bincount(np.ravel_multi_index(keys, self.values.shape).reshape(-1)).max() > 1:
             refuse("overlapping-write", f"several indices of {self} are one element")
-        self.values[keys], self.known[keys] = result, known
+        self.values[keys], self.defined[keys] = result, defined
 
     def add(self, values: np.ndarray, part: np.ndarray) -> None:
         """Add float32 values to some elements, one after another."""
@@ -283,15 +283,15 @@ class BetaTensor(View):
 
     def view(self, dtype: Any) -> BetaTensor:
         """The same bits as another type of as many bytes, of a tensor in HBM that is read."""
-        found = dtype if isinstance(dtype, DType) else dtype_of(np.empty(0, dtype))
-        if found is self.dtype:
+        element_type = dtype if isinstance(dtype, DType) else dtype_of(np.empty(0, dtype))
+        if element_type is self.dtype:
             return self
-        if found.itemsize != self.itemsize or self.buffer.on_chip:
-            refuse("not-implemented", f"a view of {self} as {found}")
-        values, known = self.read()
-        memory = Memory(self.memory.machine, self.shape, found, self.buffer, name=self.name)
-        memory.values[...] = values.astype(self.dtype.stored).view(found.stored).astype(found.held)
-        memory.known[...], memory.is_input = known, True
+        if element_type.itemsize != self.itemsize or self.buffer.on_chip:
+            refuse("not-implemented", f"a view of {self} as {element_type}")
+        values, defined = self.read()
+        memory = Memory(self.memory.machine, self.shape, element_type, self.buffer, name=self.name)
+        memory.values[...] = values.astype(self.dtype.stored).view(element_type.stored).astype(element_type.host)
+        memory.defined[...], memory.is_input = defined, True
         return BetaTensor.of(memory)
 
     def _check_current(self) -> None:
@@ -305,13 +305,13 @@ class BetaTensor(View):
             return
         if value.pending is not None:
             value = self._computed(value.pending, target, value, dtype=target.dtype)
-        values, known = value.read()
+        values, defined = value.read()
         shape = target.shape
         if [n for n in shape if n > 1] != [n for n in value.shape if n > 1]:
             refuse("shape", f"{value} is written to {target}")
         ran = value.executed if value.executed is None else value.executed.reshape(shape)
         values = values if target.dtype is value.dtype else as_float(values)
-        target.write(values.reshape(shape), known.reshape(shape), ran)
+        target.write(values.reshape(shape), defined.reshape(shape), ran)
 
     def reshape(self, shape: Any) -> BetaTensor:
         """A view in another shape; on chip the partition stays."""
@@ -322,7 +322,7 @@ class BetaTensor(View):
             refuse("partition-view", f"reshape: {self} to {sizes} changes the partition dimension")
         if self.key is not None or not self.values.flags.c_contiguous:
             refuse("reshape", f"{self} is a strided access, of which {sizes} is no view")
-        return BetaTensor(self.memory, self.values.reshape(sizes), self.known.reshape(sizes))
+        return BetaTensor(self.memory, self.values.reshape(sizes), self.defined.reshape(sizes))
 
     def broadcast_to(self, shape: Any) -> BetaTensor:
         """A view that repeats dimensions of size 1."""
@@ -331,15 +331,15 @@ class BetaTensor(View):
             refuse("shape", f"{self} does not broadcast to {sizes}")
         if self.buffer.on_chip and sizes[0] > PARTITIONS:
             refuse("partition-limit", f"{self} broadcast to {sizes[0]} partitions, at most 128")
-        values, known = self.read()
-        return BetaTensor(self.memory, np.broadcast_to(values, sizes), np.broadcast_to(known, sizes))
+        values, defined = self.read()
+        return BetaTensor(self.memory, np.broadcast_to(values, sizes), np.broadcast_to(defined, sizes))
 
     def expand_dims(self, axis: int) -> BetaTensor:
         """A view with a new dimension of size 1."""
         if axis == 0 and self.buffer.on_chip:
             refuse("partition-view", f"expand_dims: dimension 0 of {self} is the partition and stays first")
-        values, known = self.read()
-        return BetaTensor(self.memory, np.expand_dims(values, axis), np.expand_dims(known, axis))
+        values, defined = self.read()
+        return BetaTensor(self.memory, np.expand_dims(values, axis), np.expand_dims(defined, axis))
 
     def astype(self, dtype: Any) -> BetaTensor:
         return self._computed("copy", self, dtype=dtype)
@@ -363,8 +363,8 @@ class BetaTensor(View):
 
     def _start(self, ran: np.ndarray | None) -> None:
         """Zeros where a sum begins."""
-        _, known = self.read()
-        fresh = ~known if ran is None else ~known & ran
+        _, defined = self.read()
+        fresh = ~defined if ran is None else ~defined & ran
         if fresh.any():
             self.write(np.zeros(self.shape, np.float32), np.ones(self.shape, np.bool_), fresh)
 

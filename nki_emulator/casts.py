@@ -27,17 +27,17 @@ class _CastCoverage(Coverage):
 
     @property
     def flags(self) -> np.ndarray | None:  # type: ignore[override]
-        held = self._parent.flags
-        if held is None:
+        flags = self._parent.flags
+        if flags is None:
             return None
-        return _repeated(held, self.size)
+        return _repeated(flags, self.size)
 
     def mark(self, shape: Ints, strides: Ints, offset: int, whole: bool, value: bool) -> None:
         if whole:
             self._parent.mark(shape, strides, offset, True, value)
             return
-        held = self.flags
-        flags = np.full(self.size, self.everywhere) if held is None else held
+        before = self.flags
+        flags = np.full(self.size, self.everywhere) if before is None else before
         np.ndarray(shape, np.bool_, flags, offset, strides)[...] = value
         self._parent.flags, self._parent.everywhere = _repeated(flags, self._parent.size), False
 
@@ -70,7 +70,7 @@ class CastStorage(Storage):
         self._banks = self._bytes = self._hbm = 0
         self.shape = (*parent.shape[:-1], parent.shape[-1] * before // after)
         self.size, self.free = prod(self.shape), prod(self.shape[1:])
-        self.data = parent.data.view(dtype.held)
+        self.data = parent.data.view(dtype.host)
         self.written = _CastCoverage(parent.written, self.size)
         self.started = None if parent.started is None else _CastCoverage(parent.started, self.size)
 

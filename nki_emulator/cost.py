@@ -94,10 +94,10 @@ class Modelled:
             refuse("target", f"one block models {self.target} and {other.target}; use one for each")
         self.target = other.target
         for name, load in other.engines.items():
-            mine = self.engines.setdefault(name, Load())
-            mine.instructions += load.instructions
-            mine.cycles += load.cycles
-            mine.us += load.us
+            total = self.engines.setdefault(name, Load())
+            total.instructions += load.instructions
+            total.cycles += load.cycles
+            total.us += load.us
         self.runs.update(other.runs)
         self.sbuf_runs.update(other.sbuf_runs)
         for name in ("transfers", "descriptors", "bytes", "lower_us", "scheduled_us", "upper_us"):
@@ -120,10 +120,10 @@ class Memory:
         """When so much is free."""
         since = 0.0
         while size > 0 and self._free:
-            since, found = heapq.heappop(self._free)
-            if found > size:
-                heapq.heappush(self._free, (since, found - size))
-            size -= found
+            since, room = heapq.heappop(self._free)
+            if room > size:
+                heapq.heappush(self._free, (since, room - size))
+            size -= room
         return since
 
     def release(self, size: int, when: float) -> None:
@@ -181,26 +181,26 @@ class Trace:
         self._schedule(issue, engine, busy, latency)
 
     def _computed(self, issue: Issue) -> tuple[str, float, float]:
-        found = cost(issue, self.target)
-        assert found is not None, "begin() opens instructions that have a cost"
-        engine, cycles = found
+        estimate = cost(issue, self.target)
+        assert estimate is not None, "begin() opens instructions that have a cost"
+        engine, cycles = estimate
         clock = self.clocks.of(engine)
         self._count(engine, cycles, cycles / clock)
         return engine, cycles / clock, DEPENDENT / clock
 
     def _moved(self, issue: Issue) -> tuple[str, float, float]:
         dst, src = issue.operands["dst"], issue.operands["src"]
-        found = transfer(dst, src, self.target, issue.name == "dma_transpose")
-        report, busy = self.modelled, found.occupied / BANDWIDTH[self.target.generation]
+        traffic = transfer(dst, src, self.target, issue.name == "dma_transpose")
+        report, busy = self.modelled, traffic.occupied / BANDWIDTH[self.target.generation]
         report.transfers += 1
-        report.descriptors += found.descriptors
-        report.bytes += found.moved
-        if found.hbm_run:
-            report.runs[found.hbm_run] += found.moved
-        if found.sbuf_run:
-            report.sbuf_runs[found.sbuf_run] += found.moved
+        report.descriptors += traffic.descriptors
+        report.bytes += traffic.moved
+        if traffic.hbm_run:
+            report.runs[traffic.hbm_run] += traffic.moved
+        if traffic.sbuf_run:
+            report.sbuf_runs[traffic.sbuf_run] += traffic.moved
         self._count("dma", 0.0, busy)
-        return "dma", busy * ENGINES / found.engines, LATENCY
+        return "dma", busy * ENGINES / traffic.engines, LATENCY
 
     def _count(self, engine: str, cycles: float, busy: float) -> None:
         load = self.modelled.engines.setdefault(engine, Load())
@@ -264,7 +264,7 @@ def modelling(arithmetic: bool = True, registers: int | None = None) -> Iterator
     try:
         yield model.modelled
     finally:
-        _models[:] = [found for found in _models if found is not model]
+        _models[:] = [other for other in _models if other is not model]
 
 
 def trace_for(target: Target) -> tuple[Trace | None, bool]:
@@ -280,6 +280,6 @@ def assumed_register() -> int | None:
 
 
 def deliver(trace: Trace) -> None:
-    found = trace.finish()
+    run = trace.finish()
     for model in _models:
-        model.modelled.add(found)
+        model.modelled.add(run)

@@ -18,7 +18,7 @@ FP32 = np.dtype(np.float32)
 
 @dataclass(frozen=True, eq=False, slots=True)
 class DType:
-    """A data type: `stored` is what it is in memory, `held` what the emulator computes with."""
+    """A data type: `stored` is what it is in memory, `host` what the emulator computes with."""
 
     name: str
     stored: np.dtype
@@ -35,7 +35,7 @@ class DType:
         return self.stored.itemsize
 
     @property
-    def held(self) -> np.dtype:
+    def host(self) -> np.dtype:
         """Of the arrays that hold its values: float32 for floats, itself for integers."""
         return FP32 if self.is_float else self.stored
 
@@ -72,10 +72,10 @@ def dtype_of(array: np.ndarray) -> DType:
     """The type of an argument's array. Booleans are stored as uint8."""
     if array.dtype == np.bool_:
         return DTYPES["bool_"]
-    found = _BY_STORED.get(array.dtype)
-    if found is None:
+    dtype = _BY_STORED.get(array.dtype)
+    if dtype is None:
         refuse("dtype", f"no tensor of the device holds {array.dtype}; pass one of {', '.join(DTYPES)}")
-    return found
+    return dtype
 
 
 def checked(dtype: object) -> DType:

@@ -28,24 +28,24 @@ class NkiInstruction:
 ISSUED = NkiInstruction()
 
 
-def engine_of(machine: Machine, asked: Engine, allowed: tuple[Engine, ...], *tiles: NkiTensor) -> None:
+def engine_of(machine: Machine, engine: Engine, allowed: tuple[Engine, ...], *tiles: NkiTensor) -> None:
     """Refuse an engine that has no such instruction, or GpSimd where a tile is in PSUM."""
-    member(asked, Engine, "engine")
-    if asked is Engine.unknown:
+    member(engine, Engine, "engine")
+    if engine is Engine.unknown:
         return
     if machine.trace is not None:
-        machine.trace.engine(asked.name)
-    if asked not in allowed:
+        machine.trace.engine(engine.name)
+    if engine not in allowed:
         names = ", ".join(engine.name for engine in allowed)
-        refuse("engine", f"{machine.operation} does not run on {asked}; {machine.target.name} has it on: {names}")
-    if asked is Engine.gpsimd:
+        refuse("engine", f"{machine.operation} does not run on {engine}; {machine.target.name} has it on: {names}")
+    if engine is Engine.gpsimd:
         no_psum(machine, *tiles)
 
 
 def no_psum(machine: Machine, *tiles: NkiTensor) -> None:
-    for found in tiles:
-        if found.storage.region is Region.psum:
-            refuse("gpsimd-psum", f"{machine.operation} runs on GpSimd, which cannot access {found}")
+    for access in tiles:
+        if access.storage.region is Region.psum:
+            refuse("gpsimd-psum", f"{machine.operation} runs on GpSimd, which cannot access {access}")
 
 
 def member(value: object, kind: type[Enum], what: str) -> None:

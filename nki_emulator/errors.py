@@ -72,11 +72,11 @@ def place(traceback: TracebackType | None) -> tuple[str, int]:
 
     What a source imports from beside itself belongs to it.
     """
-    found = "", 0
+    location = "", 0
     while traceback is not None:
         file = traceback.tb_frame.f_code.co_filename
-        beside = found[0] and not file.startswith((*_NOT_KERNELS, "<"))
+        beside = location[0] and not file.startswith((*_NOT_KERNELS, "<"))
         if file in SOURCES or beside:
-            found = file, traceback.tb_lineno
+            location = file, traceback.tb_lineno
         traceback = traceback.tb_next
-    return found
+    return location

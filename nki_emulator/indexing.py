@@ -91,26 +91,26 @@ def reshaped(shape: Ints, strides: Ints, target: Ints) -> Ints:
     if prod(shape) != prod(target):
         refuse("reshape", f"{shape} has {prod(shape)} elements, {target} has {prod(target)}")
     source = [(size, stride) for size, stride in zip(shape, strides, strict=True) if size > 1]
-    found: list[int] = []
+    result: list[int] = []
     taken = 0
-    while len(found) < len(target):
-        taken, end = _group(source, taken, target, len(found))
+    while len(result) < len(target):
+        taken, end = _group(source, taken, target, len(result))
         step = source[taken - 1][1] if taken else 1
-        found.extend(step * inner for inner in contiguous(target[len(found) : end]))
-    return tuple(found)
+        result.extend(step * inner for inner in contiguous(target[len(result) : end]))
+    return tuple(result)
 
 
 def _group(source: list[tuple[int, int]], taken: int, target: Ints, done: int) -> tuple[int, int]:
     """Where the next group ends in the source and in the target."""
-    held, wanted, end = 1, target[done], done + 1
-    while held != wanted:
-        if held < wanted:
+    covered, needed, end = 1, target[done], done + 1
+    while covered != needed:
+        if covered < needed:
             size, stride = source[taken]
-            if held > 1 and source[taken - 1][1] != size * stride:
+            if covered > 1 and source[taken - 1][1] != size * stride:
                 refuse("reshape", f"{target} is no view of a tensor with strides {tuple(s for _, s in source)}")
-            held, taken = held * size, taken + 1
+            covered, taken = covered * size, taken + 1
         else:
-            wanted, end = wanted * target[end], end + 1
+            needed, end = needed * target[end], end + 1
     return taken, end
 
 

@@ -76,17 +76,17 @@ def by_vector(
     elements = np.where(inside, chosen, 0).reshape((-1,) + (1,) * inner.ndim) * row_stride + inner[None]
     if elements.size and inside.any() and elements[inside].max() >= base.storage.size:
         refuse("out-of-bounds", f"rows of {base} at {row_stride} elements each leave {base.storage}")
-    found = IndirectTensor(base, elements, inside, offsets.shape)
-    found.index_dtype = offsets.dtype
-    return found
+    access = IndirectTensor(base, elements, inside, offsets.shape)
+    access.index_dtype = offsets.dtype
+    return access
 
 
 def steps(shape: Ints, strides: Ints) -> np.ndarray:
     """[shape] distances from the first element."""
-    found = np.zeros(shape, np.int64)
+    distances = np.zeros(shape, np.int64)
     for axis, (size, stride) in enumerate(zip(shape, strides, strict=True)):
-        found = found + (np.arange(size) * stride).reshape((size,) + (1,) * (len(shape) - axis - 1))
-    return found
+        distances = distances + (np.arange(size) * stride).reshape((size,) + (1,) * (len(shape) - axis - 1))
+    return distances
 
 
 def outside(base: NkiTensor, shape: Ints) -> IndirectTensor:

@@ -28,15 +28,15 @@ FP32_MIN = float(np.finfo(np.float32).min)
 
 def reduction(machine: Machine, op: Any, names: tuple[str, ...]) -> Operator:
     """One of the reductions that the page of an instruction names."""
-    found = operator_of(machine, op, "reduce_op")
-    if found.name not in names or found.reduction is None:
-        refuse("operator", f"reduce_op nl.{found.name}; {machine.operation} has {', '.join(names)}")
-    return found
+    operator = operator_of(machine, op, "reduce_op")
+    if operator.name not in names or operator.reduction is None:
+        refuse("operator", f"reduce_op nl.{operator.name}; {machine.operation} has {', '.join(names)}")
+    return operator
 
 
 def accumulate(
-    machine: Machine, registers: Registers, command: Any, found: Operator | None, values: np.ndarray, data: NkiTensor,
-    allowed: tuple[ReduceCmd, ...], initial: Any = None, what: str = "reduce_init",
+    machine: Machine, registers: Registers, command: Any, operator: Operator | None, values: np.ndarray,
+    data: NkiTensor, allowed: tuple[ReduceCmd, ...], initial: Any = None, what: str = "reduce_init",
 ) -> None:  # fmt: skip
     """Fold values[P, ...] into the registers as the command says."""
     member(command, ReduceCmd, "reduce_cmd")
@@ -46,14 +46,14 @@ def accumulate(
     loads = command is ReduceCmd.load_reduce
     if loads == (initial is None):
         refuse("accumulator", f"{what} goes with reduce_cmd load_reduce, and only with it")
-    if command is ReduceCmd.idle or found is None:
+    if command is ReduceCmd.idle or operator is None:
         registers.forget()
         return
-    total = found.reduction(flat(values), axis=-1)  # type: ignore[misc]
+    total = operator.reduction(flat(values), axis=-1)  # type: ignore[misc]
     if command is ReduceCmd.reduce:
-        total = found.function(registers.read(data.shape[0]), total)
+        total = operator.function(registers.read(data.shape[0]), total)
     elif loads:
-        total = found.function(np.reshape(operand(initial, data, what), -1), total)
+        total = operator.function(np.reshape(operand(initial, data, what), -1), total)
     registers.write(np.broadcast_to(total, (data.shape[0],)))
 
 
@@ -84,9 +84,9 @@ def tensor_scalar_reduce(
     values = stepped(
         read_float(data, "data"), arithmetic_operator(machine, op0, "op0"), operand0, False, data, "operand0"
     )
-    found = reduction(machine, reduce_op, ("add", "multiply", "maximum", "minimum"))
+    operator = reduction(machine, reduce_op, ("add", "multiply", "maximum", "minimum"))
     registers = machine.vector_registers
-    accumulate(machine, registers, reduce_cmd, found, values, data, _CHAIN, reduce_init)
+    accumulate(machine, registers, reduce_cmd, operator, values, data, _CHAIN, reduce_init)
     write(machine, dst, values)
     if reduce_res is not None:
         read_out(machine, registers, reduce_res, data, reduce_res_negate)
@@ -129,8 +129,8 @@ def range_select(
 
 def _keep_maximum(machine: Machine, result: np.ndarray, data: NkiTensor, reduce_cmd: Any, reduce_op: Any) -> None:
     """Into the Vector Engine's registers; selections know no other reduction."""
-    found = OPERATORS["maximum"] if reduce_op is None else operator_of(machine, reduce_op, "reduce_op")
-    if found.name != "maximum":
-        refuse("operator", f"reduce_op nl.{found.name}; {machine.operation} has nl.maximum")
+    operator = OPERATORS["maximum"] if reduce_op is None else operator_of(machine, reduce_op, "reduce_op")
+    if operator.name != "maximum":
+        refuse("operator", f"reduce_op nl.{operator.name}; {machine.operation} has nl.maximum")
     allowed = (ReduceCmd.idle, ReduceCmd.reset_reduce, ReduceCmd.reduce)
-    accumulate(machine, machine.vector_registers, reduce_cmd, found, result, data, allowed)
+    accumulate(machine, machine.vector_registers, reduce_cmd, operator, result, data, allowed)

@@ -28,10 +28,10 @@ def _chosen(index: NkiTensor, dtype: str, limit: int) -> np.ndarray:
     """[P, F] of indices below `limit`."""
     if index.dtype.name != dtype:
         refuse("operand-dtype", f"indices {index} must be {dtype}")
-    found = flat(read(index, "the indices")).astype(np.int64)
-    if (found >= limit).any():
-        refuse("out-of-bounds", f"an index in {index} is {found.max()}; there are {limit} elements a partition")
-    return found
+    indices = flat(read(index, "the indices")).astype(np.int64)
+    if (indices >= limit).any():
+        refuse("out-of-bounds", f"an index in {index} is {indices.max()}; there are {limit} elements a partition")
+    return indices
 
 
 def nc_n_gather(dst: NkiTensor, data: NkiTensor, indices: NkiTensor, name: str | None = None) -> NkiInstruction:
@@ -60,10 +60,10 @@ def local_gather(
         refuse("shape", f"src_buffer {src} and index {index} must have the same multiple of {CORE} partitions")
     if num_elem_per_idx not in (1, 2, 4, 8, 16, 32):
         refuse("operand", f"num_elem_per_idx {num_elem_per_idx!r} is none of 1, 2, 4, 8, 16 and 32")
-    held = index.free * CORE
-    count = held if num_valid_indices is None else num_valid_indices
-    if type(count) is not int or not 1 <= count <= min(held, 4096):
-        refuse("operand", f"num_valid_indices {count!r}; a core has {held} indices and takes at most 4096")
+    available = index.free * CORE
+    count = available if num_valid_indices is None else num_valid_indices
+    if type(count) is not int or not 1 <= count <= min(available, 4096):
+        refuse("operand", f"num_valid_indices {count!r}; a core has {available} indices and takes at most 4096")
     if dst.shape[0] != src.shape[0] or dst.free != count * num_elem_per_idx:
         refuse("shape", f"dst {dst} must be {src.shape[0]} partitions of {count * num_elem_per_idx} elements")
     no_overlap(dst, src, "src_buffer", in_place=False)
@@ -89,7 +89,7 @@ def nc_stream_shuffle(dst: NkiTensor, src: NkiTensor, shuffle_mask: Any, name: s
     _same_dtype(dst, src, "src")
     if dst.free != src.free:
         refuse("shape", f"dst {dst} and src {src} must have as many elements a partition")
-    values, result = flat(read(src, "src")), np.zeros((dst.shape[0], dst.free), dst.dtype.held)
+    values, result = flat(read(src, "src")), np.zeros((dst.shape[0], dst.free), dst.dtype.host)
     moved = np.zeros(dst.shape[0], np.bool_)
     for partition in range(dst.shape[0]):
         first, entry = partition - partition % QUADRANT, mask[partition % QUADRANT]
@@ -111,14 +111,14 @@ def tensor_partition_reduce(dst: NkiTensor, op: Any, data: NkiTensor, name: str 
     """dst[1, F] = data[P, F] reduced over its partitions, on GpSimd."""
     machine = begin("tensor_partition_reduce")
     dst, data = tile(dst, "dst", SBUF), tile(data, "data", SBUF)
-    found = operator_of(machine, op)
-    if found.name not in _ACROSS or found.reduction is None:
-        refuse("operator", f"nl.{found.name}; tensor_partition_reduce has {', '.join(_ACROSS)}")
+    operator = operator_of(machine, op)
+    if operator.name not in _ACROSS or operator.reduction is None:
+        refuse("operator", f"nl.{operator.name}; tensor_partition_reduce has {', '.join(_ACROSS)}")
     if dst.shape[0] != 1 or dst.free != data.free:
         refuse("shape", f"dst {dst} must be one partition of {data.free} elements")
     no_overlap(dst, data, "data", in_place=False)
     values = flat(read(data, "data"))
-    if found.bits and (data.dtype.is_float or dst.dtype is not data.dtype):
+    if operator.bits and (data.dtype.is_float or dst.dtype is not data.dtype):
         refuse("operand-dtype", f"dst {dst} and data {data} must be integers of one type")
-    write(machine, dst, found.reduction(values if found.bits else as_float(values), axis=0))
+    write(machine, dst, operator.reduction(values if operator.bits else as_float(values), axis=0))
     return ISSUED

@@ -21,24 +21,24 @@ SOURCES = 16
 """Of one dma_compute, at most."""
 
 
-def _checked(found: IndirectTensor, skip: bool) -> None:
-    if not skip and not found.inside.all():
-        count = int((~found.inside).sum())
-        refuse("out-of-bounds", f"{count} of {found.inside.size} indices of {found} are out of bounds")
+def _checked(access: IndirectTensor, skip: bool) -> None:
+    if not skip and not access.inside.all():
+        count = int((~access.inside).sum())
+        refuse("out-of-bounds", f"{count} of {access.inside.size} indices of {access} are out of bounds")
 
 
-def gathered(found: NkiTensor, skip: bool, what: str) -> np.ndarray:
+def gathered(access: NkiTensor, skip: bool, what: str) -> np.ndarray:
     """[shape] of the elements at the indices; rows that are skipped hold anything."""
-    if not isinstance(found, IndirectTensor):
-        return read(found, what)
-    _checked(found, skip)
-    written = found.storage.written
+    if not isinstance(access, IndirectTensor):
+        return read(access, what)
+    _checked(access, skip)
+    written = access.storage.written
     if not written.everywhere:
-        chosen = found.elements[found.inside].reshape(-1)
-        held = np.zeros(0) if written.flags is None else written.flags[chosen]
-        if chosen.size and not (held.size and held.all()):
-            refuse("uninitialised", f"elements of {what} {found} have not been written")
-    return np.asarray(found.storage.data[found.elements])
+        chosen = access.elements[access.inside].reshape(-1)
+        flags = np.zeros(0) if written.flags is None else written.flags[chosen]
+        if chosen.size and not (flags.size and flags.all()):
+            refuse("uninitialised", f"elements of {what} {access} have not been written")
+    return np.asarray(access.storage.data[access.elements])
 
 
 def copy_indirect(machine: Machine, dst: NkiTensor, src: NkiTensor, skip: bool) -> None:
@@ -48,20 +48,20 @@ def copy_indirect(machine: Machine, dst: NkiTensor, src: NkiTensor, skip: bool) 
     scatter(machine, dst, values, src.inside if isinstance(src, IndirectTensor) else None, skip)
 
 
-def scatter(machine: Machine, dst: NkiTensor, values: np.ndarray, given: np.ndarray | None, skip: bool) -> None:
-    """Rows of `values` where `given`, to those of dst that are in bounds."""
+def scatter(machine: Machine, dst: NkiTensor, values: np.ndarray, mask: np.ndarray | None, skip: bool) -> None:
+    """Rows of `values` where the `mask` is set, to those of dst that are in bounds."""
     if isinstance(dst, IndirectTensor):
         _checked(dst, skip)
         rows = values.reshape(dst.shape)
-        chosen = dst.inside if given is None or given.size != dst.inside.size else dst.inside & given
+        chosen = dst.inside if mask is None or mask.size != dst.inside.size else dst.inside & mask
         _store(machine, dst, rows, chosen)
-    elif given is None or given.all():
+    elif mask is None or mask.all():
         write(machine, dst, values)
-    elif given.any():
-        if dst.shape[0] != given.size:
-            refuse("shape", f"dst {dst} must have the {given.size} rows that the indices choose")
+    elif mask.any():
+        if dst.shape[0] != mask.size:
+            refuse("shape", f"dst {dst} must have the {mask.size} rows that the indices choose")
         rows = values.reshape(dst.shape)
-        for row in np.flatnonzero(given):
+        for row in np.flatnonzero(mask):
             write(machine, NkiTensor.slice(dst, 0, int(row), int(row) + 1), rows[row : row + 1])
 
 
@@ -109,12 +109,12 @@ def dma_compute(
     if scales is not None and (len(scales) != len(srcs) or any(scale != 1.0 for scale in scales)):
         refuse("operand", f"scales {scales!r} must be 1.0 for each source")
     tensors = [dst, *srcs]
-    for found, what in zip(tensors, ["dst", *(f"srcs[{i}]" for i in range(len(srcs)))], strict=True):
-        if not isinstance(found, IndirectTensor):
-            tensor(found, what, HBM + SBUF)
-        if found.size != dst.size:
-            refuse("shape", f"{what} {found} has {found.size} elements, dst {dst} has {dst.size}")
-    chosen = [found for found in tensors if isinstance(found, IndirectTensor)]
+    for access, what in zip(tensors, ["dst", *(f"srcs[{i}]" for i in range(len(srcs)))], strict=True):
+        if not isinstance(access, IndirectTensor):
+            tensor(access, what, HBM + SBUF)
+        if access.size != dst.size:
+            refuse("shape", f"{what} {access} has {access.size} elements, dst {dst} has {dst.size}")
+    chosen = [access for access in tensors if isinstance(access, IndirectTensor)]
     if chosen:
         _check_update(dst, list(srcs), unique_indices)
     elif oob_mode is OobMode.skip:
@@ -125,8 +125,8 @@ def dma_compute(
             if not isinstance(source, IndirectTensor):
                 no_overlap(dst, source, "a source")
     total = sum(as_float(gathered(source, skip, "a source")).reshape(dst.shape) for source in srcs)
-    given = next((found.inside for found in srcs if isinstance(found, IndirectTensor)), None)
-    scatter(machine, dst, np.asarray(total), given, skip)
+    mask = next((access.inside for access in srcs if isinstance(access, IndirectTensor)), None)
+    scatter(machine, dst, np.asarray(total), mask, skip)
     return ISSUED
 
 
@@ -136,12 +136,12 @@ def _check_update(dst: NkiTensor, srcs: list[NkiTensor], unique_indices: bool) -
         refuse("operand", "an update through an index vector takes two sources and unique_indices=True")
     if not any(_same_place(dst, source) for source in srcs):
         refuse("operand", f"one source must be dst {dst} itself, which the other is added to")
-    found = next(found for found in (dst, *srcs) if isinstance(found, IndirectTensor))
-    kept = found.elements.reshape(found.inside.size, -1)[found.inside, 0]
+    access = next(access for access in (dst, *srcs) if isinstance(access, IndirectTensor))
+    kept = access.elements.reshape(access.inside.size, -1)[access.inside, 0]
     if np.unique(kept).size != kept.size and isinstance(dst, IndirectTensor):
-        refuse("overlapping-write", f"two indices of {found} are the same; they must be unique")
-    if prod(found.offsets[1:]) != 1:
-        refuse("shape", f"{found}: the offsets {found.offsets} must be (P, 1)")
+        refuse("overlapping-write", f"two indices of {access} are the same; they must be unique")
+    if prod(access.offsets[1:]) != 1:
+        refuse("shape", f"{access}: the offsets {access.offsets} must be (P, 1)")
 
 
 def _same_place(dst: NkiTensor, source: NkiTensor) -> bool:

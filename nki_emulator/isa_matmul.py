@@ -60,14 +60,14 @@ def nc_matmul(
     if not machine.computes:
         return ISSUED
     adds = _accumulates(machine, dst, accumulate)
-    held = flat(read(stationary, "stationary")), flat(read(moving, "moving"))
+    operands = flat(read(stationary, "stationary")), flat(read(moving, "moving"))
     if doubled:
-        pairs = [values.reshape(2 * len(values), -1) for values in held]
+        pairs = [values.reshape(2 * len(values), -1) for values in operands]
         result = pairs[0].T @ pairs[1]
     elif transposes:
-        result = _transposed(moving, *held)
+        result = _transposed(moving, *operands)
     else:
-        result = held[0].T @ held[1]
+        result = operands[0].T @ operands[1]
     if dst.ndim != 2:
         result = result.reshape(dst.shape)
     if adds:
@@ -105,15 +105,15 @@ def _transposed(moving: NkiTensor, data: np.ndarray, identity: np.ndarray) -> np
 
 def _check_types(machine: Machine, stationary: NkiTensor, moving: NkiTensor, doubled: bool) -> None:
     """What the Tensor Engine multiplies."""
-    for found, what in ((stationary, "stationary"), (moving, "moving")):
-        if not found.dtype.is_float:
-            refuse("matmul-dtype", f"{what} {found} is no float, which the Tensor Engine multiplies")
-        if found.dtype.name == "float8_e4m3fn" and machine.generation < 4:
-            refuse("matmul-dtype", f"{what} {found} needs gen4")
-        if doubled and found.dtype.itemsize != 1:
-            refuse("matmul-dtype", f"{what} {found} must be a float of 8 bits in performance mode")
-        if doubled and (found.ndim < 3 or found.shape[1] != 2):
-            refuse("shape", f"{what} {found} must have 2 as its first free dimension in performance mode")
+    for access, what in ((stationary, "stationary"), (moving, "moving")):
+        if not access.dtype.is_float:
+            refuse("matmul-dtype", f"{what} {access} is no float, which the Tensor Engine multiplies")
+        if access.dtype.name == "float8_e4m3fn" and machine.generation < 4:
+            refuse("matmul-dtype", f"{what} {access} needs gen4")
+        if doubled and access.dtype.itemsize != 1:
+            refuse("matmul-dtype", f"{what} {access} must be a float of 8 bits in performance mode")
+        if doubled and (access.ndim < 3 or access.shape[1] != 2):
+            refuse("shape", f"{what} {access} must have 2 as its first free dimension in performance mode")
     if (stationary.dtype is FLOAT32) != (moving.dtype is FLOAT32):
         refuse("matmul-dtype", f"float32 pairs with float32 only: stationary {stationary}, moving {moving}")
     if {stationary.dtype.name, moving.dtype.name} == {"float8_e4m3", "float8_e4m3fn"}:
@@ -156,11 +156,13 @@ def _accumulates(machine: Machine, dst: NkiTensor, accumulate: bool | None) -> b
     if accumulate is False:
         return False
     storage = dst.storage
-    held = storage.written.count(dst.shape, dst.strides, dst.offset)
-    if accumulate is None and held == 0:
+    count = storage.written.count(dst.shape, dst.strides, dst.offset)
+    if accumulate is None and count == 0:
         return False
-    if held < dst.size:
-        refuse("psum-uninitialised", f"accumulates onto dst {dst}, of which {dst.size - held} elements are not written")
+    if count < dst.size:
+        refuse(
+            "psum-uninitialised", f"accumulates onto dst {dst}, of which {dst.size - count} elements are not written"
+        )
     if (
         machine.generation < 4
         and storage.started.count(  # type: ignore[union-attr] # a tensor in PSUM

@@ -77,12 +77,12 @@ def dma_copy(
 
 
 def _check_offsets(dge_mode: DgeMode, *tensors: NkiTensor) -> None:
-    for found in tensors:
-        if isinstance(found, IndirectTensor) and found.offsets:
+    for access in tensors:
+        if isinstance(access, IndirectTensor) and access.offsets:
             if dge_mode not in (DgeMode.unknown, DgeMode.swdge):
-                refuse("dge-mode", f"{found}: an index vector needs software DGE, not {dge_mode.name}")
-            if prod(found.offsets[1:]) != 1:
-                refuse("shape", f"{found}: the offsets {found.offsets} of dma_copy must be (P, 1)")
+                refuse("dge-mode", f"{access}: an index vector needs software DGE, not {dge_mode.name}")
+            if prod(access.offsets[1:]) != 1:
+                refuse("shape", f"{access}: the offsets {access.offsets} of dma_copy must be (P, 1)")
 
 
 def _copied(values: np.ndarray, dst: NkiTensor, src: NkiTensor) -> np.ndarray:
@@ -102,9 +102,9 @@ def dma_transpose(
     dma_modes(machine, dge_mode, oob_mode, priority)
     src = _dma_operand(src, "src")
     by_vector = isinstance(src, IndirectTensor) and bool(src.offsets)
-    wanted = DgeMode.swdge if by_vector else DgeMode.hwdge
-    if dge_mode not in (DgeMode.unknown, wanted):
-        refuse("dge-mode", f"dma_transpose takes unknown or {wanted.name} here, not {dge_mode.name}")
+    expected = DgeMode.swdge if by_vector else DgeMode.hwdge
+    if dge_mode not in (DgeMode.unknown, expected):
+        refuse("dge-mode", f"dma_transpose takes unknown or {expected.name} here, not {dge_mode.name}")
     if oob_mode is OobMode.skip and not src.dynamic:
         refuse("indirect", f"oob_mode.skip is for a src that an index chooses, not {src}")
     tensor(dst, "dst", SBUF)
@@ -172,8 +172,8 @@ def memset(dst: NkiTensor, value: float, engine: Engine = Engine.unknown, name: 
             refuse("memset-value", f"value {value!r} is no integer of {dst.dtype}; pass an integer that it holds")
     if machine.trace is not None:
         machine.trace.flag(zero=value == 0)
-    held = np.float64(value) if not dst.dtype.is_float else np.float32(value)
-    write(machine, dst, np.broadcast_to(held, dst.shape))
+    constant = np.float64(value) if not dst.dtype.is_float else np.float32(value)
+    write(machine, dst, np.broadcast_to(constant, dst.shape))
     return ISSUED
 
 
@@ -252,10 +252,10 @@ def _writable(value: Any) -> VirtualRegister:
 
 
 def _one(value: Any, what: str) -> NkiTensor:
-    found = tensor(value, what, HBM + SBUF)
-    if found.size != 1 or found.dtype.is_float:
-        refuse("shape", f"{what} {found} must be a tensor of one integer")
-    return found
+    access = tensor(value, what, HBM + SBUF)
+    if access.size != 1 or access.dtype.is_float:
+        refuse("shape", f"{what} {access} must be a tensor of one integer")
+    return access
 
 
 def register_alloc(x: int | None = None) -> VirtualRegister:

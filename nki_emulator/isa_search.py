@@ -24,9 +24,9 @@ def _searched(data: NkiTensor, what: str, dimensions: int = 3) -> np.ndarray:
     return flat(read_float(data, what))
 
 
-def _eight(found: NkiTensor, data: NkiTensor, what: str) -> None:
-    if found.shape[0] != data.shape[0] or found.free != EIGHT:
-        refuse("shape", f"{what} {found} must be ({data.shape[0]}, {EIGHT})")
+def _eight(access: NkiTensor, data: NkiTensor, what: str) -> None:
+    if access.shape[0] != data.shape[0] or access.free != EIGHT:
+        refuse("shape", f"{what} {access} must be ({data.shape[0]}, {EIGHT})")
 
 
 def _indices(dst: NkiTensor, what: str) -> None:
@@ -47,18 +47,18 @@ def max8(dst: NkiTensor, src: NkiTensor, name: str | None = None) -> NkiInstruct
     return ISSUED
 
 
-def _matches(values: np.ndarray, wanted: np.ndarray, order: Any) -> np.ndarray:
+def _matches(values: np.ndarray, targets: np.ndarray, order: Any) -> np.ndarray:
     """[P, 8] of the place of each wanted value, -1 where there is none; equal ones take one place after the other, in
     the order of the slots."""
-    found = np.full(wanted.shape, -1, np.int64)
-    for row, (data, eight) in enumerate(zip(values, wanted, strict=True)):
+    matches = np.full(targets.shape, -1, np.int64)
+    for row, (data, eight) in enumerate(zip(values, targets, strict=True)):
         taken = np.zeros(data.size, np.bool_)
         for slot in order:
             places = np.flatnonzero((data == eight[slot]) & ~taken)
             if places.size:
-                found[row, slot] = places[0]
+                matches[row, slot] = places[0]
                 taken[places[0]] = True
-    return found
+    return matches
 
 
 def nc_find_index8(dst: NkiTensor, data: NkiTensor, vals: NkiTensor, name: str | None = None) -> NkiInstruction:
@@ -69,8 +69,8 @@ def nc_find_index8(dst: NkiTensor, data: NkiTensor, vals: NkiTensor, name: str |
     _eight(dst, data, "dst")
     _eight(vals, data, "vals")
     _indices(dst, "dst")
-    found = _matches(values, flat(read_float(vals, "vals")), range(EIGHT))
-    write(machine, dst, np.where(found < 0, np.iinfo(dst.dtype.stored).max, found).astype(np.int64))
+    matches = _matches(values, flat(read_float(vals, "vals")), range(EIGHT))
+    write(machine, dst, np.where(matches < 0, np.iinfo(dst.dtype.stored).max, matches).astype(np.int64))
     return ISSUED
 
 
@@ -87,15 +87,15 @@ def nc_match_replace8(
     no_overlap(dst, data, "data")
     if type(imm) not in (int, float):
         refuse("operand", f"imm {imm!r} must be a number")
-    found = _matches(values, flat(read_float(vals, "vals")), range(EIGHT - 1, -1, -1))
-    rows, slots = np.nonzero(found >= 0)
-    values[rows, found[rows, slots]] = np.float32(imm)
+    matches = _matches(values, flat(read_float(vals, "vals")), range(EIGHT - 1, -1, -1))
+    rows, slots = np.nonzero(matches >= 0)
+    values[rows, matches[rows, slots]] = np.float32(imm)
     write(machine, dst, values)
     if dst_idx is not None:
         index = tile(dst_idx, "dst_idx")
         _eight(index, data, "dst_idx")
         _indices(index, "dst_idx")
-        write(machine, index, np.where(found < 0, np.iinfo(index.dtype.stored).max, found).astype(np.int64))
+        write(machine, index, np.where(matches < 0, np.iinfo(index.dtype.stored).max, matches).astype(np.int64))
     return ISSUED
 
 

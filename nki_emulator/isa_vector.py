@@ -33,13 +33,13 @@ def tensor_tensor(
     machine = begin("tensor_tensor")
     dst, data1, data2 = tile(dst, "dst"), tile(data1, "data1"), tile(data2, "data2")
     engine_of(machine, engine, _ELEMENTWISE, dst, data1, data2)
-    found = operator_of(machine, op)
-    if found.arity != 2:
-        refuse("operator", f"nl.{found.name} takes one operand; tensor_tensor has two")
-    if found.on_gpsimd:
+    operator = operator_of(machine, op)
+    if operator.arity != 2:
+        refuse("operator", f"nl.{operator.name} takes one operand; tensor_tensor has two")
+    if operator.on_gpsimd:
         engine_of(machine, engine, (Engine.gpsimd,), dst, data1, data2)
         no_psum(machine, dst, data1, data2)
-    if found.bits:
+    if operator.bits:
         engine_of(machine, engine, (Engine.vector,), dst, data1, data2)
     same_sizes(dst, data1, "data1")
     same_sizes(dst, data2, "data2")
@@ -49,18 +49,18 @@ def tensor_tensor(
     # GpSimd computes in 32-bit integers if all tiles are of one such type and none is in PSUM
     native = dst.dtype in (INT32, UINT32) and engine is not Engine.vector
     native = native and all(t.dtype is dst.dtype and t.storage.region is Region.sbuf for t in (dst, data1, data2))
-    reader = read if found.bits or native else read_float
+    reader = read if operator.bits or native else read_float
     a, b = reader(data1, "data1"), reader(data2, "data2")
-    if found.bits:
+    if operator.bits:
         _check_bits(machine, dst, data1, data2)
     if a.shape != b.shape:
         b = b.reshape(a.shape)
-    write(machine, dst, found.function(a, b))
+    write(machine, dst, operator.function(a, b))
     return ISSUED
 
 
 def _check_bits(machine: Machine, *tiles: NkiTensor) -> None:
-    if any(found.dtype.is_float or found.dtype is not tiles[0].dtype for found in tiles):
+    if any(access.dtype.is_float or access.dtype is not tiles[0].dtype for access in tiles):
         refuse("operand-dtype", f"bit operators of {machine.operation} take integers of one type, not {list(tiles)}")
 
 
@@ -99,22 +99,22 @@ def _bits(machine: Machine, dst: NkiTensor, data: NkiTensor, *steps: tuple[Opera
     """Both operators on bit patterns, with integers of the kernel as operands."""
     _check_bits(machine, dst, data)
     values = read(data, "data")
-    for found, value, reverse in steps:
-        if found is None:
+    for operator, value, reverse in steps:
+        if operator is None:
             continue
-        if not found.bits:
+        if not operator.bits:
             refuse("operator", "op0 and op1 must both be bit operators or both arithmetic")
-        if found.arity == 2 and isinstance(value, NkiTensor):
+        if operator.arity == 2 and isinstance(value, NkiTensor):
             column = tile(value, "an operand")
             _check_bits(machine, dst, column)
             if column.shape[0] != data.shape[0] or column.free != 1:
                 refuse("operand-shape", f"{column} must be ({data.shape[0]}, 1) for {data}")
             number: Any = read(column, "an operand").reshape((-1,) + (1,) * (data.ndim - 1))
-        elif found.arity == 2 and type(value) is not int:
-            refuse("operand", f"nl.{found.name} takes integers, not {value!r}")
+        elif operator.arity == 2 and type(value) is not int:
+            refuse("operand", f"nl.{operator.name} takes integers, not {value!r}")
         else:
             number = np.array(value or 0).astype(values.dtype)
-        values = applied(found, values, number, reverse)
+        values = applied(operator, values, number, reverse)
     return values
 
 
@@ -150,28 +150,28 @@ def tensor_reduce(
     """dst = data reduced over its last dimensions, in float32."""
     machine = begin("tensor_reduce")
     dst, data = tile(dst, "dst"), tile(data, "data")
-    found = _reduction(machine, op)
-    if negate and found.bits:
-        refuse("operator", f"negate is for arithmetic operators, not nl.{found.name}")
+    operator = _reduction(machine, op)
+    if negate and operator.bits:
+        refuse("operator", f"negate is for arithmetic operators, not nl.{operator.name}")
     kept = data.shape[: data.ndim - reduced_axes(data, axis)]
     if dst.shape[0] != data.shape[0] or dst.size != int(np.prod(kept)):
         refuse("shape", f"dst {dst} must have the elements of {kept}")
     no_overlap(dst, data, "data", in_place=False)
-    if found.bits:
+    if operator.bits:
         _check_bits(machine, dst, data)
-    values = read(data, "data") if found.bits else read_float(data, "data")
-    result = found.reduction(values.reshape((*kept, -1)), axis=-1)  # type: ignore[misc]
+    values = read(data, "data") if operator.bits else read_float(data, "data")
+    result = operator.reduction(values.reshape((*kept, -1)), axis=-1)  # type: ignore[misc]
     write(machine, dst, -result if negate else result)
     return ISSUED
 
 
 def _reduction(machine: Machine, op: Any) -> Operator:
-    found = operator_of(machine, op)
-    if found.name in FOLDED:
-        return replace(found, reduction=FOLDED[found.name])
-    if found.reduction is None or found.name == "average":
-        refuse("operator", f"nl.{found.name} does not reduce in {machine.operation} here")
-    return found
+    operator = operator_of(machine, op)
+    if operator.name in FOLDED:
+        return replace(operator, reduction=FOLDED[operator.name])
+    if operator.reduction is None or operator.name == "average":
+        refuse("operator", f"nl.{operator.name} does not reduce in {machine.operation} here")
+    return operator
 
 
 def reciprocal(dst: NkiTensor, data: NkiTensor, name: str | None = None) -> NkiInstruction:
@@ -230,7 +230,7 @@ def _activate(
 ) -> NkiInstruction:  # fmt: skip
     machine = begin(name)
     dst, data = tile(dst, "dst"), tile(data, "data")
-    found = activation_of(machine, op)
+    function = activation_of(machine, op)
     matched(dst, data=data)
     values = read_float(data, "data")
     if type(scale) is not float or scale != 1.0:
@@ -238,10 +238,10 @@ def _activate(
     if bias is not None:
         if machine.generation == 2 and not isinstance(bias, NkiTensor):
             refuse("activation-bias", f"bias {bias!r} must be a (P, 1) tile on {machine.target.name}")
-        if machine.generation == 2 and found.name == "reciprocal":
+        if machine.generation == 2 and function.name == "reciprocal":
             refuse("activation-bias", f"nl.reciprocal takes no bias on {machine.target.name}")
         values = values + operand(bias, data, "bias", dtype=None)
-    result = activated(found, values) if machine.computes else values
+    result = activated(function, values) if machine.computes else values
     registers = machine.scalar_registers
     member(command, ReduceCmd, "reduce_cmd")
     if command is ReduceCmd.load_reduce:

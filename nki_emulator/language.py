@@ -46,19 +46,19 @@ def full(
     shape: tuple[int, ...], fill_value: float, dtype: DType, buffer: Region = Region.sbuf, name: str = ""
 ) -> NkiTensor:
     """A new tensor filled with a number; one in HBM cannot be, no engine writes there."""
-    found = ndarray(shape, dtype, buffer, name)
-    if found.buffer.on_chip:
-        memset(found, fill_value)
+    new = ndarray(shape, dtype, buffer, name)
+    if new.buffer.on_chip:
+        memset(new, fill_value)
     else:
-        _fill(found, fill_value)
-    return found
+        _fill(new, fill_value)
+    return new
 
 
-def _fill(found: NkiTensor, value: float) -> None:
+def _fill(access: NkiTensor, value: float) -> None:
     """In HBM, by DMA from a tile of one element: no engine fills there."""
-    tile = ndarray((1, 1), found.dtype)
+    tile = ndarray((1, 1), access.dtype)
     memset(tile, value)
-    dma_copy(found, NkiTensor(tile.storage, found.shape, (0,) * found.ndim, 0, found.dtype))
+    dma_copy(access, NkiTensor(tile.storage, access.shape, (0,) * access.ndim, 0, access.dtype))
 
 
 def zeros(shape: tuple[int, ...], dtype: DType, buffer: Region = Region.sbuf, name: str = "") -> NkiTensor:
@@ -80,9 +80,9 @@ def zeros_like(x: NkiTensor, dtype: DType | None = None, buffer: Region | None =
 
 def filled(instruction: Callable[..., Any], shape: Any, dtype: DType, *operands: Any, **options: Any) -> NkiTensor:
     """A new tile in SBUF, filled by an instruction."""
-    found = ndarray(shape, dtype)
-    instruction(found, *operands, **options)
-    return found
+    new = ndarray(shape, dtype)
+    instruction(new, *operands, **options)
+    return new
 
 
 def kind(dtype: DType | None, x: NkiTensor) -> DType:
@@ -91,8 +91,8 @@ def kind(dtype: DType | None, x: NkiTensor) -> DType:
 
 def load(src: NkiTensor, dtype: DType | None = None) -> NkiTensor:
     """A new tile in SBUF with what is in HBM."""
-    found = tensor(src, "src", HBM)
-    return filled(dma_copy, found.shape, kind(dtype, found), found)
+    access = tensor(src, "src", HBM)
+    return filled(dma_copy, access.shape, kind(dtype, access), access)
 
 
 def store(dst: NkiTensor, value: NkiTensor) -> None:
@@ -105,11 +105,11 @@ def store(dst: NkiTensor, value: NkiTensor) -> None:
 
 def load_transpose2d(src: NkiTensor, dtype: DType | None = None) -> NkiTensor:
     """A new tile in SBUF with the transpose of a matrix in HBM."""
-    found = tensor(src, "src", HBM)
-    if found.ndim != 2:
-        refuse("shape", f"src {found} is no matrix")
-    result = filled(dma_transpose, found.shape[::-1], found.dtype, found)
-    return result if dtype is None or dtype is found.dtype else Copy()(result, dtype)
+    access = tensor(src, "src", HBM)
+    if access.ndim != 2:
+        refuse("shape", f"src {access} is no matrix")
+    result = filled(dma_transpose, access.shape[::-1], access.dtype, access)
+    return result if dtype is None or dtype is access.dtype else Copy()(result, dtype)
 
 
 def transpose(x: NkiTensor, dtype: DType | None = None) -> NkiTensor:
@@ -233,7 +233,7 @@ class Function:
         return self._binary(operands[0], operands[1], dtype)
 
     def _binary(self, x: Any, y: Any, dtype: DType | None) -> NkiTensor:
-        tiles = [found for found in (x, y) if isinstance(found, NkiTensor)]
+        tiles = [operand for operand in (x, y) if isinstance(operand, NkiTensor)]
         if not tiles:
             refuse("operand", f"nl.{self.__name__} of two numbers; one operand is a tile")
         if dtype is None and tiles[0].dtype is not tiles[-1].dtype:

@@ -24,9 +24,9 @@ def where(condition: NkiTensor, x: NkiTensor, y: Any, dtype: DType | None = None
     machine = begin("where")
     shape = tile(x, "x").shape
     result = ndarray(shape, kind(dtype, x))
-    for found, what in ((tile(condition, "condition"), "condition"), (y, "y")):
-        if isinstance(found, NkiTensor) and found.shape != shape:
-            refuse("shape", f"{what} {found} must have the shape of x {x}")
+    for operand, what in ((tile(condition, "condition"), "condition"), (y, "y")):
+        if isinstance(operand, NkiTensor) and operand.shape != shape:
+            refuse("shape", f"{what} {operand} must have the shape of x {x}")
     other = read(tile(y, "y"), "y") if isinstance(y, NkiTensor) else _number(y)
     values = read(x, "x")
     if not (x.dtype is result.dtype and (not isinstance(y, NkiTensor) or y.dtype is x.dtype)):
@@ -144,6 +144,6 @@ def shared_constant(constant: Any) -> NkiTensor:
         refuse("operand", f"constant must be an array or the path of one, not {constant!r}")
     dtype = dtype_of(constant)
     stored = constant.view(np.uint8) if constant.dtype == np.bool_ else constant
-    held = np.ascontiguousarray(stored).reshape(-1).astype(dtype.held)
-    storage = Storage(machine, constant.shape, dtype, Region.shared_hbm, "constant", held)
+    values = np.ascontiguousarray(stored).reshape(-1).astype(dtype.host)
+    storage = Storage(machine, constant.shape, dtype, Region.shared_hbm, "constant", values)
     return NkiTensor(storage, constant.shape, contiguous(constant.shape), 0, dtype)

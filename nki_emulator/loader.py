@@ -124,7 +124,7 @@ def _given(files: Mapping[str, Path]) -> Iterator[None]:
         for name in set(sys.modules) - before:
             origin = str(getattr(sys.modules[name], "__file__", None) or "(none)")
             if origin.startswith(tuple(folders)) or any(
-                given == name or given.startswith(f"{name}.") for given in files
+                module == name or module.startswith(f"{name}.") for module in files
             ):
                 del sys.modules[name]
 
@@ -156,12 +156,12 @@ class Core:
 
         The same for the environment, in which vendors' examples choose the target of a real toolchain.
         """
-        found = (beta_modules if self.machine is BetaMachine else current_modules)(self.target, self.jit)
+        modules = (beta_modules if self.machine is BetaMachine else current_modules)(self.target, self.jit)
         with _loading:
             environment = dict(os.environ)
-            roots = {name.partition(".")[0] for name in found}
+            roots = {name.partition(".")[0] for name in modules}
             before = _removed(roots)
-            sys.modules.update(found)
+            sys.modules.update(modules)
             try:
                 yield
             finally:
@@ -219,16 +219,16 @@ class Kernel:
                         refuse("not-implemented", "the time of a kernel written for neuronxcc.nki")
                     return beta_machine.call(machine, self.function, self.grid, bound)
                 inputs: list[Storage] = []
-                given = {key: _argument(machine, value, key, inputs) for key, value in bound.arguments.items()}
-                bound.arguments.update(given)
+                arguments = {key: _argument(machine, value, key, inputs) for key, value in bound.arguments.items()}
+                bound.arguments.update(arguments)
                 result = self.function(*bound.args, **bound.kwargs)
                 written = any(storage.modified for storage in inputs)
-                found = None if result is None and written else _returned(result)
+                output = None if result is None and written else _returned(result)
                 for storage in inputs:
                     storage.give_back()
                 if machine.trace is not None:
                     deliver(machine.trace)
-                return found
+                return output
         except (Exception, TimeUp) as problem:
             last_line = [line for *_, line in code.co_lines() if line][-1]
             if isinstance(problem, MemoryUp):
@@ -251,14 +251,14 @@ def _located(kernel: str, file: str, problem: BaseException, last_line: int = 0)
         rule, message = "time-limit", str(problem)
     elif isinstance(problem, ImportError) and (problem.name or "").partition(".")[0] in ("nki", "neuronxcc"):
         rule, message = NOT_IMPLEMENTED, f"an import of what this emulator has not: {type(problem).__name__}: {problem}"
-    found, line = place(problem.__traceback__)
-    return located(kernel, found or file, line or last_line, rule, message, page_of(rule, problem.__traceback__))
+    innermost, line = place(problem.__traceback__)
+    return located(kernel, innermost or file, line or last_line, rule, message, page_of(rule, problem.__traceback__))
 
 
 def _cause(problem: BaseException) -> BaseException | None:
     """What a kernel itself raised."""
-    own = isinstance(problem, EmulationError | Refusal | TimeUp)
-    return problem.__cause__ if own else problem
+    is_own = isinstance(problem, EmulationError | Refusal | TimeUp)
+    return problem.__cause__ if is_own else problem
 
 
 def _argument(machine: Machine, value: Any, name: str, inputs: list[Storage]) -> Any:
@@ -287,12 +287,12 @@ def _object(machine: Machine, value: NKIObject, name: str, inputs: list[Storage]
 
     Lists are those of the object, and not arguments themselves.
     """
-    found = object.__new__(type(value))
+    copy = object.__new__(type(value))
     for key, item in vars(value).items():
         inner = tuple(item) if type(item) is list else item
-        given = _argument(machine, inner, f"{name}.{key}", inputs)
-        vars(found)[key] = list(given) if type(item) is list else given
-    return found
+        argument = _argument(machine, inner, f"{name}.{key}", inputs)
+        vars(copy)[key] = list(argument) if type(item) is list else argument
+    return copy
 
 
 def _returned(value: Any) -> Any:

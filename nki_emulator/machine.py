@@ -56,7 +56,7 @@ def counting() -> Iterator[Counters]:
     try:
         yield counters
     finally:
-        _counting[:] = [found for found in _counting if found is not counters]
+        _counting[:] = [other for other in _counting if other is not counters]
 
 
 class Registers:
@@ -64,19 +64,19 @@ class Registers:
 
     def __init__(self) -> None:
         self.values = np.zeros(PARTITIONS, np.float32)
-        self.known = np.zeros(PARTITIONS, np.bool_)
+        self.defined = np.zeros(PARTITIONS, np.bool_)
 
     def write(self, values: np.ndarray) -> None:
         """Values [P] of the first P lanes."""
-        self.values[: values.size], self.known[: values.size] = values, True
+        self.values[: values.size], self.defined[: values.size] = values, True
 
     def forget(self) -> None:
         """They hold what no page says."""
-        self.known[:] = False
+        self.defined[:] = False
 
     def read(self, partitions: int) -> np.ndarray:
         """[P]; refused where nothing has been stored since the kernel began."""
-        if not self.known[:partitions].all():
+        if not self.defined[:partitions].all():
             refuse("register-uninitialised", "the accumulator registers are used before a reset; reset them first")
         return self.values[:partitions]
 

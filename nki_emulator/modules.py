@@ -128,10 +128,10 @@ def operations() -> tuple[str, ...]:
 
 def missing() -> tuple[str, ...]:
     """Names of what is documented and refused as not implemented, or as not supported by any device."""
-    found = [f"nisa.{name}" for name in _ISA_MISSING]
-    found += [f"nl.{name}" for name in (*_LANGUAGE_MISSING, *_UNSUPPORTED)]
-    found += [f"nki.collectives.{name}" for name in _COLLECTIVES.split()]
-    return tuple(sorted(found))
+    names = [f"nisa.{name}" for name in _ISA_MISSING]
+    names += [f"nl.{name}" for name in (*_LANGUAGE_MISSING, *_UNSUPPORTED)]
+    names += [f"nki.collectives.{name}" for name in _COLLECTIVES.split()]
+    return tuple(sorted(names))
 
 
 class Missing:
@@ -152,11 +152,11 @@ class Missing:
 
 
 def _found(prefix: str, sources: Sources, missing: str | dict[str, int]) -> dict[str, Any]:
-    found = {name: getattr(module, name) for module, names in sources for name in names.split()}
+    contents = {name: getattr(module, name) for module, names in sources for name in names.split()}
     generations = dict.fromkeys(missing.split(), 2) if isinstance(missing, str) else missing
     return {
         name: Missing(f"{prefix}.{name}", generation=generation) for name, generation in generations.items()
-    } | found
+    } | contents
 
 
 def _shared_language(target: Target, functions: Any) -> dict[str, Any]:
@@ -295,20 +295,20 @@ def _compiler() -> dict[str, Any]:
         "no_reorder": nullcontext,
         "allocation_scope": nullcontext,
         "multi_buffer": lambda factor=2: factor,
-        **{name: lambda function=None, **_: function or (lambda found: found) for name in hints},
+        **{name: lambda function=None, **_: function or (lambda decorated: decorated) for name in hints},
         **{region.name: Allocator(region) for region in (Region.sbuf, Region.psum)},
     }
 
 
 def _installed(contents: dict[str, dict[str, Any]]) -> dict[str, ModuleType]:
     """Modules with these contents, each an attribute of its package."""
-    found = {name: ModuleType(name) for name in contents}
+    modules = {name: ModuleType(name) for name in contents}
     for name, values in contents.items():
-        vars(found[name]).update(values, __path__=[])
+        vars(modules[name]).update(values, __path__=[])
         parent, _, child = name.rpartition(".")
         if parent:
-            setattr(found[parent], child, found[name])
-    return found
+            setattr(modules[parent], child, modules[name])
+    return modules
 
 
 def imports_beta(tree: ast.Module) -> bool:

@@ -13,9 +13,9 @@ from .errors import refuse
 class Dictionary(dict[str, Any]):
     """A dictionary of a kernel: strings alone are keys."""
 
-    def __init__(self, *given: Any, **named: Any) -> None:
+    def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__()
-        self.update(*given, **named)
+        self.update(*arguments, **named)
 
     def __setitem__(self, key: str, value: Any) -> None:
         if type(key) is not str:
@@ -27,8 +27,8 @@ class Dictionary(dict[str, Any]):
             self[key] = default
         return self[key]
 
-    def update(self, *given: Any, **named: Any) -> None:
-        for key, value in dict(*given, **named).items():
+    def update(self, *arguments: Any, **named: Any) -> None:
+        for key, value in dict(*arguments, **named).items():
             self[key] = value
 
 
@@ -53,12 +53,12 @@ class NKIObject:
 
 def _initialiser(names: tuple[str, ...]) -> Callable[..., None]:
     def initialise(self: Any, *values: Any, **named: Any) -> None:
-        given = dict(zip(names, values, strict=False)) | named
+        fields = dict(zip(names, values, strict=False)) | named
         if len(values) > len(names) or set(named) & set(names[: len(values)]) or set(named) - set(names):
             raise TypeError(f"{type(self).__name__} takes {', '.join(names)}")
         for name in names:
             # a frozen dataclass refuses setattr
-            object.__setattr__(self, name, given[name] if name in given else _default(type(self), name))
+            object.__setattr__(self, name, fields[name] if name in fields else _default(type(self), name))
         self.__post_init__()
 
     return initialise

@@ -42,44 +42,44 @@ def tile(value: Any, what: str, regions: tuple[Region, ...] = ON_CHIP) -> NkiTen
     Start partition 0 beyond 64 partitions, 0 or 64 beyond 32, else a multiple of 32, and at most five dimensions:
     "Trainium/Inferentia2 Architecture Guide", Neuron SDK 2.32, on tensor access and start_partition.
     """
-    found = tensor(value, what, regions)
-    if found.offset or found.storage.partition:
-        start, partitions = start_partition(found), found.shape[0]
+    access = tensor(value, what, regions)
+    if access.offset or access.storage.partition:
+        start, partitions = start_partition(access), access.shape[0]
         step = 128 if partitions > 64 else 64 if partitions > 32 else 32
         if start % step:
             where = f"starts at partition {start}; {partitions} partitions start at a multiple of {step}"
-            refuse("start-partition", f"{what} {found} {where}")
-    if len(found.shape) > MAX_DIMENSIONS and _dimensions(found) > MAX_DIMENSIONS:
-        refuse("access-dimensions", f"{what} {found} is accessed in {_dimensions(found)} dimensions, at most 5 are")
-    return found
+            refuse("start-partition", f"{what} {access} {where}")
+    if len(access.shape) > MAX_DIMENSIONS and _dimensions(access) > MAX_DIMENSIONS:
+        refuse("access-dimensions", f"{what} {access} is accessed in {_dimensions(access)} dimensions, at most 5 are")
+    return access
 
 
-def start_partition(found: NkiTensor) -> int:
+def start_partition(access: NkiTensor) -> int:
     """Of the 128 on chip."""
-    return found.storage.partition + found.offset // found.storage.free
+    return access.storage.partition + access.offset // access.storage.free
 
 
-def _dimensions(found: NkiTensor) -> int:
+def _dimensions(access: NkiTensor) -> int:
     """Dimensions that are left when adjacent dense ones are merged."""
     count, inner = 1, None
-    for size, stride in zip(reversed(found.shape[1:]), reversed(found.strides[1:]), strict=True):
+    for size, stride in zip(reversed(access.shape[1:]), reversed(access.strides[1:]), strict=True):
         if size > 1:
             count += inner is None or stride != inner
             inner = stride * size
     return count
 
 
-def read(found: NkiTensor, what: str) -> np.ndarray:
+def read(access: NkiTensor, what: str) -> np.ndarray:
     """The elements of a tensor, as they are held; every one must have been written. Zeros where nothing is computed."""
-    if not found.storage.machine.computes:
-        return np.broadcast_to(np.zeros((), found.dtype.held), found.shape)
-    written = found.storage.written
+    if not access.storage.machine.computes:
+        return np.broadcast_to(np.zeros((), access.dtype.host), access.shape)
+    written = access.storage.written
     if not written.everywhere:
-        missing = found.size - written.count(found.shape, found.strides, found.offset)
+        missing = access.size - written.count(access.shape, access.strides, access.offset)
         if missing:
-            rule = "psum-uninitialised" if found.storage.region is Region.psum else "uninitialised"
-            refuse(rule, f"{missing} of {found.size} elements of {what} {found} have not been written")
-    return found.array
+            rule = "psum-uninitialised" if access.storage.region is Region.psum else "uninitialised"
+            refuse(rule, f"{missing} of {access.size} elements of {what} {access} have not been written")
+    return access.array
 
 
 def as_float(values: np.ndarray) -> np.ndarray:
@@ -87,20 +87,20 @@ def as_float(values: np.ndarray) -> np.ndarray:
     return values if values.dtype == FP32 else values.astype(FP32)
 
 
-def read_float(found: NkiTensor, what: str) -> np.ndarray:
-    return as_float(read(found, what))
+def read_float(access: NkiTensor, what: str) -> np.ndarray:
+    return as_float(read(access, what))
 
 
-def destination(found: NkiTensor) -> NkiTensor:
+def destination(access: NkiTensor) -> NkiTensor:
     """Refuse to write an array of the caller that is read only, or one element twice in one instruction."""
-    source = found.storage.source
+    source = access.storage.source
     if source is not None:
         if not source.flags.writeable:
-            refuse("input-written", f"{found} is an argument, and its array is read only; pass one that is not")
-        found.storage.modified = True
-    if not disjoint(found.shape, found.strides):
-        refuse("overlapping-write", f"several indices of dst {found}, strides {found.strides}, are one element")
-    return found
+            refuse("input-written", f"{access} is an argument, and its array is read only; pass one that is not")
+        access.storage.modified = True
+    if not disjoint(access.shape, access.strides):
+        refuse("overlapping-write", f"several indices of dst {access}, strides {access.strides}, are one element")
+    return access
 
 
 def no_overlap(dst: NkiTensor, src: NkiTensor, what: str, in_place: bool = True) -> None:
@@ -155,12 +155,12 @@ def not_both_in_psum(first: NkiTensor, second: NkiTensor, names: str) -> None:
 def operand(value: Any, data: NkiTensor, what: str, dtype: DType | None = FLOAT32) -> Any:
     """A scalar as float32, or a (P, 1) tile as [P, 1, ...] that broadcasts along the free dimensions of data."""
     if isinstance(value, NkiTensor):
-        found = tile(value, what)
-        if found.shape[0] != data.shape[0] or found.free != 1:
-            refuse("operand-shape", f"{what} {found} must be ({data.shape[0]}, 1) for {data}")
-        if dtype is not None and found.dtype is not dtype:
-            refuse("operand-dtype", f"{what} {found} must be {dtype}")
-        return read_float(found, what).reshape((data.shape[0],) + (1,) * (data.ndim - 1))
+        access = tile(value, what)
+        if access.shape[0] != data.shape[0] or access.free != 1:
+            refuse("operand-shape", f"{what} {access} must be ({data.shape[0]}, 1) for {data}")
+        if dtype is not None and access.dtype is not dtype:
+            refuse("operand-dtype", f"{what} {access} must be {dtype}")
+        return read_float(access, what).reshape((data.shape[0],) + (1,) * (data.ndim - 1))
     return scalar(value, what)
 
 

@@ -104,7 +104,7 @@ _UNARY = (
     Operator("reciprocal", np.reciprocal, arity=1),
     Operator("invert", np.invert, arity=1, bits=True),
 )
-OPERATORS = {found.name: found for found in _BINARY + _UNARY}
+OPERATORS = {operator.name: operator for operator in _BINARY + _UNARY}
 FOLDED: dict[str, Function] = {"subtract": np.subtract.reduce, "logical_xor": _truth(np.logical_xor.reduce)}
 """Operators that reduce in nki 0.6 and not in the first generation: the first element with each of the others."""
 REDUCTIONS_BY_NAME = {"sum": "add", "max": "maximum", "min": "minimum", "prod": "multiply"}
@@ -158,61 +158,61 @@ _ACTIVATIONS = (
     Activation("sign", np.sign),
     Activation("abs", np.abs),
 )
-ACTIVATIONS = {found.name: found for found in _ACTIVATIONS}
+ACTIVATIONS = {activation.name: activation for activation in _ACTIVATIONS}
 
 
 def operator_of(machine: Machine, op: Any, what: str = "op") -> Operator:
     """The operator that a function of nki.language stands for."""
-    found = getattr(op, "operator", None)
-    if found is None:
+    operator = getattr(op, "operator", None)
+    if operator is None:
         refuse("operator", f"{what} {getattr(op, '__name__', op)!r} is no math operator of {machine.operation}")
-    if found.generation > machine.generation:
-        refuse("target", f"{what} nl.{found.name} needs gen{found.generation}, not {machine.target.name}")
+    if operator.generation > machine.generation:
+        refuse("target", f"{what} nl.{operator.name} needs gen{operator.generation}, not {machine.target.name}")
     if machine.trace is not None:
-        machine.trace.operator(found.name)
-    return found  # type: ignore[no-any-return]
+        machine.trace.operator(operator.name)
+    return operator  # type: ignore[no-any-return]
 
 
 def arithmetic_operator(machine: Machine, op: Any, what: str = "op") -> Operator:
     """An operator that is no bit operator."""
-    found = operator_of(machine, op, what)
-    if found.bits:
-        refuse("operator", f"{what} nl.{found.name} is a bit operator; {machine.operation} takes arithmetic ones")
-    return found
+    operator = operator_of(machine, op, what)
+    if operator.bits:
+        refuse("operator", f"{what} nl.{operator.name} is a bit operator; {machine.operation} takes arithmetic ones")
+    return operator
 
 
 def activation_of(machine: Machine, op: Any) -> Activation:
     """The activation function that a function of nki.language stands for."""
     name = getattr(op, "__name__", str(op))
-    found = ACTIVATIONS.get(name) if getattr(op, "is_activation", False) else None
-    if found is None:
+    activation = ACTIVATIONS.get(name) if getattr(op, "is_activation", False) else None
+    if activation is None:
         refuse("operator", f"op {name!r} is no activation function of {machine.operation} here")
-    return found
+    return activation
 
 
-def activated(found: Activation, values: Values) -> Values:
+def activated(activation: Activation, values: Values) -> Values:
     """float32 -> float32. A NaN passes; other values outside the documented range are refused."""
-    if found.low != -inf:
-        checked = np.abs(values) if found.magnitude else values
-        if ((checked < found.low) | (checked > found.high)).any():
-            valid = f"{found.low:g} to {found.high:g}"
-            refuse("activation-range", f"nl.{found.name} is valid in {valid} only; an input is not")
-    if found.name == "copy":
+    if activation.low != -inf:
+        checked = np.abs(values) if activation.magnitude else values
+        if ((checked < activation.low) | (checked > activation.high)).any():
+            valid = f"{activation.low:g} to {activation.high:g}"
+            refuse("activation-range", f"nl.{activation.name} is valid in {valid} only; an input is not")
+    if activation.name == "copy":
         return values
-    return found.function(values.astype(np.float64)).astype(np.float32)
+    return activation.function(values.astype(np.float64)).astype(np.float32)
 
 
-def applied(found: Operator, a: Values, b: Any, reverse: bool) -> Values:
+def applied(operator: Operator, a: Values, b: Any, reverse: bool) -> Values:
     """a <op> b, or b <op> a, in float32; a unary operator takes a alone."""
-    if found.arity == 1:
-        return found.function(a)
-    return found.function(b, a) if reverse else found.function(a, b)
+    if operator.arity == 1:
+        return operator.function(a)
+    return operator.function(b, a) if reverse else operator.function(a, b)
 
 
-def stepped(values: Values, found: Operator, value: Any, reverse: bool, data: NkiTensor, what: str) -> Values:
+def stepped(values: Values, operator: Operator, value: Any, reverse: bool, data: NkiTensor, what: str) -> Values:
     """values <op> an operand of tensor_scalar: a number or a (P, 1) tile; none for a unary operator."""
-    if found.arity == 1:
+    if operator.arity == 1:
         if value is not None and (isinstance(value, NkiTensor) or value != 0):
-            refuse("operand", f"{what} of the unary nl.{found.name} must be None or 0")
-        return found.function(values)
-    return applied(found, values, operand(value, data, what), reverse)
+            refuse("operand", f"{what} of the unary nl.{operator.name} must be None or 0")
+        return operator.function(values)
+    return applied(operator, values, operand(value, data, what), reverse)

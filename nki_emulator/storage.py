@@ -62,10 +62,10 @@ class Coverage:
             return prod(shape)
         if self.flags is None:
             return 0
-        found = int(np.count_nonzero(np.ndarray(shape, np.bool_, self.flags, offset, strides)))
-        if found == self.size and self.flags.all():
+        count = int(np.count_nonzero(np.ndarray(shape, np.bool_, self.flags, offset, strides)))
+        if count == self.size and self.flags.all():
             self.flags, self.everywhere = None, True
-        return found
+        return count
 
 
 class View:
@@ -127,9 +127,9 @@ class Storage:
                 refuse("partition-limit", f"{self} has {shape[0]} partitions; there are {PARTITIONS}")
             self._reserve()
         elif data is None:
-            self._hbm = self.size * dtype.held.itemsize
+            self._hbm = self.size * dtype.host.itemsize
             machine.reserve_hbm(self._hbm)
-        self.data = np.empty(self.size, dtype.held) if data is None else data
+        self.data = np.empty(self.size, dtype.host) if data is None else data
         self.written = Coverage(self.size, data is not None)
         self.started = Coverage(self.size, False) if region is Region.psum else None
 
@@ -161,10 +161,10 @@ class Storage:
     def of_input(cls, machine: Machine, array: np.ndarray, dtype: DType, name: str) -> Storage:
         """Memory of an argument. What a kernel writes there is in the array after the call."""
         stored = array.view(np.uint8) if array.dtype == np.bool_ else array
-        held = np.ascontiguousarray(stored).reshape(-1).astype(dtype.held, copy=False)
-        found = cls(machine, array.shape, dtype, Region.hbm, name, held)
-        found.source = array
-        return found
+        values = np.ascontiguousarray(stored).reshape(-1).astype(dtype.host, copy=False)
+        storage = cls(machine, array.shape, dtype, Region.hbm, name, values)
+        storage.source = array
+        return storage
 
     def give_back(self) -> None:
         """Into the array of an argument, what a kernel wrote to it."""
@@ -201,20 +201,22 @@ def placed(machine: Machine, shape: Ints, dtype: DType, region: Region, name: st
     partition, start = (integer(part, "an address") for part in address)
     if partition < 0 or partition + shape[0] > PARTITIONS:
         refuse("address", f"{shape[0]} partitions from {partition} on; there are {PARTITIONS}")
-    found = PlacedStorage(machine, shape, dtype, region, name)
-    found.partition = partition
-    found.start, found.end = start, start + found.free * dtype.itemsize
+    storage = PlacedStorage(machine, shape, dtype, region, name)
+    storage.partition = partition
+    storage.start, storage.end = start, start + storage.free * dtype.itemsize
     size = machine.target.sbuf if region is Region.sbuf else BANK * BANKS
-    if start < 0 or found.end > size:
-        refuse("address", f"{found} at bytes {start} to {found.end}; {region.value} has {size}")
+    if start < 0 or storage.end > size:
+        refuse("address", f"{storage} at bytes {start} to {storage.end}; {region.value} has {size}")
     if region is Region.psum and start % BANK:
-        refuse("psum-bank", f"{found} at byte {start}; a tensor in PSUM is placed at the beginning of a bank of {BANK}")
+        refuse(
+            "psum-bank", f"{storage} at byte {start}; a tensor in PSUM is placed at the beginning of a bank of {BANK}"
+        )
     neighbours = _placed.setdefault(machine, WeakSet())
     for other in list(neighbours):
         apart = other.partition + other.shape[0] <= partition or partition + shape[0] <= other.partition
-        if other.region is region and start < other.end and other.start < found.end and not apart:
+        if other.region is region and start < other.end and other.start < storage.end and not apart:
             for coverage in (other.written, other.started):
                 if coverage is not None:
                     coverage.mark(other.shape, contiguous(other.shape), 0, True, False)
-    neighbours.add(found)
-    return found
+    neighbours.add(storage)
+    return storage

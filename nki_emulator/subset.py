@@ -110,11 +110,11 @@ def _is_jit(decorator: ast.expr) -> bool:
 
 def _reached(functions: dict[str, ast.FunctionDef], kernel: str) -> list[str]:
     """A kernel and the functions of its file that it names, directly or through others."""
-    found = [kernel]
-    for name in found:
+    reached = [kernel]
+    for name in reached:
         named = {node.id for node in ast.walk(functions[name]) if isinstance(node, ast.Name)}
-        found.extend(sorted(named & functions.keys() - set(found)))
-    return found
+        reached.extend(sorted(named & functions.keys() - set(reached)))
+    return reached
 
 
 def _broken(node: ast.AST, libraries: frozenset[str]) -> Iterator[tuple[str, str]]:

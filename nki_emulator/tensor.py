@@ -46,10 +46,10 @@ class NkiTensor(View, NKIObject):
     def array(self) -> np.ndarray:
         """The elements, as a view of the storage."""
         if self._array is None:
-            held = self.dtype.held
-            size = held.itemsize
+            host = self.dtype.host
+            size = host.itemsize
             strides = tuple([stride * size for stride in self.strides])
-            self._array = np.ndarray(self.shape, held, self.storage.data, self.offset * size, strides)
+            self._array = np.ndarray(self.shape, host, self.storage.data, self.offset * size, strides)
         return self._array
 
     def same_elements(self, other: NkiTensor) -> bool:
@@ -57,9 +57,9 @@ class NkiTensor(View, NKIObject):
         return (self.shape, self.strides, self.offset) == (other.shape, other.strides, other.offset)
 
     def _view(self, shape: Ints, strides: Ints, offset: int) -> NkiTensor:
-        found = NkiTensor(self.storage, shape, strides, offset, self.dtype)
-        found.dynamic = self.dynamic
-        return found
+        access = NkiTensor(self.storage, shape, strides, offset, self.dtype)
+        access.dynamic = self.dynamic
+        return access
 
     def _replaced(self, dim: int, pairs: tuple[tuple[int, int], ...], offset: int, width: int = 1) -> NkiTensor:
         """A view with (size, stride) pairs in place of `width` dimensions."""
@@ -68,10 +68,10 @@ class NkiTensor(View, NKIObject):
         return self._view(shape, (*self.strides[:dim], *steps, *self.strides[dim + width :]), offset)
 
     def _free_dimension(self, dim: object, what: str) -> int:
-        found = self._dimension(dim, what)
-        if found == 0 and self.storage.region.on_chip:
+        dimension = self._dimension(dim, what)
+        if dimension == 0 and self.storage.region.on_chip:
             refuse("partition-view", f"{what}: dimension 0 of {self} is the partition, which no view rearranges")
-        return found
+        return dimension
 
     def _dimension(self, dim: object, what: str) -> int:
         if not 0 <= integer(dim, f"{what}: the dimension") < self.ndim:
@@ -126,9 +126,9 @@ class NkiTensor(View, NKIObject):
             if dynamic and not self.buffer.on_chip:
                 return indirect.outside(self, (*self.shape[:dim], *self.shape[dim + 1 :]) or (1,))
             refuse("out-of-bounds", f"select: {index} in dimension {dim} of {self}")
-        found = self._replaced(dim, (), self.offset + index * self.strides[dim])
-        found.dynamic = found.dynamic or dynamic
-        return found
+        access = self._replaced(dim, (), self.offset + index * self.strides[dim])
+        access.dynamic = access.dynamic or dynamic
+        return access
 
     def permute(self, dims: tuple[int, ...]) -> NkiTensor:
         """Dimensions in another order; on chip the partition stays first."""
@@ -173,8 +173,8 @@ class NkiTensor(View, NKIObject):
     def reshape_dim(self, dim: int, shape: tuple[int, ...]) -> NkiTensor:
         """One dimension as several; one size may be -1."""
         dim = self._dimension(dim, "reshape_dim")
-        known = prod(size for size in shape if size != -1)
-        sizes = tuple(self.shape[dim] // known if size == -1 else size for size in shape)
+        product = prod(size for size in shape if size != -1)
+        sizes = tuple(self.shape[dim] // product if size == -1 else size for size in shape)
         return self.reshape((*self.shape[:dim], *sizes, *self.shape[dim + 1 :]))
 
     def flatten_dims(self, start_dim: int, end_dim: int) -> NkiTensor:
@@ -215,8 +215,8 @@ class NkiTensor(View, NKIObject):
                 refuse("indirect", f"ap: vector_offset along dimension {indirect_dim}; only 0 is supported")
             inner = start + indirect.steps(shape[1:], strides[1:])
             row = indirect.row_stride(self)
-            found = indirect.by_vector(self, vector_offset, row, storage.shape[0], inner, shape[0])
-            return found if dtype is None else found.view(dtype)
+            access = indirect.by_vector(self, vector_offset, row, storage.shape[0], inner, shape[0])
+            return access if dtype is None else access.view(dtype)
         if dynamic:
             dim = self._dimension(indirect_dim, "ap")
             start += select_index(scalar_offset) * prod(storage.shape[dim + 1 :])
@@ -242,7 +242,7 @@ class NkiTensor(View, NKIObject):
             refuse("indirect", f"{self} is addressed by an index and cannot be seen as another type")
         if dtype is self.dtype:
             return self
-        if not all(found.held == found.stored for found in (self.dtype, dtype)):
+        if not all(kind.host == kind.stored for kind in (self.dtype, dtype)):
             refuse("not-implemented", f"{self.dtype} seen as {dtype}: only float32 and integers are, here")
         before, after = self.dtype.itemsize, dtype.itemsize
         if before == after:
@@ -261,22 +261,22 @@ class NkiTensor(View, NKIObject):
     ) -> NkiTensor:
         """Dimensions split by name, ordered and merged, as (("b", ("h", "w")), ("b", "w", "h"), {"h": 4})."""
         groups = [(name,) if isinstance(name, str) else tuple(name) for name in src_pattern]
-        wanted = [(name,) if isinstance(name, str) else tuple(name) for name in dst_pattern]
-        names, order = [n for group in groups for n in group], [n for group in wanted for n in group]
+        dst_groups = [(name,) if isinstance(name, str) else tuple(name) for name in dst_pattern]
+        names, order = [n for group in groups for n in group], [n for group in dst_groups for n in group]
         if len(groups) != self.ndim or sorted(names) != sorted(order) or len(set(names)) != len(names):
             refuse("shape", f"rearrange: {src_pattern} to {dst_pattern} does not name the dimensions of {self}")
         sizes = dict(fixed_sizes or {})
         view: NkiTensor = self
         for dim in reversed(range(self.ndim)):
             unknown = [name for name in groups[dim] if name not in sizes]
-            known = prod(sizes[name] for name in groups[dim] if name in sizes)
-            if len(unknown) > 1 or self.shape[dim] % known or (not unknown and known != self.shape[dim]):
+            product = prod(sizes[name] for name in groups[dim] if name in sizes)
+            if len(unknown) > 1 or self.shape[dim] % product or (not unknown and product != self.shape[dim]):
                 refuse("shape", f"rearrange: sizes of {groups[dim]} do not give {self.shape[dim]}")
-            sizes |= dict.fromkeys(unknown, self.shape[dim] // known)
+            sizes |= dict.fromkeys(unknown, self.shape[dim] // product)
             if len(groups[dim]) > 1:
                 view = view.reshape_dim(dim, tuple(sizes[name] for name in groups[dim]))
         view = view.permute(tuple(names.index(name) for name in order))
-        for position, group in enumerate(wanted):
+        for position, group in enumerate(dst_groups):
             if len(group) > 1:
                 view = view.flatten_dims(position, position + len(group) - 1)
         return view
