@@ -12,10 +12,10 @@ import nki.language as nl
 def tripled(x):
     """Compute 3 * x in fp32, where x[P, F] passes through a bfloat16 tile."""
     out = nl.ndarray(x.shape, dtype=nl.float32, buffer=nl.shared_hbm)
-    given = nl.ndarray(x.shape, dtype=nl.float32, buffer=nl.sbuf)
-    nisa.dma_copy(dst=given, src=x)
+    wide = nl.ndarray(x.shape, dtype=nl.float32, buffer=nl.sbuf)
+    nisa.dma_copy(dst=wide, src=x)
     narrow = nl.ndarray(x.shape, dtype=nl.bfloat16, buffer=nl.sbuf)
-    nisa.tensor_copy(dst=narrow, src=given)
+    nisa.tensor_copy(dst=narrow, src=wide)
     result = nl.ndarray(x.shape, dtype=nl.float32, buffer=nl.sbuf)
     nisa.tensor_scalar(dst=result, data=narrow, op0=nl.multiply, operand0=3.0)
     nisa.dma_copy(dst=out, src=result)

@@ -31,7 +31,7 @@ class Axis(NamedTuple):
     """One axis of a gather."""
 
     step: int
-    every: int
+    pitch: int
     low: int
     high: int
     spacing: int
@@ -43,9 +43,9 @@ class Axis(NamedTuple):
         """Number of positions of the longest residue."""
         return -(-self.size // self.spacing)
 
-    def held(self, count: int) -> int:
+    def rows(self, count: int) -> int:
         """Count the source rows in the window of `count` positions."""
-        return ((count - 1) * self.step + self.high - self.low) // self.every + 1
+        return ((count - 1) * self.step + self.high - self.low) // self.pitch + 1
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,8 @@ class Window:
         """Return the axis by which outputs gather from the input. A window omits rows that no tap reads unless it is
         `dense`."""
         residue = Residue(0, -self.before, self.dilation, 0, 1, self.kernel)
-        every = gcd(self.stride, self.dilation) if self.kernel > 1 else self.stride
-        return Axis(self.stride, 1 if dense else every, *residue.ends, 1, self.outputs, (residue,))
+        pitch = gcd(self.stride, self.dilation) if self.kernel > 1 else self.stride
+        return Axis(self.stride, 1 if dense else pitch, *residue.ends, 1, self.outputs, (residue,))
 
     @property
     def backward(self) -> Axis:
@@ -94,9 +94,9 @@ class Window:
         distances = [target + self.before - tap * self.dilation for tap in range(self.kernel)]
         taps = [tap for tap, distance in enumerate(distances) if distance % self.stride == 0]
         first = taps[0] if taps else 0
-        every = self.stride // gcd(self.stride, self.dilation)
-        reach = -(every * self.dilation // self.stride)
-        return Residue(target, distances[first] // self.stride, reach, first, every, len(taps))
+        pitch = self.stride // gcd(self.stride, self.dilation)
+        reach = -(pitch * self.dilation // self.stride)
+        return Residue(target, distances[first] // self.stride, reach, first, pitch, len(taps))
 
 
 def windows(size: Pair, kernel: Pair, stride: Pair, padding: Padding, dilation: Pair) -> tuple[Window, Window]:

@@ -28,7 +28,7 @@ class _Plan(NamedTuple):
     Tensor Engine; and whether z stays in SBUF."""
 
     tile: tuple[int, int, int, int, int]
-    held: bool
+    resident: bool
 
 
 def _every(axes: Axes) -> Pair:
@@ -37,9 +37,9 @@ def _every(axes: Axes) -> Pair:
     return gcd(rows.stride, rows.dilation) if rows.kernel > 1 else rows.stride, 1
 
 
-def _lattice(axis: Window, every: int) -> tuple[int, ...]:
+def _lattice(axis: Window, pitch: int) -> tuple[int, ...]:
     """Return an axis as the kernel takes it."""
-    return axis.stride, axis.before, axis.dilation, axis.kernel, every, axis.outputs
+    return axis.stride, axis.before, axis.dilation, axis.kernel, pitch, axis.outputs
 
 
 def _place(images: int, axes: Axes, bytes_each: int) -> tuple[int, int, int]:
@@ -56,7 +56,7 @@ def _held(tile: list[int], axes: Axes) -> int:
     """Count the elements of a window."""
     spans = zip(tile[1:], axes, _every(axes), strict=True)
     return tile[0] * prod(
-        ((count - 1) * axis.stride + (axis.kernel - 1) * axis.dilation) // every + 1 for count, axis, every in spans
+        ((count - 1) * axis.stride + (axis.kernel - 1) * axis.dilation) // pitch + 1 for count, axis, pitch in spans
     )
 
 
@@ -75,15 +75,15 @@ def _plan(x: np.ndarray, w: np.ndarray, axes: Axes, groups: int) -> _Plan:
     if weights > room or window > WINDOWS:
         raise Unsupported(f"{sources} channels and {operand.taps} taps: the weights or a window exceed SBUF")
     z = len(x) * axes[0].outputs * axes[1].outputs * 4
-    held = weights + z <= room
-    return _Plan((*place, at_once, room // (weights + held * z)), held)
+    resident = weights + z <= room
+    return _Plan((*place, at_once, room // (weights + resident * z)), resident)
 
 
 def _runs(images: int, axes: Axes, place: tuple[int, int, int]) -> int:
     """Count the tiles of z."""
     rows = BANK // (place[0] * place[2])
-    each = sum(-(-min(place[1], axes[0].outputs - first) // rows) for first in range(0, axes[0].outputs, place[1]))
-    return -(-images // place[0]) * each * -(-axes[1].outputs // place[2])
+    of_rows = sum(-(-min(place[1], axes[0].outputs - first) // rows) for first in range(0, axes[0].outputs, place[1]))
+    return -(-images // place[0]) * of_rows * -(-axes[1].outputs // place[2])
 
 
 def _vectors(size: int, *vectors: Any) -> list[np.ndarray | None]:
@@ -105,8 +105,8 @@ class Normalised(Convolution):
         vectors = _vectors(len(w), gamma, beta, running_mean, running_var)
         (images, weights), shape, lattices, plan = _prepared(x, w, stride, padding, dilation, groups)
         how = eps, eps_outside, momentum, _varied(shape)
-        given, kernel = (gamma is not None, running_mean is not None), self.load("conv_bn").train
-        return kernel(images, weights, *vectors, given, shape, lattices, groups, plan.tile, plan.held, how)
+        present, kernel = (gamma is not None, running_mean is not None), self.load("conv_bn").train
+        return kernel(images, weights, *vectors, present, shape, lattices, groups, plan.tile, plan.resident, how)
 
     def conv_bn_inference(
         self, x: Any, w: Any, gamma: Any, beta: Any, running_mean: Any, running_var: Any, *, stride: Pair,
@@ -128,16 +128,16 @@ class Normalised(Convolution):
         dz, in fp32 until they are rounded to storage."""
         (images, weights), shape, lattices, plan = _prepared(x, w, stride, padding, dilation, groups)
         outputs = tensors(dy, images)[0]
-        for name, found, expected in zip(("images", "channels", "rows", "columns"), outputs.shape, shape, strict=True):
-            matching(f"{name} of dy", found, expected)
+        for name, extent, expected in zip(("images", "channels", "rows", "columns"), outputs.shape, shape, strict=True):
+            matching(f"{name} of dy", extent, expected)
         how, (scale,) = (eps, eps_outside, _varied(shape)), _vectors(len(weights), gamma)
         measured = self.load("conv_bn").measure(images, weights, shape, lattices, groups, plan.tile)
         area = outputs.shape[2] * outputs.shape[3]
         tile = max(1, PIXELS // area), min(area, PIXELS)
-        held = len(outputs) * area * (4 + outputs.itemsize) <= KEPT
+        resident = len(outputs) * area * (4 + outputs.itemsize) <= KEPT
         gradient = self.load("conv_bn_gradient").gradient
-        found = gradient(outputs, *measured, scale, scale is not None, tile, held, how)
-        dz, *parameters = [found] if scale is None else found
+        gradients = gradient(outputs, *measured, scale, scale is not None, tile, resident, how)
+        dz, *parameters = [gradients] if scale is None else gradients
         # the Tensor Engine multiplies fp32 with fp32 only
         x32, w32, size = images.astype(np.float32), weights.astype(np.float32), weights.shape[2:]
         geometry = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
@@ -163,6 +163,6 @@ def _prepared(
     matching("channels of x", images.shape[1], sources * groups)
     matching("filters beyond whole groups", k % groups, 0)
     axes = windows(images.shape[2:], kernel, stride, padding, dilation)
-    every, shape = _every(axes), (len(images), k, axes[0].outputs, axes[1].outputs)
-    lattices = _lattice(axes[0], every[0]), _lattice(axes[1], every[1])
+    pitches, shape = _every(axes), (len(images), k, axes[0].outputs, axes[1].outputs)
+    lattices = _lattice(axes[0], pitches[0]), _lattice(axes[1], pitches[1])
     return [images, weights], shape, lattices, _plan(images, weights, axes, groups)

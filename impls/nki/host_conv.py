@@ -29,10 +29,10 @@ def tensors(*arrays: Any) -> list[np.ndarray]:
     return dense
 
 
-def matching(what: str, found: int, expected: int) -> None:
+def matching(what: str, number: int, expected: int) -> None:
     """Raise ValueError if the numbers differ."""
-    if found != expected:
-        raise ValueError(f"{what}: {found} where {expected} are expected")
+    if number != expected:
+        raise ValueError(f"{what}: {number} where {expected} are expected")
 
 
 class Convolution:
@@ -89,8 +89,8 @@ class Convolution:
         bias, shape = vectors[0] if vectors else None, (*shape, axes[0].size, axes[1].size)
         how = source, weights, bias, bool(vectors), shape, _plain(axes), steps, width, operand.groups, plan.tile
         if plan.by_channel:
-            return kernels.gather_by_channel(*how, plan.held)
-        return kernels.gather_by_matmul(*how, plan.held, plan.turning, plan.joined)
+            return kernels.gather_by_channel(*how, plan.resident)
+        return kernels.gather_by_matmul(*how, plan.resident, plan.turning, plan.joined)
 
     def conv_backward_weight(
         self, x: Any, dy: Any, *, kernel_size: Pair, with_bias: bool, stride: Pair, padding: Padding, dilation: Pair,
@@ -115,7 +115,7 @@ class Convolution:
         plan = gather_plan(len(x), lattices, operand, x[0, 0].size)
         plain = axes[0].plain, axes[1].plain
         kernel = self.load("conv_windows").weight_by_channel
-        arguments = _plain(lattices), _plain(plain), shape[3], operand.groups, plan.tile, plan.held
+        arguments = _plain(lattices), _plain(plain), shape[3], operand.groups, plan.tile, plan.resident
         return kernel(x, dy, shape, with_bias, *arguments)
 
     def _weight_by_matmul(self, x, dy, axes, operand, shape, with_bias):
@@ -124,14 +124,14 @@ class Convolution:
         before = axes[0].before, axes[1].before
         padded = any(axis.before or axis.reached > axis.size for axis in axes)
         size = (axes[0].reached, axes[1].reached) if padded else (0, 0)
-        patterns = size, (stride, dilation, plan.every), plan.strip, plan.block, plan.at_once, plan.held
+        patterns = size, (stride, dilation, plan.pitch), plan.strip, plan.block, plan.at_once, plan.resident
         pixels = x[0, 0].nbytes, dy[0, 0].nbytes
         turn = turn_plan(len(x), dy.shape[2:], shape[2:], operand, stride, dilation, with_bias, pixels)
-        kernels, window = self.load("conv_weight"), (stride, dilation, turn.every if turn else 1)
+        kernels, window = self.load("conv_weight"), (stride, dilation, turn.pitch if turn else 1)
         how = x, dy, shape, with_bias, before, window, operand.groups
         if turn is None:
             return kernels.weight_by_patterns(*how, patterns)
-        return kernels.weight_by_transposes(*how, turn.tile, turn.at_once, turn.held, turn.joined, patterns)
+        return kernels.weight_by_transposes(*how, turn.tile, turn.at_once, turn.resident, turn.joined, patterns)
 
 
 def _short(images: np.ndarray) -> bool:

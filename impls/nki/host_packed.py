@@ -85,10 +85,10 @@ def packed_plan(axes: Axes, operand: Operand, images: int, flipped: bool) -> Pac
     rows, columns = axes
     area = rows.size * columns.size
     plain = operand.taps * -(-operand.targets // PARTITIONS) * area * _passes(operand)
-    found = min(_candidates(axes, operand, flipped), default=None)
-    if found is None or found[0] > WORTH * plain:
+    best = min(_candidates(axes, operand, flipped), default=None)
+    if best is None or best[0] > WORTH * plain:
         return None
-    _, high, wide, rest, swapped = found
+    _, high, wide, rest, swapped = best
     grouped = rows._replace(group=high), columns._replace(group=wide, rest=rest)
     loaded = _rows(grouped, operand)
     if loaded < 1:
@@ -113,8 +113,8 @@ def _candidates(axes: Axes, operand: Operand, flipped: bool) -> Iterator[tuple[i
     for high, wide, rest in _groups(axes, PARTITIONS // operand.sources):
         if not aligned and (rest > 1 or (high * wide > 1 and flipped)):
             continue
-        left = 1 if rows.taps % high else 0
-        steps = (rows.taps // high) * -(-columns.taps // wide) + left * -(-columns.taps // max(wide, rest))
+        remainder = 1 if rows.taps % high else 0
+        steps = (rows.taps // high) * -(-columns.taps // wide) + remainder * -(-columns.taps // max(wide, rest))
         # engines copy to other partitions; where these are not aligned the DMA does
         copied = (high * wide - 1) + (rest if rest > 1 else 0)
         elements = copied * rows.wide * columns.wide
@@ -123,8 +123,8 @@ def _candidates(axes: Axes, operand: Operand, flipped: bool) -> Iterator[tuple[i
         yield max(plain, moved), high, wide, rest, False
         if operand.targets <= PARTITIONS:
             tiles = _tiles(rows, columns)
-            each = steps * max(LEAST, operand.targets) * _passes(operand) + PARTITIONS // together
-            yield max(tiles * each, moved), high, wide, rest, True
+            cycles = steps * max(LEAST, operand.targets) * _passes(operand) + PARTITIONS // together
+            yield max(tiles * cycles, moved), high, wide, rest, True
 
 
 def _tiles(rows: PackedAxis, columns: PackedAxis) -> int:

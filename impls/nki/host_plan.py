@@ -62,7 +62,7 @@ class GatherPlan:
 
     by_channel: bool
     tile: tuple[int, int, int, int]
-    held: bool
+    resident: bool
     turning: Pair = (0, 0)
     joined: tuple[bool, bool] = (False, False)
     """Whether sources, and targets, that follow one another share a partition."""
@@ -71,8 +71,8 @@ class GatherPlan:
 def _largest_tile(images: int, rows: int, columns: int, limit: int) -> Tile:
     """Return a tile of whole rows, then whole images, up to a limit of positions."""
     columns = min(columns, limit)
-    some = min(rows, limit // columns)
-    return (min(images, limit // (rows * columns)) if some == rows else 1), some, columns
+    tile_rows = min(rows, limit // columns)
+    return (min(images, limit // (rows * columns)) if tile_rows == rows else 1), tile_rows, columns
 
 
 def _smaller(tile: Tile, run: int) -> Tile:
@@ -87,7 +87,7 @@ def _smaller(tile: Tile, run: int) -> Tile:
 
 def _held_bytes(tile: Tile, axes: Axes, size: int) -> int:
     """Return the bytes of one window."""
-    return tile[0] * axes[0].held(tile[1]) * axes[1].held(tile[2]) * size
+    return tile[0] * axes[0].rows(tile[1]) * axes[1].rows(tile[2]) * size
 
 
 def _whole_tile(images: int, axes: Axes) -> tuple[Tile, int]:
@@ -108,7 +108,7 @@ def _fitting(whole: tuple[Tile, int], axes: Axes, windows: int, sums: int, size:
 
 def _alone(axis: Axis) -> Axis:
     """Return the axis of a window that holds one tap only."""
-    return axis._replace(every=axis.step, low=0, high=0)
+    return axis._replace(pitch=axis.step, low=0, high=0)
 
 
 def gather_plan(images: int, axes: Axes, operand: Operand, source: int, filters: bool = False) -> GatherPlan:
@@ -122,14 +122,14 @@ def gather_plan(images: int, axes: Axes, operand: Operand, source: int, filters:
     windows = operand.sources if by_channel else operand.parts
     tile = _fitting(whole, axes, windows, by_channel, operand.itemsize)
     fits = windows * _held_bytes(tile, axes, operand.itemsize) <= WINDOWS
-    held = fits and (tile == whole[0] or prod(tile) >= SMALLEST)
-    if not held:
+    resident = fits and (tile == whole[0] or prod(tile) >= SMALLEST)
+    if not resident:
         alone = _alone(axes[0]), _alone(axes[1])
         tile = _fitting(whole, alone, 1, by_channel, operand.itemsize)
     at_once = _at_once(operand)
     turning = _turning(operand, at_once) if filters and not by_channel else (0, 0)
     joined = (False, False) if by_channel else _joined(source, axes, operand, at_once, tile, turning)
-    return GatherPlan(by_channel, (*tile, at_once), held, turning, joined)
+    return GatherPlan(by_channel, (*tile, at_once), resident, turning, joined)
 
 
 def _at_once(operand: Operand) -> int:
@@ -159,8 +159,8 @@ def _joined(
 def _turning(operand: Operand, at_once: int) -> Pair:
     """Return how many filters make one run, and how many parts of their sources; zeros where the DMA loads element by
     element."""
-    each = operand.taps * operand.itemsize
-    part, whole = min(operand.sources, PARTITIONS) * each, operand.sources * each
+    size = operand.taps * operand.itemsize
+    part, whole = min(operand.sources, PARTITIONS) * size, operand.sources * size
     if part > STAGE:
         return 0, 0
     stage, fold, rest = min(operand.parts, STAGE // part), 1, gcd(at_once, operand.targets % at_once)
@@ -179,8 +179,8 @@ class WeightPlan:
     block: tuple[int, int, int]
     at_once: Pair
     """Number of targets and of blocks."""
-    held: bool
-    every: int
+    resident: bool
+    pitch: int
 
 
 def weight_plan(
@@ -195,19 +195,19 @@ def weight_plan(
     targets = min(operand.targets, BANKS // 2 * PARTITIONS)
     parts = -(-targets // PARTITIONS)
     blocks = (BANKS - parts * with_bias) // parts
-    columns, every = min(size[1], PARTITIONS), gcd(stride[0], dilation[0])
+    columns, pitch = min(size[1], PARTITIONS), gcd(stride[0], dilation[0])
     saved = (kernel[0] - 1) * kernel[1] * operand.sources
     if 3 * columns < PARTITIONS or saved <= operand.targets:
         tile = _largest_tile(images, *size, PARTITIONS)
         strip, turns = (*tile, False), 1
     else:
         turns = size[0]
-        while turns > 1 and turns * (_turn(block, stride, every) * blocks + targets) * operand.itemsize > WINDOWS:
+        while turns > 1 and turns * (_turn(block, stride, pitch) * blocks + targets) * operand.itemsize > WINDOWS:
             turns = -(-turns // 2)
         strip = (1, turns, columns, True)
     steps = -(-images // strip[0]) * -(-size[0] // strip[1]) * -(-size[1] // columns) * turns
-    held = steps * targets * operand.itemsize <= WINDOWS
-    return WeightPlan(strip, block, (targets, blocks), held, every)
+    resident = steps * targets * operand.itemsize <= WINDOWS
+    return WeightPlan(strip, block, (targets, blocks), resident, pitch)
 
 
 def _block(kernel: Pair, channels: int) -> Tile:
@@ -218,6 +218,6 @@ def _block(kernel: Pair, channels: int) -> Tile:
     return rows, kernel[1], min(channels, BANK // (rows * kernel[1]))
 
 
-def _turn(block: Tile, stride: Pair, every: int) -> int:
+def _turn(block: Tile, stride: Pair, pitch: int) -> int:
     """Return how many elements of x one more turn adds to a tile."""
-    return stride[0] // every * block[1] * block[2]
+    return stride[0] // pitch * block[1] * block[2]

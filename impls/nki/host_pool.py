@@ -72,7 +72,7 @@ def _tile(axes: Axes) -> Pair:
 
 
 def _bytes(axes: Axes, rows: int, columns: int) -> int:
-    high, wide = axes[0].held(rows), axes[1].held(columns)
+    high, wide = axes[0].rows(rows), axes[1].rows(columns)
     below, beside = rows * axes[0].spacing, columns * axes[1].spacing
     return 4 * (2 * high * wide + high * beside + 2 * below * beside + below + beside + high + wide)
 

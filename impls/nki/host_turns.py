@@ -31,9 +31,9 @@ class TurnPlan:
 
     tile: Tile
     at_once: Pair
-    held: tuple[bool, bool]
+    resident: tuple[bool, bool]
     joined: tuple[bool, bool]
-    every: int
+    pitch: int
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,12 @@ class _Problem:
     dilation: Pair
     targets: int
     channels: int
-    every: int
+    pitch: int
     paired: bool
 
     def slots(self, turns: int) -> int:
         """Count the rows of x that are transposed for each tap of a row."""
-        return ((turns - 1) * self.stride[0] + (self.kernel[0] - 1) * self.dilation[0]) // self.every + 1
+        return ((turns - 1) * self.stride[0] + (self.kernel[0] - 1) * self.dilation[0]) // self.pitch + 1
 
     def cycles(self, turns: int, pieces: int) -> int:
         """Return the cycles of the Tensor Engine for a strip: products, and transposes of x and dy."""
@@ -100,8 +100,8 @@ def turn_plan(
     taps = prod(kernel)
     if taps > BANK or operand.targets > MOST:
         return None
-    every = gcd(stride[0], dilation[0]) if kernel[0] > 1 else stride[0]
-    paired = operand.targets in (32, 64) and kernel[0] > 1 and stride[0] == dilation[0] == every and size[0] > 1
+    pitch = gcd(stride[0], dilation[0]) if kernel[0] > 1 else stride[0]
+    paired = operand.targets in (32, 64) and kernel[0] > 1 and stride[0] == dilation[0] == pitch and size[0] > 1
     paired = paired and kernel[0] + 1 + with_bias <= BLOCKS
     for part in (1, TARGETS):
         targets = min(operand.targets, part * PARTITIONS)
@@ -111,19 +111,19 @@ def turn_plan(
             blocks = (BLOCKS - with_bias) // -(-targets // PARTITIONS)
             block = -(-operand.sources // -(-operand.sources // min(operand.sources, BANK // taps)))
             channels = min(operand.sources, blocks * block)
-        problem = _Problem(images, size, kernel, operand, stride, dilation, targets, channels, every, paired)
+        problem = _Problem(images, size, kernel, operand, stride, dilation, targets, channels, pitch, paired)
         best = min(_strips(problem), default=None)
         if best is None:
             return None
         _, *strip, steps = best
-        each = operand.itemsize * steps
-        x = each * problem.slots(strip[2]) * kernel[1] * operand.sources // strip[2]
-        held = x <= HELD, each * operand.targets <= HELD
-        if held[0] or targets == operand.targets:
+        step_bytes = operand.itemsize * steps
+        x = step_bytes * problem.slots(strip[2]) * kernel[1] * operand.sources // strip[2]
+        resident = x <= HELD, step_bytes * operand.targets <= HELD
+        if resident[0] or targets == operand.targets:
             break
-    joined = held[0] and _joined(operand.sources, pixels[0]), held[1] and _joined(operand.targets, pixels[1])
+    joined = resident[0] and _joined(operand.sources, pixels[0]), resident[1] and _joined(operand.targets, pixels[1])
     tile = (*strip, block, paired)
-    return TurnPlan(tile, (-(-targets // PARTITIONS), channels), held, joined, every)  # type: ignore[arg-type]
+    return TurnPlan(tile, (-(-targets // PARTITIONS), channels), resident, joined, pitch)  # type: ignore[arg-type]
 
 
 def _joined(channels: int, size: int) -> bool:
@@ -146,12 +146,12 @@ def _strips(problem: _Problem) -> Iterator[tuple[int, int, int, int, int, int]]:
                 images = min(problem.images, PARTITIONS // (bands * columns)) if whole else 1
                 if not problem.fits(images, bands, turns, pieces):
                     break
-                strips, left = divmod(rows, bands * turns)
-                each, steps = strips * problem.cycles(turns, pieces), strips * turns
+                strips, remainder = divmod(rows, bands * turns)
+                cycles, steps = strips * problem.cycles(turns, pieces), strips * turns
                 moved = strips * problem.moved(images, bands * turns)
-                for rest, some in ((turns, left // turns), (left % turns, 1)):
-                    if rest and some:
-                        each, steps = each + problem.cycles(rest, pieces), steps + rest
-                        moved += problem.moved(images, rest * some)
+                for rest, count in ((turns, remainder // turns), (remainder % turns, 1)):
+                    if rest and count:
+                        cycles, steps = cycles + problem.cycles(rest, pieces), steps + rest
+                        moved += problem.moved(images, rest * count)
                 times = -(-problem.images // images)
-                yield times * max(each, moved), images, bands, turns, columns, times * steps * pieces
+                yield times * max(cycles, moved), images, bands, turns, columns, times * steps * pieces

@@ -55,9 +55,9 @@ class LayerTime:
 
 def modelled(layers: Sequence[Problem] = LAYERS) -> Iterator[LayerTime]:
     """Yield a row for each generation of the chip, dtype, layer and direction."""
-    found = registry.load([Path(__file__).parent]).implementations
+    implementations = registry.load([Path(__file__).parent]).implementations
     for name, dtype, layer, direction in product(IMPLEMENTATIONS, DTYPES, layers, DIRECTIONS):
-        yield _row(found[name], dtype, layer, direction)
+        yield _row(implementations[name], dtype, layer, direction)
 
 
 def _row(implementation: Implementation, dtype: str, layer: Problem, direction: str) -> LayerTime:
@@ -65,16 +65,16 @@ def _row(implementation: Implementation, dtype: str, layer: Problem, direction: 
     kernel = next(k for k in implementation.kernels if k.operator == operator.name and dtype in k.dtypes)
     target = implementation.arrays.describe()["target"]
     try:
-        with implementation.arrays.modelled() as found:  # type: ignore[attr-defined]
+        with implementation.arrays.modelled() as report:  # type: ignore[attr-defined]
             _issued(implementation, kernel, operator, layer, dtype)
     except Unsupported as refusal:
         return LayerTime(target, dtype, layer.name, direction, refused=str(refusal))
     geometry = layer.geometry
     least = operator.bytes(geometry, STORAGE[dtype].itemsize)
     return LayerTime(
-        target, dtype, layer.name, direction, found.lower_us, found.scheduled_us, found.upper_us,
-        found.roofline_us(dtype, operator.flops(geometry), least), found.limit, found.shortest_run,
-        found.share_below(SHORT),
+        target, dtype, layer.name, direction, report.lower_us, report.scheduled_us, report.upper_us,
+        report.roofline_us(dtype, operator.flops(geometry), least), report.limit, report.shortest_run,
+        report.share_below(SHORT),
     )  # fmt: skip
 
 

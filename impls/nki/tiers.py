@@ -103,8 +103,8 @@ class Device(Tier):
         return toolchain.loaded(path, lambda kernel: kernel)
 
     def look(self) -> None:
-        asked = toolchain.asked_target()
-        if asked not in ("", self.target):
+        target = toolchain.asked_target()
+        if target not in ("", self.target):
             raise Unavailable(f"{toolchain.TARGET}={os.environ[toolchain.TARGET]}, but the device is {neuron_device()}")
         toolchain.require(NKI)
         self.require_right()

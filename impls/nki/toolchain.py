@@ -37,12 +37,12 @@ Launch = Callable[[Any], Callable[..., Any]]
 def require(stack: Stack) -> None:
     """Raise Unavailable without a toolchain that these kernels are written for; `stack` is one that has it."""
     require_module("nki", "nki", stack)
-    found = release("nki")
-    if not _at_least(found, MINIMUM):
+    version = release("nki")
+    if not _at_least(version, MINIMUM):
         needed = f"{'.'.join(map(str, MINIMUM))} is needed"
-        raise Unavailable(f"nki {found} is too old, {needed}; {stack.way(neuron_device())}")
+        raise Unavailable(f"nki {version} is too old, {needed}; {stack.way(neuron_device())}")
     if not hasattr(import_module("nki"), "simulate"):
-        raise Unavailable(f"nki {found} has no nki.simulate")
+        raise Unavailable(f"nki {version} has no nki.simulate")
 
 
 def _at_least(text: str, minimum: tuple[int, ...]) -> bool:
@@ -77,10 +77,10 @@ def loaded(path: Path, launch: Launch) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"nki_kernels_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is not a Python file")
-    own, module = importlib.util.module_from_spec(spec), ModuleType(spec.name)
-    spec.loader.exec_module(own)
-    vars(module).update(vars(own))
-    vars(module).update({name: launch(getattr(own, name)) for name in kernels(path)})
+    original, module = importlib.util.module_from_spec(spec), ModuleType(spec.name)
+    spec.loader.exec_module(original)
+    vars(module).update(vars(original))
+    vars(module).update({name: launch(getattr(original, name)) for name in kernels(path)})
     return module
 
 

@@ -23,10 +23,10 @@ TARGET, START, TAPS = 0, 1, 2
 
 def pieces(total, size):
     """Return the pieces [(first, count)] that cover range(total)."""
-    found = []
+    all_pieces = []
     for first in range(0, total, size):
-        found.append((first, min(size, total - first)))
-    return found
+        all_pieces.append((first, min(size, total - first)))
+    return all_pieces
 
 
 def positions(axis):
@@ -68,7 +68,7 @@ def load_window(source, channels, places, axes):
 
 def load_factors(vectors, spans):
     """Load [(PARTITIONS, count)] in fp32: a part of each vector on every partition, zeros outside of the vector."""
-    found = []
+    tiles = []
     for number in range(len(vectors)):
         first, count, begin, end = spans[number]
         tile = nl.ndarray((PARTITIONS, count), dtype=nl.float32, buffer=nl.sbuf)
@@ -77,8 +77,8 @@ def load_factors(vectors, spans):
         if end > begin:
             part = vectors[number].ap(pattern=[[0, PARTITIONS], [1, end - begin]], offset=first + begin)
             nisa.dma_copy(dst=tile[0:PARTITIONS, begin:end], src=part)
-        found.append(tile)
-    return found
+        tiles.append(tile)
+    return tiles
 
 
 def multiplied(dst, data, factors, dim):
@@ -86,8 +86,8 @@ def multiplied(dst, data, factors, dim):
     count, high, wide = data.shape
     factor = factors[dim - 1]
     repeated = [[1, high], [0, wide]] if dim == 1 else [[0, high], [1, wide]]
-    each = factor.ap(pattern=[[factor.shape[1], count]] + repeated, offset=0)
-    nisa.tensor_tensor(dst=dst, data1=data, data2=each, op=nl.multiply)
+    broadcast = factor.ap(pattern=[[factor.shape[1], count]] + repeated, offset=0)
+    nisa.tensor_tensor(dst=dst, data1=data, data2=broadcast, op=nl.multiply)
 
 
 def add_windows(out, tile, dim, axis, place):
@@ -96,18 +96,18 @@ def add_windows(out, tile, dim, axis, place):
     inner = wide if dim == 1 else 1
     for residue in axis[RESIDUES]:
         total = (axis[SIZE] - residue[TARGET] + axis[SPACING] - 1) // axis[SPACING]
-        some = min(place[0] + place[1], total) - place[0]
-        if some > 0:
-            end = residue[TARGET] + (some - 1) * axis[SPACING] + 1
+        positions = min(place[0] + place[1], total) - place[0]
+        if positions > 0:
+            end = residue[TARGET] + (positions - 1) * axis[SPACING] + 1
             filled = out.slice(dim, residue[TARGET], end, axis[SPACING])
             if residue[TAPS] == 0:
                 nisa.memset(dst=filled, value=0.0)
             else:
-                each = [axis[STEP] * inner, some]
-                kept = [each, [1, wide]] if dim == 1 else [[wide, high], each]
+                outer = [axis[STEP] * inner, positions]
+                kept = [outer, [1, wide]] if dim == 1 else [[wide, high], outer]
                 pattern = [[high * wide, count]] + kept + [[inner, residue[TAPS]]]
-                seen = tile.ap(pattern=pattern, offset=(residue[START] - axis[LOW]) * inner)
-                nisa.tensor_reduce(dst=filled, op=nl.add, data=seen, axis=(3,))
+                windows = tile.ap(pattern=pattern, offset=(residue[START] - axis[LOW]) * inner)
+                nisa.tensor_reduce(dst=filled, op=nl.add, data=windows, axis=(3,))
 
 
 def summed(tile, dim, axis, place, dtype):
@@ -156,14 +156,14 @@ def store(target, out, first, places, axes):
 
 def spans_of(source, places, axes, backward):
     """Return the spans of the rows and columns that have divisors: those of the outputs, which backward reads."""
-    found = []
+    spans = []
     for dim in range(2):
         if backward:
-            found.append(span(axes[dim], places[dim], source.shape[2 + dim]))
+            spans.append(span(axes[dim], places[dim], source.shape[2 + dim]))
         else:
             first, count = target_rows(axes[dim], places[dim])
-            found.append((first, count, 0, count))
-    return found
+            spans.append((first, count, 0, count))
+    return spans
 
 
 @nki.jit

@@ -24,86 +24,86 @@ ROW, COUNT, GROUP, GROUPS = 0, 1, 2, 3
 
 def pieces(total, size):
     """Return the pieces [(first, count)] that cover range(total)."""
-    found = []
+    all_pieces = []
     for first in range(0, total, size):
-        found.append((first, min(size, total - first)))
-    return found
+        all_pieces.append((first, min(size, total - first)))
+    return all_pieces
 
 
 def places(images, axes, tile):
     """Return all places: (first, count) of images, of rows and of columns."""
-    found = []
+    all_places = []
     for some_images in pieces(images, tile[0]):
         for some_rows in pieces(axes[0][OUTPUTS], tile[1]):
             for some_columns in pieces(axes[1][OUTPUTS], tile[2]):
-                found.append((some_images, some_rows, some_columns))
-    return found
+                all_places.append((some_images, some_rows, some_columns))
+    return all_places
 
 
 def runs(place):
     """Split a place into places of as many rows as fill a bank."""
-    found = []
+    of_place = []
     for first, count in pieces(place[1][1], BANK // (place[0][1] * place[2][1])):
-        found.append((place[0], (place[1][0] + first, count), place[2]))
-    return found
+        of_place.append((place[0], (place[1][0] + first, count), place[2]))
+    return of_place
 
 
-def all_runs(some):
+def all_runs(all_places):
     """Return the runs of several places."""
-    found = []
-    for place in some:
-        found = found + runs(place)
-    return found
+    of_places = []
+    for place in all_places:
+        of_places = of_places + runs(place)
+    return of_places
 
 
 def blocks(channels, groups, tile):
     """Return [[block]], the blocks that are done together. tile[3] groups are in one, or 0 where one group is in
     many."""
-    found, targets = [], channels // groups
+    all_blocks, targets = [], channels // groups
     if tile[3] > 0:
-        for group, some in pieces(groups, tile[3]):
-            found.append([(group * targets, some * targets, group, some)])
+        for group, at_once in pieces(groups, tile[3]):
+            all_blocks.append([(group * targets, at_once * targets, group, at_once)])
     else:
         for group in range(groups):
             for start, many in pieces(targets, tile[4] * PARTITIONS):
                 together = []
                 for first, count in pieces(many, PARTITIONS):
                     together.append((group * targets + start + first, count, group, 1))
-                found.append(together)
-    return found
+                all_blocks.append(together)
+    return all_blocks
 
 
 def inputs_of(x, per_group, block, by_channel):
     """Return (first channel of x, pattern, partitions) of each window that a block contracts with."""
-    area, found = x.shape[2] * x.shape[3], []
+    area, windows = x.shape[2] * x.shape[3], []
     first = block[GROUP] * per_group
     if by_channel:
         for part in range(per_group):
             targets = block[COUNT] // block[GROUPS]
             pattern = [[per_group * area, block[GROUPS]], [0, targets]]
-            found.append((first + part, pattern[0 : min(targets, 2)], block[COUNT]))
+            windows.append((first + part, pattern[0 : min(targets, 2)], block[COUNT]))
     else:
         for part, size in pieces(per_group, PARTITIONS):
-            found.append((first + part, [[area, size]], size))
-    return found
+            windows.append((first + part, [[area, size]], size))
+    return windows
 
 
 def load_weights(w, block, by_channel):
     """Load [source channels, channels, taps] for each window, or one [channels, sources, taps] in fp32."""
-    sources, taps, found = w.shape[1], w.shape[2] * w.shape[3], []
+    sources, taps, weights = w.shape[1], w.shape[2] * w.shape[3], []
     start = block[ROW] * sources * taps
     if by_channel:
         scalars = nl.ndarray((block[COUNT], sources, taps), dtype=nl.float32, buffer=nl.sbuf)
         pattern = [[sources * taps, block[COUNT]], [taps, sources], [1, taps]]
         nisa.dma_copy(dst=scalars, src=w.ap(pattern=pattern, offset=start))
-        found.append(scalars)
+        weights.append(scalars)
     else:
         for part, size in pieces(sources, PARTITIONS):
             matrix = nl.ndarray((size, block[COUNT], taps), dtype=w.dtype, buffer=nl.sbuf)
             pattern = [[taps, size], [sources * taps, block[COUNT]], [1, taps]]
             nisa.dma_copy(dst=matrix, src=w.ap(pattern=pattern, offset=start + part * taps))
-            found.append(matrix)
-    return found
+            weights.append(matrix)
+    return weights
 
 
 def span(axis, place, extent):
@@ -137,14 +137,14 @@ def load_window(x, channels, place, axes):
     return window
 
 
-def seen(window, axes, taps, place, run):
+def view_of(window, axes, taps, place, run):
     """Return the part of a place's window that a pair of taps reads for a run: [channels, images, rows, columns]."""
-    found = window
+    view = window
     for dim in range(2):
         step = axes[dim][STRIDE] // axes[dim][EVERY]
         start = taps[dim] * axes[dim][DILATION] // axes[dim][EVERY] + (run[1 + dim][0] - place[1 + dim][0]) * step
-        found = found.slice(2 + dim, start, start + (run[1 + dim][1] - 1) * step + 1, step)
-    return found
+        view = view.slice(2 + dim, start, start + (run[1 + dim][1] - 1) * step + 1, step)
+    return view
 
 
 def contract(windows, matrices, axes, place, run):
@@ -156,7 +156,7 @@ def contract(windows, matrices, axes, place, run):
         for tap in range(matrix.shape[2]):
             taps = (tap // axes[1][TAPS], tap % axes[1][TAPS])
             stationary = matrix[0 : matrix.shape[0], 0 : matrix.shape[1], tap]
-            moving = seen(windows[part], axes, taps, place, run)
+            moving = view_of(windows[part], axes, taps, place, run)
             nisa.nc_matmul(dst=z, stationary=stationary, moving=moving, accumulate=(part + tap > 0))
     return z
 
@@ -168,7 +168,7 @@ def add_products(windows, scalars, axes, place, run):
     for part in range(scalars.shape[1]):
         for tap in range(scalars.shape[2]):
             weight = scalars[0:count, part, tap : tap + 1]
-            data = seen(windows[part], axes, (tap // axes[1][TAPS], tap % axes[1][TAPS]), place, run)
+            data = view_of(windows[part], axes, (tap // axes[1][TAPS], tap % axes[1][TAPS]), place, run)
             if part + tap == 0:
                 nisa.tensor_scalar(dst=z, data=data, op0=nl.multiply, operand0=weight)
             else:
@@ -186,10 +186,10 @@ def load_operands(x, w, together, by_channel):
 
 def load_windows(x, inputs, place, axes):
     """Load one window for each part of the channels."""
-    found = []
+    windows = []
     for channels in inputs:
-        found.append(load_window(x, channels, place, axes))
-    return found
+        windows.append(load_window(x, channels, place, axes))
+    return windows
 
 
 def convolved(windows, weights, axes, place, run, by_channel):
@@ -209,12 +209,12 @@ def part_of(tensor, block, run):
 
 def load_columns(vectors, block):
     """Load [(channels, 1)] in fp32: a block's part of each vector, of which there may be none."""
-    found = []
+    columns = []
     for vector in vectors:
         tile = nl.ndarray((block[COUNT], 1), dtype=nl.float32, buffer=nl.sbuf)
         nisa.dma_copy(dst=tile, src=vector.ap(pattern=[[1, block[COUNT]], [1, 1]], offset=block[ROW]))
-        found.append(tile)
-    return found
+        columns.append(tile)
+    return columns
 
 
 def store_column(vector, tile, block):
@@ -234,16 +234,16 @@ def keep(tiles, scratch, z, block, run, by_channel):
         tiles.append(tile)
 
 
-def measured(x, w, together, axes, some, by_channel, scratch):
+def measured(x, w, together, axes, all_places, by_channel, scratch):
     """Return for each block its tiles of z in SBUF, none if scratch takes them, and its (channels, 2) mean and
     variance."""
     inputs, weights = load_operands(x, w, together, by_channel)
-    tiles, moments, found, width = [], [], [], MOMENTS * len(all_runs(some))
+    tiles, moments, all_statistics, width = [], [], [], MOMENTS * len(all_runs(all_places))
     for block in together:
         tiles.append([])
         moments.append(nl.ndarray((block[COUNT], width), dtype=nl.float32, buffer=nl.sbuf))
     first = 0
-    for place in some:
+    for place in all_places:
         windows = load_windows(x, inputs, place, axes)
         for run in runs(place):
             for number in range(len(together)):
@@ -255,8 +255,8 @@ def measured(x, w, together, axes, some, by_channel, scratch):
     for part in moments:
         statistics = nl.ndarray((part.shape[0], 2), dtype=nl.float32, buffer=nl.sbuf)
         nisa.bn_aggr(dst=statistics, data=part)
-        found.append(statistics)
-    return tiles, found
+        all_statistics.append(statistics)
+    return tiles, all_statistics
 
 
 def tile_of(tiles, scratch, number, block, run):
@@ -270,20 +270,20 @@ def tile_of(tiles, scratch, number, block, run):
 
 def scaled(column, factor):
     """Return a new column: a column times a number or another column."""
-    found = nl.ndarray(column.shape, dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_scalar(dst=found, data=column, op0=nl.multiply, operand0=factor)
-    return found
+    product = nl.ndarray(column.shape, dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=product, data=column, op0=nl.multiply, operand0=factor)
+    return product
 
 
 def scale_of(variance, affine, eps, outside):
     """Return gamma, if there is one, or 1, / sqrt(variance + eps), or / (sqrt(variance) + eps)."""
-    found = nl.ndarray(variance.shape, dtype=nl.float32, buffer=nl.sbuf)
+    scale = nl.ndarray(variance.shape, dtype=nl.float32, buffer=nl.sbuf)
     if outside:
-        nisa.tensor_scalar(dst=found, data=variance, op0=nl.power, operand0=0.5, op1=nl.add, operand1=eps)
-        nisa.reciprocal(dst=found, data=found)
+        nisa.tensor_scalar(dst=scale, data=variance, op0=nl.power, operand0=0.5, op1=nl.add, operand1=eps)
+        nisa.reciprocal(dst=scale, data=scale)
     else:
-        nisa.tensor_scalar(dst=found, data=variance, op0=nl.add, operand0=eps, op1=nl.power, operand1=-0.5)
-    return scaled(found, affine[0]) if len(affine) > 0 else found
+        nisa.tensor_scalar(dst=scale, data=variance, op0=nl.add, operand0=eps, op1=nl.power, operand1=-0.5)
+    return scaled(scale, affine[0]) if len(affine) > 0 else scale
 
 
 def normalise(y, z, block, run, mean, scale, betas):
@@ -307,23 +307,23 @@ def blend(vector, old, new, block, momentum):
 
 def empty_vectors(count, size):
     """Allocate fp32 vectors in HBM for results."""
-    found = []
+    vectors = []
     for _ in range(count):
-        found.append(nl.ndarray((size,), dtype=nl.float32, buffer=nl.shared_hbm))
-    return found
+        vectors.append(nl.ndarray((size,), dtype=nl.float32, buffer=nl.shared_hbm))
+    return vectors
 
 
-def train_block(tiles, found, vectors, running, y, outputs, block, some, scratch, how):
+def train_block(tiles, statistics, vectors, running, y, outputs, block, place_runs, scratch, how):
     """Compute a block of y and of the statistics."""
     eps, outside, momentum, elements = how
-    mean, biased = found[0 : block[COUNT], 0:1], found[0 : block[COUNT], 1:2]
+    mean, biased = statistics[0 : block[COUNT], 0:1], statistics[0 : block[COUNT], 1:2]
     unbiased = scaled(biased, elements / (elements - 1))
     used = unbiased if outside else biased
     affine = load_columns(vectors, block)
     scale = scale_of(used, affine, eps, outside)
-    for number in range(len(some)):
-        z = tile_of(tiles, scratch, number, block, some[number])
-        normalise(y, z, block, some[number], mean, scale, affine[1:2])
+    for number in range(len(place_runs)):
+        z = tile_of(tiles, scratch, number, block, place_runs[number])
+        normalise(y, z, block, place_runs[number], mean, scale, affine[1:2])
     store_column(outputs[0], mean, block)
     store_column(outputs[1], used, block)
     old = load_columns(running, block)
@@ -332,34 +332,36 @@ def train_block(tiles, found, vectors, running, y, outputs, block, some, scratch
         blend(outputs[3], old[1], unbiased, block, momentum)
 
 
-def train_blocks(x, w, vectors, running, y, outputs, together, axes, some, by_channel, scratch, how):
+def train_blocks(x, w, vectors, running, y, outputs, together, axes, all_places, by_channel, scratch, how):
     """Compute several blocks of y and of the statistics."""
-    tiles, found = measured(x, w, together, axes, some, by_channel, scratch)
+    tiles, all_statistics = measured(x, w, together, axes, all_places, by_channel, scratch)
     for number in range(len(together)):
-        block, held = together[number], tiles[number]
-        train_block(held, found[number], vectors, running, y, outputs, block, all_runs(some), scratch, how)
+        block, block_tiles = together[number], tiles[number]
+        train_block(
+            block_tiles, all_statistics[number], vectors, running, y, outputs, block, all_runs(all_places), scratch, how
+        )
 
 
 @nki.jit
-def train(x, w, gamma, beta, mean, var, given, shape, axes, groups, tile, held, how):
+def train(x, w, gamma, beta, mean, var, present, shape, axes, groups, tile, resident, how):
     """Compute y[N, K, P, Q], mean[K], var[K] and, where old ones are given, new running statistics, in HBM.
 
-    `given` is whether gamma and beta, and running mean and var, are there. A tile is images, rows and columns of a
+    `present` is whether gamma and beta, and running mean and var, are there. A tile is images, rows and columns of a
     place, groups of a block on the Vector Engine or 0, and blocks together on the Tensor Engine. `how` is eps, outside,
     momentum and the elements of a channel.
     """
-    affine, running = [gamma, beta] if given[0] else [], [mean, var] if given[1] else []
+    affine, running = [gamma, beta] if present[0] else [], [mean, var] if present[1] else []
     y = nl.ndarray(shape, dtype=x.dtype, buffer=nl.shared_hbm)
-    outputs, some = empty_vectors(2 + len(running), shape[1]), places(shape[0], axes, tile)
-    scratch = [] if held else [nl.ndarray(shape, dtype=nl.float32, buffer=nl.private_hbm)]
+    outputs, all_places = empty_vectors(2 + len(running), shape[1]), places(shape[0], axes, tile)
+    scratch = [] if resident else [nl.ndarray(shape, dtype=nl.float32, buffer=nl.private_hbm)]
     for together in blocks(shape[1], groups, tile):
-        train_blocks(x, w, affine, running, y, outputs, together, axes, some, tile[3] > 0, scratch, how)
+        train_blocks(x, w, affine, running, y, outputs, together, axes, all_places, tile[3] > 0, scratch, how)
     if len(running) > 0:
         return y, outputs[0], outputs[1], outputs[2], outputs[3]
     return y, outputs[0], outputs[1]
 
 
-def infer_blocks(x, w, affine, running, y, together, axes, some, by_channel, eps, outside):
+def infer_blocks(x, w, affine, running, y, together, axes, all_places, by_channel, eps, outside):
     """Compute several blocks of y."""
     inputs, weights = load_operands(x, w, together, by_channel)
     vectors, statistics, scales = [], [], []
@@ -367,7 +369,7 @@ def infer_blocks(x, w, affine, running, y, together, axes, some, by_channel, eps
         vectors.append(load_columns(affine, block))
         statistics.append(load_columns(running, block))
         scales.append(scale_of(statistics[-1][1], vectors[-1], eps, outside))
-    for place in some:
+    for place in all_places:
         windows = load_windows(x, inputs, place, axes)
         for run in runs(place):
             for number in range(len(together)):
@@ -380,9 +382,9 @@ def infer_blocks(x, w, affine, running, y, together, axes, some, by_channel, eps
 def infer(x, w, gamma, beta, mean, var, with_affine, shape, axes, groups, tile, eps, outside):
     """Compute y[N, K, P, Q] in HBM, normalised by running statistics as z leaves the convolution."""
     affine, running = [gamma, beta] if with_affine else [], [mean, var]
-    y, some = nl.ndarray(shape, dtype=x.dtype, buffer=nl.shared_hbm), places(shape[0], axes, tile)
+    y, all_places = nl.ndarray(shape, dtype=x.dtype, buffer=nl.shared_hbm), places(shape[0], axes, tile)
     for together in blocks(shape[1], groups, tile):
-        infer_blocks(x, w, affine, running, y, together, axes, some, tile[3] > 0, eps, outside)
+        infer_blocks(x, w, affine, running, y, together, axes, all_places, tile[3] > 0, eps, outside)
     return y
 
 
@@ -390,10 +392,12 @@ def infer(x, w, gamma, beta, mean, var, with_affine, shape, axes, groups, tile, 
 def measure(x, w, shape, axes, groups, tile):
     """Compute z[N, K, P, Q], its mean[K] and its biased variance[K], fp32 in HBM, from which the gradients begin."""
     z = nl.ndarray(shape, dtype=nl.float32, buffer=nl.shared_hbm)
-    outputs, some = empty_vectors(2, shape[1]), places(shape[0], axes, tile)
+    outputs, all_places = empty_vectors(2, shape[1]), places(shape[0], axes, tile)
     for together in blocks(shape[1], groups, tile):
-        found = measured(x, w, together, axes, some, tile[3] > 0, [z])[1]
+        all_statistics = measured(x, w, together, axes, all_places, tile[3] > 0, [z])[1]
         for number in range(len(together)):
             for at in range(2):
-                store_column(outputs[at], found[number][0 : together[number][COUNT], at : at + 1], together[number])
+                store_column(
+                    outputs[at], all_statistics[number][0 : together[number][COUNT], at : at + 1], together[number]
+                )
     return z, outputs[0], outputs[1]

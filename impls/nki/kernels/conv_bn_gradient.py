@@ -20,19 +20,19 @@ SMALLEST = 1e-30
 
 def pieces(total, size):
     """Return the pieces [(first, count)] that cover range(total)."""
-    found = []
+    all_pieces = []
     for first in range(0, total, size):
-        found.append((first, min(size, total - first)))
-    return found
+        all_pieces.append((first, min(size, total - first)))
+    return all_pieces
 
 
 def places(images, pixels, tile):
     """Return all tiles: (first, count) of images and of pixels."""
-    found = []
+    all_places = []
     for some_images in pieces(images, tile[0]):
         for some_pixels in pieces(pixels, tile[1]):
-            found.append((some_images, some_pixels))
-    return found
+            all_places.append((some_images, some_pixels))
+    return all_places
 
 
 def part_of(tensor, block, place):
@@ -64,19 +64,21 @@ def column(block):
 
 def load_columns(vectors, block):
     """Load a column for each vector, of which there may be none."""
-    found = []
+    columns = []
     for vector in vectors:
         tile = column(block)
         nisa.dma_copy(dst=tile, src=vector.ap(pattern=[[1, block[1]], [1, 1]], offset=block[0]))
-        found.append(tile)
-    return found
+        columns.append(tile)
+    return columns
 
 
 def times(block, data, factor, divisor):
     """Return a new column: data times another column, divided by a number."""
-    found = column(block)
-    nisa.tensor_scalar(dst=found, data=data, op0=nl.multiply, operand0=factor, op1=nl.multiply, operand1=1.0 / divisor)
-    return found
+    product = column(block)
+    nisa.tensor_scalar(
+        dst=product, data=data, op0=nl.multiply, operand0=factor, op1=nl.multiply, operand1=1.0 / divisor
+    )
+    return product
 
 
 def deviations(block, biased, how):
@@ -95,11 +97,11 @@ def deviations(block, biased, how):
     return inverse, inverse
 
 
-def sums_of(block, pairs, dy, z, mean, some):
+def sums_of(block, pairs, dy, z, mean, all_places):
     """Return two columns: dy and dy * (z - mean) summed over all tiles, which are held as pairs or loaded."""
-    parts = nl.ndarray((block[1], 2, len(some)), dtype=nl.float32, buffer=nl.sbuf)
-    for number in range(len(some)):
-        gradient, centred = pair_of(pairs, number, dy, z, mean, block, some[number])
+    parts = nl.ndarray((block[1], 2, len(all_places)), dtype=nl.float32, buffer=nl.sbuf)
+    for number in range(len(all_places)):
+        gradient, centred = pair_of(pairs, number, dy, z, mean, block, all_places[number])
         products = nl.ndarray(centred.shape, dtype=nl.float32, buffer=nl.sbuf)
         nisa.tensor_tensor(dst=products, data1=gradient, data2=centred, op=nl.multiply)
         nisa.tensor_reduce(dst=parts[0 : block[1], 0, number : number + 1], op=nl.add, data=gradient, axis=(1, 2))
@@ -125,24 +127,24 @@ def store_gradient(dz, block, place, pair, coefficients):
     nisa.dma_copy(dst=part_of(dz, block, place), src=out)
 
 
-def block_gradient(dy, z, statistics, affine, outputs, block, some, held, how):
+def block_gradient(dy, z, statistics, affine, outputs, block, all_places, resident, how):
     """Compute all results of some channels."""
     elements, outside = how[2], how[1]
     mean, biased = load_columns(statistics, block)
     inverse, root = deviations(block, biased, how)
     pairs = []
-    for place in some if held else []:
+    for place in all_places if resident else []:
         pairs.append(load_pair(dy, z, mean, block, place))
-    total, product = sums_of(block, pairs, dy, z, mean, some)
+    total, product = sums_of(block, pairs, dy, z, mean, all_places)
     normal = times(block, product, inverse, 1.0)
     scale = inverse
     for gamma in load_columns(affine, block):
         scale = times(block, inverse, gamma, 1.0)
     along = times(block, normal, root, -1.0 * (elements - 1 if outside else elements))
     coefficients = (scale, times(block, along, scale, 1.0), times(block, total, scale, -1.0 * elements))
-    for number in range(len(some)):
-        pair = pair_of(pairs, number, dy, z, mean, block, some[number])
-        store_gradient(outputs[0], block, some[number], pair, coefficients)
+    for number in range(len(all_places)):
+        pair = pair_of(pairs, number, dy, z, mean, block, all_places[number])
+        store_gradient(outputs[0], block, all_places[number], pair, coefficients)
     if len(outputs) > 1:
         vectors = [normal, total]
         for number in range(2):
@@ -151,19 +153,19 @@ def block_gradient(dy, z, statistics, affine, outputs, block, some, held, how):
 
 
 @nki.jit
-def gradient(dy, z, mean, variance, gamma, with_gamma, tile, held, how):
+def gradient(dy, z, mean, variance, gamma, with_gamma, tile, resident, how):
     """Compute dz[N, K, P, Q] and, with gamma, dgamma[K] and dbeta[K], all fp32 in HBM.
 
-    The variance of z is the biased one; `how` is eps, outside, and the elements of a channel. `held` tiles stay in SBUF
-    between the sums and the gradient that needs them.
+    The variance of z is the biased one; `how` is eps, outside, and the elements of a channel. `resident` tiles stay in
+    SBUF between the sums and the gradient that needs them.
     """
     statistics, affine = [mean, variance], [gamma] if with_gamma else []
     outputs = [nl.ndarray(z.shape, dtype=nl.float32, buffer=nl.shared_hbm)]
     for _ in range(2 * len(affine)):
         outputs.append(nl.ndarray((z.shape[1],), dtype=nl.float32, buffer=nl.shared_hbm))
-    some = places(z.shape[0], z.shape[2] * z.shape[3], tile)
+    all_places = places(z.shape[0], z.shape[2] * z.shape[3], tile)
     for block in pieces(z.shape[1], PARTITIONS):
-        block_gradient(dy, z, statistics, affine, outputs, block, some, held, how)
+        block_gradient(dy, z, statistics, affine, outputs, block, all_places, resident, how)
     if len(affine) > 0:
         return outputs[0], outputs[1], outputs[2]
     return outputs[0]

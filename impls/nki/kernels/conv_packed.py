@@ -25,10 +25,10 @@ taps; taps of a group; targets; of columns, taps of a group where fewer rows are
 
 def pieces(total, size):
     """Return the pieces [(first, count)] that cover range(total)."""
-    found = []
+    all_pieces = []
     for first in range(0, total, size):
-        found.append((first, min(size, total - first)))
-    return found
+        all_pieces.append((first, min(size, total - first)))
+    return all_pieces
 
 
 def lattice(axis, tap):
@@ -54,11 +54,11 @@ def watch(spoilt, tile):
 
 def steps_of(axes):
     """Return [((first row tap, count), (first column tap, count))] of the taps that are multiplied at once."""
-    found = []
+    all_steps = []
     for rows in pieces(axes[0][TAPS], axes[0][GROUP]):
         for columns in pieces(axes[1][TAPS], axes[1][REST] if is_rest(axes, rows) else axes[1][GROUP]):
-            found.append((rows, columns))
-    return found
+            all_steps.append((rows, columns))
+    return all_steps
 
 
 def is_rest(axes, rows):
@@ -68,7 +68,7 @@ def is_rest(axes, rows):
 
 def load_matrices(weights, steps, axes, sources, targets, flipped, exact, spoilt):
     """Load [(column taps, row taps, sources), targets] to SBUF for each step; `steps` are by target and source."""
-    found, high, wide = [], axes[0][TAPS], axes[1][TAPS]
+    matrices, high, wide = [], axes[0][TAPS], axes[1][TAPS]
     if exact:
         for rows, columns in steps_of(axes):
             shape = (columns[1] * rows[1] * sources, targets)
@@ -81,28 +81,28 @@ def load_matrices(weights, steps, axes, sources, targets, flipped, exact, spoilt
                     nisa.dma_copy(
                         dst=matrix[first : first + sources, 0:targets], src=weights.ap(pattern=pattern, offset=tap)
                     )
-            found.append(matrix)
-        return found
+            matrices.append(matrix)
+        return matrices
     if flipped:
         return matrices_of_sources(weights, axes, sources, targets)
     for rows, columns in steps_of(axes):
         shape = (columns[1] * rows[1] * sources, targets)
-        found.append(nl.ndarray(shape, dtype=weights.dtype, buffer=nl.sbuf))
+        matrices.append(nl.ndarray(shape, dtype=weights.dtype, buffer=nl.sbuf))
     for first, count in pieces(targets, PARTITIONS):
         filters = nl.ndarray((count, sources * high * wide), dtype=weights.dtype, buffer=nl.sbuf)
         pattern = [[steps[0], count], [1, sources * high * wide]]
         nisa.dma_copy(dst=filters, src=weights.ap(pattern=pattern, offset=first * steps[0]))
         filters = filters.reshape((count, sources, high, wide))
-        for number in range(len(found)):
+        for number in range(len(matrices)):
             rows, columns = steps_of(axes)[number]
-            some = filters[
+            part = filters[
                 0:count, 0:sources, rows[0] : rows[0] + rows[1], columns[0] : columns[0] + columns[1]
             ].permute((0, 3, 2, 1))
-            turned = nl.ndarray((found[number].shape[0], count), dtype=weights.dtype, buffer=nl.psum)
-            nisa.nc_transpose(dst=turned, data=some, engine=nisa.engine.tensor)
-            nisa.tensor_copy(dst=found[number][0 : turned.shape[0], first : first + count], src=turned)
-            watch(spoilt, found[number][0 : turned.shape[0], first : first + 1])
-    return found
+            turned = nl.ndarray((matrices[number].shape[0], count), dtype=weights.dtype, buffer=nl.psum)
+            nisa.nc_transpose(dst=turned, data=part, engine=nisa.engine.tensor)
+            nisa.tensor_copy(dst=matrices[number][0 : turned.shape[0], first : first + count], src=turned)
+            watch(spoilt, matrices[number][0 : turned.shape[0], first : first + 1])
+    return matrices
 
 
 def tap_of(axes, row, column, flipped):
@@ -118,7 +118,7 @@ def matrices_of_sources(weights, axes, sources, targets):
     taps = axes[0][TAPS] * axes[1][TAPS]
     loaded = nl.ndarray((sources, targets, taps), dtype=weights.dtype, buffer=nl.sbuf)
     nisa.dma_copy(dst=loaded, src=weights.ap(pattern=[[targets * taps, sources], [1, targets * taps]], offset=0))
-    found = []
+    matrices = []
     for rows, columns in steps_of(axes):
         shape = (columns[1] * rows[1] * sources, targets)
         matrix = nl.ndarray(shape, dtype=weights.dtype, buffer=nl.sbuf)
@@ -126,23 +126,23 @@ def matrices_of_sources(weights, axes, sources, targets):
             for row in range(rows[1]):
                 first, tap = (column * rows[1] + row) * sources, tap_of(axes, rows[0] + row, columns[0] + column, True)
                 nisa.tensor_copy(dst=matrix[first : first + sources, 0:targets], src=loaded[0:sources, 0:targets, tap])
-        found.append(matrix)
-    return found
+        matrices.append(matrix)
+    return matrices
 
 
 def load_columns(vectors, count):
     """Load fp32 (targets, 1) for each part of a vector in one run; a row that is alone keeps its NaN apart."""
-    found = []
+    columns = []
     for vector in vectors:
         row = nl.ndarray((1, count), dtype=nl.float32, buffer=nl.sbuf)
         nisa.dma_copy(dst=row, src=vector.ap(pattern=[[count, 1], [1, count]], offset=0))
-        for first, some in pieces(count, PARTITIONS):
-            turned = nl.ndarray((some, 1), dtype=nl.float32, buffer=nl.psum)
-            nisa.nc_transpose(dst=turned, data=row[0:1, first : first + some], engine=nisa.engine.tensor)
-            tile = nl.ndarray((some, 1), dtype=nl.float32, buffer=nl.sbuf)
+        for first, size in pieces(count, PARTITIONS):
+            turned = nl.ndarray((size, 1), dtype=nl.float32, buffer=nl.psum)
+            nisa.nc_transpose(dst=turned, data=row[0:1, first : first + size], engine=nisa.engine.tensor)
+            tile = nl.ndarray((size, 1), dtype=nl.float32, buffer=nl.sbuf)
             nisa.tensor_copy(dst=tile, src=turned)
-            found.append(tile)
-    return found
+            columns.append(tile)
+    return columns
 
 
 def fill_lattice(plane, dense, axes, first, extents, a, b):
@@ -161,11 +161,11 @@ def fill_lattice(plane, dense, axes, first, extents, a, b):
     if row_end > row and column_end > column:
         top, left = first[0] + a + row * u - first[2], first[1] + b + column * v
         bottom, right = top + (row_end - row - 1) * u + 1, left + (column_end - column - 1) * v + 1
-        to, some = plane[0:count, row:row_end, column:column_end], dense[0:count, top:bottom:u, left:right:v]
+        to, data = plane[0:count, row:row_end, column:column_end], dense[0:count, top:bottom:u, left:right:v]
         if b % 2 == 0:
-            nisa.tensor_copy(dst=to, src=some, engine=nisa.engine.gpsimd)
+            nisa.tensor_copy(dst=to, src=data, engine=nisa.engine.gpsimd)
         else:
-            nisa.activation(dst=to, op=nl.copy, data=some)
+            nisa.activation(dst=to, op=nl.copy, data=data)
 
 
 def inside(first, step, count, extent):
@@ -235,14 +235,14 @@ def multiplied(sums, matrices, groups, axes, first, count, columns, swapped):
         rows_of_step, columns_of_step = steps[number]
         shift = lattice(axes[0], rows_of_step[0])[1] * wide + lattice(axes[1], columns_of_step[0])[1]
         matrix = matrices[number]
-        size, held = matrix.shape[0], groups[1 if is_rest(axes, rows_of_step) else 0]
+        size, group = matrix.shape[0], groups[1 if is_rest(axes, rows_of_step) else 0]
         if swapped:
-            stationary = held[0:size, first + shift : first + shift + count]
+            stationary = group[0:size, first + shift : first + shift + count]
             nisa.nc_matmul(dst=sums, stationary=stationary, moving=matrix, accumulate=number > 0)
         else:
             start = first * wide + shift
-            some = held[0:size, start : start + count * wide].reshape((size, count, wide))
-            moving = some[0:size, 0:count, 0 : axes[1][SIZE]]
+            rows = group[0:size, start : start + count * wide].reshape((size, count, wide))
+            moving = rows[0:size, 0:count, 0 : axes[1][SIZE]]
             stationary = matrix[0:size, columns[0] : columns[0] + columns[1]]
             nisa.nc_matmul(dst=sums, stationary=stationary, moving=moving, accumulate=number > 0)
 
@@ -256,22 +256,22 @@ def swapped_sums(matrices, groups, axes, runs, targets, spoilt):
     wide, number, rows = pitch(axes[1], axes[1][SIZE]), len(runs), runs[0][1]
     # a single row is not computed behind its last column, which may save the last of the pieces
     kept = axes[1][SIZE] if rows == 1 else wide
-    found, held = pieces(rows * kept, PARTITIONS), []
-    for at, count in found:
+    all_pieces, tiles = pieces(rows * kept, PARTITIONS), []
+    for at, count in all_pieces:
         sums = nl.ndarray((count, number * targets), dtype=nl.float32, buffer=nl.psum)
         for run in range(number):
             part = sums[0:count, run * targets : (run + 1) * targets]
             multiplied(part, matrices, groups, axes, runs[run][0] * wide + at, count, (0, targets), True)
         tile = nl.ndarray((count, number * targets), dtype=nl.float32, buffer=nl.sbuf)
         nisa.activation(dst=tile, op=nl.copy, data=sums)
-        held.append(tile)
+        tiles.append(tile)
     turned = nl.ndarray((number * targets, rows * kept), dtype=nl.float32, buffer=nl.psum)
-    for piece in range(len(found)):
-        at, count = found[piece]
+    for piece in range(len(all_pieces)):
+        at, count = all_pieces[piece]
         to = turned[0 : number * targets, at : at + count]
-        nisa.nc_transpose(dst=to, data=held[piece], engine=nisa.engine.tensor)
+        nisa.nc_transpose(dst=to, data=tiles[piece], engine=nisa.engine.tensor)
     if len(spoilt) > 0:
-        heads = nl.ndarray((number * targets, len(found)), dtype=nl.float32, buffer=nl.sbuf)
+        heads = nl.ndarray((number * targets, len(all_pieces)), dtype=nl.float32, buffer=nl.sbuf)
         nisa.tensor_copy(dst=heads, src=turned[0 : number * targets, 0 : rows * kept : PARTITIONS])
         watch(spoilt, heads)
     return turned.reshape((number * targets, rows, kept))[0 : number * targets, 0:rows, 0 : axes[1][SIZE]]
@@ -279,12 +279,12 @@ def swapped_sums(matrices, groups, axes, runs, targets, spoilt):
 
 def runs_of(rows, size, together):
     """Return [[(first, count)]]: runs of `size` rows, `together` in a list; a shorter rest is a list of its own."""
-    found, whole = [], pieces(rows // size * size, size)
+    all_runs, whole = [], pieces(rows // size * size, size)
     for first, count in pieces(len(whole), together):
-        found.append(whole[first : first + count])
+        all_runs.append(whole[first : first + count])
     if rows % size > 0:
-        found.append([(rows // size * size, rows % size)])
-    return found
+        all_runs.append([(rows // size * size, rows % size)])
+    return all_runs
 
 
 def finish(out, sums, biases):
@@ -338,14 +338,14 @@ def gather_packed(source, weights, bias, with_bias, shape, axes, steps, tile, fl
         spoilt.append(nl.zeros((PARTITIONS, 1), dtype=nl.float32, buffer=nl.sbuf))
     gather(target, source, weights, vectors, axes, steps, tile, flipped, swapped, False, spoilt)
     if len(spoilt) > 0:
-        found, register = not_zero(spoilt[0]), nisa.register_alloc()
-        nisa.register_load(register, found)
+        flag, register = not_zero(spoilt[0]), nisa.register_alloc()
+        nisa.register_load(register, flag)
 
-        def repeat(left):
+        def repeat(condition):
             gather(target, source, weights, vectors, axes, steps, tile, flipped, False, True, [])
-            nisa.memset(dst=found, value=0)
-            nisa.register_load(left, found)
-            return left
+            nisa.memset(dst=flag, value=0)
+            nisa.register_load(condition, flag)
+            return condition
 
         nl.while_loop(register, repeat)
     return target
@@ -356,6 +356,6 @@ def not_zero(sums):
     total = nl.ndarray((1, 1), dtype=nl.float32, buffer=nl.psum)
     ones = nl.ones((PARTITIONS, 1), dtype=nl.float32, buffer=nl.sbuf)
     nisa.nc_matmul(dst=total, stationary=sums, moving=ones, accumulate=False)
-    found = nl.ndarray((1, 1), dtype=nl.int32, buffer=nl.sbuf)
-    nisa.tensor_scalar(dst=found, data=total, op0=nl.not_equal, operand0=0.0)
-    return found
+    flag = nl.ndarray((1, 1), dtype=nl.int32, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=flag, data=total, op0=nl.not_equal, operand0=0.0)
+    return flag

@@ -21,33 +21,33 @@ PARTITIONS, DIMENSIONS, RUN, BANK = 128, 5, 8192, 512
 
 def pieces(total, size):
     """Return the pieces [(first, count)] that cover range(total)."""
-    found = []
+    all_pieces = []
     for first in range(0, total, size):
-        found.append((first, min(size, total - first)))
-    return found
+        all_pieces.append((first, min(size, total - first)))
+    return all_pieces
 
 
 def shares(total, joined):
     """Return [(first, step, count)] of at most 128 channels each; joined, a partition's channels are neighbours in
     HBM."""
-    found = []
+    all_parts = []
     if joined:
         parts = (total + PARTITIONS - 1) // PARTITIONS
         for first in range(parts):
-            found.append((first, parts, total // parts))
+            all_parts.append((first, parts, total // parts))
     else:
         for first, count in pieces(total, PARTITIONS):
-            found.append((first, 1, count))
-    return found
+            all_parts.append((first, 1, count))
+    return all_parts
 
 
 def needed(pattern):
     """Return the pattern without dimensions of one element."""
-    found = []
+    dimensions = []
     for step, count in pattern:
         if count > 1:
-            found.append([step, count])
-    return found
+            dimensions.append([step, count])
+    return dimensions
 
 
 def clear(padded, rows, columns):
@@ -83,13 +83,13 @@ def with_padding(x, before, size):
 
 def strips(images, size, tile):
     """Return all strips of dy; a tile is images, rows, columns, and whether the rows are turns."""
-    found = []
+    all_strips = []
     for image, some_images in pieces(images, tile[0]):
         for row, some_rows in pieces(size[0], tile[1]):
             rows, turns = (1, some_rows) if tile[3] else (some_rows, 1)
             for column, some_columns in pieces(size[1], tile[2]):
-                found.append((image, some_images, row, rows, turns, column, some_columns))
-    return found
+                all_strips.append((image, some_images, row, rows, turns, column, some_columns))
+    return all_strips
 
 
 def load_gradient(dy, strip, first, count):
@@ -106,10 +106,10 @@ def load_gradient(dy, strip, first, count):
 
 def load_gradients(dy, all_strips, targets):
     """Load one tile for each strip."""
-    found = []
+    gradients = []
     for strip in all_strips:
-        found.append(load_gradient(dy, strip, targets[0], targets[1]))
-    return found
+        gradients.append(load_gradient(dy, strip, targets[0], targets[1]))
+    return gradients
 
 
 def load_taps(x, steps, strip, first_channel, block, window):
@@ -121,30 +121,30 @@ def load_taps(x, steps, strip, first_channel, block, window):
     """
     image, images, row, rows, turns, column, columns = strip
     tap_row, tap_rows, tap_column, tap_columns, channel, channels = block
-    stride, dilation, every = window
-    by_row = every if turns > 1 else dilation[0]
+    stride, dilation, pitch = window
+    by_row = pitch if turns > 1 else dilation[0]
     high = ((turns - 1) * stride[0] + (tap_rows - 1) * dilation[0]) // by_row + 1
     pixels = rows * columns
     tile = nl.ndarray((images * pixels, high, tap_columns, channels), dtype=x.dtype, buffer=nl.sbuf)
     start = image * steps[0] + (row * stride[0] + tap_row * dilation[0]) * steps[1]
     start += (column * stride[1] + tap_column * dilation[1]) * steps[2] + (first_channel + channel) * steps[3]
-    each = [[stride[0] * steps[1], rows], [stride[1] * steps[2], columns], [by_row * steps[1], high]]
-    each = needed(each + [[dilation[1] * steps[2], tap_columns]]) + [[steps[3], channels]]
-    whole = needed([[steps[0], images]]) + each
+    pattern = [[stride[0] * steps[1], rows], [stride[1] * steps[2], columns], [by_row * steps[1], high]]
+    pattern = needed(pattern + [[dilation[1] * steps[2], tap_columns]]) + [[steps[3], channels]]
+    whole = needed([[steps[0], images]]) + pattern
     if len(whole) <= DIMENSIONS:
         nisa.dma_copy(dst=tile, src=x.ap(pattern=whole, offset=start))
     else:
         for number in range(images):
             part = tile[number * pixels : (number + 1) * pixels, 0:high, 0:tap_columns, 0:channels]
-            nisa.dma_copy(dst=part, src=x.ap(pattern=each, offset=start + number * steps[0]))
+            nisa.dma_copy(dst=part, src=x.ap(pattern=pattern, offset=start + number * steps[0]))
     return tile
 
 
 def turned(tile, turn, turns, tap_rows, window):
     """Return the rows of a tile of x that one turn reads."""
-    stride, dilation, every = window
-    step = dilation[0] // every if turns > 1 else 1
-    first = turn * stride[0] // every
+    stride, dilation, pitch = window
+    step = dilation[0] // pitch if turns > 1 else 1
+    first = turn * stride[0] // pitch
     end = first + (tap_rows - 1) * step + 1
     return tile[0 : tile.shape[0], first:end:step, 0 : tile.shape[2], 0 : tile.shape[3]]
 
@@ -152,55 +152,55 @@ def turned(tile, turn, turns, tap_rows, window):
 def blocks(kernel, channels, block):
     """Return blocks whose sums fill a PSUM bank: (first, count) of tap rows, of tap columns and of channels, in a
     row."""
-    found = []
+    all_blocks = []
     for row, rows in pieces(kernel[0], block[0]):
         for column, columns in pieces(kernel[1], block[1]):
-            for channel, some in pieces(channels, block[2]):
-                found.append((row, rows, column, columns, channel, some))
-    return found
+            for channel, count in pieces(channels, block[2]):
+                all_blocks.append((row, rows, column, columns, channel, count))
+    return all_blocks
 
 
-def empty_sums(parts, some):
+def empty_sums(parts, batch):
     """Allocate a PSUM tile for each part of the targets and each block."""
-    found = []
+    sums = []
     for part in parts:
-        for block in some:
-            found.append(nl.ndarray((part[1], block[1], block[3], block[5]), dtype=nl.float32, buffer=nl.psum))
-    return found
+        for block in batch:
+            sums.append(nl.ndarray((part[1], block[1], block[3], block[5]), dtype=nl.float32, buffer=nl.psum))
+    return sums
 
 
 def empty_bias_sums(parts):
     """Allocate a PSUM tile for each part of the targets."""
-    found = []
+    sums = []
     for part in parts:
-        found.append(nl.ndarray((part[1], 1), dtype=nl.float32, buffer=nl.psum))
-    return found
+        sums.append(nl.ndarray((part[1], 1), dtype=nl.float32, buffer=nl.psum))
+    return sums
 
 
-def add_strip(sums, gradient, tiles, parts, some, turns, window, started):
+def add_strip(sums, gradient, tiles, parts, batch, turns, window, started):
     """Add one strip onto all sums."""
     for turn in range(turns):
         for part in range(len(parts)):
             first, count = parts[part]
             stationary = gradient[0 : gradient.shape[0], turn, first : first + count]
-            for number in range(len(some)):
+            for number in range(len(batch)):
                 nisa.nc_matmul(
-                    dst=sums[part * len(some) + number],
+                    dst=sums[part * len(batch) + number],
                     stationary=stationary,
-                    moving=turned(tiles[number], turn, turns, some[number][1], window),
+                    moving=turned(tiles[number], turn, turns, batch[number][1], window),
                     accumulate=(started or turn > 0),
                 )
 
 
-def store_sums(dw, sums, parts, some, first_target):
+def store_sums(dw, sums, parts, batch, first_target):
     """Store PSUM tiles, rounded once, to their places in dw."""
     channels, high, wide = dw.shape[1], dw.shape[2], dw.shape[3]
     for part in range(len(parts)):
         first, count = parts[part]
-        for number in range(len(some)):
-            row, rows, column, columns, channel, size = some[number]
+        for number in range(len(batch)):
+            row, rows, column, columns, channel, size = batch[number]
             out = nl.ndarray((count, size, rows, columns), dtype=dw.dtype, buffer=nl.sbuf)
-            nisa.tensor_copy(dst=out.permute((0, 2, 3, 1)), src=sums[part * len(some) + number])
+            nisa.tensor_copy(dst=out.permute((0, 2, 3, 1)), src=sums[part * len(batch) + number])
             pattern = [[channels * high * wide, count], [high * wide, size], [wide, rows], [1, columns]]
             start = ((first_target + first) * channels + channel) * high * wide + row * wide + column
             nisa.dma_copy(dst=dw.ap(pattern=pattern, offset=start), src=out)
@@ -234,26 +234,26 @@ def gradient_of(dy, gradients, all_strips, number, target, count):
     return load_gradient(dy, all_strips[number], target, count)
 
 
-def sum_blocks(outputs, operands, gradients, all_strips, parts, some, targets, window, steps):
+def sum_blocks(outputs, operands, gradients, all_strips, parts, batch, targets, window, steps):
     """Sum some blocks of dw, and dbias where it is among the outputs, over all strips."""
     x, dy, first_channel = operands
     with_bias = len(outputs) > 1
-    sums, bias_sums = empty_sums(parts, some), empty_bias_sums(parts) if with_bias else []
+    sums, bias_sums = empty_sums(parts, batch), empty_bias_sums(parts) if with_bias else []
     for number in range(len(all_strips)):
         strip = all_strips[number]
         gradient = gradient_of(dy, gradients, all_strips, number, targets[0], targets[1])
         tiles = []
-        for block in some:
+        for block in batch:
             tiles.append(load_taps(x, steps, strip, first_channel, block, window))
-        add_strip(sums, gradient, tiles, parts, some, strip[4], window, number > 0)
+        add_strip(sums, gradient, tiles, parts, batch, strip[4], window, number > 0)
         if with_bias:
             add_bias(bias_sums, gradient, parts, number > 0)
-    store_sums(outputs[0], sums, parts, some, targets[0])
+    store_sums(outputs[0], sums, parts, batch, targets[0])
     if with_bias:
         store_bias(outputs[1], bias_sums, parts, targets[0])
 
 
-def sum_by_patterns(outputs, x, dy, before, padded_size, window, groups, tile, block, at_once, held):
+def sum_by_patterns(outputs, x, dy, before, padded_size, window, groups, tile, block, at_once, resident):
     """Compute dw and dbias by access patterns of the DMA that move element by element."""
     shape = outputs[0].shape
     n, channels, height, width = x.shape
@@ -266,10 +266,10 @@ def sum_by_patterns(outputs, x, dy, before, padded_size, window, groups, tile, b
     for group in range(groups):
         for first, count in pieces(shape[0] // groups, at_once[0]):
             targets, parts = (group * (shape[0] // groups) + first, count), pieces(count, PARTITIONS)
-            gradients = load_gradients(dy, all_strips, targets) if held else []
-            for begin, some in pieces(len(all_blocks), at_once[1]):
+            gradients = load_gradients(dy, all_strips, targets) if resident else []
+            for begin, batch_size in pieces(len(all_blocks), at_once[1]):
                 operands = (source, dy, group * shape[1])
-                together, results = all_blocks[begin : begin + some], outputs if begin == 0 else [outputs[0]]
+                together, results = all_blocks[begin : begin + batch_size], outputs if begin == 0 else [outputs[0]]
                 sum_blocks(results, operands, gradients, all_strips, parts, together, targets, window, steps)
 
 
@@ -279,16 +279,16 @@ def bands(images, size, tile):
     Pixel (i, b, q) of turn t is column q, of those that are transposed at once, of row `row + b * turns + t` of image
     `image + i`.
     """
-    found = []
+    all_strips = []
     for image, some_images in pieces(images, tile[0]):
         for row, rows in pieces(size[0], tile[1] * tile[2]):
             whole = rows // tile[2] * tile[2]
-            some = [(row, whole // tile[2], tile[2])] if whole > 0 else []
+            row_bands = [(row, whole // tile[2], tile[2])] if whole > 0 else []
             if rows > whole:
-                some.append((row + whole, 1, rows - whole))
-            for first, count, turns in some:
-                found.append((image, some_images, first, count, turns))
-    return found
+                row_bands.append((row + whole, 1, rows - whole))
+            for first, count, turns in row_bands:
+                all_strips.append((image, some_images, first, count, turns))
+    return all_strips
 
 
 def transpose_onto(tile, first, step, views, spoilt):
@@ -298,12 +298,12 @@ def transpose_onto(tile, first, step, views, spoilt):
     On gen2 the zeros of an identity spread a NaN or an infinity to the first channel, which then adds to `spoilt`.
     """
     pixels, count = tile.shape[0], views[0].shape[0]
-    for slot, some in pieces(len(views), BANK // count):
-        turned = nl.ndarray((pixels, some, count), dtype=tile.dtype, buffer=nl.psum)
-        for i in range(some):
+    for slot, slots in pieces(len(views), BANK // count):
+        turned = nl.ndarray((pixels, slots, count), dtype=tile.dtype, buffer=nl.psum)
+        for i in range(slots):
             data = turned[0:pixels, i, 0:count]
             nisa.nc_transpose(dst=data, data=views[slot + i], engine=nisa.engine.tensor)
-        to = tile[0:pixels, slot : slot + some, first : first + (count - 1) * step + 1 : step]
+        to = tile[0:pixels, slot : slot + slots, first : first + (count - 1) * step + 1 : step]
         if slot // (BANK // count) % 2 == 0:
             nisa.activation(dst=to, op=nl.copy, data=turned)
         else:
@@ -330,10 +330,10 @@ def turn_gradient(dy, strip, first_target, parts, wide, spoilt):
         tiles.append(nl.ndarray((images * count * columns, turns, total), dtype=dy.dtype, buffer=nl.sbuf))
     done, together = 0, len(parts) if parts[0][1] > 1 else 1
     for begin in range(0, len(parts), together):
-        first, step, some = parts[begin]
-        loaded = nl.ndarray((some, images, together, rows, width), dtype=dy.dtype, buffer=nl.sbuf)
+        first, step, size = parts[begin]
+        loaded = nl.ndarray((size, images, together, rows, width), dtype=dy.dtype, buffer=nl.sbuf)
         area = height * width
-        pattern = [[area * step, some], [channels * area, images], [area, together], [1, rows * width]]
+        pattern = [[area * step, size], [channels * area, images], [area, together], [1, rows * width]]
         start = (image * channels + first_target + first) * area + row * width
         nisa.dma_copy(dst=loaded, src=dy.ap(pattern=pattern, offset=start))
         for part in range(together):
@@ -341,9 +341,9 @@ def turn_gradient(dy, strip, first_target, parts, wide, spoilt):
                 column, columns = pieces(width, wide)[number]
                 views = []
                 for turn in range(turns):
-                    views.append(loaded[0:some, 0:images, part, turn:rows:turns, column : column + columns])
+                    views.append(loaded[0:size, 0:images, part, turn:rows:turns, column : column + columns])
                 transpose_onto(tiles[number], done, 1, views, spoilt)
-            done += some
+            done += size
     return tiles
 
 
@@ -384,14 +384,14 @@ def load_image(x, image, rows, columns, channels):
     nisa.dma_copy(dst=loaded, src=x.ap(pattern=pattern, offset=start))
     skipped = columns[0] + left - column
     for part in range(together):
-        held = loaded[0:count, 0 : image[1], part, 0:high, skipped : skipped + wide]
+        window = loaded[0:count, 0 : image[1], part, 0:high, skipped : skipped + wide]
         if high < rows[1] or wide < columns[1]:
             padded = nl.ndarray((count, image[1], rows[1], columns[1]), dtype=x.dtype, buffer=nl.sbuf)
             clear_border(padded, (top, bottom), (left, right))
             inner = padded[0:count, 0 : image[1], top:bottom, left:right]
-            nisa.tensor_copy(dst=inner, src=held, engine=nisa.engine.gpsimd)
-            held = padded
-        results.append(held)
+            nisa.tensor_copy(dst=inner, src=window, engine=nisa.engine.gpsimd)
+            window = padded
+        results.append(window)
     return results
 
 
@@ -403,13 +403,13 @@ def turn_image(x, strip, channels, kernel, before, window, columns, spoilt):
     are joined.
     """
     image, images, row, count, turns = strip
-    stride, dilation, every = window
+    stride, dilation, pitch = window
     high = (count * turns - 1) * stride[0] + (kernel[0] - 1) * dilation[0] + 1
     wide = (columns[0] - 1) * stride[1] + (kernel[1] - 1) * dilation[1] + 1
-    slots = ((turns - 1) * stride[0] + (kernel[0] - 1) * dilation[0]) // every + 1
+    slots = ((turns - 1) * stride[0] + (kernel[0] - 1) * dilation[0]) // pitch + 1
     tiles, results = [], []
-    for _, some in pieces(columns[0], columns[1]):
-        shape = (images * count * some, slots, kernel[1], channels[1])
+    for _, width in pieces(columns[0], columns[1]):
+        shape = (images * count * width, slots, kernel[1], channels[1])
         tile = nl.ndarray((shape[0], slots * kernel[1], channels[1]), dtype=x.dtype, buffer=nl.sbuf)
         tiles.append(tile)
         results.append(tile.reshape(shape))
@@ -417,9 +417,9 @@ def turn_image(x, strip, channels, kernel, before, window, columns, spoilt):
     together = len(parts) if channels[2] else 1
     places = (row * stride[0] - before[0], high), (-before[1], wide)
     for begin in range(0, len(parts), together):
-        first, step, some = parts[begin]
-        own = (channels[0] + first, step, some, together)
-        images_of_parts = load_image(x, (image, images), places[0], places[1], own)
+        first, step, size = parts[begin]
+        of_part = (channels[0] + first, step, size, together)
+        images_of_parts = load_image(x, (image, images), places[0], places[1], of_part)
         for part in range(together):
             for number in range(len(tiles)):
                 views = views_of(images_of_parts[part], strip, kernel, window, pieces(columns[0], columns[1])[number])
@@ -430,40 +430,40 @@ def turn_image(x, strip, channels, kernel, before, window, columns, spoilt):
 def views_of(loaded, strip, kernel, window, columns):
     """Return the views that are transposed to each slot: rows of x, and for each the taps of a row."""
     _, images, _, count, turns = strip
-    stride, dilation, every = window
-    found = []
-    for slot in range(((turns - 1) * stride[0] + (kernel[0] - 1) * dilation[0]) // every + 1):
+    stride, dilation, pitch = window
+    views = []
+    for slot in range(((turns - 1) * stride[0] + (kernel[0] - 1) * dilation[0]) // pitch + 1):
         for tap in range(kernel[1]):
-            top, left = slot * every, columns[0] * stride[1] + tap * dilation[1]
+            top, left = slot * pitch, columns[0] * stride[1] + tap * dilation[1]
             bottom = top + (count - 1) * turns * stride[0] + 1
             right = left + (columns[1] - 1) * stride[1] + 1
             step = turns * stride[0]
-            found.append(loaded[0 : loaded.shape[0], 0:images, top:bottom:step, left : right : stride[1]])
-    return found
+            views.append(loaded[0 : loaded.shape[0], 0:images, top:bottom:step, left : right : stride[1]])
+    return views
 
 
 def block_of(tile, turn, block, rows, window):
     """Return the part that one turn reads of a block (first, count) of channels."""
-    stride, dilation, every = window
-    first, step = turn * stride[0] // every, dilation[0] // every if rows > 1 else 1
+    stride, dilation, pitch = window
+    first, step = turn * stride[0] // pitch, dilation[0] // pitch if rows > 1 else 1
     end = first + (rows - 1) * step + 1
     return tile[0 : tile.shape[0], first:end:step, 0 : tile.shape[2], block[0] : block[0] + block[1]]
 
 
-def empty_taps(parts, some, kernel, paired):
+def empty_taps(parts, channel_blocks, kernel, paired):
     """Allocate PSUM tiles: all taps for each part of the targets and each block of channels, or, for pairs of turns,
     which have one part and one block, for each distance of a row of x from the first turn's."""
-    found = []
+    sums = []
     for part in parts:
-        for block in some:
+        for block in channel_blocks:
             if not paired:
                 shape = (part[1], kernel[0], kernel[1], block[1])
-                found.append(nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum))
+                sums.append(nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum))
             else:
                 for _ in range(kernel[0] + 1):
                     shape = (2 * part[1], 1, kernel[1], block[1])
-                    found.append(nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum))
-    return found
+                    sums.append(nl.ndarray(shape, dtype=nl.float32, buffer=nl.psum))
+    return sums
 
 
 def sum_channels(outputs, operands, turned, all_strips, targets, channels, tile, before, window, spoilt):
@@ -475,12 +475,12 @@ def sum_channels(outputs, operands, turned, all_strips, targets, channels, tile,
     """
     x, dy, first_channel, first_target = operands
     dw, wide, paired, (images, gradients) = outputs[0], tile[3], tile[5], turned
-    kernel, some = (dw.shape[2], dw.shape[3]), pieces(channels[1], tile[4])
+    kernel, channel_blocks = (dw.shape[2], dw.shape[3]), pieces(channels[1], tile[4])
     parts, total = [], 0
     for part in targets[0]:
         parts.append((targets[1] + total if len(gradients) > 0 else total, part[2]))
         total += part[2]
-    sums, bias_sums = empty_taps(parts, some, kernel, paired), []
+    sums, bias_sums = empty_taps(parts, channel_blocks, kernel, paired), []
     if len(outputs) > 1:
         bias_sums.append(nl.ndarray((1, total), dtype=nl.float32, buffer=nl.psum))
     ones = nl.ones((PARTITIONS, 1), dtype=dy.dtype, buffer=nl.sbuf)
@@ -499,10 +499,10 @@ def sum_channels(outputs, operands, turned, all_strips, targets, channels, tile,
         for piece in range(len(tiles)):
             for turn in range(0, strip[4], 2 if paired else 1):
                 if paired:
-                    own = (begin, channels[1])
-                    add_pair(sums, gradient[piece], parts[0], tiles[piece], own, turn, kernel[0], started)
+                    block = (begin, channels[1])
+                    add_pair(sums, gradient[piece], parts[0], tiles[piece], block, turn, kernel[0], started)
                 else:
-                    add_turn(sums, gradient[piece], tiles[piece], begin, turn, parts, some, window, started)
+                    add_turn(sums, gradient[piece], tiles[piece], begin, turn, parts, channel_blocks, window, started)
                 for bias in bias_sums:
                     end = min(turn + 2, strip[4]) if paired else turn + 1
                     add_bias_row(bias, gradient[piece], parts[0][0], turn, end, ones, started)
@@ -510,26 +510,26 @@ def sum_channels(outputs, operands, turned, all_strips, targets, channels, tile,
     done = 0
     for part in range(len(parts)):
         first, step, count = targets[0][part]
-        own_sums = sums[part * len(some) : (part + 1) * len(some)]
+        own_sums = sums[part * len(channel_blocks) : (part + 1) * len(channel_blocks)]
         if paired:
             own_sums = [join_pairs(sums, count, kernel[0])]
-        store_channels(dw, own_sums, (first_target + first, step, count), channels, some)
+        store_channels(dw, own_sums, (first_target + first, step, count), channels, channel_blocks)
         for bias in bias_sums:
             to = outputs[1][0:1, first : first + (count - 1) * step + 1 : step]
             nisa.tensor_copy(dst=to, src=bias[0:1, done : done + count])
         done += count
 
 
-def add_turn(sums, gradient, tile, begin, turn, parts, some, window, started):
+def add_turn(sums, gradient, tile, begin, turn, parts, channel_blocks, window, started):
     """Add the products of one turn onto all sums."""
     pixels = gradient.shape[0]
     for part in range(len(parts)):
         first, count = parts[part]
         stationary = gradient[0:pixels, turn, first : first + count]
-        for block in range(len(some)):
-            to = sums[part * len(some) + block]
-            own = (begin + some[block][0], some[block][1])
-            moving = block_of(tile, turn, own, to.shape[1], window)
+        for block in range(len(channel_blocks)):
+            to = sums[part * len(channel_blocks) + block]
+            channels = (begin + channel_blocks[block][0], channel_blocks[block][1])
+            moving = block_of(tile, turn, channels, to.shape[1], window)
             nisa.nc_matmul(dst=to, stationary=stationary, moving=moving, accumulate=started)
 
 
@@ -540,12 +540,12 @@ def add_pair(sums, gradient, targets, tile, channels, turn, taps, started):
     not read.
     """
     pixels, turns, (first, count) = gradient.shape[0], gradient.shape[1], targets
-    together, (channel, some) = min(2, turns - turn), channels
+    together, (channel, size) = min(2, turns - turn), channels
     stationary = gradient[0:pixels, turn : turn + together, first : first + count]
     for distance in range(taps + together - 1):
         row = turn + distance
-        moving = tile[0:pixels, row : row + 1, 0 : tile.shape[2], channel : channel + some]
-        to = sums[distance][0 : together * count, 0:1, 0 : tile.shape[2], 0:some]
+        moving = tile[0:pixels, row : row + 1, 0 : tile.shape[2], channel : channel + size]
+        to = sums[distance][0 : together * count, 0:1, 0 : tile.shape[2], 0:size]
         nisa.nc_matmul(dst=to, stationary=stationary, moving=moving, accumulate=started)
 
 
@@ -568,13 +568,13 @@ def add_bias_row(sums, gradient, target, first, end, ones, started):
         nisa.nc_matmul(dst=sums, stationary=ones[0:pixels, 0:1], moving=moving, accumulate=started or turn > first)
 
 
-def store_channels(dw, sums, targets, channels, some):
+def store_channels(dw, sums, targets, channels, channel_blocks):
     """Store PSUM tiles, rounded once, to their places in dw: one run for all channels of a target (first, step,
     count)."""
     high, wide, (first_target, step, count) = dw.shape[2], dw.shape[3], targets
     out = nl.ndarray((count, channels[1], high, wide), dtype=dw.dtype, buffer=nl.sbuf)
-    for block in range(len(some)):
-        first, size = some[block]
+    for block in range(len(channel_blocks)):
+        first, size = channel_blocks[block]
         to = out[0:count, first : first + size, 0:high, 0:wide]
         if block % 2 == 0:
             nisa.tensor_copy(dst=to.permute((0, 2, 3, 1)), src=sums[block])
@@ -586,7 +586,7 @@ def store_channels(dw, sums, targets, channels, some):
     nisa.dma_copy(dst=dw.ap(pattern=pattern, offset=start), src=out.reshape((count, run)))
 
 
-def sum_by_transposes(outputs, x, dy, before, window, groups, tile, at_once, held, joined, spoilt):
+def sum_by_transposes(outputs, x, dy, before, window, groups, tile, at_once, resident, joined, spoilt):
     """Compute dw and dbias by transposes on the Tensor Engine."""
     shape, all_strips = outputs[0].shape, bands(x.shape[0], (dy.shape[2], dy.shape[3]), tile)
     filters, kernel = shape[0] // groups, (shape[2], shape[3])
@@ -594,10 +594,10 @@ def sum_by_transposes(outputs, x, dy, before, window, groups, tile, at_once, hel
     for group in range(groups):
         operands, images, gradients, begin = (x, dy, group * shape[1], group * filters), [], [], 0
         for strip in all_strips:
-            if held[0]:
+            if resident[0]:
                 taken = (group * shape[1], shape[1], joined[0])
                 images.append(turn_image(x, strip, taken, kernel, before, window, (dy.shape[3], tile[3]), spoilt))
-            if held[1]:
+            if resident[1]:
                 gradients.append(turn_gradient(dy, strip, group * filters, parts, tile[3], spoilt))
         results = [outputs[0]]
         if len(outputs) > 1:
@@ -605,9 +605,11 @@ def sum_by_transposes(outputs, x, dy, before, window, groups, tile, at_once, hel
         for first, count in pieces(len(parts), at_once[0]):
             targets = (parts[first : first + count], begin)
             for channels in pieces(shape[1], at_once[1]):
-                own = results if channels[0] == 0 else [outputs[0]]
+                block_outputs = results if channels[0] == 0 else [outputs[0]]
                 turned = (images, gradients)
-                sum_channels(own, operands, turned, all_strips, targets, channels, tile, before, window, spoilt)
+                sum_channels(
+                    block_outputs, operands, turned, all_strips, targets, channels, tile, before, window, spoilt
+                )
             for part in targets[0]:
                 begin += part[2]
         if len(outputs) > 1:
@@ -628,34 +630,34 @@ def not_zero(sums):
     total = nl.ndarray((1, 1), dtype=nl.float32, buffer=nl.psum)
     ones = nl.ones((PARTITIONS, 1), dtype=nl.float32, buffer=nl.sbuf)
     nisa.nc_matmul(dst=total, stationary=sums, moving=ones, accumulate=False)
-    found = nl.ndarray((1, 1), dtype=nl.int32, buffer=nl.sbuf)
-    nisa.tensor_scalar(dst=found, data=total, op0=nl.not_equal, operand0=0.0)
-    return found
+    flag = nl.ndarray((1, 1), dtype=nl.int32, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=flag, data=total, op0=nl.not_equal, operand0=0.0)
+    return flag
 
 
 @nki.jit
-def weight_by_transposes(x, dy, shape, with_bias, before, window, groups, tile, at_once, held, joined, patterns):
+def weight_by_transposes(x, dy, shape, with_bias, before, window, groups, tile, at_once, resident, joined, patterns):
     """Compute dw[K, C/groups, R, S] and, if asked for, dbias[K] in HBM.
 
     A tile is that of `bands`, columns that are transposed at once, channels of a block, and whether turns are taken in
-    pairs; `at_once` are parts of the targets and channels that are summed together; `held` is whether all of x and of
-    dy stay in SBUF, `joined` whether their neighbouring channels then share a partition. `patterns` are arguments of
+    pairs; `at_once` are parts of the targets and channels that are summed together; `resident` is whether all of x and
+    of dy stay in SBUF, `joined` whether their neighbouring channels then share a partition. `patterns` are arguments of
     `sum_by_patterns`, which repeats everything on gen2 where a NaN or an infinity passed through the Tensor Engine.
     """
     outputs, spoilt = outputs_of(x, shape, with_bias), []
     if nisa.get_nc_version() == nisa.nc_version.gen2:
         spoilt.append(nl.zeros((PARTITIONS, 1), dtype=nl.float32, buffer=nl.sbuf))
-    sum_by_transposes(outputs, x, dy, before, window, groups, tile, at_once, held, joined, spoilt)
+    sum_by_transposes(outputs, x, dy, before, window, groups, tile, at_once, resident, joined, spoilt)
     if len(spoilt) > 0:
-        found, register = not_zero(spoilt[0]), nisa.register_alloc()
-        nisa.register_load(register, found)
+        flag, register = not_zero(spoilt[0]), nisa.register_alloc()
+        nisa.register_load(register, flag)
 
-        def repeat(left):
+        def repeat(condition):
             padded_size, by_pattern, strip, block, together, kept = patterns
             sum_by_patterns(outputs, x, dy, before, padded_size, by_pattern, groups, strip, block, together, kept)
-            nisa.memset(dst=found, value=0)
-            nisa.register_load(left, found)
-            return left
+            nisa.memset(dst=flag, value=0)
+            nisa.register_load(condition, flag)
+            return condition
 
         nl.while_loop(register, repeat)
     if with_bias:

@@ -26,36 +26,36 @@ TARGET, START, REACH, TAP, TAP_STEP, TAPS = 0, 1, 2, 3, 4, 5
 
 def pieces(total, size):
     """Return the pieces [(first, count)] that cover range(total)."""
-    found = []
+    all_pieces = []
     for first in range(0, total, size):
-        found.append((first, min(size, total - first)))
-    return found
+        all_pieces.append((first, min(size, total - first)))
+    return all_pieces
 
 
 def shares(total, joined):
     """Return [(first, step, count)] of at most 128 channels each; joined, a partition's channels are neighbours in
     HBM."""
-    found = []
+    all_parts = []
     if joined:
         parts = (total + PARTITIONS - 1) // PARTITIONS
         for first in range(parts):
-            found.append((first, parts, total // parts))
+            all_parts.append((first, parts, total // parts))
     else:
         for first, count in pieces(total, PARTITIONS):
-            found.append((first, 1, count))
-    return found
+            all_parts.append((first, 1, count))
+    return all_parts
 
 
 def places(images, axes, tile):
     """Return all tiles: (first, count) of images, of row and of column positions."""
-    found = []
+    all_places = []
     rows = (axes[0][SIZE] + axes[0][SPACING] - 1) // axes[0][SPACING]
     columns = (axes[1][SIZE] + axes[1][SPACING] - 1) // axes[1][SPACING]
     for some_images in pieces(images, tile[0]):
         for some_rows in pieces(rows, tile[1]):
             for some_columns in pieces(columns, tile[2]):
-                found.append((some_images, some_rows, some_columns))
-    return found
+                all_places.append((some_images, some_rows, some_columns))
+    return all_places
 
 
 def span(axis, place, extent):
@@ -111,11 +111,11 @@ def start_and_image(source, place, axes, channel):
 
 def load_windows(source, place, axes, parts, joined):
     """Load one window for each part of the channels; joined parts come in one run."""
-    found = []
+    all_windows = []
     if not joined:
         for part in parts:
-            found.append(load_window(source, place, axes, part))
-        return found
+            all_windows.append(load_window(source, place, axes, part))
+        return all_windows
     first, pattern, count = parts[0]
     area, number = source.shape[2] * source.shape[3], len(parts)
     (row, row_end), (column, column_end) = inside(source, place, axes)
@@ -127,8 +127,8 @@ def load_windows(source, place, axes, parts, joined):
     pattern = pattern + [[source.shape[1] * area, place[0][1]], [area, number]] + image
     nisa.dma_copy(dst=windows, src=source.ap(pattern=pattern, offset=start))
     for part in range(number):
-        found.append(windows[0:count, 0 : place[0][1], part, 0:high, 0:wide])
-    return found
+        all_windows.append(windows[0:count, 0 : place[0][1], part, 0:high, 0:wide])
+    return all_windows
 
 
 def part_of(tile, rows, columns):
@@ -139,16 +139,16 @@ def part_of(tile, rows, columns):
     return tile[0 : tile.shape[0], 0 : tile.shape[1], row:row_end:row_step, column:column_end:column_step]
 
 
-def covered(axis, residue, tap, skip, count, held):
+def covered(axis, residue, tap, skip, count, window):
     """Return the positions from `skip` on whose tap lies in the image, (first, count, 1), and where a window holds it.
 
-    `held` are the begin and end of the window's rows in the image.
+    `window` is the begin and end of the window's rows in the image.
     """
     first = (residue[START] + tap * residue[REACH] + skip * axis[STEP] - axis[LOW]) // axis[EVERY]
     step = axis[STEP] // axis[EVERY]
-    low = max(0, (held[0] - first + step - 1) // step)
-    high = min(count, (held[1] - 1 - first) // step + 1)
-    return (low, high - low, 1), (first + low * step - held[0], high - low, step)
+    low = max(0, (window[0] - first + step - 1) // step)
+    high = min(count, (window[1] - 1 - first) // step + 1)
+    return (low, high - low, 1), (first + low * step - window[0], high - low, step)
 
 
 def only_tap(axis, residue, tap):
@@ -173,11 +173,11 @@ def reads(tensors, place, skip, axes, residue):
     source, windows = tensors[0], tensors[1]
     whole, partly = [], []
     for taps in tap_pairs(residue):
-        own = tap_axes(tensors, axes, residue, taps)
+        residue_axes = tap_axes(tensors, axes, residue, taps)
         before = skip if len(windows) > 0 else 0
-        held = inside(source, (place[0], (place[1][0] - before, place[1][1] + before), place[2]), own)
-        rows, some_rows = covered(own[0], residue[0], taps[0], before, place[1][1], held[0])
-        columns, some_columns = covered(own[1], residue[1], taps[1], 0, place[2][1], held[1])
+        window = inside(source, (place[0], (place[1][0] - before, place[1][1] + before), place[2]), residue_axes)
+        rows, some_rows = covered(residue_axes[0], residue[0], taps[0], before, place[1][1], window[0])
+        columns, some_columns = covered(residue_axes[1], residue[1], taps[1], 0, place[2][1], window[1])
         if rows[1] > 0 and columns[1] > 0:
             read = (taps, (rows, columns), (some_rows, some_columns))
             if rows[1] == place[1][1] and columns[1] == place[2][1]:
@@ -189,20 +189,20 @@ def reads(tensors, place, skip, axes, residue):
 
 def residue_pairs(axes):
     """Pair residues of rows with those of columns."""
-    found = []
+    pairs = []
     for row in axes[0][RESIDUES]:
         for column in axes[1][RESIDUES]:
-            found.append((row, column))
-    return found
+            pairs.append((row, column))
+    return pairs
 
 
 def tap_pairs(residue):
     """Pair taps of rows with those of columns."""
-    found = []
+    pairs = []
     for row in range(residue[0][TAPS]):
         for column in range(residue[1][TAPS]):
-            found.append((row, column))
-    return found
+            pairs.append((row, column))
+    return pairs
 
 
 def has(axis, residue, place):
@@ -241,21 +241,21 @@ def store(target, out, first, place, axes):
 
 def load_columns(vectors, first, blocks):
     """Load fp32 (targets, 1) for each of the blocks of a vector in one run; return an empty list without a vector."""
-    found, total = [], 0
+    columns, total = [], 0
     for block in blocks:
         total += block[2]
     for vector in vectors:
         row = nl.ndarray((1, total), dtype=nl.float32, buffer=nl.sbuf)
         nisa.dma_copy(dst=row, src=vector.ap(pattern=[[total, 1], [1, total]], offset=first))
-        for at, step, some in blocks:
+        for at, step, size in blocks:
             # the transpose of a single row sums no elements: a NaN does not spread
-            turned = nl.ndarray((some, 1), dtype=nl.float32, buffer=nl.psum)
-            data = row[0:1, at : at + (some - 1) * step + 1 : step]
+            turned = nl.ndarray((size, 1), dtype=nl.float32, buffer=nl.psum)
+            data = row[0:1, at : at + (size - 1) * step + 1 : step]
             nisa.nc_transpose(dst=turned, data=data, engine=nisa.engine.tensor)
-            tile = nl.ndarray((some, 1), dtype=nl.float32, buffer=nl.sbuf)
+            tile = nl.ndarray((size, 1), dtype=nl.float32, buffer=nl.sbuf)
             nisa.tensor_copy(dst=tile, src=turned)
-            found.append(tile)
-    return found
+            columns.append(tile)
+    return columns
 
 
 def finish(out, sums, biases):
@@ -279,17 +279,17 @@ def transpose_filters(matrices, weights, steps, start, parts, fold, stage):
     """Load the weights in runs of `fold` whole filters, or of `stage` parts of one, and transpose on the Tensor
     Engine."""
     count, taps = matrices[0].shape[1], steps[3]
-    for first, some in pieces(count, PARTITIONS * fold):
-        rows = some // fold
-        for begin, held in pieces(len(matrices), stage):
+    for first, size in pieces(count, PARTITIONS * fold):
+        rows = size // fold
+        for begin, staged in pieces(len(matrices), stage):
             sources = 0
-            for number in range(begin, begin + held):
+            for number in range(begin, begin + staged):
                 sources += parts[number][2]
             filters = nl.ndarray((rows, fold, sources, taps), dtype=weights.dtype, buffer=nl.sbuf)
             pattern = [[fold * steps[1], rows], [steps[1], fold], [1, sources * taps]]
             offset = start + first * steps[1] + parts[begin][0] * steps[2]
             nisa.dma_copy(dst=filters, src=weights.ap(pattern=pattern, offset=offset))
-            for number in range(begin, begin + held):
+            for number in range(begin, begin + staged):
                 source = (parts[number][0] - parts[begin][0], parts[number][1])
                 for member in range(fold):
                     transpose_part(matrices[number], (first + member, rows, fold), filters, member, source)
@@ -300,12 +300,12 @@ def transpose_part(matrix, place, filters, member, source):
     first, rows, fold = place
     size, end = matrix.shape[0], first + (rows - 1) * fold + 1
     last = source[0] + (size - 1) * source[1] + 1
-    for tap, some in pieces(matrix.shape[2], BANK // rows):
-        turned = nl.ndarray((size, some, rows), dtype=matrix.dtype, buffer=nl.psum)
-        for i in range(some):
+    for tap, count in pieces(matrix.shape[2], BANK // rows):
+        turned = nl.ndarray((size, count, rows), dtype=matrix.dtype, buffer=nl.psum)
+        for i in range(count):
             data = filters[0:rows, member, source[0] : last : source[1], tap + i]
             nisa.nc_transpose(dst=turned[0:size, i, 0:rows], data=data, engine=nisa.engine.tensor)
-        to = matrix[0:size, first:end:fold, tap : tap + some].permute((0, 2, 1))
+        to = matrix[0:size, first:end:fold, tap : tap + count].permute((0, 2, 1))
         if tap // (BANK // rows) % 2 == 0:
             nisa.tensor_copy(dst=to, src=turned)
         else:
@@ -332,9 +332,9 @@ def not_finite(matrices, fold):
             nisa.tensor_reduce(dst=row, op=nl.add, data=zeros, axis=(1, 2))
             nisa.nc_matmul(dst=total, stationary=row, moving=ones[0:size, 0:1], accumulate=started)
             started = True
-    found = nl.ndarray((1, 1), dtype=nl.int32, buffer=nl.sbuf)
-    nisa.tensor_scalar(dst=found, data=total, op0=nl.not_equal, operand0=0.0)
-    return found
+    flag = nl.ndarray((1, 1), dtype=nl.int32, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=flag, data=total, op0=nl.not_equal, operand0=0.0)
+    return flag
 
 
 def load_matrices(weights, steps, start, parts, targets, turning):
@@ -359,14 +359,14 @@ def load_matrices(weights, steps, start, parts, targets, turning):
         matrices.append(matrix.permute((0, 2, 1)))
     transpose_filters(matrices, weights, steps, start, parts, turning[0], turning[1])
     if nisa.get_nc_version() == nisa.nc_version.gen2:
-        found, register = not_finite(matrices, turning[0]), nisa.register_alloc()
-        nisa.register_load(register, found)
+        flag, register = not_finite(matrices, turning[0]), nisa.register_alloc()
+        nisa.register_load(register, flag)
 
-        def load_again(left):
+        def load_again(condition):
             copy_matrices(matrices, weights, steps, start, parts)
-            nisa.memset(dst=found, value=0)
-            nisa.register_load(left, found)
-            return left
+            nisa.memset(dst=flag, value=0)
+            nisa.register_load(condition, flag)
+            return condition
 
         nl.while_loop(register, load_again)
     return matrices
@@ -408,8 +408,8 @@ def contract(tensors, matrices, block, place, skip, axes, residue, width):
             tap = weight_of(residue, read[0], width)
             stationary = matrix[0 : matrix.shape[0], first:end:step_of_targets, tap]
             moving = moving_of(tensors, place, axes, residue, read, part)
-            some = part_of(sums, read[1][0], read[1][1])
-            nisa.nc_matmul(dst=some, stationary=stationary, moving=moving, accumulate=(step > 0 or not started))
+            target = part_of(sums, read[1][0], read[1][1])
+            nisa.nc_matmul(dst=target, stationary=stationary, moving=moving, accumulate=(step > 0 or not started))
             step += 1
     return sums
 
@@ -430,13 +430,13 @@ def add_products(tensors, scalars, place, skip, axes, residue, width):
         for part in range(scalars.shape[1]):
             tap = weight_of(residue, read[0], width)
             weight = scalars[0 : scalars.shape[0], part, tap : tap + 1]
-            data, some = moving_of(tensors, place, axes, residue, read, part), part_of(sums, read[1][0], read[1][1])
+            data, target = moving_of(tensors, place, axes, residue, read, part), part_of(sums, read[1][0], read[1][1])
             if started and step == 0:
-                nisa.activation(dst=some, op=nl.copy, data=data, scale=weight)
+                nisa.activation(dst=target, op=nl.copy, data=data, scale=weight)
             else:
                 product = nl.ndarray(data.shape, dtype=nl.float32, buffer=nl.sbuf)
                 nisa.activation(dst=product, op=nl.copy, data=data, scale=weight)
-                nisa.tensor_tensor(dst=some, data1=some, data2=product, op=nl.add)
+                nisa.tensor_tensor(dst=target, data1=target, data2=product, op=nl.add)
             step += 1
     return sums
 
@@ -449,15 +449,15 @@ def gather(out, tensors, weights, by_channel, biases, place, axes, width):
     for residue in residue_pairs(axes):
         rows, columns = has(axes[0], residue[0], place[1]), has(axes[1], residue[1], place[2])
         for skip, some_rows in runs(place[0][1], rows[1], columns[1]):
-            some = (place[0], (rows[0] + skip, some_rows), columns)
+            part = (place[0], (rows[0] + skip, some_rows), columns)
             filled_rows = (residue[0][TARGET] + skip * axes[0][SPACING], some_rows, axes[0][SPACING])
             filled = part_of(out, filled_rows, (residue[1][TARGET], columns[1], axes[1][SPACING]))
             if residue[0][TAPS] * residue[1][TAPS] == 0:
                 nisa.memset(dst=filled, value=0.0)
             elif by_channel:
-                finish(filled, add_products(tensors, weights, some, skip, axes, residue, width), biases)
+                finish(filled, add_products(tensors, weights, part, skip, axes, residue, width), biases)
             else:
-                sums = contract(tensors, weights[0], weights[1], some, skip, axes, residue, width)
+                sums = contract(tensors, weights[0], weights[1], part, skip, axes, residue, width)
                 finish(filled, sums, biases)
 
 
@@ -474,19 +474,19 @@ def block_of(out, number):
 
 def vectors_of(bias, with_bias):
     """Return a list of one vector, or an empty one."""
-    found = []
+    vectors = []
     if with_bias:
-        found.append(bias)
-    return found
+        vectors.append(bias)
+    return vectors
 
 
-def gather_block(target, source, weights, vectors, axes, steps, width, group, some, parts, how):
+def gather_block(target, source, weights, vectors, axes, steps, width, group, piece, parts, how):
     """Compute some targets (first, count) of a group, whose weights are held; free all of SBUF in the end.
 
     `steps` are those of the weights, and the sources and targets of a group.
     """
-    (first, count), area = some, source.shape[2] * source.shape[3]
-    sources, targets, (tile, held, turning, joined) = steps[4], steps[5], how
+    (first, count), area = piece, source.shape[2] * source.shape[3]
+    sources, targets, (tile, resident, turning, joined) = steps[4], steps[5], how
     row, start = group * targets + first, group * steps[0] + first * steps[1]
     channels, blocks = [], shares(count, joined[1])
     for part, step, size in parts:
@@ -494,67 +494,69 @@ def gather_block(target, source, weights, vectors, axes, steps, width, group, so
     matrices = load_matrices(weights, steps, start, parts, count, turning)
     biases = load_columns(vectors, row, blocks)
     for place in places(target.shape[0], axes, tile):
-        windows = load_windows(source, place, axes, channels, joined[0]) if held else []
+        windows = load_windows(source, place, axes, channels, joined[0]) if resident else []
         tensors = (source, windows, channels)
         for number in range(len(blocks)):
-            own = (matrices, blocks[number])
+            block_weights = (matrices, blocks[number])
             if number == 0 or not joined[1]:
                 out = empty_tile(target, blocks[number][2], len(blocks) if joined[1] else 1, place, axes)
             to = block_of(out, number if joined[1] else 0)
-            gather(to, tensors, own, False, biases[number : number + 1], place, axes, width)
+            gather(to, tensors, block_weights, False, biases[number : number + 1], place, axes, width)
             if number == len(blocks) - 1 or not joined[1]:
                 store(target, out, row + (0 if joined[1] else blocks[number][0]), place, axes)
 
 
 @nki.jit
-def gather_by_matmul(source, weights, bias, with_bias, shape, axes, steps, width, groups, tile, held, turning, joined):
+def gather_by_matmul(
+    source, weights, bias, with_bias, shape, axes, steps, width, groups, tile, resident, turning, joined
+):
     """Compute [N, targets, H, W] in HBM; a tile is images, row and column positions, and targets with weights held in
     SBUF.
 
     `steps` are between groups, targets and sources of the weights, and the number of taps of a filter, which is `width`
-    wide. `held` windows stay in SBUF for all targets and taps. `turning` is that of `load_matrices`. `joined` is
+    wide. `resident` windows stay in SBUF for all targets and taps. `turning` is that of `load_matrices`. `joined` is
     whether neighbouring sources, and targets, share a partition: small images are then moved in longer runs.
     """
     target = nl.ndarray(shape, dtype=source.dtype, buffer=nl.shared_hbm)
     sources, targets, vectors = source.shape[1] // groups, shape[1] // groups, vectors_of(bias, with_bias)
     sizes, parts = (steps[0], steps[1], steps[2], steps[3], sources, targets), shares(sources, joined[0])
     for group in range(groups):
-        for some in pieces(targets, tile[3]):
-            how = (tile, held, turning, joined)
-            gather_block(target, source, weights, vectors, axes, sizes, width, group, some, parts, how)
+        for piece in pieces(targets, tile[3]):
+            how = (tile, resident, turning, joined)
+            gather_block(target, source, weights, vectors, axes, sizes, width, group, piece, parts, how)
     return target
 
 
-def load_scalars(weights, steps, some, targets, sources):
+def load_scalars(weights, steps, piece, targets, sources):
     """Load fp32 [targets of some groups, their source channels, taps] to SBUF."""
-    scalars = nl.ndarray((some[1] * targets, sources, steps[3]), dtype=nl.float32, buffer=nl.sbuf)
-    pattern = [[steps[0], some[1]], [steps[1], targets], [steps[2], sources], [1, steps[3]]]
-    nisa.dma_copy(dst=scalars, src=weights.ap(pattern=pattern, offset=some[0] * steps[0]))
+    scalars = nl.ndarray((piece[1] * targets, sources, steps[3]), dtype=nl.float32, buffer=nl.sbuf)
+    pattern = [[steps[0], piece[1]], [steps[1], targets], [steps[2], sources], [1, steps[3]]]
+    nisa.dma_copy(dst=scalars, src=weights.ap(pattern=pattern, offset=piece[0] * steps[0]))
     return scalars
 
 
-def spread(source, some, targets, sources):
+def spread(source, piece, targets, sources):
     """Return, for each source channel of a group, that channel of some groups, on the partitions of their targets."""
-    area, found = source.shape[2] * source.shape[3], []
+    area, channels = source.shape[2] * source.shape[3], []
     for part in range(sources):
-        pattern = [[sources * area, some[1]]]
+        pattern = [[sources * area, piece[1]]]
         if targets > 1:
             pattern.append([0, targets])
-        found.append((some[0] * sources + part, pattern, some[1] * targets))
-    return found
+        channels.append((piece[0] * sources + part, pattern, piece[1] * targets))
+    return channels
 
 
 @nki.jit
-def gather_by_channel(source, weights, bias, with_bias, shape, axes, steps, width, groups, tile, held):
+def gather_by_channel(source, weights, bias, with_bias, shape, axes, steps, width, groups, tile, resident):
     """Compute [N, targets, H, W] as `gather_by_matmul` does, where a tile has all targets of `tile[3]` groups."""
     target = nl.ndarray(shape, dtype=source.dtype, buffer=nl.shared_hbm)
     sources, targets = source.shape[1] // groups, shape[1] // groups
-    for some in pieces(groups, tile[3]):
-        channels, row, count = spread(source, some, targets, sources), some[0] * targets, some[1] * targets
-        scalars = load_scalars(weights, steps, some, targets, sources)
+    for piece in pieces(groups, tile[3]):
+        channels, row, count = spread(source, piece, targets, sources), piece[0] * targets, piece[1] * targets
+        scalars = load_scalars(weights, steps, piece, targets, sources)
         biases = load_columns(vectors_of(bias, with_bias), row, [(0, 1, count)])
         for place in places(shape[0], axes, tile):
-            windows = load_windows(source, place, axes, channels, False) if held else []
+            windows = load_windows(source, place, axes, channels, False) if resident else []
             tensors, out = (source, windows, channels), empty_tile(target, count, 1, place, axes)
             gather(block_of(out, 0), tensors, scalars, True, biases, place, axes, width)
             store(target, out, row, place, axes)
@@ -610,7 +612,7 @@ def store_rows(vector, tile, first):
 
 
 @nki.jit
-def weight_by_channel(x, dy, shape, with_bias, axes, plain, width, groups, tile, held):
+def weight_by_channel(x, dy, shape, with_bias, axes, plain, width, groups, tile, resident):
     """Compute dw[K, C/groups, R, S] and, if asked for, dbias[K] in HBM.
 
     `plain` are the axes of dy itself; a tile is as in `gather_by_channel`.
@@ -619,13 +621,13 @@ def weight_by_channel(x, dy, shape, with_bias, axes, plain, width, groups, tile,
     if with_bias:
         outputs.append(nl.ndarray((shape[0],), dtype=x.dtype, buffer=nl.shared_hbm))
     targets, area = shape[0] // groups, dy.shape[2] * dy.shape[3]
-    for some in pieces(groups, tile[3]):
-        channels, row, count = spread(x, some, targets, shape[1]), some[0] * targets, some[1] * targets
+    for piece in pieces(groups, tile[3]):
+        channels, row, count = spread(x, piece, targets, shape[1]), piece[0] * targets, piece[1] * targets
         total = nl.ndarray((count, shape[1], shape[2] * shape[3]), dtype=nl.float32, buffer=nl.sbuf)
         bias_total = nl.ndarray((count, 1, 1), dtype=nl.float32, buffer=nl.sbuf)
         first = True
         for place in places(x.shape[0], axes, tile):
-            windows = load_windows(x, place, axes, channels, False) if held else []
+            windows = load_windows(x, place, axes, channels, False) if resident else []
             gradient = load_window(dy, place, plain, (row, [[area, count]], count))
             for skip, rows in runs(place[0][1], place[1][1], place[2][1]):
                 some_rows = (place[0], (place[1][0] + skip, rows), place[2])
