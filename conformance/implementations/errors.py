@@ -91,8 +91,8 @@ def kernel_place(error: BaseException) -> traceback.FrameSummary | None:
     framework's lines are not the place.
     """
     called = kernel_frames(error)
-    theirs = (frame for frame in called if not _of_a_library(frame.filename))
-    first = next(theirs, called[0]).filename if called else ""
+    frames = (frame for frame in called if not _of_a_library(frame.filename))
+    first = next(frames, called[0]).filename if called else ""
     return next((frame for frame in reversed(called) if frame.filename == first), None)
 
 

@@ -287,13 +287,13 @@ class Implementation:
         problems: `find` returns the first that fits, and this kernel would be ignored in silence."""
         before = [other for other in self.kernels if other.operator == kernel.operator]
         before = [other for other in before if other.when is None or other.when is kernel.when]
-        left = {*product(kernel.dtypes, kernel.layouts)}
+        remaining = {*product(kernel.dtypes, kernel.layouts)}
         taking = list[Kernel]()
         for other in before:
-            if taken := left & {*product(other.dtypes, other.layouts)}:
-                left -= taken
+            if taken := remaining & {*product(other.dtypes, other.layouts)}:
+                remaining -= taken
                 taking.append(other)
-        if taking and not left:
+        if taking and not remaining:
             first, take = ", ".join(_place(other.function) for other in taking), "take" + "s" * (len(taking) == 1)
             raise ImplementationError(
                 f"{kernel.operator}: {_place(kernel.function)} is never called: {first} {take} all that it is declared "
@@ -334,7 +334,10 @@ class Implementation:
                 f"operator: no check verifies the gradients of {operator!r}; differentiates(...) takes "
                 + ", ".join(differentiable)
             )
-        if any((one.label, one.operator) == (label, operator) for one in self.autograd_variants) or not label.strip():
+        if (
+            any((variant.label, variant.operator) == (label, operator) for variant in self.autograd_variants)
+            or not label.strip()
+        ):
             raise ImplementationError(f"label={label!r}: each autograd variant of {operator} needs its own name")
         if saves is not None and (not isinstance(saves, int) or saves < 0):
             raise ImplementationError(f"saves={saves!r}: must be a number of buffers")
@@ -363,7 +366,7 @@ class Implementation:
         as `torch.compile`, which also `compiles_per_shape`. A variant runs only on request: `--impl 'NAME[label]'`, or
         `--variants` for all.
         """
-        if any(one.label == label for one in self.settings):
+        if any(setting.label == label for setting in self.settings):
             raise ImplementationError(f"label={label!r}: each variant of {self.name} needs its own")
         if environment is None and prepare is None and wrap is None:
             raise ImplementationError(f"variant {label!r}: changes nothing; give environment=, prepare= or wrap=")
@@ -371,7 +374,7 @@ class Implementation:
 
     def become(self, label: str) -> None:
         """Turn this implementation into one of its variants, for as long as this process lasts."""
-        (setting,) = [one for one in self.settings if one.label == label]
+        (setting,) = [setting for setting in self.settings if setting.label == label]
         if setting.prepare is not None:
             setting.prepare()
         if setting.wrap is not None:
@@ -397,11 +400,11 @@ class Implementation:
         A waived case that passes is a failure: the waiver is out of date. It excuses wrong results on `distributions`,
         in behaviour checks too; other failures of behaviour checks only where `distributions` names `behaviour`.
         """
-        known = vocabulary().distributions
-        distributions = known if distributions is None else distributions
+        every_distribution = vocabulary().distributions
+        distributions = every_distribution if distributions is None else distributions
         _known("operator", [operator], vocabulary().operators)
         _known("dtypes", dtypes, DECLARABLE)
-        _known("distributions", distributions, (*known, BEHAVIOUR))
+        _known("distributions", distributions, (*every_distribution, BEHAVIOUR))
         _known("layouts", layouts, self._all_layouts())
         if not reason.strip() or not url.strip():
             raise ImplementationError("waive(...) needs a reason and a url where the failure is tracked")
@@ -410,8 +413,8 @@ class Implementation:
                 storage.parse(text)
             except storage.StorageError as error:
                 raise ImplementationError(f"storages: {error}") from None
-        found = tuple(dtypes), tuple(distributions), tuple(storages), tuple(layouts)
-        self.waivers.append(Waiver(operator, reason, url, when, *found))
+        scope = tuple(dtypes), tuple(distributions), tuple(storages), tuple(layouts)
+        self.waivers.append(Waiver(operator, reason, url, when, *scope))
 
     def require(self) -> None:
         """Raise Unavailable with the reason where the device, or a package that the bridge needs, is not here. A
@@ -436,12 +439,12 @@ class Implementation:
         if not kernels:
             raise NotDeclared(NOT_IMPLEMENTED.format(operator), Undeclared(kind="operator", what=operator))
         kinds: tuple[tuple[Literal["dtype", "layout"], str], ...] = (("dtype", dtype), ("layout", layout))
-        for kind, wanted in kinds:
+        for kind, needed in kinds:
             declared = dict.fromkeys(name for kernel in kernels for name in getattr(kernel, f"{kind}s"))
-            kernels = [kernel for kernel in kernels if wanted in getattr(kernel, f"{kind}s")]
+            kernels = [kernel for kernel in kernels if needed in getattr(kernel, f"{kind}s")]
             if not kernels:
-                message = f"{kind} {wanted} is not declared (declared: {', '.join(declared)})"
-                raise NotDeclared(message, Undeclared(kind=kind, what=wanted))
+                message = f"{kind} {needed} is not declared (declared: {', '.join(declared)})"
+                raise NotDeclared(message, Undeclared(kind=kind, what=needed))
         reason = OUTSIDE
         for kernel in kernels:
             try:
@@ -518,18 +521,18 @@ def _keywords(function: Callable[..., Any], operator: str) -> tuple[str, ...]:
     signature = inspect.signature(function)
     parameters = list(signature.parameters.values())
     arguments, keywords, capabilities, _ = vocabulary().operators[operator]
-    known = (*keywords, *capabilities)
-    passed = f"the suite passes ({', '.join((*arguments, '*', *known))}), of the keywords those that are named"
-    asked = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
-    beyond = [p.name for p in parameters[len(arguments) :] if p.kind is p.POSITIONAL_OR_KEYWORD and p.name in known]
+    allowed = (*keywords, *capabilities)
+    passed = f"the suite passes ({', '.join((*arguments, '*', *allowed))}), of the keywords those that are named"
+    keyword_only = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+    beyond = [p.name for p in parameters[len(arguments) :] if p.kind is p.POSITIONAL_OR_KEYWORD and p.name in allowed]
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        return (*keywords, *(name for name in capabilities if name in (*asked, *beyond)))
+        return (*keywords, *(name for name in capabilities if name in (*keyword_only, *beyond)))
     name = getattr(function, "__name__", type(function).__name__)  # a functools.partial has none
-    for word in {*asked} - {*known}:
+    for word in {*keyword_only} - {*allowed}:
         raise ImplementationError(f"{name} has a keyword parameter {word!r}; {passed}")
     if not hasattr(function, "__wrapped__"):  # else it is the signature of the function that a decorator wraps
         try:
-            signature.bind(*arguments, **dict.fromkeys((*asked, *beyond)))
+            signature.bind(*arguments, **dict.fromkeys((*keyword_only, *beyond)))
         except TypeError as problem:
             raise ImplementationError(f"{name} cannot be called, {problem}; {passed}") from None
-    return (*asked, *beyond)
+    return (*keyword_only, *beyond)

@@ -116,8 +116,8 @@ def load_entry(entry: EntryPoint, registry: Registry, *, hashes: bool = True) ->
     except KeyboardInterrupt:
         raise
     except ModuleNotFoundError as problem:
-        own = (problem.name or "").partition(".")[0] in ("conformance", entry.module.partition(".")[0])
-        if own:
+        is_own = (problem.name or "").partition(".")[0] in ("conformance", entry.module.partition(".")[0])
+        if is_own:
             registry.broken[place] = unusable(f"ModuleNotFoundError: {problem}")
         else:
             registry.unavailable[entry.name] = str(problem)
@@ -130,12 +130,12 @@ def discover(folder: Path) -> list[Path]:
     with an underscore or a dot are left out."""
     if folder.suffix == ".py" or (folder / "__init__.py").exists():
         return [folder]
-    found = (
+    paths = (
         path
         for path in folder.iterdir()
         if path.name[0] not in "._" and (path.suffix == ".py" or (path / "__init__.py").exists())
     )
-    return sorted(found)
+    return sorted(paths)
 
 
 def _import(path: Path, tree: ast.Module | None) -> ModuleType:
@@ -148,7 +148,7 @@ def _import(path: Path, tree: ast.Module | None) -> ModuleType:
     place = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
     name = f"{_PACKAGE}.{place}.{path.stem}"
     sys.modules.setdefault(_PACKAGE, ModuleType(_PACKAGE))
-    for loaded in [known for known in sys.modules if known.startswith(f"{name}.")]:
+    for loaded in [module for module in sys.modules if module.startswith(f"{name}.")]:
         del sys.modules[loaded]  # a package that is loaded once more is read anew, its modules too
     spec = importlib.util.spec_from_file_location(
         name,
@@ -176,11 +176,11 @@ def _import(path: Path, tree: ast.Module | None) -> ModuleType:
 def register(registry: Registry, place: str, files: SourceFiles | None, values: Iterable[object]) -> None:
     """Register the implementations among some values, which `files` define, where these are known. Raises ValueError
     where none of the values is one."""
-    found = {id(value): value for value in values if isinstance(value, Implementation)}
-    if not found:
+    implementations = {id(value): value for value in values if isinstance(value, Implementation)}
+    if not implementations:
         raise ValueError("defines no conformance.Implementation at module level, as acme = Implementation('acme')")
     is_own = Path(place).resolve().is_relative_to(IMPLS.resolve())
-    for implementation in found.values():
+    for implementation in implementations.values():
         if not is_own and (home := OWN_NAMES.get(implementation.name)):
             where = f"here and in {home} of the suite, whose verdicts these would be taken for"
             registry.broken[place] = unusable(f"the name {implementation.name!r} is defined {where}; rename it")
@@ -200,7 +200,7 @@ def register(registry: Registry, place: str, files: SourceFiles | None, values: 
 def _note(registry: Registry, path: Path, problem: BaseException) -> None:
     """Note why a file failed to load: as unavailable if a dependency is missing, for all else as broken."""
     here = path.absolute()
-    own = [f for f in traceback.extract_tb(problem.__traceback__) if Path(f.filename).is_relative_to(here)]
+    frames = [f for f in traceback.extract_tb(problem.__traceback__) if Path(f.filename).is_relative_to(here)]
     if isinstance(problem, ImportError) and path.is_file():
         name = (problem.name or "").partition(".")[0]
         beside = (here.parent / f"{name}.py", here.parent / name / "__init__.py")
@@ -218,6 +218,6 @@ def _note(registry: Registry, path: Path, problem: BaseException) -> None:
         file, line = problem.filename, problem.lineno
         registry.broken[str(path)] = unusable(described(problem), str(file or ""), int(line or 0))
         return
-    place = f"{Path(own[-1].filename).relative_to(here.parent)}, line {own[-1].lineno}" if own else path.name
-    at = (own[-1].filename, own[-1].lineno or 0) if own else ("", 0)
+    place = f"{Path(frames[-1].filename).relative_to(here.parent)}, line {frames[-1].lineno}" if frames else path.name
+    at = (frames[-1].filename, frames[-1].lineno or 0) if frames else ("", 0)
     registry.broken[str(path)] = unusable(f"{described(problem)} ({place})", *at)

@@ -56,10 +56,10 @@ class Covers(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def files(self) -> dict[str, str]:
         return self.loaded | self.later
 
-    def without(self, known: Covers) -> Covers | None:
-        """Return the entries that `known` does not have; None where it has all."""
+    def without(self, earlier: Covers) -> Covers | None:
+        """Return the entries that an `earlier` one does not have; None where it has all."""
         names = "loaded", "later", "packages"
-        new = {n: dict(getattr(self, n).items() - getattr(known, n).items()) for n in names}
+        new = {n: dict(getattr(self, n).items() - getattr(earlier, n).items()) for n in names}
         return Covers(**new) if any(new.values()) else None
 
     def with_more(self, more: Covers) -> Covers:
@@ -111,25 +111,25 @@ class SourceFiles:
     ) -> None:
         """Add files that the implementation's process has opened, with their state before: imported ones, and others in
         its folder. A file that has changed since is noted."""
-        found = dict[str, str]()
+        digests = dict[str, str]()
         for file, before in ((Path(name), before) for name, before in opened):
             if file in self._files and before != self._seen.get(file, (before,))[0] and not self._is_same(file, before):
                 self._note(file, CHANGED, "was another file when it was read")
             if file in self._files or not self._is_source(file) or self._is_made(file, before[3]):
                 continue
-            if len(self.covers.files) + len(found) >= MOST:
-                found[UNCOVERED] = GONE
+            if len(self.covers.files) + len(digests) >= MOST:
+                digests[UNCOVERED] = GONE
                 break
             try:
                 state, digest = state_of(file), hashlib.sha256(content_of(file))
             except OSError:  # it was there when it was opened
-                found[self._name(file)] = GONE
+                digests[self._name(file)] = GONE
                 continue
-            known = self._seen.setdefault(file, (state, digest.digest()))
-            if state != before or known[1] != digest.digest():  # what is hashed here may not be what was read
+            first = self._seen.setdefault(file, (state, digest.digest()))
+            if state != before or first[1] != digest.digest():  # what is hashed here may not be what was read
                 self._note(file, CHANGED, "was changed")
-            found[self._name(file)] = digest.hexdigest()
-        new = {name: content for name, content in found.items() if name not in self.covers.files}
+            digests[self._name(file)] = digest.hexdigest()
+        new = {name: content for name, content in digests.items() if name not in self.covers.files}
         more = Covers(**{"loaded" if loading else "later": new}, packages=_distributions(packages))
         self.covers = self.covers.with_more(more)
         if loading and new:
@@ -315,23 +315,23 @@ def _is_hidden(name: Path) -> bool:
 
 def _distributions(packages: Iterable[str]) -> dict[str, str]:
     """Return the distributions that packages belong to, by name and version, with digests of their lists of files."""
-    found = {}
+    digests = {}
     for package in map(Path, packages):
         module = package.name.partition(".")[0]
         if distribution := _installed(package.parent).get(_canonical(module)) or _listing(package.parent, module):
-            found[distribution] = _record(package.parent, distribution)
-    return {name: digest for name, digest in found.items() if digest and not name.startswith("kernel_conformance-")}
+            digests[distribution] = _record(package.parent, distribution)
+    return {name: digest for name, digest in digests.items() if digest and not name.startswith("kernel_conformance-")}
 
 
 @cache
 def _installed(place: Path) -> dict[str, str]:
     """Return module -> its distribution, by the distribution's own name or by its list of modules (top_level.txt)."""
     names = {info: info.name.removesuffix(".dist-info") for info in place.glob("*.dist-info")}
-    found = {_canonical(name.partition("-")[0]): name for name in names.values()}
+    distributions = {_canonical(name.partition("-")[0]): name for name in names.values()}
     for info, name in names.items():
         with suppress(OSError):
-            found |= {_canonical(line): name for line in (info / "top_level.txt").read_text().split()}
-    return found
+            distributions |= {_canonical(line): name for line in (info / "top_level.txt").read_text().split()}
+    return distributions
 
 
 @cache

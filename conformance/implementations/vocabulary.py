@@ -23,9 +23,9 @@ class Vocabulary:
 _set: list[Vocabulary] = []
 
 
-def use(known: Vocabulary) -> None:
+def use(names: Vocabulary) -> None:
     """Use these names instead of the tables' own."""
-    _set[:] = [known]
+    _set[:] = [names]
 
 
 def vocabulary() -> Vocabulary:
@@ -36,8 +36,9 @@ def vocabulary() -> Vocabulary:
         from conformance.operators import OPERATORS
 
         operators = {
-            name: (one.arguments, one.keywords, one.capabilities, one.dtypes) for name, one in OPERATORS.items()
+            name: (operator.arguments, operator.keywords, operator.capabilities, operator.dtypes)
+            for name, operator in OPERATORS.items()
         }
-        differentiable = tuple(name for name, one in OPERATORS.items() if one.gradients)
+        differentiable = tuple(name for name, operator in OPERATORS.items() if operator.gradients)
         _set.append(Vocabulary(operators, differentiable, NAMES, tuple(DISTRIBUTIONS)))
     return _set[0]

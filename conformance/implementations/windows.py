@@ -47,13 +47,13 @@ def windows(
     """Return a `Window` for each axis. Raises ValueError for a window that is larger than the padded image, and for an
     invalid stride, dilation or padding."""
     if min((*stride, *dilation), default=1) < 1 or min(side for sides in padding for side in sides) < 0:
-        given = f"stride {stride}, dilation {dilation}, padding {padding}"
-        raise ValueError(f"{given}: steps must be at least 1, padding at least 0")
+        steps = f"stride {stride}, dilation {dilation}, padding {padding}"
+        raise ValueError(f"{steps}: steps must be at least 1, padding at least 0")
     axes = zip(size, kernel, stride, padding, dilation or (1,) * len(size), strict=True)
-    found = tuple(Window(extent, taps, u, *sides, d, ceil) for extent, taps, u, sides, d in axes)
-    if any(one.room < 0 for one in found):
+    result = tuple(Window(extent, taps, u, *sides, d, ceil) for extent, taps, u, sides, d in axes)
+    if any(window.room < 0 for window in result):
         raise ValueError(f"a window of {kernel}, dilation {dilation}, is larger than the image {size} with {padding}")
-    return found
+    return result
 
 
 def canonical(layout: str) -> str:

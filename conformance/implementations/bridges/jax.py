@@ -51,18 +51,18 @@ class JaxArrays(ArrayBridge):
         import_module("jax").block_until_ready(result)
 
     def differentiate(
-        self, function: Callable[..., Any], given: Sequence[Any], wanted: Sequence[int], parameters: dict[str, Any]
+        self, function: Callable[..., Any], arguments: Sequence[Any], places: Sequence[int], parameters: dict[str, Any]
     ) -> Tape:
-        """Record function(*given, **parameters) by jax.vjp in the arguments at `wanted`; what it keeps are the arrays
+        """Record function(*arguments, **parameters) by jax.vjp in those at `places`; what it keeps are the arrays
         in the function that jax.vjp returns, each buffer once."""
         jax = import_module("jax")
-        call = of_some(function, given, wanted, parameters)
+        call = of_some(function, arguments, places, parameters)
 
         def with_all(*arrays: Any) -> tuple[Any, Any]:
             result = call(*arrays)
             return first(result), result
 
-        _, pull, result = jax.vjp(with_all, *(given[index] for index in wanted), has_aux=True)
+        _, pull, result = jax.vjp(with_all, *(arguments[index] for index in places), has_aux=True)
         leaves = (leaf for leaf in jax.tree_util.tree_leaves(pull) if isinstance(leaf, jax.Array))
         buffers = {id(leaf): leaf for leaf in leaves if leaf.size}
         saved = (Saved(a.shape, str(a.dtype), a.nbytes, a.dtype.itemsize) for a in buffers.values())

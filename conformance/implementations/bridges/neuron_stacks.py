@@ -29,9 +29,9 @@ class Stack:
 
     def way(self, device: str) -> str:
         """Return the commands that install the stack, for a device by its marker."""
-        found = ".".join(map(str, sys.version_info[:2]))
+        version = ".".join(map(str, sys.version_info[:2]))
         pythons = " or ".join(filter(None, (", ".join(self.pythons[:-1]), self.pythons[-1])))
-        this = "" if found in self.pythons else f" (this is {found})"
+        this = "" if version in self.pythons else f" (this is {version})"
         command = f"{INSTALL} {shlex.join(self.packages)}"
         return f"tox -e {self.environment.format(device)}; or with Python {pythons}{this}: {command} (SDK {self.sdk})"
 

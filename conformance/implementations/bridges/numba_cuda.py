@@ -66,15 +66,15 @@ def interface(array: Any) -> dict[str, Any]:
     interface of numba.cuda's own arrays gives no strides where an axis is broadcast (its `is_contiguous` leaves these
     axes out), as if they were contiguous: their strides are read from the array.
     """
-    found, own = getattr(array, "__cuda_array_interface__", None), getattr(array, "__cuda_ndarray__", False)
-    if found is None and own:
-        found = array._ary.__array_interface__
-    if found is None:
+    description, is_numba = getattr(array, "__cuda_array_interface__", None), getattr(array, "__cuda_ndarray__", False)
+    if description is None and is_numba:
+        description = array._ary.__array_interface__
+    if description is None:
         raise refuse(array, "an array with __cuda_array_interface__")
-    shape, dtype = tuple(found["shape"]), np.dtype(found["typestr"])
+    shape, dtype = tuple(description["shape"]), np.dtype(description["typestr"])
     contiguous = (int(np.prod(shape[axis + 1 :], dtype=int)) * dtype.itemsize for axis in range(len(shape)))
-    strides = array.strides if own else found.get("strides") or contiguous
-    return {**found, "shape": shape, "strides": tuple(map(int, strides))}
+    strides = array.strides if is_numba else description.get("strides") or contiguous
+    return {**description, "shape": shape, "strides": tuple(map(int, strides))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +140,11 @@ class NumbaCudaArrays(ArrayBridge):
         _guarded(numba_cuda().synchronize)
 
     def view(self, array: Any, offset: int, shape: Sequence[int], strides: Sequence[int]) -> Any | None:
-        itemsize, found = array.dtype.itemsize, interface(array)
-        address, read_only = found["data"]
+        itemsize, description = array.dtype.itemsize, interface(array)
+        address, read_only = description["data"]
         steps = tuple(stride * itemsize for stride in strides)
         place = {"shape": tuple(shape), "strides": steps, "data": (address + offset * itemsize, read_only)}
-        return attach(found | place, array)
+        return attach(description | place, array)
 
     def overwrite(self, array: Any, host: np.ndarray) -> bool:
         stored = host.view(BF16) if host.dtype == ml_dtypes.bfloat16 else host
@@ -162,10 +162,10 @@ class NumbaCudaArrays(ArrayBridge):
 
     def describe(self) -> dict[str, str]:
         """Return versions, and the device with its compute capability, driver and runtime."""
-        found = {package: _version(package) for package in PACKAGES}
+        versions = {package: _version(package) for package in PACKAGES}
         if self.simulator:
-            return {**found, "device": "simulator"}
-        return {**found, **_device()}
+            return {**versions, "device": "simulator"}
+        return {**versions, **_device()}
 
 
 def _device() -> dict[str, str]:
@@ -188,8 +188,13 @@ def _version(package: str) -> str:
 
 
 def _extent(array: Any) -> range:
-    found = interface(array)
-    return extent(int(found["data"][0]), found["shape"], found["strides"], np.dtype(found["typestr"]).itemsize)
+    description = interface(array)
+    return extent(
+        int(description["data"][0]),
+        description["shape"],
+        description["strides"],
+        np.dtype(description["typestr"]).itemsize,
+    )
 
 
 def _guarded(call: Callable[..., Any], *arguments: Any) -> Any:

@@ -63,13 +63,13 @@ class Footprint:
 
 
 def of_some(
-    function: Callable[..., Any], given: Sequence[Any], wanted: Sequence[int], parameters: dict[str, Any]
+    function: Callable[..., Any], arguments: Sequence[Any], places: Sequence[int], parameters: dict[str, Any]
 ) -> Callable[..., Any]:
-    """Return a kernel as a function of its arguments at `wanted`; the others are as they are in `given`."""
+    """Return a kernel as a function of its `arguments` at `places`; the others are as they are."""
 
     def call(*arrays: Any) -> Any:
-        full = list(given)
-        for index, array in zip(wanted, arrays, strict=True):
+        full = list(arguments)
+        for index, array in zip(places, arrays, strict=True):
             full[index] = array
         return function(*full, **parameters)
 

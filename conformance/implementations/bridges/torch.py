@@ -68,8 +68,8 @@ class TorchArrays(ArrayBridge):
         if array.device.type != self.device:
             raise TypeError(f"returned a tensor on {array.device.type}; expected one on {self.device}")
         tensor = array.detach().contiguous().cpu()
-        for own, integers, dtype in CARRIED:
-            if tensor.dtype == getattr(torch, own):
+        for name, integers, dtype in CARRIED:
+            if tensor.dtype == getattr(torch, name):
                 return np.asarray(tensor.view(getattr(torch, integers))).view(dtype)
         return np.asarray(tensor)
 
@@ -114,13 +114,13 @@ class TorchArrays(ArrayBridge):
         return between_events(before, after, cuda.synchronize, call)
 
     def differentiate(
-        self, function: Callable[..., Any], given: Sequence[Any], wanted: Sequence[int], parameters: dict[str, Any]
+        self, function: Callable[..., Any], arguments: Sequence[Any], places: Sequence[int], parameters: dict[str, Any]
     ) -> Tape:
-        """Record function(*given, **parameters) by torch's autograd in the arguments at `wanted`, with the tensors that
+        """Record function(*arguments, **parameters) by torch's autograd in those at `places`, with the tensors that
         it keeps for the backward."""
         memory = import_module("conformance.implementations.bridges.torch_memory")
-        call = of_some(function, given, wanted, parameters)
-        tape: Tape = memory.differentiate(call, [given[index] for index in wanted])
+        call = of_some(function, arguments, places, parameters)
+        tape: Tape = memory.differentiate(call, [arguments[index] for index in places])
         return tape
 
     def footprint(
@@ -131,8 +131,8 @@ class TorchArrays(ArrayBridge):
         None."""
         memory = import_module("conformance.implementations.bridges.torch_memory")
         call = of_some(function, [None] * arguments, (0, 1), parameters)
-        found: Footprint = memory.footprint(lambda x, w: first(call(x, w)), batch, self.device)
-        return found
+        footprint: Footprint = memory.footprint(lambda x, w: first(call(x, w)), batch, self.device)
+        return footprint
 
     def describe(self) -> dict[str, str]:
         torch = _torch()
@@ -143,9 +143,9 @@ class TorchArrays(ArrayBridge):
 def _tensor(array: np.ndarray) -> Any:
     """Return a tensor on the array's memory."""
     torch = _torch()
-    for own, integers, dtype in CARRIED:
+    for name, integers, dtype in CARRIED:
         if array.dtype == dtype:
-            return torch.from_numpy(array.view(integers)).view(getattr(torch, own))
+            return torch.from_numpy(array.view(integers)).view(getattr(torch, name))
     return torch.from_numpy(array)
 
 

@@ -64,25 +64,25 @@ def recorded() -> Iterator[list[Any]]:
 
 def stashed(root: Any) -> list[Any]:
     """Return the tensors that functions written in Python keep in their context, where no hook sees them."""
-    found, seen, waiting = [], set(), [root]
+    tensors, visited, waiting = [], set(), [root]
     while waiting:
         node = waiting.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
+        if node is not None and node not in visited:
+            visited.add(node)
             waiting += [other for other, _ in node.next_functions]
-            found += [tensor.detach() for tensor in _reached(getattr(node, "__dict__", {}))]
-    return found
+            tensors += [tensor.detach() for tensor in _reached(getattr(node, "__dict__", {}))]
+    return tensors
 
 
 def _reached(root: Any) -> Iterator[Any]:
     """Yield the tensors in an object, in the objects that it holds, and in the closures of functions that it holds."""
-    seen: dict[int, Any] = {}
+    visited: dict[int, Any] = {}
     waiting = [root]
     while waiting:
         value = waiting.pop()
-        if id(value) in seen:
+        if id(value) in visited:
             continue
-        seen[id(value)] = value
+        visited[id(value)] = value
         if isinstance(value, torch.Tensor):
             yield value
         else:
@@ -107,11 +107,11 @@ def _held(value: Any) -> list[Any]:
 
 def by_memory(tensors: Sequence[Any]) -> dict[int, Any]:
     """Return the first tensor of each storage that is not empty."""
-    found: dict[int, Any] = {}
+    first: dict[int, Any] = {}
     for tensor in tensors:
         if tensor.untyped_storage().nbytes():
-            found.setdefault(tensor.untyped_storage()._cdata, tensor)
-    return found
+            first.setdefault(tensor.untyped_storage()._cdata, tensor)
+    return first
 
 
 def _described(tensor: Any) -> Saved:
@@ -188,16 +188,16 @@ def footprint(pair: Pair, batch: int, device: str) -> Footprint:
 
 def _step(pair: Pair, batch: int, device: str, meter: Any) -> Footprint:
     images, target, parameters = _drawn(batch, device)
-    given = [images, target, *parameters]
+    inputs = [images, target, *parameters]
     with meter:
-        meter.count(given)
+        meter.count(inputs)
         with recorded() as kept:
             loss = _loss(pair, images, target, parameters)
         kept += stashed(loss.grad_fn)
-        known = by_memory([*given, loss, *kept]).values()
-        explained = sum(tensor.untyped_storage().nbytes() for tensor in known)
+        distinct = by_memory([*inputs, loss, *kept]).values()
+        explained = sum(tensor.untyped_storage().nbytes() for tensor in distinct)
         kept.clear()  # the graph keeps the list
-        del known
+        del distinct
         forward = meter.live
         loss.backward()
     scratch = batch * SMALLEST if device == "cuda" else 0

@@ -37,13 +37,13 @@ class ModuleFile:
         """Return the objects that a file defines, implementations among them, or else one implementation for each class
         of modules."""
         values = [*defined.values()]
-        own = [one for one in values if is_module(one) and one.__module__ == defined["__name__"]]
-        modules = self._may and (own or is_module(defined.get("ModelNew")))
-        if not modules or any(isinstance(one, Implementation) for one in values):
+        classes = [value for value in values if is_module(value) and value.__module__ == defined["__name__"]]
+        modules = self._may and (classes or is_module(defined.get("ModelNew")))
+        if not modules or any(isinstance(value, Implementation) for value in values):
             return values
         adapter = self._adapter or self._prepared()  # a file may have its base classes from elsewhere, not from torch
-        found: list[Any] = adapter.implementations(defined)
-        return found
+        implementations: list[Any] = adapter.implementations(defined)
+        return implementations
 
     def _prepared(self) -> Any:
         """Return the adapter of the file."""
@@ -65,8 +65,8 @@ def adapted(cls: Any) -> Any:
     reference."""
     adapter = import_module("conformance.implementations.modules.adapter")
     home = vars(import_module(cls.__module__))
-    told = home if "Model" in home else {**home, "Model": cls} if cls.__module__.startswith("torch.nn.") else home
-    return adapter.Adapter(cls.__name__, "cpu").implementation(cls, cls.__name__, told)
+    namespace = home if "Model" in home else {**home, "Model": cls} if cls.__module__.startswith("torch.nn.") else home
+    return adapter.Adapter(cls.__name__, "cpu").implementation(cls, cls.__name__, namespace)
 
 
 def is_module(value: object) -> bool:

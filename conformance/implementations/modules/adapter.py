@@ -67,8 +67,10 @@ class ModuleArrays(TorchArrays):
         self.watch.changes.clear()
         with suppress(BaseException):  # which a case of the problem reports
             call()
-        told = (("its import", self.on_import), ("a call", self.watch.changes))
-        return [f"{what} changes a switch of the whole process: {change}" for what, found in told for change in found]
+        sources = (("its import", self.on_import), ("a call", self.watch.changes))
+        return [
+            f"{what} changes a switch of the whole process: {change}" for what, changes in sources for change in changes
+        ]
 
 
 class Adapter:
@@ -90,35 +92,35 @@ class Adapter:
         self._on_import = self._before.restored(str(defined.get("__file__", "")))
         if _is_module(new := defined.get("ModelNew")):
             return [self.implementation(new, self._stem, defined)]
-        own = {n: c for n, c in defined.items() if _is_module(c) and c.__module__ == defined["__name__"]}
-        own.pop(REFERENCE, None)
-        if _is_kernel(own, defined):
-            return [self.implementation(own["Model"], self._stem, defined)]
-        own = {n: c for n, c in own.items() if n != "Model" and not n.startswith("_")} or own
-        return [self.implementation(c, self._stem if len(own) == 1 else n, defined) for n, c in own.items()]
+        classes = {n: c for n, c in defined.items() if _is_module(c) and c.__module__ == defined["__name__"]}
+        classes.pop(REFERENCE, None)
+        if _is_kernel(classes, defined):
+            return [self.implementation(classes["Model"], self._stem, defined)]
+        classes = {n: c for n, c in classes.items() if n != "Model" and not n.startswith("_")} or classes
+        return [self.implementation(c, self._stem if len(classes) == 1 else n, defined) for n, c in classes.items()]
 
     def implementation(self, cls: Any, name: str, defined: Mapping[str, Any]) -> Implementation:
         """Return the implementation of a class, by what the file says of it."""
-        one = Implementation(
+        implementation = Implementation(
             name, "simulator" if self._interpreted else self._device, ModuleArrays(self._device),
             version=str(torch.__version__), compiles_per_shape=self._compiles,
             unsafe=("threads",) if self._interpreted else (),  # docs/findings/triton-threads.md
         )  # fmt: skip
         if self._needs_cuda:  # behind `if torch.cuda.is_available()` else torch's own layer was verified instead
-            one.adapted = Adapted(
+            implementation.adapted = Adapted(
                 unmapped="its CUDA kernels cannot run here, and what it calls instead is not verified"
             )
-            return one
+            return implementation
         try:
             maker = self._maker(cls, defined)
         except Unsupported as why:
-            one.adapted = Adapted(unmapped=str(why))
-            return one
+            implementation.adapted = Adapted(unmapped=str(why))
+            return implementation
         geometry, dtype, shape, unknown, batch = None, "fp32", torch.Size(), "", 0
         watch = Watch(self._before, str(defined.get("__file__", "")))
         counts = self._interpreted and interpreter.has_kernels(defined)
-        vars(one.arrays).update(on_import=self._on_import, watch=watch, counts_launches=counts)
-        arrays = one.arrays
+        vars(implementation.arrays).update(on_import=self._on_import, watch=watch, counts_launches=counts)
+        arrays = implementation.arrays
         assert isinstance(arrays, ModuleArrays)
         most = MAX_INTERPRETED if self._interpreted else None
         kernels = partial(ModuleKernels, maker, watch, most=most, launches=lambda: arrays.launches)
@@ -136,15 +138,17 @@ class Adapter:
         except Unsupported as why:
             geometry, batch, unknown = None, 0, str(why)
         if self._interpreted and dtype == "bf16":
-            one.adapted = Adapted(unmapped="Triton's interpreter has no bf16: a verdict on it needs CUDA")
-            return one
+            implementation.adapted = Adapted(unmapped="Triton's interpreter has no bf16: a verdict on it needs CUDA")
+            return implementation
         if geometry is not None:
-            vars(one.arrays)["own"] = partial(_made, maker, defined, one.arrays, geometry.n)
+            vars(implementation.arrays)["own"] = partial(_made, maker, defined, implementation.arrays, geometry.n)
         problem = "" if geometry is None else geometry.descriptor
         beside = "the indices that it returns are not verified" if maker.layer.returns_indices else ""
-        one.adapted = Adapted(problem, batch, unknown, f"{maker.layer.family}_forward", dtype, unverified=beside)
-        kernels(dtype=dtype, shape=shape).offer(one)
-        return one
+        implementation.adapted = Adapted(
+            problem, batch, unknown, f"{maker.layer.family}_forward", dtype, unverified=beside
+        )
+        kernels(dtype=dtype, shape=shape).offer(implementation)
+        return implementation
 
     def _maker(self, cls: Any, defined: Mapping[str, Any]) -> layers.Maker:
         """Return the maker of the class's modules for problems. Raises Unsupported with the line to declare, or with
@@ -158,11 +162,11 @@ class Adapter:
             )
         elif _is_module(reference):
             try:
-                given = _given(defined)
-                model = _referred(cls, reference, given)
+                init_inputs = _given(defined)
+                model = _referred(cls, reference, init_inputs)
                 layer = layers.layer_of(model)
                 if layer is not None and layers.computes(model, layer):
-                    maker = layers.Maker(cls, reference, layer, given)
+                    maker = layers.Maker(cls, reference, layer, init_inputs)
                     before = Switches()
                     maker.lack(lacking(maker))
                     before.restored()  # or what the class changes is as it was when it is called
@@ -180,16 +184,16 @@ class Adapter:
         )
 
 
-def _is_kernel(own: Mapping[str, Any], defined: Mapping[str, Any]) -> bool:
+def _is_kernel(classes: Mapping[str, Any], defined: Mapping[str, Any]) -> bool:
     """Return whether the `Model` among the classes of a file is the kernel: beside another class of that name, or
     beside a line that declares the reference, unless the file has other classes, which `Model` does not use."""
     reference = defined.get(REFERENCE)
-    if "Model" not in own or reference is None:
+    if "Model" not in classes or reference is None:
         return False
-    functions = [value for value in vars(own["Model"]).values() if isinstance(value, FunctionType)]
+    functions = [value for value in vars(classes["Model"]).values() if isinstance(value, FunctionType)]
     used = {name for function in functions for name in function.__code__.co_names}
-    others = own.keys() - {"Model"}
-    return reference.__module__ == defined["__name__"] or not others or not used.isdisjoint(others)
+    helpers = classes.keys() - {"Model"}
+    return reference.__module__ == defined["__name__"] or not helpers or not used.isdisjoint(helpers)
 
 
 def _is_module(value: object) -> bool:
@@ -203,13 +207,13 @@ def _given(defined: Mapping[str, Any]) -> layers.Given:
         return layers.Given.by(function()) if callable(function) else layers.Given()
 
 
-def _referred(cls: Any, reference: Any, given: layers.Given) -> nn.Module:
+def _referred(cls: Any, reference: Any, init_inputs: layers.Given) -> nn.Module:
     """Make the reference with the arguments that the file gives; where it gives none, make a layer of torch with
     ones."""
-    told = given.to(cls, reference) if given else layers.Given([1] * len(layers.required(reference)))
+    arguments = init_inputs.to(cls, reference) if init_inputs else layers.Given([1] * len(layers.required(reference)))
     with as_if_cuda():
-        made: nn.Module = reference(*told.args, **told.kwargs)
-    return made
+        module: nn.Module = reference(*arguments.args, **arguments.kwargs)
+    return module
 
 
 def _made(maker: layers.Maker, defined: Mapping[str, Any], arrays: Any, batch: int) -> tuple[Any, ...]:
@@ -217,26 +221,28 @@ def _made(maker: layers.Maker, defined: Mapping[str, Any], arrays: Any, batch: i
         raise Unsupported("its calls change switches of the whole process")
     with as_if_cuda():
         inputs = layers.Given.by(defined["get_inputs"]())
-        module = maker.cls(*maker.given.args, **maker.given.kwargs)
+        module = maker.cls(*maker.init_inputs.args, **maker.init_inputs.kwargs)
 
-    def there(one: Any) -> Any:
-        return one[:batch].to(arrays.device) if isinstance(one, torch.Tensor) else one
+    def there(argument: Any) -> Any:
+        return argument[:batch].to(arrays.device) if isinstance(argument, torch.Tensor) else argument
 
-    args, kwargs = [*map(there, inputs.args)], {name: there(one) for name, one in inputs.kwargs.items()}
+    args, kwargs = [*map(there, inputs.args)], {name: there(argument) for name, argument in inputs.kwargs.items()}
     dtype = _first_tensor(inputs).dtype
-    made = (one.to(arrays.device, dtype) for one in (module, _referred(maker.cls, maker.reference, maker.given)))
-    return *(partial(torch.no_grad()(one.forward), **kwargs) for one in made), args
+    modules = (
+        part.to(arrays.device, dtype) for part in (module, _referred(maker.cls, maker.reference, maker.init_inputs))
+    )
+    return *(partial(torch.no_grad()(part.forward), **kwargs) for part in modules), args
 
 
 def _image(defined: Mapping[str, Any]) -> torch.Tensor:
     """Return the first tensor that get_inputs returns, on the meta device if possible. Raises Unsupported."""
-    given = defined.get("get_inputs")
-    if not callable(given):
+    function = defined.get("get_inputs")
+    if not callable(function):
         raise Unsupported("the file has no get_inputs")
     for device in ("meta", "cpu"):  # the tensor may be large, or the function look at values
         try:
             with torch.device(device), as_if_cuda():
-                returned = given()
+                returned = function()
         except Exception as error:
             why = f"get_inputs raises {described(error)}"
         else:
@@ -246,16 +252,16 @@ def _image(defined: Mapping[str, Any]) -> torch.Tensor:
 
 def _first_tensor(inputs: layers.Given) -> torch.Tensor:
     """Return the first tensor of what get_inputs returns. Raises Unsupported."""
-    found = [one for one in (*inputs.args, *inputs.kwargs.values()) if isinstance(one, torch.Tensor)]
-    if not found:
+    tensors = [argument for argument in (*inputs.args, *inputs.kwargs.values()) if isinstance(argument, torch.Tensor)]
+    if not tensors:
         raise Unsupported("get_inputs returns no tensor")
-    return found[0]
+    return tensors[0]
 
 
 def _problem(maker: layers.Maker, x: torch.Tensor) -> Any:
     """Return the geometry of a file's own problem. Raises Unsupported."""
     layer, rank = maker.layer, maker.layer.rank
-    if not maker.given and layers.required(maker.reference):
+    if not maker.init_inputs and layers.required(maker.reference):
         raise Unsupported("the file has no get_init_inputs")
     if x.dim() != rank + 2:
         raise Unsupported(f"get_inputs returns an image of {x.dim()} axes, not {rank + 2}")
@@ -271,7 +277,7 @@ def _problem(maker: layers.Maker, x: torch.Tensor) -> Any:
         if momentum not in (None, *(percent / 100 for percent in range(101))):
             raise Unsupported(f"its momentum is {momentum}; problems have whole percent")
     values |= {"n": x.shape[0], "c": x.shape[1], "size": tuple(x.shape[2:])}
-    geometry: Any = next(one for one in GEOMETRIES if one.family == layer.family)
+    geometry: Any = next(kind for kind in GEOMETRIES if kind.family == layer.family)
     try:
         return geometry(**values)
     except (ValueError, TypeError) as why:

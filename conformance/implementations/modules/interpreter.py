@@ -25,10 +25,10 @@ def has_kernels(defined: Mapping[str, Any]) -> bool:
     if not hasattr(executor, "counted"):
         launch = executor.__call__
 
-        def counted(self: Any, *given: Any, **named: Any) -> Any:
+        def counted(self: Any, *arguments: Any, **named: Any) -> Any:
             global _launched
             _launched += 1
-            return launch(self, *given, **named)
+            return launch(self, *arguments, **named)
 
         executor.__call__, executor.counted = counted, True
     return any(isinstance(value, interface) for value in defined.values())

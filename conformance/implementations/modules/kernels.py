@@ -99,14 +99,14 @@ class ModuleKernels:
         self._graphs: bool | None = None
         """Whether results have a graph on some problem; determined where a result has none."""
 
-    def offer(self, one: Implementation) -> None:
+    def offer(self, implementation: Implementation) -> None:
         """Add the kernels to an implementation."""
         dtypes = ("fp32",) if self._family == "conv_bn" else (self._dtype,)  # whose statistics are fp32
-        for direction, asked in {"forward": (), **GRADIENTS[self._family]}.items():
+        for direction, gradients in {"forward": (), **GRADIENTS[self._family]}.items():
             operator = f"{self._family}_{direction}"
-            kernel = self._kernel(vocabulary().operators[operator][0], asked, direction)
+            kernel = self._kernel(vocabulary().operators[operator][0], gradients, direction)
             when = partial(self.expresses, direction=direction)
-            one.implements(operator, dtypes=dtypes, layouts=layouts_of(self._rank)[:1], when=when)(kernel)
+            implementation.implements(operator, dtypes=dtypes, layouts=layouts_of(self._rank)[:1], when=when)(kernel)
 
     def expresses(self, geometry: Any, direction: str = "forward") -> bool:
         """Return True if `__init__` can say what a problem is; else raises Unsupported with what it cannot say. Answers
@@ -118,8 +118,8 @@ class ModuleKernels:
                 self.require(geometry, direction)
             except Unsupported as refusal:
                 self._refusals[key] = refusal.with_traceback(None)
-        if (known := self._refusals[key]) is not None:
-            raise known
+        if (unsupported := self._refusals[key]) is not None:
+            raise unsupported
         return True
 
     def require(self, geometry: Any, direction: str = "forward") -> None:
@@ -146,47 +146,49 @@ class ModuleKernels:
 
     def _asked(self, values: Values, direction: str) -> Values:
         """Return the parameters of a problem that a module must have, by their words."""
-        known = (*self._words, "image") if self._maker.sized else self._words
-        values = {word: values[word] for word in known if word in values}
+        words = (*self._words, "image") if self._maker.sized else self._words
+        values = {word: values[word] for word in words if word in values}
         if "running" in values:
-            asked = {"forward": MOVED if values["running"] else "", "inference": READ}
-            values["running"] = asked.get(direction, "")
+            running = {"forward": MOVED if values["running"] else "", "inference": READ}
+            values["running"] = running.get(direction, "")
         return values
 
-    def _kernel(self, operands: Sequence[str], asked: Sequence[str], direction: str) -> Callable[..., Any]:
+    def _kernel(self, operands: Sequence[str], gradients: Sequence[str], direction: str) -> Callable[..., Any]:
         """Return the kernel of an operator with these operands by position: its results are the gradients by the
-        tensors in `asked`, or else those of a forward."""
+        tensors in `gradients`, or else those of a forward."""
 
-        def kernel(*given: Any, **told: Any) -> Any:
-            tensors: Tensors = dict.fromkeys(("x", "w", "dy", *CALLED)) | dict(zip(operands, given, strict=True))
-            values = self._completed(tensors, told)
+        def kernel(*arrays: Any, **parameters: Any) -> Any:
+            tensors: Tensors = dict.fromkeys(("x", "w", "dy", *CALLED)) | dict(zip(operands, arrays, strict=True))
+            values = self._completed(tensors, parameters)
             absent = [n for n in ("bias", "gamma", "beta") if tensors[n] is None]
-            wanted = [name for name in asked if name not in absent]
-            statistics = self._statistics(tensors, told) if (self._family, direction) == ("conv_bn", "forward") else ()
+            names = [name for name in gradients if name not in absent]
+            statistics = (
+                self._statistics(tensors, parameters) if (self._family, direction) == ("conv_bn", "forward") else ()
+            )
             # computed once: torch's own convolution of 70,001 groups takes two seconds
-            seen = self._seen(tensors["x"], tensors["w"], told) if self._alone and not wanted else None
+            z = self._seen(tensors["x"], tensors["w"], parameters) if self._alone and not names else None
 
             def compute(module: nn.Module) -> Results:
                 module.train(direction != "inference")
-                if wanted:
-                    return self._gradients(module, tensors, wanted, told)
-                given = tensors["x"] if seen is None else seen.clone()
-                y = self._values(module, given)
-                if seen is not None and not _same_bits(given, seen):  # which nobody else holds
+                if names:
+                    return self._gradients(module, tensors, names, parameters)
+                x = tensors["x"] if z is None else z.clone()
+                y = self._values(module, x)
+                if z is not None and not _same_bits(x, z):  # which nobody else holds
                     what = "the call changes its input"
                     raise KernelFailure(what, Failure(kind="memory", message=what))
                 moved = _leaves(
                     module,
                     ["running_mean", "running_var"] if statistics and tensors["running_mean"] is not None else [],
                 )
-                return y, *statistics, *(one.detach().reshape(-1).clone() for one in moved)
+                return y, *statistics, *(tensor.detach().reshape(-1).clone() for tensor in moved)
 
-            image = tensors["dy"] if seen is None and self._alone else tensors["x"] if seen is None else seen
+            image = tensors["dy"] if z is None and self._alone else tensors["x"] if z is None else z
             words = self._asked({**values, "image": tuple(image.shape)}, direction)
             call, arguments = self._maker.averaged(words), self._maker.express(words)
             has = [name for word in self._maker.has(words) for name in TENSORS[word] if word == "bias" or self._alone]
-            found = self._called(arguments, values.get("k", 0), tensors, compute, call, has)
-            return found if len(found) > 1 else found[0]
+            results = self._called(arguments, values.get("k", 0), tensors, compute, call, has)
+            return results if len(results) > 1 else results[0]
 
         return kernel
 
@@ -200,84 +202,93 @@ class ModuleKernels:
             raise KernelFailure(what, Failure(kind="malformed", message=what))
         return _first(returned)
 
-    def _completed(self, tensors: Tensors, told: Mapping[str, Any]) -> Values:
+    def _completed(self, tensors: Tensors, parameters: Mapping[str, Any]) -> Values:
         """Return the parameters of a problem; add to `tensors` those that a gradient does not depend on and that
         modules need."""
         x, w, dy = tensors["x"], tensors["w"], tensors["dy"]
         swapped = self._family == "conv_transpose"
         if "pool" in self._family:
             if x is None:
-                tensors["x"] = dy.new_zeros(*dy.shape[:2], *told["input_size"])
-            return {**told, "c": tensors["x"].shape[1], "window": told["kernel_size"]}
-        groups = told["groups"]
+                tensors["x"] = dy.new_zeros(*dy.shape[:2], *parameters["input_size"])
+            return {**parameters, "c": tensors["x"].shape[1], "window": parameters["kernel_size"]}
+        groups = parameters["groups"]
         if w is None:
             outer, inner = (x.shape[1], dy.shape[1]) if swapped else (dy.shape[1], x.shape[1])
-            w = tensors["w"] = dy.new_zeros(outer, inner // groups, *told["kernel_size"])
+            w = tensors["w"] = dy.new_zeros(outer, inner // groups, *parameters["kernel_size"])
         outer, inner = w.shape[0], w.shape[1] * groups
         c, k = (outer, inner) if swapped else (inner, outer)
         if x is None:
-            tensors["x"] = dy.new_zeros(dy.shape[0], c, *(told.get("input_size") or _size_before(dy, w, told)))
-        if told.get("with_bias"):
+            tensors["x"] = dy.new_zeros(
+                dy.shape[0], c, *(parameters.get("input_size") or _size_before(dy, w, parameters))
+            )
+        if parameters.get("with_bias"):
             tensors["bias"] = dy.new_zeros(k)
         if dy is not None and tensors["gamma"] is not None:
             tensors["beta"] = torch.zeros_like(tensors["gamma"])
-        given = {name: tensors[of] is not None for name, of in SHOWN.items()}
-        return {**told, "c": k if self._alone else c, "k": k, "window": tuple(w.shape[2:]), **given}
+        present = {name: tensors[of] is not None for name, of in SHOWN.items()}
+        return {**parameters, "c": k if self._alone else c, "k": k, "window": tuple(w.shape[2:]), **present}
 
-    def _statistics(self, tensors: Tensors, told: Mapping[str, Any]) -> Results:
+    def _statistics(self, tensors: Tensors, parameters: Mapping[str, Any]) -> Results:
         """Return mean and variance of a batch, which modules do not return."""
-        z = self._seen(tensors["x"].double(), tensors["w"].double(), told)
+        z = self._seen(tensors["x"].double(), tensors["w"].double(), parameters)
         places = (0, *range(2, z.dim()))
-        return tuple(one.to(tensors["w"].dtype) for one in (z.mean(places), z.var(places, unbiased=False)))
+        return tuple(moment.to(tensors["w"].dtype) for moment in (z.mean(places), z.var(places, unbiased=False)))
 
-    def _seen(self, x: torch.Tensor, w: torch.Tensor, told: Mapping[str, Any]) -> torch.Tensor:
+    def _seen(self, x: torch.Tensor, w: torch.Tensor, parameters: Mapping[str, Any]) -> torch.Tensor:
         """Return torch's convolution of x and w, which is the input of a batch norm."""
         function = {1: nn.functional.conv1d, 2: nn.functional.conv2d, 3: nn.functional.conv3d}[self._rank]
-        sides = [side for pair in reversed(told["padding"]) for side in pair]
-        return function(nn.functional.pad(x, sides), w, None, told["stride"], 0, told["dilation"], told["groups"])
+        sides = [side for pair in reversed(parameters["padding"]) for side in pair]
+        return function(
+            nn.functional.pad(x, sides), w, None, parameters["stride"], 0, parameters["dilation"], parameters["groups"]
+        )
 
     def _gradients(
-        self, module: nn.Module, tensors: Tensors, wanted: Sequence[str], told: Mapping[str, Any]
+        self, module: nn.Module, tensors: Tensors, names: Sequence[str], parameters: Mapping[str, Any]
     ) -> Results:
         """Compute gradients by autograd. Raises Unsupported where there is no graph, KernelFailure where a gradient is
         missing."""
-        own = {"x": tensors["x"].clone(), **({"w": tensors["w"].clone()} if self._alone else {})}
-        leaves = [own[n] if n in own else _leaves(module, [n])[0] for n in wanted]
+        copies = {"x": tensors["x"].clone(), **({"w": tensors["w"].clone()} if self._alone else {})}
+        leaves = [copies[n] if n in copies else _leaves(module, [n])[0] for n in names]
         with torch.enable_grad():
-            for leaf in (*own.values(), *leaves):
+            for leaf in (*copies.values(), *leaves):
                 leaf.requires_grad_()
-            y = self._values(module, self._seen(own["x"], own["w"], told) if self._alone else own["x"])
-            if own["x"].shape != self._shape and _has_more_nodes(y, MAX_NODES):
+            y = self._values(module, self._seen(copies["x"], copies["w"], parameters) if self._alone else copies["x"])
+            if copies["x"].shape != self._shape and _has_more_nodes(y, MAX_NODES):
                 raise Unsupported(f"no gradient is asked for: the forward alone is more than {MAX_NODES:,} operations")
             if not y.requires_grad:
-                if self._differentiable(own["x"]):
+                if self._differentiable(copies["x"]):
                     raise KernelFailure("the result has no graph here, and has one on other problems")
                 raise Unsupported("has no backward: autograd does not go through it")
             if y.shape != tensors["dy"].shape:
                 shapes = f"y has shape {tuple(y.shape)}; expected {tuple(tensors['dy'].shape)}"
                 raise KernelFailure(shapes, Failure(kind="malformed", message="y has another shape"))
             # dy is copied: the gradient of a bias may be dy itself
-            found = torch.autograd.grad(y, leaves, tensors["dy"].clone(), allow_unused=True)
-        for name, one in zip(wanted, found, strict=True):
-            if one is None:
+            gradients = torch.autograd.grad(y, leaves, tensors["dy"].clone(), allow_unused=True)
+        for name, gradient in zip(names, gradients, strict=True):
+            if gradient is None:
                 raise KernelFailure(f"no gradient reaches {name}")
-        return tuple(one.reshape(tensors[name].shape) for name, one in zip(wanted, found, strict=True))
+        return tuple(gradient.reshape(tensors[name].shape) for name, gradient in zip(names, gradients, strict=True))
 
     def _differentiable(self, like: torch.Tensor) -> bool:
         """Return whether autograd goes through the module at its own shape, or on one of some small problems near it.
         Earlier calls of the process do not matter: a case has the same verdict when it is repeated alone."""
         if self._graphs is None:
             layer = self._maker.layer
-            own = {word: layer.values[word] for word in self._words if word in layer.values}
+            values = {word: layer.values[word] for word in self._words if word in layer.values}
             changes: list[Values] = [
-                {word: tuple(tuple(side + 1 for side in one) if word == "padding" else one + 1 for one in own[word])}
+                {
+                    word: tuple(
+                        tuple(side + 1 for side in extent) if word == "padding" else extent + 1
+                        for extent in values[word]
+                    )
+                }
                 for word in BY_AXIS
-                if word in own
+                if word in values
             ]
             images = [layer.image(6), layer.image(13)]
-            near = [(own | change, image) for change in ({}, *changes) for image in images]
+            near = [(values | change, image) for change in ({}, *changes) for image in images]
             if self._shape and math.prod(self._shape) <= min(MAX_PROBED, self._most):
-                near.append((own, [*self._shape]))
+                near.append((values, [*self._shape]))
             self._graphs = any(self._has_graph(values, like.new_ones(*image)) for values, image in near)
         return self._graphs
 
@@ -302,7 +313,7 @@ class ModuleKernels:
         kept: OrderedDict[str, nn.Module] = self._local.__dict__.setdefault("kept", OrderedDict())
         key = repr((arguments, tensors["x"].dtype))
 
-        def made() -> nn.Module:
+        def new_module() -> nn.Module:
             module = self._maker.make(arguments).to(tensors["x"].device, tensors["x"].dtype)
             # before a call adds tensors that it packs
             object.__setattr__(module, "_conformance", _places(module, weights, channels, has))
@@ -310,7 +321,7 @@ class ModuleKernels:
 
         with self._watch.watching(), self._device(), torch.no_grad():
             try:
-                fresh, start, is_own = made(), thread_time(), tensors["x"].shape == self._shape
+                fresh, start, is_own = new_module(), thread_time(), tensors["x"].shape == self._shape
                 if call * tensors["x"].numel() > MAX_AVERAGED and not is_own:
                     raise Unsupported(f"no cumulative average is asked for: {call} calls on a large image")
                 for _ in range(call - 1):
@@ -321,25 +332,25 @@ class ModuleKernels:
                 if call or (thread_time() - start > SLOW and not is_own):
                     return first
                 if key not in kept:
-                    kept[key] = made()
+                    kept[key] = new_module()
                     _put(kept[key], _others(weights))
                     compute(kept[key])
                     while len(kept) > KEPT:
                         kept.popitem(last=False)
                 kept.move_to_end(key)
                 _put(kept[key], weights)
-                found = compute(kept[key])
-                if any(_apart(one, other) for one, other in zip(first, found, strict=True)):
+                results = compute(kept[key])
+                if any(_apart(result, other) for result, other in zip(first, results, strict=True)):
                     _put(kept[key], weights)
                     again = compute(kept[key])
-                    if not any(_apart(one, other) for one, other in zip(again, found, strict=True)):
+                    if not any(_apart(result, other) for result, other in zip(again, results, strict=True)):
                         raise KernelFailure(KEEPS, Failure(kind="state", message=KEEPS))
             except (NotImplementedError, ValueError, AssertionError) as refusal:
                 kept.pop(key, None)
                 if not str(refusal).strip():
                     raise
                 raise Unsupported(f"refuses: {refusal}") from None
-        return found
+        return results
 
 
 def lacking(maker: Maker) -> list[str]:
@@ -347,11 +358,11 @@ def lacking(maker: Maker) -> list[str]:
     where no module can be made."""
     rank, channels = maker.layer.rank, 6
     sizes: Values = {"c": channels, "k": channels, "window": (2,) * rank}
-    own = {word: value for word, value in maker.layer.values.items() if word not in ("running", "padding")}
+    parameters = {word: value for word, value in maker.layer.values.items() if word not in ("running", "padding")}
     for groups in (1, channels) if maker.unsaid else ():
         with suppress(Exception):
-            values = {word: sizes.get(word, value) for word, value in (own | {"groups": groups}).items()}
-            module = maker.make(maker.express({word: value for word, value in values.items() if word in own}))
+            values = {word: sizes.get(word, value) for word, value in (parameters | {"groups": groups}).items()}
+            module = maker.make(maker.express({word: value for word, value in values.items() if word in parameters}))
             weights: Tensors = {name: torch.ones(channels) for word in maker.unsaid for name in TENSORS[word]}
             if not maker.alone:
                 weights["w"] = torch.ones(channels, channels // groups, *sizes["window"])
@@ -360,20 +371,20 @@ def lacking(maker: Maker) -> list[str]:
     return []
 
 
-def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+def _same_bits(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     """Return whether two tensors have the same bits, so that NaN equals itself."""
-    return bool(torch.equal(one.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8)))
+    return bool(torch.equal(tensor.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8)))
 
 
 def _has_more_nodes(y: torch.Tensor, most: int) -> bool:
     """Return whether the graph of a result has more than `most` nodes."""
-    known, left = set[Any](), [y.grad_fn]
-    while left and len(known) <= most:
-        node = left.pop()
-        if node is not None and node not in known:
-            known.add(node)
-            left += [before for before, _ in node.next_functions]
-    return len(known) > most
+    nodes, waiting = set[Any](), [y.grad_fn]
+    while waiting and len(nodes) <= most:
+        node = waiting.pop()
+        if node is not None and node not in nodes:
+            nodes.add(node)
+            waiting += [before for before, _ in node.next_functions]
+    return len(nodes) > most
 
 
 def _first(returned: Any) -> torch.Tensor:
@@ -387,34 +398,42 @@ def _places(module: nn.Module, weights: Tensors, channels: int, has: Sequence[st
     attributes. Tensors that the reference `has`, and a bias that is to be copied, take whatever is left, in this order.
     Raises Unsupported where no tensor fits the filters."""
     parameters = dict(module.named_parameters())
-    left = {**parameters, **dict(module.named_buffers())}
-    for prefix, one in module.named_modules():
-        left |= {f"{prefix}.{name}": value for name, value in vars(one).items() if isinstance(value, torch.Tensor)}
-    found: dict[str, torch.Tensor] = {}
+    remaining = {**parameters, **dict(module.named_buffers())}
+    for prefix, part in module.named_modules():
+        remaining |= {
+            f"{prefix}.{name}": value for name, value in vars(part).items() if isinstance(value, torch.Tensor)
+        }
+    places: dict[str, torch.Tensor] = {}
     if "w" in weights:
         shape = weights["w"].shape
         bare = [extent for extent in shape if extent > 1]
-        fitting = [n for n, one in left.items() if one.shape == shape]
-        fitting = fitting or [n for n, one in left.items() if [e for e in one.shape if e > 1] == bare and "weight" in n]
+        fitting = [n for n, tensor in remaining.items() if tensor.shape == shape]
+        fitting = fitting or [
+            n for n, tensor in remaining.items() if [e for e in tensor.shape if e > 1] == bare and "weight" in n
+        ]
         if not fitting:
             raise Unsupported(f"has no parameter of the filters' shape, {tuple(shape)}")
-        found["w"] = left.pop(next((n for n in fitting if "weight" in n), fitting[0]))
-    fitting = [n for n, one in left.items() if one.numel() == channels and one.dim() and one.is_floating_point()]
-    asked = [name for name in CALLED if name in weights]
-    named = [(name, pattern, fitting) for name in asked for pattern in CALLED[name]]
-    for name in asked:
+        places["w"] = remaining.pop(next((n for n in fitting if "weight" in n), fitting[0]))
+    fitting = [
+        n
+        for n, tensor in remaining.items()
+        if tensor.numel() == channels and tensor.dim() and tensor.is_floating_point()
+    ]
+    names = [name for name in CALLED if name in weights]
+    named = [(name, pattern, fitting) for name in names for pattern in CALLED[name]]
+    for name in names:
         if name in has or (name == "bias" and weights[name] is not None):
             named.append((name, "", [n for n in fitting if name == "bias" or (n in parameters) == (name in FILL)]))
     for name, pattern, among in named:
-        one = next((n for n in among if n in left and re.search(pattern, n.lower())), None)
-        if name not in found and one is not None:
-            found[name] = left.pop(one)
-    return found
+        place = next((n for n in among if n in remaining and re.search(pattern, n.lower())), None)
+        if name not in places and place is not None:
+            places[name] = remaining.pop(place)
+    return places
 
 
 def _others(weights: Tensors) -> Tensors:
     """Return the weights of the earlier call of a kept module."""
-    return {name: None if one is None else torch.full_like(one, OTHER) for name, one in weights.items()}
+    return {name: None if weight is None else torch.full_like(weight, OTHER) for name, weight in weights.items()}
 
 
 def _put(module: nn.Module, weights: Tensors) -> None:
@@ -433,18 +452,18 @@ def _leaves(module: nn.Module, names: Sequence[str]) -> list[torch.Tensor]:
     return [places[name] for name in names]
 
 
-def _size_before(dy: torch.Tensor, w: torch.Tensor, told: Mapping[str, Any]) -> list[int]:
+def _size_before(dy: torch.Tensor, w: torch.Tensor, parameters: Mapping[str, Any]) -> list[int]:
     """Return the size in space of a transposed convolution's input, from that of its result."""
-    parameters = (told[name] for name in ("stride", "padding", "dilation", "output_padding"))
-    axes = zip(dy.shape[2:], w.shape[2:], *parameters, strict=True)
+    steps = (parameters[name] for name in ("stride", "padding", "dilation", "output_padding"))
+    axes = zip(dy.shape[2:], w.shape[2:], *steps, strict=True)
     return [(p + sum(sides) - d * (r - 1) - 1 - more) // u + 1 for p, r, u, sides, d, more in axes]
 
 
-def _apart(one: torch.Tensor, other: torch.Tensor) -> bool:
+def _apart(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     """Return whether results differ by more than rounding."""
-    if one.shape != other.shape:
+    if tensor.shape != other.shape:
         return True
-    first, second = one.detach().double(), other.detach().double()
+    first, second = tensor.detach().double(), other.detach().double()
     both = first.isfinite() & second.isfinite()
     largest = torch.maximum(first.abs(), second.abs())[both].max().item() if both.any() else 0.0
     return bool(((first - second).abs()[both] > DIFFERENT * largest).any())

@@ -99,11 +99,11 @@ def layer_of(model: nn.Module, *, derived: bool = False) -> Layer | None:
     parts = [part for part in model.modules() if not [*part.children()]]
     # a part of a class of the file's own may be the kernel; a model that is derived from a layer is one
     types = [_type(part) if derived or part is model else type(part) for part in parts]
-    known = [re.fullmatch(r"(\w+?)([123])d", cls.__name__ if is_torch(cls) else "") for cls in types]
-    kinds = [match[1] if match else "" for match in known]
+    matches = [re.fullmatch(r"(\w+?)([123])d", cls.__name__ if is_torch(cls) else "") for cls in types]
+    kinds = [match[1] if match else "" for match in matches]
     if kinds not in ([kind] for kind in FAMILIES) and kinds != ["Conv", "BatchNorm"]:
         return None
-    family, rank = FAMILIES[kinds[-1]], int(known[0][2])  # type: ignore[index]
+    family, rank = FAMILIES[kinds[-1]], int(matches[0][2])  # type: ignore[index]
     values: Values = {}
     for part in parts:
         _require_expressible(part, WORDS[family])
@@ -135,12 +135,12 @@ def _require_expressible(part: nn.Module, words: Sequence[str]) -> None:
     layer = _type(part)
     if part._forward_pre_hooks or part._forward_hooks:
         raise Unsupported(f"its reference has {layer.__name__} with hooks, as of weight_norm, which no problem can say")
-    known = {LAYER_NAMES.get(word, word) for word in words} | {"num_features", RETURNED}
+    names = {LAYER_NAMES.get(word, word) for word in words} | {"num_features", RETURNED}
     for name, parameter in inspect.signature(layer).parameters.items():
         value = getattr(part, name, parameter.default)
         if name == "bias" and "num_features" in vars(part):  # a batch norm has a bias where it is affine
             value = not part.affine or value is not None
-        elif name in known:
+        elif name in names:
             continue
         if value != parameter.default:
             raise Unsupported(f"its reference has {layer.__name__}({name}={value!r}), which no problem can say")
@@ -159,7 +159,7 @@ def _sides(values: Values) -> tuple[tuple[int, int], ...]:
 def computes(model: nn.Module, layer: Layer, alike: Callable[[Any, Any], bool] = torch.equal) -> bool:
     """Return whether a model computes its layer and nothing else, on a small image. Raises Unsupported where the model
     returns no tensor."""
-    x = torch.rand(layer.image(4), dtype=next((one.dtype for one in model.parameters()), torch.float32))
+    x = torch.rand(layer.image(4), dtype=next((parameter.dtype for parameter in model.parameters()), torch.float32))
     with torch.no_grad():
         y = x
         for part in layer.parts:
@@ -167,8 +167,8 @@ def computes(model: nn.Module, layer: Layer, alike: Callable[[Any, Any], bool] =
         returned = model.eval()(x)
     if not isinstance(returned, torch.Tensor) and not layer.returns_indices:
         raise Unsupported(f"its reference returns a {type(returned).__name__}, every operator a tensor")
-    wanted, given = (tuple(one) if layer.returns_indices else (one,) for one in (y, returned))
-    return len(wanted) == len(given) and all(map(alike, wanted, given))
+    expected, results = (tuple(result) if layer.returns_indices else (result,) for result in (y, returned))
+    return len(expected) == len(results) and all(map(alike, expected, results))
 
 
 def require_alike(model: nn.Module) -> None:
@@ -177,10 +177,10 @@ def require_alike(model: nn.Module) -> None:
     if like is None or computes(model, like, _agree):
         return
     for part in like.parts:
-        layer, own = _type(part).__name__, type(part)
-        if not is_torch(own):
+        layer, cls = _type(part).__name__, type(part)
+        if not is_torch(cls):
             raise Unsupported(
-                f"its reference is no nn.{layer}: {own.__name__} is derived from it, and computes something else"
+                f"its reference is no nn.{layer}: {cls.__name__} is derived from it, and computes something else"
             )
 
 
@@ -240,11 +240,11 @@ class Given:
         arguments, and torch has others between them."""
         if not is_torch(reference):
             return self
-        known = inspect.signature(reference).parameters
-        words = {called(name): name for name in known if called(name)[0]}
-        own = self.named(inspect.signature(cls).parameters)
-        names = {name: name if name in known else words.get(called(name), "") for name in own}
-        return Given((), {names[name]: value for name, value in own.items()}) if all(names.values()) else self
+        parameters = inspect.signature(reference).parameters
+        words = {called(name): name for name in parameters if called(name)[0]}
+        arguments = self.named(inspect.signature(cls).parameters)
+        names = {name: name if name in parameters else words.get(called(name), "") for name in arguments}
+        return Given((), {names[name]: value for name, value in arguments.items()}) if all(names.values()) else self
 
 
 def is_torch(cls: Any) -> bool:
@@ -255,13 +255,13 @@ def is_torch(cls: Any) -> bool:
 class Maker:
     """Makes modules of a class for problems. `given` is what the file gives the class."""
 
-    def __init__(self, cls: Any, reference: Callable[..., nn.Module], layer: Layer, given: Given) -> None:
-        self.cls, self.reference, self.layer, self.given = cls, reference, layer, given
+    def __init__(self, cls: Any, reference: Callable[..., nn.Module], layer: Layer, init_inputs: Given) -> None:
+        self.cls, self.reference, self.layer, self.init_inputs = cls, reference, layer, init_inputs
         self.alone = layer.family == "conv_bn" and len(layer.parts) == 1
         """Whether the layer is a batch norm without its convolution."""
-        self._taken, self._parameters = (inspect.signature(one).parameters for one in (cls, reference))
+        self._taken, self._parameters = (inspect.signature(source).parameters for source in (cls, reference))
         of_class = self._taken.keys() <= self._parameters.keys()
-        self._own = given.to(cls, reference).named(self._taken if of_class else self._parameters)
+        self._own = init_inputs.to(cls, reference).named(self._taken if of_class else self._parameters)
         words = {called(name)[0] for name in self._taken}
         spare = [word for word in SPARE if word in layer.values and (word, self.alone) != ("bias", True)]
         chooses = is_torch(reference) and not any(p.kind is p.VAR_KEYWORD for p in self._taken.values())
@@ -302,10 +302,10 @@ class Maker:
                 self._known[key] = self._arguments(values)
             except Unsupported as refusal:
                 self._known[key] = refusal.with_traceback(None)
-        found = self._known[key]
-        if isinstance(found, Unsupported):
-            raise found
-        return found
+        arguments = self._known[key]
+        if isinstance(arguments, Unsupported):
+            raise arguments
+        return arguments
 
     def has(self, values: Values) -> frozenset[str]:
         """Return the parts that the reference has for a problem that it can express, also those that the problem
@@ -316,8 +316,8 @@ class Maker:
     def make(self, arguments: Mapping[str, Any]) -> nn.Module:
         """Make a module with the reference's arguments."""
         with as_if_cuda():
-            made: nn.Module = self.cls(**self._passed(arguments))
-        return made
+            module: nn.Module = self.cls(**self._passed(arguments))
+        return module
 
     def without_memory(self, arguments: Mapping[str, Any]) -> nn.Module:
         """Make the reference on the meta device."""
@@ -331,60 +331,66 @@ class Maker:
         for word in self._lacks:
             if values.get(word):
                 raise Unsupported(f"the module has no {NAMED[word]}, and __init__ no argument for one")
-        found: dict[str, Any] = {}
+        arguments: dict[str, Any] = {}
         sized = self.sized if "image" in values else {}
         for name, parameter in self._parameters.items():
             if name in sized:
-                found[name] = values["image"][sized[name]]
+                arguments[name] = values["image"][sized[name]]
                 continue
-            (word, axis), own = called(name), self._default(name)
-            value = values.get(word, own)
+            (word, axis), default = called(name), self._default(name)
+            value = values.get(word, default)
             if value is parameter.empty:
                 raise Unsupported(f"cannot tell what to give __init__ for {name}")
             if word == "padding" and word in values:
-                if isinstance(own, str) and _sides({**values, word: own}) == value and {*values["stride"]} <= {1}:
-                    found[name] = own  # as the file gives it: the class's own reading of the word is verified
+                if (
+                    isinstance(default, str)
+                    and _sides({**values, word: default}) == value
+                    and {*values["stride"]} <= {1}
+                ):
+                    arguments[name] = default  # as the file gives it: the class's own reading of the word is verified
                     continue
                 if any(before != after for before, after in value):
                     raise Unsupported("padding differs between the sides of an axis")
                 value = tuple(before for before, _ in value)
             if word == "momentum" and self.averaged(values):
-                found[name] = None
+                arguments[name] = None
                 continue
             of_class = self._taken.get(name, parameter).default
             if word == "stride" and values.get("window") == value and None is parameter.default is of_class:
-                found[name] = None  # None is the window; with a number, what the class does with None was never seen
+                arguments[name] = (
+                    None  # None is the window; with a number, what the class does with None was never seen
+                )
                 continue
             if word in BY_AXIS and word in values:
                 meant = re.match(r"(<class ')?(typing\.)?tuple", str(parameter.annotation).lower())
-                by_axis = isinstance(own, (tuple, list)) or meant is not None
+                by_axis = isinstance(default, (tuple, list)) or meant is not None
                 # of one number for all axes the reference says whether it fits: a window of (r, 1) may have one too
                 value = value[axis - 3 + self.layer.rank] if axis is not None else value if by_axis else max(value)
-            found[name] = value
-        self._passed(found)
+            arguments[name] = value
+        self._passed(arguments)
         try:
-            made = layer_of(self.without_memory(found))
+            layer = layer_of(self.without_memory(arguments))
         except Unsupported:
             raise
         except Exception as error:
             raise Unsupported(f"the reference refuses: {error}") from None
-        if made is None:
+        if layer is None:
             raise Unsupported("the reference has other layers for this problem")
-        self._has[tuple(values.items())] = frozenset(word for word in SPARE if made.values.get(word))
+        self._has[tuple(values.items())] = frozenset(word for word in SPARE if layer.values.get(word))
         for word, value in values.items():
-            has = made.values.get(word)
+            has = layer.values.get(word)
             if word == "image":
                 continue
             if word == "running":
                 if value and not has:
                     raise Unsupported("the reference keeps no running statistics")
-                if value == MOVED and made.values["momentum"] is None and not self.averaged(values):
+                if value == MOVED and layer.values["momentum"] is None and not self.averaged(values):
                     raise Unsupported("momentum=None is a cumulative average, of one to ten calls")
                 continue
             spare = (word in SPARE and not value) or (word in ("c", "k", "momentum") and has is None)
             if has != value and not spare:
                 raise Unsupported(f"__init__ cannot say this {word}")
-        return found
+        return arguments
 
     def _passed(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return the class's arguments from the reference's: by name, or by place where it has other names. Raises

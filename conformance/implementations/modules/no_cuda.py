@@ -21,7 +21,7 @@ class _Staying(TorchFunctionMode):  # type: ignore[misc]
         if func is torch.Tensor.cuda or moved:
             return args[0]
         if func is torch.Tensor.to:
-            args = [args[0].device if _is_cuda(one) else one for one in args]
+            args = [args[0].device if _is_cuda(argument) else argument for argument in args]
         return func(*args, **named)
 
 

@@ -55,10 +55,10 @@ def with_reference(tree: ast.Module) -> ast.Module | None:
         for node in named
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value and classes.isdisjoint(_names(node.value))
     ]
-    own = [node for node in named if node not in declared]
-    if not own or len(own) + len(declared) < 2:
+    undeclared = [node for node in named if node not in declared]
+    if not undeclared or len(undeclared) + len(declared) < 2:
         return None
-    reference = (declared or own)[-1 if declared else 0]
+    reference = (declared or undeclared)[-1 if declared else 0]
     body: list[ast.stmt] = []
     for node in tree.body:
         if node is not reference:
