@@ -108,8 +108,8 @@ def _cut(lattice: Lattice, in_place: bool, dtype: np.dtype, workers: int) -> _Bl
         most = BLOCK_OUTPUTS if rows.source == rows.count == 1 else BLOCK_COLUMNS  # of one dimension
         v = columns.count if columns.count <= most * 3 // 2 else most
         u = even_split(rows.count, max(1, BLOCK_OUTPUTS // v))
-        wanted = min(channels, CHANNELS // 2) * dtype.itemsize
-        while u > 1 and _plane(lattice.axes, (u, v), lanes).channel_pitch * wanted > BLOCK_BYTES:
+        channel_bytes = min(channels, CHANNELS // 2) * dtype.itemsize
+        while u > 1 and _plane(lattice.axes, (u, v), lanes).channel_pitch * channel_bytes > BLOCK_BYTES:
             u = -(-u // 2)
     planes = -(-rows.count // u) * -(-columns.count // v)
     n = 1

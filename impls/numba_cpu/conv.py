@@ -144,10 +144,10 @@ def _backward(
     dy_shape: Shape, w_shape: Shape, input_size: Extents, stride: Extents, padding: Padding, dilation: Extents,
     groups: int, layout: str, dtype: np.dtype, workers: int,
 ) -> Gathering:  # fmt: skip
-    n, k, seen = sizes(dy_shape, layout)
+    n, k, outputs = sizes(dy_shape, layout)
     filters, c, kernel = sizes(w_shape, layout)
     axes = windows(input_size, kernel, stride, padding, dilation)
-    require_same("channels and size of dy", (k, *seen), (filters, *(axis.outputs for axis in axes)))
+    require_same("channels and size of dy", (k, *outputs), (filters, *(axis.outputs for axis in axes)))
     planes, rows, columns = in_space(axes)
     shape = shape_of(n, c * groups, input_size, layout)
     by_k, by_c, by_r, by_s = image_strides(w_shape, layout, columns.kernel)
@@ -210,10 +210,10 @@ def _gradient(
     dilation: Extents, groups: int, layout: str, dtype: np.dtype, workers: int,
 ) -> gradient.Gradients:  # fmt: skip
     n, c, size = sizes(x_shape, layout)
-    images, k, seen = sizes(dy_shape, layout)
+    images, k, outputs = sizes(dy_shape, layout)
     shape = shape_of(k, c // groups, kernel, layout)
     axes = windows(size, kernel, stride, padding, dilation)
-    require_same("images and size of dy", (images, *seen), (n, *(axis.outputs for axis in axes)))
+    require_same("images and size of dy", (images, *outputs), (n, *(axis.outputs for axis in axes)))
     return gradient.plan(shape, layout, x_shape, dy_shape, groups, axes, with_bias, dtype, workers)
 
 

@@ -67,25 +67,25 @@ def _lay_out(
     """
     pitch, by_row = plan[p + F.pitch], plan[p + F.by_row]
     run = extent_v if by_row else (extent_u - 1) * pitch + extent_v
-    vectors, found = 0, at + 2 * room
+    vectors, piece = 0, at + 2 * room
     lines = extent_u if by_row else 1
     for line in range(images * lines):
         image, row = line // lines, line % lines
         for start in range(0, run, lanes):
             # Never read a tensor behind its end.
             base = row * pitch + (min(start, run - lanes) if plan[p + F.in_place] else start)
-            work[at + vectors], work[at + room + vectors] = image * plan[p + F.image_pitch] + base, found
+            work[at + vectors], work[at + room + vectors] = image * plan[p + F.image_pitch] + base, piece
             lane = row * pitch + start - base
             while lane < lanes:
                 u, v = (base + lane) // pitch, (base + lane) % pitch
                 count = min(lanes - lane, extent_v - v)
                 if u < extent_u and count > 0:
-                    work[found], work[found + 2] = lane, count
-                    work[found + 1] = image * plan[p + F.out_n] + u * plan[p + F.out_u] + v * plan[p + F.out_v]
-                    found += PIECE
+                    work[piece], work[piece + 2] = lane, count
+                    work[piece + 1] = image * plan[p + F.out_n] + u * plan[p + F.out_u] + v * plan[p + F.out_v]
+                    piece += PIECE
                 lane += pitch - v
             vectors += 1
-    work[at + room + vectors] = found
+    work[at + room + vectors] = piece
     for spare in range(vectors, vectors + plan[p + F.tile_vectors]):
         work[at + spare] = work[at]
     return vectors
@@ -178,7 +178,7 @@ def _multiply_lattice(
         out_at += u * plan[p + F.out_u] + v * plan[p + F.out_v]
         for part_c in range(parts_c):
             c = part_c * block_c
-            held = min(block_c, channels - c)
+            depth = min(block_c, channels - c)
             src_at = plan[p + F.src_at] + image * plan[p + F.src_n] + (group * channels + c) * plan[p + F.src_c]
             if plan[p + F.packed]:
                 panel = (group * parts_c + part_c) * panels_k + k // height
@@ -189,13 +189,13 @@ def _multiply_lattice(
                 b, b_at, b_step = src, src_at + v * plan[p + F.src_w], plan[p + F.src_c]
             else:
                 b, b_at, b_step = scratch, buffer, plan[p + F.channel_pitch]
-                for plane in range(held * held_n):  # in ascending order: a row's last vector may end in the next one
+                for plane in range(depth * held_n):  # in ascending order: a row's last vector may end in the next one
                     i, channel = plane % held_n, plane // held_n
                     to = buffer + channel * b_step + i * plan[p + F.image_pitch]
                     source = src_at + channel * plan[p + F.src_c] + i * plan[p + F.src_n]
                     _pack_plane(plan, p, scratch, to, src, source, u, v)
             odd |= _multiply_block(
-                plan, p, out, out_at, a, a_at, b, b_at, b_step, held, rows, bias, k_all, part_c > 0, scratch, tile,
+                plan, p, out, out_at, a, a_at, b, b_at, b_step, depth, rows, bias, k_all, part_c > 0, scratch, tile,
                 work, places, room, vectors,
             )  # fmt: skip
     return odd
@@ -257,5 +257,5 @@ def pack(
             c, k = part_c * block_c, panel * height
             at = plan[p + F.panels_at] + unit * block_c * taps * height
             source = group * plan[p + F.w_group] + k * plan[p + F.w_k] + c * plan[p + F.w_c]
-            rows, held = min(height, targets - k), min(block_c, channels - c)
-            _pack_panel(plan, p, panels, at, w, source, held, rows, work, rows_at)
+            rows, depth = min(height, targets - k), min(block_c, channels - c)
+            _pack_panel(plan, p, panels, at, w, source, depth, rows, work, rows_at)

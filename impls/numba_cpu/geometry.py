@@ -76,10 +76,10 @@ class Axis:
         return (self.offsets - self.low) // self.step
 
 
-def require_same(what: str, found: tuple[int, ...], expected: tuple[int, ...]) -> None:
+def require_same(what: str, actual: tuple[int, ...], expected: tuple[int, ...]) -> None:
     """Raise ValueError for sizes that do not match: a kernel would read behind the end of an array."""
-    if found != expected:
-        raise ValueError(f"{what}: {found}, but {expected} is needed")
+    if actual != expected:
+        raise ValueError(f"{what}: {actual}, but {expected} is needed")
 
 
 def forward_axis(window: Window) -> Axis:
@@ -130,13 +130,13 @@ def through_planes(depth: Axis, rows: Axis, taps: int, height: int) -> Iterator[
     `height` those of a plane of targets. If no tap has a plane, one tap without any source row stands for them."""
     for u in range(depth.count):
         planes, target = depth.step * u + depth.offsets, depth.target_step * u + depth.target_start
-        held = np.flatnonzero((planes >= 0) & (planes < depth.source))
-        some = held if held.size else np.zeros(1, np.int64)
-        source = rows.source if held.size else 0
+        inside = np.flatnonzero((planes >= 0) & (planes < depth.source))
+        indices = inside if inside.size else np.zeros(1, np.int64)
+        source = rows.source if inside.size else 0
         yield Axis(
-            (depth.taps[some, None] * taps + rows.taps).ravel(), np.tile(rows.offsets, some.size), rows.step, source,
-            rows.count, rows.target_step, rows.target_start + target * height,
-            np.repeat(planes[some] * rows.source, rows.taps.size),
+            (depth.taps[indices, None] * taps + rows.taps).ravel(), np.tile(rows.offsets, indices.size), rows.step,
+            source, rows.count, rows.target_step, rows.target_start + target * height,
+            np.repeat(planes[indices] * rows.source, rows.taps.size),
         )  # fmt: skip
 
 

@@ -106,7 +106,7 @@ class Planes:
     the place of the first pair, and the distance between pairs."""
 
     images: int
-    each: int
+    per_image: int
     x_at: int
     dy_at: int
     by_x: int
@@ -114,10 +114,10 @@ class Planes:
 
 
 def _pairs(planes: Window, tap: int, images: int, by_x: int, by_dy: int) -> Planes:
-    found = np.arange(planes.outputs) * planes.stride + tap * planes.dilation - planes.before
-    held = np.flatnonzero((found >= 0) & (found < planes.size))
-    first = held[0] if held.size else 0
-    return Planes(images, held.size, int(found[first]) * by_x, int(first) * by_dy, planes.stride * by_x, by_dy)
+    positions = np.arange(planes.outputs) * planes.stride + tap * planes.dilation - planes.before
+    inside = np.flatnonzero((positions >= 0) & (positions < planes.size))
+    first = inside[0] if inside.size else 0
+    return Planes(images, inside.size, int(positions[first]) * by_x, int(first) * by_dy, planes.stride * by_x, by_dy)
 
 
 @dataclass(frozen=True)
@@ -136,8 +136,8 @@ class Gradients:
             return dw.reshape(self.shape), dbias
         dw, x, dy = np.empty(self.shape, dtype), operand(x, dtype), operand(dy, dtype)
         for tap, (planes, part) in enumerate(self.parts):
-            found, _ = part.run(x.reshape(-1)[planes.x_at :], dy.reshape(-1)[planes.dy_at :], dtype, workers)
-            dw[(slice(None),) * self.layout.index("d") + (tap,)] = found
+            of_tap, _ = part.run(x.reshape(-1)[planes.x_at :], dy.reshape(-1)[planes.dy_at :], dtype, workers)
+            dw[(slice(None),) * self.layout.index("d") + (tap,)] = of_tap
         zeros = np.zeros(self.shape[0])
         sums = statistics.sums(dy, zeros, dy, zeros, self.layout)[0] if self.with_bias and dy.size else zeros
         return dw, sums.astype(dtype)
@@ -155,10 +155,10 @@ def plan(
     part = shape_of(shape[0], channels, (rows.kernel, columns.kernel), in_plane)
     for tap in range(planes.kernel):
         pairs = _pairs(planes, tap, x_shape[0], rows.size * x_strides[2], rows.outputs * dy_strides[2])
-        found = _plan(
+        planned = _plan(
             part, in_plane, x_strides, dy_strides, pairs, groups, (rows, columns), flat and with_bias, dtype, workers
         )
-        parts.append((pairs, found))
+        parts.append((pairs, planned))
     return Gradients(shape, layout, tuple(parts), flat, with_bias)
 
 
@@ -167,7 +167,7 @@ def _plan(
     axes: tuple[Window, Window], with_bias: bool, dtype: np.dtype, workers: int,
 ) -> Gradient:  # fmt: skip
     dw_strides = image_strides(shape, layout, axes[1].kernel)
-    images, lanes = planes.images * planes.each, lanes_of(dtype)
+    images, lanes = planes.images * planes.per_image, lanes_of(dtype)
     filters, channels, *_ = in_order(shape, layout)
     targets, step = filters // groups, axes[1].stride
     kind = step if x_strides[3] == dy_strides[3] == 1 and step <= 2 else ANY
@@ -178,7 +178,7 @@ def _plan(
         *(value for a in axes for value in (a.size, a.kernel, a.stride, a.before, a.dilation, a.outputs)), with_bias,
     )  # fmt: skip
     fields = dict(zip(names, numbers, strict=True)) | {
-        "planes": max(1, planes.each),
+        "planes": max(1, planes.per_image),
         "x_d": planes.by_x,
         "dy_d": planes.by_dy,
         "row_kind": kind,

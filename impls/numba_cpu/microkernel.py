@@ -70,15 +70,15 @@ def _tile_product(
             with e.loop(tap_count) as t:
                 place = e.sum(tap_at, e.product(t, 2))
                 a_t, b_t = e.sum(a_c, e.scalar(taps, place)), e.sum(b_c, e.scalar(taps, e.sum(place, 1)))
-                held = [e.load(b, e.sum(b_t, base)) for base in bases]
+                row = [e.load(b, e.sum(b_t, base)) for base in bases]
                 for i, offset in enumerate(offsets):
                     weight = e.splat(e.scalar(a, e.sum(a_t, offset)))
-                    for total, vector in zip(tile[i * vectors : (i + 1) * vectors], held, strict=True):
+                    for total, vector in zip(tile[i * vectors : (i + 1) * vectors], row, strict=True):
                         e.builder.store(e.fma(weight, vector, e.builder.load(total)), total)
         for place, total in enumerate(tile):
             at = e.sum(out_at, place * e.lanes)
-            held = e.builder.select(adds, e.load(out, at), e.zero)
-            e.store(e.builder.fadd(e.builder.load(total), held), out, at)
+            old = e.builder.select(adds, e.load(out, at), e.zero)
+            e.store(e.builder.fadd(e.builder.load(total), old), out, at)
 
 
 @njit_inner()
@@ -120,8 +120,8 @@ def _nan_lanes(e: Emitter, vector: Any, mask: Any) -> Any:
 def add_lanes(e: Emitter, out: Any, out_at: Any, src: Any, src_at: Any, count: Any, offset: Any, first: Any) -> Any:
     """Add up to a vector of elements to an offset or to the old values; return whether any sum is NaN."""
     mask = e.within(i64(0), 1, count)
-    held = e.load(out, out_at, e.builder.and_(mask, e.splat(e.builder.not_(first))))
-    total = e.builder.fadd(e.load(src, src_at, mask), e.builder.select(first, e.splat(offset), held))
+    old = e.load(out, out_at, e.builder.and_(mask, e.splat(e.builder.not_(first))))
+    total = e.builder.fadd(e.load(src, src_at, mask), e.builder.select(first, e.splat(offset), old))
     e.store(total, out, out_at, mask)
     return _nan_lanes(e, total, mask)
 
@@ -138,9 +138,9 @@ def spread_lanes(e: Emitter, out: Any, out_at: Any, src: Any, src_at: Any, count
 def _transposer(step: int) -> Callable[..., int]:
     @emitted(POINTER, INT, INT, INT, POINTER, INTS, INT, INT)
     def write(
-        e: Emitter, out: Any, out_at: Any, pitch: Any, held: Any, src: Any, rows: Any, rows_at: Any, columns: Any
+        e: Emitter, out: Any, out_at: Any, pitch: Any, count: Any, src: Any, rows: Any, rows_at: Any, columns: Any
     ) -> None:
-        """Set out[j * pitch + i] = row i [start + j * step], or zero outside of it, for `held` rows, at most a vector.
+        """Set out[j * pitch + i] = row i [start + j * step], or zero outside of it, for `count` rows, at most a vector.
 
         `rows` holds (offset, start, size) of a vector of rows; those not held have size zero.
         """
@@ -154,8 +154,8 @@ def _transposer(step: int) -> Callable[..., int]:
                 vectors.append(e.source(src, offset, begin, step, size)[0])
                 e.prefetch(src, e.sum(offset, begin, LINES_AHEAD // e.bytes))
             for j, vector in enumerate(e.transposed(vectors)):
-                left = e.builder.icmp_signed("<", e.sum(first, j), columns)
-                mask = e.within(i64(0), 1, e.builder.select(left, held, i64(0)))
+                inside = e.builder.icmp_signed("<", e.sum(first, j), columns)
+                mask = e.within(i64(0), 1, e.builder.select(inside, count, i64(0)))
                 e.store(vector, out, e.sum(out_at, e.product(e.sum(first, j), pitch)), mask)
 
     return write

@@ -18,11 +18,11 @@ ROW = 3  # (offset, start, size) of a row to be transposed
 Pointer = Any
 
 
-def aligned(shape: tuple[int, int], dtype: np.dtype, made: Callable[..., Array] = np.zeros) -> Array:
-    """Return an array of zeros, or made by `made`, that starts at a vector boundary, as then do rows of whole
+def aligned(shape: tuple[int, int], dtype: np.dtype, allocate: Callable[..., Array] = np.zeros) -> Array:
+    """Return an array of zeros, or made by `allocate`, that starts at a vector boundary, as then do rows of whole
     vectors."""
     size = shape[0] * shape[1]
-    raw = made(size + VECTOR_BYTES // dtype.itemsize, dtype)
+    raw = allocate(size + VECTOR_BYTES // dtype.itemsize, dtype)
     start = -raw.ctypes.data % VECTOR_BYTES // dtype.itemsize
     return raw[start : start + size].reshape(shape)
 
@@ -53,20 +53,20 @@ def source_range(first: int, last: int, window: Quad, size: int) -> Pair:
 
 @njit_inner()
 def transpose_rows(
-    out: Pointer, out_at: int, pitch: int, held: int, src: Pointer, work: Pointer, rows_at: int, columns: int,
+    out: Pointer, out_at: int, pitch: int, count: int, src: Pointer, work: Pointer, rows_at: int, columns: int,
     step: int, increment: int,
 ) -> None:  # fmt: skip
     """Set out[j * pitch + i] = row i [start + j * step], zero where it has none; rows are (offset, start, size)."""
-    for i in range(held, vector_lanes(out)):
+    for i in range(count, vector_lanes(out)):
         work[rows_at + i * ROW + 2] = 0
         work[rows_at + i * ROW] = work[rows_at]
         work[rows_at + i * ROW + 1] = 0
     if increment == 1 and step == 1:
-        transpose(out, out_at, pitch, held, src, work, rows_at, columns)
+        transpose(out, out_at, pitch, count, src, work, rows_at, columns)
     elif increment == 1 and step == 2:
-        transpose_by_two(out, out_at, pitch, held, src, work, rows_at, columns)
+        transpose_by_two(out, out_at, pitch, count, src, work, rows_at, columns)
     else:
-        for i in range(held):
+        for i in range(count):
             at, start, size = work[rows_at + i * ROW], work[rows_at + i * ROW + 1], work[rows_at + i * ROW + 2]
             low, high = inside(start, step, columns, size)
             for j in range(columns):
@@ -83,8 +83,8 @@ def transpose_lines(
     """Set out[j * pitch + i] = line i [j], for `height` lines of `columns` elements, `distance` apart."""
     lanes = vector_lanes(out)
     for first in range(0, height, lanes):
-        held = min(lanes, height - first)
-        for i in range(held):
+        count = min(lanes, height - first)
+        for i in range(count):
             work[rows_at + i * ROW] = src_at + (first + i) * distance
             work[rows_at + i * ROW + 1], work[rows_at + i * ROW + 2] = 0, columns
-        transpose_rows(out, out_at + first, pitch, held, src, work, rows_at, columns, 1, 1)
+        transpose_rows(out, out_at + first, pitch, count, src, work, rows_at, columns, 1, 1)

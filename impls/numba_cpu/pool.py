@@ -53,9 +53,9 @@ def _taps(axis: Window) -> Array:
     """Return, for each position in the window, the first output that has it inside the image, how many do, and
     where."""
     positions = np.arange(axis.kernel)[:, None] + _starts(axis)
-    held = (positions >= 0) & (positions < axis.size)
-    first = held.argmax(axis=1)
-    return np.stack((first, held.sum(axis=1), first * axis.stride + positions[:, 0]), axis=1)
+    inside = (positions >= 0) & (positions < axis.size)
+    first = inside.argmax(axis=1)
+    return np.stack((first, inside.sum(axis=1), first * axis.stride + positions[:, 0]), axis=1)
 
 
 def _divisors(axis: Window, count_include_pad: bool) -> Array:

@@ -30,7 +30,7 @@ MOST_VECTORS = 4
 
 def unrolled(window: tuple[int, int], kind: int) -> int:
     """Return the number of the window, OPEN where it is not among those unrolled for this step."""
-    number = next((number for number, known in WINDOWS.items() if known == window), OPEN)
+    number = next((number for number, candidate in WINDOWS.items() if candidate == window), OPEN)
     return number if (MOST_VECTORS, kind, number) in VARIANTS else OPEN
 
 
@@ -69,8 +69,8 @@ def row_product(
         for v, total in enumerate(sums):
             first = e.sum(start, e.product(step_w, v * e.lanes))
             vector, mask = _read(e, kind, src, at, first, step_w, size_w, increment)
-            held = e.builder.load(total)
-            e.builder.store(e.builder.select(mask, e.fma(weight, vector, held), held), total)
+            old = e.builder.load(total)
+            e.builder.store(e.builder.select(mask, e.fma(weight, vector, old), old), total)
 
     def in_full(sums: list[Any], kind: int, window: int) -> Any:
         over_rows, over_columns = (
@@ -82,11 +82,11 @@ def row_product(
             for row, v in product(range(kind), range(len(sums) * kind)):
                 line_at = e.sum(src_at, e.product(e.sum(line, row), src_h), column)
                 e.prefetch(src, e.sum(line_at, v * e.lanes + AHEAD // e.bytes))
-            for (_, offset, _), own in zip(over_rows, weights, strict=True):
+            for (_, offset, _), row_weights in zip(over_rows, weights, strict=True):
                 row = e.sum(line, offset)
                 with e.builder.if_then(e.builder.icmp_unsigned("<", row, size_h)):
                     at = e.opaque(e.sum(src_at, e.product(row, src_h)))
-                    for (_, shift), weight in zip(over_columns, own, strict=True):
+                    for (_, shift), weight in zip(over_columns, row_weights, strict=True):
                         add(sums, kind, weight, at, e.sum(column, shift))
 
         return write
@@ -105,10 +105,10 @@ def row_product(
 
         return write
 
-    variants = {own + 8 * (step + 8 * size): (own, step, size) for own, step, size in VARIANTS}
+    variants = {registers + 8 * (step + 8 * size): (registers, step, size) for registers, step, size in VARIANTS}
     for variant in e.cases(e.sum(vectors, e.product(e.sum(kind, e.product(window, 8)), 8)), variants):
-        own, step, size = variants[variant]
-        sums = e.variables(own, e.zero)
+        registers, step, size = variants[variant]
+        sums = e.variables(registers, e.zero)
         write = (in_full if size else looped)(sums, step, size)
         with e.loop(rows) as u:
             for total in sums:
@@ -171,9 +171,9 @@ def correlation(e: Emitter, dw: Any, dw_at: Any, r: Any, x: Any, x_at: Any, dy: 
                         for s, total in zip(columns, totals, strict=True):
                             place = e.builder.sub(e.sum(e.product(first, step_w), e.product(dilation_w, s)), before_w)
                             vector, mask = _read(e, step, x, at, place, step_w, size_w, x_w)
-                            held = e.builder.load(total)
-                            added = e.fma(factor, vector, held)
-                            e.builder.store(e.builder.select(e.builder.and_(mask, live), added, held), total)
+                            old = e.builder.load(total)
+                            added = e.fma(factor, vector, old)
+                            e.builder.store(e.builder.select(e.builder.and_(mask, live), added, old), total)
         for (row, columns), totals in zip(taps, sums, strict=True):
             for s, total in zip(columns, totals, strict=True):
                 at = e.sum(dw_at, e.product(dw_r, row), e.product(dw_s, s))
@@ -208,5 +208,5 @@ def bias_gradient(
             dy_kind = ANY if scattered else 1
             vector, _ = _read(e, dy_kind, dy, line, e.product(v, e.lanes), i64(1), columns, field(G.dy_q))
             e.builder.store(e.builder.fadd(e.builder.load(total), vector), total)
-        held = e.builder.select(adds, e.scalar(dbias, dbias_at), e.element(0))
-        e.builder.store(e.builder.fadd(held, e.total(e.builder.load(total))), e.builder.gep(dbias, [dbias_at]))
+        old = e.builder.select(adds, e.scalar(dbias, dbias_at), e.element(0))
+        e.builder.store(e.builder.fadd(old, e.total(e.builder.load(total))), e.builder.gep(dbias, [dbias_at]))

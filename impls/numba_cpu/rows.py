@@ -46,9 +46,9 @@ def gather(
                 extent = (band + 1) * count_u // bands - first_u
             out_at += first_u * plan[p + F.out_u]
             while v < count_v:
-                left = count_v - v
-                vectors = 1 if plan[p + F.window] == OPEN or left <= lanes else 2 if left <= 2 * lanes else MOST_VECTORS
-                count = min(left, vectors * lanes)
+                rest = count_v - v
+                vectors = 1 if plan[p + F.window] == OPEN or rest <= lanes else 2 if rest <= 2 * lanes else MOST_VECTORS
+                count = min(rest, vectors * lanes)
                 to, at, pitch = (out, out_at + v * increment, plan[p + F.out_u]) if near else (scratch, row, 0)
                 for u in range(0, extent, extent if near else 1):
                     row_product(

@@ -91,10 +91,10 @@ class Emitter:
     def variables(self, count: int, initial: Any) -> list[Any]:
         """Return registers that loops change."""
         with self.builder.goto_entry_block():
-            found = [self.builder.alloca(self.vector) for _ in range(count)]
-        for variable in found:
+            variables = [self.builder.alloca(self.vector) for _ in range(count)]
+        for variable in variables:
             self.builder.store(initial, variable)
-        return found
+        return variables
 
     def called(self, name: str, result: Any, *arguments: Any) -> Any:
         functions, kind = self.builder.module.globals, ir.FunctionType(result, [a.type for a in arguments])
@@ -189,11 +189,11 @@ class Emitter:
         vector, mask = self.zero, ir.Constant(ir.VectorType(i1, self.lanes), None)
         for lane in range(self.lanes):
             place = self.sum(start, self.product(step, lane))
-            held = self.builder.icmp_unsigned("<", place, size)
-            at = self.sum(row, self.product(self.builder.select(held, place, i64(0)), increment))
-            element = self.builder.select(held, self.scalar(base, at), self.element(0))
+            inside = self.builder.icmp_unsigned("<", place, size)
+            at = self.sum(row, self.product(self.builder.select(inside, place, i64(0)), increment))
+            element = self.builder.select(inside, self.scalar(base, at), self.element(0))
             vector = self.builder.insert_element(vector, element, i32(lane))
-            mask = self.builder.insert_element(mask, held, i32(lane))
+            mask = self.builder.insert_element(mask, inside, i32(lane))
         return vector, mask
 
     def within_signed(self, start: int, size: Any) -> Any:
@@ -215,12 +215,12 @@ def emitted(*kinds: Any) -> Callable[[Callable[..., Any]], Any]:
     def decorate(write: Callable[..., Any]) -> Any:
         def typed(typingctx: Any, *arguments: Any) -> Any:
             element = arguments[0].dtype
-            own = {POINTER: arguments[0], SCALAR: element}
+            by_kind = {POINTER: arguments[0], SCALAR: element}
 
             def codegen(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
                 return write(Emitter(builder, element), *values) or i64(0)
 
-            return types.int64(*(own.get(kind, kind) for kind in kinds)), codegen
+            return types.int64(*(by_kind.get(kind, kind) for kind in kinds)), codegen
 
         names = ("typingctx", *(f"argument{i}" for i in range(len(kinds))))
         typed.__signature__ = Signature([Parameter(name, Parameter.POSITIONAL_ONLY) for name in names])  # type: ignore

@@ -50,16 +50,16 @@ def _pack_pixels(
         for row in range(height):
             target = at + c // width * panel + row * count * width
             for first in range(c, min(c + width, channels), lanes):
-                held = min(lanes, min(c + width, channels) - first)
+                part = min(lanes, min(c + width, channels) - first)
                 source = start + first * strides[0] + row * strides[1]
                 if strides[0] == 1:
                     for j in range(count):
-                        copy_lanes(buffer, target + j * width + first - c, src, source + j * strides[2], held)
+                        copy_lanes(buffer, target + j * width + first - c, src, source + j * strides[2], part)
                     continue
-                for i in range(held):
+                for i in range(part):
                     work[rows_at + i * ROW] = source + i * strides[0]
                     work[rows_at + i * ROW + 1], work[rows_at + i * ROW + 2] = 0, count
-                transpose_rows(buffer, target + first - c, width, held, src, work, rows_at, count, 1, strides[2])
+                transpose_rows(buffer, target + first - c, width, part, src, work, rows_at, count, 1, strides[2])
 
 
 @njit_inner()
@@ -70,22 +70,22 @@ def _pack_windows(
     """Copy windows of a rectangle of outputs to [panel][row][column][width], one lane per weight of a target."""
     lanes, count, height = vector_lanes(buffer), columns[1] - columns[0], rows[1] - rows[0]
     for first in range(0, weights, lanes):
-        held, to = min(lanes, weights - first), at + first // width * panel + first % width
+        part, to = min(lanes, weights - first), at + first // width * panel + first % width
         for row in range(height):
-            for i in range(held):
+            for i in range(part):
                 table = plan[G.lanes_at] + (first_lane + first + i) * 3
                 h = (rows[0] + row) * plan[G.step_h] + plan[table + 1]
                 work[rows_at + i * ROW] = x_at + plan[table] * plan[G.x_c] + h * plan[G.x_h]
                 work[rows_at + i * ROW + 1] = columns[0] * plan[G.step_w] + plan[table + 2]
                 work[rows_at + i * ROW + 2] = plan[G.size_w] if 0 <= h < plan[G.size_h] else 0
             target = to + row * count * width
-            transpose_rows(buffer, target, width, held, x, work, rows_at, count, plan[G.step_w], plan[G.x_w])
+            transpose_rows(buffer, target, width, part, x, work, rows_at, count, plan[G.step_w], plan[G.x_w])
 
 
 @njit_inner()
 def _multiply_taps(
     plan: Pointer, partials: Pointer, tiles_at: int, panels_c: int, scratch: Pointer, a_at: int, b_at: int,
-    held: tuple[int, int], rows: tuple[int, int], columns: tuple[int, int], source_rows: tuple[int, int],
+    extents: tuple[int, int], rows: tuple[int, int], columns: tuple[int, int], source_rows: tuple[int, int],
     source_columns: tuple[int, int],
 ) -> None:  # fmt: skip
     """Multiply the pixels of the block for every (target panel, channel panel, tap) tile."""
@@ -103,9 +103,9 @@ def _multiply_taps(
         low, high = inside(w, plan[G.step_w], count, pitch)
         if first == last or low == high:
             continue
-        for panel_c in range(-(-held[1] // width)):
+        for panel_c in range(-(-extents[1] // width)):
             b = b_at + panel_c * b_size + ((h + first * plan[G.step_h]) * pitch + w) * width
-            for panel_k in range(-(-held[0] // height)):
+            for panel_k in range(-(-extents[0] // height)):
                 tile = tiles_at + ((panel_k * panels_c + panel_c) * taps + tap) * height * width
                 tile_product(
                     partials, tile, height, vectors, scratch, a_at + panel_k * a_size + first * count * height, 1,
@@ -116,25 +116,25 @@ def _multiply_taps(
 
 @njit_inner()
 def _multiply_windows(
-    plan: Pointer, dw: Pointer, dw_at: int, scratch: Pointer, a_at: int, b_at: int, held: tuple[int, int],
+    plan: Pointer, dw: Pointer, dw_at: int, scratch: Pointer, a_at: int, b_at: int, extents: tuple[int, int],
     rows: int, columns: int, adds: bool,
 ) -> int:  # fmt: skip
     """Multiply the pixels of the block for every (target panel, weight panel) tile; return whether any sum is NaN."""
     lanes, height, vectors = vector_lanes(scratch), plan[G.tile_rows], plan[G.tile_vectors]
     width = vectors * lanes
     odd, tile = 0, a_at + plan[G.tile_at]
-    for panel_c in range(-(-held[1] // width)):
-        left = min(width, held[1] - panel_c * width)
-        for panel_k in range(-(-held[0] // height)):
+    for panel_c in range(-(-extents[1] // width)):
+        rest = min(width, extents[1] - panel_c * width)
+        for panel_k in range(-(-extents[0] // height)):
             tile_product(
                 scratch, tile, height, vectors, scratch, a_at + panel_k * rows * columns * height, 1, columns * height,
                 scratch, b_at + panel_c * rows * columns * width, columns * width, plan, plan[G.vectors_at], rows, plan,
                 plan[G.columns_at], columns, 1, False,
             )  # fmt: skip
-            for i in range(min(height, held[0] - panel_k * height)):
+            for i in range(min(height, extents[0] - panel_k * height)):
                 at = dw_at + (panel_k * height + i) * plan[G.dw_k] + panel_c * width
-                for lane in range(0, left, lanes):
-                    count = min(lanes, left - lane)
+                for lane in range(0, rest, lanes):
+                    count = min(lanes, rest - lane)
                     odd |= add_lanes(dw, at + lane, scratch, tile + i * width + lane, count, 0.0, not adds)
     return odd
 
@@ -147,14 +147,14 @@ def _scatter_taps(
     taps, lanes = plan[G.kernel_h] * plan[G.kernel_w], vector_lanes(dw)
     size = plan[G.tile_rows] * plan[G.tile_vectors] * lanes
     for first in range(0, taps, lanes):
-        held = min(lanes, taps - first)
+        part = min(lanes, taps - first)
         if plan[G.dw_s] == 1:
-            for i in range(held):
+            for i in range(part):
                 work[rows_at + i * ROW] = tile + (first + i) * size
                 work[rows_at + i * ROW + 1], work[rows_at + i * ROW + 2] = 0, channels
-            transpose_rows(dw, at + first, plan[G.dw_c], held, partials, work, rows_at, channels, 1, 1)
+            transpose_rows(dw, at + first, plan[G.dw_c], part, partials, work, rows_at, channels, 1, 1)
         else:
-            for i in range(held):
+            for i in range(part):
                 tap = (
                     at + (first + i) // plan[G.kernel_w] * plan[G.dw_r] + (first + i) % plan[G.kernel_w] * plan[G.dw_s]
                 )
@@ -187,7 +187,7 @@ def multiply(
     for unit in range(worker, parts * groups * blocks_k * blocks_c, workers):
         c, k = unit % blocks_c * block_c, unit // blocks_c % blocks_k * block_k
         group, part = unit // blocks_c // blocks_k % groups, unit // blocks_c // blocks_k // groups
-        held = (min(block_k, targets - k), min(block_c, lanes - c))
+        extents = (min(block_k, targets - k), min(block_c, lanes - c))
         tiles_at = ((part * groups + group) * panels_k + k // height) * panels_c + c // width
         tiles_at *= taps * height * width
         dw_at = (group * targets + k) * plan[G.dw_k] + c + part * plan[G.part_size]
@@ -204,7 +204,7 @@ def multiply(
             for i in range(images):
                 to, source = a_at + i * size * height, _place(image + i, planes, plan[G.dy_n], plan[G.dy_d])
                 _pack_pixels(
-                    scratch, to, images * size * height, dy, dy_group + source, dy_strides, rows, columns, held[0],
+                    scratch, to, images * size * height, dy, dy_group + source, dy_strides, rows, columns, extents[0],
                     height, work, rows_at,
                 )  # fmt: skip
             if folded:
@@ -214,14 +214,14 @@ def multiply(
                     if folded == POINTWISE:
                         source += c * plan[G.x_c]
                         _pack_pixels(
-                            scratch, to, panel, x, source, x_strides, rows, columns, held[1], width, work, rows_at
+                            scratch, to, panel, x, source, x_strides, rows, columns, extents[1], width, work, rows_at
                         )
                     else:
                         _pack_windows(
-                            scratch, to, panel, x, source, plan, c, held[1], rows, columns, width, work, rows_at
+                            scratch, to, panel, x, source, plan, c, extents[1], rows, columns, width, work, rows_at
                         )
                 odd |= _multiply_windows(
-                    plan, dw if parts == 1 else partials, dw_at, scratch, a_at, b_at, held,
+                    plan, dw if parts == 1 else partials, dw_at, scratch, a_at, b_at, extents,
                     images * (rows[1] - rows[0]), columns[1] - columns[0], pixels > start,
                 )  # fmt: skip
             else:
@@ -229,16 +229,16 @@ def multiply(
                 source_columns = source_range(columns[0], columns[1], window_w, plan[G.size_w])
                 panel = (source_rows[1] - source_rows[0]) * (source_columns[1] - source_columns[0]) * width
                 _pack_pixels(
-                    scratch, b_at, panel, x, x_at + c * plan[G.x_c], x_strides, source_rows, source_columns, held[1],
+                    scratch, b_at, panel, x, x_at + c * plan[G.x_c], x_strides, source_rows, source_columns, extents[1],
                     width, work, rows_at,
                 )  # fmt: skip
                 _multiply_taps(
-                    plan, partials, tiles_at, panels_c, scratch, a_at, b_at, held, rows, columns, source_rows,
+                    plan, partials, tiles_at, panels_c, scratch, a_at, b_at, extents, rows, columns, source_rows,
                     source_columns,
                 )  # fmt: skip
             if plan[G.biased] and c == 0:
                 sum_at = (part * groups + group) * targets + k
-                for i in range(held[0]):
+                for i in range(extents[0]):
                     line = dy_at + i * plan[G.dy_k] + rows[0] * plan[G.dy_p] + columns[0] * plan[G.dy_q]
                     bias_gradient(
                         sums, sum_at + i, sums_kind, dy, line, images, rows[1] - rows[0], columns[1] - columns[0], plan,
