@@ -63,7 +63,7 @@ def inside(row: int, column: int, height: int, width: int) -> bool:
 
 
 @inline
-def whose(element: int, channels: int, columns: int, along_channels: bool) -> tuple[int, int]:
+def owner(element: int, channels: int, columns: int, along_channels: bool) -> tuple[int, int]:
     """Return channel of the result and column of an element, so that neighbouring threads write to neighbouring
     memory."""
     if along_channels:

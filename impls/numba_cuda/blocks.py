@@ -47,18 +47,18 @@ def looking_up(rank: int) -> Parts:
     digits, place = SPACES[rank]
 
     @inline
-    def coordinate(axis: int, near: Any, lane: int, depth: Table, found: tuple[int, ...]) -> None:
-        near[axis, lane] = place(depth[2 + axis], found)
+    def coordinate(axis: int, near: Any, lane: int, depth: Table, index: tuple[int, ...]) -> None:
+        near[axis, lane] = place(depth[2 + axis], index)
 
     coordinates = unrolled(rank, coordinate)
 
     @inline
     def look_up(far: Any, near: Any, lane: int, number: int, end: int, depth: Table) -> None:
         if number < end:
-            found = digits(number, depth[0])
-            far[0, lane] = place(depth[1], found)
-            coordinates(near, lane, depth, found)
-            far[1, lane] = place(depth[-1], found)
+            index = digits(number, depth[0])
+            far[0, lane] = place(depth[1], index)
+            coordinates(near, lane, depth, index)
+            far[1, lane] = place(depth[-1], index)
         else:
             near[0, lane] = OUTSIDE
             far[1, lane] = NOWHERE
@@ -112,7 +112,7 @@ def bounding(rank: int) -> tuple[Callable[..., tuple[int, ...]], Callable[..., b
 
 
 @cache
-def bringing_a(stored: Format, each: int) -> tuple[Parts, Parts]:
+def bringing_a(stored: Format, count: int) -> tuple[Parts, Parts]:
     """Return start(at, way, row_start, rows, base, a_row), which finds the addresses of a thread's elements of a, less
     the depth's part; and bring(values, a, at, far, first, depth_step), which loads those of a step from depth `first`
     on."""
@@ -128,18 +128,18 @@ def bringing_a(stored: Format, each: int) -> tuple[Parts, Parts]:
         address = at[e] + far[1, natural(first + e * step)]
         values[e] = widen(a[natural(address)]) if address >= 0 else wide(0)
 
-    return unrolled(each, start), unrolled(each, bring)
+    return unrolled(count, start), unrolled(count, bring)
 
 
 @cache
-def bringing_b(stored: Format, each: int, rank: int) -> tuple[Parts, Parts]:
+def bringing_b(stored: Format, count: int, rank: int) -> tuple[Parts, Parts]:
     """Return both for b: start(begins, way, column_start, columns, base), where `begins` is addresses, and coordinates
     in the image, an element's side by side; and bring(values, b, begins, far, near, first, depth_step, image)."""
     widen, wide, (digits, place), (_, here) = stored.widen, stored.wide, SPACES[rank], bounding(rank)
 
     @inline
-    def coordinate(axis: int, e: int, spots: Any, columns: Any, found: tuple[int, ...], there: bool) -> None:
-        spots[e * rank + axis] = place(columns[2 + axis], found) if there or axis else OUTSIDE
+    def coordinate(axis: int, e: int, spots: Any, columns: Any, index: tuple[int, ...], there: bool) -> None:
+        spots[e * rank + axis] = place(columns[2 + axis], index) if there or axis else OUTSIDE
 
     coordinates = unrolled(rank, coordinate)
 
@@ -147,9 +147,9 @@ def bringing_b(stored: Format, each: int, rank: int) -> tuple[Parts, Parts]:
     def start(e: int, begins: Any, way: tuple[int, ...], column_start: int, columns: Any, base: int) -> None:
         at, spots = begins
         column = column_start + way[0] + e * way[2]
-        found = digits(column, columns[0])
-        at[e] = base + place(columns[1], found)
-        coordinates(e, spots, columns, found, column < columns[0][0])
+        index = digits(column, columns[0])
+        at[e] = base + place(columns[1], index)
+        coordinates(e, spots, columns, index, column < columns[0][0])
 
     @inline
     def bring(
@@ -159,11 +159,11 @@ def bringing_b(stored: Format, each: int, rank: int) -> tuple[Parts, Parts]:
         k = natural(first + e * step)
         values[e] = widen(b[natural(at[e] + far[0, k])]) if here(e, spots, near, k, image) else wide(0)
 
-    return unrolled(each, start), unrolled(each, bring)
+    return unrolled(count, start), unrolled(count, bring)
 
 
 @cache
-def storing(each: int) -> Parts:
+def storing(count: int) -> Parts:
     """Return store(cells, first, way, width, values): stores a thread's loaded elements into a tile with rows of
     `width`."""
 
@@ -171,13 +171,13 @@ def storing(each: int) -> Parts:
     def store(e: int, cells: Any, first: int, way: tuple[int, ...], width: int, values: Any) -> None:
         cells[natural(first + (way[1] + e * way[3]) * width + way[0] + e * way[2])] = values[e]
 
-    return unrolled(each, store)
+    return unrolled(count, store)
 
 
 @inline
-def nth(i: int, own: int, chunk: int, others: int) -> int:
-    """Return the place in a tile of a thread's i-th row or column; `others` is how many threads have rows."""
-    return i // chunk * (others * chunk) + own * chunk + i % chunk
+def nth(i: int, thread: int, chunk: int, threads: int) -> int:
+    """Return the place in a tile of a thread's i-th row or column; `threads` is how many threads have rows."""
+    return i // chunk * (threads * chunk) + thread * chunk + i % chunk
 
 
 @cache
@@ -188,8 +188,8 @@ def multiplying(tile: Tile) -> Parts:
     TALL, WIDE = min(CHUNK, MINE), min(CHUNK, OURS)  # noqa: N806
 
     @inline
-    def take(i: int, cells: Any, first: int, own: int, into: Any, chunk: int, others: int) -> None:
-        into[i] = cells[natural(first + nth(i, own, chunk, others))]
+    def take(i: int, cells: Any, first: int, thread: int, into: Any, chunk: int, threads: int) -> None:
+        into[i] = cells[natural(first + nth(i, thread, chunk, threads))]
 
     @inline
     def add(j: int, i: int, sums: Any, mine: Any, ours: Any) -> None:

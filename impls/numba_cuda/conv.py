@@ -61,9 +61,9 @@ def _pair(first: Any, second: Any, layout: str) -> tuple[Tensor, Tensor]:
     return operands
 
 
-def _matching(what: str, found: tuple[Any, ...], expected: tuple[Any, ...]) -> None:
-    if found != expected:
-        raise ValueError(f"{what}: {found} where {expected} are expected")
+def _matching(what: str, actual: tuple[Any, ...], expected: tuple[Any, ...]) -> None:
+    if actual != expected:
+        raise ValueError(f"{what}: {actual} where {expected} are expected")
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Convolution:
     ) -> Any:  # fmt: skip
         """Return y = x cross-correlated with w, plus bias[K]."""
         x, w = _pair(x, w, layout)
-        (n, c, size), (k, per_group, kernel) = (sizes(given.shape, layout) for given in (x, w))
+        (n, c, size), (k, per_group, kernel) = (sizes(array.shape, layout) for array in (x, w))
         _matching("channels of x", (c,), (per_group * groups,))
         window = windows(size, kernel, stride, padding, dilation)
         shape = shape_of(n, k, tuple(axis.outputs for axis in window), layout)
@@ -97,9 +97,9 @@ class Convolution:
     ) -> Any:  # fmt: skip
         """Return dx: every input pixel gathers from the outputs whose window covers it."""
         dy, w = _pair(dy, w, layout)
-        (n, *given), (k, per_group, kernel) = (sizes(one.shape, layout) for one in (dy, w))
+        (n, *outputs), (k, per_group, kernel) = (sizes(array.shape, layout) for array in (dy, w))
         window = windows(input_size, kernel, stride, padding, dilation)
-        _matching("channels and size of dy", tuple(given), (k, tuple(axis.outputs for axis in window)))
+        _matching("channels and size of dy", tuple(outputs), (k, tuple(axis.outputs for axis in window)))
         dx = empty(shape_of(n, per_group * groups, input_size, layout), self.result or dy.dtype, layout)
         return multiply(self.engine, backward_data(dy, w, dx, window, groups), dx, w, dy)
 
@@ -109,7 +109,7 @@ class Convolution:
     ) -> Any:  # fmt: skip
         """Return dw, or (dw, dbias): sums over all images and output pixels."""
         x, dy = _pair(x, dy, layout)
-        (n, c, size), (images, k, outputs) = (sizes(given.shape, layout) for given in (x, dy))
+        (n, c, size), (images, k, outputs) = (sizes(array.shape, layout) for array in (x, dy))
         window = windows(size, kernel_size, stride, padding, dilation)
         _matching("images and size of dy", (images, *outputs), (n, *(axis.outputs for axis in window)))
         dw = empty(shape_of(k, c // groups, kernel_size, layout), self.result or x.dtype, layout)

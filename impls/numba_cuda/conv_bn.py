@@ -20,7 +20,7 @@ import numpy as np
 
 from conformance.implementations.windows import sizes
 
-from .address import SPACES, Form, whose
+from .address import SPACES, Form, owner
 from .conv import Convolution, Engine
 from .memory import Tensor, download, empty, launch, tensor, upload
 from .plan import grid_for
@@ -48,9 +48,9 @@ def _covariance(first: float, second: float, center: float) -> float:
 
 
 @cache
-def _affine_kernel(one: Format, other: Format, result: Format, both: bool, rank: int = 2) -> Any:
+def _affine_kernel(first_format: Format, second_format: Format, result: Format, both: bool, rank: int = 2) -> Any:
     """Return the kernel of out = (first - center) * scale + shift, and + second * slope if `both`; elements in fp64."""
-    widen, widen_other, narrow, wide = one.widen, other.widen, result.narrow, result.wide
+    widen, widen_other, narrow, wide = first_format.widen, second_format.widen, result.narrow, result.wide
     digits, place = SPACES[rank]
 
     @cuda.jit
@@ -60,13 +60,13 @@ def _affine_kernel(one: Format, other: Format, result: Format, both: bool, rank:
     ) -> None:  # fmt: skip
         channels, to_channel, by_channel, by_channel_other = steps
         for element in range(cuda.grid(1), channels * counts[0], cuda.gridsize(1)):
-            c, pixel = whose(element, channels, counts[0], to_channel == 1)
-            found = digits(pixel, counts)
-            value = np.float64(widen(first[c * by_channel + place(at, found)]))
+            c, pixel = owner(element, channels, counts[0], to_channel == 1)
+            index = digits(pixel, counts)
+            value = np.float64(widen(first[c * by_channel + place(at, index)]))
             value = (value - center[c]) * scale[c] + shift[c]
             if both:
-                value += np.float64(widen_other(second[c * by_channel_other + place(at_other, found)])) * slope[c]
-            out[c * to_channel + place(to, found)] = narrow(wide(value))
+                value += np.float64(widen_other(second[c * by_channel_other + place(at_other, index)])) * slope[c]
+            out[c * to_channel + place(to, index)] = narrow(wide(value))
 
     return affine
 
@@ -86,11 +86,11 @@ def _affine(
 
 def _widened(array: Any, layout: str) -> Any:
     """Return the tensor in the accumulator's type: itself if it has that type."""
-    given = tensor(array, layout)
-    if given.format.memory == np.dtype(given.format.wide):
+    source = tensor(array, layout)
+    if source.format.memory == np.dtype(source.format.wide):
         return array
-    zero, one = np.zeros(given.sizes[1]), np.ones(given.sizes[1])
-    return _affine(given, zero, one, zero, np.dtype(given.format.wide)).array
+    zero, unit = np.zeros(source.sizes[1]), np.ones(source.sizes[1])
+    return _affine(source, zero, unit, zero, np.dtype(source.format.wide)).array
 
 
 def _sums(term: Callable[..., float], first: Tensor, second: Tensor, centers: Vector) -> Vector:
@@ -190,7 +190,7 @@ class Normalised:
 
         # dx and dw are rounded once; dz is not rounded
         convolution = Convolution(self.engine, tensor(x).dtype)
-        input_size, kernel_size = (sizes(tensor(given).shape, layout)[2] for given in (x, w))
+        input_size, kernel_size = (sizes(tensor(array).shape, layout)[2] for array in (x, w))
         image, weights = _widened(x, layout), _widened(w, layout)
         dx = convolution.conv_backward_data(dz, weights, input_size=input_size, **window)
         dw = convolution.conv_backward_weight(image, dz, kernel_size=kernel_size, with_bias=False, **window)

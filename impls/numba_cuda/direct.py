@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from .address import digits, inside, place, whose
+from .address import digits, inside, owner, place
 from .memory import Tensor, launch
 from .plan import grid_for
 from .product import NO_BIAS, Product, Table
@@ -32,7 +32,7 @@ def kernel(stored: Format, result: Format) -> Any:
         along_channels, share, partial, bias_step = cut
         split = cuda.blockIdx.y
         for element in range(cuda.grid(1), rows * groups * counts[0], cuda.gridsize(1)):
-            channel, column = whose(element, rows * groups, counts[0], along_channels)
+            channel, column = owner(element, rows * groups, counts[0], along_channels)
             group, row = channel // rows, channel % rows
             first, second, third = digits(column, counts)
             read = group * b_group + place(addresses, first, second, third)

@@ -40,7 +40,7 @@ from .tiled import Tiled
 def kernel(stored: Format, result: Format, tile: Tile, rank: int = 2) -> Any:
     """Return the kernel for a storage format, a tile and a number of spatial axes; `result` is the format, or that of
     partial sums."""
-    accumulator, A_EACH, B_EACH = stored.accumulator, tile.each(tile.rows), tile.each(tile.columns)  # noqa: N806
+    accumulator, A_EACH, B_EACH = stored.accumulator, tile.per_thread(tile.rows), tile.per_thread(tile.columns)  # noqa: N806
     ROWS, COLUMNS, DEPTH, THREADS, LANES = tile.rows, tile.columns, tile.depth, tile.threads, tile.lanes  # noqa: N806
     A_WIDTH, B_WIDTH, MINE, OURS = ROWS + PAD, COLUMNS + PAD, tile.thread_rows, tile.thread_columns  # noqa: N806
     A_SIZE, B_SIZE, RESULTS, REACH = DEPTH * A_WIDTH, DEPTH * B_WIDTH, tile.results, THREADS // DEPTH  # noqa: N806
@@ -80,11 +80,11 @@ def kernel(stored: Format, result: Format, tile: Tile, rank: int = 2) -> Any:
         clear(sums)
 
         steps, image = (end - begin + DEPTH - 1) // DEPTH, bounds(scalars)
-        for known in range(0, steps + 1, REACH):
-            look_up(far, near, thread, begin + known * DEPTH + thread, end, depth)
+        for start in range(0, steps + 1, REACH):
+            look_up(far, near, thread, begin + start * DEPTH + thread, end, depth)
             cuda.syncthreads()
-            for step in range(known, min(known + REACH, steps + 1)):
-                first, now, last = (step - known) * DEPTH, step & 1, step + 1 & 1
+            for step in range(start, min(start + REACH, steps + 1)):
+                first, now, last = (step - start) * DEPTH, step & 1, step + 1 & 1
                 if step < steps:
                     bring_a(a_next, a, a_from, far, first + a_way[1], a_way[3])
                     bring_b(b_next, b, b_from, far, near, first + b_way[1], b_way[3], image)
@@ -120,8 +120,8 @@ class Igemm:
             int(product.a_along_depth), int(product.b_along_depth), share, splits, tiles, out.size // splits,
             bias.strides[0] if bias else NO_BIAS,
         )  # fmt: skip
-        own = kernel(b.format, out.format, tile, product.rank)
-        launch(own, grid, tile.threads, out, a, b, bias or b, *product.arguments, cut)
+        compiled = kernel(b.format, out.format, tile, product.rank)
+        launch(compiled, grid, tile.threads, out, a, b, bias or b, *product.arguments, cut)
 
 
 def engine(products: Sequence[Product], stored: Format) -> Sequence[Igemm | Direct | Tiled]:

@@ -67,15 +67,17 @@ def with_rows(extents: Extents, lone: int) -> Extents:
 
 def tensor(array: Any, layout: str = "nchw") -> Tensor:
     """Return the tensor of an array; raises TypeError for integers and Unsupported for negative strides."""
-    found = interface(array)
-    dtype = np.dtype(found["typestr"])
+    description = interface(array)
+    dtype = np.dtype(description["typestr"])
     format_ = format_of(dtype)
-    strides = tuple(stride // dtype.itemsize for stride in found["strides"])
+    strides = tuple(stride // dtype.itemsize for stride in description["strides"])
     if min(strides, default=0) < 0:
         raise Unsupported("arrays with negative strides")
-    extent = 1 + sum((size - 1) * stride for size, stride in zip(found["shape"], strides, strict=True))
+    extent = 1 + sum((size - 1) * stride for size, stride in zip(description["shape"], strides, strict=True))
     flat = {"shape": (extent,), "strides": (dtype.itemsize,), "typestr": format_.memory.str}
-    return Tensor(attach(found | flat, array), tuple(found["shape"]), strides, format_, dtype, array, layout)
+    return Tensor(
+        attach(description | flat, array), tuple(description["shape"]), strides, format_, dtype, array, layout
+    )
 
 
 def empty(shape: tuple[int, ...], dtype: np.dtype, layout: str = "nchw") -> Tensor:
@@ -88,8 +90,8 @@ def upload(host: np.ndarray) -> Tensor:
 
 def download(array: Any) -> np.ndarray:
     """Return a host copy in fp64 of a small array, once all earlier launches are done."""
-    found = interface(array)
-    return attach(found, array).copy_to_host().astype(np.float64)
+    description = interface(array)
+    return attach(description, array).copy_to_host().astype(np.float64)
 
 
 def launch(kernel: Any, blocks: int | tuple[int, ...], threads: int, *arguments: Any, shared: int = 0) -> None:
@@ -97,11 +99,11 @@ def launch(kernel: Any, blocks: int | tuple[int, ...], threads: int, *arguments:
     grid without blocks, as for a result without elements, is not started: devices refuse it."""
     if 0 in (blocks if isinstance(blocks, tuple) else (blocks,)):
         return
-    given = [argument.memory if isinstance(argument, Tensor) else argument for argument in arguments]
+    values = [argument.memory if isinstance(argument, Tensor) else argument for argument in arguments]
     if not SIMULATED:
-        kernel[blocks, threads, 0, shared](*given)
+        kernel[blocks, threads, 0, shared](*values)
         return
     # Python warns where a device does not: of products that overflow, of differences of infinities
     with warnings.catch_warnings(), taking_turns():
         warnings.simplefilter("ignore", RuntimeWarning)
-        kernel[blocks, threads, 0, shared](*given)
+        kernel[blocks, threads, 0, shared](*values)

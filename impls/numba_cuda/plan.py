@@ -54,7 +54,7 @@ class Tile:
         """Number of threads along the columns."""
         return self.columns // self.thread_columns
 
-    def each(self, extent: int) -> int:
+    def per_thread(self, extent: int) -> int:
         """Return how many elements a thread loads for a step, with a tile of `extent` rows or columns."""
         return extent * self.depth // self.threads
 
@@ -120,17 +120,17 @@ class Patch:
 
     rows: int
     columns: int
-    each: int
+    per_thread: int
     taps: int
     targets: int = TARGETS
     """1 where there is one channel a group, as in depthwise convolution."""
 
     def __str__(self) -> str:
-        return f"{self.rows}x{self.columns} by {self.each}x{self.targets}, {self.taps} taps"
+        return f"{self.rows}x{self.columns} by {self.per_thread}x{self.targets}, {self.taps} taps"
 
     @property
     def threads(self) -> int:
-        return self.rows * self.columns // self.each
+        return self.rows * self.columns // self.per_thread
 
 
 SHARED = 48 << 10
@@ -144,7 +144,7 @@ def patch_for(columns: int, taps: int, rows: int, fits: Callable[[Patch], bool])
     """Return the largest patch whose input fits, else a row of pixels with one row of the window. `rows` are those of
     the result in a group."""
     shapes, targets = [shape for start, *shape in SHAPES if columns >= start], 1 if rows == 1 else TARGETS
-    whole = (Patch(high, wide, each, taps, targets) for high, wide, each in shapes)
+    whole = (Patch(high, wide, per_thread, taps, targets) for high, wide, per_thread in shapes)
     return next(filter(fits, whole), Patch(1, 32, 1, 1, targets))
 
 

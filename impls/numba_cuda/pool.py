@@ -9,7 +9,7 @@ from typing import Any
 
 from conformance.implementations.windows import Extents, Padding, axes, shape_of, windows
 
-from .address import whose
+from .address import owner
 from .memory import Tensor, empty, launch, tensor
 from .plan import grid_for
 from .product import with_row
@@ -73,7 +73,7 @@ def _kernel(stored: Format, backward: bool) -> Any:
         images, channels, height, width = sizes
         padded, fixed = divide
         for element in range(cuda.grid(1), images * channels * height * width, cuda.gridsize(1)):
-            channel, pixel = whose(element, channels, images * height * width, to[1] == 1)
+            channel, pixel = owner(element, channels, images * height * width, to[1] == 1)
             n, i, j = pixel // width // height, pixel // width % height, pixel % width
             i_first, i_end = sources(i, rows)
             j_first, j_end = sources(j, columns)
@@ -95,11 +95,11 @@ def _run(
     source: Tensor, input_size: Extents, backward: bool, kernel_size: Extents, stride: Extents, padding: Padding,
     ceil_mode: bool, count_include_pad: bool, divisor_override: int | None,
 ) -> Any:  # fmt: skip
-    images, channels, *given = axes(source.shape, source.layout)
+    images, channels, *extents = axes(source.shape, source.layout)
     window = windows(input_size, kernel_size, stride, padding, ceil=ceil_mode)
     outputs = tuple(axis.outputs for axis in window)
-    if backward and tuple(given) != outputs:
-        raise ValueError(f"dy has {tuple(given)} windows; expected {outputs}")
+    if backward and tuple(extents) != outputs:
+        raise ValueError(f"dy has {tuple(extents)} windows; expected {outputs}")
     size = input_size if backward else outputs
     out = empty(shape_of(images, channels, size, source.layout), source.dtype, source.layout)
     rows, columns = ((a.size, a.kernel, a.stride, a.before, a.after, a.outputs) for a in with_row(window))

@@ -151,13 +151,13 @@ def forward_lattice(window: Window) -> Lattice:
 def backward_lattices(window: Window) -> list[Lattice]:
     """Return the lattices in which inputs gather from outputs, by residue modulo the stride; none for one that no tap
     reaches."""
-    lattices, stride, every = [], window.stride, window.stride // gcd(window.stride, window.dilation)
+    lattices, stride, pitch = [], window.stride, window.stride // gcd(window.stride, window.dilation)
     for target in range(min(stride, window.size)):
         distances = [target + window.before - tap * window.dilation for tap in range(window.kernel)]
         taps = [tap for tap, distance in enumerate(distances) if distance % stride == 0]
         first, count = taps[0] if taps else 0, -(-(window.size - target) // stride)
-        start, reach = distances[first] // stride, -(every * window.dilation // stride)
-        lattices.append(Lattice(count, target, stride, len(taps), first, every, start, 1, reach))
+        start, reach = distances[first] // stride, -(pitch * window.dilation // stride)
+        lattices.append(Lattice(count, target, stride, len(taps), first, pitch, start, 1, reach))
     return lattices
 
 
@@ -180,14 +180,14 @@ def _pixels(lattices: Lattices, source: Tensor, target: Tensor) -> Composite:
     rank = len(lattices)
     by_n, _, *by = source.steps
     to_n, _, *to = target.steps
-    address = sum(one.start * step for one, step in zip(lattices, by, strict=True))
-    at = sum(one.target * step for one, step in zip(lattices, to, strict=True))
+    address = sum(lattice.start * step for lattice, step in zip(lattices, by, strict=True))
+    at = sum(lattice.target * step for lattice, step in zip(lattices, to, strict=True))
     image = source.sizes[0], by_n, *_along(0, rank, 0), to_n
     axes = (
-        (one.count, one.step * by[i], *_along(i, rank, one.step), one.target_step * to[i])
-        for i, one in enumerate(lattices)
+        (lattice.count, lattice.step * by[i], *_along(i, rank, lattice.step), lattice.target_step * to[i])
+        for i, lattice in enumerate(lattices)
     )
-    return Composite((address, *(one.start for one in lattices), at), (image, *axes))
+    return Composite((address, *(lattice.start for lattice in lattices), at), (image, *axes))
 
 
 def _window(lattices: Lattices, source: Tensor, groups: int, to: Sequence[int]) -> Composite:
@@ -196,10 +196,10 @@ def _window(lattices: Lattices, source: Tensor, groups: int, to: Sequence[int]) 
     rank, (_, by_c, *by), (by_channel, *by_tap) = len(lattices), source.steps, to
     channel = source.sizes[1] // groups, by_c, *_along(0, rank, 0), by_channel
     taps = tuple(
-        (one.taps, one.reach * by[i], *_along(i, rank, one.reach), one.tap_step * by_tap[i])
-        for i, one in enumerate(lattices)
+        (lattice.taps, lattice.reach * by[i], *_along(i, rank, lattice.reach), lattice.tap_step * by_tap[i])
+        for i, lattice in enumerate(lattices)
     )
-    first = sum(one.tap * step for one, step in zip(lattices, by_tap, strict=True))
+    first = sum(lattice.tap * step for lattice, step in zip(lattices, by_tap, strict=True))
     digits = (channel, *taps) if source.layout[1] == "c" else (*taps, channel)
     return Composite((0, *_along(0, rank, 0), first), digits)
 

@@ -61,12 +61,12 @@ class CompiledKernel:
     @property
     def finding(self) -> str:
         """Defects of the compiled kernel, in words; empty without any."""
-        found = [self.problem] if self.problem else []
+        problems = [self.problem] if self.problem else []
         if self.local_accesses or (self.resources and self.resources.stack):
-            found.append(f"keeps an array in local memory ({self.local_accesses} accesses)")
+            problems.append(f"keeps an array in local memory ({self.local_accesses} accesses)")
         if self.resources and self.resources.spills:
-            found.append(f"spills {self.resources.spills} bytes")
-        return "; ".join(found)
+            problems.append(f"spills {self.resources.spills} bytes")
+        return "; ".join(problems)
 
 
 def resources_of(report: str) -> Resources:
@@ -82,14 +82,14 @@ def resources_of(report: str) -> Resources:
 
 def assembler() -> str:
     """Return the path of ptxas: the first on the PATH, else that in the packages of CUDA; empty where there is none."""
-    found = shutil.which("ptxas")
-    if found is None:
+    path = shutil.which("ptxas")
+    if path is None:
         try:
             from cuda import pathfinder
         except ImportError:
             return ""
-        found = pathfinder.find_nvidia_binary_utility("ptxas")
-    return found or ""
+        path = pathfinder.find_nvidia_binary_utility("ptxas")
+    return path or ""
 
 
 def assembled(ptx: str, capability: str, ptxas: str, *options: str) -> Resources | None:
@@ -129,15 +129,19 @@ def compile_share(task: Task) -> list[CompiledKernel]:
     major, minor = (int(part) for part in task.capability.split("."))
     # numba compiles the functions that kernels call for the device that is present, and there may be none
     dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=(major, minor))
-    named = [one for one in every() if task.name in one.name]
+    named = [specialisation for specialisation in every() if task.name in specialisation.name]
     compiled = []
-    for one in named[:: task.every][task.share :: SHARES]:
+    for specialisation in named[:: task.every][task.share :: SHARES]:
         try:
-            ptx, _ = cuda.compile_ptx(one.function, one.signature, cc=(major, minor))
+            ptx, _ = cuda.compile_ptx(specialisation.function, specialisation.signature, cc=(major, minor))
             resources = assembled(ptx, task.capability, task.ptxas) if task.ptxas else None
-            compiled.append(CompiledKernel(one.name, task.capability, "", len(LOCAL.findall(ptx)), resources))
+            compiled.append(
+                CompiledKernel(specialisation.name, task.capability, "", len(LOCAL.findall(ptx)), resources)
+            )
         except Exception as problem:
-            compiled.append(CompiledKernel(one.name, task.capability, f"{type(problem).__name__}: {problem}"))
+            compiled.append(
+                CompiledKernel(specialisation.name, task.capability, f"{type(problem).__name__}: {problem}")
+            )
     return compiled
 
 
@@ -148,20 +152,24 @@ def run(capabilities: Iterable[str], every: int = 1, name: str = "", ptxas: str 
     with ProcessPoolExecutor(JOBS, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
         done = pool.map(compile_share, tasks)
         while shares := list(islice(done, SHARES)):
-            yield [one for row in zip_longest(*shares) for one in row if one is not None]
+            yield [kernel for row in zip_longest(*shares) for kernel in row if kernel is not None]
 
 
 def findings(compiled: Iterable[CompiledKernel]) -> list[str]:
     """Return the findings that are not declared. A kernel that does not compile cannot be declared."""
-    bad = [one for one in compiled if one.problem or (one.finding and (one.kernel, one.capability) not in DECLARED)]
-    return [f"{one.capability}: {one.kernel}: {one.finding}" for one in bad]
+    bad = [
+        kernel
+        for kernel in compiled
+        if kernel.problem or (kernel.finding and (kernel.kernel, kernel.capability) not in DECLARED)
+    ]
+    return [f"{kernel.capability}: {kernel.kernel}: {kernel.finding}" for kernel in bad]
 
 
 def lines(compiled: Sequence[CompiledKernel]) -> Iterator[str]:
     """Yield a line on one capability's kernels, then the findings."""
     line = f"{compiled[0].capability}: {len(compiled)} kernels, {len(findings(compiled))} findings"
-    if known := [one.resources for one in compiled if one.resources]:
-        registers, spilled = [one.registers for one in known], sum(one.spills for one in known)
+    if resources := [kernel.resources for kernel in compiled if kernel.resources]:
+        registers, spilled = [usage.registers for usage in resources], sum(usage.spills for usage in resources)
         line += f", {min(registers)} to {max(registers)} registers, {spilled} bytes spilled"
     yield line
     yield from findings(compiled)
@@ -169,12 +177,12 @@ def lines(compiled: Sequence[CompiledKernel]) -> Iterator[str]:
 
 def table(compiled: Sequence[CompiledKernel]) -> Iterator[str]:
     """Yield a line for each kernel."""
-    width = max((len(one.kernel) for one in compiled), default=0)
+    width = max((len(kernel.kernel) for kernel in compiled), default=0)
     yield f"{'kernel':{width}}   cc registers  shared spills"
-    for one in compiled:
-        used = one.resources
+    for kernel in compiled:
+        used = kernel.resources
         numbers = f"{used.registers:9} {used.shared:7} {used.spills:6}" if used else f"{'-':>9} {'-':>7} {'-':>6}"
-        yield f"{one.kernel:{width}} {one.capability:>4} {numbers}"
+        yield f"{kernel.kernel:{width}} {kernel.capability:>4} {numbers}"
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -201,7 +209,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _assembled_by(compiled: Iterable[CompiledKernel], ptxas: str) -> str:
-    if any(one.resources for one in compiled):
+    if any(kernel.resources for kernel in compiled):
         return f"assembled by {ptxas}"
     why = f"{ptxas} is older than the compiler" if ptxas else "there is no ptxas"
     return f"PTX only: {why}; registers and spills are not known (pip install nvidia-cuda-nvcc)"

@@ -45,8 +45,8 @@ Term = Callable[[float, float, float], float]
 
 
 @cache
-def _channels_kernel(term: Term, one: Format, other: Format, sums: Format, rank: int = 2) -> Any:
-    widen, widen_other, wide, (digits, place) = one.widen, other.widen, sums.wide, SPACES[rank]
+def _channels_kernel(term: Term, first_format: Format, second_format: Format, sums: Format, rank: int = 2) -> Any:
+    widen, widen_other, wide, (digits, place) = first_format.widen, second_format.widen, sums.wide, SPACES[rank]
 
     @cuda.jit
     def channels(
@@ -59,9 +59,9 @@ def _channels_kernel(term: Term, one: Format, other: Format, sums: Format, rank:
             part = thread // channel_count if along_channels else thread % slices
             center, total = wide(centers[channel]), wide(0)
             for pixel in range(part, counts[0], slices):
-                found = digits(pixel, counts)
-                u = wide(widen(first[channel * by_channel + place(at, found)]))
-                v = wide(widen_other(second[channel * by_channel_other + place(at_other, found)]))
+                index = digits(pixel, counts)
+                u = wide(widen(first[channel * by_channel + place(at, index)]))
+                v = wide(widen_other(second[channel * by_channel_other + place(at_other, index)]))
                 total += term(u, v, center)
             parts[part * channel_count + channel] = total
 

@@ -52,8 +52,8 @@ def products(stored: Format, result: Format) -> Iterator[Specialisation]:
     yield _named(direct.kernel(stored, result), (*arguments, _integers(4)), what)
     for _, _, tile in CHOICES:
         for rank, name in RANKS.items() if stored is not FP64 or tile.results <= MAX_WIDE else ():
-            own = *arrays, *[_table(rank)] * 2, _integers(7 + rank), _integers(7)
-            yield _named(igemm.kernel(stored, result, tile, rank), own, what, tile, *name)
+            parameters = *arrays, *[_table(rank)] * 2, _integers(7 + rank), _integers(7)
+            yield _named(igemm.kernel(stored, result, tile, rank), parameters, what, tile, *name)
     for shape in (*((*shape, 3) for _, *shape in SHAPES), (1, 32, 1, 1)):
         for patch in (Patch(*shape, 1), Patch(*shape, TARGETS)):
             for family in (tiled.gather_kernel, tiled.scatter_kernel):

@@ -52,7 +52,7 @@ def _written_out(first: int, end: int, body: Callable[..., None]) -> Callable[..
     if end - first <= 2:
 
         @inline
-        def one(*arguments: Any) -> None:
+        def single(*arguments: Any) -> None:
             body(first, *arguments)
 
         @inline
@@ -60,7 +60,7 @@ def _written_out(first: int, end: int, body: Callable[..., None]) -> Callable[..
             body(first, *arguments)
             body(last, *arguments)
 
-        return one if first == last else two
+        return single if first == last else two
     before, after = _written_out(first, middle, body), _written_out(middle, end, body)
 
     @inline

@@ -109,7 +109,7 @@ FORMATS = {
 
 def format_of(dtype: np.dtype) -> Format:
     """Return the format of a dtype as the CUDA array interface names it; raises TypeError for integers."""
-    found = FORMATS.get(np.dtype(dtype.str))
-    if found is None:
+    format_ = FORMATS.get(np.dtype(dtype.str))
+    if format_ is None:
         raise TypeError(f"tensors are {dtype}; they must be fp32, bf16, fp16 or fp64")
-    return found
+    return format_

@@ -42,38 +42,38 @@ def gather_kernel(stored: Format, result: Format, patch: Patch) -> Any:
     """Return the kernel of forward and backward-data. Blocks are tiles of one image, groups of rows, and parts of the
     channels."""
     widen, narrow, wide, accumulator = stored.widen, result.narrow, stored.wide, stored.accumulator
-    HIGH, COLUMNS, TAPS, THREADS, EACH = patch.rows, patch.columns, patch.taps, patch.threads, patch.each  # noqa: N806
-    TARGETS, LINES, SUMS = patch.targets, patch.rows // patch.each, patch.targets * patch.each  # noqa: N806
+    HIGH, COLUMNS, TAPS, THREADS, EACH = patch.rows, patch.columns, patch.taps, patch.threads, patch.per_thread  # noqa: N806
+    TARGETS, LINES, SUMS = patch.targets, patch.rows // patch.per_thread, patch.targets * patch.per_thread  # noqa: N806
 
     @inline
-    def add(sums: Any, cells: Any, a: Any, weight: int, left: int, a_row: int, at: int, below: int) -> None:
+    def add(sums: Any, cells: Any, a: Any, weight: int, rest: int, a_row: int, at: int, below: int) -> None:
         for target in range(TARGETS):
-            factor = widen(a[natural(weight + target * a_row)]) if target < left else wide(0)
+            factor = widen(a[natural(weight + target * a_row)]) if target < rest else wide(0)
             for pixel in range(EACH):
                 sums[target * EACH + pixel] += factor * cells[natural(at + pixel * below)]
 
     @inline
     def add_window(
         sums: Any, cells: Any, a: Any, cell: int, weight: int, taps: tuple[int, int], cell_steps: tuple[int, int],
-        weight_steps: tuple[int, int, int], left: int, below: int,
+        weight_steps: tuple[int, int, int], rest: int, below: int,
     ) -> None:  # fmt: skip
-        """Add the taps of one channel to a thread's pixels; `left` rows of the result are not beyond the last."""
+        """Add the taps of one channel to a thread's pixels; `rest` rows of the result are not beyond the last."""
         by_row, by_column, a_row = weight_steps
         for tap in range(taps[0]):
             at, factor = cell + tap * cell_steps[0], weight + tap * by_row
             end = at + taps[1] * cell_steps[1]
             while at != end:
-                add(sums, cells, a, factor, left, a_row, at, below)
+                add(sums, cells, a, factor, rest, a_row, at, below)
                 at, factor = at + cell_steps[1], factor + by_column
 
     @inline
     def write(
-        out: Any, sums: Any, to: int, left: int, out_row: int, first: tuple[int, int], ends: tuple[int, int],
+        out: Any, sums: Any, to: int, rest: int, out_row: int, first: tuple[int, int], ends: tuple[int, int],
         steps: tuple[int, int], bias: Any, bias_first: int, bias_step: int,
     ) -> None:  # fmt: skip
         """Write a thread's pixels of the rows that are left, plus bias where there is one."""
         for target in range(TARGETS):
-            if target < left:
+            if target < rest:
                 offset = wide(0)
                 if bias_step != NO_BIAS:
                     offset = widen(bias[natural((bias_first + target) * bias_step)])
@@ -141,13 +141,13 @@ def scatter_kernel(stored: Format, result: Format, patch: Patch) -> Any:
     TARGETS, PIXELS = patch.targets, patch.rows * patch.columns  # noqa: N806
 
     @inline
-    def bring(cells: Any, first: int, a: Any, at: int, left: int, inner: tuple[int, ...], thread: int) -> None:
+    def bring(cells: Any, first: int, a: Any, at: int, rest: int, inner: tuple[int, ...], thread: int) -> None:
         """Load the gradient of a tile's pixels, for the rows of the result that are left; zeros beyond the last
         pixel."""
         down, across, by_row, by_column, a_row = inner
         for cell in range(thread, TARGETS * PIXELS, THREADS):
             target, p, q = cell // COLUMNS // HIGH, cell // COLUMNS % HIGH, cell % COLUMNS
-            here = target < left and p < down and q < across
+            here = target < rest and p < down and q < across
             value = widen(a[natural(at + target * a_row + p * by_row + q * by_column)]) if here else wide(0)
             cells[natural(first + cell)] = value
 
@@ -179,14 +179,14 @@ def scatter_kernel(stored: Format, result: Format, patch: Patch) -> Any:
 
     @inline
     def empty(
-        out: Any, cells: Any, first: int, window: tuple[int, int], to: int, left: int, steps: tuple[int, int, int],
+        out: Any, cells: Any, first: int, window: tuple[int, int], to: int, rest: int, steps: tuple[int, int, int],
         thread: int,
     ) -> None:  # fmt: skip
         """Copy the gradients of a window's weights into the result, for the rows of it that are left."""
         for element in range(thread, TARGETS * window[0] * window[1], THREADS):
             above, s = divide(element, window[1])
             target, r = divide(above, window[0])
-            if target < left:
+            if target < rest:
                 at = to + target * steps[0] + r * steps[1] + s * steps[2]
                 out[natural(at)] = narrow(cells[natural(first + element)])
 
