@@ -91,8 +91,8 @@ def _register(device: str) -> Implementation:
             kernel.__name__, dtypes=(dtype,), layouts=layouts, when=when, contract=Contract(**declared)
         )(kernel)
 
-    for one in specials_on(device):
-        offer(BY_NAME[one.operator], one.dtype, one.when, one.layouts, one.fields)
+    for special in specials_on(device):
+        offer(BY_NAME[special.operator], special.dtype, special.when, special.layouts, special.fields)
     slow = torch.cpu._is_avx512_bf16_supported() and device == "cpu"  # processors with AMX support it too
     hangs = device == "cpu" and multiplies_fp16()
     for kernel, dtype in itertools.product(KERNELS, EVERY_DTYPE):

@@ -48,12 +48,12 @@ class Special(NamedTuple):
 
 def fields_on(device: str) -> dict[tuple[str, str], Fields]:
     """Return the fields that the contract of an operator and dtype declares on all problems."""
-    found = _cpu_fields() if device == "cpu" else {}
+    fields = _cpu_fields() if device == "cpu" else {}
     rounded = variants.rounded_inputs() if device == "cpu" else variants.rounded_cuda_inputs()
     if rounded:
-        found |= {(name, "fp32"): rounded for name in (*GRADIENTS, *FORWARDS, *PAIRS)}
+        fields |= {(name, "fp32"): rounded for name in (*GRADIENTS, *FORWARDS, *PAIRS)}
     between: Fields = {"between": "storage"}
-    return found | {(name, dtype): between | found.get((name, dtype), {}) for name in PAIRS for dtype in HALVES}
+    return fields | {(name, dtype): between | fields.get((name, dtype), {}) for name in PAIRS for dtype in HALVES}
 
 
 def _cpu_fields() -> dict[tuple[str, str], Fields]:
@@ -79,7 +79,7 @@ def specials_on(device: str) -> Iterator[Special]:
 
 def _cpu_specials() -> Iterator[Special]:
     for dtype in HALVES:
-        own: Fields = {"accumulate": dtype}
+        fields: Fields = {"accumulate": dtype}
         # Torch's own gradients of a convolution sum an image in fp32, and add the next image, or the next tap of an
         # overlap, in 16 bits; batch norm's are sums in fp32. On 320 problems with two seeds they keep the bound of two
         # partial sums, except dw of 4,097 images and more. Under a contract of sums in 16 bits, hardly any of these
@@ -90,28 +90,28 @@ def _cpu_specials() -> Iterator[Special]:
         # oneDNN's transposed convolution takes no output padding beyond the stride
         for operator in ("conv_transpose_forward", "conv_transpose_backward_weight"):
             flushed = {"subnormals": "flushed"} if dtype == "bf16" else {}
-            yield Special(operator, dtype, own | flushed, _padded_beyond_stride)
+            yield Special(operator, dtype, fields | flushed, _padded_beyond_stride)
         # the shares of overlapping windows are added up in the storage format
         for operator in POOLS:
-            yield Special(operator, dtype, own, overlapping)
+            yield Special(operator, dtype, fields, overlapping)
 
 
 def _cuda_specials() -> Iterator[Special]:
     """Yield the fields seen with torch 2.11 and cuDNN 9.19 on an H200."""
     for dtype in HALVES:
-        own: Fields = {"accumulate": dtype}
+        fields: Fields = {"accumulate": dtype}
         # cuDNN's gradients of volumes add partial sums by atomics in the storage format: differently in every call
-        yield Special("conv_transpose_forward", dtype, own, layouts=VOLUMES)
-        yield Special("conv_transpose_backward_weight", dtype, own, layouts=VOLUMES)
-        yield Special("conv_backward_data", dtype, own, layouts=("ndhwc",))
+        yield Special("conv_transpose_forward", dtype, fields, layouts=VOLUMES)
+        yield Special("conv_transpose_backward_weight", dtype, fields, layouts=VOLUMES)
+        yield Special("conv_backward_data", dtype, fields, layouts=("ndhwc",))
         # and so do those of a depthwise image in channels-last memory, which only cuDNN computes
-        yield Special("conv_backward_data", dtype, own, depthwise, ("nhwc",))
+        yield Special("conv_backward_data", dtype, fields, depthwise, ("nhwc",))
         # DepthwiseConv3d.cu: the threads of a block add up their sums in shared memory of the storage format
-        yield Special("conv_backward_weight", dtype, own, depthwise, VOLUMES)
+        yield Special("conv_backward_weight", dtype, fields, depthwise, VOLUMES)
         # cuDNN takes no output padding beyond the stride; NaiveConvolutionTranspose2d.cu stores the sum after each tap
         # and each image
         for operator in ("conv_transpose_forward", "conv_transpose_backward_weight"):
-            yield Special(operator, dtype, own, _padded_beyond_stride)
+            yield Special(operator, dtype, fields, _padded_beyond_stride)
         # Convolution.cpp adds the bias to cuDNN's stored result: the second of two partial sums. Torch's own depthwise
         # kernels, which are for channels-first memory, add it before they round.
         biased: Fields = {"splits": 2, "partials": dtype}
@@ -120,8 +120,8 @@ def _cuda_specials() -> Iterator[Special]:
         yield Special("conv_forward", dtype, biased, lambda p: p.bias and not depthwise(p), CHANNELS_FIRST)
         # AveragePool2d.cu divides in the storage format before it adds up in fp32; AveragePool3d.cu, like
         # DilatedMaxPool3d.cu, adds by atomics in the storage format
-        yield Special("avg_pool_backward", dtype, own, overlapping)
-        yield Special("max_pool_backward", dtype, own, overlapping, VOLUMES)
+        yield Special("avg_pool_backward", dtype, fields, overlapping)
+        yield Special("max_pool_backward", dtype, fields, overlapping, VOLUMES)
     # cuDNN takes Winograd's F(4x4, 3x3) for weight gradients of many channels: a model of it that sums in turn has the
     # device's errors on n16 c64 h56 w56 k64 (rms 0.81 and 0.80, the largest at the same tap)
     yield Special("conv_backward_weight", "fp32", {"algorithm": "winograd-f4"}, many_channels, ("nchw",))

@@ -14,13 +14,13 @@ AMX = torch.cpu._is_amx_tile_supported()
 
 
 def conv_forward(x, w, bias, *, stride, padding, dilation, groups, layout):
-    own, border = split(padding)
+    symmetric, border = split(padding)
     x, w = nchw(x, layout), nchw(w, layout)
     if AMX and x.device.type == "cpu":
         _refuse_what_amx_breaks(x, w, stride[-1], sum(padding[-1]), dilation[-1], groups)
     if border is not None:
         x = pad(x, border)
-    return restored(CONV[len(stride)](x, w, bias, stride, own, dilation, groups), layout)
+    return restored(CONV[len(stride)](x, w, bias, stride, symmetric, dilation, groups), layout)
 
 
 def _refuse_what_amx_breaks(x, w, stride, padding, dilation, groups):
@@ -38,12 +38,12 @@ def conv_forward_of_int8(x, w, bias, **parameters):
 
 
 def conv_backward_data(dy, w, *, input_size, stride, padding, dilation, groups, layout):
-    own, border = split(padding)
+    symmetric, border = split(padding)
     dy, w = nchw(dy, layout), nchw(w, layout)
     sides = padding if border is not None else ((0, 0),) * len(padding)
     size = (before + extent + after for extent, (before, after) in zip(input_size, sides, strict=True))
     x = empty((dy.shape[0], w.shape[1] * groups, *size), layout, dy).zero_()
-    dx = _backward(dy, x, w, None, stride, own, dilation, groups, (True, False, False))[0]
+    dx = _backward(dy, x, w, None, stride, symmetric, dilation, groups, (True, False, False))[0]
     for axis, ((before, _), extent) in enumerate(zip(sides, input_size, strict=True), 2):
         dx = dx.narrow(axis, before, extent)
     return restored(dx, layout)
@@ -52,21 +52,21 @@ def conv_backward_data(dy, w, *, input_size, stride, padding, dilation, groups, 
 def conv_backward_weight(
     x, dy, *, kernel_size, with_bias, stride, padding, dilation, groups, layout, output_mask=(True, True)
 ):
-    own, border = split(padding)
+    symmetric, border = split(padding)
     x, dy = nchw(x, layout), nchw(dy, layout)
     shape = (dy.shape[1], x.shape[1] // groups, *kernel_size)
     w = empty(shape, layout, x).zero_()
     if border is not None:
         x = pad(x, border)
     bias_sizes = [dy.shape[1]] if with_bias else None
-    asked = (False, output_mask[0], with_bias and output_mask[1])
-    _, dw, dbias = _backward(dy, x, w, bias_sizes, stride, own, dilation, groups, asked)
+    mask = (False, output_mask[0], with_bias and output_mask[1])
+    _, dw, dbias = _backward(dy, x, w, bias_sizes, stride, symmetric, dilation, groups, mask)
     # oneDNN's path returns dw even where it is not asked for
-    found = [*([restored(dw, layout)] if asked[1] else []), *([dbias] if asked[2] else [])]
-    return tuple(found) if len(found) > 1 else found[0]
+    gradients = [*([restored(dw, layout)] if mask[1] else []), *([dbias] if mask[2] else [])]
+    return tuple(gradients) if len(gradients) > 1 else gradients[0]
 
 
-def _backward(dy, x, w, bias_sizes, stride, padding, dilation, groups, wanted):
+def _backward(dy, x, w, bias_sizes, stride, padding, dilation, groups, mask):
     return torch.ops.aten.convolution_backward(
-        dy, x, w, bias_sizes, stride, padding, dilation, False, (0,) * len(stride), groups, wanted
+        dy, x, w, bias_sizes, stride, padding, dilation, False, (0,) * len(stride), groups, mask
     )

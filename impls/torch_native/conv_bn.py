@@ -57,11 +57,13 @@ def _in_memory_like(strides, dy):
     return dy if dy.stride() == strides else dy.new_empty_strided(dy.shape, strides).copy_(dy)
 
 
-def batch_norm(z, *given):
+def batch_norm(z, *arguments):
     """Call torch's batch_norm, on a row as on an image of one row: channels-last rows have no memory format, and on the
     path of strided memory a 16-bit dy is summed to a 16-bit dbeta."""
     return (
-        functional.batch_norm(z.unsqueeze(2), *given).squeeze(2) if z.dim() == 3 else functional.batch_norm(z, *given)
+        functional.batch_norm(z.unsqueeze(2), *arguments).squeeze(2)
+        if z.dim() == 3
+        else functional.batch_norm(z, *arguments)
     )
 
 

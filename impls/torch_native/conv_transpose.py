@@ -21,43 +21,43 @@ def split(padding, output_padding):
 
 
 def conv_transpose_forward(x, w, bias, *, stride, padding, output_padding, dilation, groups, layout):
-    own, more, border = split(padding, output_padding)
+    symmetric, more, border = split(padding, output_padding)
     x, w = nchw(x, layout), nchw(w, layout)
-    y = CONV_TRANSPOSE[len(stride)](x, w, bias, stride, own, more, groups, dilation)
+    y = CONV_TRANSPOSE[len(stride)](x, w, bias, stride, symmetric, more, groups, dilation)
     for axis, (before, after) in enumerate(border or (), 2):
         y = y.narrow(axis, before, y.shape[axis] - before - after)
     return restored(y, layout)
 
 
 def conv_transpose_backward_data(dy, w, *, stride, padding, output_padding, dilation, groups, layout):
-    own, more, border = split(padding, output_padding)
+    symmetric, more, border = split(padding, output_padding)
     dy, w = nchw(dy, layout), nchw(w, layout)
     axes = zip(dy.shape[2:], w.shape[2:], stride, padding, output_padding, dilation, strict=True)
     size = ((p - o + sum(sides) - d * (taps - 1) - 1) // u + 1 for p, taps, u, sides, o, d in axes)
     x = empty((dy.shape[0], w.shape[0], *size), layout, dy).zero_()
     if border is not None:
         dy = pad(dy, border_of(border))
-    found = _backward(dy, x, w, None, stride, own, dilation, more, groups, (True, False, False))
-    return restored(found[0], layout)
+    gradients = _backward(dy, x, w, None, stride, symmetric, dilation, more, groups, (True, False, False))
+    return restored(gradients[0], layout)
 
 
 def conv_transpose_backward_weight(
     x, dy, *, kernel_size, with_bias, stride, padding, output_padding, dilation, groups, layout,
     output_mask=(True, True),
 ):  # fmt: skip
-    own, more, border = split(padding, output_padding)
+    symmetric, more, border = split(padding, output_padding)
     x, dy = nchw(x, layout), nchw(dy, layout)
     w = empty((x.shape[1], dy.shape[1] // groups, *kernel_size), layout, x).zero_()
     if border is not None:
         dy = pad(dy, border_of(border))
-    asked = (False, output_mask[0], with_bias and output_mask[1])
+    mask = (False, output_mask[0], with_bias and output_mask[1])
     bias_sizes = [dy.shape[1]] if with_bias else None
-    _, dw, dbias = _backward(dy, x, w, bias_sizes, stride, own, dilation, more, groups, asked)
-    found = [*([restored(dw, layout)] if asked[1] else []), *([dbias] if asked[2] else [])]
-    return tuple(found) if len(found) > 1 else found[0]
+    _, dw, dbias = _backward(dy, x, w, bias_sizes, stride, symmetric, dilation, more, groups, mask)
+    gradients = [*([restored(dw, layout)] if mask[1] else []), *([dbias] if mask[2] else [])]
+    return tuple(gradients) if len(gradients) > 1 else gradients[0]
 
 
-def _backward(dy, x, w, bias_sizes, stride, padding, dilation, output_padding, groups, wanted):
+def _backward(dy, x, w, bias_sizes, stride, padding, dilation, output_padding, groups, mask):
     return torch.ops.aten.convolution_backward(
-        dy, x, w, bias_sizes, stride, padding, dilation, True, output_padding, groups, wanted
+        dy, x, w, bias_sizes, stride, padding, dilation, True, output_padding, groups, mask
     )

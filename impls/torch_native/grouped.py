@@ -41,7 +41,7 @@ def conv_backward_data(dy, w, *, layout, groups, input_size, stride, padding, di
 def conv_backward_weight(x, dy, *, layout, groups, kernel_size, with_bias, stride, padding, dilation):
     how = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups, "layout": FIRST[len(stride)]}
     how |= {"kernel_size": kernel_size, "with_bias": with_bias}
-    found = conv.conv_backward_weight(image(x, layout), image(dy, layout), **how)
-    dw, dbias = found if with_bias else (found, None)
+    gradients = conv.conv_backward_weight(image(x, layout), image(dy, layout), **how)
+    dw, dbias = gradients if with_bias else (gradients, None)
     dw = dw.unflatten(0, (groups, -1)).movedim(2, -1)
     return (dw, dbias) if with_bias else dw

@@ -13,8 +13,8 @@ MAXIMUM = {2: max_pool2d, 3: max_pool3d}
 
 def _prepared(x, kernel_size, stride, padding, dilation, ceil_mode):
     """Return image and parameters for torch, and the padding that was added before (left, right, top, bottom)."""
-    if own := _own(padding, kernel_size):
-        return x, (kernel_size, stride, own, dilation, ceil_mode), None
+    if symmetric := _own(padding, kernel_size):
+        return x, (kernel_size, stride, symmetric, dilation, ceil_mode), None
     spans = [d * (taps - 1) + 1 for taps, d in zip(kernel_size, dilation, strict=True)]
     axes = _axes(x.shape[2:], spans, stride, padding)
     # padding that no window begins in, or reaches, may be as wide as a window

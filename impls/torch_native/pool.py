@@ -45,14 +45,14 @@ class Axis:
 
 def padding_moves_windows(geometry) -> bool:
     """Return whether torch pads itself, and a pixel's windows are not those of its number in the padded image."""
-    own = _own(geometry.padding, geometry.window)
-    if own is None:
+    symmetric = _own(geometry.padding, geometry.window)
+    if symmetric is None:
         return False
 
     def windows(place, taps, step, outputs):
         return max(0, (place - taps + step) // step), min(place // step + 1, outputs)
 
-    axes = zip(geometry.size, geometry.window, geometry.stride, own, geometry.output_size, strict=True)
+    axes = zip(geometry.size, geometry.window, geometry.stride, symmetric, geometry.output_size, strict=True)
     return any(
         windows(place, *axis) != windows(place + before, *axis)
         for size, taps, step, before, outputs in axes
@@ -68,11 +68,11 @@ def rows_as_images(kernel):
     """Return the kernel of images, made to take a row as an image of one row."""
 
     @wraps(kernel)
-    def run(*tensors, layout, **given):
-        if len(given["stride"]) > 1:
-            return kernel(*tensors, layout=layout, **given)
+    def run(*tensors, layout, **parameters):
+        if len(parameters["stride"]) > 1:
+            return kernel(*tensors, layout=layout, **parameters)
         axis = layout.index("w")
-        wider = {name: (LEADING[name], *value) if name in LEADING else value for name, value in given.items()}
+        wider = {name: (LEADING[name], *value) if name in LEADING else value for name, value in parameters.items()}
         images = (tensor.unsqueeze(axis) for tensor in tensors)
         return kernel(*images, layout=layout.replace("w", "hw"), **wider).squeeze(axis)
 
@@ -83,8 +83,8 @@ def rows_as_images(kernel):
 def avg_pool_forward(x, *, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override, layout):
     """Compute y through avg_pool2d or avg_pool3d."""
     x = nchw(x, layout)
-    if own := _own(padding, kernel_size):
-        y = AVERAGE[len(stride)](x, kernel_size, stride, own, ceil_mode, count_include_pad, divisor_override)
+    if symmetric := _own(padding, kernel_size):
+        y = AVERAGE[len(stride)](x, kernel_size, stride, symmetric, ceil_mode, count_include_pad, divisor_override)
         return restored(y, layout)
     axes = _axes(x.shape[2:], kernel_size, stride, padding)
     outputs = [axis.outputs(ceil_mode) for axis in axes]
@@ -100,9 +100,9 @@ def avg_pool_backward(
 ):
     """Compute dx by aten's avg_pool2d_backward, which rounds every share to the storage format and adds there."""
     dy = nchw(dy, layout)
-    if own := _own(padding, kernel_size):
+    if symmetric := _own(padding, kernel_size):
         x = empty((*dy.shape[:2], *input_size), layout, dy)
-        dx = _backward(dy, x, kernel_size, stride, own, ceil_mode, count_include_pad, divisor_override)
+        dx = _backward(dy, x, kernel_size, stride, symmetric, ceil_mode, count_include_pad, divisor_override)
         return restored(dx, layout)
     axes = _axes(input_size, kernel_size, stride, padding)
     sides = [axis.border(count) for axis, count in zip(axes, dy.shape[2:], strict=True)]
@@ -116,10 +116,10 @@ def avg_pool_backward(
 
 def _own(padding, kernel_size):
     """Return padding that torch does itself: equal on both sides, at most half a window. None for other padding."""
-    own = all(
+    is_symmetric = all(
         before == after and 2 * before <= taps for (before, after), taps in zip(padding, kernel_size, strict=True)
     )
-    return tuple(before for before, _ in padding) if own else None
+    return tuple(before for before, _ in padding) if is_symmetric else None
 
 
 def _axes(size, kernel_size, stride, padding):
@@ -138,7 +138,7 @@ def _counts(axes, outputs, count_include_pad, like):
         torch.tensor(axis.counts(count, count_include_pad), dtype=like.dtype, device=like.device)
         for axis, count in zip(axes, outputs, strict=True)
     )
-    return reduce(lambda found, counts: found[..., None] * counts, by_axis)
+    return reduce(lambda product, counts: product[..., None] * counts, by_axis)
 
 
 def _backward(dy, x, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override):

@@ -49,11 +49,12 @@ def declare_cuda(implementation) -> None:
 def _in_channels_last(kernel):
     """Return the kernel, made to put images and filters of NCHW shape in channels-last memory."""
 
-    def converted(*given, layout, **parameters):
+    def converted(*tensors, layout, **parameters):
         if layout == "nchw":
-            given = [
-                a.contiguous(memory_format=torch.channels_last) if a is not None and a.dim() == 4 else a for a in given
+            tensors = [
+                a.contiguous(memory_format=torch.channels_last) if a is not None and a.dim() == 4 else a
+                for a in tensors
             ]
-        return kernel(*given, layout=layout, **parameters)
+        return kernel(*tensors, layout=layout, **parameters)
 
     return converted

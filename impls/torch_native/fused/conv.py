@@ -12,21 +12,31 @@ from .parameters import PLAIN, Parameters, require_convolution
 
 def convolved(x, w, window: Parameters):
     """Return z[N,K,P,Q] in new memory, not rounded to the storage format."""
-    own, border = split(window.padding)
+    symmetric, border = split(window.padding)
     image, filters = x.to(wide(x.dtype)), w.to(wide(w.dtype))
     if border is not None:
         image = pad(image, border)
-    return conv2d(image, filters, None, window.stride, own, window.dilation, window.groups)
+    return conv2d(image, filters, None, window.stride, symmetric, window.dilation, window.groups)
 
 
-def convolution_gradients(dz, x, w, window: Parameters, wanted: tuple[bool, bool]):
+def convolution_gradients(dz, x, w, window: Parameters, needed: tuple[bool, bool]):
     """Return (dx, dw) in the storage format of x, None for one that is not wanted; dz has the format `wide`."""
-    own, border = split(window.padding)
+    symmetric, border = split(window.padding)
     image, filters = x.to(dz.dtype), w.to(dz.dtype)
     if border is not None:
         image = pad(image, border)
     dx, dw, _ = torch.ops.aten.convolution_backward(
-        dz, image, filters, None, window.stride, own, window.dilation, False, (0, 0), window.groups, (*wanted, False)
+        dz,
+        image,
+        filters,
+        None,
+        window.stride,
+        symmetric,
+        window.dilation,
+        False,
+        (0, 0),
+        window.groups,
+        (*needed, False),
     )
     if dx is not None and border is not None:
         dx = pad(dx, [-side for side in border])
@@ -44,10 +54,10 @@ class Convolution(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, dy):
-        window, wanted = ctx.window, ctx.needs_input_grad[:2]
+        window, needed = ctx.window, ctx.needs_input_grad[:2]
 
         def gradients(dy, x, w):
-            return convolution_gradients(dy.to(wide(dy.dtype)), x, w, window, wanted)
+            return convolution_gradients(dy.to(wide(dy.dtype)), x, w, window, needed)
 
         return *differentiable_once("Convolution", gradients, dy, *ctx.saved_tensors), None
 

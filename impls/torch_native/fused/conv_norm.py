@@ -29,22 +29,22 @@ class ConvBatchNorm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, dy, *_):
-        window, convention, wanted = ctx.window, ctx.convention, ctx.needs_input_grad[:2]
+        window, convention, needed = ctx.window, ctx.convention, ctx.needs_input_grad[:2]
 
         def gradients(dy, *saved):
-            return pair_gradients(dy, *saved, window, convention, wanted)
+            return pair_gradients(dy, *saved, window, convention, needed)
 
         return *differentiable_once("ConvBatchNorm", gradients, dy, *ctx.saved_tensors), None, None
 
 
-def pair_gradients(dy, x, w, gamma, mean, var, window, convention, wanted=(True, True)):
+def pair_gradients(dy, x, w, gamma, mean, var, window, convention, needed=(True, True)):
     """Return (dx, dw, dgamma, dbeta), the last two None without gamma. Statistics that are None are computed again."""
     z = convolved(x, w, window)
     if mean is None:
         mean, var = convention.statistics(z)
     dz, dgamma, dbeta = normalization_gradients_(dy, z, mean, var, gamma, convention)
     affine = (None, None) if gamma is None else (dgamma, dbeta)
-    gradients = convolution_gradients(dz, x, w, window, wanted) if any(wanted) else (None, None)
+    gradients = convolution_gradients(dz, x, w, window, needed) if any(needed) else (None, None)
     return *gradients, *affine
 
 
@@ -64,7 +64,7 @@ def conv_batch_norm(
     fp64 x). The convolution's result stays in fp32 until it is normalized. Raises TypeError and ValueError for invalid
     arguments, before anything is computed.
     """
-    given = {"gamma": gamma, "beta": beta, "running_mean": running_mean, "running_var": running_var}
-    require_pair(x, w, window, convention, momentum, **given)
+    vectors = {"gamma": gamma, "beta": beta, "running_mean": running_mean, "running_var": running_var}
+    require_pair(x, w, window, convention, momentum, **vectors)
     y, mean, var = ConvBatchNorm.apply(x, w, gamma, beta, window, convention)
     return y, mean, var, *updated(running_mean, running_var, mean, var, y.numel() // len(w), convention, momentum)

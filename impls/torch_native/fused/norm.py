@@ -99,8 +99,8 @@ def batch_norm(
     Raises TypeError and ValueError for invalid arguments, before anything is computed.
     """
     require_image("z", z)
-    given = {"gamma": gamma, "beta": beta, "running_mean": running_mean, "running_var": running_var}
-    require_normalization(z.shape, wide(z.dtype), given, convention.eps, momentum)
+    vectors = {"gamma": gamma, "beta": beta, "running_mean": running_mean, "running_var": running_var}
+    require_normalization(z.shape, wide(z.dtype), vectors, convention.eps, momentum)
     y, mean, var = BatchNorm.apply(z, gamma, beta, convention)
     return y, mean, var, *updated(running_mean, running_var, mean, var, z.numel() // z.shape[1], convention, momentum)
 
