@@ -25,12 +25,12 @@ def beside_torch(trial: Trial, verdict: Verdict) -> ModuleTime | None:
     if verdict.status != "pass" or verdict.seconds["kernel"] > LONGEST or trial.implementation.device in SIMULATED:
         return None
     bridge, conditions = trial.implementation.arrays, Conditions(ceilings.reference_seconds)
-    found = []
+    pairs = []
     with suppress(Crash, Exited, Exception):  # right on the suite's inputs, it may raise on its own
         for _ in range(ROUNDS):
             conditions.look()
-            found.append(perform(bridge, measuring.beside_reference, bridge, EACH))
+            pairs.append(perform(bridge, measuring.beside_reference, bridge, EACH))
         conditions.look()
-        own, reference = zip(*found, strict=True)
-        return ModuleTime(module_s=own, reference_s=reference, machine=conditions.state)
+        module, reference = zip(*pairs, strict=True)
+        return ModuleTime(module_s=module, reference_s=reference, machine=conditions.state)
     return None

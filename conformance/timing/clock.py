@@ -58,18 +58,18 @@ class Clock:
     def call(self, native: Sequence[Any], *before: Sequence[Any]) -> Timed:
         """Time a call of the kernel, after calls on other inputs. Raises CheatError for times that cannot be true."""
         start = perf_counter()
-        found = self.invocation.timed(*before, native)
-        walls, events = found.walls, found.events or 0.0
-        span, told, asked = perf_counter() - start, sum(walls), perf_counter()
+        timed = self.invocation.timed(*before, native)
+        walls, events = timed.walls, timed.events or 0.0
+        span, reported, begun = perf_counter() - start, sum(walls), perf_counter()
         perform(self.invocation.bridge, measuring.exchange)
-        self._exchanges.append(perf_counter() - asked)
+        self._exchanges.append(perf_counter() - begun)
         # a NaN is neither more nor less than anything
-        if len(walls) != 1 + len(before) or not (min(walls) >= 0 and told <= span and 0 <= events <= span):
-            raise _disagreement(told, span)
-        self._spans.append((told, span))
+        if len(walls) != 1 + len(before) or not (min(walls) >= 0 and reported <= span and 0 <= events <= span):
+            raise _disagreement(reported, span)
+        self._spans.append((reported, span))
         if before:
             self._turns.append((min(walls[:-1]), walls[-1]))
-        return found
+        return timed
 
     def require_agreement(self, native: Sequence[Any], *before: Sequence[Any]) -> None:
         """Raise CheatError where the process has reported less time than calls took, or timed calls differ from those
@@ -91,7 +91,9 @@ class Clock:
         else:
             assert doubt is not None
             raise doubt
-        if self._turns and _moved(min(one for one, _ in self._turns), statistics.median(two for _, two in self._turns)):
+        if self._turns and _moved(
+            min(reported for reported, _ in self._turns), statistics.median(span for _, span in self._turns)
+        ):
             for _ in range(AGAIN):
                 self.call(native, *before)
             again = self._turns[-AGAIN:]
@@ -109,25 +111,28 @@ class Clock:
             return None
         start = perf_counter()
         walls = self.invocation.timed(*[native] * count).walls
-        span, told = perf_counter() - start, sum(walls)
-        if span - told > SLACK + SHARE * told + EXCHANGES * statistics.median(self._exchanges) + count * BETWEEN:
-            return _disagreement(told / count, span / count)
-        own = statistics.median(walls)
-        if own > STRANGE * timed + JITTER:
-            took = f"timed calls take {timed:.3g} s, many in a row {own:.3g} s each"
+        span, reported = perf_counter() - start, sum(walls)
+        if (
+            span - reported
+            > SLACK + SHARE * reported + EXCHANGES * statistics.median(self._exchanges) + count * BETWEEN
+        ):
+            return _disagreement(reported / count, span / count)
+        median = statistics.median(walls)
+        if median > STRANGE * timed + JITTER:
+            took = f"timed calls take {timed:.3g} s, many in a row {median:.3g} s each"
             return CheatError(took, "timed calls are faster than many in a row")
         return None
 
     def _lacking(self, spans: Sequence[tuple[float, float]]) -> int:
         """Count the spans of which the process has reported too little."""
         exchange = statistics.median(self._exchanges)
-        return sum(span - told > SLACK + SHARE * told + EXCHANGES * exchange for told, span in spans)
+        return sum(span - reported > SLACK + SHARE * reported + EXCHANGES * exchange for reported, span in spans)
 
 
 def _moved(before: float, timed: float) -> bool:
     return before > SLOWER * timed + SLACK
 
 
-def _disagreement(told: float, span: float) -> CheatError:
-    says = f"its process says that calls take {told:.3g} s; by the judge's clock it was {span:.3g} s"
+def _disagreement(reported: float, span: float) -> CheatError:
+    says = f"its process says that calls take {reported:.3g} s; by the judge's clock it was {span:.3g} s"
     return CheatError(says, "its process says other times than the judge's clock")

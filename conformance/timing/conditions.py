@@ -49,16 +49,16 @@ def share_threads(implementation: Implementation) -> dict[str, int]:
 
     Raises ThreadsError where a framework was started with fewer.
     """
-    count, found = cores(), dict[str, int]()
+    count, threads = cores(), dict[str, int]()
     with suppress(Crash, Exited, Raised):  # the verdict on its next case reports it
-        found = perform(implementation.arrays, measuring.give_threads, count)
-    for name, own in found.items():
-        if own != count:
+        threads = perform(implementation.arrays, measuring.give_threads, count)
+    for name, number in threads.items():
+        if number != count:
             raise ThreadsError(
-                f"{name} has {own} threads, and others {count}, one for each core: unset NUMBA_NUM_THREADS, or start "
-                f"with taskset on fewer cores"
+                f"{name} has {number} threads, and others {count}, one for each core: unset NUMBA_NUM_THREADS, or "
+                f"start with taskset on fewer cores"
             )
-    return found
+    return threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,24 +121,24 @@ class Conditions:
 
     def values(self) -> dict[str, float]:
         """Return the values that `LIMITS` judges, the worst of the run each; unreadable ones are left out."""
-        found: dict[str, float] = {}
+        worst: dict[str, float] = {}
         parts = [part for part in zip(*(look.reference for look in self.looks), strict=True) if len(part) > 1]
         if parts:
-            found["reference"] = max(_excess(part) for part in parts)
-        for known in self.ceilings.values():
-            for rates in zip(*((one.flops, one.bandwidth) for one in known), strict=True):
-                found["ceilings"] = max(found.get("ceilings", 0.0), max(rates) / statistics.median(rates) - 1)
+            worst["reference"] = max(_excess(part) for part in parts)
+        for measured in self.ceilings.values():
+            for rates in zip(*((ceilings.flops, ceilings.bandwidth) for ceilings in measured), strict=True):
+                worst["ceilings"] = max(worst.get("ceilings", 0.0), max(rates) / statistics.median(rates) - 1)
         for first, last in _windows(self.looks):
             seconds = last.at - first.at
-            others = (last.busy - first.busy - (last.own - first.own)) / seconds
+            other_load = (last.busy - first.busy - (last.own - first.own)) / seconds
             steal = (last.stolen - first.stolen) / seconds / (os.cpu_count() or 1)
-            for name, value in (("others", others), ("steal", steal)):
-                found[name] = max(found.get(name, 0.0), value)
+            for name, value in (("others", other_load), ("steal", steal)):
+                worst[name] = max(worst.get(name, 0.0), value)
         if frequencies := [look.frequency for look in self.looks if look.frequency]:
-            found["frequency"] = max(frequencies) / min(frequencies) - 1
+            worst["frequency"] = max(frequencies) / min(frequencies) - 1
         if self.looks:
-            found["throttled"] = self.looks[-1].throttled - self.looks[0].throttled
-        return found
+            worst["throttled"] = self.looks[-1].throttled - self.looks[0].throttled
+        return worst
 
     @property
     def state(self) -> MachineState:
@@ -165,20 +165,20 @@ def _excess(seconds: Sequence[float]) -> float:
 
 def _windows(looks: Sequence[Look]) -> list[tuple[Look, Look]]:
     """Return pairs of looks that are far enough apart; if there are none, the first and the last look."""
-    found: list[tuple[Look, Look]] = []
+    windows: list[tuple[Look, Look]] = []
     start = 0
     for number, look in enumerate(looks):
         if look.at - looks[start].at >= SHORTEST:
-            found.append((looks[start], look))
+            windows.append((looks[start], look))
             start = number
-    return found or ([(looks[0], looks[-1])] if len(looks) > 1 else [])
+    return windows or ([(looks[0], looks[-1])] if len(looks) > 1 else [])
 
 
 def _own_seconds() -> float:
     """Return the processor time of this process and of all that it has started, those that have ended included."""
-    own = psutil.Process()
+    judge = psutil.Process()
     total = 0.0
-    for process in [own, *own.children(recursive=True)]:
+    for process in [judge, *judge.children(recursive=True)]:
         with suppress(psutil.Error):
             times = process.cpu_times()
             total += times.user + times.system + times.children_user + times.children_system
@@ -188,8 +188,8 @@ def _own_seconds() -> float:
 def _frequency() -> float | None:
     """Return the current clock frequency in MHz, or None where the system does not tell it."""
     with suppress(OSError, NotImplementedError, RuntimeError):
-        found = psutil.cpu_freq()
-        return float(found.current) if found and found.current else None
+        frequency = psutil.cpu_freq()
+        return float(frequency.current) if frequency and frequency.current else None
     return None
 
 

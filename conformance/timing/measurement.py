@@ -102,8 +102,8 @@ class Measurement:
     @property
     def interval(self) -> Interval | None:
         """Bounds that hold the time with 95%; None for fewer than three visits."""
-        found = interval(self.centres)
-        return found and (min(found[0], self.median), max(found[1], self.median))
+        bounds = interval(self.centres)
+        return bounds and (min(bounds[0], self.median), max(bounds[1], self.median))
 
     @property
     def flops(self) -> float:
@@ -142,14 +142,14 @@ class Measurement:
         Inputs that may lie in a cache, and results that may stay in it, need no memory's time. An algorithm that saves
         multiplications has no such floor, nor has arithmetic on rounded or narrow inputs, whose ceiling is another one.
         """
-        contract, known, share = self.trial.kernel.contract, self.ceilings, self.share
-        if known is None or share is None:
+        contract, ceilings, share = self.trial.kernel.contract, self.ceilings, self.share
+        if ceilings is None or share is None:
             return None
         operator, geometry = self.trial.operator, self.trial.problem.geometry
-        floor = products = operator.flops(geometry) / known.flops
+        floor = products = operator.flops(geometry) / ceilings.flops
         if self.cold:
             read = sum(tensor.size * self._itemsize for tensor in operator.inputs(geometry).values())
-            floor = max(floor, read / known.bandwidth)
+            floor = max(floor, read / ceilings.bandwidth)
         arithmetic = ""
         if contract.algorithm != "direct":
             arithmetic = f"its algorithm ({contract.algorithm}) needs fewer operations"
@@ -158,11 +158,11 @@ class Measurement:
             arithmetic = f"the ceiling is that of fp32, its inputs are {inputs}"
         # for a single call only the products count, because its data may lie in the cache
         for seconds, least in ((self.median, floor), (self.minimum, products)):
-            if not arithmetic and seconds * (1 + known.spread + MARGIN) < least:
+            if not arithmetic and seconds * (1 + ceilings.spread + MARGIN) < least:
                 return RooflineFinding(
                     f"{seconds:.3g} s is less than the {least:.3g} s of the ceilings (which spread by "
-                    f"{known.spread:.0%}): work is left out, or not waited for, or Contract(algorithm=...) is not what "
-                    f"the kernel does",
+                    f"{ceilings.spread:.0%}): work is left out, or not waited for, or Contract(algorithm=...) is not "
+                    f"what the kernel does",
                     impossible=True,
                 )
         if share <= 1:
@@ -178,7 +178,7 @@ class Measurement:
     def record(self, ratio: Ratio | None, state: schema.MachineState | None = None) -> dict[str, Any]:
         """Return plain values: operations a second and the share of the roofline, and under `timing` everything. Times
         on an unusable machine have no ratio."""
-        finding, known, bounds = self.finding, self.ceilings, self.interval
+        finding, ceilings, bounds = self.finding, self.ceilings, self.interval
         timing = schema.Timing(
             status="finding" if self.impossible else "recorded",
             finding=finding.text if finding else "",
@@ -205,8 +205,10 @@ class Measurement:
             cache_bytes=self.cache,
             cold=self.cold,
             ceilings=None
-            if known is None
-            else schema.CeilingsRecord(flop_per_s=known.flops, byte_per_s=known.bandwidth, spread=known.spread),
+            if ceilings is None
+            else schema.CeilingsRecord(
+                flop_per_s=ceilings.flops, byte_per_s=ceilings.bandwidth, spread=ceilings.spread
+            ),
         )
         rates = {} if self.impossible else dict(zip(RATES, (self.flops, self.share), strict=True))
         return {**rates, "timing": msgspec.to_builtins(timing)}
@@ -233,8 +235,8 @@ def interval(centres: Sequence[float]) -> Interval | None:
     from scipy import stats  # imported here: it takes half a second, and most commands time nothing
 
     logs = [math.log(value) for value in centres]
-    own = statistics.stdev(logs) / math.sqrt(len(logs))
-    reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(logs) - 1)) * own
+    deviation = statistics.stdev(logs) / math.sqrt(len(logs))
+    reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(logs) - 1)) * deviation
     return math.exp(statistics.fmean(logs) - reach), math.exp(statistics.fmean(logs) + reach)
 
 
@@ -243,30 +245,30 @@ def baseline(device: str) -> str:
     return f"torch-{device}"
 
 
-def ratio(base: Sequence[float], own: Sequence[float]) -> Ratio:
+def ratio(base: Sequence[float], times: Sequence[float]) -> Ratio:
     """Return the ratio of two kernels' medians, visit by visit: visits follow one another in a round of the run, so
     that a slow moment of the machine that affects both cancels."""
-    pairs = [one / other for one, other in zip(base, own, strict=False)]
+    pairs = [former / other for former, other in zip(base, times, strict=False)]
     return Ratio(statistics.geometric_mean(pairs), interval(pairs))
 
 
 def ratios(visits: Mapping[Key, Sequence[float]]) -> dict[Key, Ratio]:
     """Return the ratio of each kernel's medians to those of its baseline, where these are known."""
     return {
-        key: ratio(visits[base], own)
-        for key, own in visits.items()
+        key: ratio(visits[base], centres)
+        for key, centres in visits.items()
         if (base := (*key[:3], baseline(key[0]))) in visits and base != key
     }
 
 
-def compared(found: Iterable[Measurement]) -> dict[Key, Ratio]:
+def compared(measurements: Iterable[Measurement]) -> dict[Key, Ratio]:
     """Return ratios to torch on the same device; impossible times have none and serve for none."""
-    return ratios({m.key: m.centres for m in found if not m.impossible})
+    return ratios({m.key: m.centres for m in measurements if not m.impossible})
 
 
-def means(found: Mapping[Key, Ratio]) -> dict[tuple[str, str], tuple[float, int]]:
+def means(ratios: Mapping[Key, Ratio]) -> dict[tuple[str, str], tuple[float, int]]:
     """Return (operator, implementation) -> geometric mean of its ratios, and over how many problems."""
     by_operator: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
-    for (_, operator, _, implementation), one in found.items():
-        by_operator[operator, implementation].append(one.value)
+    for (_, operator, _, implementation), ratio in ratios.items():
+        by_operator[operator, implementation].append(ratio.value)
     return {key: (statistics.geometric_mean(values), len(values)) for key, values in by_operator.items()}

@@ -51,13 +51,13 @@ def measure_ceilings(device: str, process: Process | None) -> Ceilings:
         raise Unavailable(f"not measured: {error}") from None
 
 
-def best(found: Sequence[Ceilings]) -> Ceilings:
+def best(ceilings: Sequence[Ceilings]) -> Ceilings:
     """Return the best rates that a device has reached in several measurements.
 
     A ceiling is the device's capability, not the part of it that other work left; how far apart measurements lie is
     judged by `conformance.timing.conditions`.
     """
     return Ceilings(
-        max(one.flops for one in found), max(one.bandwidth for one in found), found[0].source,
-        min(one.spread for one in found),
+        max(rates.flops for rates in ceilings), max(rates.bandwidth for rates in ceilings), ceilings[0].source,
+        min(rates.spread for rates in ceilings),
     )  # fmt: skip

@@ -162,12 +162,12 @@ class _Visit:
     def call(self, slot: _Slot) -> None:
         """Call the kernel on a slot, timed."""
         slot.result = None  # freeing it is not this call's work
-        found = self.clock.call(slot.native, *(other.native for other in self.warm_up))
-        slot.result, slot.wall = found.result.value, found.walls[-1]
-        if found.events is None:
+        timed = self.clock.call(slot.native, *(other.native for other in self.warm_up))
+        slot.result, slot.wall = timed.result.value, timed.walls[-1]
+        if timed.events is None:
             slot.seconds, slot.clock = slot.wall, "wall"
         else:
-            slot.seconds, slot.clock = found.events, "events"
+            slot.seconds, slot.clock = timed.events, "events"
 
     def fetch(self, result: Any, into: Arrays) -> None:
         """Copy results to the host, in canonical order. Raises MalformedError."""
@@ -226,7 +226,7 @@ class _Visit:
         timed: list[_Slot] = []
         touched = []
         for start in range(0, len(inputs), together):
-            slots = [self.slot(given) for given in inputs[start : start + together]]
+            slots = [self.slot(scaled) for scaled in inputs[start : start + together]]
             touched.append(self.flood(len(slots) * self.size))
             self.time(slots, "right when first called, wrong in a timed call")
             timed += slots
@@ -269,12 +269,12 @@ class _Visit:
         _, *scaled = scaled_inputs(self.trial)
         self.compare_with_new(lambda number: self.slot(scaled[-1 - number % len(scaled)]), STRANGE, "scaled copies")
 
-    def compare_with_new(self, known: Callable[[int], _Slot], factor: float, what: str) -> None:
+    def compare_with_new(self, slot_of: Callable[[int], _Slot], factor: float, what: str) -> None:
         """Raise CheatError where calls on new inputs, all of several but one, take `factor` times as long as those on
         others. The second call that does not ends the comparison."""
         pairs, agreeing = [], 0
         for number in range(PAIRS):
-            new, other = self.slot(unverified_inputs(self.trial)), known(number)
+            new, other = self.slot(unverified_inputs(self.trial)), slot_of(number)
             self.call(new)
             self.call(other)
             pairs.append((new.wall, other.wall))
@@ -300,8 +300,8 @@ def required_rounds(seconds: float) -> int:
     return min(MAX_ROUNDS, max(DEFAULT_ROUNDS, int(BUDGET / max(seconds, 1e-9))))
 
 
-def _suspicious(new: float, known: float, factor: float = FASTER) -> bool:
-    return new > factor * known + JITTER
+def _suspicious(new: float, old: float, factor: float = FASTER) -> bool:
+    return new > factor * old + JITTER
 
 
 def _equal(first: Arrays, second: Arrays) -> bool:
@@ -310,7 +310,7 @@ def _equal(first: Arrays, second: Arrays) -> bool:
 
 def _digest(outputs: Arrays) -> bytes:
     """Return a digest of the values: -0, which a factor of -1 makes of 0, counts as 0."""
-    found = hashlib.blake2b()
+    digest = hashlib.blake2b()
     for array in outputs.values():
-        found.update(np.ascontiguousarray(array + array.dtype.type(0)).view(np.uint8).data)
-    return found.digest()
+        digest.update(np.ascontiguousarray(array + array.dtype.type(0)).view(np.uint8).data)
+    return digest.digest()

@@ -108,14 +108,18 @@ class Run:
     @property
     def ceilings(self) -> dict[str, Ceilings]:
         """Best ceilings of each device."""
-        return {device: roofline.best(found) for device, found in self.conditions.ceilings.items() if found}
+        return {device: roofline.best(ceilings) for device, ceilings in self.conditions.ceilings.items() if ceilings}
 
     @property
     def times(self) -> list[Measurement]:
         """Measurements, with the best ceilings of the whole run."""
-        known = self.ceilings
-        found = (subject.time for subject in self.subjects)
-        return [replace(one, ceilings=known.get(one.trial.implementation.device)) for one in found if one is not None]
+        ceilings = self.ceilings
+        times = (subject.time for subject in self.subjects)
+        return [
+            replace(measurement, ceilings=ceilings.get(measurement.trial.implementation.device))
+            for measurement in times
+            if measurement is not None
+        ]
 
     @property
     def ratios(self) -> dict[Key, Ratio]:
@@ -156,9 +160,9 @@ def time_all(
 def measure_ceilings(run: Run, process: Process | None) -> None:
     """Measure every device that kernels run on, where possible, in a process that loads no vendor's file."""
     for device in dict.fromkeys(subject.trial.implementation.device for subject in run.subjects):
-        known = run.conditions.ceilings.setdefault(device, [])
+        ceilings = run.conditions.ceilings.setdefault(device, [])
         with suppress(Unavailable):
-            known.append(roofline.measure_ceilings(device, process))
+            ceilings.append(roofline.measure_ceilings(device, process))
 
 
 def _shuffled(subjects: Sequence[TimedKernel], generator: random.Random) -> list[list[TimedKernel]]:
@@ -167,8 +171,8 @@ def _shuffled(subjects: Sequence[TimedKernel], generator: random.Random) -> list
     groups: dict[Hashable, list[TimedKernel]] = {}
     for subject in subjects:
         groups.setdefault((subject.trial.operator.name, subject.trial.problem), []).append(subject)
-    found = list(groups.values())
-    generator.shuffle(found)
-    for group in found:
+    shuffled = list(groups.values())
+    generator.shuffle(shuffled)
+    for group in shuffled:
         generator.shuffle(group)
-    return found
+    return shuffled

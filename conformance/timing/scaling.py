@@ -67,9 +67,9 @@ def _scaled(arrays: Arrays, names: tuple[str, ...], factor: float) -> Arrays:
 
 def scaled_inputs(trial: Trial) -> tuple[ScaledInputs, ...]:
     """Return all sets of inputs, those of the case itself first."""
-    known = trial.operator.homogeneous
-    count = DRAWS if known.inputs and known.powers else SIGNED_DRAWS
-    return tuple(ScaledInputs(trial, draw, factor) for factor in factors(known) for draw in range(count))
+    homogeneity = trial.operator.homogeneous
+    count = DRAWS if homogeneity.inputs and homogeneity.powers else SIGNED_DRAWS
+    return tuple(ScaledInputs(trial, draw, factor) for factor in factors(homogeneity) for draw in range(count))
 
 
 _drawn = lru_cache(maxsize=SIGNED_DRAWS - 1)(expect)

@@ -27,21 +27,21 @@ def bounded(value: float, bounds: Interval | None) -> str:
     return figures(value) + (f" [{figures(bounds[0])}, {figures(bounds[1])}]" if bounds else "")
 
 
-def times(found: Measurement, ratio: Ratio | None) -> dict[str, str]:
+def times(measurement: Measurement, ratio: Ratio | None) -> dict[str, str]:
     """Return the text of every column that follows from a time."""
-    bounds = found.interval
+    bounds = measurement.interval
     return {
-        "ms": bounded(found.median * 1e3, bounds and (bounds[0] * 1e3, bounds[1] * 1e3)),
-        "min": figures(found.minimum * 1e3),
+        "ms": bounded(measurement.median * 1e3, bounds and (bounds[0] * 1e3, bounds[1] * 1e3)),
+        "min": figures(measurement.minimum * 1e3),
         "x torch": bounded(ratio.value, ratio.interval) if ratio else ABSENT,
-        "GFLOP/s": figures(found.flops / 1e9),
-        "GB/s": figures(found.bandwidth / 1e9),
-        "roof": ABSENT if found.share is None else f"{found.share:.0%}{'*' if found.finding else ''}",
-        "first ms": figures(found.first * 1e3),
-        "in ms": figures(found.copy_in * 1e3),
-        "out ms": figures(found.copy_out * 1e3),
-        "host MB": ABSENT if found.host_growth is None else f"{found.host_growth / 1e6:,.1f}",
-        "device MB": ABSENT if found.device_growth is None else f"{found.device_growth / 1e6:,.1f}",
+        "GFLOP/s": figures(measurement.flops / 1e9),
+        "GB/s": figures(measurement.bandwidth / 1e9),
+        "roof": ABSENT if measurement.share is None else f"{measurement.share:.0%}{'*' if measurement.finding else ''}",
+        "first ms": figures(measurement.first * 1e3),
+        "in ms": figures(measurement.copy_in * 1e3),
+        "out ms": figures(measurement.copy_out * 1e3),
+        "host MB": ABSENT if measurement.host_growth is None else f"{measurement.host_growth / 1e6:,.1f}",
+        "device MB": ABSENT if measurement.device_growth is None else f"{measurement.device_growth / 1e6:,.1f}",
     }
 
 
@@ -67,8 +67,8 @@ def laid_out(rows: Sequence[dict[str, str]], width: int) -> Iterator[list[str]]:
 
     A name that is too long keeps its end, where it differs from its neighbours'.
     """
-    every = [{head: head for group in COLUMNS for head in group}, *rows]
-    widths = {head: max(len(row[head]) for row in every) for head in every[0]}
+    all_rows = [{head: head for group in COLUMNS for head in group}, *rows]
+    widths = {head: max(len(row[head]) for row in all_rows) for head in all_rows[0]}
     groups: list[list[str]] = []
     for group in COLUMNS:
         together = [*groups[-1], *group] if groups else []
@@ -77,14 +77,14 @@ def laid_out(rows: Sequence[dict[str, str]], width: int) -> Iterator[list[str]]:
             groups[-1] = together
         else:
             groups.append([*group])
-    name, *others = groups[0]
-    widths[name] = min(widths[name], max(6, width - 2 - sum(widths[head] + 2 for head in others)))
+    name, *rest = groups[0]
+    widths[name] = min(widths[name], max(6, width - 2 - sum(widths[head] + 2 for head in rest)))
 
     def cell(head: str, text: str) -> str:
         shown = text if len(text) <= widths[head] else f"~{text[1 - widths[head] :]}"
         return shown.ljust(widths[head]) if head == name else shown.rjust(widths[head])
 
-    for row in every:
+    for row in all_rows:
         lines = ("  ".join(cell(head, row[head]) for head in group) for group in groups)
         yield [(" " * (8 if number else 2) + line).rstrip() for number, line in enumerate(lines)]
 
@@ -108,10 +108,10 @@ def machine_lines(state: MachineState, width: int) -> Iterator[str]:
         yield from wrapped(f"  {reason}", width)
 
 
-def unsteady_lines(found: Iterable[Measurement], width: int) -> Iterator[str]:
+def unsteady_lines(measurements: Iterable[Measurement], width: int) -> Iterator[str]:
     """List kernels whose visits differ: the kernel has two speeds, or the machine had."""
     rows = []
-    for m in found:
+    for m in measurements:
         centres = m.centres
         excess = max(centres) / min(centres) - 1
         if excess > UNSTEADY:
@@ -124,12 +124,12 @@ def unsteady_lines(found: Iterable[Measurement], width: int) -> Iterator[str]:
         yield from wrapped(f"  {name} {operator} {problem}: by {excess:.0%}, {shown} ms", width)
 
 
-def finding_lines(found: Iterable[Measurement], width: int) -> Iterator[str]:
+def finding_lines(measurements: Iterable[Measurement], width: int) -> Iterator[str]:
     """List shares above 100% of the roofline, with a command where a share is impossible."""
-    found = [m for m in found if m.finding]
-    if found:
-        yield f"findings: {len(found)}"
-    for m in found:
+    measurements = [m for m in measurements if m.finding]
+    if measurements:
+        yield f"findings: {len(measurements)}"
+    for m in measurements:
         _, operator, problem, name = m.key
         yield from wrapped(f"  {name} {operator} {problem}: {m.finding.text if m.finding else ''}", width)
         if m.impossible:
@@ -138,17 +138,17 @@ def finding_lines(found: Iterable[Measurement], width: int) -> Iterator[str]:
 
 def suite_table(run: Run, width: int) -> Iterator[str]:
     """Yield the table by operator and problem, torch on the same device first."""
-    found, known, state = run.times, run.ratios, run.state
+    measurements, ratios, state = run.times, run.ratios, run.state
     rows = [
-        {"implementation": m.trial.implementation.name + ("!" if m.impossible else "")} | times(m, known.get(m.key))
-        for m in found
+        {"implementation": m.trial.implementation.name + ("!" if m.impossible else "")} | times(m, ratios.get(m.key))
+        for m in measurements
     ]
     heads, *lines = laid_out(rows, width)
     yield from textwrap.wrap(LEGEND, width)
-    for operator in dict.fromkeys(m.trial.operator.name for m in found):
+    for operator in dict.fromkeys(m.trial.operator.name for m in measurements):
         yield from ("", operator, *heads)
         places: dict[str, list[tuple[bool, list[str]]]] = {}
-        for m, row in zip(found, lines, strict=True):
+        for m, row in zip(measurements, lines, strict=True):
             device, of, problem, name = m.key
             if of == operator:
                 place = f"{problem} on {device}, {m.intensity:.3g} flop/byte"
@@ -157,11 +157,11 @@ def suite_table(run: Run, width: int) -> Iterator[str]:
             yield from wrapped(place, width)
             for _, row in sorted(same, key=lambda pair: pair[0]):
                 yield from row
-        found_means = [(name, *pair) for (of, name), pair in means(known).items() if of == operator]
+        found_means = [(name, *pair) for (of, name), pair in means(ratios).items() if of == operator]
         if state.state == "stable" and found_means:
             text = ", ".join(f"{name} {mean:.2f}x of {count}" for name, mean, count in found_means)
             yield from wrapped(f"{operator} geometric mean relative to torch: {text}", width)
     yield ""
-    yield from finding_lines(found, width)
-    yield from unsteady_lines(found, width)
+    yield from finding_lines(measurements, width)
+    yield from unsteady_lines(measurements, width)
     yield from machine_lines(state, width)

@@ -43,22 +43,24 @@ class TimingDemand(Demand):
         self._by_hand = by_hand
         self._problems = [problem for problem in problems if takes(operator, problem.geometry)]
 
-    def require(self, one: Implementation) -> None:
+    def require(self, implementation: Implementation) -> None:
         """Raise Unsupported where there is no kernel, or the bridge says why a call is not the kernel's time."""
-        super().require(one)
-        if reason := getattr(one.arrays, "untimed", ""):
+        super().require(implementation)
+        if reason := getattr(implementation.arrays, "untimed", ""):
             raise Unsupported(f"no time: {reason}")
 
     def _on(self, device: str) -> list[tuple[int, Problem]]:
         """Return the problems that a device is timed on, with their places in the table."""
-        level, every = self.selection.level, enumerate(self._problems)
-        return [(place, p) for place, p in every if self._by_hand or required(p, device or "cpu", level)]
+        level, problems = self.selection.level, enumerate(self._problems)
+        return [(place, p) for place, p in problems if self._by_hand or required(p, device or "cpu", level)]
 
     def everything(self, device: str) -> tuple[int, Keys]:
         """Return the number of the device's problems; their keys are empty, because no claim covers a time."""
         return len(self._on(device)), list
 
-    def cases(self, one: Implementation, claimed: frozenset[Case]) -> Iterator[Trial]:
+    def cases(self, implementation: Implementation, claimed: frozenset[Case]) -> Iterator[Trial]:
         """Yield a trial for each of the device's problems."""
-        for place, problem in self._on(one.device):
-            yield self.trial(one, problem, Variant("fp32", layouts_of(problem.geometry.rank)[0], "fixed"), place)
+        for place, problem in self._on(implementation.device):
+            yield self.trial(
+                implementation, problem, Variant("fp32", layouts_of(problem.geometry.rank)[0], "fixed"), place
+            )
