@@ -69,21 +69,12 @@ class Searched:
 
     def decide(self, groups: Iterable[Group], evidence: RunEvidence) -> None:
         """Run further problems that show where the implementation fails, for each of its first groups."""
-<<<<<<< HEAD
-        for _, each in zip(range(MAX_WHOLE), groups, strict=False):
-            failing = each.smallest
+        for _, kind in zip(range(MAX_WHOLE), groups, strict=False):
+            failing = kind.smallest
             if self._is_right_alone(failing):
                 continue  # what fails depends on the calls before it
             if not failing.check or CHECKS[failing.check].of_its_problem or confused(failing):
-                evidence.decide(each.records, self._verifier(failing))
-=======
-        for _, kind in zip(range(MAX_WHOLE), groups, strict=False):
-            check = kind.smallest.check
-            if self._is_right_alone(kind.smallest):
-                continue  # what fails depends on the calls before it
-            if not check or CHECKS[check].of_its_problem:
-                evidence.decide(kind.records, self._verifier(kind.smallest.operator, check))
->>>>>>> 7010fca9 (Names of variables in conformance/engine say what they hold; --impl gives a run its kernels)
+                evidence.decide(kind.records, self._verifier(failing))
 
     def _is_right_alone(self, failing: Record) -> bool:
         """Return whether a wrong case is right in a new process, where no call comes before; if so, record that too."""
@@ -184,12 +175,8 @@ def explained(trial: Trial, check: str, level: str) -> list[str]:
         return [record for record in taken if record.case == case and record.status != "pass"]
 
     case = replace(trial.case, check=check)
-<<<<<<< HEAD
     begin_anew(implementation.arrays)  # the case itself was called there
-    for task in _of_level(implementation, asked, check):
-=======
     for task in _of_level(implementation, selection, check):
->>>>>>> 7010fca9 (Names of variables in conformance/engine say what they hold; --impl gives a run its kernels)
         take(perform(task, workers, {}).record)
     if not groups() and not of_case():
         take(perform(Task("", trial, check), workers, {}).record)
