@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from conformance.operators.base import Arrays, Geometry, Operator, Tensor
     from conformance.operators.conv.geometry import ConvGeometry
     from conformance.operators.conv_bn.geometry import ConvBnGeometry
+    from conformance.operators.family import Family
     from conformance.operators.spatial import GeometryError
     from conformance.operators.table import (
         CONVOLUTIONS,
@@ -23,12 +24,11 @@ if TYPE_CHECKING:
         ORDINARY,
         POOLINGS,
         TRANSPOSED,
-        Family,
         parse,
         takes,
     )
 
-_MODULES = ("base", "spatial", "conv.geometry", "conv_bn.geometry", "avg_pool.geometry", "table")
+_MODULES = ("base", "spatial", "conv.geometry", "conv_bn.geometry", "avg_pool.geometry", "family", "table")
 """Modules in which a name is looked up; the table is last, because importing it imports the references."""
 
 __all__ = [

@@ -146,6 +146,8 @@ class Described:
 
     __match_args__: ClassVar[tuple[str, ...]]
     """Names of the constructor's arguments, as dataclasses set them."""
+    family: ClassVar[str]
+    """Name of the family, which is that of its folder."""
     PREFIX: ClassVar[str] = ""
     """First word of the text; empty for convolution only."""
     FIELDS: ClassVar[dict[int, tuple[Field, ...]]]

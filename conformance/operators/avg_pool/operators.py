@@ -32,6 +32,7 @@ from conformance.operators.base import (
     invalid_parameters,
 )
 from conformance.operators.double_double import Double
+from conformance.operators.family import LINEAR, Family
 from conformance.operators.pooling import scattered, window_sums
 from conformance.operators.spatial import padded, taps_per_input
 
@@ -142,4 +143,9 @@ def _window_sums(geometry: PoolGeometry, x: np.ndarray) -> np.ndarray:
     return window_sums(geometry, padded(x, geometry.overhang, x.dtype))
 
 
-FAMILY = PoolGeometry, (AvgPoolForward(), AvgPoolBackward())
+FAMILY = Family(
+    geometry=PoolGeometry,
+    operators=(AvgPoolForward(), AvgPoolBackward()),
+    distributions=(*LINEAR, "large"),
+    place=2,
+)

@@ -35,6 +35,7 @@ from conformance.operators.conv import probes as large
 from conformance.operators.conv import signatures
 from conformance.operators.conv.geometry import ConvGeometry
 from conformance.operators.double_double import Double
+from conformance.operators.family import LINEAR, Family
 from conformance.operators.spatial import (
     BLOCK_ELEMENTS,
     Index,
@@ -206,4 +207,9 @@ class ConvBackwardWeight(_Conv, signatures.BackwardWeight):
         return outputs
 
 
-FAMILY = ConvGeometry, (ConvForward(), ConvBackwardData(), ConvBackwardWeight())
+FAMILY = Family(
+    geometry=ConvGeometry,
+    operators=(ConvForward(), ConvBackwardData(), ConvBackwardWeight()),
+    distributions=(*LINEAR, "large", "small", "codes"),
+    place=0,
+)

@@ -51,6 +51,7 @@ from conformance.operators.conv_bn import propagation
 from conformance.operators.conv_bn.geometry import ConvBnGeometry
 from conformance.operators.conv_bn.propagation import pull
 from conformance.operators.double_double import Double
+from conformance.operators.family import Family
 from conformance.operators.spatial import as_image, by_channel, column, per_channel, places, unpadded
 
 CONV, _GRADIENT, _WEIGHT = ConvForward(), ConvBackwardData(), ConvBackwardWeight()
@@ -407,4 +408,9 @@ def _in_slices(
     return found
 
 
-FAMILY = ConvBnGeometry, (ConvBnForward(), ConvBnBackward(), ConvBnInference())
+FAMILY = Family(
+    geometry=ConvBnGeometry,
+    operators=(ConvBnForward(), ConvBnBackward(), ConvBnInference()),
+    distributions=("fixed", "natural", "scaled", "shifted", "special", "nonfinite", "range"),
+    place=1,
+)

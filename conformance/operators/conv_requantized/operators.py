@@ -47,6 +47,7 @@ from conformance.operators.base import (
 )
 from conformance.operators.conv.operators import ConvForward
 from conformance.operators.conv_requantized.geometry import HIGHEST, LOWEST, RequantizedGeometry
+from conformance.operators.family import Family
 from conformance.operators.spatial import per_channel
 
 _FORWARD = ConvForward()
@@ -161,4 +162,9 @@ def stored(
     return values.astype(np.float32).astype(STORAGE[dtype]).astype(np.float64)
 
 
-FAMILY = RequantizedGeometry, (ConvRequantized(),)
+FAMILY = Family(
+    geometry=RequantizedGeometry,
+    operators=(ConvRequantized(),),
+    distributions=("scales", "ties", "cancelled", "natural", "special"),
+    place=5,
+)

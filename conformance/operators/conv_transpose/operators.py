@@ -35,6 +35,7 @@ from conformance.operators.conv import probes as large
 from conformance.operators.conv.operators import Products
 from conformance.operators.conv.probes import Projection
 from conformance.operators.conv_transpose.geometry import TransposedGeometry
+from conformance.operators.family import LINEAR, Family
 from conformance.operators.spatial import fitted, per_channel, spans, unpadded
 
 _FORWARD, _BACKWARD_DATA, _BACKWARD_WEIGHT = conv.ConvForward(), conv.ConvBackwardData(), conv.ConvBackwardWeight()
@@ -193,7 +194,9 @@ class ConvTransposeBackwardWeight(_Transposed):
         return outputs
 
 
-FAMILY = (
-    TransposedGeometry,
-    (ConvTransposeForward(), ConvTransposeBackwardData(), ConvTransposeBackwardWeight()),
+FAMILY = Family(
+    geometry=TransposedGeometry,
+    operators=(ConvTransposeForward(), ConvTransposeBackwardData(), ConvTransposeBackwardWeight()),
+    distributions=(*LINEAR, "large", "small"),
+    place=4,
 )

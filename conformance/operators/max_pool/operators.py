@@ -30,6 +30,7 @@ from conformance.operators.base import (
     invalid_parameters,
 )
 from conformance.operators.double_double import Double
+from conformance.operators.family import LINEAR, Family
 from conformance.operators.max_pool.geometry import MaxPoolGeometry
 from conformance.operators.pooling import covered, few_windows
 from conformance.operators.spatial import cropped, padded, spans, taps, taps_per_input
@@ -158,4 +159,9 @@ class MaxPoolBackward(_MaxPool):
         return {"dx": np.sqrt(self.reference(geometry, squares, dtype)["dx"])}
 
 
-FAMILY = MaxPoolGeometry, (MaxPoolForward(), MaxPoolBackward())
+FAMILY = Family(
+    geometry=MaxPoolGeometry,
+    operators=(MaxPoolForward(), MaxPoolBackward()),
+    distributions=(*LINEAR, "close"),
+    place=3,
+)
