@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pkgutil
 from collections import Counter
+from collections.abc import Callable
 from importlib import import_module
 from itertools import combinations, product
 from typing import Any
@@ -11,10 +12,10 @@ from typing import Any
 import pytest
 
 from conformance import Implementation, suites
-from conformance.checks import behaviour_demand, state
+from conformance.checks import behaviour_demand
 from conformance.inputs import DISTRIBUTIONS
-from conformance.operators import CONVOLUTIONS, FAMILIES, OPERATORS, sparse
-from conformance.problems import PROBLEMS, at_level, of_section, storage_cases, table, typed
+from conformance.operators import CONVOLUTIONS, FAMILIES, OPERATORS, Family, sparse
+from conformance.problems import PROBLEMS, at_level, of_section, table, typed
 from conformance.training.tables import networks
 from tests.kit import standard
 
@@ -51,29 +52,24 @@ def test_suites_collect_every_operator_check_and_network_once():
     assert {mark.args[0] for mark in suite_marks("trains")} == set(networks("standard"))
 
 
-BY_FAMILY = {
-    "problems/storage_cases.py, PROBLEMS and ONCE": (
-        {*storage_cases.PROBLEMS, *(family for family, _ in storage_cases.ONCE)},
-        set(),
-    ),
-    "problems/storage_cases.py, LARGE": (storage_cases.LARGE, {"conv_requantized"}),
-    "problems/storage_cases.py, ODD": (storage_cases.ODD, {"conv_bn", "conv_requantized"}),
-    "checks/state.py, EQUAL_SHAPES": (state.EQUAL_SHAPES, set()),
-    "checks/behaviour_demand.py, PARTIAL": (
-        {problem.geometry.family for problem in behaviour_demand.PARTIAL},
-        {"conv_requantized"},
-    ),
-    "operators/sparse.py, RULES": ({OPERATORS[name].family for name in sparse.RULES}, {"conv_bn", "conv_requantized"}),
+BY_HAND: dict[str, Callable[[Family], object]] = {
+    "storages": lambda family: family.storages.everywhere or family.storages.once,
+    "large": lambda family: family.storages.large,
+    "odd": lambda family: family.storages.odd,
+    "equal_shapes": lambda family: family.equal_shapes,
+    "partial": lambda family: family.partial,
+    "sparse": lambda family: {operator.name for operator in family.operators} <= sparse.RULES.keys(),
 }
-"""A list that names families -> those it has, and those that it knowingly has not."""
+"""Field of a family, or of its storages or operators -> what it has there."""
 
 
-@pytest.mark.parametrize("where", BY_FAMILY)
-def test_a_family_is_tested_as_the_others_are(where: str):
-    """What is in no list is tested less, and nothing says so."""
-    named, without = BY_FAMILY[where]
-    assert {*named} | without == {*FAMILIES}, f"add the family to conformance/{where}, or say here that it needs none"
-    assert without.isdisjoint(named)
+@pytest.mark.parametrize(("name", "field"), product(FAMILIES, BY_HAND))
+def test_a_family_is_tested_as_the_others_are(name: str, field: str):
+    """What is chosen by hand and missing is tested less, and nothing says so."""
+    family = FAMILIES[name]
+    assert name == family.name, "copied from another family's folder"
+    assert bool(BY_HAND[field](family)) != (field in family.lacks), f"give {field}, or name it in lacks"
+    assert {*family.lacks} <= {*BY_HAND}
 
 
 @pytest.mark.parametrize("check", ["outputs_asked_for_alone", "backward_keeps_what_is_declared"])

@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from itertools import islice, product
 from typing import Any
 
-from conformance.checks.adjoint import directions_are_adjoint
+from conformance.checks.adjoint import COFACTORS, directions_are_adjoint
 from conformance.checks.behaviour import (
     BEHAVIOUR_CHECKS,
     invalid_arguments,
@@ -33,7 +33,7 @@ from conformance.execution.trial import Trial
 from conformance.implementations.implementation import BEHAVIOUR as DISTRIBUTION
 from conformance.implementations.implementation import Implementation, Unsupported
 from conformance.layouts import rank_of
-from conformance.operators import OPERATORS, takes
+from conformance.operators import FAMILIES, OPERATORS, takes
 from conformance.operators.spatial import RANKS
 from conformance.problems import Problem, Variant, at_level, typed
 from conformance.problems.case import Case
@@ -54,29 +54,12 @@ def grouped(geometry: Any) -> bool:
     return bool(geometry.groups > 1)
 
 
-PARTIAL: tuple[Problem, ...] = tuple(
-    typed(text)
-    for text in (
-        *("n1 c5 h7 w9 k7 r3 s3 p1 b1", "n3 c11 h5 w5 k7 r1 s1 b1"),
-        *("n3 c9 h9 w9 k9 r3 s3 u2 p1 g9", "n2 c4 h9 w8 k6 r3 s2 u1x2 p0:1x2:0 d2x1 g2 b1"),
-        *("bn n3 c5 h7 w9 k7 r3 s3 p1", "bn n3 c11 h5 w5 k7 r1 s1 affine0 run0"),
-        *("pool n2 c5 h9 w8 r3 s3 u2 p1", "pool n2 c6 h5 w5 r5 s5"),
-        *("maxpool n2 c5 h9 w8 r3 s3 u2 p1", "maxpool n2 c4 h8 w6 r2 s2"),
-        *("convt n2 c5 h5 w6 k7 r3 s3 u2 p1 o1 b1", "convt n3 c4 h4 w5 k6 r2 s3 u1x2 p0:1x1:0 d2x1 g2 b1"),
-    )
-)
-"""Problems for partial requests and sums into an array: one for each path that kernels commonly have, small, and with
-odd numbers of elements, so that vectors have tails."""
-UNREACHED: tuple[Problem, ...] = tuple(
-    typed(text)
-    for text in (
-        *("n2 c3 h7 w8 k4 r2 s2 u3 b1", "convt n2 c3 h3 w4 k4 r2 s2 u3 b1"),
-        *("pool n2 c3 h7 w8 r2 s2 u3", "maxpool n2 c3 h7 w8 r2 s2 u3"),
-    )
-)
-"""Problems with elements that no window reaches: a kernel set them to zero although it had to leave them unchanged."""
+PARTIAL = tuple(typed(text) for family in FAMILIES.values() for text in family.partial)
+UNREACHED = tuple(typed(text) for family in FAMILIES.values() for text in family.unreached)
+"""Problems that families give for partial requests, and for sums into an array."""
 PARTIAL_AT_SMOKE = 2
-"""Number of these problems required at smoke, of those a kernel takes, most parameters first, in the first dtype."""
+"""Number of a check's own problems required at smoke, of those a kernel takes, most parameters first, in the first
+dtype."""
 BEHAVIOUR_PATHS = 3
 """Number of a kernel's paths that a check runs on whose result seldom depends on the path; at smoke one. Checks take
 paths in turn, so that together they see all of them."""
@@ -217,7 +200,11 @@ _CHECKS = (
     *(RequiredCheck(check, of_right_kernels=True) for check in BEHAVIOUR_CHECKS),
     RequiredCheck(calls_in_a_row_are_right, of_right_kernels=True, paths=0),
     *(RequiredCheck(check, of_right_kernels=True, paths=1, of_its_problem=False) for check in STATE),
-    RequiredCheck(directions_are_adjoint, ("conv_forward", "conv_transpose_forward"), of_right_kernels=True),
+    RequiredCheck(
+        directions_are_adjoint,
+        tuple(next(iter(directions)) for directions in COFACTORS.values() if directions),
+        of_right_kernels=True,
+    ),
     RequiredCheck(
         worked_example_is_exact,
         tuple(name for name, operator in OPERATORS.items() if operator.worked_example),

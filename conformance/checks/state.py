@@ -152,20 +152,6 @@ def other_parameters_are_told_apart(subject: Subject) -> None:
         raise Unsupported(NOTHING_JUDGED)
 
 
-EQUAL_SHAPES = {
-    "conv": ("n3 c4 h4 w5 k4 r2 s2 u2 p1:0x0:1", "n2 c3 h3 w3 k3 r3 s3 p1", "n2 c4 h6 w7 k4 r3 s3 p1 g2 b1"),
-    "conv_bn": ("bn n3 c4 h4 w5 k4 r2 s2 u2 p1:0x0:1", "bn n2 c3 h3 w3 k3 r3 s3 p1", "bn n2 c4 h6 w7 k4 r3 s3 p1 g2"),
-    "avg_pool": ("pool n3 c4 h5 w5 r3 s3 u2 p1:0x0:1 valid1", "pool n2 c6 h6 w6 r3 s3 u1 p1"),
-    "max_pool": ("maxpool n3 c4 h4 w5 r2 s2 u2 p1:0x0:1", "maxpool n2 c6 h6 w6 r3 s3 u1 p1"),
-    "conv_transpose": (
-        "convt n3 c4 h4 w5 k4 r2 s2 u2 p1:0x0:1",
-        "convt n2 c3 h3 w3 k3 r3 s3 p1",
-        "convt n2 c4 h4 w5 k4 r3 s3 u2 p1 o1 g2 b1",
-    ),
-    "conv_requantized": ("q n3 c4 h4 w5 k4 r2 s2 u2 p1:0x0:1 b1 zx5 zy-9", "q n2 c3 h3 w3 k3 r3 s3 p1"),
-}
-"""Problems of a family with a remainder, so that a parameter can change without a change of any shape, and of equal
-extents, so that both layouts have the same shapes."""
 PAIRS = {"dtype": 2}
 """Parameter -> pairs of problems that are tried: one, but both orders of two dtypes."""
 
@@ -176,7 +162,7 @@ def _pairs(subject: Subject) -> Iterator[tuple[str, str, Subject, Subject]]:
     find out where a kernel fails is the only one."""
     trial, bridge = subject.trial, subject.trial.implementation
     operator, counts = trial.operator, dict[str, int]()
-    problems = [typed(text) for text in EQUAL_SHAPES.get(operator.family, ())]
+    problems = [typed(text) for text in FAMILIES[operator.family].equal_shapes]
     declared = [kernel for kernel in bridge.kernels if kernel.operator == operator.name]
     variants = tuple(Variant(d, la, trial.variant.distribution) for k in declared for d in k.dtypes for la in k.layouts)
     # two-dimensional problems also for a path in another rank, where no small problem tells strides apart: a window

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import chain, islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from conformance.dtypes import DTYPES, ordinary
 from conformance.execution.declared import MAX_PATHS, SPREAD, Declared, Path, candidates, paths
@@ -15,6 +15,7 @@ from conformance.execution.selection import Selection
 from conformance.implementations.implementation import Implementation
 from conformance.layouts import is_optional, rank_of
 from conformance.operators import FAMILIES, OPERATORS, takes
+from conformance.operators.family import Brought
 from conformance.problems import Problem, Variant, at_level, of_family
 from conformance.problems.parameters import cost
 from conformance.problems.ranking import PROGRAMS, SMOKE_CASES, Row
@@ -30,34 +31,12 @@ SMALL = 1 << 16
 """Most elements of a problem that is run on a distribution which the rows have on no problem that a kernel takes."""
 
 
-class Brought(NamedTuple):
-    """Cases that are brought forward: a predicate of their problems, and one of their variants."""
-
-    problems: Callable[[Any], bool]
-    variants: Callable[[Variant], bool] = lambda _: True
-
-
-AT_SMOKE: tuple[Brought, ...] = (
-    Brought(
-        lambda geometry: geometry.family == "conv_bn" and geometry.count > 1000,
-        lambda variant: variant.distribution == "shifted",
-    ),
-    # whole numbers repeat within a window
-    Brought(
-        lambda geometry: (
-            geometry.family == "max_pool" and geometry.window == (2, 2) and min(*geometry.output_size, geometry.c) > 1
-        ),
-        lambda variant: variant.distribution == "integer" and variant.layout == "nhwc",
-    ),
-    Brought(
-        lambda geometry: (
-            geometry.n > 4 and geometry.n % 4 != 0 and min(geometry.c, *geometry.window, *geometry.output_size) > 1
-        )
-    ),
+TAIL = Brought(
+    lambda geometry: (
+        geometry.n > 4 and geometry.n % 4 != 0 and min(geometry.c, *geometry.window, *geometry.output_size) > 1
+    )
 )
-"""Cases that a kernel that takes them meets at smoke, though they are further down in the ranking: statistics of
-shifted data beyond the blocks that sums are made of, ties in the commonest window of max pooling in channels last, and
-the tail of a batch."""
+"""Cases with the tail of a batch, which are brought forward for every family."""
 VIEWS = (
     ("other-format",),
     ("crop", "strided"),
@@ -248,9 +227,11 @@ def _brought_forward(
     pairs: Sequence[tuple[str, str]],
     first: Sequence[tuple[Problem, Variant]],
 ) -> Iterator[tuple[int, Variant]]:
-    """Yield cases of `AT_SMOKE` of which none is among the `first`, those of smoke: from the rows with their places,
-    small ones first, or else a row's problem in a dtype and layout of the kernel. They are the same at each level."""
-    for brought in AT_SMOKE:
+    """Yield cases that are brought forward and of which none is among the `first`, those of smoke: from the rows with
+    their places, small ones first, or else a row's problem in a dtype and layout of the kernel. They are the same at
+    each level."""
+    family = FAMILIES[OPERATORS[declared.operator].family]
+    for brought in (*family.at_smoke, TAIL):
         if any(brought.problems(problem.geometry) and brought.variants(variant) for problem, variant in first):
             continue
         rows = [
@@ -261,7 +242,7 @@ def _brought_forward(
             (place, problem, Variant(dtype, layout, name))
             for place, problem, _ in rows
             for dtype, layout in pairs
-            for name in FAMILIES[problem.geometry.family].distributions
+            for name in family.distributions
             if dtype in DTYPES and rank_of(layout) == problem.geometry.rank and applies(name, dtype)
         )
         suited = (

@@ -29,8 +29,7 @@ from conformance.problems import PROBLEMS, Variant, of_family
 from conformance.problems.case import Case
 from conformance.problems.drawn import ALIKE, THIN, CostLimit, distribution, drawn, near, storage
 from conformance.problems.parameters import SIMPLEST, Coverage, cost, features, geometry, parameters
-from conformance.problems.storage_cases import EXACT
-from conformance.problems.table import applies
+from conformance.problems.table import applies, exact_distribution
 from conformance.storage import repeats
 
 ROUND = 128
@@ -259,7 +258,7 @@ class Search:
             variant = Variant(dtype, layout, distribution(family, dtype, dice.choice))
             if self._views and dice.randrange(STORED) == 0:
                 text = storage(operator, made, layout, dice.choice, pages=self._pages)
-                name = EXACT.get(family, "integer") if repeats(text) else variant.distribution
+                name = exact_distribution(family) if repeats(text) else variant.distribution
                 variant = replace(variant, distribution=name, storage=text)
             row = Case.of(operator, made, variant, dice.choice((0, 0, 1, 2, 3)))
             if self._takes(row):

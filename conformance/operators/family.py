@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from conformance.operators.base import Operator
 from conformance.operators.descriptor import Described
@@ -17,18 +18,71 @@ LINEAR = ("integer", "fixed", "natural", "impulse", "special", "nonfinite", "ran
 """Distributions for operators that sum inputs or products of inputs, or that select one of their inputs."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Storages:
+    """Names of the family's problems whose operands lie in all kinds of storage, see `conformance.storage`.
+
+    everywhere   problems that take turns in every dtype and layout: unpadded, padded, 1x1, depthwise, grouped and dense
+    large        more than 2^16 elements in an operand: kernels that use blocks or vectors only for large operands read
+                 past the end of these only
+    odd          an odd number of elements in every operand: kernels that read two elements at a time read past the end
+                 of these only
+    one_channel  a problem whose strides do not determine the memory format
+    mixed        larger problems of gradients, each with a dtype and a distribution: one operand has the other memory
+                 format than the rest. torch 2.6 summed dy in 16 bits if x was in channels last and dy was not
+    one_image    dense and unpadded problems of one image, with every view for all operands: kernels have a special path
+                 for them, which no view reached before
+    once         rank -> problems on which every operand has every kind only once: a kernel that misreads a view in one
+                 dtype does so for other operators and in two dimensions, too
+    grouped      problem in layouts with groups as an axis -> layouts in which its operands are also views: a view's
+                 strides then include that of the groups axis
+    """
+
+    everywhere: tuple[str, ...] = ()
+    large: tuple[str, ...] = ()
+    odd: tuple[str, ...] = ()
+    one_channel: str | None = None
+    mixed: tuple[tuple[str, str, str], ...] = ()
+    one_image: tuple[str, ...] = ()
+    once: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    grouped: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+class Brought(NamedTuple):
+    """Cases that a kernel that takes them meets at smoke, though they are further down in the ranking: a predicate of
+    their problems, and one of their variants."""
+
+    problems: Callable[[Any], bool]
+    variants: Callable[[Any], bool] = lambda _: True
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Family:
-    """Operators that take the same geometry.
+    """Operators that take the same geometry. Problems are given by descriptors, in `storages` by names of the table.
 
     distributions  ways of drawing inputs that make sense for the family; checks of behaviour use the first
     place          place in lists of families; those without one come last, by their names
+    storages       problems whose operands lie in all kinds of storage
+    equal_shapes   problems with a remainder, so that a parameter can change without a change of any shape, and of equal
+                   extents, so that both layouts have the same shapes: for `conformance.checks.state`
+    partial        problems for partial requests and sums into an array: one for each path that kernels commonly have,
+                   small, and with odd numbers of elements, so that vectors have tails
+    unreached      problems with elements that no window reaches: a kernel set them to zero although it had to leave
+                   them unchanged
+    at_smoke       cases that are brought forward
+    lacks          which of these the family knowingly does not have; whatever else is empty is reported by a test
     """
 
     geometry: type[Described]
     operators: tuple[Operator, ...]
     distributions: tuple[str, ...] = LINEAR
     place: int = 100
+    storages: Storages = Storages()
+    equal_shapes: tuple[str, ...] = ()
+    partial: tuple[str, ...] = ()
+    unreached: tuple[str, ...] = ()
+    at_smoke: tuple[Brought, ...] = ()
+    lacks: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:

@@ -119,6 +119,11 @@ def usual_distribution(family: str, dtype: str) -> str:
     return next(name for name in ("fixed", *known) if name in known and applies(name, dtype))
 
 
+def exact_distribution(family: str) -> str:
+    """Return the distribution of a case whose values repeat; its judgement does not need independent errors."""
+    return next((name for name in REPEATABLE if name in FAMILIES[family].distributions), "integer")
+
+
 @cache
 def variants(family: str, *lines: str, rank: int = 2) -> tuple[Variant, ...]:
     """Read lines such as `fp32,bf16 nchw,nhwc integer,fixed`: every combination that exists; `all` stands for all.

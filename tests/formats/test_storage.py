@@ -17,10 +17,9 @@ from conformance.implementations.bridges.base import beside_guard_page
 from conformance.inputs.drawing import Recipe
 from conformance.inputs.expectation import Expectation
 from conformance.layouts import NAMES, arrangement, declare, layouts_of, rank_of
-from conformance.operators import OPERATORS, takes
+from conformance.operators import FAMILIES, OPERATORS, takes
 from conformance.problems import PROBLEMS, typed
 from conformance.problems.storage_cases import ALONE, LOOSE_ONES
-from conformance.problems.storage_cases import PROBLEMS as EVERYWHERE
 from conformance.results import build, claims_file
 from conformance.storage import (
     KINDS,
@@ -96,7 +95,9 @@ def test_text_that_is_no_storage_is_refused(text: str):
 ORDINARY = [kind for kind in KINDS if kind != LOOSE_ONES]
 
 
-@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize(
+    "operator", [name for name, operator in OPERATORS.items() if "storages" not in FAMILIES[operator.family].lacks]
+)
 def test_every_operand_has_every_kind_in_every_dtype_and_layout(operator: str):
     seen, alone = set(), set()
     for problem in (problem for problem in PROBLEMS if takes(operator, problem.geometry)):
@@ -105,7 +106,7 @@ def test_every_operand_has_every_kind_in_every_dtype_and_layout(operator: str):
             seen |= {(o, kind, v.dtype, v.layout) for o, kind in parse(v.storage).items()}
             alone |= {*parse(v.storage).items()} if len(parse(v.storage)) == 1 else set()
             images = {o for o, tensor in operands.items() if len(tensor.shape) == 4}
-    if OPERATORS[operator].family not in EVERYWHERE:
+    if not FAMILIES[OPERATORS[operator].family].storages.everywhere:
         once = {(operand, kind) for operand, kind, _, _ in seen}
         assert once >= {(o, kind) for o, kind in product(images, ORDINARY) if o == "dy" or kind not in ALONE[-2:]}
         return

@@ -32,7 +32,7 @@ from conformance.operators.base import (
     invalid_parameters,
 )
 from conformance.operators.double_double import Double
-from conformance.operators.family import LINEAR, Family
+from conformance.operators.family import LINEAR, Family, Storages
 from conformance.operators.pooling import scattered, window_sums
 from conformance.operators.spatial import padded, taps_per_input
 
@@ -148,4 +148,15 @@ FAMILY = Family(
     operators=(AvgPoolForward(), AvgPoolBackward()),
     distributions=(*LINEAR, "large"),
     place=2,
+    storages=Storages(
+        everywhere=("pool.3x3s2-padded", "pool.row", "pool.overlap", "pool.gaps", "pool.by-axis"),
+        large=("resnet-d.shortcut", "densenet.transition"),
+        odd=("pool.batch1-channel1",),
+        one_channel="pool.batch1-channel1",
+        one_image=("pool.tiles-4",),
+        once={1: ("pool.rank1", "pool.rank1-ceil"), 3: ("pool.rank3", "pool.rank3-2x2x2")},
+    ),
+    equal_shapes=("pool n3 c4 h5 w5 r3 s3 u2 p1:0x0:1 valid1", "pool n2 c6 h6 w6 r3 s3 u1 p1"),
+    partial=("pool n2 c5 h9 w8 r3 s3 u2 p1", "pool n2 c6 h5 w5 r5 s5"),
+    unreached=("pool n2 c3 h7 w8 r2 s2 u3",),
 )

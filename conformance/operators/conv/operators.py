@@ -35,7 +35,7 @@ from conformance.operators.conv import probes as large
 from conformance.operators.conv import signatures
 from conformance.operators.conv.geometry import ConvGeometry
 from conformance.operators.double_double import Double
-from conformance.operators.family import LINEAR, Family
+from conformance.operators.family import LINEAR, Family, Storages
 from conformance.operators.spatial import (
     BLOCK_ELEMENTS,
     Index,
@@ -212,4 +212,37 @@ FAMILY = Family(
     operators=(ConvForward(), ConvBackwardData(), ConvBackwardWeight()),
     distributions=(*LINEAR, "large", "small", "codes"),
     place=0,
+    storages=Storages(
+        everywhere=(
+            "edge.plain",
+            "edge.stride-by-axis-1x1",
+            "edge.depthwise",
+            "edge.image-wide",
+            "edge.asymmetric-all",
+            "edge.window-is-image",
+            "edge.image1x1",
+        ),
+        large=("edge.long-pixels", "resnet50.conv2.expand", "mobilenetv2.dw32", "edge.wide-row"),
+        odd=("edge.one-product", "edge.prime-all", "edge.depthwise-image1x1"),
+        one_channel="edge.channel1",
+        mixed=(("resnet50.conv2.expand", "bf16", "fixed"),),
+        one_image=("one-image.1x1", "one-image.3x3"),
+        once={
+            1: ("rank1.plain", "rank1.asymmetric", "rank1.depthwise", "rank1.pointwise-gaps"),
+            3: ("rank3.plain", "rank3.asymmetric", "rank3.depthwise", "rank3.pointwise-gaps"),
+        },
+        grouped={
+            "groups.rank1": ("nwgc", "ngcw"),
+            "groups.rank2": ("gnhwc", "nhwgc", "ngchw"),
+            "groups.rank3": ("gndhwc",),
+        },
+    ),
+    equal_shapes=("n3 c4 h4 w5 k4 r2 s2 u2 p1:0x0:1", "n2 c3 h3 w3 k3 r3 s3 p1", "n2 c4 h6 w7 k4 r3 s3 p1 g2 b1"),
+    partial=(
+        "n1 c5 h7 w9 k7 r3 s3 p1 b1",
+        "n3 c11 h5 w5 k7 r1 s1 b1",
+        "n3 c9 h9 w9 k9 r3 s3 u2 p1 g9",
+        "n2 c4 h9 w8 k6 r3 s2 u1x2 p0:1x2:0 d2x1 g2 b1",
+    ),
+    unreached=("n2 c3 h7 w8 k4 r2 s2 u3 b1",),
 )

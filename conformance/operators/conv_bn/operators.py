@@ -51,7 +51,7 @@ from conformance.operators.conv_bn import propagation
 from conformance.operators.conv_bn.geometry import ConvBnGeometry
 from conformance.operators.conv_bn.propagation import pull
 from conformance.operators.double_double import Double
-from conformance.operators.family import Family
+from conformance.operators.family import Brought, Family, Storages
 from conformance.operators.spatial import as_image, by_channel, column, per_channel, places, unpadded
 
 CONV, _GRADIENT, _WEIGHT = ConvForward(), ConvBackwardData(), ConvBackwardWeight()
@@ -413,4 +413,20 @@ FAMILY = Family(
     operators=(ConvBnForward(), ConvBnBackward(), ConvBnInference()),
     distributions=("fixed", "natural", "scaled", "shifted", "special", "nonfinite", "range"),
     place=1,
+    storages=Storages(
+        everywhere=("bn.plain", "bn.pointwise", "bn.depthwise", "bn.unpadded", "bn.asymmetric-all"),
+        large=("unet.bn.64x64", "resnet50.bn.conv3.downsample", "mobilenetv2.bn.dw96s2"),
+        one_channel="bn.channel1",
+        mixed=(("bn.sums-beyond-fp16", "fp16", "scaled"),),
+        one_image=("bn.one-image",),
+        once={
+            1: ("bn.rank1", "bn.rank1-groups", "bn.rank1-pointwise"),
+            3: ("bn.rank3", "bn.rank3-stride", "bn.rank3-pointwise"),
+        },
+    ),
+    equal_shapes=("bn n3 c4 h4 w5 k4 r2 s2 u2 p1:0x0:1", "bn n2 c3 h3 w3 k3 r3 s3 p1", "bn n2 c4 h6 w7 k4 r3 s3 p1 g2"),
+    partial=("bn n3 c5 h7 w9 k7 r3 s3 p1", "bn n3 c11 h5 w5 k7 r1 s1 affine0 run0"),
+    # statistics of shifted data beyond the blocks that sums are made of
+    at_smoke=(Brought(lambda geometry: geometry.count > 1000, lambda variant: variant.distribution == "shifted"),),
+    lacks=("odd", "sparse"),
 )

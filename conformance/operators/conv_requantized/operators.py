@@ -47,7 +47,7 @@ from conformance.operators.base import (
 )
 from conformance.operators.conv.operators import ConvForward
 from conformance.operators.conv_requantized.geometry import HIGHEST, LOWEST, RequantizedGeometry
-from conformance.operators.family import Family
+from conformance.operators.family import Family, Storages
 from conformance.operators.spatial import per_channel
 
 _FORWARD = ConvForward()
@@ -167,4 +167,7 @@ FAMILY = Family(
     operators=(ConvRequantized(),),
     distributions=("scales", "ties", "cancelled", "natural", "special"),
     place=5,
+    storages=Storages(once={2: ("requantized.fp8", "requantized.no-zero-points", "requantized.pointwise")}),
+    equal_shapes=("q n3 c4 h4 w5 k4 r2 s2 u2 p1:0x0:1 b1 zx5 zy-9", "q n2 c3 h3 w3 k3 r3 s3 p1"),
+    lacks=("large", "odd", "partial", "sparse"),
 )

@@ -35,7 +35,7 @@ from conformance.operators.conv import probes as large
 from conformance.operators.conv.operators import Products
 from conformance.operators.conv.probes import Projection
 from conformance.operators.conv_transpose.geometry import TransposedGeometry
-from conformance.operators.family import LINEAR, Family
+from conformance.operators.family import LINEAR, Family, Storages
 from conformance.operators.spatial import fitted, per_channel, spans, unpadded
 
 _FORWARD, _BACKWARD_DATA, _BACKWARD_WEIGHT = conv.ConvForward(), conv.ConvBackwardData(), conv.ConvBackwardWeight()
@@ -199,4 +199,16 @@ FAMILY = Family(
     operators=(ConvTransposeForward(), ConvTransposeBackwardData(), ConvTransposeBackwardWeight()),
     distributions=(*LINEAR, "large", "small"),
     place=4,
+    storages=Storages(
+        large=("dcgan.128x64", "unet.up.128x64"),
+        odd=("convt.one-product",),
+        once={2: ("convt.plain", "convt.2x2", "convt.depthwise", "convt.asymmetric-all")},
+    ),
+    equal_shapes=(
+        "convt n3 c4 h4 w5 k4 r2 s2 u2 p1:0x0:1",
+        "convt n2 c3 h3 w3 k3 r3 s3 p1",
+        "convt n2 c4 h4 w5 k4 r3 s3 u2 p1 o1 g2 b1",
+    ),
+    partial=("convt n2 c5 h5 w6 k7 r3 s3 u2 p1 o1 b1", "convt n3 c4 h4 w5 k6 r2 s3 u1x2 p0:1x1:0 d2x1 g2 b1"),
+    unreached=("convt n2 c3 h3 w4 k4 r2 s2 u3 b1",),
 )

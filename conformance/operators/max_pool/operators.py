@@ -30,7 +30,7 @@ from conformance.operators.base import (
     invalid_parameters,
 )
 from conformance.operators.double_double import Double
-from conformance.operators.family import LINEAR, Family
+from conformance.operators.family import LINEAR, Brought, Family, Storages
 from conformance.operators.max_pool.geometry import MaxPoolGeometry
 from conformance.operators.pooling import covered, few_windows
 from conformance.operators.spatial import cropped, padded, spans, taps, taps_per_input
@@ -164,4 +164,22 @@ FAMILY = Family(
     operators=(MaxPoolForward(), MaxPoolBackward()),
     distributions=(*LINEAR, "close"),
     place=3,
+    storages=Storages(
+        everywhere=("maxpool.3x3s2-padded", "maxpool.asymmetric-ceil", "maxpool.dilation-by-axis"),
+        large=("resnet50.maxpool", "googlenet.branch"),
+        odd=("maxpool.batch1-channel1",),
+        mixed=(("resnet50.maxpool", "fp16", "fixed"),),
+        one_image=("maxpool.tiles-4",),
+        once={1: ("maxpool.rank1", "maxpool.rank1-ceil"), 3: ("maxpool.rank3", "maxpool.rank3-2x2x2")},
+    ),
+    equal_shapes=("maxpool n3 c4 h4 w5 r2 s2 u2 p1:0x0:1", "maxpool n2 c6 h6 w6 r3 s3 u1 p1"),
+    partial=("maxpool n2 c5 h9 w8 r3 s3 u2 p1", "maxpool n2 c4 h8 w6 r2 s2"),
+    unreached=("maxpool n2 c3 h7 w8 r2 s2 u3",),
+    at_smoke=(
+        # ties in the commonest window, in channels last: whole numbers repeat within it
+        Brought(
+            lambda geometry: geometry.window == (2, 2) and min(*geometry.output_size, geometry.c) > 1,
+            lambda variant: variant.distribution == "integer" and variant.layout == "nhwc",
+        ),
+    ),
 )
