@@ -14,7 +14,7 @@ import pytest
 from conformance import Implementation, suites
 from conformance.checks import behaviour_demand
 from conformance.inputs import DISTRIBUTIONS
-from conformance.operators import CONVOLUTIONS, FAMILIES, OPERATORS, Family, sparse
+from conformance.operators import CONVOLUTIONS, FAMILIES, OPERATORS, Family
 from conformance.problems import PROBLEMS, at_level, of_section, table, typed
 from conformance.training.tables import networks
 from tests.kit import standard
@@ -58,7 +58,7 @@ BY_HAND: dict[str, Callable[[Family], object]] = {
     "odd": lambda family: family.storages.odd,
     "equal_shapes": lambda family: family.equal_shapes,
     "partial": lambda family: family.partial,
-    "sparse": lambda family: {operator.name for operator in family.operators} <= sparse.RULES.keys(),
+    "sparse": lambda family: all(operator.sparse for operator in family.operators),
 }
 """Field of a family, or of its storages or operators -> what it has there."""
 

@@ -37,7 +37,6 @@ from conformance.inputs.extreme_distributions import close, large, mixed, nonfin
 from conformance.inputs.natural import natural
 from conformance.inputs.normalised import scaled, shifted, with_scales
 from conformance.inputs.requantized import cancelled, scales, ties
-from conformance.inputs.special_values import nan_place, specials
 from conformance.inputs.stream import term_bits
 from conformance.operators import Arrays
 from conformance.operators.sparse import elements_of, windows_of
@@ -92,10 +91,8 @@ def _special(recipe: Recipe) -> Arrays:
         inputs[name] = np.abs(drawn) if tensor.positive else drawn
     if not inputs[operator.data].size:
         return inputs
-    for place, value in specials(operator, geometry):
-        inputs[operator.data][place] = value
-    if (index := nan_place(operator, geometry)) is not None:
-        inputs[operator.operand][index] = np.nan
+    for name, place, value in operator.special(geometry):
+        inputs[name][place] = value
     return inputs
 
 
@@ -153,13 +150,13 @@ def _beside_powers(shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _sparse(recipe: Recipe) -> Arrays:
-    """Draw odd integers up to 11 in size for the positions of `sparse_places`; max pooling gets no negative ones."""
+    """Draw odd integers up to 11 in size for the positions of `sparse_places`, positive ones for maxima."""
     places, inputs = sparse_places(recipe), {}
     for name, tensor in recipe.operator.inputs(recipe.geometry).items():
         dtype = STORAGE[tensor.stored_as(recipe.dtype)]
         values = recipe.stream(name).integers(places[name].shape, 5, np.dtype(np.float64)) * 2 + 1
         array = np.zeros(tensor.shape, dtype)
-        array.reshape(-1)[places[name]] = np.abs(values) if recipe.operator.family == "max_pool" else values
+        array.reshape(-1)[places[name]] = np.abs(values) if recipe.operator.sparse_is_positive else values
         inputs[name] = array
     return inputs
 

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from conformance.dtypes import FORMATS, STORAGE, WHOLE
-from conformance.inputs import special_values
 from conformance.inputs.drawing import LARGEST_INTEGER, Recipe, fixed, integer, largest_integer, room
 from conformance.inputs.normalised import ranged
 from conformance.inputs.stream import term_bits
@@ -25,7 +24,7 @@ def _are_sums(recipe: Recipe) -> bool:
 
 
 def nonfinite(recipe: Recipe) -> Arrays:
-    """Draw -1, 0, 1 with the values of `special_values.nonfinite`, which complement those of `special`; for batch
+    """Draw -1, 0, 1 with the values of `Operator.nonfinite`, which complement those of `special`; for batch
     normalisation fractions, since a few integers may have a variance of zero."""
     operator, geometry = recipe.operator, recipe.geometry
     if not _are_sums(recipe):
@@ -35,14 +34,14 @@ def nonfinite(recipe: Recipe) -> Arrays:
         for name, tensor in operator.inputs(geometry).items():
             dtype = STORAGE[tensor.stored_as(recipe.dtype)]
             inputs[name] = recipe.stream(name).ternary(tensor.shape, density.get(name, 1.0), dtype)
-    for name, place, value in special_values.nonfinite(operator, geometry):
+    for name, place, value in operator.nonfinite(geometry):
         if inputs[name].size:
             inputs[name][place] = value
     return inputs
 
 
 def mixed(recipe: Recipe) -> Arrays:
-    """Draw -1, 0, 1 with the values of `special_values.nonfinite`, others in the data, and zeros that meet them.
+    """Draw -1, 0, 1 with the values of `Operator.nonfinite`, others in the data, and zeros that meet them.
 
     About one term in a sum is not finite. A plane has one NaN, since frameworks disagree which of two NaN in a window
     gets the gradient. Data of dw are left out: algorithms that put zeros between gradients multiply data by them. Where
@@ -55,7 +54,7 @@ def mixed(recipe: Recipe) -> Arrays:
         inputs[name] = recipe.stream(name).ternary(tensor.shape, 0.5, STORAGE[tensor.stored_as(recipe.dtype)])
     if operator.errors(geometry).selects:
         inputs[operator.data][inputs[operator.data] == 0] = -0.0
-    scattered = [name for name in special_values.scattered(operator) if inputs[name].size]
+    scattered = [name for name in operator.scattered if inputs[name].size]
     for name in scattered:
         shape = inputs[name].shape
         signs = recipe.stream(f"{name} infinities").ternary(shape, density, np.dtype(np.float64))
@@ -70,7 +69,7 @@ def mixed(recipe: Recipe) -> Arrays:
         other = inputs[operator.operand if scattered else operator.data]
         if other.shape[operator.free_axis] > 1:
             np.moveaxis(other, operator.free_axis, 0)[-1] = 0
-    for name, place, value in special_values.nonfinite(operator, geometry):
+    for name, place, value in operator.nonfinite(geometry):
         if inputs[name].size:
             inputs[name][place] = value
     return inputs

@@ -45,7 +45,7 @@ def natural(recipe: Recipe) -> Arrays:
             continue
         drawn = _drawn(recipe, name, tensor)
         inputs[name] = np.abs(drawn) if tensor.positive else drawn
-    if recipe.operator.family == "conv_requantized":
+    if "scale" in inputs:
         return with_scale(recipe, inputs, np.frexp(inputs["scale"])[0])
     return inputs
 

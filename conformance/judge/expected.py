@@ -288,7 +288,7 @@ class Sparse(Expected):
     def nonzero(self) -> dict[str, Nonzero]:
         """Places and values of the nonzero elements of the exact outputs, by name."""
         recipe = self.recipe
-        return nonzero(recipe.operator.name, recipe.geometry, self.inputs, sparse_places(recipe))
+        return nonzero(recipe.operator, recipe.geometry, self.inputs, sparse_places(recipe))
 
     @property
     def bytes_needed(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -14,10 +14,13 @@ from conformance.operators.spatial import unpadded
 
 if TYPE_CHECKING:
     from conformance.operators.double_double import Double
+    from conformance.operators.sparse import SparseRule
 
 Arrays = dict[str, np.ndarray]
 Given = Mapping[str, np.ndarray]
 """Arrays that are only read."""
+Special = tuple[str, tuple[int, ...], float]
+"""A value that is put into an input: the input's name, an index into it, and the value."""
 
 
 class Geometry(Protocol):
@@ -321,6 +324,10 @@ class Operator:
     takes_empty_batch = True
     """Whether the operator is defined for a batch without images; operators that compute statistics are not."""
     probes: ProbeMethods | None = None
+    sparse: tuple[tuple[str, SparseRule], ...] = ()
+    """Each output with the rule for its nonzero elements where inputs have few; without one no problem is huge."""
+    sparse_is_positive = False
+    """Whether sparse inputs have no negative numbers, because the rule takes all others for zero."""
     worked_example: WorkedExample | None = None
     dtypes: tuple[str, ...] = DTYPES
     """Dtypes of the problems on which the operator is defined."""
@@ -348,6 +355,26 @@ class Operator:
     def parameters(self, geometry: Any) -> dict[str, Any]:
         """Return the values of the keyword arguments, except layout."""
         return {name: getattr(geometry, _PARAMETERS.get(name, name)) for name in self.keywords if name != "layout"}
+
+    def determines(self, geometry: Any, distribution: str) -> bool:
+        """Tell whether results are unique on a distribution."""
+        return True
+
+    def special(self, geometry: Any) -> tuple[Special, ...]:
+        """Return the values of the special distribution: in the data NaN first, and infinity last."""
+        dimensions = len(self.inputs(geometry)[self.data].shape)
+        return (self.data, (-1,) * dimensions, math.inf), (self.data, (0,) * dimensions, math.nan)
+
+    def nonfinite(self, geometry: Any) -> Iterator[Special]:
+        """Yield the values of the nonfinite distribution: minus infinity in the data. Operators that multiply have
+        others, which meet no padding, see `conformance.operators.special_values`."""
+        yield self.data, (-1, *(0,) * (1 + geometry.rank)), -math.inf
+
+    @property
+    def scattered(self) -> tuple[str, ...]:
+        """Inputs of which any element may be NaN or infinite, because none is multiplied by padding or by zeros that an
+        algorithm inserts."""
+        return (self.data,)
 
     def errors(self, geometry: Any) -> ErrorModel:
         raise NotImplementedError

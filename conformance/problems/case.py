@@ -20,7 +20,7 @@ from conformance.dtypes import DECLARABLE
 from conformance.files import LARGEST_SOURCE, content_of
 from conformance.layouts import grouped_of, has_groups, is_known, layouts_of, rank_of
 from conformance.operators import FAMILIES, OPERATORS, GeometryError, parse, takes
-from conformance.problems.table import SPARSE, Variant, applies, determines, is_huge, usual_distribution
+from conformance.problems.table import SPARSE, Variant, applies, is_huge, usual_distribution
 from conformance.storage import StorageError
 
 BEHAVIOUR, TRAINING = "behaviour", "training"
@@ -136,7 +136,7 @@ class Case:
             of = geometry.family + (f" in {self.dtype}" if self.distribution in known else "")
             choices = ", ".join(name for name in known if applies(name, self.dtype))
             raise CaseError(f"distribution {self.distribution}: there is none for {of}. Choices: {choices}")
-        if not determines(self.operator, geometry, self.distribution):
+        if not operator.determines(geometry, self.distribution):
             raise CaseError(
                 f"distribution {self.distribution}: {self.operator} has no one right result on {self.problem!r}, where "
                 "an element of the window meets padding alone; algorithms multiply its NaN by zero or leave it out"

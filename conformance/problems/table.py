@@ -10,7 +10,6 @@ from typing import Any, Literal
 from conformance.dtypes import DECLARABLE, DTYPES, SUMS, WHOLE
 from conformance.layouts import grouped_of, has_groups, in_rank, layouts_of
 from conformance.operators import FAMILIES, OPERATORS, parse
-from conformance.operators.spatial import taps_of_padding
 from conformance.storage import fits, repeats
 from conformance.storage import parse as parse_storage
 
@@ -32,15 +31,8 @@ def unlisted(geometry: Any, origin: Origin, level: str, variants: tuple[Variant,
 
 def is_huge(geometry: Any) -> bool:
     """Tell whether a problem is so large that its inputs are drawn sparse."""
-    sizes = geometry.x.size, geometry.y.size
-    return max(sizes) >= HUGE and geometry.family not in ("conv_bn", "conv_requantized")
-
-
-def determines(operator: str, geometry: Any, distribution: str) -> bool:
-    """Tell whether results are unique on a distribution. They are not if whole channels of dz are NaN and meet the
-    padding, which algorithms multiply by zero or skip."""
-    meets = operator == "conv_bn_backward" and distribution in ("special", "nonfinite")
-    return not meets or not taps_of_padding(geometry)
+    has_rules = all(operator.sparse for operator in FAMILIES[geometry.family].operators)
+    return has_rules and max(geometry.x.size, geometry.y.size) >= HUGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +50,7 @@ class Variant:
         that the storage names, in kinds that they can have."""
         if not OPERATORS[operator].defined(geometry, self.dtype):
             return False
-        if not determines(operator, geometry, self.distribution):
+        if not OPERATORS[operator].determines(geometry, self.distribution):
             return False
         if has_groups(self.layout) and not hasattr(geometry, "groups"):
             return False

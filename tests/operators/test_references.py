@@ -118,7 +118,9 @@ def test_sparse_results_are_those_of_the_reference(operator: str, text: str):
     recipe = Recipe(OPERATORS[operator], parse(text), "fp32", "sparse", 0)
     expected = Expectation(recipe)
     exact = recipe.operator.reference(recipe.geometry, expected.inputs)
-    for name, (places, values) in nonzero(operator, recipe.geometry, expected.inputs, sparse_places(recipe)).items():
+    for name, (places, values) in nonzero(
+        recipe.operator, recipe.geometry, expected.inputs, sparse_places(recipe)
+    ).items():
         found = np.zeros(exact[name].size)
         found[places] = values
         np.testing.assert_array_equal(found.reshape(exact[name].shape), exact[name])

@@ -13,6 +13,7 @@ least common multiple before they are added.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -34,6 +35,7 @@ from conformance.operators.base import (
 from conformance.operators.double_double import Double
 from conformance.operators.family import LINEAR, Family, Storages
 from conformance.operators.pooling import scattered, window_sums
+from conformance.operators.sparse import Nonzero, Places, added, elements_of, read, windows_of, within
 from conformance.operators.spatial import padded, taps_per_input
 
 
@@ -71,6 +73,32 @@ class _Pool(Operator):
         return geometry.y.size * math.prod(geometry.window)
 
 
+def _divisors(g: Any, windows: Sequence[np.ndarray]) -> np.ndarray:
+    if g.divisor_override is not None:
+        return np.full(windows[0].shape, float(g.divisor_override))
+    return np.asarray(math.prod(g.counted(axis, place) for axis, place in enumerate(windows)), np.float64)
+
+
+def _sparse_forward(g: Any, inputs: Arrays, places: Places) -> Nonzero:
+    values, (n, c, *place) = read(inputs["x"], places["x"])
+    parts = []
+    for _, window, ok in windows_of(g, place):
+        shared = values[ok] / _divisors(g, within(window, ok))
+        parts.append((np.ravel_multi_index((n, c, *window), g.y.shape, "clip")[ok], shared))
+    return added(parts)
+
+
+def _sparse_backward(g: Any, inputs: Arrays, places: Places) -> Nonzero:
+    values, (n, c, *place) = read(inputs["dy"], places["dy"])
+    shares = values / _divisors(g, place)
+    return added(
+        [
+            (np.ravel_multi_index((n, c, *element), g.x.shape, "clip")[ok], shares[ok])
+            for _, element, ok in elements_of(g, place)
+        ]
+    )
+
+
 class AvgPoolForward(_Pool):
     """x[N,C,H,W] -> y[N,C,P,Q]."""
 
@@ -78,6 +106,7 @@ class AvgPoolForward(_Pool):
     arguments, returns = ("x",), ("y",)
     homogeneous = Homogeneous(("x",), ("y",))
     gradients = ("avg_pool_backward",)
+    sparse = (("y", _sparse_forward),)
     worked_example = WorkedExample(
         "pool n1 c2 h6 w6 r2 s2", {"x": np.arange(72.0).reshape(1, 2, 6, 6)}, "on consecutive numbers"
     )
@@ -111,6 +140,7 @@ class AvgPoolBackward(_Pool):
     arguments, returns = ("dy",), ("dx",)
     keywords = (*_Pool.keywords, "input_size")
     homogeneous = Homogeneous(("dy",), ("dx",))
+    sparse = (("dx", _sparse_backward),)
 
     def errors(self, geometry: PoolGeometry) -> ErrorModel:
         """Count the windows that hold an element, and one more rounding for the division. The span is in units of the

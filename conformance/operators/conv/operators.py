@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from conformance.operators import double_double
+from conformance.operators import double_double, special_values
 from conformance.operators.base import (
     CHANNELS_MISMATCH,
     WINDOW_BEYOND_IMAGE,
@@ -28,6 +28,7 @@ from conformance.operators.base import (
     Homogeneous,
     Operator,
     ProbeMethods,
+    Special,
     invalid_filters,
     invalid_parameters,
 )
@@ -47,6 +48,7 @@ from conformance.operators.spatial import (
     taps,
     taps_per_input,
 )
+from conformance.operators.special_values import NONFINITE
 
 
 def _blocks(g: ConvGeometry) -> Iterator[tuple[slice, slice]]:
@@ -129,6 +131,11 @@ class ConvForward(_Conv, signatures.Forward):
     gradients = ("conv_backward_data", "conv_backward_weight")
     cofactor = "dy"
     probes = ProbeMethods(lambda geometry: geometry.k, large.forward, large.sample_forward)
+    sparse = (("y", large.sparse_forward),)
+
+    def nonfinite(self, geometry: ConvGeometry) -> Iterator[Special]:
+        yield from super().nonfinite(geometry)
+        yield from special_values.in_filters(geometry)
 
     def errors(self, geometry: ConvGeometry) -> ErrorModel:
         """Count C/g*R*S products and the bias."""
@@ -157,6 +164,15 @@ class ConvBackwardData(_Conv, signatures.BackwardData):
     homogeneous = Homogeneous(("dy",), ("dx",))
     cofactor = "x"
     probes = ProbeMethods(lambda geometry: geometry.c, large.backward_data, large.sample_backward_data)
+    sparse = (("dx", large.sparse_backward_data),)
+
+    def nonfinite(self, geometry: ConvGeometry) -> Iterator[Special]:
+        """Yield also places in the middle of filters."""
+        yield from super().nonfinite(geometry)
+        if middle := special_values.centred_tap(geometry):
+            wanted = [("w", middle, value) for value in NONFINITE]
+            for name, (c, *tap), value in special_values.apart(geometry.c // geometry.groups, wanted):
+                yield name, (0, c, *tap), value
 
     def errors(self, geometry: ConvGeometry) -> ErrorModel:
         """Count K/g products for every window position that touches an input element."""
@@ -189,6 +205,15 @@ class ConvBackwardWeight(_Conv, signatures.BackwardWeight):
     invalid = WINDOW_BEYOND_IMAGE | invalid_parameters(signatures.Convolution.keywords)
     cofactor = "w"
     probes = ProbeMethods(lambda geometry: geometry.k, large.backward_weight, large.sample_backward_weight)
+    sparse = (("dw", large.sparse_backward_weight),)
+    scattered = ()
+
+    def special(self, geometry: ConvGeometry) -> tuple[Special, ...]:
+        return super().special(geometry) + special_values.leak("dy", geometry)
+
+    def nonfinite(self, geometry: ConvGeometry) -> Iterator[Special]:
+        yield from super().nonfinite(geometry)
+        yield from special_values.in_gradient(geometry)
 
     def errors(self, geometry: ConvGeometry) -> ErrorModel:
         """Count N*P*Q terms for each output."""

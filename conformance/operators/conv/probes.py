@@ -1,4 +1,5 @@
-"""Checks of a convolution that is too large to be computed exactly: sampled outputs and a random projection.
+"""Checks of a convolution that is too large to be computed exactly: sampled outputs and a random projection; or exact
+results for few nonzero elements, see `conformance.operators.sparse`.
 
 Summing an output over channels with random signs r_k needs one output channel of reference work and covers every
 element:
@@ -16,11 +17,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from conformance.operators.base import Arrays
 from conformance.operators.conv.geometry import ConvGeometry
+from conformance.operators.sparse import Nonzero, Places, added, elements_of, read, windows_of, within
 from conformance.operators.spatial import Index, Sides, cropped, padded, taps
 
 _BLOCK = 1 << 20
@@ -272,3 +275,41 @@ def _weight(g: ConvGeometry, inputs: Arrays, k: int, c: int, *tap: int) -> tuple
     image, dy = inputs["x"][:, channel][seen], inputs["dy"][:, k][given]
     products = np.multiply(image, dy, dtype=np.float64).reshape(-1)
     return float(products.sum()), math.sqrt(float(products @ products))
+
+
+def sparse_forward(g: Any, inputs: Arrays, places: Places) -> Nonzero:
+    """Return the nonzero elements of y."""
+    values, (n, c, *place) = read(inputs["x"], places["x"])
+    weights, parts = inputs["w"].astype(np.float64), []
+    filters, channels = g.k // g.groups, g.c // g.groups
+    for tap, window, exists in windows_of(g, place):
+        for member in range(filters):
+            k = c // channels * filters + member
+            products = values * weights[(k, c % channels, *tap)]
+            parts.append((np.ravel_multi_index((n, k, *window), g.y.shape, "clip")[exists], products[exists]))
+    return added(parts)
+
+
+def sparse_backward_data(g: Any, inputs: Arrays, places: Places) -> Nonzero:
+    """Return the nonzero elements of dx."""
+    values, (n, k, *place) = read(inputs["dy"], places["dy"])
+    weights, parts = inputs["w"].astype(np.float64), []
+    filters, channels = g.k // g.groups, g.c // g.groups
+    for tap, element, exists in elements_of(g, place):
+        for member in range(channels):
+            c = k // filters * channels + member
+            products = values * weights[(k, member, *tap)]
+            parts.append((np.ravel_multi_index((n, c, *element), g.x.shape, "clip")[exists], products[exists]))
+    return added(parts)
+
+
+def sparse_backward_weight(g: Any, inputs: Arrays, places: Places) -> Nonzero:
+    """Return the nonzero elements of dw."""
+    values, (n, c, *place) = read(inputs["x"], places["x"])
+    parts, filters, channels = [], g.k // g.groups, g.c // g.groups
+    for tap, window, exists in windows_of(g, place):
+        for member in range(filters):
+            k = (c // channels * filters + member)[exists]
+            products = values[exists] * inputs["dy"][(n[exists], k, *within(window, exists))].astype(np.float64)
+            parts.append((np.ravel_multi_index((k, c[exists] % channels, *tap), g.filter.shape), products))
+    return added(parts)

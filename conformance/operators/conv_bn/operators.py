@@ -24,12 +24,13 @@ of inv = 1 / (s + eps), s = sqrt(sum d^2 / (M - 1)), makes pull = product * inv 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from conformance.operators import double_double
+from conformance.operators import double_double, special_values
 from conformance.operators.base import (
     CHANNELS_MISMATCH,
     INTEGER_TENSORS,
@@ -41,6 +42,7 @@ from conformance.operators.base import (
     Operator,
     Propagation,
     Request,
+    Special,
     Spoil,
     Tensor,
     invalid_filters,
@@ -52,7 +54,8 @@ from conformance.operators.conv_bn.geometry import ConvBnGeometry
 from conformance.operators.conv_bn.propagation import pull
 from conformance.operators.double_double import Double
 from conformance.operators.family import Brought, Family, Storages
-from conformance.operators.spatial import as_image, by_channel, column, per_channel, places, unpadded
+from conformance.operators.spatial import as_image, by_channel, column, per_channel, places, taps_of_padding, unpadded
+from conformance.operators.special_values import NONFINITE
 
 CONV, _GRADIENT, _WEIGHT = ConvForward(), ConvBackwardData(), ConvBackwardWeight()
 
@@ -135,6 +138,10 @@ class ConvBn(Operator):
             present = not name.startswith("running") or geometry.running or self.needs_running
         return Tensor("K", (geometry.k,), wide=True, positive=name.endswith("var")) if present else None
 
+    def special(self, geometry: ConvBnGeometry) -> tuple[Special, ...]:
+        """Return NaN alone: whether infinity becomes Inf or NaN in a statistic depends on the order."""
+        return super().special(geometry)[1:]
+
     def error_model(self, geometry: ConvBnGeometry, terms: dict[str, int], propagate: Propagation) -> ErrorModel:
         """Return the error model: its span is that of z, which must be exact; later steps have a root and are not."""
         span = geometry.filter.size // geometry.k
@@ -143,6 +150,13 @@ class ConvBn(Operator):
     def flops(self, geometry: ConvBnGeometry) -> int:
         """Count the operations of the convolution; normalisation is limited by memory traffic."""
         return CONV.flops(geometry)
+
+
+def _nonfinite(g: ConvBnGeometry) -> list[Special]:
+    """Return NaN in a filter and gamma, without channels; infinities would depend on the order of operations."""
+    tap = special_values.inner_tap(g)
+    values: list[Special] = [("w", (0, *tap), math.nan)] if tap else []
+    return [*values, ("gamma", (), math.nan)] if g.affine else values
 
 
 class ConvBnForward(ConvBn):
@@ -156,6 +170,16 @@ class ConvBnForward(ConvBn):
     takes_empty_batch = False
     # epsilon does not scale with the inputs, but negating them leaves it in place
     homogeneous = Homogeneous(("x", "beta", "running_mean"), ("y", "mean", "running_mean"), powers=False)
+
+    def nonfinite(self, geometry: ConvBnGeometry) -> Iterator[Special]:
+        """Yield values in the parameters, and NaN in running statistics unless momentum is 0 or 1: products with 0 may
+        be skipped."""
+        g, wanted = geometry, _nonfinite(geometry)
+        if g.running and 0 < g.momentum < 1:
+            wanted += [("running_mean", (), math.nan), ("running_var", (), math.nan)]
+        if g.affine:
+            wanted += [("beta", (), value) for value in NONFINITE]
+        return special_values.apart(g.k, wanted)
 
     def errors(self, geometry: ConvBnGeometry) -> ErrorModel:
         """Count C/g*R*S products in an element of y, M elements in a statistic."""
@@ -262,6 +286,18 @@ class ConvBnInference(ConvBn):
     invalid = INVALID
     gradients = (FrozenBackward(),)
 
+    def nonfinite(self, geometry: ConvBnGeometry) -> Iterator[Special]:
+        """Yield places in every input: given statistics do not spread infinities. An infinite variance leaves beta."""
+        yield from super().nonfinite(geometry)
+        wanted = _nonfinite(geometry)
+        for value in NONFINITE:
+            wanted.append(("running_mean", (), value))
+            if value >= 0 or math.isnan(value):
+                wanted.append(("running_var", (), value))
+            if geometry.affine:
+                wanted.append(("beta", (), value))
+        yield from special_values.apart(geometry.k, wanted)
+
     def errors(self, geometry: ConvBnGeometry) -> ErrorModel:
         """Count C/g*R*S products."""
         return self.error_model(geometry, {"y": geometry.filter.size // geometry.k}, propagation.inference)
@@ -296,6 +332,17 @@ class ConvBnBackward(ConvBn):
     capabilities = ("output_mask",)
     takes_empty_batch = False
     homogeneous = Homogeneous(("dy",), ("dx", "dw", "dgamma", "dbeta"))
+
+    def determines(self, geometry: ConvBnGeometry, distribution: str) -> bool:
+        """Tell whether results are unique: not if whole channels of dz are NaN and meet the padding, which algorithms
+        multiply by zero or skip."""
+        return distribution not in ("special", "nonfinite") or not taps_of_padding(geometry)
+
+    def nonfinite(self, geometry: ConvBnGeometry) -> Iterator[Special]:
+        """Yield NaN in a filter, in gamma and in dy, each in its own channel."""
+        wanted: list[Special] = [*_nonfinite(geometry), ("dy", (0,) * geometry.rank, math.nan)]
+        for name, (k, *place), value in special_values.apart(geometry.k, wanted):
+            yield name, (0, k, *place) if name == "dy" else (k, *place), value
 
     def errors(self, geometry: ConvBnGeometry) -> ErrorModel:
         """Count the terms of dx as in a convolution's gradient, and M for the other gradients."""

@@ -13,12 +13,13 @@ reach those that padding would have cropped; the others contain only the bias.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from conformance.operators import special_values
 from conformance.operators.base import (
     CHANNELS_MISMATCH,
     Arrays,
@@ -27,6 +28,7 @@ from conformance.operators.base import (
     Homogeneous,
     ProbeMethods,
     Request,
+    Special,
     invalid_filters,
     invalid_parameters,
 )
@@ -36,6 +38,7 @@ from conformance.operators.conv.operators import Products
 from conformance.operators.conv.probes import Projection
 from conformance.operators.conv_transpose.geometry import TransposedGeometry
 from conformance.operators.family import LINEAR, Family, Storages
+from conformance.operators.sparse import Nonzero, Places
 from conformance.operators.spatial import fitted, per_channel, spans, unpadded
 
 _FORWARD, _BACKWARD_DATA, _BACKWARD_WEIGHT = conv.ConvForward(), conv.ConvBackwardData(), conv.ConvBackwardWeight()
@@ -114,6 +117,28 @@ def _sample_forward(g: TransposedGeometry, inputs: Arrays, index: np.ndarray) ->
     return values, magnitudes
 
 
+def _sparse_forward(g: Any, inputs: Arrays, places: Places) -> Nonzero:
+    found, values = large.sparse_backward_data(g.mirror, mirrored(g, inputs), {"dy": places["x"]})
+    index = np.unravel_index(found, g.mirror.x.shape)
+    return np.ravel_multi_index(index, g.y.shape), values
+
+
+def _reached(g: Any, places: Places) -> Places:
+    """Convert places in dy to places in x of the mirrored convolution, without those that no window reaches."""
+    index = np.unravel_index(places["dy"], g.y.shape)
+    inside = np.logical_and.reduce([at < size for at, size in zip(index[2:], g.mirror.size, strict=True)])
+    read = np.ravel_multi_index(tuple(at[inside] for at in index), g.mirror.x.shape)
+    return {"x": read}
+
+
+def _sparse_backward_data(g: Any, inputs: Arrays, places: Places) -> Nonzero:
+    return large.sparse_forward(g.mirror, mirrored(g, inputs), _reached(g, places))
+
+
+def _sparse_backward_weight(g: Any, inputs: Arrays, places: Places) -> Nonzero:
+    return large.sparse_backward_weight(g.mirror, mirrored(g, inputs), _reached(g, places))
+
+
 class ConvTransposeForward(_Transposed):
     """x[N,C,H,W], w[C,K/g,R,S], bias[K]? -> y[N,K,P,Q]. bias is always passed, None when absent."""
 
@@ -130,6 +155,15 @@ class ConvTransposeForward(_Transposed):
     gradients = ("conv_transpose_backward_data", "conv_transpose_backward_weight")
     cofactor = "dy"
     probes = ProbeMethods(lambda geometry: geometry.k, _project_forward, _sample_forward)
+    sparse = (("y", _sparse_forward),)
+
+    def nonfinite(self, geometry: TransposedGeometry) -> Iterator[Special]:
+        """Yield also places in the middle of filters, and in the bias of other channels."""
+        yield from super().nonfinite(geometry)
+        g, tap = geometry, special_values.centred_tap(geometry.mirror)
+        wanted = special_values.filters_and_bias(tap, g.bias)
+        for name, (k, *place), value in special_values.apart(g.k // g.groups, wanted):
+            yield name, ((0, k, *place) if name == "w" else (k,)), value
 
     def errors(self, geometry: TransposedGeometry) -> ErrorModel:
         """Count C/g products for every window that holds an element, and the bias."""
@@ -154,6 +188,11 @@ class ConvTransposeBackwardData(_Transposed):
     invalid = CHANNELS_MISMATCH | BELOW_WINDOW | invalid_parameters(_Transposed.keywords) | invalid_filters(1)
     cofactor = "x"
     probes = ProbeMethods(lambda geometry: geometry.c, _project_backward_data, _of_mirror(large.sample_forward))
+    sparse = (("dx", _sparse_backward_data),)
+
+    def nonfinite(self, geometry: TransposedGeometry) -> Iterator[Special]:
+        yield from super().nonfinite(geometry)
+        yield from special_values.in_filters(geometry.mirror)
 
     def errors(self, geometry: TransposedGeometry) -> ErrorModel:
         """Count K/g*R*S products."""
@@ -180,6 +219,16 @@ class ConvTransposeBackwardWeight(_Transposed):
     probes = ProbeMethods(
         lambda geometry: geometry.c, _of_mirror(large.backward_weight), _of_mirror(large.sample_backward_weight)
     )
+    sparse = (("dw", _sparse_backward_weight),)
+    scattered = ()
+
+    def special(self, geometry: TransposedGeometry) -> tuple[Special, ...]:
+        return super().special(geometry) + special_values.leak("x", geometry.mirror)
+
+    def nonfinite(self, geometry: TransposedGeometry) -> Iterator[Special]:
+        """Yield also places in x whose window lies within the output."""
+        yield from super().nonfinite(geometry)
+        yield from (("x", index, value) for _, index, value in special_values.in_gradient(geometry.mirror))
 
     def errors(self, geometry: TransposedGeometry) -> ErrorModel:
         """Count N*H*W products in dw and N*P*Q elements in dbias."""

@@ -10,7 +10,7 @@ that do not keep indices, and adds up the gradients of the windows that choose a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -25,6 +25,7 @@ from conformance.operators.base import (
     Homogeneous,
     Operator,
     Request,
+    Special,
     Spoil,
     WorkedExample,
     invalid_parameters,
@@ -33,6 +34,7 @@ from conformance.operators.double_double import Double
 from conformance.operators.family import LINEAR, Brought, Family, Storages
 from conformance.operators.max_pool.geometry import MaxPoolGeometry
 from conformance.operators.pooling import covered, few_windows
+from conformance.operators.sparse import Nonzero, Places, added, elements_of, read, windows_of
 from conformance.operators.spatial import cropped, padded, spans, taps, taps_per_input
 
 
@@ -94,10 +96,33 @@ class _MaxPool(Operator):
     family = "max_pool"
     keywords: tuple[str, ...] = ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "layout")
     invalid = WINDOW_BEYOND_IMAGE | PADDING | invalid_parameters(keywords)
+    sparse_is_positive = True
 
     def flops(self, geometry: MaxPoolGeometry) -> int:
         """Count a comparison for every position of every window."""
         return geometry.y.size * math.prod(geometry.window)
+
+
+def _sparse_forward(g: Any, inputs: Arrays, places: Places) -> Nonzero:
+    """Return the nonzero maxima; the data must not be negative anywhere."""
+    values, (n, c, *place) = read(inputs["x"], places["x"])
+    found = [
+        (np.ravel_multi_index((n, c, *window), g.y.shape, "clip")[ok], values[ok])
+        for _, window, ok in windows_of(g, place)
+    ]
+    windows, which = np.unique(np.concatenate([place for place, _ in found]), return_inverse=True)
+    largest = np.zeros(len(windows))
+    np.maximum.at(largest, which, np.concatenate([value for _, value in found]))
+    return windows[largest > 0], largest[largest > 0]
+
+
+def _sparse_backward(g: Any, inputs: Arrays, places: Places) -> Nonzero:
+    values, (n, c, *place) = read(inputs["dy"], places["dy"])
+    last = np.array(g.size)[:, None] - 1
+    links = [(np.clip(element, 0, last), ok) for _, element, ok in elements_of(g, place)]
+    seen = np.array([np.where(ok, inputs["x"][(n, c, *at)].astype(np.float64), -np.inf) for at, ok in links])
+    chosen = np.array([at for at, _ in links])[seen.argmax(axis=0), :, np.arange(len(n))]
+    return added([(np.ravel_multi_index((n, c, *chosen.T), g.x.shape), values)])
 
 
 class MaxPoolForward(_MaxPool):
@@ -107,10 +132,15 @@ class MaxPoolForward(_MaxPool):
     arguments, returns = ("x",), ("y",)
     homogeneous = Homogeneous(("x",), ("y",), signs=False)
     gradients = ("max_pool_backward",)
+    sparse = (("y", _sparse_forward),)
     worked_example = WorkedExample(
         "maxpool n1 c1 h5 w5 r5 s5 u1 p2", {"x": np.arange(1.0, 26.0).reshape(1, 1, 5, 5)}, "on consecutive numbers"
     )
     """From the ONNX specification, MaxPool, maxpool_2d_precomputed_pads."""
+
+    def special(self, geometry: MaxPoolGeometry) -> tuple[Special, ...]:
+        """Return also minus infinity in a whole plane: its maximum is that, not the lowest finite number."""
+        return ("x", (-1, 0), -math.inf), *super().special(geometry)
 
     def errors(self, geometry: MaxPoolGeometry) -> ErrorModel:
         return ErrorModel({"y": 1}, span=1, selects=True)
@@ -138,6 +168,14 @@ class MaxPoolBackward(_MaxPool):
     name, data, operand = "max_pool_backward", "dy", "dy"
     arguments, returns = ("dy", "x"), ("dx",)
     homogeneous = Homogeneous(("dy",), ("dx",))
+    sparse = (("dx", _sparse_backward),)
+    scattered = ("dy", "x")
+
+    def nonfinite(self, geometry: MaxPoolGeometry) -> Iterator[Special]:
+        """Yield also values in x: some gradients go to a NaN, and one image has both infinities."""
+        yield from super().nonfinite(geometry)
+        yield from (("x", index, value) for _, index, value in self.special(geometry))
+        yield "x", (0, *(-1,) * (geometry.rank + 1)), -math.inf
 
     def errors(self, geometry: MaxPoolGeometry) -> ErrorModel:
         """Count one gradient for every window that holds an element."""
