@@ -11,7 +11,8 @@ import pytest
 from conformance import Contract
 from conformance.diagnosis.diagnose import GENERAL
 from conformance.execution.nondeterminism import DIFFERS
-from conformance.reporting.groups import Group, amount, described, group
+from conformance.reporting.evidence import RunEvidence
+from conformance.reporting.groups import ALONE, Group, amount, described, group
 from conformance.results import schema
 from tests.report_samples import CAUSES, as_read, broken, failed, sample, waived
 
@@ -52,6 +53,20 @@ def test_a_mistake_that_explains_nearly_all_is_named_once_for_all_operators():
     records = [wrong("A", "B"), *(wrong("B", "C", problem=str(n)) for n in range(3))]
     (only,) = group([*records, wrong("B", operator="conv_backward_data")])
     assert (only.title, only.cases, only.operators) == ("B", 5, ("conv_forward", "conv_backward_data"))
+
+
+def test_results_that_are_right_alone_are_those_of_the_calls_that_a_check_shows_to_be_confused():
+    """Thirty wrong results that depended on the calls before stood above the one check that named the parameter."""
+    wrongly = [wrong(problem=str(n), descriptor=SMALL) for n in range(3)]
+    right_alone = as_read(sample(problem="alone", descriptor=SMALL, origin="where"))
+    failure = {"kind": "elements", "confused": [LARGE, "stride"]}
+    check = behaviour("other_parameters_are_told_apart", "wrong result (after another stride)", failure=failure)
+    evidence = RunEvidence([*wrongly, right_alone, check])
+    assert shown(group([*wrongly, check], evidence)) == [
+        ("conv_forward: other_parameters_are_told_apart: wrong result (after another stride)", 4, 3)
+    ]
+    (alone,) = group(wrongly, evidence)
+    assert alone.text.endswith(ALONE)
 
 
 def test_what_explains_a_few_cases_is_not_named():

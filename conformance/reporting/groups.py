@@ -214,7 +214,28 @@ def _of_implementation(records: list[Record], evidence: RunEvidence) -> list[Gro
             sorting.attribute(record)
         else:
             sorting.put(record, signature(record))
-    return sorted(sorting.groups(), key=lambda one: (not differs(one.smallest), -one.cases, not one.cause, one.title))
+    groups = _with_confused(sorting.groups())
+    return sorted(groups, key=lambda one: (not differs(one.smallest), -one.cases, not one.cause, one.title))
+
+
+def _with_confused(groups: Sequence[Group]) -> Iterator[Group]:
+    """Yield the groups, those of wrong results that are right alone as part of the group of calls that the kernel
+    confuses: a check has found these calls, and which parameter they differ in."""
+    confusing = {group.smallest.operator: group for group in groups if confused(group.smallest)}
+    alone = [
+        group
+        for group in groups
+        if group.text.endswith(ALONE) and confusing.get(group.smallest.operator, group) is not group
+    ]
+    for group in groups:
+        if not any(group is other for other in alone):
+            parts = [part for part in alone if confusing[part.smallest.operator] is group]
+            yield replace(
+                group,
+                records=group.records + [record for part in parts for record in part.records],
+                cases=group.cases + sum(part.cases for part in parts),
+                attributed=group.attributed + sum(part.cases for part in parts),
+            )
 
 
 class _Sorting:

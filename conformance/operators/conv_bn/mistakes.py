@@ -16,6 +16,7 @@ from conformance.operators.conv.mistakes import FURTHER as OF_CONVOLUTION
 from conformance.operators.conv_bn.geometry import ConvBnGeometry
 from conformance.operators.conv_bn.normalisation_mistakes import (
     FOLDED,
+    MERGED,
     NORMALISATION,
     STORED,
     affine,
@@ -230,4 +231,4 @@ MISTAKES: tuple[Mistake, ...] = (
     *mistakes(_WHERE, _GRADIENTS_AFFINE, affine),
 )
 
-FURTHER: tuple[Mistake, ...] = (FOLDED, STORED, *OF_CONVOLUTION)
+FURTHER: tuple[Mistake, ...] = (FOLDED, STORED, *MERGED, *OF_CONVOLUTION)

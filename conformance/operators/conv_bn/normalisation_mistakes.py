@@ -412,6 +412,24 @@ FOLDED = Mistake(
     "filters rounded to their format after they took the scale", ROUNDING, _Wrong(Steps(y=_folded)), (INFERENCE,)
 )
 
+def _merged(block: int) -> Steps:
+    """Return the steps that take the mean of blocks of a channel as if the last block were full, and the variance about
+    that mean."""
+
+    def statistics(steps: Steps, z: np.ndarray, g: ConvBnGeometry, inputs: Arrays) -> Statistics:
+        mean = _equal_blocks(block)(z, g)
+        return mean, over_batch((z - mean) ** 2, g) * g.count / g.freedom
+
+    return Steps(statistics=statistics)
+
+
+MERGED = tuple(
+    mistakes(
+        TRAINING,
+        {f"means of blocks of {n} merged as if the last one were full": _merged(n) for n in (32, 64, 128, 256, 512)},
+    )
+)
+
 STORED = Mistake(
     "z rounded to the tensors' format before batch norm",
     ROUNDING,

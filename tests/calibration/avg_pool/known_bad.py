@@ -227,5 +227,15 @@ KNOWN_BAD: tuple[Mutant, ...] = (
         base=GOOD,
     ),
     *(Mutant(name, "memory", run, DEFAULT, where, base=exact) for name, (run, where) in _BUFFERS.items()),
+    Mutant(
+        "fp32 sums that slide along the row, where windows of eight or more move by one",
+        "memory",
+        _sliding,
+        DEFAULT,
+        POOLINGS[:1],
+        ranks=(1,),
+        when=lambda g: g.stride == (1,) and g.window[0] >= 8,
+        base=exact,
+    ),
     *on_paths(_PATHS, POOLINGS, "paths", "{mistake}, on the {path} path of a pooling"),
 )

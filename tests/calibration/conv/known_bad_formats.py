@@ -173,6 +173,10 @@ def _in_fp32(operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> A
     return {name: np.clip(array, -(2.0**31), 2.0**31 - 128).astype(np.int32) for name, array in outputs.items()}
 
 
+def _added_in_fp32(total: np.ndarray, block: np.ndarray) -> np.ndarray:
+    return (total.astype(np.float32) + block.astype(np.float32)).astype(np.float64)
+
+
 def _as_unsigned(
     operator: Operator, geometry: Any, inputs: Arrays, dtype: str, pad: float, compensated: bool
 ) -> Arrays:
@@ -201,6 +205,7 @@ _WHOLE = (
     _whole("sums saturate at 16 bits", _summed_in_16_bits(_saturated(16)), when=short),
     _whole("two products are added in 16 bits", _summed(_pairs_saturated, 2), when=short),
     _whole("sums in fp32", _in_fp32),
+    _whole("exact sums of 1,024 products are added in fp32", _summed(_added_in_fp32, 1024)),
     _whole("sums saturate at 24 bits", _writing(_saturated(24))),
     _whole("result wraps around at 24 bits", _writing(_wrapped(24))),
     _whole("result wraps around at 16 bits", _writing(_wrapped(16))),
