@@ -55,23 +55,23 @@ class SurveyedEnvironment:
     @cached_property
     def plain(self) -> Counter[str]:
         """Number of cases by status, without those of variants."""
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for verdict in self.digest.results.verdicts if self.digest else ():
             if not parted(verdict.record.implementation)[1]:
-                found[verdict.record.status] += verdict.record.cases
-        return found
+                counts[verdict.record.status] += verdict.record.cases
+        return counts
 
     @property
     def reasons(self) -> list[str]:
         """Reasons why the engine was not run, or not to the end."""
-        found = [self.surveyed.reason] if self.surveyed.reason else []
-        found += self.notices
+        reasons = [self.surveyed.reason] if self.surveyed.reason else []
+        reasons += self.notices
         if self.digest is not None:
-            found += [v.record.reason for v in self.digest.results.verdicts if not v.record.operator]
-            found += [why for _, _, why in self.digest.reasons("unavailable")]
-        if not found and (self.digest is None or not self.digest.verified):
+            reasons += [v.record.reason for v in self.digest.results.verdicts if not v.record.operator]
+            reasons += [why for _, _, why in self.digest.reasons("unavailable")]
+        if not reasons and (self.digest is None or not self.digest.verified):
             return ["no records" if self.digest is None else "nothing was verified"]
-        return found
+        return reasons
 
 
 def parted(name: str) -> tuple[str, str]:
@@ -112,28 +112,31 @@ class Difference:
 def differences(environments: Iterable[SurveyedEnvironment]) -> Iterator[Difference]:
     """Yield the difference of each variant from its base: the base in its own environment, if there is one, else the
     base with most cases."""
-    held: defaultdict[Key, list[Record]] = defaultdict(list)
+    by_engine: defaultdict[Key, list[Record]] = defaultdict(list)
     for environment in environments:
         if environment.digest is not None:
             for verdict in environment.digest.results.verdicts:
                 record = verdict.record
-                held[environment.slug, environment.surveyed.engine, record.implementation, record.device].append(record)
-    most = {key[1:]: records for key, records in sorted(held.items(), key=lambda item: len(item[1]))}
-    for (slug, engine, name, device), records in sorted(held.items(), key=lambda item: str(item[0][2])):
+                by_engine[environment.slug, environment.surveyed.engine, record.implementation, record.device].append(
+                    record
+                )
+    most = {key[1:]: records for key, records in sorted(by_engine.items(), key=lambda item: len(item[1]))}
+    for (slug, engine, name, device), records in sorted(by_engine.items(), key=lambda item: str(item[0][2])):
         base, label = parted(str(name))
-        before = held.get((slug, engine, base, device)) or most.get((engine, base, device))
+        before = by_engine.get((slug, engine, base, device)) or most.get((engine, base, device))
         if label and before:
             yield _difference(str(name), before, records)
 
 
 def _difference(name: str, before: Iterable[Record], after: Iterable[Record]) -> Difference:
-    base, own = cases(before), cases(after)
-    both = [(base[key], own[key]) for key in base.keys() & own.keys()]
+    base, changed = cases(before), cases(after)
+    both = [(base[key], changed[key]) for key in base.keys() & changed.keys()]
     measured = [
-        (one, other)
-        for one, other in both
-        if {one.status, other.status} <= VERIFIED and (one.checks or one.profile or other.checks or other.profile)
+        (former, other)
+        for former, other in both
+        if {former.status, other.status} <= VERIFIED
+        and (former.checks or former.profile or other.checks or other.profile)
     ]
-    differing = sum((one.checks, one.profile) != (other.checks, other.profile) for one, other in measured)
-    broken = sum(one.status == "pass" and other.status in FAILING for one, other in both)
+    differing = sum((former.checks, former.profile) != (other.checks, other.profile) for former, other in measured)
+    broken = sum(former.status == "pass" and other.status in FAILING for former, other in both)
     return Difference(name, len(measured), differing, broken)

@@ -62,14 +62,16 @@ def file_of(stem: str) -> Path:
     return IMPLS / stem if (IMPLS / stem).is_dir() else ENGINES / f"{stem}.py"
 
 
-def requirements(wanted: Wanted) -> list[str]:
+def requirements(target: Wanted) -> list[str]:
     """Return the requirements that pip installs for an engine. Raises SurveyError where this package has no extra of
     its name."""
-    found = [Requirement(text) for text in _extra(wanted.extra)]
-    found = [one for one in found if one.marker is None or one.marker.evaluate()]
-    if not found:
-        raise SurveyError(f"{wanted.engine}: {DISTRIBUTION} has no extra {wanted.extra!r}; add one to pyproject.toml")
-    return [str(one) for one in found]
+    requirements = [Requirement(text) for text in _extra(target.extra)]
+    requirements = [
+        requirement for requirement in requirements if requirement.marker is None or requirement.marker.evaluate()
+    ]
+    if not requirements:
+        raise SurveyError(f"{target.engine}: {DISTRIBUTION} has no extra {target.extra!r}; add one to pyproject.toml")
+    return [str(requirement) for requirement in requirements]
 
 
 def _extra(name: str) -> list[str]:
@@ -82,10 +84,10 @@ def _extra(name: str) -> list[str]:
     return [text.rpartition(";")[0] for text, _, extra in ours if extra.strip("'\"") == name]
 
 
-def python_of(folder: Path, wanted: Wanted) -> Path:
+def python_of(folder: Path, target: Wanted) -> Path:
     """Return the path of an environment's interpreter, in a folder of environments."""
     scripts = "Scripts" if sys.platform == "win32" else "bin"
-    return (folder / wanted.engine / scripts / f"python{sysconfig.get_config_var('EXE') or ''}").absolute()
+    return (folder / target.engine / scripts / f"python{sysconfig.get_config_var('EXE') or ''}").absolute()
 
 
 class Environments:
@@ -99,27 +101,29 @@ class Environments:
             )
         self.folder, self._suite = folder, (suite or CHECKOUT or Path()).absolute()
 
-    def made(self, wanted: Wanted) -> dict[str, str]:
+    def ensure(self, target: Wanted) -> dict[str, str]:
         """Make an environment, unless it is there; return name -> version of the engine's packages. Raises SurveyError
         with the last lines of pip."""
-        asked = requirements(wanted)
-        stamp = self.folder / wanted.engine / STAMP
-        recipe = {"suite": str(self._suite), "requirements": asked, "python": sys.version}
+        needed = requirements(target)
+        stamp = self.folder / target.engine / STAMP
+        recipe = {"suite": str(self._suite), "requirements": needed, "python": sys.version}
         if not stamp.is_file() or json.loads(stamp.read_text()) != recipe:
-            self._make(wanted, asked)
+            self._make(target, needed)
             stamp.write_text(json.dumps(recipe))
-        listed = json.loads(self._run(wanted, ["pip", "list", "--format=json", "--disable-pip-version-check"]))
-        names = {canonicalize_name(Requirement(one).name) for one in asked}
-        return {one["name"]: one["version"] for one in listed if canonicalize_name(one["name"]) in names}
+        listed = json.loads(self._run(target, ["pip", "list", "--format=json", "--disable-pip-version-check"]))
+        names = {canonicalize_name(Requirement(text).name) for text in needed}
+        return {
+            package["name"]: package["version"] for package in listed if canonicalize_name(package["name"]) in names
+        }
 
-    def variants(self, wanted: Wanted) -> bool:
+    def variants(self, target: Wanted) -> bool:
         """Return whether the engine's file declares any variants."""
-        path = file_of(wanted.implementations)
-        rows = json.loads(self._run(wanted, ["conformance", "list", "implementations", str(path), "--json"]))
+        path = file_of(target.implementations)
+        rows = json.loads(self._run(target, ["conformance", "list", "implementations", str(path), "--json"]))
         return any(row["variants"] for row in rows)
 
-    def _make(self, wanted: Wanted, asked: Sequence[str]) -> None:
-        folder = self.folder / wanted.engine
+    def _make(self, target: Wanted, needed: Sequence[str]) -> None:
+        folder = self.folder / target.engine
         try:
             venv.create(folder, clear=True, with_pip=True)
         except (OSError, subprocess.CalledProcessError) as error:
@@ -128,13 +132,13 @@ class Environments:
         bound = ["-c", str(constraints)] if constraints.is_file() else []
         # a checkout is installed as editable, so that its current state is verified
         suite = ["-e", str(self._suite)] if self._suite.is_dir() else [str(self._suite)]
-        self._run(wanted, ["pip", "install", "--quiet", *bound, *suite, *asked])
+        self._run(target, ["pip", "install", "--quiet", *bound, *suite, *needed])
 
-    def _run(self, wanted: Wanted, words: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
+    def _run(self, target: Wanted, words: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
         done = subprocess.run(
-            [python_of(self.folder, wanted), "-m", *words], capture_output=True, text=True, check=False, env=environment
+            [python_of(self.folder, target), "-m", *words], capture_output=True, text=True, check=False, env=environment
         )
         if done.returncode:
             last = [line for line in done.stderr.splitlines() if line.strip()][-3:]
-            raise SurveyError(f"{wanted.name}: {' '.join(words[:2])}: {' '.join(last) or 'failed without a word'}")
+            raise SurveyError(f"{target.name}: {' '.join(words[:2])}: {' '.join(last) or 'failed without a word'}")
         return done.stdout

@@ -54,17 +54,19 @@ class Outcome:
 def reproduce(names: Collection[str], folder: Path) -> ExitCode:
     """Run the scripts of findings, or of engines, by name (all if none is given), in the environments of a survey's
     folder where it has them, else by this interpreter. Raises SurveyError."""
-    every = read(FINDINGS)
-    if unknown := {*names} - {name for one in every for name in (one.name, one.facts["engine"])}:
-        raise SurveyError(f"{sorted(unknown)[0]}: no such finding. Choices: {', '.join(one.name for one in every)}")
+    findings = read(FINDINGS)
+    if unknown := {*names} - {name for finding in findings for name in (finding.name, finding.facts["engine"])}:
+        raise SurveyError(
+            f"{sorted(unknown)[0]}: no such finding. Choices: {', '.join(finding.name for finding in findings)}"
+        )
     counts = Counter[str]()
-    for one in every:
-        if names and not {one.name, one.facts["engine"]} & {*names}:
+    for finding in findings:
+        if names and not {finding.name, finding.facts["engine"]} & {*names}:
             continue
-        python = python_of(folder / "environments", Wanted(one.facts["engine"]))
-        outcome = reproduced(one, python if python.exists() else Path(sys.executable))
+        python = python_of(folder / "environments", Wanted(finding.facts["engine"]))
+        outcome = reproduced(finding, python if python.exists() else Path(sys.executable))
         counts[outcome.word] += 1
-        print(f"{outcome.word:13}  {one.name}: {outcome.said or one.title}", flush=True)
+        print(f"{outcome.word:13}  {finding.name}: {outcome.said or finding.title}", flush=True)
     print(", ".join(f"{count} {word}" for word, count in sorted(counts.items())))
     if counts["fixed"] or counts["differs"]:
         return ExitCode.BAD

@@ -40,14 +40,20 @@ def build(folder: Path, out: Path) -> tuple[Path, tuple[str, ...]]:
     survey = survey_file.read(folder)
     environments: list[SurveyedEnvironment] = []
     taken = {RECORDS, PAGE}
-    for one in survey.environments:
-        slug = _slug(one.name, taken)
+    for surveyed in survey.environments:
+        slug = _slug(surveyed.name, taken)
         try:
-            environments.append(SurveyedEnvironment(one, slug, _source(one, folder) if one.records else None))
+            environments.append(
+                SurveyedEnvironment(surveyed, slug, _source(surveyed, folder) if surveyed.records else None)
+            )
         except (ReportError, SurveyError) as error:
-            environments.append(SurveyedEnvironment(one, slug, error=str(error)))
+            environments.append(SurveyedEnvironment(surveyed, slug, error=str(error)))
     try:
-        read = {one.slug: folder / one.surveyed.records for one in environments if one.source}
+        read = {
+            environment.slug: folder / environment.surveyed.records
+            for environment in environments
+            if environment.source
+        }
         write(out / RECORDS, {f"{n}.jsonl.gz": gzip.compress(file.read_bytes(), mtime=0) for n, file in read.items()})
         for environment in environments:
             if environment.digest is not None:
@@ -59,12 +65,14 @@ def build(folder: Path, out: Path) -> tuple[Path, tuple[str, ...]]:
     return out / PAGE, tuple(notice for environment in environments for notice in environment.notices)
 
 
-def _source(one: Surveyed, folder: Path) -> ResultsFile:
+def _source(surveyed: Surveyed, folder: Path) -> ResultsFile:
     """Return the records of an environment. Raises ReportError for a file that cannot be read, and SurveyError for one
     that is not in the survey's folder."""
-    file = folder / one.records
+    file = folder / surveyed.records
     if not file.resolve().is_relative_to(folder.resolve()):
-        raise SurveyError(f"{one.name}: its records, {one.records}, are not in the folder of the survey; left out")
+        raise SurveyError(
+            f"{surveyed.name}: its records, {surveyed.records}, are not in the folder of the survey; left out"
+        )
     (source,) = read([file])
     return source
 
@@ -83,20 +91,20 @@ def _slug(name: str, taken: set[str]) -> str:
 def _page(survey: Survey, environments: Sequence[SurveyedEnvironment]) -> str:
     """Return the page of all engines. If several environments have a case, the environment with most cases counts: a
     variant's environment has few cases of its base."""
-    usual = [one for one in environments if one.digest]
-    usual.sort(key=lambda one: one.plain.total())
-    owners = {row: one for one in usual if one.digest for row in one.digest.rows}
+    usual = [environment for environment in environments if environment.digest]
+    usual.sort(key=lambda environment: environment.plain.total())
+    owners = {row: environment for environment in usual if environment.digest for row in environment.digest.rows}
 
     def address(row: Row, operator: str = "") -> str:
         """Return the report of the environment where a row ran, opened at the verdicts of an operator."""
         owner = owners.get(row)
         if owner is None or owner.digest is None:
             return ""
-        wanted = urlencode({"row": owner.digest.name(row), "operator": operator})
-        return f"{owner.slug}/{PAGE}" + (f"#?{wanted}" if operator else "")
+        query = urlencode({"row": owner.digest.name(row), "operator": operator})
+        return f"{owner.slug}/{PAGE}" + (f"#?{query}" if operator else "")
 
-    digest = Digest(merged([one.source for one in usual if one.source]))
-    found = {
+    digest = Digest(merged([environment.source for environment in usual if environment.source]))
+    context = {
         "survey": survey,
         "command": again(survey),
         "link": address,
@@ -104,7 +112,7 @@ def _page(survey: Survey, environments: Sequence[SurveyedEnvironment]) -> str:
         "environments": environments,
         "variants": _variants(environments),
     }
-    return render.page(digest, TITLE, found)
+    return render.page(digest, TITLE, context)
 
 
 def lead(digest: Digest) -> list[tuple[str, str, list[str]]]:
@@ -121,11 +129,13 @@ def lead(digest: Digest) -> list[tuple[str, str, list[str]]]:
 
 def again(survey: Survey) -> str:
     """Return the command that makes the survey again."""
-    engines = dict.fromkeys(one.engine for one in survey.environments)
+    engines = dict.fromkeys(environment.engine for environment in survey.environments)
     words = ["conformance", "survey", *engines]
     return shlex.join([*words, "--level", survey.level, "--seed", str(survey.seed)])
 
 
 def _variants(environments: Iterable[SurveyedEnvironment]) -> Table | None:
-    rows = tuple((one.name, one.words, f"{one.broken:,}") for one in differences(environments))
+    rows = tuple(
+        (difference.name, difference.words, f"{difference.broken:,}") for difference in differences(environments)
+    )
     return Table("Variants", ("variant", "beside its base", "fail only here"), rows, 2) if rows else None

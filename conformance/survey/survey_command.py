@@ -55,8 +55,10 @@ def _run(arguments: argparse.Namespace) -> int:
             from conformance.survey import site
 
             page, errors = site.build(arguments.folder, arguments.site)
-            every = survey_file.read(arguments.folder).environments
-            samples = {Path(one.records).name for one in every if one.reason.startswith(SAMPLE)}
+            environments = survey_file.read(arguments.folder).environments
+            samples = {
+                Path(environment.records).name for environment in environments if environment.reason.startswith(SAMPLE)
+            }
             errors = tuple(line for line in errors if line.partition(":")[0] not in samples)  # stopped on purpose
             print("\n".join([*errors, f"site: {page}"]))
             status = max(status, ExitCode.BAD if errors else ExitCode.GOOD)
@@ -87,88 +89,90 @@ class Asked:
 def _surveyed(arguments: argparse.Namespace) -> ExitCode:
     """Run the engines asked for, one after the other; the folder keeps its results of other engines."""
     folder: Path = arguments.folder
-    every = wanted(arguments.engines)
+    targets = targets_named(arguments.engines)
     environments = Environments(folder / "environments", arguments.suite)
     try:
-        asked = Asked(folder, arguments.level, seed_number(arguments.seed), arguments.processes, arguments.minutes)
+        options = Asked(folder, arguments.level, seed_number(arguments.seed), arguments.processes, arguments.minutes)
         (folder / "records").mkdir(parents=True, exist_ok=True)
     except SelectionError as error:
         raise SurveyError(str(error)) from None
     except OSError as error:
         raise SurveyError(f"--folder {folder}: cannot be written ({error.strerror})") from None
-    for one in every:
-        requirements(one)  # a mistake in the command line is said before anything is installed
-    known = survey_file.read(folder).environments if (folder / survey_file.NAME).exists() else ()
-    found = {one.name: one for one in known}
+    for target in targets:
+        requirements(target)  # a mistake in the command line is said before anything is installed
+    earlier = survey_file.read(folder).environments if (folder / survey_file.NAME).exists() else ()
+    results = {environment.name: environment for environment in earlier}
     started, machine = datetime.now(UTC).isoformat(timespec="seconds"), ""
     verified, complete = 0, True
-    todo = deque(every)
+    todo = deque(targets)
     while todo:
-        one = todo.popleft()
-        print(f"{one.name}: ", end="", flush=True)
-        result, header, footer = surveyed(one, environments, asked)
-        found[one.name] = result
+        target = todo.popleft()
+        print(f"{target.name}: ", end="", flush=True)
+        result, header, footer = surveyed(target, environments, options)
+        results[target.name] = result
         if header is not None:
             machine = ", ".join(filter(None, map(header.versions.get, ("processor", "machine", "system"))))
         survey = Survey(
             started=started,
             suite=conformance.__version__,
             machine=machine,
-            level=asked.level,
-            seed=asked.seed,
-            environments=tuple(found.values()),
+            level=options.level,
+            seed=options.seed,
+            environments=tuple(results.values()),
         )
         survey_file.write(survey, folder)  # after each, so that an interrupt loses one
         counts = footer.cases if footer is not None else {}
-        told = ", ".join(f"{counts[status]:,} {status}" for status in STATUSES if counts.get(status))
+        words = ", ".join(f"{counts[status]:,} {status}" for status in STATUSES if counts.get(status))
         seconds = f"installed in {result.install_s:.0f} s, ran {result.run_s:.0f} s"
-        print("; ".join(filter(None, (told, result.reason, seconds))), flush=True)
+        print("; ".join(filter(None, (words, result.reason, seconds))), flush=True)
         verified += sum(counts.get(status, 0) for status in VERIFIED)
         complete &= not result.reason or result.reason.startswith(SAMPLE)
-        if header is not None and not one.variants and environments.variants(one):
-            todo.appendleft(replace(one, variants=True))
+        if header is not None and not target.variants and environments.variants(target):
+            todo.appendleft(replace(target, variants=True))
     if not verified:
         return ExitCode.NOTHING
     return ExitCode.GOOD if complete else ExitCode.BAD
 
 
-def wanted(names: Sequence[str]) -> list[Wanted]:
+def targets_named(names: Sequence[str]) -> list[Wanted]:
     """Return engines by name, or all. Raises SurveyError."""
-    known = engines()
+    choices = engines()
     try:
-        require_known("survey", names, known)
+        require_known("survey", names, choices)
     except SelectionError as error:
         raise SurveyError(str(error)) from None
-    return [Wanted(name) for name in dict.fromkeys(names or known)]
+    return [Wanted(name) for name in dict.fromkeys(names or choices)]
 
 
-def surveyed(one: Wanted, environments: Environments, asked: Asked) -> tuple[Surveyed, Header | None, Footer | None]:
+def surveyed(
+    target: Wanted, environments: Environments, options: Asked
+) -> tuple[Surveyed, Header | None, Footer | None]:
     """Install an engine and run it. An error there is not raised: it is part of the result."""
     begun = time.monotonic()
     try:
-        packages = environments.made(one)
+        packages = environments.ensure(target)
     except SurveyError as error:
         spent = time.monotonic() - begun
-        return Surveyed(name=one.name, engine=one.engine, reason=str(error), install_s=spent), *NONE
+        return Surveyed(name=target.name, engine=target.engine, reason=str(error), install_s=spent), *NONE
     installed = time.monotonic()
-    file = Path("records", f"{one.name}.jsonl")
-    (asked.folder / file).unlink(missing_ok=True)  # an earlier run's
-    words = ["run", "--impl", one.implementations, "--level", "smoke" if one.variants else asked.level]
+    file = Path("records", f"{target.name}.jsonl")
+    (options.folder / file).unlink(missing_ok=True)  # an earlier run's
+    words = ["run", "--impl", target.implementations, "--level", "smoke" if target.variants else options.level]
     # each variant keeps its process: loading a framework for every case would take all the time
-    words += ["--variants", f"--workers={WORKERS}"] if one.variants else []
-    words += ["--seed", str(asked.seed), "-n", asked.processes, f"--records={asked.folder.absolute() / file}"]
-    words += [f"--minutes={asked.minutes}"] if asked.minutes else []
+    words += ["--variants", f"--workers={WORKERS}"] if target.variants else []
+    words += ["--seed", str(options.seed), "-n", options.processes, f"--records={options.folder.absolute() / file}"]
+    words += [f"--minutes={options.minutes}"] if options.minutes else []
     done = subprocess.run(
-        [python_of(environments.folder, one), "-m", "conformance", *words],
-        capture_output=True, text=True, errors="replace", check=False, cwd=asked.folder,
+        [python_of(environments.folder, target), "-m", "conformance", *words],
+        capture_output=True, text=True, errors="replace", check=False, cwd=options.folder,
     )  # fmt: skip
-    header, footer = ends(asked.folder / file)
+    header, footer = ends(options.folder / file)
     reason = "" if footer is not None and not footer.interrupted else _last(done)
-    if asked.minutes and footer is not None and done.returncode == ExitCode.INTERRUPTED:
-        reason = f"{SAMPLE} stopped after {asked.minutes} minutes, as asked"
+    if options.minutes and footer is not None and done.returncode == ExitCode.INTERRUPTED:
+        reason = f"{SAMPLE} stopped after {options.minutes} minutes, as asked"
     result = Surveyed(
-        name=one.name,
-        engine=one.engine,
+        name=target.name,
+        engine=target.engine,
         packages=packages,
         records=file.as_posix() if header is not None else "",
         reason=reason,
@@ -182,10 +186,10 @@ def surveyed(one: Wanted, environments: Environments, asked: Asked) -> tuple[Sur
 def ends(file: Path) -> tuple[Header | None, Footer | None]:
     """Return the header and the footer of a file of records; None for each that is missing or cannot be read."""
     try:
-        found = read(file)
+        runs = read(file)
     except RecordError:
         return NONE
-    return (next(iter(found[0].headers), None), found[-1].footer) if found else NONE
+    return (next(iter(runs[0].headers), None), runs[-1].footer) if runs else NONE
 
 
 def _last(done: subprocess.CompletedProcess[str]) -> str:
