@@ -38,16 +38,16 @@ class Site:
     def __str__(self) -> str:
         return f"{self.name}: {self.what}" if self.name else self.what
 
-    def call(self, role: Role, direction: Direction, geometry: ConvGeometry, given: dict[str, Any]) -> dict[str, Any]:
+    def call(self, role: Role, direction: Direction, geometry: ConvGeometry, tensors: dict[str, Any]) -> dict[str, Any]:
         """Return the results of a kernel, after the observer has seen them."""
         what = f"{self} ({geometry.descriptor})"
         if self.observer is None:
-            return self.kernels.call(direction, geometry, given, what).outputs
+            return self.kernels.call(direction, geometry, tensors, what).outputs
         place = Place(self.observer.when, self.name, self.what, role, direction, geometry.descriptor)
         self.observer.begins(place)
-        made = self.kernels.call(direction, geometry, given, what)
-        self.observer.returned(place, on_host(made))
-        return made.outputs
+        call = self.kernels.call(direction, geometry, tensors, what)
+        self.observer.returned(place, on_host(call))
+        return call.outputs
 
     def forward(self, geometry: ConvGeometry, image: Any, w: Any, bias: Any) -> Any:
         """Return the layer's output. A transposed convolution is the backward-data of the convolution `geometry`."""
@@ -64,8 +64,8 @@ class Site:
     def backward_weight(self, geometry: ConvGeometry, image: Any, gradient: Any) -> tuple[Any, Any]:
         """Return the gradients in weight and bias; the latter is None where `geometry` has no bias."""
         x, dy = (gradient, image) if self.transposed else (image, gradient)
-        found = self.call("backward-weight", "conv_backward_weight", geometry, {"x": x, "dy": dy})
-        return found["dw"], found.get("dbias")
+        gradients = self.call("backward-weight", "conv_backward_weight", geometry, {"x": x, "dy": dy})
+        return gradients["dw"], gradients.get("dbias")
 
 
 @contextmanager
@@ -90,12 +90,12 @@ class _Gradients(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, site: Site, geometry: ConvGeometry, wanted: tuple[bool, ...], gradient: Any, image: Any, w: Any
+        ctx: Any, site: Site, geometry: ConvGeometry, needed: tuple[bool, ...], gradient: Any, image: Any, w: Any
     ) -> Any:
         ctx.site = site
-        dx = site.backward_data(geometry, gradient, w) if wanted[0] else None
-        geometry = replace(geometry, bias=wanted[2])
-        dw, dbias = site.backward_weight(geometry, image, gradient) if any(wanted[1:]) else (None, None)
+        dx = site.backward_data(geometry, gradient, w) if needed[0] else None
+        geometry = replace(geometry, bias=needed[2])
+        dw, dbias = site.backward_weight(geometry, image, gradient) if any(needed[1:]) else (None, None)
         return dx, dw, dbias
 
     @staticmethod
@@ -116,8 +116,8 @@ class _Convolution(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
         image, w = ctx.saved_tensors
-        wanted = tuple(ctx.needs_input_grad[2:])
-        return None, None, *_Gradients.apply(ctx.site, ctx.geometry, wanted, gradient, image, w)
+        needed = tuple(ctx.needs_input_grad[2:])
+        return None, None, *_Gradients.apply(ctx.site, ctx.geometry, needed, gradient, image, w)
 
 
 def convolution(site: Site, geometry: ConvGeometry, image: Any, w: Any, bias: Any = None) -> Any:
@@ -131,6 +131,6 @@ def convolution(site: Site, geometry: ConvGeometry, image: Any, w: Any, bias: An
     forward, data = ("conv_forward", "conv_backward_data")[:: -1 if site.transposed else 1]
     for direction, needed in ((forward, True), (data, needs_data), ("conv_backward_weight", needs_weight)):
         if needed:
-            asked = replace(geometry, bias=False) if direction == "conv_backward_data" else geometry
-            site.kernels.find(direction, asked, image.dtype, f"{site} ({geometry.descriptor})")
+            problem = replace(geometry, bias=False) if direction == "conv_backward_data" else geometry
+            site.kernels.find(direction, problem, image.dtype, f"{site} ({geometry.descriptor})")
     return _Convolution.apply(site, geometry, image, w, bias)

@@ -34,16 +34,16 @@ class Kernels:
         except Unsupported as refusal:
             raise RefusedError(f"{what}: {self.implementation.name} has no {direction} for it: {refusal}") from None
 
-    def call(self, direction: str, geometry: ConvGeometry, given: Mapping[str, Any], what: str) -> Call:
+    def call(self, direction: str, geometry: ConvGeometry, operands: Mapping[str, Any], what: str) -> Call:
         """Run a kernel on tensors of one dtype and device; its results come back to that device.
 
         Raises RefusedError if there is no kernel, and MalformedError for results of another shape, dtype or kind. An
         exception of the kernel gets a note that names the layer.
         """
-        operator, like = SIGNATURES[direction], next(iter(given.values()))
+        operator, like = SIGNATURES[direction], next(iter(operands.values()))
         kernel, bridge = self.find(direction, geometry, like.dtype, what), self.implementation.arrays
         invocation = Invocation(kernel, bridge, operator, geometry, DTYPES[like.dtype], self.layout)
-        inputs = {name: tensor.detach() for name, tensor in given.items() if tensor is not None}
+        inputs = {name: tensor.detach() for name, tensor in operands.items() if tensor is not None}
         places = {name: arranged(tensor, self.layout, geometry) for name, tensor in operator.inputs(geometry).items()}
         native = [self._given(inputs[name], places[name]) if name in inputs else None for name in operator.arguments]
         place = f"{what}: {direction} of {self.implementation.name}"
@@ -78,13 +78,13 @@ class Kernels:
         """Return a result as a tensor in canonical order on the device of `like`. Raises MalformedError for another
         shape or dtype."""
         if not self._is_native(like) or type(array) is not torch.Tensor or array.device != like.device:
-            found = torch_arrays(like.device.type).from_host(invocation.fetch([array])[0]).to(like.device)
+            result = torch_arrays(like.device.type).from_host(invocation.fetch([array])[0]).to(like.device)
         else:
-            found = array.detach()
-        if tuple(found.shape) != place.stored or found.dtype != like.dtype:
+            result = array.detach()
+        if tuple(result.shape) != place.stored or result.dtype != like.dtype:
             expected = f"{DTYPES[like.dtype]} {place.stored} ({self.layout})"
-            raise MalformedError(f"{name} is {DTYPES.get(found.dtype)} {tuple(found.shape)}; expected {expected}")
-        return found.permute(place.back).reshape(place.shape).contiguous() if len(place.shape) > 1 else found
+            raise MalformedError(f"{name} is {DTYPES.get(result.dtype)} {tuple(result.shape)}; expected {expected}")
+        return result.permute(place.back).reshape(place.shape).contiguous() if len(place.shape) > 1 else result
 
 
 def on_host(call: Call) -> Call:

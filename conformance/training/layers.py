@@ -143,8 +143,8 @@ def _require_same(module: Any, x: Any) -> None:
 
 def _geometry(module: Any, x: Any) -> ConvGeometry:
     n, c, *size = x.shape
-    given = _parameters(module) | {"bias": module.bias is not None}
-    return ConvGeometry(n, c, tuple(size), module.out_channels, module.kernel_size, **given)
+    parameters = _parameters(module) | {"bias": module.bias is not None}
+    return ConvGeometry(n, c, tuple(size), module.out_channels, module.kernel_size, **parameters)
 
 
 def _transposed_geometry(module: Any, x: Any, more: list[int]) -> ConvGeometry:

@@ -39,30 +39,30 @@ class Samples:
         return float(counts.max() / counts.sum())
 
 
-def digits(count: int, held: int, seed: int) -> tuple[Samples, Samples]:
-    """Return `count` digits [N,1,28,28] to train on and `held` others to test on, drawn by `seed`."""
+def digits(count: int, test_count: int, seed: int) -> tuple[Samples, Samples]:
+    """Return `count` digits [N,1,28,28] to train on and `test_count` others to test on, drawn by `seed`."""
     images, labels = _digits(28)
-    return tuple(Samples(images[chosen], labels[chosen]) for chosen in _split(len(images), count, held, seed))  # type: ignore[return-value]
+    return tuple(Samples(images[chosen], labels[chosen]) for chosen in _split(len(images), count, test_count, seed))  # type: ignore[return-value]
 
 
-def shapes(count: int, held: int, side: int, seed: int) -> tuple[Samples, Samples]:
-    """Return `count` digits on texture [N,3,side,side] with masks to train on, and `held` others."""
-    chosen = _split(len(_digits(8)[0]), count, held, seed)
+def shapes(count: int, test_count: int, side: int, seed: int) -> tuple[Samples, Samples]:
+    """Return `count` digits on texture [N,3,side,side] with masks to train on, and `test_count` others."""
+    chosen = _split(len(_digits(8)[0]), count, test_count, seed)
     return tuple(_laid(indices, half, side, seed + half) for half, indices in enumerate(chosen))  # type: ignore[return-value]
 
 
-def _split(available: int, count: int, held: int, seed: int) -> tuple[Any, Any]:
+def _split(available: int, count: int, test_count: int, seed: int) -> tuple[Any, Any]:
     order = torch.randperm(available, generator=torch.Generator().manual_seed(seed))
-    return order[:count], order[count : count + held]
+    return order[:count], order[count : count + test_count]
 
 
 def _digits(side: int) -> tuple[Any, Any]:
     from sklearn.datasets import load_digits
 
-    found = load_digits()
-    images = torch.from_numpy(found.images.astype(np.float32) / 16)[:, None]
+    dataset = load_digits()
+    images = torch.from_numpy(dataset.images.astype(np.float32) / 16)[:, None]
     images = functional.interpolate(images, size=(side, side), mode="bilinear", align_corners=False)
-    return images, torch.from_numpy(found.target.astype(np.int64))
+    return images, torch.from_numpy(dataset.target.astype(np.int64))
 
 
 def _laid(indices: Any, half: int, side: int, seed: int) -> Samples:

@@ -53,31 +53,31 @@ def run(
     else:
         process = home.process()
         try:
-            told = _asked(process, "perform", exchange.train, implementation.name, configuration, layout, seed)
-            while not isinstance(told, History):
-                if isinstance(told, Place):
-                    audit.begins(told)
+            message = _asked(process, "perform", exchange.train, implementation.name, configuration, layout, seed)
+            while not isinstance(message, History):
+                if isinstance(message, Place):
+                    audit.begins(message)
                 elif audit.place is None:
                     raise IncompleteError("reports the results of a call that it did not announce")
                 else:
-                    audit.returned(audit.place, _called(implementation, layout, audit.place, told))
-                told = _asked(process, "proceed")
+                    audit.returned(audit.place, _called(implementation, layout, audit.place, message))
+                message = _asked(process, "proceed")
         except BaseException:
             with suppress(Crash):
                 process.ask("stop")
             raise
-        history = told
+        history = message
     _require_whole(configuration, history, audit)
     return history
 
 
-def _asked(process: Process, name: str, *given: Any) -> Place | CallTensors | History:
+def _asked(process: Process, name: str, *arguments: Any) -> Place | CallTensors | History:
     union: Any = Place | CallTensors | History
-    found: Place | CallTensors | History = operate(process, union, name, *given)
-    return found
+    answer: Place | CallTensors | History = operate(process, union, name, *arguments)
+    return answer
 
 
-def _called(implementation: Implementation, layout: str, place: Place, told: CallTensors) -> Call:
+def _called(implementation: Implementation, layout: str, place: Place, call_tensors: CallTensors) -> Call:
     """Return a call with its tensors. Raises Unsupported where no kernel is declared for the call, and IncompleteError
     for tensors that do not have the shapes and dtypes of the call that began."""
     operator = OPERATORS[place.direction]
@@ -86,21 +86,26 @@ def _called(implementation: Implementation, layout: str, place: Place, told: Cal
     except GeometryError as error:
         raise IncompleteError(f"reports a call of {place.descriptor!r}: {error}") from None
     contract = implementation.find(place.direction, geometry, "fp32", layout).contract.on(geometry, "fp32")
-    for arrays, tensors in ((told.inputs, operator.inputs(geometry)), (told.outputs, operator.outputs(geometry))):
+    for arrays, tensors in (
+        (call_tensors.inputs, operator.inputs(geometry)),
+        (call_tensors.outputs, operator.outputs(geometry)),
+    ):
         expected = {name: (tensor.shape, np.dtype(np.float32)) for name, tensor in tensors.items()}
         if {name: (array.shape, array.dtype) for name, array in arrays.items()} != expected:
             failure = Failure(kind="training", message=place.alike)
             raise IncompleteError(f"{place}\nreports other tensors than those of the call", failure)
-    return Call(place.direction, geometry, "fp32", contract, told.inputs, told.outputs)
+    return Call(place.direction, geometry, "fp32", contract, call_tensors.inputs, call_tensors.outputs)
 
 
 def _require_whole(configuration: TrainingConfiguration, history: History, audit: Audit) -> None:
     """Raise IncompleteError unless every step was seen, with as many calls as the first."""
     calls = [audit.calls[f"step {step} of {configuration.steps}"] for step in range(1, configuration.steps + 1)]
-    seen = sum(count == calls[0] > 0 for count in calls)
-    if not len(history.losses) == len(history.accuracies) == configuration.steps == seen:
+    complete = sum(count == calls[0] > 0 for count in calls)
+    if not len(history.losses) == len(history.accuracies) == configuration.steps == complete:
         failure = Failure(kind="training", message="reports another number of steps than were seen complete")
-        raise IncompleteError(f"reports a training of {len(history.losses)} steps; {seen} were seen complete", failure)
+        raise IncompleteError(
+            f"reports a training of {len(history.losses)} steps; {complete} were seen complete", failure
+        )
     if not all(0 <= share <= 1 for share in (*history.accuracies, history.test_accuracy, history.baseline)):
         raise IncompleteError("reports accuracies that are no shares of 1")
 
@@ -120,8 +125,8 @@ def scores(configuration: TrainingConfiguration, history: History) -> dict[str, 
 
 def require_fallen(configuration: TrainingConfiguration, history: History) -> None:
     """Raise StalledError for a loss that did not fall as it must; NaN has not fallen."""
-    found = scores(configuration, history)
-    first, last = found["first_loss"], found["last_loss"]
+    figures = scores(configuration, history)
+    first, last = figures["first_loss"], figures["last_loss"]
     if not last <= configuration.falls_to * first:
         raise StalledError(
             f"the loss went from {first:.4g} to {last:.4g} in {configuration.steps} steps; it must fall to "

@@ -70,20 +70,20 @@ class TrainingDemand(Demand):
 
     @property
     def is_asked(self) -> bool:
-        asked = self.selection
-        everything = DISTRIBUTION in asked.distributions and "fp32" in asked.dtypes and asked.is_of_tables
-        return self._network in networks(asked.level) and everything and set(DIRECTIONS) <= set(asked.operators)
+        selection = self.selection
+        everything = DISTRIBUTION in selection.distributions and "fp32" in selection.dtypes and selection.is_of_tables
+        return self._network in networks(selection.level) and everything and set(DIRECTIONS) <= set(selection.operators)
 
-    def require(self, one: Implementation) -> None:
+    def require(self, implementation: Implementation) -> None:
         """Raise Unsupported where a network cannot be trained through the implementation."""
-        _layout(one, self.selection.layouts)
+        _layout(implementation, self.selection.layouts)
 
     def everything(self, device: str) -> tuple[int, Keys]:
         """Return one training, with a key for each layout asked for."""
         key = partial(Case, OPERATOR, self._network, "fp32", distribution=DISTRIBUTION)
         return 1, lambda: [key(layout=layout) for layout in self.selection.layouts]
 
-    def cases(self, one: Implementation, claimed: frozenset[Case]) -> Iterator[Training | Lacking]:
+    def cases(self, implementation: Implementation, claimed: frozenset[Case]) -> Iterator[Training | Lacking]:
         """Yield the training, or the reason if packages are missing."""
         absent = [package for module, package in NEEDED.items() if find_spec(module) is None]
         if absent:  # claims about the kernels make no difference
@@ -91,12 +91,14 @@ class TrainingDemand(Demand):
             reason = f"training needs {', '.join(absent)}, which is not installed ({install})"
             yield Lacking(reason, 1, status="unavailable")
         else:
-            asked = self.selection
-            chosen = configuration(self._network, asked.level, one.device)
-            yield Training(one, chosen, _layout(one, asked.layouts), asked.level, asked.seed)
+            selection = self.selection
+            chosen = configuration(self._network, selection.level, implementation.device)
+            yield Training(
+                implementation, chosen, _layout(implementation, selection.layouts), selection.level, selection.seed
+            )
 
 
-def _layout(implementation: Implementation, asked: tuple[str, ...]) -> str:
+def _layout(implementation: Implementation, candidates: tuple[str, ...]) -> str:
     """Return the first layout in which all three directions are declared for fp32. Raises Unsupported."""
     declared = []
     for direction in DIRECTIONS:
@@ -104,9 +106,9 @@ def _layout(implementation: Implementation, asked: tuple[str, ...]) -> str:
         if not kernels:
             raise Unsupported(f"{direction} is not implemented; training needs all three directions")
         declared.append({layout for kernel in kernels if "fp32" in kernel.dtypes for layout in kernel.layouts})
-    layouts = [layout for layout in asked if all(layout in known for known in declared)]
+    layouts = [layout for layout in candidates if all(layout in of_kernel for of_kernel in declared)]
     if not layouts:
-        raise Unsupported(f"no layout of {', '.join(asked)} is declared for fp32 in all three directions")
+        raise Unsupported(f"no layout of {', '.join(candidates)} is declared for fp32 in all three directions")
     if implementation.device == "simulator":  # it takes seconds for a millisecond of a network's work
         raise Unsupported("the simulator is too slow to train a network on")
     return layouts[0]
