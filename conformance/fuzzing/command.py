@@ -59,41 +59,41 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _searched(arguments: argparse.Namespace, seed: int, workers: Workers) -> int:
-    plan, one = _chosen(arguments, workers)
-    if reason := absence_reason(one):
+    plan, implementation = _chosen(arguments, workers)
+    if reason := absence_reason(implementation):
         print(f"unavailable: {reason}")
         return ExitCode.NOTHING
-    home, named = Path(plan.registry.paths[one.name]), plan.named(one)
+    home, named = Path(plan.registry.paths[implementation.name]), plan.named(implementation)
     search = Search(
-        one, arguments.operator or tuple(OPERATORS), seed, restart=lambda: workers.forget(home), named=named
+        implementation, arguments.operator or tuple(OPERATORS), seed, restart=lambda: workers.forget(home), named=named
     )
     if not search.operators:
-        print(f"{one.name} implements none of the operators asked for")
+        print(f"{implementation.name} implements none of the operators asked for")
         return ExitCode.NOTHING
     if arguments.replay is not None:
         return _replayed(search, arguments.replay)
     again = shlex.join(["conformance", "fuzz", named.kernel, *named.options])
     if arguments.save is not None:
         _learn(arguments.save, search)
-    print(f"{one.name}: {', '.join(search.operators)}; seed {seed}", flush=True)
+    print(f"{implementation.name}: {', '.join(search.operators)}; seed {seed}", flush=True)
     began = time.monotonic()
     deadline, number, interrupted = began + 60 * arguments.minutes, 0, False
     try:
         while time.monotonic() < deadline:
             for finding in search.run(number, deadline):
-                lines = [f"{one.name}: {finding.rows[-1]}"]
+                lines = [f"{implementation.name}: {finding.rows[-1]}"]
                 with explaining(lines[0]):
                     lines = ["", *described(finding, len(search.findings), again)]
                 print("\n".join(lines), flush=True)
                 if arguments.save is not None:
                     rows = "; ".join(map(str, finding.rows))
-                    write(arguments.save, f"# {one.name}: {finding.kind}\n{rows}\n".encode(), at_end=True)
+                    write(arguments.save, f"# {implementation.name}: {finding.kind}\n{rows}\n".encode(), at_end=True)
             number += 1
     except KeyboardInterrupt:
         interrupted = True
         write_summary_in_peace()
         print("interrupted", file=sys.stderr)
-    lines = [f"{one.name}: {len(search.findings)} found"]
+    lines = [f"{implementation.name}: {len(search.findings)} found"]
     with explaining(lines[0]):
         lines = ["", *summary(search, time.monotonic() - began)]
     print("\n".join(lines))
@@ -113,19 +113,19 @@ def _chosen(arguments: argparse.Namespace, workers: Workers) -> tuple[Plan, Impl
     )  # fmt: skip
     plan = Plan(selection, IMPLS, loader=workers)
     reasons = [*map(str, plan.registry.broken.values()), *plan.registry.unavailable.values()]
-    found = plan.registry.implementations
-    if len(found) != 1:
-        many = f"defines several implementations; give --impl, one of {', '.join(found)}"
-        raise SelectionError(f"{arguments.kernel}: {many if found else '; '.join(reasons)}")
-    return plan, next(iter(found.values()))
+    implementations = plan.registry.implementations
+    if len(implementations) != 1:
+        many = f"defines several implementations; give --impl, one of {', '.join(implementations)}"
+        raise SelectionError(f"{arguments.kernel}: {many if implementations else '; '.join(reasons)}")
+    return plan, next(iter(implementations.values()))
 
 
 def _learn(file: Path, search: Search) -> None:
     """Read the failures of an earlier search's table, so that they are not reported anew. Raises CaseError for another
     file."""
     if file.exists():
-        for found in read(file):
-            search.known(found)
+        for rows in read(file):
+            search.remember(rows)
     else:
         file.touch()
 
@@ -164,8 +164,8 @@ def summary(search: Search, seconds: float) -> Iterator[str]:
     yield f"{search.cases:,} cases in {seconds:.0f} s: {counts or 'none'}"
     yield f"{'covered':22}{'values':>8}{'pairs':>16}{'triples':>20}"
     for operator, coverage in search.coverage.items():
-        (values, _), *others = (coverage.share(size) for size in (1, 2, 3))
-        pairs, triples = (f"{seen:,} ({seen / max(1, most):.0%})" for seen, most in others)
+        (values, _), *larger = (coverage.share(size) for size in (1, 2, 3))
+        pairs, triples = (f"{count:,} ({count / max(1, most):.0%})" for count, most in larger)
         yield f"{operator:22}{values:>8}{pairs:>16}{triples:>20}"
     for number, finding in enumerate(search.findings, 1):
         yield f"{number}. {finding.kind}: {finding.cases} cases, smallest {finding.rows[-1].geometry.descriptor}"

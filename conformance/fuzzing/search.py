@@ -96,28 +96,31 @@ class ShrunkFailure:
     """Name -> the values of failures that were shrunk to this one, for each value that is not at its simplest in the
     last case."""
 
-    def covers(self, found: Kind, row: Case) -> bool:
+    def covers(self, failure_kind: Kind, row: Case) -> bool:
         """Return whether a failure is this one, as far as its parameters tell."""
-        given = _described(row)
-        return self.kind.same(found) and all(given[name] in known for name, known in self.values.items())
+        described = _described(row)
+        return self.kind.same(failure_kind) and all(described[name] in values for name, values in self.values.items())
 
     def learn(self, row: Case) -> None:
         """Add the values of another failure that was shrunk to this one."""
-        simplest, given = _simplest(row), _described(row)
+        simplest, described = _simplest(row), _described(row)
         for name, value in _described(self.rows[-1]).items():
             if value != simplest[name]:
-                self.values.setdefault(name, {value}).add(given[name])
+                self.values.setdefault(name, {value}).add(described[name])
 
 
 def _described(row: Case) -> dict[str, Any]:
-    return {**parameters(row.geometry), **{one.name: getattr(row.variant, one.name) for one in fields(row.variant)}}
+    return {
+        **parameters(row.geometry),
+        **{field.name: getattr(row.variant, field.name) for field in fields(row.variant)},
+    }
 
 
 def _simplest(row: Case) -> dict[str, Any]:
     first = OPERATORS[row.operator].dtypes[0], layouts_of(row.geometry.rank)[0]
     variant = Variant(*first, first_distribution(row.geometry.family))
     return SIMPLEST[row.geometry.family, row.geometry.rank] | {
-        one.name: getattr(variant, one.name) for one in fields(variant)
+        field.name: getattr(variant, field.name) for field in fields(variant)
     }
 
 
@@ -175,7 +178,7 @@ class Search:
         """Operator -> numbers of dimensions that the implementation has layouts for; a single one is not drawn."""
         of_eight_bits = {(k.operator, dtype) for k in implementation.kernels for dtype in k.dtypes if dtype in SUMS}
         self._dtypes = {
-            name: [one for one in OPERATORS[name].dtypes if one in DTYPES or (name, one) in of_eight_bits]
+            name: [dtype for dtype in OPERATORS[name].dtypes if dtype in DTYPES or (name, dtype) in of_eight_bits]
             for name in self.operators
         }
 
@@ -183,7 +186,7 @@ class Search:
     def cases(self) -> int:
         return self.statuses.total()
 
-    def known(self, rows: Rows) -> None:
+    def remember(self, rows: Rows) -> None:
         """Add a finding of an earlier search, so that it is not reported anew, unless it no longer fails."""
         self.restart()
         if not all(map(self._takes, rows)):
@@ -191,8 +194,8 @@ class Search:
         for row in rows:
             verdict = self.verify(row)
         if verdict.status in ("fail", "error"):
-            found, command = kind(rows[-1].operator, verdict), self.trial(rows[-1]).command
-            finding = ShrunkFailure(found, rows, rows[-1], verdict, command, 0, 0.0, cases=0)
+            failure_kind, command = kind(rows[-1].operator, verdict), self.trial(rows[-1]).command
+            finding = ShrunkFailure(failure_kind, rows, rows[-1], verdict, command, 0, 0.0, cases=0)
             finding.learn(rows[-1])
             self.findings.append(finding)
 
@@ -209,23 +212,25 @@ class Search:
             self.coverage[_place(row)].add(features(row.geometry, row.variant))
             if verdict.status not in ("fail", "error") or (verdict.failure and verdict.failure.kind == "reference"):
                 continue
-            found = kind(row.operator, verdict)
-            known = next((one for one in self.findings if one.covers(found, row)), None)
-            if known is None and self._merged[found] >= MAX_SHRUNK:
-                known = next((one for one in self.findings if self._needs(one, found, row)), None)
-            if known is None:
+            failure_kind = kind(row.operator, verdict)
+            earlier = next((candidate for candidate in self.findings if candidate.covers(failure_kind, row)), None)
+            if earlier is None and self._merged[failure_kind] >= MAX_SHRUNK:
+                earlier = next(
+                    (candidate for candidate in self.findings if self._needs(candidate, failure_kind, row)), None
+                )
+            if earlier is None:
                 command, seconds = self.trial(row).command, time.monotonic() - began
-                finding = ShrunkFailure(found, (row,), row, verdict, command, self.cases, seconds)
+                finding = ShrunkFailure(failure_kind, (row,), row, verdict, command, self.cases, seconds)
                 with explaining(str(row)):
-                    finding = self._shrunk(found, verdict, history, began)
-                known = next((one for one in self.findings if one.rows == finding.rows), None)
-                if known is None:
+                    finding = self._shrunk(failure_kind, verdict, history, began)
+                earlier = next((candidate for candidate in self.findings if candidate.rows == finding.rows), None)
+                if earlier is None:
                     self.findings.append(finding)
                     yield finding
                     continue
-                self._merged[found] += 1
-                known.learn(row)
-            known.cases += 1
+                self._merged[failure_kind] += 1
+                earlier.learn(row)
+            earlier.cases += 1
 
     def drawn(self, number: int) -> Iterator[Case]:
         """Yield the cases of a round; they are the same whenever it is drawn."""
@@ -234,11 +239,11 @@ class Search:
         for _ in range(ROUND):
             operator = dice.choice(self.operators)
             again = before.get(operator) if dice.randrange(REPEATED) == 0 else None
-            draws = [one for _ in range(NOVELTY) if (one := self._draw(operator, dice, again)) is not None]
+            draws = [case for _ in range(NOVELTY) if (case := self._draw(operator, dice, again)) is not None]
             if draws:
                 described = [features(row.geometry, row.variant) for row in draws]
                 shapes = [again is not None and _shapes(row) == _shapes(again) for row in draws]
-                new = [coverage[_place(row)].new(one) for row, one in zip(draws, described, strict=True)]
+                new = [coverage[_place(row)].new(features) for row, features in zip(draws, described, strict=True)]
                 place = max(range(len(draws)), key=lambda place: (shapes[place], new[place]))
                 coverage[_place(draws[place])].add(described[place])
                 before[operator] = draws[place]
@@ -253,25 +258,25 @@ class Search:
         near = [parameters(again.geometry)] if again else self._tables[operator, rank]
         for attempt_number in range(64):
             near_it = near if again or attempt_number % 2 else ()
-            made = drawn(family, dice.choice, budget, near_it, sizes=again is None, rank=rank, padded=ALIKE)
-            dtype, layout = dice.choice(self._dtypes[operator]), dice.choice(layouts_of(made.rank))
+            geometry = drawn(family, dice.choice, budget, near_it, sizes=again is None, rank=rank, padded=ALIKE)
+            dtype, layout = dice.choice(self._dtypes[operator]), dice.choice(layouts_of(geometry.rank))
             variant = Variant(dtype, layout, distribution(family, dtype, dice.choice))
             if self._views and dice.randrange(STORED) == 0:
-                text = storage(operator, made, layout, dice.choice, pages=self._pages)
+                text = storage(operator, geometry, layout, dice.choice, pages=self._pages)
                 name = exact_distribution(family) if repeats(text) else variant.distribution
                 variant = replace(variant, distribution=name, storage=text)
-            row = Case.of(operator, made, variant, dice.choice((0, 0, 1, 2, 3)))
+            row = Case.of(operator, geometry, variant, dice.choice((0, 0, 1, 2, 3)))
             if self._takes(row):
                 return row
         return None
 
-    def _needs(self, known: ShrunkFailure, found: Kind, row: Case) -> bool:
+    def _needs(self, earlier: ShrunkFailure, failure_kind: Kind, row: Case) -> bool:
         """Return whether a failure of a known one's kind goes away where the values that the known one needs are the
         simplest."""
-        if known.kind[::2] != found[::2]:
+        if earlier.kind[::2] != failure_kind[::2]:
             return False
-        changed = _described(row) | {name: _simplest(row)[name] for name in known.values}
-        variant = Variant(**{one.name: changed.pop(one.name) for one in fields(Variant)})
+        changed = _described(row) | {name: _simplest(row)[name] for name in earlier.values}
+        variant = Variant(**{field.name: changed.pop(field.name) for field in fields(Variant)})
         with suppress(GeometryError):
             without = Case.of(row.operator, geometry(row.geometry.family, changed), variant, row.seed)
             return not self._takes(without) or self.verify(without).status not in ("fail", "error")
@@ -295,7 +300,7 @@ class Search:
         """Return the verdict on a case. An unneeded waiver is not a failure of a case that was drawn by chance."""
         return verify(self.trial(row))
 
-    def _shrunk(self, found: Kind, verdict: Verdict, history: list[Case], began: float) -> ShrunkFailure:
+    def _shrunk(self, failure_kind: Kind, verdict: Verdict, history: list[Case], began: float) -> ShrunkFailure:
         """Return the smallest failure of the same kind: of the case alone, else with the cases before it in the
         process."""
         drawn, seconds = self.cases, time.monotonic() - began
@@ -312,7 +317,7 @@ class Search:
                 self.restart()
             for row in rows:
                 now = self.verify(row)
-            if now.status in ("fail", "error") and found.same(kind(rows[-1].operator, now)):
+            if now.status in ("fail", "error") and failure_kind.same(kind(rows[-1].operator, now)):
                 last[rows] = now
                 return True
             return False
@@ -331,7 +336,7 @@ class Search:
             reproduced = False
         verdict = last.get(rows, verdict)
         finding = ShrunkFailure(
-            found, rows, original, verdict, self.trial(rows[-1]).command, drawn, seconds,
+            failure_kind, rows, original, verdict, self.trial(rows[-1]).command, drawn, seconds,
             reproduced=reproduced,
         )  # fmt: skip
         finding.learn(original)

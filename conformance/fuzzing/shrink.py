@@ -43,10 +43,10 @@ def shrunk(failing: Rows, fails: Callable[[Rows], bool]) -> Rows:
     moved = True
     while moved:
         moved = False
-        while len(best) > 1 and any(better(one) for one in (*_dropped(best), *_together(best))):
+        while len(best) > 1 and any(better(rows) for rows in (*_dropped(best), *_together(best))):
             moved = True
         for place in reversed(range(len(best))):
-            while any(better((*best[:place], one, *best[place + 1 :])) for one in simpler(best[place])):
+            while any(better((*best[:place], row, *best[place + 1 :])) for row in simpler(best[place])):
                 moved = True
     return best
 
@@ -68,13 +68,13 @@ def _together(rows: Rows) -> Iterator[Rows]:
 
 def _with(row: Case, change: Parameters) -> Case:
     """Return the case with other parameters. Raises GeometryError."""
-    made = geometry(row.geometry.family, parameters(row.geometry) | change)
-    return replace(row, problem=made.descriptor)
+    changed = geometry(row.geometry.family, parameters(row.geometry) | change)
+    return replace(row, problem=changed.descriptor)
 
 
 def simpler(row: Case) -> Iterator[Case]:
     """Yield cases that are simpler in one or two things, those that save most first."""
-    known, variant = FAMILIES[row.geometry.family], row.variant
+    family, variant = FAMILIES[row.geometry.family], row.variant
     dtypes = OPERATORS[row.operator].dtypes
     for dtype in dtypes[: dtypes.index(variant.dtype)]:
         if applies(variant.distribution, dtype, variant.storage):
@@ -82,7 +82,7 @@ def simpler(row: Case) -> Iterator[Case]:
     plain = layouts_of(row.geometry.rank)
     for layout in plain[: plain.index(variant.layout)] if variant.layout in plain else plain:
         yield replace(row, layout=layout)
-    for name in known.distributions[: known.distributions.index(variant.distribution)]:
+    for name in family.distributions[: family.distributions.index(variant.distribution)]:
         if applies(name, variant.dtype, variant.storage):
             yield replace(row, distribution=name)
     if kinds := parse(variant.storage):
