@@ -68,8 +68,8 @@ def _given(arguments: argparse.Namespace) -> dict[str, Any]:
     if " " in arguments.kernel and ".py" not in arguments.kernel and not Path(arguments.kernel).exists():
         raise ValueError(f"{arguments.kernel!r}: give the file first, and then the problem")
     if len(problems) != 1:
-        every = f"or verify on all: conformance run {arguments.kernel}"
-        raise ValueError(f"PROBLEM: give one, such as 'n1 c8 h9 w9 k4 r3 s3 p1', {every}")
+        advice = f"or verify on all: conformance run {arguments.kernel}"
+        raise ValueError(f"PROBLEM: give one, such as 'n1 c8 h9 w9 k4 r3 s3 p1', {advice}")
     named = arguments.impl and arguments.impl != arguments.kernel
     same = ("operator", "dtype", "layout", "distribution", "storage", "method", "in_process", "timeout")
     return {name: getattr(arguments, name) for name in same} | {

@@ -29,9 +29,9 @@ class JUnit:
         self._counts["tests"] += 1
         kind = {"fail": "failure", "error": "error"}.get(record.status, "skipped" * (record.status in SKIPPED))
         if kind:
-            told = ElementTree.SubElement(case, kind, message=printable(record.headline))
+            element = ElementTree.SubElement(case, kind, message=printable(record.headline))
             again = f"\nreproduce: {record.command}" if record.command else ""
-            told.text = printable(f"{record.explanation}{again}")
+            element.text = printable(f"{record.explanation}{again}")
             self._counts[kind if kind == "skipped" else f"{kind}s"] += 1
 
     def write(self, path: Path) -> None:

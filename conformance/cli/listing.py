@@ -21,26 +21,32 @@ from conformance.resources import IMPLS
 Rows = list[dict[str, str]]
 
 
-def _implementations(given: list[str]) -> Rows:
-    _, paths = split(given)
+def _implementations(words: list[str]) -> Rows:
+    _, paths = split(words)
     with Workers(Limits(memory=share(1))) as workers:
-        found = workers.load(paths or registry.discover(IMPLS))
+        catalogue = workers.load(paths or registry.discover(IMPLS))
         if not paths:
-            workers.load_installed(found)
-        return _rows(found)
+            workers.load_installed(catalogue)
+        return _rows(catalogue)
 
 
-def _rows(found: registry.Registry) -> Rows:
+def _rows(catalogue: registry.Registry) -> Rows:
     rows = []
-    for one in found.implementations.values():
-        operators = {OPERATORS[kernel.operator] for kernel in one.kernels}
+    for implementation in catalogue.implementations.values():
+        operators = {OPERATORS[kernel.operator] for kernel in implementation.kernels}
         families = " ".join(name for name, family in FAMILIES.items() if operators & {*family.operators})
-        status = absence_reason(one) or "ready"
-        variants = " ".join(f"[{setting.label}]" for setting in one.settings)
+        status = absence_reason(implementation) or "ready"
+        variants = " ".join(f"[{setting.label}]" for setting in implementation.settings)
         rows.append(
-            {"name": one.name, "device": one.device, "operators": families, "variants": variants, "status": status}
+            {
+                "name": implementation.name,
+                "device": implementation.device,
+                "operators": families,
+                "variants": variants,
+                "status": status,
+            }
         )
-    for word, reasons in (("unavailable", found.unavailable), ("broken", found.broken)):
+    for word, reasons in (("unavailable", catalogue.unavailable), ("broken", catalogue.broken)):
         rows += [
             {"name": n, "device": "", "operators": "", "variants": "", "status": f"{word}: {why}"}
             for n, why in reasons.items()
@@ -51,8 +57,8 @@ def _rows(found: registry.Registry) -> Rows:
 def _operators(_: list[str]) -> Rows:
     rows = []
     for name, operator in OPERATORS.items():
-        known = (problem.geometry for problem in PROBLEMS if takes(name, problem.geometry))
-        geometry = max(known, key=lambda g: len(operator.inputs(g)) + len(operator.outputs(g)))
+        geometries = (problem.geometry for problem in PROBLEMS if takes(name, problem.geometry))
+        geometry = max(geometries, key=lambda g: len(operator.inputs(g)) + len(operator.outputs(g)))
         words = (operator.inputs(geometry), operator.outputs(geometry), operator.keywords)
         rows.append({"name": name} | dict(zip(("inputs", "returns", "parameters"), map(" ".join, words), strict=True)))
     return rows

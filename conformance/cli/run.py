@@ -159,21 +159,21 @@ def run(words: Sequence[str]) -> int:
 
 def read(words: Sequence[str]) -> tuple[argparse.Namespace, int, RunOptions]:
     """Return what was given, how many processes judge, and the options of the run. Raises SelectionError."""
-    given = _parser().parse_intermixed_args(words)
-    if given.all and given.file_or_dir:
-        raise SelectionError(f"--all and {given.file_or_dir[0]}: give one of them")
-    given.impl = [*(_file(word, given.problem) for word in given.file_or_dir), *(given.impl or ())]
-    given.file_or_dir = []
-    given.verbose -= given.quiet
-    given.tbstyle = "no" if given.verbose < -1 else ""
-    options.require_markers(given.markexpr or "", (*DEVICES, "verifies", "behaves", "trains"))
+    arguments = _parser().parse_intermixed_args(words)
+    if arguments.all and arguments.file_or_dir:
+        raise SelectionError(f"--all and {arguments.file_or_dir[0]}: give one of them")
+    arguments.impl = [*(_file(word, arguments.problem) for word in arguments.file_or_dir), *(arguments.impl or ())]
+    arguments.file_or_dir = []
+    arguments.verbose -= arguments.quiet
+    arguments.tbstyle = "no" if arguments.verbose < -1 else ""
+    options.require_markers(arguments.markexpr or "", (*DEVICES, "verifies", "behaves", "trains"))
     try:
-        options.selects(given.markexpr or "", ())
+        options.selects(arguments.markexpr or "", ())
     except SyntaxError:
-        raise SelectionError(f"-m {given.markexpr}: cannot be read; give devices with and, or, not") from None
-    processes = _count(given.processes)
-    chosen = options.read(given, tuple(words), impls=IMPLS, folder=Path(), processes=processes)
-    return given, processes, chosen
+        raise SelectionError(f"-m {arguments.markexpr}: cannot be read; give devices with and, or, not") from None
+    processes = _count(arguments.processes)
+    chosen = options.read(arguments, tuple(words), impls=IMPLS, folder=Path(), processes=processes)
+    return arguments, processes, chosen
 
 
 class _FrontEnd:
@@ -182,17 +182,17 @@ class _FrontEnd:
     def __init__(self, words: Sequence[str], stack: ExitStack) -> None:
         self._words, self._stack = tuple(words), stack
         self._given, self._processes, self.options = read(words)
-        given = self._given
-        self._maxfail = _maxfail(given.maxfail)
-        _require_apart(self.options, given.junitxml)
-        if given.junitxml:
+        arguments = self._given
+        self._maxfail = _maxfail(arguments.maxfail)
+        _require_apart(self.options, arguments.junitxml)
+        if arguments.junitxml:
             try:
-                require_creatable(Path(given.junitxml))
+                require_creatable(Path(arguments.junitxml))
             except OSError as error:
-                raise SelectionError(f"--junitxml {given.junitxml}: cannot be written ({error.strerror})") from None
-        if self._processes > 1 and given.usepdb:
+                raise SelectionError(f"--junitxml {arguments.junitxml}: cannot be written ({error.strerror})") from None
+        if self._processes > 1 and arguments.usepdb:
             raise SelectionError("--pdb and -n: give one of them")
-        self._named = named_by(given.keyword) if given.keyword else None
+        self._named = named_by(arguments.keyword) if arguments.keyword else None
         if self._processes > 1:
             share_cores(self._processes)
         self._cache, problem = (None, "") if self.options.in_process else of_run(stack)
@@ -200,7 +200,7 @@ class _FrontEnd:
         self._run = Run(self.options, self._workers, ("conformance", "run", *words))
         self._run.unexplained += [problem] * bool(problem)
         self._progress = Progress()
-        self._screen = Terminal(self.options.verbosity, is_live=given.capture != "no" and not given.usepdb)
+        self._screen = Terminal(self.options.verbosity, is_live=arguments.capture != "no" and not arguments.usepdb)
         self._job, self._junit = JobSummary(wanted=True), JUnit()
         self._last_run = LastRun()
         self._raised: dict[int, list[str]] = {}
@@ -232,12 +232,12 @@ class _FrontEnd:
                 _ = run.plan  # an error in the plan ends the run before it starts
                 run.resume()
                 self._head()
-                every, absences = tasks(run.plan, run.workers)
-                chosen = self._chosen(every)
+                planned, absences = tasks(run.plan, run.workers)
+                chosen = self._chosen(planned)
                 is_asked = bool(chosen or absences or not self._given.keyword)
                 self._take_absences(absences)
                 self._progress.tests = len(chosen) + len(run.plan.registry.broken)
-                with closing(self._pool(every)) as pool:
+                with closing(self._pool(planned)) as pool:
                     self._carry_out(pool, chosen)
                     self._compiled = pool.compiled
                 self._take_broken()
@@ -276,40 +276,42 @@ class _FrontEnd:
         if records is not None and (earlier := records.earlier.records):
             self._screen.line(f"resumed: {len(earlier):,} records of {records.path}")
 
-    def _chosen(self, every: Sequence[Task]) -> list[Task]:
+    def _chosen(self, planned: Sequence[Task]) -> list[Task]:
         """Return the tasks that options of this command leave, those that failed before first, if that is asked for."""
         expression, failed, run = self._given.markexpr or "", self._last_run.failed, self._run
-        left = [
+        remaining = [
             task
-            for task in every
+            for task in planned
             if (not self._named or self._named(task.id))
             and (not expression or options.selects(expression, {task.kind, *task.devices}))
         ]
-        self._deselected = bool(every) and not left
+        self._deselected = bool(planned) and not remaining
         if run.recorded:
-            left = [task for task in left if not run.is_recorded(task.key)]
-        if self._given.lf and (again := [task for task in left if task.id in failed]):
-            left = again
+            remaining = [task for task in remaining if not run.is_recorded(task.key)]
+        if self._given.lf and (again := [task for task in remaining if task.id in failed]):
+            remaining = again
         if self._given.failedfirst:
-            left.sort(key=lambda task: task.id not in failed)
-        return left
+            remaining.sort(key=lambda task: task.id not in failed)
+        return remaining
 
-    def _pool(self, every: Sequence[Task]) -> Pool:
+    def _pool(self, planned: Sequence[Task]) -> Pool:
         if self._processes == 1:
             return Here(self._run)
         cache = str(self._cache.folder) if self._cache else ""
-        return Processes(every, self._processes, judge, lambda name: (self._words, cache, name, import_path.OF_KERNELS))
+        return Processes(
+            planned, self._processes, judge, lambda name: (self._words, cache, name, import_path.OF_KERNELS)
+        )
 
     def _carry_out(self, pool: Pool, chosen: Sequence[Task]) -> None:
         """Have all tasks carried out, and take what comes of them."""
         run, progress = self._run, self._progress
         failed = set[str]()
 
-        def wanted(task: Task) -> bool:
+        def wants(task: Task) -> bool:
             is_over = self._given.first_failure and isinstance(task.subject, Trial)
             return not (is_over and task.subject.implementation.name in failed)  # type: ignore[union-attr]
 
-        for event in pool.run(_units(chosen, self._processes, run.workers), wanted):
+        for event in pool.run(_units(chosen, self._processes, run.workers), wants):
             interrupts.require_none()
             match event:
                 case Begun(task):
@@ -445,8 +447,8 @@ def judge(
             stack.enter_context(threads.spared())
             stack.callback(workers.close)
         run = Run(chosen, workers)
-        every, _ = tasks(run.plan, workers)
-        serve(connection, parent, run, every)
+        planned, _ = tasks(run.plan, workers)
+        serve(connection, parent, run, planned)
 
 
 def _units(chosen: Sequence[Task], processes: int, workers: Workers | None) -> list[list[Task]]:
@@ -457,8 +459,8 @@ def _units(chosen: Sequence[Task], processes: int, workers: Workers | None) -> l
     crowded = workers is not None and workers.crowded
     units: defaultdict[tuple[str, str], list[Task]] = defaultdict(list)
     for task in chosen:
-        whose = task.subject.implementation.name if crowded and isinstance(task.subject, Trial) else ""
-        units[whose, task.problem or task.id].append(task)
+        owner = task.subject.implementation.name if crowded and isinstance(task.subject, Trial) else ""
+        units[owner, task.problem or task.id].append(task)
     return [*units.values()]
 
 
@@ -478,8 +480,8 @@ def _require_apart(options: RunOptions, junitxml: str | None) -> None:
     page = [Path(options.report, name) for name in ("index.html", "summary.md")] if options.report else []
     written = [("--records", options.records), ("--junitxml", junitxml), *(("--report", path) for path in page)]
     first = dict[Path, str]()
-    for option, given in written:
-        path = Path(given).resolve() if given else None
+    for option, name in written:
+        path = Path(name).resolve() if name else None
         if path is not None and first.setdefault(path, option) != option:
             raise SelectionError(f"{option} and {first[path]} name one file, {path}; give another one")
 
@@ -508,8 +510,8 @@ def _what_to_give() -> str:
 def _file(word: str, problems: Sequence[str] | None) -> str:
     """Return the word for an implementation: `acme.py` where `acme` is given and that file is here. Raises
     SelectionError for the name of a test, a problem or an operator, and for a file that is not here."""
-    name, _, one = word.partition("::")
-    if one.startswith("test_"):
+    name, _, test = word.partition("::")
+    if test.startswith("test_"):
         raise SelectionError(f"{word}: an implementation stands behind ::, not a test; choose with --operator or -k")
     if Path(name).exists():
         return word

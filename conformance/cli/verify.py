@@ -72,9 +72,9 @@ def _run(arguments: argparse.Namespace) -> int:
         print(f"verify: {problem}", file=sys.stderr)
         return ExitCode.UNUSABLE
     for header in _headers(runs):
-        given = ((option, values) for option, values in header.selection.items() if option.startswith("-"))
-        asked = "".join(f", {option} {' '.join(values)}" for option, values in given)
-        print(shown(f"run of {header.started}: level {header.level}, seed {header.seed}{asked}", 300))
+        options = ((option, values) for option, values in header.selection.items() if option.startswith("-"))
+        selection = "".join(f", {option} {' '.join(values)}" for option, values in options)
+        print(shown(f"run of {header.started}: level {header.level}, seed {header.seed}{selection}", 300))
     print("\n".join(totals([record for _, record in placed])))
     wrong = list(defects(runs, placed))
     for line in wrong[:MAX_LISTED]:
@@ -100,11 +100,11 @@ def _run(arguments: argparse.Namespace) -> int:
 def read_placed(path: Path) -> tuple[list[Run], list[Placed]]:
     """Return the runs and records of a file. Raises RecordError naming the file, the line and the field, and where a
     run did not come to its end."""
-    found = read(path)
-    for run in found:
+    runs = read(path)
+    for run in runs:
         with suppress(ChangedError):  # which is one of the defects
             run.require_whole()
-    return found, [placed for run in found for placed in run.records()]
+    return runs, [placed for run in runs for placed in run.records()]
 
 
 def totals(records: Sequence[Record]) -> Iterator[str]:
@@ -112,8 +112,8 @@ def totals(records: Sequence[Record]) -> Iterator[str]:
     counts: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for record in records:
         counts[record.implementation, record.operator][record.status] += record.cases
-    for (implementation, operator), found in sorted(counts.items()):
-        words = ", ".join(f"{found[status]:,} {status}" for status in STATUSES if found[status])
+    for (implementation, operator), by_status in sorted(counts.items()):
+        words = ", ".join(f"{by_status[status]:,} {status}" for status in STATUSES if by_status[status])
         yield f"{shown(f'{implementation} {operator}'.strip())}: {words}"
 
 
@@ -133,9 +133,9 @@ def defects(runs: Sequence[Run], placed: Sequence[Placed]) -> Iterator[str]:
             run.require_whole()
         except ChangedError as problem:
             yield str(problem)
-    own = manifest.digest()
-    for golden in sorted({header.golden for header in begun} - {own}):
-        what = f"field golden of a header: {shown(golden[:12] or 'none')}, in this suite it is {own[:12]}"
+    goldens = manifest.digest()
+    for golden in sorted({header.golden for header in begun} - {goldens}):
+        what = f"field golden of a header: {shown(golden[:12] or 'none')}, in this suite it is {goldens[:12]}"
         yield f"{what}; use the version of kernel-conformance that wrote the file, or run again with this one"
     first: dict[tuple[object, ...], str] = {}
     sources: dict[str, str] = {}
@@ -203,17 +203,21 @@ def reran(
     """Yield for each case, in a word, whether the kernel here gets the same verdict under the same contract, and the
     verdict."""
     with Workers(Limits(memory=share(1))) as workers:
-        known = _loaded({record.implementation for record in drawn}, paths, workers)
+        catalogue = _loaded({record.implementation for record in drawn}, paths, workers)
         for record in drawn:
-            name, here = _name(record), known.implementations.get(record.implementation)
+            name, here = _name(record), catalogue.implementations.get(record.implementation)
             if here is None:
                 why = "; ".join(
-                    ["not here, give --impl=PATH", *map(str, known.broken.values()), *known.unavailable.values()]
+                    [
+                        "not here, give --impl=PATH",
+                        *map(str, catalogue.broken.values()),
+                        *catalogue.unavailable.values(),
+                    ]
                 )
                 yield NOT_RUN, f"{name}: {shown(why, 300)}"
                 continue
             try:
-                found = check(
+                result = check(
                     here, replace(typed(record.descriptor), name=record.problem), operator=record.operator,
                     dtype=record.dtype, layout=record.layout, distribution=record.distribution,
                     storage=record.storage, seed=record.seed, method=record.method,
@@ -221,7 +225,7 @@ def reran(
             except ValueError as problem:
                 yield NOT_RUN, f"{name}: {shown(problem)}"
                 continue
-            now = claims_file.enforced(build.record(found.trial, found.verdict), claimed)
+            now = claims_file.enforced(build.record(result.trial, result.verdict), claimed)
             other = "" if record.source == here.source else " (other sources than those of the records)"
             if now.status == "unavailable":
                 yield NOT_RUN, f"{name}: {shown(now.headline)}"
@@ -236,13 +240,13 @@ def reran(
 
 def _loaded(names: set[str], paths: Sequence[Path], workers: Workers) -> Registry:
     """Load the implementations of given files, and those of these names that the suite brings or that are installed."""
-    known = workers.load(paths)
-    if wanted := {base_of(name) for name in names} - known.implementations.keys():
-        load_named(workers, wanted, discover(IMPLS), known)
-        workers.load_installed(known)
+    catalogue = workers.load(paths)
+    if missing := {base_of(name) for name in names} - catalogue.implementations.keys():
+        load_named(workers, missing, discover(IMPLS), catalogue)
+        workers.load_installed(catalogue)
     for name in sorted(names):
         try:
-            vary(known, workers, [name])
+            vary(catalogue, workers, [name])
         except SelectionError as problem:
-            known.broken[name] = unusable(str(problem))
-    return known
+            catalogue.broken[name] = unusable(str(problem))
+    return catalogue
