@@ -122,16 +122,16 @@ def is_document(content: bytes) -> bool:
 def document(content: bytes) -> BenchmarkFile:
     """Return the benchmark file in bytes. Raises RecordError, also if it differs from what was written."""
     try:
-        found = strict_json(content, _DOCUMENT)
+        file = strict_json(content, _DOCUMENT)
     except RecordError as problem:
         raise RecordError(f"{problem}; write it with pytest --benchmark-json=FILE") from None
-    if found.conformance is not None and digest_of(json.loads(content)) != found.conformance.digest:
+    if file.conformance is not None and digest_of(json.loads(content)) != file.conformance.digest:
         raise RecordError("is not what its run wrote, by its digest: times or records were changed; run again")
-    return found
+    return file
 
 
 def digest_of(file: dict[str, Any]) -> str:
     """Return the SHA-256 of the suite's times and records in a benchmark file, however the file is formatted."""
-    ours = [one for one in file["benchmarks"] if "implementation" in one.get("extra_info", {})]
-    told = [(one["stats"], one["extra_info"]) for one in ours]
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+    ours = [benchmark for benchmark in file["benchmarks"] if "implementation" in benchmark.get("extra_info", {})]
+    facts = [(benchmark["stats"], benchmark["extra_info"]) for benchmark in ours]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()

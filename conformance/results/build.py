@@ -135,11 +135,11 @@ def _attempt(trial: Trial, verdict: Verdict) -> dict[str, Any]:
 
 def _profile(judgement: Judgement) -> Profile:
     """Return an output's measured numbers, and the precision that they are consistent with."""
-    known = judgement.inferred
+    contract = judgement.inferred
     inferred = Inferred(
-        precision=known.arithmetic if known else "unknown",
-        rank=KNOWN.index(known) if known else len(KNOWN),
-        conservative=known is not None and judgement.conservative,
+        precision=contract.arithmetic if contract else "unknown",
+        rank=KNOWN.index(contract) if contract else len(KNOWN),
+        conservative=contract is not None and judgement.conservative,
     )
     numbers = {name: number(value) for name, value in judgement.profile.items()}
     return msgspec.convert(numbers | {"inferred": inferred}, Profile)
@@ -153,7 +153,7 @@ def texts(described: dict[str, Any]) -> dict[str, str]:
 @cache
 def versions() -> dict[str, str]:
     """Return the versions of the machine and of the packages that every verdict depends on."""
-    found = {
+    versions = {
         "python": platform.python_version(),
         "machine": platform.machine(),
         "system": platform.system(),
@@ -161,7 +161,7 @@ def versions() -> dict[str, str]:
     }
     for package in ("kernel-conformance", "numpy", "ml_dtypes"):
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+            versions[package] = "not installed"
+    return versions

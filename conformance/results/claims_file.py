@@ -59,10 +59,10 @@ class ImplementationClaims(Struct, frozen=True, kw_only=True):
     cases: dict[str, tuple[Verified, ...]]
 
     def __post_init__(self) -> None:
-        for what, values, known in (("device", [self.device], DEVICES), ("operator", self.cases, KNOWN_OPERATORS)):
+        for what, values, choices in (("device", [self.device], DEVICES), ("operator", self.cases, KNOWN_OPERATORS)):
             for value in values:
-                if value not in known:
-                    raise ValueError(f"{what} {value!r} must be one of {', '.join(known)}")
+                if value not in choices:
+                    raise ValueError(f"{what} {value!r} must be one of {', '.join(choices)}")
         for name in (name for groups in self.cases.values() for group in groups for name in group.problems):
             if name not in self.problems:
                 raise ValueError(f"problem {name!r} has no descriptor in `problems`")
@@ -117,13 +117,13 @@ def read(source: Path) -> dict[str, ImplementationClaims]:
 
 def load(paths: Iterable[Path]) -> dict[str, Claim]:
     """Return implementation -> the claim beside these files and folders; of one name, the first. Raises ClaimsError."""
-    found: dict[str, Claim] = {}
+    claims: dict[str, Claim] = {}
     for path in paths:
         for name, section in read(path).items():
             packages = tuple(section.versions)
             claim = Claim(name, path, beside(path), section.device, packages, section.problems, section.keys)
-            found.setdefault(name, claim)
-    return found
+            claims.setdefault(name, claim)
+    return claims
 
 
 def claimed_as(record: Record) -> Case:

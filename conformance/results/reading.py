@@ -111,19 +111,19 @@ class Run:
 
 def runs(content: bytes, name: str) -> list[Run]:
     """Return the runs of a file of records, in its order; lines above the first header begin a run of their own."""
-    found: list[Run] = []
+    all_runs: list[Run] = []
     begin, digest = 0, hashlib.sha256()
     for number, line in enumerate(io.BytesIO(content), 1):
         mark = _mark(line)
         if isinstance(mark, Header) and not mark.resumed:
-            found.append(Run(content, name, number, begin, []))
+            all_runs.append(Run(content, name, number, begin, []))
             digest = hashlib.sha256()
-        elif not found and line.strip():
-            found.append(Run(content, name, number, begin, []))
+        elif not all_runs and line.strip():
+            all_runs.append(Run(content, name, number, begin, []))
         begin += len(line)
-        if not found:
+        if not all_runs:
             continue
-        run = found[-1]
+        run = all_runs[-1]
         run.last = number
         if isinstance(mark, Header):
             run.headers.append(mark)
@@ -135,7 +135,7 @@ def runs(content: bytes, name: str) -> list[Run]:
         elif run.footer is not None and line.strip():
             run.stray.add(number)
         digest.update(line)
-    return found
+    return all_runs
 
 
 def verdicts(path: Path) -> Iterator[tuple[str, Record]]:
@@ -194,8 +194,8 @@ def earlier(content: bytes) -> Earlier:
     content = content[: content.rfind(b"\n") + 1]
     if not content:
         return Earlier()
-    run, *others = runs(content, "it")
-    if others:
+    run, *rest = runs(content, "it")
+    if rest:
         raise RecordError("it holds the records of several runs; resume each by itself")
     whole = True
     try:
@@ -223,22 +223,22 @@ def earlier(content: bytes) -> Earlier:
 def _conditions(header: Header) -> dict[str, str]:
     """Return the versions and options that all verdicts of one run share, in words."""
     options = {name: " ".join(values) for name, values in header.selection.items()}
-    own = {"--level": header.level, "--seed": str(header.seed), "--method": header.method, "goldens": header.golden}
-    own |= {"--pass-env values of digest": header.environment} if header.environment else {}
-    return header.versions | options | own
+    shared = {"--level": header.level, "--seed": str(header.seed), "--method": header.method, "goldens": header.golden}
+    shared |= {"--pass-env values of digest": header.environment} if header.environment else {}
+    return header.versions | options | shared
 
 
 def decode(line: bytes | str) -> Record:
     """Return the record of a line. Raises RecordError; SchemaError if another version wrote it."""
     content = line.encode("utf-8", "replace") if isinstance(line, str) else line
     try:
-        found = strict_json(content, _DECODER)
+        record = strict_json(content, _DECODER)
     except RecordError:
         _require_this_schema(content)
         raise
-    if isinstance(found, (Header, Footer)):
+    if isinstance(record, (Header, Footer)):
         raise RecordError("is no verdict, but begins or ends a run")
-    return found
+    return record
 
 
 def _require_this_schema(line: bytes) -> None:
@@ -280,11 +280,11 @@ def strict_json(content: bytes, decoder: msgspec.json.Decoder[T]) -> T:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    values = dict(pairs)
+    if len(values) < len(pairs):
         names = [name for name, _ in pairs]
         raise RecordError(f"gives the name {shown(next(n for n in names if names.count(n) > 1))} twice")
-    return found
+    return values
 
 
 def _defect(problem: msgspec.ValidationError) -> str:

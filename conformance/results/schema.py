@@ -89,7 +89,7 @@ class Profile(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def numbers(self) -> dict[str, Number]:
         """Numbers that are known, by their names in records."""
-        found = {
+        numbers = {
             "lambda": self.lambda_,
             "lambda_limit": self.lambda_limit,
             "effective_bits": self.effective_bits,
@@ -97,7 +97,7 @@ class Profile(Struct, frozen=True, kw_only=True, omit_defaults=True):
             "gain_z": self.gain_z,
             "offset_z": self.offset_z,
         }
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in numbers.items() if value is not None}
 
 
 class Work(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -292,14 +292,14 @@ class Attempt(Record, frozen=True, kw_only=True):
 def covered(records: Iterable[Record]) -> dict[tuple[str, str], Covers]:
     """Return implementation and source -> the files and packages that any record says it covers; a file of which two
     records have different contents is marked as changed."""
-    found: dict[tuple[str, str], Covers] = {}
+    covers: dict[tuple[str, str], Covers] = {}
     for record in records:
         key = record.implementation, record.source
         if record.covers is not None:
-            known = found.get(key, Covers())
-            others = {n: CHANGED for n, now in record.covers.files.items() if known.files.get(n, now) != now}
-            found[key] = known.with_more(record.covers).with_more(Covers(later=others))
-    return found
+            earlier = covers.get(key, Covers())
+            changed = {n: CHANGED for n, now in record.covers.files.items() if earlier.files.get(n, now) != now}
+            covers[key] = earlier.with_more(record.covers).with_more(Covers(later=changed))
+    return covers
 
 
 class CaseRecord(Attempt, frozen=True, kw_only=True, tag="case"):

@@ -125,10 +125,10 @@ class Records:
         """Write all of a line or nothing. Raises OSError and RecordsError."""
         assert self._file is not None
         self._require_own()
-        before, left = (self._size, self._digest.copy()), memoryview(content)
+        before, rest = (self._size, self._digest.copy()), memoryview(content)
         try:
-            while left:
-                left = left[os.write(self._file, left) :]
+            while rest:
+                rest = rest[os.write(self._file, rest) :]
             self._size += len(content)
             self._digest.update(content)
         except BaseException:  # an interruption as well
@@ -141,10 +141,10 @@ class Records:
         """Raise RecordsError if the file was changed, moved, replaced or deleted, so that records would be lost."""
         if not self._regular or self._file is None:
             return
-        own = os.fstat(self._file)
+        status = os.fstat(self._file)
         with suppress(FileNotFoundError):
-            if os.path.samestat(own, self._place.stat()):
-                if own.st_size == self._size:
+            if os.path.samestat(status, self._place.stat()):
+                if status.st_size == self._size:
                     return
                 raise RecordsError("was changed during the run by somebody else; run again with --overwrite")
         raise RecordsError("was moved, replaced or deleted during the run; run again")
