@@ -25,7 +25,7 @@ COFACTORS = {
 """Family -> direction -> the tensor that the direction's result is multiplied with."""
 
 
-def held(sample: Sample) -> bool:
+def sums_are_exact(sample: Sample) -> bool:
     """Return whether no sum of these integers can be rounded: operands were drawn for sums of one direction only."""
     recipe = sample.expected.recipe
     sizes = {name: np.abs(array.astype(np.float64)) for name, array in sample.expected.inputs.items()}
@@ -60,7 +60,7 @@ def directions_are_adjoint(subject: Subject) -> None:
             result = next(iter(sample.invocation.outputs(results).values())).astype(np.float64)
             other = shared[cofactor].astype(np.float64)
             allowance = linear = 0.0
-            exact = distribution == "integer" and sample.contract.exact_on_integers(dtype) and held(sample)
+            exact = distribution == "integer" and sample.contract.exact_on_integers(dtype) and sums_are_exact(sample)
             if exact or distribution != "integer":
                 judged.append((direction, sample, results))
             if not exact:
@@ -74,8 +74,8 @@ def directions_are_adjoint(subject: Subject) -> None:
                 else:
                     allowance = promised.z * float(np.linalg.norm(errors))
             products.append((direction, float(np.vdot(result, other)), allowance, linear))
-        for (first, value, *its), (second, other_value, *others) in itertools.combinations(products, 2):
-            limit = math.hypot(its[0], others[0]) + its[1] + others[1]
+        for (first, value, *bounds), (second, other_value, *other_bounds) in itertools.combinations(products, 2):
+            limit = math.hypot(bounds[0], other_bounds[0]) + bounds[1] + other_bounds[1]
             if not abs(value - other_value) <= limit:
                 for direction, sample, results in judged:
                     sample.require_right(results, f"of {direction}")

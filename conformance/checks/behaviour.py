@@ -82,11 +82,11 @@ def _other_problem(trial: Trial) -> Problem:
     """Return a problem of another shape that the implementation takes: one image more, or else a tables' problem."""
     geometry = trial.problem.geometry
     larger = replace(trial.problem, geometry=replace(geometry, n=geometry.n + 1))
-    known = at_level(of_family(PROBLEMS, geometry.family), "smoke")
-    others = (problem for problem, _ in known if takes(trial.operator.name, problem.geometry))
-    for problem in (larger, *others):
-        asked = (trial.operator.name, problem.geometry, trial.variant.dtype, trial.variant.layout)
-        if problem.geometry != geometry and trial.implementation.supports(*asked):
+    rows = at_level(of_family(PROBLEMS, geometry.family), "smoke")
+    rest = (problem for problem, _ in rows if takes(trial.operator.name, problem.geometry))
+    for problem in (larger, *rest):
+        case = (trial.operator.name, problem.geometry, trial.variant.dtype, trial.variant.layout)
+        if problem.geometry != geometry and trial.implementation.supports(*case):
             return problem
     raise Unsupported("supports only one shape")
 
@@ -111,13 +111,13 @@ def repeated(
     with ExitStack() as refusing:
         for sample in samples:
             refusing.enter_context(sample.refusing_all())
-        found = perform(bridge, how, bridge, invocation.kernel.function, turns, calls, seconds)
-    for sample, one in zip(samples, found, strict=True):
-        made = what.format(one.calls)
-        sample.require_right(sample.invocation.split(one.first.value), f"the first of {made}", hint)
-        if one.other is not None:
-            sample.require_right(sample.invocation.split(one.other.value), f"one of {made}", hint)
-    return all(one.other is None for one in found)
+        results = perform(bridge, how, bridge, invocation.kernel.function, turns, calls, seconds)
+    for sample, result in zip(samples, results, strict=True):
+        label = what.format(result.calls)
+        sample.require_right(sample.invocation.split(result.first.value), f"the first of {label}", hint)
+        if result.other is not None:
+            sample.require_right(sample.invocation.split(result.other.value), f"one of {label}", hint)
+    return all(result.other is None for result in results)
 
 
 def work_is_finished(subject: Subject) -> None:
@@ -140,8 +140,8 @@ def work_is_finished(subject: Subject) -> None:
             raise BehaviourError(f"a result changed after the call had returned: {difference}")
     sample.require_right(results[: len(sample.tensors)], "single call")
     measured = [invocation.timed(inputs) for _ in range(3)]
-    if known := [(one.events, *one.walls) for one in measured if one.events is not None]:
-        events, wall = map(min, zip(*known, strict=True))
+    if pairs := [(times.events, *times.walls) for times in measured if times.events is not None]:
+        events, wall = map(min, zip(*pairs, strict=True))
         if wall > 2 * events + SLACK:
             raise BehaviourError(f"the device works {wall:.2g} s, of which the caller's stream sees {events:.2g} s")
 
@@ -202,16 +202,16 @@ def invalid_arguments(subject: Subject) -> Facts:
         if request.inputs is valid.inputs and not changed & {*subject.kernel.keywords}:
             continue
         try:
-            given = sample.invocation.to_device(request.inputs)
+            inputs = sample.invocation.to_device(request.inputs)
         except LayoutError:
             continue  # groups that are an axis have no channels left over
         try:
-            result = sample.invocation.start(given, **request.parameters)
+            result = sample.invocation.start(inputs, **request.parameters)
             subject.bridge.synchronize(result)
         except Crash as crash:
-            first, *others = str(crash).splitlines()
+            first, *rest = str(crash).splitlines()
             failure = msgspec.structs.replace(crash.failure, message=f"{crash.failure.message}, called with {what}")
-            raise Crash("\n".join([f"{first}, called with {what}", *others]), failure) from None
+            raise Crash("\n".join([f"{first}, called with {what}", *rest]), failure) from None
         except Exception as refusal:
             if not str(refusal).strip():
                 accepted.append(f"{what} (refused without a message)")

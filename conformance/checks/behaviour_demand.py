@@ -119,37 +119,39 @@ class BehaviourDemand(Demand):
     def is_asked(self) -> bool:
         return super().is_asked and DISTRIBUTION in self.selection.distributions
 
-    def is_foreign(self, one: Implementation) -> bool:
+    def is_foreign(self, implementation: Implementation) -> bool:
         """Return whether the check is not asked of an implementation. A check for modules is asked only of torch
         modules, and only for the module's forward operator."""
-        forward = one.adapted is not None and one.adapted.operator == self.operator
-        return super().is_foreign(one) or (self.required.of_modules and not forward)
+        forward = implementation.adapted is not None and implementation.adapted.operator == self.operator
+        return super().is_foreign(implementation) or (self.required.of_modules and not forward)
 
-    def require(self, one: Implementation) -> None:
+    def require(self, implementation: Implementation) -> None:
         """Raise Unsupported where the implementation has no kernel of the operator that the check applies to."""
-        super().require(one)
-        if self.required.of_modules and one.adapted is None:
+        super().require(implementation)
+        if self.required.of_modules and implementation.adapted is None:
             raise Unsupported("it is no torch module")
-        self.required.require(one, self.operator)
+        self.required.require(implementation, self.operator)
 
     @cached_property
     def _rows(self) -> list[Row]:
         """Problems with their variants: the check's own problems at the level asked for, or the tables' small
         problems."""
-        asked, own = self.selection, self.required.problems
-        if own and not asked.is_of_tables:  # the user has given problems of one family
-            families = {problem.geometry.family for problem in asked.problems}
-            own = tuple(problem for problem in own if problem.geometry.family in families)
+        selection, of_check = self.selection, self.required.problems
+        if of_check and not selection.is_of_tables:  # the user has given problems of one family
+            families = {problem.geometry.family for problem in selection.problems}
+            of_check = tuple(problem for problem in of_check if problem.geometry.family in families)
         if self.required.problems:
-            dtypes = self.required.dtypes[:1] if asked.level == "smoke" else self.required.dtypes
-            pairs = [(dtype, "nchw") for dtype in dtypes if asked.wants(dtype, "nchw")]
-            problems = [p for p, _ in at_level((p for p in own if takes(self.operator, p.geometry)), asked.level)]
+            dtypes = self.required.dtypes[:1] if selection.level == "smoke" else self.required.dtypes
+            pairs = [(dtype, "nchw") for dtype in dtypes if selection.wants(dtype, "nchw")]
+            problems = [
+                p for p, _ in at_level((p for p in of_check if takes(self.operator, p.geometry)), selection.level)
+            ]
         else:
-            pairs = [*product(behaviour_dtypes(asked, self.operator), asked.layouts)]
+            pairs = [*product(behaviour_dtypes(selection, self.operator), selection.layouts)]
             problems = self.ranked.small(OPERATORS[self.operator].family)
-        every = [Variant(dtype, layout, DISTRIBUTION) for dtype, layout in pairs]
-        of_rank = {rank: tuple(v for v in every if rank_of(v.layout) == rank) for rank in RANKS}
-        return [(problem, of_rank[problem.geometry.rank]) for problem in problems] if every else []
+        variants = [Variant(dtype, layout, DISTRIBUTION) for dtype, layout in pairs]
+        of_rank = {rank: tuple(v for v in variants if rank_of(v.layout) == rank) for rank in RANKS}
+        return [(problem, of_rank[problem.geometry.rank]) for problem in problems] if variants else []
 
     @cached_property
     def _few(self) -> int:
@@ -164,32 +166,32 @@ class BehaviourDemand(Demand):
             count = sum(len(variants) for _, variants in self._rows) if self.selection.level != "smoke" else 0
         return count, partial(keys, self.operator, self._rows, self.name)
 
-    def cases(self, one: Implementation, claimed: frozenset[Case]) -> Iterator[Trial | Lacking]:
+    def cases(self, implementation: Implementation, claimed: frozenset[Case]) -> Iterator[Trial | Lacking]:
         """Yield all cases of the check's own problems, or cases on some of the kernel's paths."""
         if not self._rows:
             return
-        declared = self.ranked.declared(one, self.operator)
+        declared = self.ranked.declared(implementation, self.operator)
         if self.required.problems:
             chosen = [(problem, variant) for problem, variants in self._rows for variant in variants]
             if self.selection.level == "smoke":
                 taken = (path for path in reversed(chosen) if declared.takes(*path))
-                chosen = [] if one.compiles_per_shape else [*islice(taken, PARTIAL_AT_SMOKE)]
-                yield from (self.trial(one, *path) for path in chosen)
+                chosen = [] if implementation.compiles_per_shape else [*islice(taken, PARTIAL_AT_SMOKE)]
+                yield from (self.trial(implementation, *path) for path in chosen)
                 return
         elif self.required.prefers is not None:
-            every = self.ranked.paths(declared)
-            chosen = ([path for path in every if self.required.prefers(path[0].geometry)] or every)[: self._few]
+            paths = self.ranked.paths(declared)
+            chosen = ([path for path in paths if self.required.prefers(path[0].geometry)] or paths)[: self._few]
         elif self.required.paths is None:
-            every = self.ranked.spread(declared)
-            step = max(1, len(every) // self._few)
-            turns = ((self.required.place + turn * step) % len(every) for turn in range(min(self._few, len(every))))
-            chosen = [every[turn] for turn in dict.fromkeys(turns)]
+            paths = self.ranked.spread(declared)
+            step = max(1, len(paths) // self._few)
+            turns = ((self.required.place + turn * step) % len(paths) for turn in range(min(self._few, len(paths))))
+            chosen = [paths[turn] for turn in dict.fromkeys(turns)]
         else:
             chosen = self.ranked.paths(declared)[: self.required.paths or None]
-        yield from with_kernel(declared, (self.trial(one, *path) for path in chosen), claimed, self.name)
+        yield from with_kernel(declared, (self.trial(implementation, *path) for path in chosen), claimed, self.name)
         if not chosen:
             reason = "no small problem of those asked for is supported: behaviour not checked"
-            yield Lacking(reason, 1, self.everything(one.device)[1])
+            yield Lacking(reason, 1, self.everything(implementation.device)[1])
 
 
 def _capable(capability: str) -> tuple[str, ...]:

@@ -87,8 +87,8 @@ def backward_keeps_what_is_declared(subject: Subject) -> Facts:
 
 def _variants(subject: Subject) -> list[AutogradVariant]:
     operator = subject.trial.operator.name
-    every = subject.trial.implementation.autograd_variants
-    variants = [one for one in every if one.operator == operator and one.saves is not None]
+    declared = subject.trial.implementation.autograd_variants
+    variants = [variant for variant in declared if variant.operator == operator and variant.saves is not None]
     if not variants:
         raise Unsupported(f"offers no {operator} that can be differentiated (Implementation.differentiates)")
     return variants

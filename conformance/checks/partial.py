@@ -37,13 +37,13 @@ def require_into(implementation: Implementation, operator: str) -> None:
 
 
 def _require_capability(implementation: Implementation, operator: str, capability: str) -> None:
-    if not any(capability in one.keywords for one in implementation.kernels if one.operator == operator):
+    if not any(capability in kernel.keywords for kernel in implementation.kernels if kernel.operator == operator):
         raise Unsupported(f"no kernel of {operator} takes {capability} (optional)")
 
 
 def require_autograd(implementation: Implementation, operator: str) -> None:
     """Raise Unsupported where `gradients_asked_for_alone` does not apply."""
-    if not any(one.operator == operator for one in implementation.autograd_variants):
+    if not any(variant.operator == operator for variant in implementation.autograd_variants):
         raise Unsupported(f"offers no {operator} that can be differentiated (Implementation.differentiates)")
 
 
@@ -97,8 +97,8 @@ def gradients_asked_for_alone(subject: Subject) -> None:
     gradients = gradients_at(subject, sample)
     dy, inputs, other_inputs = gradients[0].expected.inputs["dy"], sample.inputs(), other.inputs()
     operands = tuple(n for n, array in zip(sample.names, inputs, strict=True) if n in GRADIENTS and array is not None)
-    every = subject.trial.implementation.autograd_variants
-    variants = [one for one in every if one.operator == subject.trial.operator.name]
+    declared = subject.trial.implementation.autograd_variants
+    variants = [variant for variant in declared if variant.operator == subject.trial.operator.name]
     # jax compiles anew for each set of operands: fewer of the variants after the first, and of 16-bit ones
     wide = subject.trial.variant.dtype == "fp32"
     for variant in variants if wide else variants[:1]:
@@ -107,13 +107,13 @@ def gradients_asked_for_alone(subject: Subject) -> None:
         recorded(other, variant, other_inputs, operands, label)  # before the first one's backward
         pulls = [(dy, "contiguous"), (np.ones_like(dy), "expanded"), (dy, "channels-last"), (dy, "cropped")]
         for values, memory in [*pulls, (dy, "contiguous")]:
-            if (given := _in_memory(bridge, memory, values)) is not None:
+            if (stored := _in_memory(bridge, memory, values)) is not None:
                 for _ in range(2):  # the same gradient again: nobody has written to it
-                    require_gradients(gradients, values, operands, tape.pull(given), f"{label}, {memory} dy")
-        for wanted in _some(operands, 2 if wide else len(operands) < 4) if variant is variants[0] else ():
-            when = f"{label}, gradient of {' and '.join(wanted)} only"
-            tape = recorded(sample, variant, inputs, wanted, when)
-            require_gradients(gradients, dy, wanted, tape.pull(bridge.from_host(dy)), when)
+                    require_gradients(gradients, values, operands, tape.pull(stored), f"{label}, {memory} dy")
+        for subset in _some(operands, 2 if wide else len(operands) < 4) if variant is variants[0] else ():
+            when = f"{label}, gradient of {' and '.join(subset)} only"
+            tape = recorded(sample, variant, inputs, subset, when)
+            require_gradients(gradients, dy, subset, tape.pull(bridge.from_host(dy)), when)
         images = [
             array if host is None or host.ndim < 3 else _in_memory(bridge, "channels-last", host)
             for array, host in zip(inputs, sample.stored, strict=True)
@@ -127,9 +127,9 @@ def gradients_asked_for_alone(subject: Subject) -> None:
             of_nothing = gradients_at(empty, nothing)
             no_dy, when = of_nothing[0].expected.inputs["dy"], f"{label}, a batch without images"
             tape = recorded(nothing, variant, nothing.inputs(), operands, when)
-            given = bridge.from_host(no_dy)
+            stored = bridge.from_host(no_dy)
             fill_freed_memory(bridge, (tensor for gradient in of_nothing for tensor in gradient.tensors.values()))
-            require_gradients(of_nothing, no_dy, operands, tape.pull(given), when)
+            require_gradients(of_nothing, no_dy, operands, tape.pull(stored), when)
 
 
 def _without_images(subject: Subject) -> Subject | None:
@@ -144,7 +144,7 @@ def _without_images(subject: Subject) -> Subject | None:
 
 def gradients_at(subject: Subject, forward: Sample) -> list[Sample]:
     """Return a sample of each gradient of the subject's operator, at the inputs of `forward` and one gradient of y."""
-    found: list[Sample] = []
+    samples: list[Sample] = []
     for gradient in subject.trial.operator.gradients:
         operator = OPERATORS[gradient] if isinstance(gradient, str) else gradient
         trial: Trial = replace(subject.trial, operator=operator)
@@ -153,17 +153,17 @@ def gradients_at(subject: Subject, forward: Sample) -> list[Sample]:
         except Unsupported:
             kernel = subject.kernel
         sample = replace(subject, trial=trial, kernel=kernel).sample()
-        dy = (found or [sample])[0].expected.inputs["dy"]
+        dy = (samples or [sample])[0].expected.inputs["dy"]
         shared = {**sample.expected.inputs, **forward.expected.inputs, "dy": dy}
-        found.append(sample.holding({name: shared[name] for name in sample.expected.inputs}))
-    return found
+        samples.append(sample.holding({name: shared[name] for name in sample.expected.inputs}))
+    return samples
 
 
-def recorded(sample: Sample, variant: AutogradVariant, inputs: Sequence[Any], wanted: Sequence[str], when: str) -> Tape:
+def recorded(sample: Sample, variant: AutogradVariant, inputs: Sequence[Any], names: Sequence[str], when: str) -> Tape:
     """Record a call that is differentiated in some operands, and judge its results. Raises BehaviourError."""
     invocation = replace(sample.invocation, kernel=variant)
     bridge: Any = invocation.bridge
-    places = [sample.names.index(name) for name in wanted]
+    places = [sample.names.index(name) for name in names]
     tape: Tape = bridge.differentiate(variant.function, inputs, places, invocation.parameters())
     sample.require_right(invocation.split(tape.result), when)
     return tape
@@ -187,16 +187,16 @@ def _in_memory(bridge: ArrayBridge, memory: str, host: np.ndarray) -> Any | None
 
 
 def require_gradients(
-    gradients: Sequence[Sample], dy: np.ndarray, wanted: Sequence[str], pulled: Sequence[Any], when: str
+    gradients: Sequence[Sample], dy: np.ndarray, operands: Sequence[str], pulled: Sequence[Any], when: str
 ) -> None:
-    """Judge the gradients that a backward returned for dy, one for each operand in `wanted`. Raises BehaviourError."""
-    found = dict(zip((GRADIENTS[name] for name in wanted), pulled, strict=True))
+    """Judge the gradients that a backward returned for dy, one for each of the `operands`. Raises BehaviourError."""
+    by_name = dict(zip((GRADIENTS[name] for name in operands), pulled, strict=True))
     for gradient in gradients:
-        if requested := tuple(name for name in gradient.tensors if name in found):
-            given = gradient.expected.inputs
-            held = gradient if given["dy"] is dy else gradient.holding(given | {"dy": dy})
-            partial = replace(held, invocation=replace(gradient.invocation, requested=requested))
-            partial.require_right([found[name] for name in requested], when)
+        if requested := tuple(name for name in gradient.tensors if name in by_name):
+            inputs = gradient.expected.inputs
+            sample = gradient if inputs["dy"] is dy else gradient.holding(inputs | {"dy": dy})
+            partial = replace(sample, invocation=replace(gradient.invocation, requested=requested))
+            partial.require_right([by_name[name] for name in requested], when)
 
 
 class Accumulating(Operator):
@@ -220,16 +220,16 @@ class Accumulating(Operator):
         return self.base.parameters(geometry)
 
     def errors(self, geometry: Any) -> ErrorModel:
-        found = self.base.errors(geometry)
-        return replace(found, terms={name: terms + 1 for name, terms in found.terms.items()}, span=found.span + 1)
+        model = self.base.errors(geometry)
+        return replace(model, terms={name: terms + 1 for name, terms in model.terms.items()}, span=model.span + 1)
 
     def reference(self, geometry: Any, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
-        found = self.base.reference(geometry, inputs, dtype)
-        return {name: array + inputs[f"into {name}"].astype(dtype) for name, array in found.items()}
+        outputs = self.base.reference(geometry, inputs, dtype)
+        return {name: array + inputs[f"into {name}"].astype(dtype) for name, array in outputs.items()}
 
     def magnitude(self, geometry: Any, inputs: Mapping[str, np.ndarray], dtype: Any = np.float64) -> Arrays:
-        found = self.base.magnitude(geometry, inputs, dtype)
-        return {name: np.hypot(array, inputs[f"into {name}"].astype(dtype)) for name, array in found.items()}
+        magnitudes = self.base.magnitude(geometry, inputs, dtype)
+        return {name: np.hypot(array, inputs[f"into {name}"].astype(dtype)) for name, array in magnitudes.items()}
 
 
 def results_are_added_to_arrays(subject: Subject) -> None:
@@ -243,8 +243,8 @@ def results_are_added_to_arrays(subject: Subject) -> None:
         results = _added(sample)
         sample.require_right(results, f"added to an array (call {number})")
         if number == 1:  # add once more, to the first sum
-            held = {f"into {name}": array for name, array in sample.invocation.outputs(results).items()}
-            twice = sample.holding(sample.expected.inputs | held)
+            into = {f"into {name}": array for name, array in sample.invocation.outputs(results).items()}
+            twice = sample.holding(sample.expected.inputs | into)
             twice.require_right(_added(twice), "added to the sum before")
         plain.require_right(plain.call(plain.inputs()), "not added to anything, after such a call")
 
@@ -252,7 +252,7 @@ def results_are_added_to_arrays(subject: Subject) -> None:
 def _added(sample: Sample) -> tuple[Any, ...]:
     """Return the results of a call that adds to arrays of the sample."""
     invocation, inputs = sample.invocation, sample.expected.inputs
-    held = tuple(invocation.bridge.from_host(inputs[f"into {name}"].copy()) for name in sample.tensors)
-    result = invocation.start(sample.inputs(), into=held[0] if len(held) == 1 else held)
+    into = tuple(invocation.bridge.from_host(inputs[f"into {name}"].copy()) for name in sample.tensors)
+    result = invocation.start(sample.inputs(), into=into[0] if len(into) == 1 else into)
     invocation.bridge.synchronize(result)
     return invocation.split(result)

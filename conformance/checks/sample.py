@@ -94,18 +94,18 @@ class Sample:
         """Call the kernel and return its results, finished. Raises KernelFailure where the call is refused and others
         on the problem are not, and Unsupported where the file has kernels and launches none."""
         with self.refusing_all():
-            results, found = self.invocation.audited(inputs)
-        if found.launches == 0:
+            results, audit = self.invocation.audited(inputs)
+        if audit.launches == 0:
             raise Unsupported(verify.NOT_LAUNCHED)
         return results
 
     def audited(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """Call the kernel as `call` does. Raises BehaviourError if it writes to its inputs or returns their memory."""
         with self.refusing_all():
-            results, found = self.invocation.audited(inputs)
-        if found.changed:
-            message = "\n".join(map(str, found.changed))
-            raise BehaviourError(message, Failure(kind="memory", message=found.changed[0].what))
+            results, audit = self.invocation.audited(inputs)
+        if audit.changed:
+            message = "\n".join(map(str, audit.changed))
+            raise BehaviourError(message, Failure(kind="memory", message=audit.changed[0].what))
         return results
 
     @contextmanager

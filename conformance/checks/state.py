@@ -69,14 +69,14 @@ def calls_in_a_row_are_right(subject: Subject) -> Facts:
     stays as it is and leaves its inputs alone. A path that caches, shares, writes late or is not reentrant fails."""
     first, second = subject.sample(), subject.sample(1)
     memory = first.inputs()
-    made = [("first call", first, memory, first.audited(memory))]
-    given = second.inputs()
-    made.append(("second call, other inputs", second, given, second.audited(given)))
+    calls = [("first call", first, memory, first.audited(memory))]
+    inputs = second.inputs()
+    calls.append(("second call, other inputs", second, inputs, second.audited(inputs)))
     for what, sample in _samples(subject, first, second):
-        given = memory if subject.overwrite(memory, sample.stored) else sample.inputs()
-        made.append((f"after calls on the same shapes: {what}", sample, given, sample.audited(given)))
-    (_, _, _, one), (_, _, _, other) = made[:2]  # of different content
-    if any(subject.bridge.overlap(*pair) for pair in itertools.product(one, other)):
+        inputs = memory if subject.overwrite(memory, sample.stored) else sample.inputs()
+        calls.append((f"after calls on the same shapes: {what}", sample, inputs, sample.audited(inputs)))
+    (_, _, _, former), (_, _, _, other) = calls[:2]  # of different content
+    if any(subject.bridge.overlap(*pair) for pair in itertools.product(former, other)):
         raise BehaviourError(
             "results of two calls lie in the same memory: a call overwrites what an earlier one returned"
         )
@@ -86,10 +86,10 @@ def calls_in_a_row_are_right(subject: Subject) -> Facts:
         turns = [(first, again)[thread % 2] for thread in range(THREADS)]
         what = f"{{}} calls from each of {THREADS} threads at once, {SHARED}"
         repeated(turns, AT_ONCE, SECONDS_AT_ONCE, what, hint=UNSAFE)
-    for what, sample, _, results in made:
+    for what, sample, _, results in calls:
         sample.require_right(results, what)
-    (_, _, _, once), (_, _, _, twice) = made[1:3]  # of the same content
-    if any(subject.bridge.overlap(one, other) for one, other in itertools.product(once, twice)):
+    (_, _, _, once), (_, _, _, twice) = calls[1:3]  # of the same content
+    if any(subject.bridge.overlap(former, other) for former, other in itertools.product(once, twice)):
         raise BehaviourError("results of two calls on the same content lie in the same memory")
     if subject.trial.implementation.deterministic and not repeats:
         raise BehaviourError("declared as deterministic, and calls on the same inputs differ in bits")
@@ -118,7 +118,7 @@ def other_parameters_are_told_apart(subject: Subject) -> None:
     pairs = 0
     for parameter, where, *both in _pairs(subject):
         what = f"another {parameter} ({where})"
-        first, other = (one.sample(distribution="fixed") for one in both)  # 16 bits do not hold these values
+        first, other = (case.sample(distribution="fixed") for case in both)  # 16 bits do not hold these values
         memory = first.inputs()
         try:
             first.require_right(first.call(memory), f"first call, before {what}")
@@ -126,14 +126,14 @@ def other_parameters_are_told_apart(subject: Subject) -> None:
             continue
         refused = False
         for sample, order in ((other, "after"), (first, "again, after")):
-            given = sample.inputs()
+            inputs = sample.inputs()
             for place, (old, new) in enumerate(zip(first.stored, sample.stored, strict=True)):
                 if old is None or new is None or (old.shape, old.dtype) != (new.shape, new.dtype):
                     continue
                 if subject.bridge.overwrite(memory[place], new):
-                    given[place] = memory[place]
+                    inputs[place] = memory[place]
             try:
-                sample.require_right(sample.call(given), f"{order} a call on the same shapes with {what}")
+                sample.require_right(sample.call(inputs), f"{order} a call on the same shapes with {what}")
             except WrongResultError as wrong:
                 problem = both[0].trial.problem.geometry.descriptor
                 wrong.failure = structs.replace(wrong.failure, confused=(problem, parameter))
@@ -168,8 +168,8 @@ def _pairs(subject: Subject) -> Iterator[tuple[str, str, Subject, Subject]]:
     # two-dimensional problems also for a path in another rank, where no small problem tells strides apart: a window
     # of 257 x 257 took a minute
     plane = rank_of(trial.variant.layout) == 2
-    own = trial.variant if plane else replace(trial.variant, layout=layouts_of(2)[0])
-    places = [(problem, own) for problem in problems]
+    plain = trial.variant if plane else replace(trial.variant, layout=layouts_of(2)[0])
+    places = [(problem, plain) for problem in problems]
     places += usual_paths(bridge, operator.name)
     if trial.problem.origin != "table":
         first = [(trial.problem, trial.variant)]
@@ -184,8 +184,10 @@ def _pairs(subject: Subject) -> Iterator[tuple[str, str, Subject, Subject]]:
             continue
         tensors = operator.inputs(problem.geometry).values()
         for name, changed in _other_variants(variant, variants):
-            one, two = ([arranged(t, v.layout, problem.geometry).stored for t in tensors] for v in (variant, changed))
-            if one != two:
+            before, after = (
+                [arranged(t, v.layout, problem.geometry).stored for t in tensors] for v in (variant, changed)
+            )
+            if before != after:
                 continue  # its shapes tell the layouts apart
             if counts.get(name, 0) < PAIRS.get(name, 1) and (other := at(problem, changed)):
                 counts[name] = counts.get(name, 0) + 1
@@ -303,31 +305,31 @@ def calls_are_right_later(subject: Subject) -> None:
     """
     trial, memory = subject.trial, subject.kernel.memory
     start = memory.first_called = time.monotonic() if memory.first_called is None else memory.first_called
-    held = []
+    calls = []
     for problem, variant in usual_paths(trial.implementation, trial.operator.name):
-        if (one := _subject(subject, replace(trial, problem=problem, variant=variant))) is None:
+        if (other := _subject(subject, replace(trial, problem=problem, variant=variant))) is None:
             continue
-        sample = one.sample()
+        sample = other.sample()
         inputs = sample.inputs()
         try:
             results = sample.invocation.split(sample.invocation.start(inputs))
         except Unsupported:
             continue
         place = f"{problem.geometry.descriptor} {variant.dtype} {variant.layout}"
-        held.append((place, sample, one, inputs, results, sample.hosts(results)))
+        calls.append((place, sample, other, inputs, results, sample.hosts(results)))
     time.sleep(LATER)
-    for place, sample, _, _, results, hosts in held:
+    for place, sample, _, _, results, hosts in calls:
         for soon, late in zip(hosts, sample.hosts(results), strict=True):
             if difference := differing(soon, late):
                 raise BehaviourError(f"a result changed after the call had returned: {difference} ({place})")
         sample.require_right(results, f"first call: {place}")
-    if held:
-        _, cheapest, of_cheapest, *_ = min(held, key=lambda one: trial.operator.flops(one[1].invocation.geometry))
+    if calls:
+        _, cheapest, of_cheapest, *_ = min(calls, key=lambda call: trial.operator.flops(call[1].invocation.geometry))
         # by turns on two contents: on one, a result that a call kept from the call before would be right
         both = [cheapest, of_cheapest.sample(1)]
         repeated(both, MANY, SECONDS_OF_MANY, "{} calls by turns on two contents", repeating.alternated)
     time.sleep(max(0.0, start + AGE - time.monotonic()))
-    for place, sample, _, inputs, *_ in held:
+    for place, sample, _, inputs, *_ in calls:
         sample.require_right(sample.call(inputs), f"{AGE:g} s after the first call: {place}")
 
 
@@ -345,10 +347,10 @@ def forked_child_computes(subject: Subject) -> None:
     sample.require_right(sample.call(inputs), "single call")
     asking = invocation.bridge, invocation.kernel.function, invocation.parameters(), inputs, CHILD
     try:
-        found = perform(invocation.bridge, repeating.forked, *asking)
+        result = perform(invocation.bridge, repeating.forked, *asking)
     except KernelFailure as failure:
         raise BehaviourError(str(failure), failure.failure) from None
-    sample.require_right(invocation.split(found.value), "in a forked child of the process")
+    sample.require_right(invocation.split(result.value), "in a forked child of the process")
 
 
 def _with_bias(subject: Subject) -> Subject:
@@ -375,9 +377,9 @@ def memory_is_given_back(subject: Subject) -> None:
     subject = _with_bias(subject)
     sample = subject.sample()
     sample.require_right(sample.call(sample.inputs()), "single call")  # a kernel that computes nothing leaves nothing
-    left = _left(subject, sample, range(SHAPES // 2))
+    growth = _left(subject, sample, range(SHAPES // 2))
     try:
-        _require_little(*left)
+        _require_little(*growth)
     except (BehaviourError, Unsupported):
         _require_little(*_left(subject, sample, range(SHAPES // 2, SHAPES), bare=True))
 
@@ -387,29 +389,31 @@ def _left(subject: Subject, sample: Sample, more: range, *, bare: bool = False) 
     much, on large ones; the batch of each shape grows by a number of `more`. `bare` drops plans that the framework
     keeps for a shape, where it can be told to. Raises Unsupported where calls take too long."""
     invocation, operator, geometry = sample.invocation, subject.trial.operator, subject.trial.problem.geometry
-    each = max(tensor.size for tensor in operator.inputs(geometry).values()) // geometry.n
-    firsts = geometry.n + 1, geometry.n + SHAPES + max(1, OPERANDS // each)
-    left: list[tuple[int, int]] = []
+    per_image = max(tensor.size for tensor in operator.inputs(geometry).values()) // geometry.n
+    firsts = geometry.n + 1, geometry.n + SHAPES + max(1, OPERANDS // per_image)
+    growth: list[tuple[int, int]] = []
     for first, seconds in zip(firsts, SECONDS_OF_BARE if bare else SECONDS_OF_SHAPES, strict=True):
         cases = []
         for batch in (first + images for images in more):
-            one = replace(geometry, n=batch)
-            bound = replace(invocation, geometry=one)
-            tensors, shapes = operator.inputs(one), []
+            shape = replace(geometry, n=batch)
+            bound = replace(invocation, geometry=shape)
+            tensors, shapes = operator.inputs(shape), []
             for tensor in map(tensors.get, operator.arguments):
                 stored = tensor and STORAGE[tensor.stored_as(invocation.dtype)]
-                shapes.append(tensor and (stored, arranged(tensor, invocation.layout, one).stored))
+                shapes.append(tensor and (stored, arranged(tensor, invocation.layout, shape).stored))
             cases.append((shapes, bound.parameters()))
         bridge, function = invocation.bridge, invocation.kernel.function
-        calls, *found = perform(bridge, repeating.growth_by_shape, bridge, function, cases, MIN_SHAPES, seconds, bare)
+        calls, *measured = perform(
+            bridge, repeating.growth_by_shape, bridge, function, cases, MIN_SHAPES, seconds, bare
+        )
         if calls < MIN_SHAPES:
             raise Unsupported(
                 f"not measurable: calls on {MIN_SHAPES} new shapes take more than {PATIENCE * seconds:g} s"
             )
-        left.append((found[0], found[1]))
-        if left[0][0] > UNCLEAR:
+        growth.append((measured[0], measured[1]))
+        if growth[0][0] > UNCLEAR:
             break
-    return left
+    return growth
 
 
 def _require_little(small: tuple[int, int], large: tuple[int, int] = (0, 0)) -> None:
@@ -418,9 +422,9 @@ def _require_little(small: tuple[int, int], large: tuple[int, int] = (0, 0)) -> 
         raise BehaviourError(f"a call on a small new shape leaves {small[0]:,} bytes in memory")
     if small[0] > UNCLEAR:
         raise Unsupported(f"not measurable: a call on a small new shape leaves {small[0]:,} bytes, as its code may be")
-    left, operands = large
-    if left - small[0] > LEFT * operands:
-        raise BehaviourError(f"a call on a new shape leaves {left:,} bytes in memory; its operands have {operands:,}")
+    kept, operands = large
+    if kept - small[0] > LEFT * operands:
+        raise BehaviourError(f"a call on a new shape leaves {kept:,} bytes in memory; its operands have {operands:,}")
 
 
 STATE: tuple[Check, ...] = (
