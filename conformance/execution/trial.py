@@ -186,21 +186,15 @@ class Claim:
 
 def with_claims(absence: Absence, claims: Iterable[Claim], selected: Sequence[Case]) -> Iterator[Absence]:
     """Yield absent cases as they are reported: claimed ones have failed, unless what they need is not here."""
-    applicable = [claim for claim in claims if absence.status == "unsupported" or claim.can_run]
-    keys = frozenset[Case]().union(*(claim.cases for claim in applicable))
+    due = [claim for claim in claims if absence.status == "unsupported" or claim.can_run]
+    keys = frozenset[Case]().union(*(claim.cases for claim in due))
     count = min(absence.cases, sum(key in keys for key in selected))
     if count:
-        reason = applicable[0].lost(absence.status, absence.reason)
+        reason = due[0].lost(absence.status, absence.reason)
         # the claimed device: a file that cannot be imported names none
         lost = Failure(kind="claim")
         yield replace(
-            absence,
-            device=applicable[0].device,
-            status="fail",
-            reason=reason,
-            cases=count,
-            failure=lost,
-            undeclared=None,
+            absence, device=due[0].device, status="fail", reason=reason, cases=count, failure=lost, undeclared=None
         )
     if absence.cases > count:
         yield replace(absence, cases=absence.cases - count)

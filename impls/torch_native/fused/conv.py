@@ -26,18 +26,9 @@ def convolution_gradients(dz, x, w, window: Parameters, needed: tuple[bool, bool
     if border is not None:
         image = pad(image, border)
     dx, dw, _ = torch.ops.aten.convolution_backward(
-        dz,
-        image,
-        filters,
-        None,
-        window.stride,
-        symmetric,
-        window.dilation,
-        False,
-        (0, 0),
-        window.groups,
+        dz, image, filters, None, window.stride, symmetric, window.dilation, False, (0, 0), window.groups,
         (*needed, False),
-    )
+    )  # fmt: skip
     if dx is not None and border is not None:
         dx = pad(dx, [-side for side in border])
     return tuple(None if gradient is None else gradient.to(x.dtype) for gradient in (dx, dw))
