@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from .declared import direct, small_conv
 from .windows import accumulator, cropped, empty_image, output_size, padded, per_channel, places, result, taps
 
 
@@ -61,6 +62,9 @@ def stored(sums, dtype, into):
     return (sums if into is None else sums + into.astype(sums.dtype)).astype(dtype)
 
 
+@direct("conv_forward", dtypes=("int8",), when=small_conv)
+@direct("conv_forward", dtypes=("fp8_e4m3", "fp8_e5m2"), when=small_conv)
+@direct("conv_forward", when=small_conv)
 def conv_forward(x, w, bias, *, stride, padding, dilation, groups, into=None):
     """Return y; the bias is added before the rounding."""
     y = convolved(x, w, stride, padding, dilation, groups)
@@ -76,11 +80,15 @@ def require_outputs(dy, size, kernel_size, stride, padding, dilation):
         raise ValueError(f"dy is {dy.shape[2:]}, the output {outputs}")
 
 
+@direct("conv_backward_data", dtypes=("fp8_e4m3", "fp8_e5m2"), when=small_conv)
+@direct("conv_backward_data", when=small_conv)
 def conv_backward_data(dy, w, *, input_size, stride, padding, dilation, groups, into=None):
     require_outputs(dy, input_size, w.shape[2:], stride, padding, dilation)
     return stored(image_gradient(dy, w, input_size, stride, padding, dilation, groups), result(dy), into)
 
 
+@direct("conv_backward_weight", dtypes=("fp8_e4m3", "fp8_e5m2"), when=small_conv)
+@direct("conv_backward_weight", when=small_conv)
 def conv_backward_weight(
     x, dy, *, kernel_size, with_bias, stride, padding, dilation, groups, output_mask=(True, True), into=None
 ):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .conv import convolved, image_gradient, weight_gradient
+from .declared import direct, small_conv
 from .windows import per_channel, places
 
 
@@ -37,6 +38,7 @@ def _blended(running, batch, momentum):
     return (1 - momentum) * running + momentum * batch
 
 
+@direct("conv_bn_forward", when=small_conv)
 def conv_bn_forward(
     x, w, gamma, beta, running_mean, running_var, *, stride, padding, dilation, groups, eps, eps_outside, momentum
 ):
@@ -52,6 +54,7 @@ def conv_bn_forward(
     return y, mean, var, _blended(running_mean, mean, momentum), _blended(running_var, unbiased, momentum)
 
 
+@direct("conv_bn_inference", when=small_conv)
 def conv_bn_inference(
     x, w, gamma, beta, running_mean, running_var, *, stride, padding, dilation, groups, eps, eps_outside
 ):
@@ -79,6 +82,7 @@ def _z_gradient(dy, centred, var, gamma, eps, eps_outside):
     return t - per_channel(t.sum(axis=over) / var.dtype.type(elements), size) - centred * per_channel(slope, size)
 
 
+@direct("conv_bn_backward", when=small_conv)
 def conv_bn_backward(dy, x, w, gamma, *, stride, padding, dilation, groups, eps, eps_outside, output_mask=(True,) * 4):
     """Return those of dx, dw and, with gamma, dgamma, dbeta that `output_mask` asks for. z is computed again; dz stays
     in accumulator precision."""

@@ -6,9 +6,11 @@ import ml_dtypes
 import numpy as np
 
 from .conv import convolved
+from .declared import direct, small_conv
 from .windows import per_channel
 
 
+@direct("conv_requantized", dtypes=("int8", "fp8_e4m3", "fp8_e5m2"), when=small_conv)
 def conv_requantized(x, w, bias, scale, *, stride, padding, dilation, groups, x_zero_point, y_zero_point):
     """Return y; x less its zero point takes 16 bits."""
     whole = x.dtype == np.int8

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .conv import convolved, image_gradient, stored, weight_gradient
+from .declared import direct, small_transposed
 from .windows import accumulator, per_channel, places
 
 
@@ -29,6 +30,7 @@ def left_to_crop(padding, output_padding):
     return tuple((before, max(0, after - more)) for (before, after), more in zip(padding, output_padding, strict=True))
 
 
+@direct("conv_transpose_forward", when=small_transposed)
 def conv_transpose_forward(x, w, bias, *, stride, padding, output_padding, dilation, groups, into=None):
     """Return y: each pixel of x adds its share to its window; the bias is added before the rounding."""
     if x.shape[1] != len(w):
@@ -40,6 +42,7 @@ def conv_transpose_forward(x, w, bias, *, stride, padding, output_padding, dilat
     return stored(y, x.dtype, into)
 
 
+@direct("conv_transpose_backward_data", when=small_transposed)
 def conv_transpose_backward_data(dy, w, *, stride, padding, output_padding, dilation, groups, into=None):
     """Return dx, a convolution of dy, in as many places as x has: output padding may have room for further windows."""
     require_output_padding(output_padding, stride, dilation)
@@ -51,6 +54,7 @@ def conv_transpose_backward_data(dy, w, *, stride, padding, output_padding, dila
     return stored(dx[(..., *map(slice, size))], dy.dtype, into)
 
 
+@direct("conv_transpose_backward_weight", when=small_transposed)
 def conv_transpose_backward_weight(
     x, dy, *, kernel_size, with_bias, stride, padding, output_padding, dilation, groups,
     output_mask=(True, True), into=None,

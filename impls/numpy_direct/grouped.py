@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from . import conv
+from .declared import direct, small_conv
 
 LAYOUTS = ("gnhwc", "nhwgc", "gnwc", "nwgc", "gndhwc", "ndhwgc")
 
@@ -35,16 +36,19 @@ def stored_weights(array, groups):
     return np.moveaxis(array.reshape(groups, -1, *array.shape[1:]), 2, -1)
 
 
+@direct("conv_forward", layouts=LAYOUTS, when=small_conv)
 def conv_forward(x, w, bias, *, layout, groups, stride, padding, dilation):
     how = {"groups": groups, "stride": stride, "padding": padding, "dilation": dilation}
     return stored_image(conv.conv_forward(image(x, layout), weights(w), bias, **how), layout, groups)
 
 
+@direct("conv_backward_data", layouts=LAYOUTS, when=small_conv)
 def conv_backward_data(dy, w, *, layout, groups, input_size, stride, padding, dilation):
     how = {"input_size": input_size, "groups": groups, "stride": stride, "padding": padding, "dilation": dilation}
     return stored_image(conv.conv_backward_data(image(dy, layout), weights(w), **how), layout, groups)
 
 
+@direct("conv_backward_weight", layouts=LAYOUTS, when=small_conv)
 def conv_backward_weight(x, dy, *, layout, groups, kernel_size, with_bias, stride, padding, dilation):
     how = {"kernel_size": kernel_size, "groups": groups, "stride": stride, "padding": padding, "dilation": dilation}
     found = conv.conv_backward_weight(image(x, layout), image(dy, layout), with_bias=with_bias, **how)

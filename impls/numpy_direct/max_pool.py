@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from .declared import direct, small_pool
 from .pool import _output_size, _overhang
 from .windows import accumulator, cropped, empty_image, taps
 
@@ -26,6 +27,7 @@ def _windows(x, kernel_size, stride, padding, dilation, ceil_mode):
     return reach, places, [(image[seen], inside[seen]) for seen in places]
 
 
+@direct("max_pool_forward", when=small_pool)
 def max_pool_forward(x, *, kernel_size, stride, padding, dilation, ceil_mode):
     """Return y; a NaN in the window is its maximum."""
     _, _, views = _windows(x, kernel_size, stride, padding, dilation, ceil_mode)
@@ -35,6 +37,7 @@ def max_pool_forward(x, *, kernel_size, stride, padding, dilation, ceil_mode):
     return y.astype(x.dtype)
 
 
+@direct("max_pool_backward", when=small_pool)
 def max_pool_backward(dy, x, *, kernel_size, stride, padding, dilation, ceil_mode):
     """Return dx, every gradient at the first maximum of its window."""
     reach, places, views = _windows(x, kernel_size, stride, padding, dilation, ceil_mode)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from .declared import direct, small_pool
 from .windows import accumulator, cropped, empty_image, padded, require_fit, taps
 
 
@@ -42,6 +43,7 @@ def _divisor(size, kernel_size, stride, padding, overhang, output_size, count_in
     return _window_sums(np.pad(counted, overhang), kernel_size, stride, output_size)
 
 
+@direct("avg_pool_forward", when=small_pool)
 def avg_pool_forward(x, *, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override):
     """Return y, the sum over the window by the divisor."""
     size = x.shape[2:]
@@ -53,6 +55,7 @@ def avg_pool_forward(x, *, kernel_size, stride, padding, ceil_mode, count_includ
     return (y / np.asarray(divisor, y.dtype)).astype(x.dtype)
 
 
+@direct("avg_pool_backward", when=small_pool)
 def avg_pool_backward(dy, *, input_size, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override):
     """Return dx: each window gives every element its share of dy; shares that fall on padding are dropped."""
     count = _output_size(input_size, kernel_size, stride, padding, ceil_mode)
