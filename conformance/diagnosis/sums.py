@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.diagnosis.terms import MAX_WORK, POOLED, Compute, Plan, planned, zeros
+from conformance.diagnosis.terms import ELEMENTS, MAX_WORK, Compute, Plan, planned, zeros
 from conformance.dtypes import FORMATS, WHOLE
 from conformance.operators import Arrays, Operator
 
@@ -29,7 +29,7 @@ def read(operator: Operator, geometry: Any, dtype: str, compute: Compute) -> str
     """Return how the kernel adds, in words that follow the names of outputs; empty if sums are as they must be, or if
     the operator has none. Raises what `compute` does."""
     plan = planned(operator, geometry, operator.inputs(geometry))
-    if plan is None or operator.family == "max_pool":
+    if plan is None or plan.terms == ELEMENTS:
         return ""
     calls = 3 * FORMATS["fp64"].precision
     if calls * max(operator.flops(geometry), operator.bytes(geometry, 1)) > MAX_WORK:
@@ -44,8 +44,8 @@ def read(operator: Operator, geometry: Any, dtype: str, compute: Compute) -> str
                     return True
         return False
 
-    if operator.family in POOLED:
-        return _of_windows(operator, geometry, dtype, is_wrong) if operator.name == "avg_pool_forward" else ""
+    if plan.selected == plan.coded:
+        return _of_windows(operator, geometry, dtype, is_wrong) if plan.coded == "x" else ""
     if dtype in WHOLE:
         return _of_large_sums(operator, geometry, dtype, plan, is_wrong)
     return _of_formats(operator, geometry, dtype, plan, is_wrong)

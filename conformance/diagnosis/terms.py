@@ -40,13 +40,9 @@ NEAR = 0.02
 """Relative difference of two quotients that counts as rounding."""
 MAIN = 0.5
 """Least share of the wrong elements that must be wrong in the way that is reported."""
-FAMILIES = ("conv", "conv_transpose", "conv_requantized", "avg_pool", "max_pool")
-"""Families whose results are sums or choices of inputs."""
-POOLED = ("avg_pool", "max_pool")
-"""Families without a filter."""
+ELEMENTS, GRADIENTS = "elements of windows", "gradients"
+"""Names of the single terms of operators that choose: elements, or those that gradients go to."""
 UNWRITTEN = "results without a term are NaN, as if never written"
-NAMED = {"max_pool_forward": "elements of windows", "max_pool_backward": "gradients"}
-"""Operator that adds no terms -> name of its single terms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +68,13 @@ class Plan:
     selected  the operand that is zero except in few places
     coded     the operand whose elements are told apart; in pooling the selected one, whose elements are not told apart
     axes      letters of the axes of the selected operand that are summed over -> their extents within a group
+    terms     name of the single terms
     """
 
     selected: str
     coded: str
     axes: dict[str, int]
+    terms: str = "terms"
 
     def lines(self, axis: int) -> list[tuple[int, ...]]:
         """Return places whose index along an axis is varied: first, in the middle or last along the other axes."""
@@ -128,7 +126,7 @@ class _Asked:
                 continue  # a sum of the coded operand
             exact, actual = (_without_zero(self.geometry, array) for array in (right, found[name]))
             self.able[name] = self.able.get(name, np.False_) | (exact != 0) | (actual != 0)
-            tells_apart = operator.family not in POOLED and name != "dbias"
+            tells_apart = plan.coded != plan.selected and name != "dbias"
             yield from _compared(name, place, exact, actual, inputs[plan.coded].shape if tells_apart else None)
 
     def is_state(self) -> bool:
@@ -158,9 +156,9 @@ def read(operator: Operator, geometry: Any, dtype: str, compute: Compute) -> str
     for name in ("bias", "scale"):
         if name in tensors and (text := _of_channels(operator, geometry, dtype, compute, name)):
             return text
-    if operator.name == "max_pool_forward":
+    if plan.terms == ELEMENTS:
         return _of_no_maximum(asked)
-    if operator.name == "max_pool_backward":
+    if plan.terms == GRADIENTS:
         return _of_ties(asked)
     return ""
 
@@ -193,21 +191,24 @@ def _of_ties(asked: _Asked) -> str:
 
 def planned(operator: Operator, geometry: Any, tensors: dict[str, Tensor]) -> Plan | None:
     """Return how terms are selected; None if the operator's results are not plain sums, or choices, of its inputs."""
-    if operator.family not in FAMILIES or not all(t.size for t in tensors.values()):
+    errors, operands = operator.errors(geometry), [name for name in tensors if name in ("x", "w", "dy")]
+    if errors.propagate is not None or not operands or not all(t.size for t in tensors.values()):
         return None
     (output, *_) = operator.outputs(geometry).values()
-    operands = [name for name in tensors if name in ("x", "w", "dy")]
-    if operator.family in POOLED:
+    terms = ELEMENTS if errors.selects else "terms"
+    if not hasattr(geometry, "filter"):
         selected = coded = "dy" if "dy" in operands else "x"
         letters = tensors[selected].axes[2:]
+        if len(operands) == 2:
+            terms = GRADIENTS
     else:
-        selected = "w" if "w" in operands else "x" if operator.family == "conv_transpose" else "dy"
+        selected = "w" if "w" in operands else "x" if geometry.windows_on_output else "dy"
         (coded,) = (name for name in operands if name != selected)
         letters = "".join(letter for letter in tensors[selected].axes if letter not in output.axes)
     extents = dict(zip(tensors[selected].axes, tensors[selected].shape, strict=True))
     if tensors[selected].is_filter and (first := tensors[selected].axes[0]) in letters:
         extents[first] //= geometry.groups
-    return Plan(selected, coded, {letter: extents[letter] for letter in letters})
+    return Plan(selected, coded, {letter: extents[letter] for letter in letters}, terms)
 
 
 def _spread(extent: int) -> list[int]:
@@ -318,7 +319,7 @@ def _told(asked: _Asked) -> str:
         seen = {one.place[axis] for one in mine if (*one.place[:axis], 0, *one.place[axis + 1 :]) in lines}
         if seen and (indices := AxisIndices.of(letter.lower(), extent, sorted(asked.indices[axis]), seen)):
             parts.append(str(indices))
-    what = NAMED.get(operator.name, "terms") + (f" with {' and '.join(parts)}" if parts else "")
+    what = plan.terms + (f" with {' and '.join(parts)}" if parts else "")
     letters = operator.outputs(geometry)[output].axes
     where = _places(letters, asked.able[output], np.concatenate([one.at for one in mine]))
     if way == "taken":

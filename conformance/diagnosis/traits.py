@@ -215,7 +215,7 @@ def _on_axes(geometry: Any) -> set[str]:
     """Return every predicate by its axis, for some and for every axis, and every two that hold on the same one."""
     names = AXES[geometry.rank]
     per_axis = [{text for text, holds in (PER_AXIS | OF_TWO).items() if holds(axis)} for axis in axes(geometry)]
-    if geometry.family == "conv_transpose":  # elements that no window reaches are called output padding there
+    if geometry.windows_on_output:  # elements that no window reaches are called output padding there
         per_axis = [{"output padding of {}" if text == LEFT_OVER else text for text in held} for held in per_axis]
     else:
         per_axis = [held - {BEYOND_AFTER} for held in per_axis]
@@ -281,7 +281,7 @@ def _sizes(geometry: Any) -> dict[str, int]:
     per_axis = axes(geometry)
     for name, axis in zip(AXES[geometry.rank], per_axis, strict=True):
         found |= {text.format(name): size(axis) for text, size in SIZE_ON_AXIS.items()}
-        if geometry.family == "conv_transpose":  # its windows lie on the output
+        if geometry.windows_on_output:
             found |= {f"image of {name}": axis.outputs, f"outputs along {name}": axis.size}
     for name, values in (("stride", geometry.stride), ("window", geometry.window), ("dilation", geometry.dilation)):
         found[f"largest {name}"] = max(values)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -40,6 +40,8 @@ class GeometryError(ValueError):
 class Spatial:
     """Sizes on each axis by letter; a size is 1 on axes that the problem does not have."""
 
+    windows_on_output: ClassVar[bool] = False
+    """Whether windows lie on the output, as those of a transposed convolution."""
     size: Extents
     window: Extents
     output_size: Extents

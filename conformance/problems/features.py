@@ -186,7 +186,7 @@ def _on_axes(geometry: Any) -> set[str]:
 def axes(geometry: Any) -> list[Axis]:
     """Return an `Axis` for each spatial axis, in order."""
     size, outputs = geometry.size, geometry.output_size
-    if geometry.family == "conv_transpose":  # its windows lie on the output
+    if geometry.windows_on_output:
         size, outputs = outputs, size
     sides = zip(*geometry.padding, strict=True)
     return [

@@ -42,6 +42,7 @@ class TransposedGeometry(Convolving):
         )
     )
     family: ClassVar[str] = "conv_transpose"
+    windows_on_output: ClassVar[bool] = True
 
     n: int
     c: int
