@@ -47,7 +47,7 @@ def test_suites_collect_every_operator_check_and_network_once():
         for name in OPERATORS
     }
     every = Counter((name, when) for name, conditions in kinds.items() for when in conditions)
-    assert Counter((mark.args[0], mark.kwargs.get("when")) for mark in suite_marks("verifies")) == every
+    assert Counter((mark.args[0], mark.kwargs["when"]) for mark in suite_marks("verifies")) == every
     assert sorted(name for mark in suite_marks("behaves") for name in mark.args) == sorted(behaviour_demand.CHECKS)
     assert {mark.args[0] for mark in suite_marks("trains")} == set(networks("standard"))
 

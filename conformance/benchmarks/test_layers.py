@@ -10,48 +10,19 @@ from __future__ import annotations
 
 import pytest
 
+from conformance.operators import FAMILIES
 from conformance.problems import of_section
 
-CONVOLUTIONS = of_section("conv", "unet.reduced", "unet", "networks.reduced", "networks")
-NORMALISED = of_section("conv_bn", "networks.reduced", "networks")
-POOLING = of_section("avg_pool", "networks.reduced", "networks")
+
+def _benchmark(operator: str, problems):
+    @pytest.mark.benchmarks(operator, problems=problems)
+    def test(measure_time, case):
+        measure_time(case)
+
+    return test
 
 
-@pytest.mark.benchmarks("conv_forward", problems=CONVOLUTIONS)
-def test_conv_forward(measure_time, case):
-    measure_time(case)
-
-
-@pytest.mark.benchmarks("conv_backward_data", problems=CONVOLUTIONS)
-def test_conv_backward_data(measure_time, case):
-    measure_time(case)
-
-
-@pytest.mark.benchmarks("conv_backward_weight", problems=CONVOLUTIONS)
-def test_conv_backward_weight(measure_time, case):
-    measure_time(case)
-
-
-@pytest.mark.benchmarks("conv_bn_forward", problems=NORMALISED)
-def test_conv_bn_forward(measure_time, case):
-    measure_time(case)
-
-
-@pytest.mark.benchmarks("conv_bn_backward", problems=NORMALISED)
-def test_conv_bn_backward(measure_time, case):
-    measure_time(case)
-
-
-@pytest.mark.benchmarks("conv_bn_inference", problems=NORMALISED)
-def test_conv_bn_inference(measure_time, case):
-    measure_time(case)
-
-
-@pytest.mark.benchmarks("avg_pool_forward", problems=POOLING)
-def test_avg_pool_forward(measure_time, case):
-    measure_time(case)
-
-
-@pytest.mark.benchmarks("avg_pool_backward", problems=POOLING)
-def test_avg_pool_backward(measure_time, case):
-    measure_time(case)
+for _family in FAMILIES.values():
+    for _operator in _family.operators if _family.timed else ():
+        _layers = of_section(_family.name, *_family.timed)
+        globals()[f"test_{_operator.name}"] = _benchmark(_operator.name, _layers)

@@ -16,7 +16,7 @@ from conformance.execution.status import Verdict
 from conformance.execution.trial import Absence, Trial
 from conformance.execution.workers import Workers
 from conformance.implementations.devices import DEVICES
-from conformance.operators import OPERATORS
+from conformance.operators import FAMILIES
 from conformance.problems.case import Case
 from conformance.results import build
 from conformance.results.schema import SCHEMA, Record, TrainingRecord, TrainingRun
@@ -25,12 +25,10 @@ from conformance.training.tables import OPERATOR as TRAINING_OPERATOR
 from conformance.training.training_demand import Training, TrainingDemand
 
 VERIFIED: dict[str, tuple[str, Predicate | None]] = {
-    **{operator: (operator, dense) for operator, definition in OPERATORS.items() if definition.family == "conv"},
-    **{
-        f"grouped_{operator}": (operator, grouped)
-        for operator in ("conv_forward", "conv_backward_data", "conv_backward_weight")
-    },
-    **{operator: (operator, None) for operator, definition in OPERATORS.items() if definition.family != "conv"},
+    f"{prefix}{operator.name}": (operator.name, when)
+    for family in FAMILIES.values()
+    for prefix, when in ((("", dense), ("grouped_", grouped)) if family.grouped_apart else (("", None),))
+    for operator in family.operators
 }
 """Name of a suite -> its operator, and a predicate of its problems: dense and grouped convolutions are suites apart."""
 BEHAVES: dict[str, tuple[str, ...]] = {

@@ -27,50 +27,6 @@ SECONDS = 10.0
 THREADS = "OMP_NUM_THREADS"
 """Environment variable for the number of threads, which every BLAS reads when it is loaded."""
 
-STORED = (
-    "conv_forward edge.plain fp32 fixed",
-    "conv_forward edge.plain fp64 fixed",
-    "conv_forward edge.groups bf16 fixed",
-    "conv_forward edge.dilation fp32 special",
-    "conv_forward edge.stride-by-axis fp32 impulse",
-    "conv_forward edge.depthwise fp16 wide",
-    "conv_forward edge.values fp64 natural",
-    "conv_forward edge.values-groups fp16 nonfinite",
-    "conv_backward_weight edge.values bf16 range",
-    "max_pool_backward maxpool.values fp32 subnormal",
-    "conv_forward edge.values fp32 mixed",
-    "conv_backward_data edge.values fp32 large",
-    "conv_backward_weight edge.values fp32 small",
-    "max_pool_backward maxpool.values-2x3 fp64 close",
-    "conv_backward_data edge.asymmetric-all fp32 fixed",
-    "conv_backward_data edge.stride2 fp32 special",
-    "conv_backward_data edge.depthwise-x2 bf16 wide",
-    "conv_backward_data edge.remainder fp32 integer",
-    "conv_backward_weight edge.asymmetric-all fp32 fixed",
-    "conv_backward_weight edge.dilation fp32 special",
-    "conv_backward_weight edge.depthwise fp16 fixed",
-    "conv_backward_weight edge.prime bf16 integer",
-    "conv_bn_forward bn.plain fp32 scaled",
-    "conv_bn_forward bn.tutorial fp32 shifted",
-    "conv_bn_backward bn.groups-stride fp32 fixed",
-    "conv_bn_inference bn.plain bf16 fixed",
-    "avg_pool_forward pool.tutorial bf16 integer",
-    "avg_pool_forward pool.3x3s2-ceil fp32 fixed",
-    "avg_pool_backward pool.valid fp32 fixed",
-    "max_pool_forward maxpool.3x3s2-ceil fp32 special",
-    "max_pool_backward maxpool.dilation bf16 fixed",
-    "conv_transpose_forward convt.plain fp32 fixed",
-    "conv_transpose_backward_data convt.asymmetric-all fp32 integer",
-    "conv_transpose_backward_weight convt.rank1 bf16 fixed",
-    "conv_forward fp8.plain fp8_e4m3 codes",
-    "conv_forward fp8.groups fp8_e5m2 fixed",
-    "conv_forward int8.plain int8 large",
-    "conv_requantized requantized.plain int8 ties",
-    "conv_requantized requantized.fp8 fp8_e4m3 scales",
-    "conv_requantized requantized.rank1 int8 cancelled",
-)
-"""Recipes whose tensors are kept as files: operator, problem, dtype, distribution."""
-
 
 def from_rows(
     rows: Iterable[tuple[Problem, tuple[Variant, ...]]], seed: int = SEED, operators: Sequence[str] = tuple(OPERATORS)
@@ -94,20 +50,23 @@ def pinned() -> list[Recipe]:
 
 
 def stored(families: Collection[str] = tuple(FAMILIES)) -> list[Recipe]:
-    """Return the recipes of `STORED` of some families. Raises GoldenError for a row that is no longer in the tables."""
-    geometries = {problem.name: problem.geometry for family in families for problem in of_family(PROBLEMS, family)}
+    """Return the recipes of goldens that are kept as files. Raises GoldenError for a row that is no longer in the
+    tables."""
     found = {}
-    for line in STORED:
-        operator, problem, dtype, distribution = line.split()
-        if operator in OPERATORS and OPERATORS[operator].family not in families:
-            continue
-        known = (
-            operator in OPERATORS and problem in geometries and dtype in DECLARABLE and distribution in DISTRIBUTIONS
-        )
-        if not known or not takes(operator, geometries[problem]):
-            raise GoldenError(f"{__file__}: STORED asks for {line!r}, which no table has any more; edit that line")
-        recipe = Recipe(OPERATORS[operator], geometries[problem], dtype, distribution, SEED)
-        found[recipe.key] = recipe
+    for family in families:
+        geometries = {problem.name: problem.geometry for problem in of_family(PROBLEMS, family)}
+        for line in FAMILIES[family].goldens:
+            operator, problem, dtype, distribution = line.split()
+            known = (
+                operator in OPERATORS
+                and problem in geometries
+                and dtype in DECLARABLE
+                and distribution in DISTRIBUTIONS
+            )
+            if not known or not takes(operator, geometries[problem]):
+                raise GoldenError(f"goldens of {family} ask for {line!r}, which no table has any more; edit that line")
+            recipe = Recipe(OPERATORS[operator], geometries[problem], dtype, distribution, SEED)
+            found[recipe.key] = recipe
     return list(found.values())
 
 

@@ -73,6 +73,9 @@ class Family:
     unreached      problems with elements that no window reaches: a kernel set them to zero although it had to leave
                    them unchanged
     at_smoke       cases that are brought forward
+    goldens        recipes whose tensors are kept as files for other languages: operator, problem, dtype, distribution
+    timed          sections of the table that benchmarks take, of networks' layers
+    grouped_apart  whether dense and grouped problems are verified in suites of their own
     lacks          which of these the family knowingly does not have; whatever else is empty is reported by a test
     """
 
@@ -85,6 +88,9 @@ class Family:
     partial: tuple[str, ...] = ()
     unreached: tuple[str, ...] = ()
     at_smoke: tuple[Brought, ...] = ()
+    goldens: tuple[str, ...] = ()
+    timed: tuple[str, ...] = ()
+    grouped_apart: bool = False
     lacks: tuple[str, ...] = ()
 
     @property

@@ -16,8 +16,8 @@ pytest_plugins = ["pytester"]
 
 
 def test_the_suites_of_pytest_are_those_of_a_run():
-    """Each is listed twice, in a test file and as data: a suite that stands in one of them alone runs in one front end
-    alone."""
+    """Suites of checks and networks are listed twice, in a test file and as data: one that stands in one of them alone
+    runs in one front end alone."""
     marks: dict[str, Any] = {}
     for name in suites.__all__:
         test = getattr(import_module("conformance.suites"), name)

@@ -189,4 +189,10 @@ FAMILY = Family(
     equal_shapes=("pool n3 c4 h5 w5 r3 s3 u2 p1:0x0:1 valid1", "pool n2 c6 h6 w6 r3 s3 u1 p1"),
     partial=("pool n2 c5 h9 w8 r3 s3 u2 p1", "pool n2 c6 h5 w5 r5 s5"),
     unreached=("pool n2 c3 h7 w8 r2 s2 u3",),
+    goldens=(
+        "avg_pool_forward pool.tutorial bf16 integer",
+        "avg_pool_forward pool.3x3s2-ceil fp32 fixed",
+        "avg_pool_backward pool.valid fp32 fixed",
+    ),
+    timed=("networks.reduced", "networks"),
 )

@@ -475,5 +475,12 @@ FAMILY = Family(
     partial=("bn n3 c5 h7 w9 k7 r3 s3 p1", "bn n3 c11 h5 w5 k7 r1 s1 affine0 run0"),
     # statistics of shifted data beyond the blocks that sums are made of
     at_smoke=(Brought(lambda geometry: geometry.count > 1000, lambda variant: variant.distribution == "shifted"),),
+    goldens=(
+        "conv_bn_forward bn.plain fp32 scaled",
+        "conv_bn_forward bn.tutorial fp32 shifted",
+        "conv_bn_backward bn.groups-stride fp32 fixed",
+        "conv_bn_inference bn.plain bf16 fixed",
+    ),
+    timed=("networks.reduced", "networks"),
     lacks=("odd", "sparse"),
 )

@@ -169,5 +169,10 @@ FAMILY = Family(
     place=5,
     storages=Storages(once={2: ("requantized.fp8", "requantized.no-zero-points", "requantized.pointwise")}),
     equal_shapes=("q n3 c4 h4 w5 k4 r2 s2 u2 p1:0x0:1 b1 zx5 zy-9", "q n2 c3 h3 w3 k3 r3 s3 p1"),
+    goldens=(
+        "conv_requantized requantized.plain int8 ties",
+        "conv_requantized requantized.fp8 fp8_e4m3 scales",
+        "conv_requantized requantized.rank1 int8 cancelled",
+    ),
     lacks=("large", "odd", "partial", "sparse"),
 )

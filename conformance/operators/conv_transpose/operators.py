@@ -260,4 +260,9 @@ FAMILY = Family(
     ),
     partial=("convt n2 c5 h5 w6 k7 r3 s3 u2 p1 o1 b1", "convt n3 c4 h4 w5 k6 r2 s3 u1x2 p0:1x1:0 d2x1 g2 b1"),
     unreached=("convt n2 c3 h3 w4 k4 r2 s2 u3 b1",),
+    goldens=(
+        "conv_transpose_forward convt.plain fp32 fixed",
+        "conv_transpose_backward_data convt.asymmetric-all fp32 integer",
+        "conv_transpose_backward_weight convt.rank1 bf16 fixed",
+    ),
 )

@@ -220,4 +220,10 @@ FAMILY = Family(
             lambda variant: variant.distribution == "integer" and variant.layout == "nhwc",
         ),
     ),
+    goldens=(
+        "max_pool_backward maxpool.values fp32 subnormal",
+        "max_pool_backward maxpool.values-2x3 fp64 close",
+        "max_pool_forward maxpool.3x3s2-ceil fp32 special",
+        "max_pool_backward maxpool.dilation bf16 fixed",
+    ),
 )
