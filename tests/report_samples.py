@@ -13,7 +13,8 @@ from typing import Any
 
 from conformance.reporting import terminal
 from conformance.reporting.evidence import RunEvidence
-from conformance.reporting.kernel_verdicts import kernel_verdicts
+from conformance.reporting.groups import group
+from conformance.reporting.kernel_verdicts import kernel_verdicts, total
 from conformance.reporting.tally import Tally
 from conformance.results import schema
 from conformance.results.reading import decode
@@ -197,3 +198,13 @@ def shown(tally: Tally, width: int = 80, listed: Iterable[str] = ()) -> list[str
     verdicts = kernel_verdicts(tally, [], RunEvidence())
     lines = *terminal.verdict_lines(verdicts, width), *terminal.notes(tally, verdicts, width, frozenset(listed))
     return [text.rstrip() for text, _ in lines]
+
+
+def summary(records: Sequence[schema.Record], width: int = 80, listed: Iterable[str] = ()) -> list[str]:
+    """The lines at the end of a run with these records, without colors; the last one last."""
+    tally, evidence = Tally(), RunEvidence(records)
+    for record in records:
+        tally.add(record)
+    verdicts = kernel_verdicts(tally, group(records, evidence), evidence)
+    lines = *terminal.verdict_lines(verdicts, width), *terminal.notes(tally, verdicts, width, frozenset(listed))
+    return [*(text.rstrip() for text, _ in lines), *([total(verdicts)] if verdicts else [])]

@@ -7,12 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from conformance.diagnosis.where import Where
+from conformance.dtypes import dtype_place
 from conformance.reporting.evidence import RunEvidence
 from conformance.reporting.failures import is_wrong
 from conformance.reporting.groups import Group
-from conformance.reporting.table import many
-from conformance.reporting.tally import RAN, Tally
+from conformance.reporting.table import Table, many
+from conformance.reporting.tally import RAN, Tally, operator_place
 
+LETTERS = {"pass": "", "fail": "F", "error": "E", "waived": "w", "not run": "n"}
+MEANINGS = {"F": "fail", "E": "errors", "w": "waived", "n": "not run, because others crashed"}
+"""Letter of a number of cases -> its meaning; those without a letter pass."""
 MAX_WHY = 120
 """Largest number of characters about what is wrong, which a kernel may have written."""
 
@@ -46,6 +50,13 @@ class KernelVerdict:
         return self.counts["fail"] + self.counts["error"] - self.not_run
 
     @property
+    def parts(self) -> dict[str, int]:
+        """Number of cases by the letters of LETTERS."""
+        counts = self.counts + Counter({"not run": self.not_run})
+        counts["error"] -= self.not_run
+        return {letter: counts[status] for status, letter in LETTERS.items() if counts[status]}
+
+    @property
     def color(self) -> str:
         """Color of the line."""
         return "red" if self.failed else "green" if self.counts["pass"] else "yellow"
@@ -67,7 +78,9 @@ class KernelVerdict:
 def kernel_verdicts(tally: Tally, groups: Sequence[Group], evidence: RunEvidence) -> list[KernelVerdict]:
     """Return verdicts on all kernels that ran and files that cannot be used, by name. `groups` has the failures."""
     found = []
-    for (name, operator), cases in sorted(tally.cells.items(), key=lambda item: item[0][0]):
+    for (name, operator), cases in sorted(
+        tally.cells.items(), key=lambda item: (item[0][0], operator_place(item[0][1]))
+    ):
         counts = Counter({status: cases[status] for status in RAN if cases[status]})
         if counts:
             failing = [
@@ -76,9 +89,32 @@ def kernel_verdicts(tally: Tally, groups: Sequence[Group], evidence: RunEvidence
             why = ""
             with evidence.explaining(f"{name} {operator}".rstrip()):
                 why = _why(failing, operator, evidence) if failing else ""
-            dtypes = tuple(tally.dtypes[name, operator])
+            dtypes = tuple(sorted(tally.dtypes[name, operator], key=dtype_place))
             found.append(KernelVerdict(name, operator, dtypes, counts, tally.not_run[name, operator], why))
     return found
+
+
+def matrix(verdicts: Sequence[KernelVerdict]) -> Table:
+    """Return the table of several verdicts: implementations by operators, the more of them down. A number of cases
+    stands below its like."""
+    names = sorted({one.implementation for one in verdicts})
+    operators = sorted({one.operator for one in verdicts}, key=operator_place)
+    cells = {(one.implementation, one.operator): one.parts for one in verdicts}
+    turned = len(operators) > len(names)
+    down, across = (operators, names) if turned else (names, operators)
+    columns = []
+    for column in across:
+        held = [cells.get((column, row) if turned else (row, column), {}) for row in down]
+        used = [letter for letter in LETTERS.values() if any(letter in parts for parts in held)]
+        texts = [[f"{parts[letter]}{letter}" if letter in parts else "" for letter in used] for parts in held]
+        widths = [max(map(len, part)) for part in zip(*texts, strict=True)]
+        columns.append([" ".join(map(str.rjust, part, widths)) if any(part) else "." for part in texts])
+    letters = dict.fromkeys(letter for parts in cells.values() for letter in parts)
+    note = "; ".join(
+        ["cases that pass", *(f"{letter}: {MEANINGS[letter]}" for letter in MEANINGS if letter in letters)]
+    )
+    head = "operator" if turned else "implementation"
+    return Table("", (head, *across), tuple(zip(down, *columns, strict=True)), note=note)
 
 
 def total(verdicts: Sequence[KernelVerdict]) -> str:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,24 +19,28 @@ class Table:
     note: str = ""
 
     def lines(self, width: int) -> Iterator[str]:
-        """Yield aligned lines, headings first, without title and note; last columns that do not fit are only named."""
-        # a heading is broken between its words where its column is narrower
-        heads = [
-            textwrap.wrap(head, max(map(len, (*head.split(), *cells))))
-            for head, *cells in zip(self.heads, *self.rows, strict=True)
-        ]
-        widths = [max(map(len, (*head, *cells))) for head, *cells in zip(heads, *self.rows, strict=True)]
-        fit = sum(end <= width for end in accumulate(w + 2 for w in widths))
+        """Yield aligned lines, headings first, without title and note. Where the table is too wide, headings of narrow
+        columns are broken, and columns that still do not fit follow below, again beside the names."""
+        heads = [[head] for head in self.heads]
+        widths = [max(map(len, column)) for column in zip(self.heads, *self.rows, strict=True)]
+        broken = [_broken(head, [len(row[place]) for row in self.rows]) for place, head in enumerate(self.heads)]
+        for saved, place in sorted(((widths[p] - size, p) for p, (_, size) in enumerate(broken)), reverse=True):
+            if saved and sum(widths) + 2 * (len(widths) - 1) > width:
+                heads[place], widths[place] = broken[place]
+        names = [*range(self.names if self.names < len(widths) else 1)]
+        blocks = [[*names]]
+        for place in range(len(names), len(widths)):
+            if len(blocks[-1]) > len(names) and sum(widths[p] + 2 for p in blocks[-1]) + widths[place] > width:
+                blocks.append([*names])
+            blocks[-1].append(place)
         depth = max(map(len, heads))
         tops = zip(*([""] * (depth - len(head)) + head for head in heads), strict=True)
-        for row in (*tops, *self.rows):
-            cells = [
-                text.ljust(columns) if place < self.names else text.rjust(columns)
-                for place, (text, columns) in enumerate(zip(row, widths, strict=True))
-            ]
-            yield "  ".join(cells[:fit]).rstrip()
-        if fit < len(widths):
-            yield f"not shown for want of width: {', '.join(self.heads[fit:])}"
+        rows = [*tops, *self.rows]
+        for number, block in enumerate(blocks):
+            yield from [""] * (number > 0)
+            for row in rows:
+                cells = (row[p].ljust(widths[p]) if p < self.names else row[p].rjust(widths[p]) for p in block)
+                yield "  ".join(cells).rstrip()
 
     def markdown(self, escaped: Callable[[str], str] = str) -> Iterator[str]:
         """Yield the lines of a Markdown table and the note below it; `escaped` is for texts that could be markup."""
@@ -45,6 +48,19 @@ class Table:
         lines = [map(escaped, self.heads), marks, *(map(escaped, row) for row in self.rows)]
         yield from (f"| {' | '.join(cells)} |" for cells in lines)
         yield from ("", f"{escaped(self.note)}.") if self.note else ()
+
+
+def _broken(head: str, cells: Sequence[int]) -> tuple[list[str], int]:
+    """Break a heading at spaces, hyphens and underscores; return the lines, and the width of its column of `cells`."""
+    words = re.split(r"(?<=[ _-])(?=[^ _-])", head)
+    width = max(*cells, *(len(word.rstrip()) for word in words))
+    lines = [""]
+    for word in words:
+        if len((lines[-1] + word).rstrip()) <= width:
+            lines[-1] += word
+        else:
+            lines.append(word)
+    return [line.rstrip() for line in lines], width
 
 
 def many(count: int, noun: str) -> str:

@@ -13,12 +13,20 @@ from conformance.operators import OPERATORS, GeometryError, parse
 from conformance.reporting.accuracy import AccuracyProfile
 from conformance.reporting.failures import has_no_kernel, is_deciding, is_not_run
 from conformance.results.schema import CaseRecord, CheckRecord, Record, Work
+from conformance.training.tables import OPERATOR as TRAINING
 
+ORDER = {name: place for place, name in enumerate((*OPERATORS, TRAINING))}
+"""Operators in the suite's order; others come after them, by name."""
 RAN = ("pass", "fail", "error", "waived")
 """Statuses of cases that ran. Fractions leave out cases that are unsupported or unavailable."""
 NOT_ISOLATED = "kernels' processes are not isolated here: see docs/isolation.md"
 JUDGED = ("pass", "fail")
 """Statuses of which a good run has at least one: a waived case is known to be wrong."""
+
+
+def operator_place(name: str) -> tuple[int, str]:
+    """Return the sort key of an operator."""
+    return ORDER.get(name, len(ORDER)), name
 
 
 def exposure_of(record: Record) -> str:
@@ -89,7 +97,7 @@ class Tally:
         self.weak: defaultdict[tuple[str, str], dict[str, None]] = defaultdict(dict)
         """(implementation, weakness of its contract compared with fp32) -> operators with dtypes."""
         self.unverified: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        """Implementation -> outputs that are not verified, and why, in cases that pass by their other outputs."""
+        """Implementation -> outputs whose limits are as large as the results, in cases that pass by their others."""
         self.not_implemented: defaultdict[str, Counter[str]] = defaultdict(Counter)
         """Implementation -> operators that it does not implement, and their cases."""
         self.accepted: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -126,7 +134,7 @@ class Tally:
         if weakness := weakness_of(record):
             self.weak[name, weakness][f"{record.operator} {record.dtype}"] = None
         for output in record.unverified:
-            self.unverified[name][f"{record.operator} {output}, whose limits exceed most of its results"] += cases
+            self.unverified[name][f"{record.operator} {output}"] += cases
         if record.work is not None:
             self.moved[name, record.operator].append((record, record.work))
         if isinstance(record, CheckRecord):

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from conformance.implementations.errors import printable
 from conformance.implementations.implementation import OUTSIDE
 from conformance.reporting import accuracy, emulator_counts
-from conformance.reporting.kernel_verdicts import KernelVerdict
+from conformance.reporting.kernel_verdicts import KernelVerdict, matrix
 from conformance.reporting.table import many
 from conformance.reporting.tally import NOT_ISOLATED, Tally
 from conformance.results.schema import STATUSES
@@ -18,9 +18,12 @@ from conformance.streams import uncommanded
 
 LETTERS = {"pass": "", "fail": "F", "error": "E", "unsupported": "u", "waived": "w", "unavailable": "-"}
 LEGEND = "numbers pass; F fail, E error, u unsupported, w waived, - unavailable"
+TOO_COARSE = "the declared precision allows errors as large as the results"
 ACCEPTS = "accepts invalid arguments"
 DETAILS = "details"
 """Word that `--show` takes beside statuses, for the accuracy profiles and where the time went."""
+MAX_FAILING = 10
+"""Largest number of kernels that fail and have a line each."""
 MAX_REASONS = 3
 """Largest number of reasons of an implementation that are shown unless all are requested."""
 
@@ -29,9 +32,20 @@ Line = tuple[str, str]
 
 
 def verdict_lines(verdicts: Sequence[KernelVerdict], width: int) -> Iterator[Line]:
-    """Yield the lines on each kernel."""
-    for verdict in verdicts:
+    """Yield the line of a single kernel. Of several yield the matrix, then lines of those that fail; files that cannot
+    be used have a line each."""
+    kernels = [one for one in verdicts if one.operator]
+    if len(kernels) > 1:
+        table = matrix(kernels)
+        failing = {name for one in kernels if one.failed for name in (one.implementation, one.operator)}
+        for line in table.lines(width):
+            yield harmless(line), "red" if line.partition("  ")[0] in failing else ""
+        yield from _wrapped(table.note, width)
+        kernels = [one for one in kernels if one.failed]
+    for verdict in (*kernels[:MAX_FAILING], *(one for one in verdicts if not one.operator)):
         yield from _wrapped(str(verdict), width, color=verdict.color)
+    if left := kernels[MAX_FAILING:]:
+        yield f"and {many(len(left), 'more kernel')} that fail{'s' * (len(left) == 1)}", "red"
 
 
 def notes(tally: Tally, verdicts: Sequence[KernelVerdict], width: int, listed: Set[str]) -> Iterator[Line]:
@@ -44,13 +58,12 @@ def notes(tally: Tally, verdicts: Sequence[KernelVerdict], width: int, listed: S
         yield from _columns([table.heads, *table.rows], width)
         yield from (*_wrapped(table.note, width), ("", ""))
     yield from _wrapped(_unsupported(tally, verdicts, listed), width)
+    yield from _wrapped(_say_nothing(sum(tally.unverified.values(), Counter()), listed), width)
     present = sorted({name for name, operator in tally.cells if operator} - tally.absent.keys())
     ran = {verdict.implementation for verdict in verdicts}
     for name in present:
         for (_, weakness), places in sorted(item for item in tally.weak.items() if item[0][0] == name):
             yield from _wrapped(f"weaker contract: {name}: {weakness} ({', '.join(sorted(places))})", width)
-        for reason, count in tally.unverified[name].most_common():
-            yield from _wrapped(f"not verified: {name}: {count:,} x {reason}", width)
         if "unsupported" in listed or name not in ran:  # where nothing ran, this is why
             yield from _wrapped(_not_implemented(tally, name), width)
             yield from _reasons("unsupported", name, tally.refusals[name] + tally.refused[name], width, listed)
@@ -59,7 +72,7 @@ def notes(tally: Tally, verdicts: Sequence[KernelVerdict], width: int, listed: S
         yield from _reasons("waived", name, tally.waivers[name], width, listed)
         if tally.accepted[name]:
             yield from _wrapped(
-                f"{name} {ACCEPTS}, which is no failure: {'; '.join(sorted(tally.accepted[name]))}", width
+                f"{name} {ACCEPTS} (not counted as a failure): {'; '.join(sorted(tally.accepted[name]))}", width
             )
     absent: defaultdict[str, list[str]] = defaultdict(list)
     for name, why in sorted(tally.absent.items()):
@@ -119,6 +132,16 @@ def _unsupported(tally: Tally, verdicts: Sequence[KernelVerdict], listed: Set[st
     others = len(found["reason"]) + len(found["shape"])
     parts += [many(others, "other reason")] if others else []
     return f"unsupported: {', '.join(parts)}; --show unsupported" if parts else ""
+
+
+def _say_nothing(outputs: Counter[str], listed: Set[str]) -> str:
+    """Return one line on the outputs that have no useful limit, with the number of cases of each; empty without any."""
+    every = outputs.most_common()
+    shown = every if DETAILS in listed else every[:MAX_REASONS]
+    parts = [f"{output}: {many(cases, 'case')}" for output, cases in shown]
+    parts += [f"{many(len(every) - len(shown), 'more output')}"] * (len(shown) < len(every))
+    verb = "says" if len(every) == 1 and every[0][1] == 1 else "say"
+    return f"{', '.join(parts)} {verb} nothing, because {TOO_COARSE}" if parts else ""
 
 
 def _not_implemented(tally: Tally, name: str) -> str:

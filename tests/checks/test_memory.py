@@ -267,14 +267,13 @@ def test_jax_residuals():
 ROW = {"variant": "fused", "activation_bytes": 692224, "buffers": 1, "parameter_bytes": 9, "vector_bytes": 768}
 STEP = {"variant": "fused", "batch": 64, "peak_bytes": 43576024, "forward_bytes": 27089328}
 TABLE = """\
-                                activation           parameter  per-channel
-implementation  variant  dtype       bytes  buffers      bytes        bytes
-acme            fused    fp32      692,224        1          9          768"""
+                                                                         per-
+                                                           parameter  channel
+implementation  variant  dtype  activation bytes  buffers      bytes    bytes
+acme            fused    fp32            692,224        1          9      768"""
 STEPS = """\
-                                                 bytes
-                                                 after
-implementation  variant  batch  peak bytes     forward
-acme            fused       64  43,576,024  27,089,328"""
+implementation  variant  batch  peak bytes  bytes after forward
+acme            fused       64  43,576,024           27,089,328"""
 
 
 def test_tables():

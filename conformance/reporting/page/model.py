@@ -7,13 +7,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from conformance.dtypes import STORAGE
-from conformance.operators import OPERATORS
+from conformance.reporting.tally import operator_place as operator_place
 from conformance.results.schema import Record, Timing
 from conformance.timing.measurement import Interval
-from conformance.training.tables import OPERATOR as TRAINING
 
-ORDER = {name: place for place, name in enumerate((*OPERATORS, TRAINING))}
-"""Operators in the suite's order; others come after them, by name."""
 DTYPES = tuple(STORAGE)
 ELEMENTS = "mismatched elements"
 """The check of results that must be exact. Its value is a count, not a share of a bound."""
@@ -189,8 +186,3 @@ class Results:
     """Times of the runs, the first one first."""
     chosen: tuple[str, ...] = ()
     """Options by which every run was of some cases only, as words of a command line; empty if one was of all."""
-
-
-def operator_place(name: str) -> tuple[int, str]:
-    """Return the sort key of an operator."""
-    return ORDER.get(name, len(ORDER)), name

@@ -18,7 +18,7 @@ from conformance.reporting.kernel_verdicts import KernelVerdict, kernel_verdicts
 from conformance.reporting.page.model import Machine, Results, Row, operator_place
 from conformance.reporting.table import Table, many
 from conformance.reporting.tally import RAN, Tally, exposure_of
-from conformance.reporting.terminal import ACCEPTS
+from conformance.reporting.terminal import ACCEPTS, TOO_COARSE
 from conformance.results.schema import VERIFIED, Record
 
 WORST_FIRST = ("fail", "error", "waived", "pass")
@@ -124,8 +124,7 @@ class Digest:
             for record in records:
                 tally.add(record)
             for one in kernel_verdicts(tally, failed.get(row, ()), self._evidence[row]):
-                dtypes = tuple(sorted(one.dtypes, key=dtype_place))
-                found.append(replace(one, implementation=self.name(row), dtypes=dtypes))
+                found.append(replace(one, implementation=self.name(row)))
         return sorted(found, key=lambda one: (one.implementation, operator_place(one.operator)))
 
     @property
@@ -192,7 +191,7 @@ class Digest:
             for found in (self.tally.accepted, self.tally.unverified)
         )
         kinds = {
-            "Not verified": unverified,
+            "Not verified": [(name, cases, f"{output}: {TOO_COARSE}") for name, cases, output in unverified],
             "Waived": self.reasons("waived"),
             "Unavailable": self.reasons("unavailable"),
             ACCEPTS.capitalize(): accepted,
