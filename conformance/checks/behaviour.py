@@ -101,10 +101,9 @@ def repeated(
     seconds: float,
     what: str,
     how: Callable[..., Any] = repeating.repeated,
-    hint: str = "",
 ) -> bool:
     """Call one function many times on each of several samples, at once or by turns; return whether all repeat to the
-    bit. Raises BehaviourError, with the `hint`; `what` names the calls, and braces in it stand for their number."""
+    bit. Raises BehaviourError; `what` names the calls, and braces in it stand for their number."""
     invocation = samples[0].invocation
     turns = [(sample.inputs(), sample.invocation.parameters()) for sample in samples]
     bridge = invocation.bridge
@@ -114,9 +113,9 @@ def repeated(
         results = perform(bridge, how, bridge, invocation.kernel.function, turns, calls, seconds)
     for sample, result in zip(samples, results, strict=True):
         label = what.format(result.calls)
-        sample.require_right(sample.invocation.split(result.first.value), f"the first of {label}", hint)
+        sample.require_right(sample.invocation.split(result.first.value), f"the first of {label}")
         if result.other is not None:
-            sample.require_right(sample.invocation.split(result.other.value), f"one of {label}", hint)
+            sample.require_right(sample.invocation.split(result.other.value), f"one of {label}")
     return all(result.other is None for result in results)
 
 

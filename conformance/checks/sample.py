@@ -50,9 +50,9 @@ class NotChecked(Unsupported):
 class WrongResultError(BehaviourError):
     """A wrong result of a call that a check has made, on this sample."""
 
-    def __init__(self, when: str, wrong: Sequence[Judgement], sample: Sample, hint: str = "") -> None:
+    def __init__(self, when: str, wrong: Sequence[Judgement], sample: Sample) -> None:
         lines, failure = told("elements", wrong)
-        message = "\n".join([f"wrong result ({when})", *lines, *([hint] if hint else [])])
+        message = "\n".join([f"wrong result ({when})", *lines])
         super().__init__(message, failure.below(1), wrong_on=sample.expected.recipe.distribution)
         self.sample = sample
 
@@ -122,11 +122,11 @@ class Sample:
         """Return host copies of results as they are now."""
         return [np.array(host) for host in self.invocation.fetch(results)]
 
-    def require_right(self, results: Sequence[Any], when: str, hint: str = "") -> None:
-        """Judge results as `verify` does; `when` says in a failure which ones they were, and `hint` what to do. Raises
+    def require_right(self, results: Sequence[Any], when: str) -> None:
+        """Judge results as `verify` does; `when` says in a failure which ones they were. Raises
         WrongResultError."""
         if failed := self.failed(results):
-            raise WrongResultError(when, failed, self, hint)
+            raise WrongResultError(when, failed, self)
         self.judged.append(when)
 
     def failed(self, results: Sequence[Any]) -> list[Judgement]:

@@ -35,7 +35,6 @@ from conformance.worker.call import differing, perform
 from conformance.worker.repeating import PATIENCE
 
 THREADS = 4
-UNSAFE = 'if several threads must not call it at once, declare unsafe=("threads",)'
 SHARED = "as if they shared a buffer"
 AT_ONCE, SECONDS_AT_ONCE = 12, 0.03
 """Calls of each of several threads, and the seconds after which fewer are enough."""
@@ -85,7 +84,7 @@ def calls_in_a_row_are_right(subject: Subject) -> Facts:
     if subject.takes_threads:
         turns = [(first, again)[thread % 2] for thread in range(THREADS)]
         what = f"{{}} calls from each of {THREADS} threads at once, {SHARED}"
-        repeated(turns, AT_ONCE, SECONDS_AT_ONCE, what, hint=UNSAFE)
+        repeated(turns, AT_ONCE, SECONDS_AT_ONCE, what)
     for what, sample, _, results in calls:
         sample.require_right(results, what)
     (_, _, _, once), (_, _, _, twice) = calls[1:3]  # of the same content
@@ -145,9 +144,7 @@ def other_parameters_are_told_apart(subject: Subject) -> None:
         # no threads where a call was refused: a kernel that takes no strides had refused because of memory
         if subject.takes_threads and not refused and first.invocation.kernel is other.invocation.kernel:
             with suppress(Unsupported):
-                repeated(
-                    [first, other] * 2, PAIRED, SECONDS_PAIRED, f"{{}} calls at once with {what}, {SHARED}", hint=UNSAFE
-                )
+                repeated([first, other] * 2, PAIRED, SECONDS_PAIRED, f"{{}} calls at once with {what}, {SHARED}")
     if not pairs:
         raise Unsupported(NOTHING_JUDGED)
 

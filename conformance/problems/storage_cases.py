@@ -43,9 +43,11 @@ def with_storage(family: str, problems: Iterable[Problem]) -> tuple[Problem, ...
                 here = operator.inputs(known[name].geometry)
                 text = written({operand: page for operand in kinds if operand in here})
                 extra[name][Variant(dtype, layout, "fixed", text)] = None
-        for name, kind in product(storages.filters, (*VIEWS, *ALONE)) if "w" in operator.arguments else ():
-            if suits("w", kind, len(operator.inputs(known[name].geometry)["w"].shape)):
-                extra[name][Variant("fp32", layouts_of(2)[0], "fixed", f"w:{kind}")] = None
+        for name, kind in product(storages.apart, VIEWS):
+            here = operator.inputs(known[name].geometry)
+            for operand, layout in zip(("w", operator.data), layouts_of(2), strict=True):
+                if operand in here and fits(kind, len(here[operand].shape)) and not repeats(f"{operand}:{kind}"):
+                    extra[name][Variant("fp32", layout, "fixed", f"{operand}:{kind}")] = None
         if storages.one_channel:
             of_one = ("crop", "transposed", "other-format", LOOSE_ONES)
             for dtype, layout, kind in product(("fp32", "bf16"), layouts_of(2), of_one):

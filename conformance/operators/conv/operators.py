@@ -249,7 +249,7 @@ FAMILY = Family(
         ),
         large=("edge.long-pixels", "resnet50.conv2.expand", "mobilenetv2.dw32", "edge.wide-row"),
         odd=("edge.one-product", "edge.prime-all", "edge.depthwise-image1x1"),
-        filters=("edge.depthwise", "edge.groups-uneven"),
+        apart=("edge.depthwise", "edge.groups-uneven"),
         one_channel="edge.channel1",
         mixed=(("resnet50.conv2.expand", "bf16", "fixed"),),
         one_image=("one-image.1x1", "one-image.3x3"),

@@ -412,6 +412,7 @@ FOLDED = Mistake(
     "filters rounded to their format after they took the scale", ROUNDING, _Wrong(Steps(y=_folded)), (INFERENCE,)
 )
 
+
 def _merged(block: int) -> Steps:
     """Return the steps that take the mean of blocks of a channel as if the last block were full, and the variance about
     that mean."""
