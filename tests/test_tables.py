@@ -16,6 +16,7 @@ from conformance.checks import behaviour_demand
 from conformance.inputs import DISTRIBUTIONS
 from conformance.operators import CONVOLUTIONS, FAMILIES, OPERATORS, Family
 from conformance.problems import PROBLEMS, at_level, of_section, table, typed
+from conformance.problems.reading import table_of
 from conformance.training.tables import networks
 from tests.kit import standard
 
@@ -58,12 +59,13 @@ BY_HAND: dict[str, Callable[[Family], object]] = {
     "odd": lambda family: family.storages.odd,
     "equal_shapes": lambda family: family.equal_shapes,
     "partial": lambda family: family.partial,
+    "sizes": lambda family: "sizes" in table_of(family.name),
     "sparse": lambda family: all(operator.sparse for operator in family.operators),
 }
-"""Field of a family, or of its storages or operators -> what it has there."""
+"""Field of a family, or of its storages, table or operators -> what it has there."""
 
 
-@pytest.mark.parametrize(("name", "field"), product(FAMILIES, BY_HAND))
+@pytest.mark.parametrize(("name", "field"), [*product(FAMILIES, BY_HAND)])
 def test_a_family_is_tested_as_the_others_are(name: str, field: str):
     """What is chosen by hand and missing is tested less, and nothing says so."""
     family = FAMILIES[name]

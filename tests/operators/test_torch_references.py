@@ -22,7 +22,7 @@ kernels."""
 def in_torch(g: Any) -> bool:
     """Whether torch has this problem. Its poolings have the padding of one side, at most half of the window; averages
     are without a divisor in 1-D, and in 3-D refuse an unpadded image smaller than the window."""
-    if "pool" in g.family:
+    if g.family in ("avg_pool", "max_pool"):
         same = all(a == b and 2 * a <= taps for (a, b), taps in zip(g.padding, g.window, strict=True))
         fits = all(size >= taps for size, taps in zip(g.size, g.window, strict=True))
         return same and bool(g.family == "max_pool" or g.rank == 2 or (g.rank == 3 and fits))

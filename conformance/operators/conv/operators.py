@@ -170,8 +170,8 @@ class ConvBackwardData(_Conv, signatures.BackwardData):
         """Yield also places in the middle of filters."""
         yield from super().nonfinite(geometry)
         if middle := special_values.centred_tap(geometry):
-            wanted = [("w", middle, value) for value in NONFINITE]
-            for name, (c, *tap), value in special_values.apart(geometry.c // geometry.groups, wanted):
+            values = [("w", middle, value) for value in NONFINITE]
+            for name, (c, *tap), value in special_values.apart(geometry.c // geometry.groups, values):
                 yield name, (0, c, *tap), value
 
     def errors(self, geometry: ConvGeometry) -> ErrorModel:

@@ -174,12 +174,12 @@ class ConvBnForward(ConvBn):
     def nonfinite(self, geometry: ConvBnGeometry) -> Iterator[Special]:
         """Yield values in the parameters, and NaN in running statistics unless momentum is 0 or 1: products with 0 may
         be skipped."""
-        g, wanted = geometry, _nonfinite(geometry)
+        g, values = geometry, _nonfinite(geometry)
         if g.running and 0 < g.momentum < 1:
-            wanted += [("running_mean", (), math.nan), ("running_var", (), math.nan)]
+            values += [("running_mean", (), math.nan), ("running_var", (), math.nan)]
         if g.affine:
-            wanted += [("beta", (), value) for value in NONFINITE]
-        return special_values.apart(g.k, wanted)
+            values += [("beta", (), value) for value in NONFINITE]
+        return special_values.apart(g.k, values)
 
     def errors(self, geometry: ConvBnGeometry) -> ErrorModel:
         """Count C/g*R*S products in an element of y, M elements in a statistic."""
@@ -289,14 +289,14 @@ class ConvBnInference(ConvBn):
     def nonfinite(self, geometry: ConvBnGeometry) -> Iterator[Special]:
         """Yield places in every input: given statistics do not spread infinities. An infinite variance leaves beta."""
         yield from super().nonfinite(geometry)
-        wanted = _nonfinite(geometry)
+        values = _nonfinite(geometry)
         for value in NONFINITE:
-            wanted.append(("running_mean", (), value))
+            values.append(("running_mean", (), value))
             if value >= 0 or math.isnan(value):
-                wanted.append(("running_var", (), value))
+                values.append(("running_var", (), value))
             if geometry.affine:
-                wanted.append(("beta", (), value))
-        yield from special_values.apart(geometry.k, wanted)
+                values.append(("beta", (), value))
+        yield from special_values.apart(geometry.k, values)
 
     def errors(self, geometry: ConvBnGeometry) -> ErrorModel:
         """Count C/g*R*S products."""
@@ -340,8 +340,8 @@ class ConvBnBackward(ConvBn):
 
     def nonfinite(self, geometry: ConvBnGeometry) -> Iterator[Special]:
         """Yield NaN in a filter, in gamma and in dy, each in its own channel."""
-        wanted: list[Special] = [*_nonfinite(geometry), ("dy", (0,) * geometry.rank, math.nan)]
-        for name, (k, *place), value in special_values.apart(geometry.k, wanted):
+        values: list[Special] = [*_nonfinite(geometry), ("dy", (0,) * geometry.rank, math.nan)]
+        for name, (k, *place), value in special_values.apart(geometry.k, values):
             yield name, (0, k, *place) if name == "dy" else (k, *place), value
 
     def errors(self, geometry: ConvBnGeometry) -> ErrorModel:

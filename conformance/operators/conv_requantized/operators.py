@@ -174,5 +174,5 @@ FAMILY = Family(
         "conv_requantized requantized.fp8 fp8_e4m3 scales",
         "conv_requantized requantized.rank1 int8 cancelled",
     ),
-    lacks=("large", "odd", "partial", "sparse"),
+    lacks=("large", "odd", "partial", "sizes", "sparse"),
 )

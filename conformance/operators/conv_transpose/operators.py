@@ -161,8 +161,8 @@ class ConvTransposeForward(_Transposed):
         """Yield also places in the middle of filters, and in the bias of other channels."""
         yield from super().nonfinite(geometry)
         g, tap = geometry, special_values.centred_tap(geometry.mirror)
-        wanted = special_values.filters_and_bias(tap, g.bias)
-        for name, (k, *place), value in special_values.apart(g.k // g.groups, wanted):
+        values = special_values.filters_and_bias(tap, g.bias)
+        for name, (k, *place), value in special_values.apart(g.k // g.groups, values):
             yield name, ((0, k, *place) if name == "w" else (k,)), value
 
     def errors(self, geometry: TransposedGeometry) -> ErrorModel:
