@@ -13,7 +13,7 @@ import sys
 import tempfile
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -21,15 +21,15 @@ from typing import NamedTuple
 
 from conformance.cli import listing
 from conformance.exit_codes import ExitCode
-from conformance.operators import OPERATORS
-from conformance.reporting import accuracy, training
+from conformance.reporting import training
+from conformance.reporting.evidence import RunEvidence
 from conformance.reporting.page.merge import load
 from conformance.reporting.page.speeds import banners, speed_tables, speeds
 from conformance.reporting.page.tables import Digest
+from conformance.reporting.report import Report
 from conformance.reporting.report_command import ReportError
 from conformance.reporting.table import Table
-from conformance.reporting.tally import Tally
-from conformance.reporting.terminal import LEGEND, counted
+from conformance.reporting.tally import ACCEPTS, Tally
 from conformance.results.reading import verdicts
 from conformance.results.schema import STATUSES, Record
 from tests.calibration.known_kernels import KNOWN_GOOD, MUTANTS
@@ -59,27 +59,23 @@ def _counts(s: Sources) -> Iterator[str]:
     yield f"{totals.total():,} cases: {', '.join(f'{totals[name]:,} {name}' for name in STATUSES if totals[name])}."
 
 
-def _matrix(s: Sources) -> Iterator[str]:
-    """Operators down and implementations across, which fits a page; the terminal has it the other way round."""
-    # what is unsupported is said where nothing else is: every implementation leaves out some dtype or rank
-    cells = {
-        key: counted(Counter({status: n for status, n in counts.items() if status != "unsupported"}) or counts)
-        for key, counts in s.tally.cells.items()
-    }
-    names = sorted({name for name, operator in cells if operator})
-    operators = [o for o in (*OPERATORS, "training") if any((name, o) in cells for name in names)]
-    rows = tuple((o, *(cells.get((name, o), "") for name in names)) for o in operators)
-    yield from Table("", ("operator", *names), rows, note=LEGEND).markdown()
+def _report(s: Sources) -> Report:
+    return Report(s.tally, RunEvidence(), [])
 
 
-def _listed(reasons: dict[str, Counter[str]]) -> Iterator[str]:
+def _accuracy(s: Sources) -> Iterator[str]:
+    profiles = _report(s).accuracy
+    yield from profiles.markdown() if profiles else ()
+
+
+def _listed(reasons: Mapping[str, Counter[str]]) -> Iterator[str]:
     for name, counts in sorted(reasons.items()):
         for reason, count in counts.most_common():
             yield f"- `{name}`: {re.sub(r'https?://[^ )]+', lambda url: f'<{url[0]}>', reason)} ({count:,} x)"
 
 
-def _tables(make: Callable[[list[tuple[str, Record]]], Iterable[Table | None]], s: Sources) -> Iterator[str]:
-    for table in filter(None, make([(record.implementation, record) for record in s.records])):
+def _tables(make: Callable[[list[Record]], Iterable[Table | None]], s: Sources) -> Iterator[str]:
+    for table in filter(None, make(s.records)):
         yield from (f"{table.title}:", "", *table.markdown(), "")
 
 
@@ -146,14 +142,11 @@ def _failure_of(name: str, content: str) -> Iterator[str]:
 
 BLOCKS: dict[str, tuple[str, Callable[[Sources], Iterable[str]]]] = {
     "counts": ("records", _counts),
-    "matrix": ("records", _matrix),
-    "accuracy": (
-        "records",
-        lambda s: Table("", accuracy.HEADS, tuple(accuracy.rows(s.tally.profiles)), 2, accuracy.NOTE).markdown(),
-    ),
-    "accepted": ("records", lambda s: _listed(s.tally.accepted)),
-    "waived": ("records", lambda s: _listed(s.tally.waivers)),
-    "training": ("records", partial(_tables, lambda named: [training.table(named)])),
+    "matrix": ("records", lambda s: _report(s).matrix.markdown()),
+    "accuracy": ("records", _accuracy),
+    "accepted": ("records", lambda s: _listed(s.tally.reasons[ACCEPTS])),
+    "waived": ("records", lambda s: _listed(s.tally.reasons["waived"])),
+    "training": ("records", partial(_tables, lambda records: [training.table(records)])),
     "memory": ("records", partial(_tables, training.memory_tables)),
     "mutation": ("mutation", lambda s: _last(s.mutation, "mutation score ", f"{len(MUTANTS):,} known-bad kernels")),
     "false-alarms": (

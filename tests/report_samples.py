@@ -13,8 +13,7 @@ from typing import Any
 
 from conformance.reporting import terminal
 from conformance.reporting.evidence import RunEvidence
-from conformance.reporting.groups import group
-from conformance.reporting.kernel_verdicts import kernel_verdicts, total
+from conformance.reporting.report import Report, total
 from conformance.reporting.tally import Tally
 from conformance.results import schema
 from conformance.results.reading import decode
@@ -193,18 +192,16 @@ def _varied(record: Record, lap: int, dice: random.Random) -> None:
         }
 
 
-def shown(tally: Tally, width: int = 80, listed: Iterable[str] = ()) -> list[str]:
-    """The summary's lines, without colors."""
-    verdicts = kernel_verdicts(tally, [], RunEvidence())
-    lines = *terminal.verdict_lines(verdicts, width), *terminal.notes(tally, verdicts, width, frozenset(listed))
-    return [text.rstrip() for text, _ in lines]
-
-
-def summary(records: Sequence[schema.Record], width: int = 80, listed: Iterable[str] = ()) -> list[str]:
-    """The lines at the end of a run with these records, without colors; the last one last."""
-    tally, evidence = Tally(), RunEvidence(records)
-    for record in records:
+def reported(records: Iterable[schema.Record]) -> Report:
+    """The report of a run with these records."""
+    tally, held = Tally(), [*records]
+    for record in held:
         tally.add(record)
-    verdicts = kernel_verdicts(tally, group(records, evidence), evidence)
-    lines = *terminal.verdict_lines(verdicts, width), *terminal.notes(tally, verdicts, width, frozenset(listed))
-    return [*(text.rstrip() for text, _ in lines), *([total(verdicts)] if verdicts else [])]
+    return Report(tally, RunEvidence(held), [record for record in held if record.status in ("fail", "error")])
+
+
+def summary(records: Iterable[schema.Record], width: int = 80, listed: Iterable[str] = ()) -> list[str]:
+    """The lines at the end of a run with these records, without colors; the last one last."""
+    report = reported(records)
+    lines = *terminal.verdict_lines(report, width), *terminal.notes(report, width, frozenset(listed))
+    return [*(text.rstrip() for text, _ in lines), *([total(report.verdicts)] if report.verdicts else [])]

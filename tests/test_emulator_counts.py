@@ -19,11 +19,10 @@ from conformance.implementations.bridges.numpy import NumpyArrays
 from conformance.operators import OPERATORS
 from conformance.problems import Variant, typed
 from conformance.reporting.emulator_counts import rows
-from conformance.reporting.tally import Tally
 from conformance.results import build
 from conformance.results.schema import Record, Work
 from tests import kernels
-from tests.report_samples import sample, shown, written
+from tests.report_samples import sample, summary, written
 
 NKI = Path(__file__).parents[1] / "impls" / "nki"
 PROBLEM = "n1 c3 h5 w5 k4 r3 s3 p1"
@@ -92,11 +91,9 @@ def test_the_table_names_the_problem_that_moves_most():
 
 
 def test_the_summary_shows_it_once_and_only_where_counted():
-    loud, silent = Tally(), Tally()
-    loud.add(tried(planted(Counting())))
-    silent.add(tried(planted(numpy_arrays())))
-    assert sum("acme           conv_forward" in line for line in shown(loud, 120)) == 1
-    assert not any("traffic" in line for line in shown(silent, 120))
+    loud, silent = (summary([tried(planted(arrays))], 120) for arrays in (Counting(), numpy_arrays()))
+    assert sum("acme            conv_forward" in line for line in loud) == 1
+    assert not any("traffic" in line for line in silent)
 
 
 def test_the_page_shows_what_is_counted(tmp_path: Path):

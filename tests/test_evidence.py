@@ -18,12 +18,10 @@ from conformance.execution.workers import MAX_CRASHES
 from conformance.operators import parse
 from conformance.reporting.evidence import RunEvidence
 from conformance.reporting.groups import group, located
-from conformance.reporting.kernel_verdicts import kernel_verdicts
-from conformance.reporting.tally import Tally
 from conformance.results import schema
 from tests.conftest import ROOT
 from tests.kit import results, source
-from tests.report_samples import RAISED, as_read, failed, sample
+from tests.report_samples import RAISED, as_read, failed, reported, sample
 
 PROBLEMS = [
     f"n{n} c{c} h{size} w{size} k8 r3 s3 p1{stride}"
@@ -207,10 +205,7 @@ def test_the_condition_of_what_one_operator_raises_is_none_of_another_one():
     """Of maxima that raise once, "where no image" was said, as of averages that raise at the same line."""
     records = [raising(one) if one.status == "fail" else one for one in run(lambda text, dtype: "u2" in text)]
     records.append(as_read(sample(**RAISED, operator="conv_backward_data")))
-    tally, evidence = Tally(), RunEvidence(records)
-    for record in records:
-        tally.add(record)
-    found = {one.operator: one.why for one in kernel_verdicts(tally, group(records, evidence), evidence)}
+    found = {one.operator: one.why for one in reported(records).verdicts}
     assert found == {
         "conv_forward": "where stride of H > 1",
         "conv_backward_data": "raised ValueError: no at acme.py:7",
@@ -222,12 +217,9 @@ def test_problems_that_were_run_to_find_out_where_are_counted_apart():
     records = run(lambda text, dtype: "u2" in text)
     failing = [one for one in records if one.status == "fail"]
     more = [msgspec.structs.replace(one, origin="where") for one in records[:9]]
-    tally, evidence = Tally(), RunEvidence([*records, *more])
-    for record in (*records, *more):
-        tally.add(record)
-    (verdict,) = kernel_verdicts(tally, group([*records, *more], evidence), evidence)
+    report = reported([*records, *more])
+    (verdict,), (one,) = report.verdicts, report.groups
     assert (verdict.failed, verdict.ran) == (len(failing), len(records))
-    (one,) = group([*records, *more], evidence)
     assert one.cases == len(failing)
     assert len(one.records) > len(failing), "they are evidence all the same"
     (alone,) = group([msgspec.structs.replace(failing[0], origin="where")])

@@ -10,7 +10,7 @@ import pytest
 from conformance.__main__ import main
 from conformance.engine import check, progress, search, summary
 from conformance.execution import verify
-from conformance.reporting import evidence, github, groups, kernel_verdicts, modules, report_command, terminal, training
+from conformance.reporting import evidence, github, groups, modules, report, report_command, terminal, training
 from conformance.reporting.evidence import RunEvidence
 from tests.conftest import USUAL, Project
 from tests.kit import source
@@ -28,7 +28,7 @@ PARTS = {
     "where": (evidence, "where"),
     "groups": (groups, "_of_implementation"),
     "names": (groups, "named"),
-    "why a kernel fails": (kernel_verdicts, "_why"),
+    "why a kernel fails": (report, "_why"),
     "first failure": (progress, "first_failure"),
     "tables": (training, "memory_tables"),
     "modules": (modules, "row"),

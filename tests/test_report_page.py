@@ -15,15 +15,13 @@ import pytest
 
 pytest.importorskip("jinja2", reason="no jinja2 (extra: report)")
 
-from conformance.reporting.page import markdown, sections, speeds, tables, verdict_list
+from conformance.reporting.page import sections, speeds, verdict_list
 from conformance.reporting.page.merge import load
 from conformance.reporting.page.render import page, texts
 from conformance.reporting.page.tables import Digest
 from tests.report_samples import (
     CAUSES,
     H100,
-    INFERRED,
-    RAISED,
     absent,
     benchmarks,
     broken,
@@ -115,86 +113,12 @@ def test_a_section_that_fails_takes_no_other_with_it(
     shown = rich(tmp_path)
     summary, text = texts(shown).values()
     there = {attributes["id"] for attributes in Parsed(text).of("section")}
-    own = {"profile": "accuracy", "speeds": "speed", "speed_tables": "speed"}.get(name, name)
+    own = {"speeds": "speed", "speed_tables": "speed"}.get(name, name)
     assert {"overview", "failures", "findings", "machines", "verdicts"} - there <= {own}
     assert ("speed" in there, "## Accuracy profile" in summary) == (own != "speed", own != "accuracy")
     assert len(unpacked(text)["verdicts"]) == len(shown.results.verdicts)
     said = f"{name.replace('_', ' ')} of the report: the explanation failed (ZeroDivisionError at test_report_page.py:"
     assert [line.startswith(said) for line in caplog.messages] == [True]
-
-
-def test_every_section_is_there(text: str):
-    sections = {attributes["id"] for attributes in Parsed(text).of("section")}
-    assert sections == {
-        "overview", "failures", "matrix", "findings", "accuracy", "speed", "memory", "training", "unsupported",
-        "machines", "verdicts",
-    }  # fmt: skip
-    jumps = {attributes["href"] for attributes in Parsed(text).of("a")} & {f"#{name}" for name in sections}
-    assert len(jumps) == len(sections) - 1  # the overview is the top
-
-
-@pytest.mark.parametrize(
-    ("records", "said"),
-    [
-        ([sample()], {"acme conv_forward fp32: 1 of 1 pass": "s-pass"}),
-        (
-            [sample(), sample(dtype="bf16"), sample(implementation="b"), absent()],
-            {"acme conv_forward fp32, bf16: 2 of 2 pass": "s-pass", "b conv_forward fp32: 1 of 1 pass": "s-pass"},
-        ),
-        ([sample(), waived(problem="w")], {"acme conv_forward fp32: 1 of 2 pass, 1 waived": "s-pass"}),
-        ([waived()], {"acme conv_forward fp32: 0 of 1 pass, 1 waived": "s-waived"}),
-        (
-            [sample(), failed(problem="f"), sample(problem="u", dtype="fp64", status="unsupported", reason="no")],
-            {f"acme conv_forward fp32: 1 of 2 fail: {CAUSES[0]}, or {CAUSES[1]}": "s-fail"},
-        ),
-    ],
-)
-def test_every_kernel_has_a_line_of_what_ran(tmp_path: Path, records: list[dict[str, Any]], said: dict[str, str]):
-    """What is unsupported is in no fraction."""
-    text = page(digest(tmp_path, records), "t").replace("<wbr>", "")
-    lines = re.findall(rf'<li class="(s-\w+)">{MARK}<(?:a|span)[^>]*>(.*?)</', text)
-    assert {text: kind for kind, text in lines} == said
-
-
-def test_a_line_of_a_kernel_leads_to_its_failures(tmp_path: Path):
-    """Groups are those of most cases first, lines stand as the suite lists operators."""
-    two = [failed(problem=name, operator="conv_backward_data", reason="raised", causes=[]) for name in "ab"]
-    text = page(digest(tmp_path, [failed(), *two])).replace("<wbr>", "")
-    links = dict(re.findall(r'<a href="#(failure-\d)">acme (\w+) ', text))
-    headings = dict(re.findall(r'<details id="(failure-\d)".*?<b>(\w+): ', text, re.DOTALL))
-    assert links == headings == {"failure-0": "conv_backward_data", "failure-1": "conv_forward"}
-
-
-def test_an_implementation_of_which_nothing_ran_is_named(tmp_path: Path):
-    records = [sample(), absent(implementation="zeta"), absent(implementation="nki", status="unavailable")]
-    found = digest(tmp_path, [*records, broken()])
-    assert "Nothing ran of nki, zeta." in Parsed(page(found)).words
-    assert "\nNothing ran of nki, zeta.\n" in markdown.summary(found, "t")
-    assert found.title == "Conformance of acme, impls/b.py conv_forward"
-    assert found.facts[1] == "cpu, x86_64 Linux"
-
-
-def test_many_kernels_that_pass_are_one_line(tmp_path: Path):
-    records = [sample(implementation=f"acme-{n}") for n in range(9)]
-    shown = re.sub(r"\s+", " ", page(digest(tmp_path, records)))
-    assert f'<details><summary class="s-pass">{MARK}9 kernels: 9 of 9 pass<' in shown
-
-
-def test_what_is_unsupported_is_one_folded_section(tmp_path: Path):
-    none = Parsed(page(digest(tmp_path, [sample()]), "t"))
-    assert not {"findings", "unsupported"} & {a["id"] for a in none.of("section")}
-    names = "avg_pool_forward", "max_pool_forward"
-    missing = [absent(operator=name, undeclared={"kind": "operator", "what": name}) for name in names]
-    records = [sample(), sample(dtype="bf16"), *missing, sample(dtype="fp16", status="unsupported", reason="no fp16")]
-    records.append(sample(problem="r", status="unsupported", refused=True, reason="too large"))
-    text = page(digest(tmp_path, records), "t")
-    words = re.sub(r"\s+", " ", " ".join(Parsed(text).words))
-    assert " acme does not implement avg_pool_forward, max_pool_forward 36 " in words
-    assert " acme no fp16 1 acme refused when called: too large 1 " in words
-    assert "not implemented" not in words
-    assert re.search(r'<section id="unsupported"[^>]*>\s*<details><summary>', text)
-    columns = re.findall(r'<table class="matrix">.*?</thead>', text.replace("<wbr>", ""), re.DOTALL)
-    assert re.findall(r"(\w+)</th>", columns[0]) == ["implementation", "conv_forward"]
 
 
 def test_an_empty_run_has_a_page(tmp_path: Path):
@@ -213,37 +137,6 @@ def test_the_title_says_what_was_verified_when_and_where(tmp_path: Path):
     several = [sample(implementation=name, operator=f"conv_{name}") for name in "abcd"]
     assert "Conformance of 4 implementations (4 operators)" in Parsed(page(digest(tmp_path, several))).words
     assert "A title" in Parsed(page(found, "A title")).words
-
-
-def test_failures_are_grouped_and_open_with_the_smallest_case(tmp_path: Path):
-    small = "n1 c1 h3 w3 k1 r3 s3"
-    records = [failed(problem=f"p{n}") for n in range(30)] + [failed(problem="small", descriptor=small, seed=9)]
-    records += [sample(**RAISED, problem="r")]
-    parsed = Parsed(page(digest(tmp_path, records), "t"))
-    words = re.sub(r"\s+", " ", " ".join(parsed.words))
-    assert words.count("likely cause: last row of y") == 1
-    assert f" Smallest case: {small} (fp32 nchw fixed) " in words
-    assert "All 31 cases in the list" in words
-    assert " conv_ forward: raised ValueError: no at acme.py:7 1 case " in words
-
-
-def test_a_group_of_failures_says_where_in_its_heading(tmp_path: Path):
-    records = [
-        (failed if groups > 1 else sample)(problem=f"{h}.{groups}", descriptor=f"n1 c64 h{h} w{h} k64 r3 s3 g{groups}")
-        for groups in (1, 2, 4) for h in range(5, 12)
-    ]  # fmt: skip
-    text = page(digest(tmp_path, records), "t").replace("<wbr>", "")
-    (heading,) = re.findall(f"<summary>{MARK}<b>(.*?)</b>", text)
-    assert heading == f"conv_forward: {CAUSES[0]}, or {CAUSES[1]}, where groups &gt; 1"
-    assert "<p>all 14 similar cases that meet this condition fail, none of the other 7" in text
-
-
-def test_the_matrix_has_a_button_for_every_implementation_operator_and_dtype(text: str):
-    labels = [attributes["aria-label"] for attributes in Parsed(text).of("button") if "data-row" in attributes]
-    assert "acme, conv_forward, fp32: 12 pass, 1 fail, 1 waived" in labels
-    assert "torch-cuda, conv_forward, bf16: 3 pass" in labels
-    assert not [label for label in labels if "avg_pool_forward" in label]
-    assert " fp32 1 " in re.sub(r"\s+", " ", " ".join(Parsed(text).words))
 
 
 def test_the_page_can_load_nothing(text: str):
@@ -348,30 +241,6 @@ def test_verdicts_come_back_from_the_page(tmp_path: Path):
     assert wrong["checks"] == [["y", "worst error / bound", "inf", 1.0], ["y", "rms", 5e5, 0.5438]]
     assert (wrong["worst"], wrong["elements"]) == (1e300, None)
     assert wrong["facts"]["inferred precision y"] == "fp32 accumulation"
-
-
-def test_the_profile_leaves_out_what_exceeds_its_contract(tmp_path: Path):
-    numbers = {"lambda": 1.0, "lambda_limit": 4.0, "rms": 0.1, "effective_bits": -3.0, "inferred": INFERRED}
-    wrong = numbers | {"lambda": 9.0, "effective_bits": -1023.0}
-    records = [
-        sample(profile={"y": numbers}),
-        sample(dtype="bf16"),
-        sample(dtype="bf16", problem="2", profile={"y": wrong}),
-        sample(dtype="fp64", profile={"y": wrong | {"lambda": "nan"}}),
-    ]
-    profile = tables.profiles(digest(tmp_path, records))
-    assert profile is not None
-    assert [row[:2] for row in profile.rows] == [("acme", "fp32")]
-    assert "left out, because errors exceed the contract: acme bf16, acme fp64" in profile.note
-    assert tables.profiles(digest(tmp_path, [records[2]])) is None
-
-
-def test_the_profile_keeps_machines_apart(tmp_path: Path):
-    machines = (H100, H100 | {"device": "NVIDIA A100"})
-    found = digest(tmp_path, [sample(device="cuda", versions=versions) for versions in machines])
-    profile = tables.profiles(found)
-    assert profile is not None
-    assert [row[0] for row in profile.rows] == ["acme on NVIDIA A100", "acme on NVIDIA H100"]
 
 
 def test_speed_is_relative_to_torch_on_the_same_machine(tmp_path: Path):

@@ -13,48 +13,13 @@ from conformance.reporting.page import markdown
 from conformance.reporting.page.merge import load
 from conformance.reporting.page.tables import Digest
 from tests.conftest import absence
-from tests.report_samples import absent, failed, sample, waived, written
+from tests.report_samples import failed, sample, waived, written
 
 HOSTILE = "| `x` **b** <img src=x> [a](javascript:b) @octocat #12 $x$ ~s~ ![i](j)\n# head\n- item\x00\x1b\ufffe\r\n=1+1"
 
 
 def digest(tmp_path: Path, records: list[dict[str, Any]]) -> Digest:
     return Digest(load([written(tmp_path / "run.jsonl", records)]))
-
-
-def every() -> list[dict[str, Any]]:
-    return [
-        sample(), failed(problem="wrong"), waived(problem="w"),
-        sample(problem="e", status="error", reason="ValueError: no"), absent(),
-        absent(implementation="nki@sim", status="unavailable", reason="no module named nki"),
-    ]  # fmt: skip
-
-
-def test_the_summary_says_what_happened(tmp_path: Path):
-    text = markdown.summary(digest(tmp_path, every()), "Nightly")
-    facts = "4 May 2026, 03:02 UTC, 60 min; cpu, x86_64 Linux; seed 0"
-    verdict = "acme conv_forward fp32: 2 of 4 fail, 1 waived (1 error): last row of y"
-    assert text.startswith(f"# Nightly\n\n{facts}\n\n- {verdict}")
-    assert text.count(verdict) == 1
-    assert "<details><summary>Unsupported</summary>\n\n| implementation | reason | cases |" in text
-    assert "    likely cause: last row of y (dy) left out" in text
-    assert (
-        "### acme: 1 likely cause, 1 other kind of failure, 2 cases\n\n"
-        "**conv_forward: last row of y (dy) left out, or padding of H one too small after**: 1 case;" in text
-    )
-    assert "    reproduce: conformance check acme 'n2 c8 h9 w9 k16 r3 s3 p1 b1' --operator conv_forward" in text
-    assert "| acme | known (<https://example.org/known>) | 1 |" in text
-
-
-def test_many_kernels_that_pass_are_one_line(tmp_path: Path):
-    text = markdown.summary(digest(tmp_path, [sample(implementation=f"acme-{n}") for n in range(9)]), "t")
-    assert "<details><summary>9 kernels: 9 of 9 pass</summary>\n\n- acme-0 conv_forward fp32: 1 of 1 pass\n" in text
-
-
-def test_the_summary_tells_the_level(tmp_path: Path):
-    text = markdown.summary(digest(tmp_path, [sample(run_level="smoke"), sample(problem="b")]), "t")
-    assert "; level smoke; seed 0\n\n- acme conv_forward fp32: 2 of 2 pass\n" in text
-    assert "level" not in markdown.summary(digest(tmp_path, [sample()]), "t").partition("## ")[0]
 
 
 def test_the_summary_shows_no_folder_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

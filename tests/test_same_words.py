@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from conformance.__main__ import main
-from conformance.reporting.groups import conditions
 from conformance.reporting.page.merge import load
 from conformance.reporting.page.tables import Digest
 from tests.kit import source
@@ -63,10 +62,10 @@ def test_run_check_and_page_say_the_same(
 
     results = load([Path("records.jsonl")])
     digest = Digest(results)
-    ((row, (one, *_)),) = digest.groups
+    ((_, (one, *_)),) = digest.groups
     assert one.title == first
-    assert bool(conditions(one, digest._evidence[row])) == bool(where)
-    heading, seen = digest.heading(row, one)
+    assert bool(digest.report.where(one)) == bool(where)
+    heading, seen = digest.report.heading(one)
     assert [f"fails where {heading.rpartition(', where ')[2]}: {seen}"] == where or not where
 
     assert main([*shlex.split(command)[1:], "--where"]) == 1

@@ -31,7 +31,7 @@ from conformance.reporting.claims_report import Compared
 from conformance.reporting.evidence import RunEvidence
 from conformance.reporting.failures import is_deciding
 from conformance.reporting.groups import Group, described, group
-from conformance.reporting.kernel_verdicts import KernelVerdict, kernel_verdicts
+from conformance.reporting.report import Report
 from conformance.reporting.tally import Tally
 from conformance.results import build, claims_file
 from conformance.results.reading import RecordError, earlier, read, shown
@@ -70,9 +70,8 @@ class Run:
         self.unexplained: list[str] = []
         """Lines on what could not be explained; they change no verdict."""
         self.evidence = RunEvidence(tell=self._tell)
-        self.groups: list[Group] = []
-        self.verdicts: list[KernelVerdict] = []
-        """Verdicts on the kernels; these and the `groups` of failures are known when the run has ended."""
+        self.report = Report(self.tally, self.evidence, self.failed)
+        """Report of the run, which is computed when it has ended."""
         self.stopped = ""
         """Why the run ended before all of it was verified; empty where it did not."""
         self.invalid: Invalid | None = None
@@ -260,11 +259,6 @@ class Run:
                 self.left_out[name] = searched.left_out
             searched.read(groups())
             self.deciding[name] -= len(searched.again)
-
-    def conclude(self) -> None:
-        """Group the failures, and come to a verdict on each kernel."""
-        self.groups = group(self.failed, self.evidence)
-        self.verdicts = kernel_verdicts(self.tally, self.groups, self.evidence)
 
     def idle(self, *, is_part: bool = False) -> dict[str, str]:
         """Return files, folders and names that were given and of which nothing was verified -> a line that says so,

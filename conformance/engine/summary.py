@@ -14,8 +14,8 @@ from conformance.engine.search import MAX_WHOLE
 from conformance.implementations.devices import missing
 from conformance.reporting import github, modules, report_command, terminal, training
 from conformance.reporting.failures import has_no_kernel
-from conformance.reporting.groups import Group, amount, conditions, described, located
-from conformance.reporting.kernel_verdicts import total
+from conformance.reporting.groups import Group, amount, described, located
+from conformance.reporting.report import total
 from conformance.reporting.report_command import ReportError
 from conformance.reporting.table import many
 from conformance.reporting.terminal import harmless
@@ -75,7 +75,6 @@ class Summary:
     def write(self, verbosity: int) -> None:
         """Write all parts that a verbosity has, the failures last; an error in one part does not stop the others."""
         run = self._run
-        run.conclude()
         parts: dict[str, Callable[[], None]] = {}
         if verbosity >= 0:
             parts |= {"tables": self._tables, "cases": self._listed_cases, "modules": self._modules}
@@ -100,12 +99,12 @@ class Summary:
         """Return the verdict of the run, and its color; `deselected` says why there is nothing to run, if so."""
         run = self._run
         nothing = run.nothing(is_part=self._is_part)
-        text = total(run.verdicts) if run.verdicts else ""
+        text = total(run.report.verdicts) if run.report.verdicts else ""
         if run.stopped:
             text = f"INCOMPLETE, {run.stopped.rstrip('.')}: {text or 'nothing was verified'}"
         elif nothing:
             text = "; ".join(filter(None, (text, deselected, *nothing)))
-        is_wrong = run.stopped or nothing or any(verdict.failed for verdict in run.verdicts)
+        is_wrong = run.stopped or nothing or any(verdict.failed for verdict in run.report.verdicts)
         return harmless(text), "red" if is_wrong else "green"
 
     def _append_to_job(self) -> None:
@@ -134,9 +133,9 @@ class Summary:
 
     def _tables(self) -> None:
         """Write the tables of memory and training."""
-        named = [(record.implementation, record) for record in self._run.tables]
-        networks, width = training.table(named), self._screen.width
-        for table in (*training.memory_tables(named), *([networks] if networks else [])):
+        records = self._run.tables
+        networks, width = training.table(records), self._screen.width
+        for table in (*training.memory_tables(records), *([networks] if networks else [])):
             self._screen.section(table.title)
             for text in (*table.lines(width), *textwrap.wrap(table.note, width)):
                 self._screen.line(text)
@@ -147,14 +146,7 @@ class Summary:
         screen.section("conformance")
         if run.stopped:  # the counts below look like those of a whole run
             screen.line(self.incompletely(), "red")
-        rows = []
-        for record in run.of_modules:
-            name = record.implementation
-            cells = (counts for (owner, _), counts in run.tally.cells.items() if owner == name)
-            groups = [group for group in run.groups if group.implementation == name]
-            rows.append(
-                modules.row(record, sum(cells, Counter()), groups, lambda group: conditions(group, run.evidence))
-            )
+        rows = run.report.modules(run.of_modules)
         unverified = [
             f"{name}: {implementation.adapted.unverified}"
             for name, implementation in run.plan.registry.implementations.items()
@@ -167,23 +159,24 @@ class Summary:
 
     def _counts(self) -> None:
         """Write the verdicts. What the last line of the run says is not written twice, except for failures."""
-        verdicts = self._run.verdicts
+        report = self._run.report
+        verdicts = report.verdicts
         again = any(verdict.operator and verdict.failed for verdict in verdicts)
         if len(verdicts) > 1 or again or not self._is_last:
-            self._lines(terminal.verdict_lines(verdicts, self._screen.width))
+            self._lines(terminal.verdict_lines(report, self._screen.width))
 
     def _quiet_counts(self) -> None:
         """Write the verdicts of several kernels; if nothing was verified, say why, which nothing else does."""
         run = self._run
-        if len(run.verdicts) > 1:
-            self._lines(terminal.verdict_lines(run.verdicts, 10**6))
+        if len(run.report.verdicts) > 1:
+            self._lines(terminal.verdict_lines(run.report, 10**6))
         if not run.tally.verified:
-            self._lines(terminal.notes(run.tally, run.verdicts, self._screen.width, run.options.shown))
+            self._lines(terminal.notes(run.report, self._screen.width, run.options.shown))
 
     def _notes(self) -> None:
         """Write notes for users who trust the verdicts."""
         run, width = self._run, self._screen.width
-        self._lines(terminal.notes(run.tally, run.verdicts, width, run.options.shown))
+        self._lines(terminal.notes(run.report, width, run.options.shown))
         if self._compiled.kept >= MANY or self._compiled.seconds >= LONG:
             programs = many(self._compiled.programs - self._compiled.kept, "program")
             text = f"JAX compiled {programs} and read {self._compiled.kept:,}, in {self._compiled.seconds:,.0f} s"
@@ -212,12 +205,14 @@ class Summary:
         """Write the smallest case of each cause in full, and the number of the others. What a file that cannot be used
         raised is in its verdict."""
         run, screen = self._run, self._screen
-        unusable = [group for group in run.groups if not (any(group.operators) or "\n" in group.smallest.explanation)]
+        unusable = [
+            group for group in run.report.groups if not (any(group.operators) or "\n" in group.smallest.explanation)
+        ]
         for group in unusable:
             self._annotate(group, "", group.implementation)
         for text, said in run.idle(is_part=self._is_part).items() if is_github() else ():
             screen.line(own(github.annotation(text, said, [(Path(text.partition("::")[0]), 0)])))
-        failed = [group for group in run.groups if group not in unusable]
+        failed = [group for group in run.report.groups if group not in unusable]
         if not failed:
             return
         if verbosity >= 0:

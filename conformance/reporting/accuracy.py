@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from conformance.dtypes import dtype_place
+from conformance.reporting.table import Table
 from conformance.results.schema import CheckRecord, Inferred, Record
 
 
@@ -32,7 +34,7 @@ class AccuracyProfile:
             bits = math.inf if found.effective_bits is None else float(found.effective_bits)
             self.cases += 1
             self.effective_bits = min(self.effective_bits, bits)
-            self.share = max(self.share, found.share)
+            self.share = max(self.share, math.inf if math.isnan(found.share) else found.share)
             self.rms = max(self.rms, float(found.rms))
             self.gain_z = max(self.gain_z, abs(float(found.gain_z or 0)))
             self.offset_z = max(self.offset_z, abs(float(found.offset_z or 0)))
@@ -49,22 +51,28 @@ NOTE = (
 )
 
 
-def rows(profiles: Mapping[tuple[str, str], AccuracyProfile]) -> Iterator[tuple[str, ...]]:
-    """Yield rows of text by implementation and dtype; none for implementations without a fixed-distribution verdict."""
-    for (name, dtype), found in sorted(profiles.items()):
-        if found.inferred is None:
-            continue
-        yield (
-            name,
-            dtype,
-            "exact" if math.isinf(found.effective_bits) else f"{found.effective_bits:.1f}",
-            f"{found.share:.0%}" if found.share < 10 else "> 999%",
-            _short(found.rms, 2),
-            _short(found.gain_z, 1),
-            _short(found.offset_z, 1),
-            {None: "?", True: "yes", False: "no"}[found.repeatable],
-            found.inferred.precision + (" (conservative)" if found.conservative else ""),
-        )
+def table(profiles: Mapping[tuple[str, str], AccuracyProfile]) -> Table | None:
+    """Return the table of profiles, without those of errors that exceed the contract: they say nothing about precision.
+    None if no implementation has a fixed-distribution verdict."""
+    rows, beyond = [], []
+    for (name, dtype), profile in sorted(profiles.items(), key=lambda item: (item[0][0], dtype_place(item[0][1]))):
+        if profile.share > 1:
+            beyond.append(f"{name} {dtype}")
+        elif profile.inferred is not None:
+            row = (
+                name,
+                dtype,
+                "exact" if math.isinf(profile.effective_bits) else f"{profile.effective_bits:.1f}",
+                f"{profile.share:.0%}",
+                _short(profile.rms, 2),
+                _short(profile.gain_z, 1),
+                _short(profile.offset_z, 1),
+                {None: "?", True: "yes", False: "no"}[profile.repeatable],
+                profile.inferred.precision + (" (conservative)" if profile.conservative else ""),
+            )
+            rows.append(row)
+    note = NOTE + (f"; left out, because errors exceed the contract: {', '.join(beyond)}" if beyond else "")
+    return Table("Accuracy profile", HEADS, tuple(rows), 2, note) if rows else None
 
 
 def _short(value: float, digits: int) -> str:

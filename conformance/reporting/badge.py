@@ -5,8 +5,8 @@ from __future__ import annotations
 from html import escape
 
 from conformance.implementations.errors import printable
-from conformance.reporting.kernel_verdicts import fraction
 from conformance.reporting.page.tables import Digest
+from conformance.reporting.report import fraction
 
 LETTER, MARGIN = 6.6, 6
 """Average width of a letter in the wider fonts, and margin beside a text."""
@@ -20,8 +20,8 @@ def badge(digest: Digest) -> str:
     A run of some cases only is `standard, part: 3 of 3 pass`, with the options that chose them in the title.
     """
     if digest.verified:
-        wrong = any(one.failed for one in digest.verdicts) or digest.results.errors
-        text, color = fraction(digest.verdicts), WRONG if wrong else RIGHT
+        wrong = any(one.failed for one in digest.report.verdicts) or digest.results.errors
+        text, color = fraction(digest.report.verdicts), WRONG if wrong else RIGHT
     else:
         text, color = "nothing verified", NOTHING
     chosen = digest.results.chosen

@@ -29,13 +29,13 @@ def row(
     counts: Counter[str],
     groups: Sequence[Group],
     where: Callable[[Group], Sequence[Where]],
-    name: str = "",
 ) -> tuple[str, ...]:
     """Return a row of the table: module, whether it is right at its own shape (that of `record`), how often at others,
-    where it fails, the likely cause, and its time over its reference's. `counts` are all its cases by status."""
+    where it fails, the likely cause, and its time over its reference's. `counts` are its cases that ran, by
+    status."""
     counts = counts - Counter([record.status])
     left = sum(one.cases for group in groups for one in group.records if is_not_run(one))
-    right, of = counts["pass"], sum(counts[status] for status in ANSWERS) - left
+    right, of = counts["pass"], sum(counts[status] for status in ANSWERS)
     # a gradient is often wrong because the forward is
     ordered = sorted(groups, key=lambda one: not any(operator.endswith("forward") for operator in one.operators))
     others = [one for one in ordered if not all(map(is_own, one.records))]
@@ -43,7 +43,7 @@ def row(
     said = f"where {named(condition)}" if condition else "everywhere" if of and not right else ""
     cause = next((one.cause for one in others if one.cause), others[0].text if others else "")
     others_say = f"{right:,} of {of:,} cases" + (f" ({left:,} not run)" if left else "")
-    return name or record.implementation, _at_its_own(record), others_say, said, cause, _time(record)
+    return record.implementation, _at_its_own(record), others_say, said, cause, _time(record)
 
 
 def _at_its_own(record: Record) -> str:

@@ -33,12 +33,10 @@ class Table:
             if len(blocks[-1]) > len(names) and sum(widths[p] + 2 for p in blocks[-1]) + widths[place] > width:
                 blocks.append([*names])
             blocks[-1].append(place)
-        depth = max(map(len, heads))
-        tops = zip(*([""] * (depth - len(head)) + head for head in heads), strict=True)
-        rows = [*tops, *self.rows]
         for number, block in enumerate(blocks):
             yield from [""] * (number > 0)
-            for row in rows:
+            depth = max(len(heads[p]) for p in block)
+            for row in (*zip(*([""] * (depth - len(head)) + head for head in heads), strict=False), *self.rows):
                 cells = (row[p].ljust(widths[p]) if p < self.names else row[p].rjust(widths[p]) for p in block)
                 yield "  ".join(cells).rstrip()
 
@@ -46,7 +44,7 @@ class Table:
         """Yield the lines of a Markdown table and the note below it; `escaped` is for texts that could be markup."""
         marks = ("---" if place < self.names else "--:" for place in range(len(self.heads)))
         lines = [map(escaped, self.heads), marks, *(map(escaped, row) for row in self.rows)]
-        yield from (f"| {' | '.join(cells)} |" for cells in lines)
+        yield from (f"| {' | '.join(map(str.strip, cells))} |" for cells in lines)
         yield from ("", f"{escaped(self.note)}.") if self.note else ()
 
 

@@ -20,6 +20,9 @@ ORDER = {name: place for place, name in enumerate((*OPERATORS, TRAINING))}
 RAN = ("pass", "fail", "error", "waived")
 """Statuses of cases that ran. Fractions leave out cases that are unsupported or unavailable."""
 NOT_ISOLATED = "kernels' processes are not isolated here: see docs/isolation.md"
+NOT_VERIFIED, ACCEPTS, REFUSED = "not verified", "accepts invalid arguments", "refused when called"
+"""Findings that are no status: an output whose limits are as large as its results; arguments; cases that a kernel
+declares to support."""
 JUDGED = ("pass", "fail")
 """Statuses of which a good run has at least one: a waived case is known to be wrong."""
 
@@ -88,35 +91,27 @@ class Tally:
         """Phase -> seconds over all cases."""
         self.own: list[float] = []
         """Seconds of each verdict that neither the kernel nor the reference nor the diagnosis took."""
-        self.refusals: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        """Implementation -> reasons of unsupported cases, but for operators that it does not implement."""
+        self.reasons: defaultdict[str, defaultdict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
+        """Status or finding -> implementation -> what or why, with the number of cases."""
         self.undeclared: dict[str, Undeclared] = {}
         """Reason of unsupported cases -> what is not declared, if that is the reason."""
-        self.refused: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        """Implementation -> reasons of cases that it declares to support and refuses when called."""
         self.weak: defaultdict[tuple[str, str], dict[str, None]] = defaultdict(dict)
         """(implementation, weakness of its contract compared with fp32) -> operators with dtypes."""
-        self.unverified: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        """Implementation -> outputs whose limits are as large as the results, in cases that pass by their others."""
         self.not_implemented: defaultdict[str, Counter[str]] = defaultdict(Counter)
         """Implementation -> operators that it does not implement, and their cases."""
-        self.accepted: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        """Implementation -> invalid arguments that it accepts, and how often it was asked."""
-        self.waivers: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        """Implementation -> waivers of its cases."""
-        self.dtypes: defaultdict[tuple[str, str], dict[str, None]] = defaultdict(dict)
-        """(implementation, operator) -> dtypes in which a case ran."""
+        self.ran: defaultdict[tuple[str, str], dict[str, Counter[str]]] = defaultdict(dict)
+        """(implementation, operator) -> dtype -> cases that ran, by status."""
         self.is_isolated = True
         """Whether no record says that its process was not isolated."""
         self.not_run: Counter[tuple[str, str]] = Counter()
         """(implementation, operator) -> errors that are not its own, because other cases had crashed."""
 
-    def add(self, record: Record, name: str = "") -> None:
-        """Count one record, for its implementation unless another name is given. Problems that were run to find out
-        where a kernel fails do not count: they are not of the level, and their number means nothing."""
+    def add(self, record: Record) -> None:
+        """Count one record. Problems that were run to find out where a kernel fails do not count: they are not of the
+        level, and their number means nothing."""
         if is_deciding(record):
             return
-        name, status, cases = name or record.implementation, record.status, record.cases
+        name, status, cases = record.implementation, record.status, record.cases
         self.cells[name, record.operator][status] += cases
         self.devices[record.device][status] += cases
         if status in JUDGED and compares(record):
@@ -128,29 +123,28 @@ class Tally:
         self.is_isolated &= exposure_of(record) != NOT_ISOLATED
         if record.dtype:
             self.profiles[name, record.dtype].add(record)
-            if status in RAN:
-                self.dtypes[name, record.operator][record.dtype] = None
-        self.not_run[name, record.operator] += is_not_run(record) * cases
+        if status in RAN:
+            ran = self.ran[name, record.operator].setdefault(record.dtype, Counter())
+            if is_not_run(record):
+                self.not_run[name, record.operator] += cases
+            else:
+                ran[status] += cases
         if weakness := weakness_of(record):
             self.weak[name, weakness][f"{record.operator} {record.dtype}"] = None
         for output in record.unverified:
-            self.unverified[name][f"{record.operator} {output}"] += cases
+            self.reasons[NOT_VERIFIED][name][f"{record.operator} {output}"] += cases
         if record.work is not None:
             self.moved[name, record.operator].append((record, record.work))
         if isinstance(record, CheckRecord):
-            self.accepted[name].update(f"{record.operator}: {request}" for request in record.facts.accepted)
+            self.reasons[ACCEPTS][name].update(f"{record.operator}: {request}" for request in record.facts.accepted)
         if status == "unavailable":
             self.absent[name] = record.reason
-        elif status == "unsupported" and has_no_kernel(record):
+        if status == "unsupported" and has_no_kernel(record):
             self.not_implemented[name][record.operator] += cases
-        elif record.refused:
-            self.refused[name][record.reason] += cases
-        elif status == "unsupported":
-            self.refusals[name][record.reason] += cases
+        elif status in ("unavailable", "unsupported", "waived"):
+            self.reasons[REFUSED if record.refused else status][name][record.headline] += cases
             if record.undeclared:
-                self.undeclared[record.reason] = record.undeclared
-        elif status == "waived":
-            self.waivers[name][record.headline] += cases
+                self.undeclared[record.headline] = record.undeclared
 
     @property
     def totals(self) -> Counter[str]:

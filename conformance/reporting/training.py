@@ -20,11 +20,10 @@ NOTE = (
 )
 
 
-def table(named: Iterable[tuple[str, Record]]) -> Table | None:
-    """Return the table of trainings, from records with the names that their implementations have there; None if no
-    training finished."""
+def table(records: Iterable[Record]) -> Table | None:
+    """Return the table of trainings; None if no training finished."""
     rows = []
-    for name, record in named:
+    for record in records:
         if not isinstance(record, TrainingRecord) or record.training.scores is None:
             continue
         run, scores = record.training, record.training.scores
@@ -41,7 +40,7 @@ def table(named: Iterable[tuple[str, Record]]) -> Table | None:
             f"{float(scores.accuracy):.0%}",
             f"{float(scores.test_loss):.3f}",
         )
-        rows.append((name, run.network, *cells))
+        rows.append((record.implementation, run.network, *cells))
     return Table("Networks trained through their convolutions", HEADS, tuple(rows), 3, NOTE) if rows else None
 
 
@@ -52,27 +51,27 @@ SAVED = (
 STEP = ("implementation", "variant", "batch", "peak bytes", "bytes after forward")
 
 
-def memory_tables(named: Iterable[tuple[str, Record]]) -> list[Table]:
-    """Return the tables of memory, from records with the names that their implementations have there."""
-    checks = [(name, record) for name, record in named if isinstance(record, CheckRecord)]
+def memory_tables(records: Iterable[Record]) -> list[Table]:
+    """Return the tables of memory."""
+    checks = [record for record in records if isinstance(record, CheckRecord)]
     found = [
         Table(
             f"Saved for backward, {descriptor}",
             SAVED,
             tuple(sorted(
-                ((name, row.variant, record.dtype,
+                ((record.implementation, row.variant, record.dtype,
                   *(f"{n:,}" for n in (row.activation_bytes, row.buffers, row.parameter_bytes, row.vector_bytes)))
-                 for name, record in checks if record.descriptor == descriptor
+                 for record in checks if record.descriptor == descriptor
                  for row in record.facts.saved_for_backward),
                 key=lambda cells: (*cells[:2], dtype_place(cells[2]), *cells[3:]),
             )),
             3,
         )
-        for descriptor in sorted({r.descriptor for _, r in checks if r.facts.saved_for_backward})
+        for descriptor in sorted({record.descriptor for record in checks if record.facts.saved_for_backward})
     ]  # fmt: skip
     steps = sorted(
-        (name, row.variant, *(f"{n:,}" for n in (row.batch, row.peak_bytes, row.forward_bytes)))
-        for name, record in checks
+        (record.implementation, row.variant, *(f"{n:,}" for n in (row.batch, row.peak_bytes, row.forward_bytes)))
+        for record in checks
         for row in record.facts.training_steps
     )
     title = "A training step of the tutorial's network (conv 1-32-64 with batch norm, 28x28, fp32)"

@@ -68,7 +68,7 @@ class SurveyedEnvironment:
         reasons += self.notices
         if self.digest is not None:
             reasons += [v.record.reason for v in self.digest.results.verdicts if not v.record.operator]
-            reasons += [why for _, _, why in self.digest.reasons("unavailable")]
+            reasons += [why for texts in self.digest.report.tally.reasons["unavailable"].values() for why in texts]
         if not reasons and (self.digest is None or not self.digest.verified):
             return ["no records" if self.digest is None else "nothing was verified"]
         return reasons

@@ -278,10 +278,10 @@ acme            fused       64  43,576,024           27,089,328"""
 
 def test_tables():
     record = as_read(checked({"saved_for_backward": [ROW], "training_steps": [STEP]}, descriptor="bn n1"))
-    saved, steps = training.memory_tables([("acme", record), ("other", as_read(sample()))])
+    saved, steps = training.memory_tables([record, as_read(sample(implementation="other"))])
     assert (saved.title, "\n".join(saved.lines(80))) == ("Saved for backward, bn n1", TABLE)
     assert (steps.note, "\n".join(steps.lines(80))) == (training.PUBLISHED, STEPS)
-    assert training.memory_tables([("acme", as_read(sample()))]) == []
+    assert training.memory_tables([as_read(sample())]) == []
 
 
 def test_live_bytes_follow_tensors():

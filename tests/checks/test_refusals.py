@@ -18,10 +18,9 @@ from conformance.execution.workers import Workers
 from conformance.implementations import registry
 from conformance.operators import FAMILIES, OPERATORS, ORDINARY
 from conformance.problems import PROBLEMS
-from conformance.reporting.tally import Tally
 from conformance.resources import IMPLS
 from tests import kernels, kit
-from tests.report_samples import as_read, checked, shown
+from tests.report_samples import as_read, checked, summary
 
 BATCH_NORM = "bn n2 c4 h6 w5 k4 r3 s3 p1"
 
@@ -156,11 +155,10 @@ def test_a_crash_names_the_argument(tmp_path: Path):
 
 
 def test_summary_names_what_was_answered():
-    tally = Tally()
-    tally.add(as_read(checked({"accepted": ["channels that do not match"]})))
+    records = [as_read(checked({"accepted": ["channels that do not match"]}))]
     assert (
         "acme accepts invalid arguments (not counted as a failure): conv_forward: channels that do not match"
-        in shown(tally, 100)
+        in summary(records, 100)
     )
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from conformance.implementations.errors import printable
 from conformance.reporting.groups import amount
-from conformance.reporting.kernel_verdicts import total
 from conformance.reporting.page.sections import sections
 from conformance.reporting.page.tables import PASSING, Digest
+from conformance.reporting.report import total
 from conformance.reporting.table import Table, many
 
 LIMIT = 60_000
@@ -68,24 +68,24 @@ def _sections(digest: Digest) -> Iterator[tuple[str, str]]:
         lines = "".join(f"- {escaped(line)}\n" for line in errors[:SHOWN])
         yield "errors", f"**{many(len(errors), 'defect')} in the files**\n\n{lines}"
     shown = sections(digest)
-    if shown.modules:
-        yield _titled(shown.modules)
+    if shown["modules"]:
+        yield _titled(shown["modules"])
     yield from _failures(digest)
-    yield from (_titled(t) for t in (shown.profile,) if t)
-    for place, one in enumerate(shown.banners):
+    if shown["accuracy"]:
+        yield _titled(shown["accuracy"])
+    for place, one in enumerate(shown["banners"]):
         head = "" if place else "## Speed\n\n"
         yield "machine", f"{head}**{escaped(one.text)}**\n\n" + "".join(f"- {escaped(why)}\n" for why in one.reasons)
-    yield from (_titled(t) for t in (*reversed(shown.speed_tables), shown.training) if t)
-    yield from map(_titled, shown.findings)
-    yield from map(_titled, shown.memory)
-    if shown.unsupported:
-        yield "unsupported", _folded("Unsupported", _markdown(shown.unsupported))
+    networks = [shown["training"]] if shown["training"] else []
+    yield from map(_titled, (*reversed(shown["speed_tables"]), *networks, *shown["findings"], *shown["memory"]))
+    if shown["unsupported"]:
+        yield "unsupported", _folded("Unsupported", _markdown(shown["unsupported"]))
 
 
 def _verdicts(digest: Digest) -> Iterator[tuple[str, str]]:
     """Yield a line for each kernel; many that pass are one line that opens."""
     for bad in (True, False):
-        kernels = [one for one in digest.verdicts if bool(one.failed) == bad]
+        kernels = [one for one in digest.report.verdicts if bool(one.failed) == bad]
         lines = "".join(f"- {escaped(str(one))}\n" for one in kernels)
         if kernels:
             yield "verdicts", lines if bad or len(kernels) <= PASSING else _folded(total(kernels), lines)
@@ -105,13 +105,13 @@ def _markdown(table: Table) -> str:
 
 def _failures(digest: Digest) -> Iterator[tuple[str, str]]:
     """Yield one group at a time, so that a long group does not take the others with it."""
-    groups = [(row, found, one) for row, found in digest.groups for one in found]
+    groups = [(name, found, one) for name, found in digest.groups for one in found]
     head = "## Failures\n\n"
-    for row, found, one in groups[:SHOWN]:
+    for name, found, one in groups[:SHOWN]:
         if one is found[0]:
-            head += f"### {escaped(digest.name(row))}: {amount(found)}\n\n"
+            head += f"### {escaped(name)}: {amount(found)}\n\n"
         record = one.smallest
-        heading, seen = digest.heading(row, one)
+        heading, seen = digest.report.heading(one)
         title = f"**{escaped(heading)}**: {one.counted}"
         title += f"; {escaped(seen)}" if seen else ""
         title += f"; {escaped(one.shown)}" if one.shown else ""

@@ -25,12 +25,12 @@ from conformance import __version__
 from conformance.files import require_regular
 from conformance.implementations.errors import printable
 from conformance.reporting.groups import amount
-from conformance.reporting.kernel_verdicts import total
 from conformance.reporting.page import charts, markdown, tables
 from conformance.reporting.page.merge import load
 from conformance.reporting.page.sections import sections
 from conformance.reporting.page.tables import Digest
 from conformance.reporting.page.verdict_list import packed
+from conformance.reporting.report import total
 from conformance.reporting.report_command import ReportError
 from conformance.reporting.table import many
 
@@ -104,7 +104,7 @@ def page(digest: Digest, title: str = "", survey: Mapping[str, Any] | None = Non
         "digest": digest,
         "shown": sections(digest),
         "survey": survey,
-        "shows_matrix": not survey and sum(map(len, digest.matrix.values())) > 1,
+        "shows_matrix": not survey and sum(map(len, digest.report.tally.ran.values())) > 1,
         "data": "" if survey else packed(digest),
     }
     text = (

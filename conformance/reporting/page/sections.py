@@ -2,59 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 from conformance.explaining import explaining
-from conformance.reporting import emulator_counts, training
-from conformance.reporting.page import charts, speeds, tables
-from conformance.reporting.page.speeds import Banner, Speed
+from conformance.reporting import training
+from conformance.reporting.page import charts, speeds
 from conformance.reporting.page.tables import Digest
-from conformance.reporting.table import Table
 
-
-@dataclass(slots=True)
-class Sections:
-    """The sections by name; empty if a report has none."""
-
-    modules: Table | None = None
-    findings: Sequence[Table] = ()
-    profile: Table | None = None
-    speeds: Sequence[Speed] = ()
-    speed_tables: Sequence[Table] = ()
-    banners: Sequence[Banner] = ()
-    speed_chart: charts.Chart | None = None
-    counted: Sequence[Table] = ()
-    memory: Sequence[Table] = ()
-    training: Table | None = None
-    unsupported: Table | None = None
-    machines: Table | None = None
-
-
-MADE: dict[str, Callable[[Digest, Sections], Any]] = {
+MADE: dict[str, Callable[[Digest, Any], Any]] = {
     "modules": lambda digest, _: digest.modules,
-    "findings": lambda digest, _: digest.findings,
-    "profile": lambda digest, _: tables.profiles(digest),
+    "findings": lambda digest, _: digest.report.findings,
+    "accuracy": lambda digest, _: digest.report.accuracy,
     "speeds": lambda digest, _: speeds.speeds(digest),
-    "speed_tables": lambda digest, known: speeds.speed_tables(digest, known.speeds),
-    "banners": lambda _, known: speeds.banners(known.speeds),
-    "speed_chart": lambda digest, known: charts.speed(digest, known.speeds),
-    "counted": lambda digest, _: emulator_counts.tables(digest.tally.moved),
-    "memory": lambda digest, _: training.memory_tables(digest.named),
-    "training": lambda digest, _: training.table(digest.named),
-    "unsupported": lambda digest, _: digest.unsupported,
+    "speed_tables": lambda digest, made: speeds.speed_tables(digest, made["speeds"]),
+    "banners": lambda _, made: speeds.banners(made["speeds"]),
+    "speed_chart": lambda digest, made: charts.speed(digest, made["speeds"]),
+    "counted": lambda digest, _: digest.report.counted,
+    "memory": lambda digest, _: training.memory_tables(digest.records),
+    "training": lambda digest, _: training.table(digest.records),
+    "unsupported": lambda digest, _: digest.report.unsupported,
     "machines": lambda digest, _: digest.machines,
 }
-"""Name of a section -> the function that makes it, from the digest and the sections before it."""
+"""Name of a section -> the function that makes it, from the digest and the sections before it: a table or several, a
+chart, or what these are made of."""
 
 
 @lru_cache(maxsize=1)
-def sections(digest: Digest) -> Sections:
-    """Return the sections of a report. They are cached, so that page and summary report a failure only once."""
-    found = Sections()
-    for name, made in MADE.items():
+def sections(digest: Digest) -> dict[str, Any]:
+    """Return the sections of a report by name; what a report does not have is empty. They are cached, so that page and
+    summary report a failure only once."""
+    made: dict[str, Any] = dict.fromkeys(MADE, ())
+    for name, make in MADE.items():
         with explaining(f"{name.replace('_', ' ')} of the report"):
-            setattr(found, name, made(digest, found))
-    return found
+            made[name] = make(digest, made)
+    return made

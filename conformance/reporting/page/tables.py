@@ -1,30 +1,27 @@
-"""The figures that a report shows: counts, the matrix, findings, profiles, traffic."""
+"""Results as a page shows them: the report of implementations on machines, and where and when it came about."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
 
-from conformance.diagnosis.where import Where, named, seen
+from msgspec import structs
+
 from conformance.dtypes import dtype_place
 from conformance.problems import LEVELS
-from conformance.reporting import accuracy, modules
+from conformance.reporting import modules
 from conformance.reporting.evidence import RunEvidence
-from conformance.reporting.failures import has_no_kernel
-from conformance.reporting.groups import Group, conditions, group
-from conformance.reporting.kernel_verdicts import KernelVerdict, kernel_verdicts, total
-from conformance.reporting.page.model import Machine, Results, Row, operator_place
+from conformance.reporting.groups import Group
+from conformance.reporting.page.model import Machine, Results, Row
+from conformance.reporting.report import KernelVerdict, Report, few, total
 from conformance.reporting.table import Table, many
-from conformance.reporting.tally import RAN, Tally, exposure_of
-from conformance.reporting.terminal import ACCEPTS, TOO_COARSE
-from conformance.results.schema import VERIFIED, Record
+from conformance.reporting.tally import RAN, Tally, exposure_of, operator_place
+from conformance.results.schema import VERIFIED
 
 WORST_FIRST = ("fail", "error", "waived", "pass")
 """Statuses, of which the first that occurs in a cell of the matrix is the one that the cell shows."""
-NAMED = 3
-"""Largest number of implementations or machines that a title names."""
 PASSING = 8
 """Largest number of passing kernels that have a line each."""
 
@@ -61,21 +58,22 @@ class Digest:
         self.rows = sorted({v.row for v in results.verdicts if v.record.operator})
         """Implementations on machines."""
         self._places = frozenset({*self.rows, *(c.row for c in results.clocked)})
-        self.named = [(self.name(verdict.row), verdict.record) for verdict in results.verdicts]
-        """Every record, with the name of its row."""
-        self.tally = Tally()
-        """Totals, as at the end of a run, by these names."""
-        for name, record in self.named:
-            self.tally.add(record, name)
-        self.totals = self.tally.totals
+        self.records = []
+        """Every record, under the name of its row."""
+        tally = Tally()
+        for verdict in results.verdicts:
+            record, name = verdict.record, self.name(verdict.row)
+            self.records.append(
+                record if record.implementation == name else structs.replace(record, implementation=name)
+            )
+            tally.add(self.records[-1])
+        failed = [record for record in self.records if record.status in ("fail", "error")]
+        self.report = Report(tally, RunEvidence(self.records), failed)
+        self.totals = tally.totals
         """Cases by status."""
         self.verified = sum(self.totals[status] for status in VERIFIED)
-        ran = {v.record.operator for v in results.verdicts if v.record.status in RAN}
-        self.operators = sorted(ran - {""}, key=operator_place)
+        self.operators = sorted({operator for _, operator in tally.ran if operator}, key=operator_place)
         """Operators of which a case ran."""
-        self._records: defaultdict[Row, list[Record]] = defaultdict(list)
-        for verdict in results.verdicts:
-            self._records[verdict.row].append(verdict.record)
 
     def name(self, row: Row) -> str:
         """Return the name of a row: with its device if the implementation ran on several machines, and with the whole
@@ -86,131 +84,42 @@ class Digest:
             return name
         return f"{name} on {here.label if sum(m.short == here.short for m in machines) > 1 else here.short}"
 
-    @cached_property
-    def exceeding(self) -> list[tuple[str, str]]:
-        """Rows, by name, and dtypes with an error that exceeds the contract: it says nothing about precision."""
-        found = {(n, r.dtype) for n, r in self.named for profile in r.profile.values() if not profile.share <= 1}
-        return sorted(found, key=lambda pair: (pair[0], dtype_place(pair[1])))
-
-    @cached_property
-    def matrix(self) -> dict[tuple[Row, str], list[Tile]]:
-        """(Row, operator) -> tiles by dtype."""
-        counts: defaultdict[tuple[Row, str, str], Counter[str]] = defaultdict(Counter)
-        for v in (verdict for verdict in self.results.verdicts if verdict.record.status in RAN):
-            counts[v.row, v.record.operator, v.record.dtype][v.record.status] += v.record.cases
-        found: defaultdict[tuple[Row, str], list[Tile]] = defaultdict(list)
-        for (row, operator, dtype), held in sorted(counts.items(), key=lambda item: dtype_place(item[0][2])):
-            found[row, operator].append(Tile(dtype, held))
-        return dict(found)
+    def tiles(self, row: Row, operator: str) -> list[Tile]:
+        """Return the tiles of an operator by dtype."""
+        found = self.report.tally.ran.get((self.name(row), operator), {})
+        return [Tile(dtype, counts) for dtype, counts in sorted(found.items(), key=lambda item: dtype_place(item[0]))]
 
     def together(self, row: Row, operator: str = "") -> Tile | None:
         """Return one tile for all dtypes of an operator, or for everything that ran of a row; None if nothing did."""
-        own = (tiles for (one, name), tiles in self.matrix.items() if one == row and operator in ("", name))
-        counts = sum((tile.counts for tiles in own for tile in tiles), Counter())
+        counts = self.report.counts(self.name(row), operator)
         return Tile("", counts) if counts else None
 
     @cached_property
-    def groups(self) -> list[tuple[Row, list[Group]]]:
-        """Failures of each row, grouped by cause."""
-        rows = sorted(self._records.items())
-        return [(row, found) for row, records in rows if (found := group(records, self._evidence[row]))]
-
-    @cached_property
-    def verdicts(self) -> list[KernelVerdict]:
-        """Verdicts on every kernel of every row, as at the end of a run."""
-        failed, found = dict(self.groups), []
-        for row, records in sorted(self._records.items()):
-            tally = Tally()
-            for record in records:
-                tally.add(record)
-            for one in kernel_verdicts(tally, failed.get(row, ()), self._evidence[row]):
-                found.append(replace(one, implementation=self.name(row)))
-        return sorted(found, key=lambda one: (one.implementation, operator_place(one.operator)))
+    def groups(self) -> list[tuple[str, list[Group]]]:
+        """Groups of failures by implementation."""
+        return [(name, [*found]) for name, found in groupby(self.report.groups, lambda one: one.implementation)]
 
     @property
     def idle(self) -> str:
         """Sentence on the implementations of which nothing ran; empty if there are none."""
         names = [self.name(row) for row in self.rows if not self.together(row)]
-        return f"Nothing ran of {_named(names, 'implementation')}." if names else ""
+        return f"Nothing ran of {few(names, 'implementation')}." if names else ""
 
     def place(self, verdict: KernelVerdict) -> int:
         """Return the place among all groups of the first group of a kernel's failures."""
-        every = [(self.name(row), one.operators) for row, found in self.groups for one in found]
-        own = (n for n, (name, its) in enumerate(every) if name == verdict.implementation and verdict.operator in its)
-        return next(own, 0)
-
-    @cached_property
-    def _evidence(self) -> dict[Row, RunEvidence]:
-        return {row: RunEvidence(records) for row, records in self._records.items()}
-
-    def where(self, row: Row, one: Group) -> Sequence[Where]:
-        """Return the conditions under which a group of a row fails; empty if none is known."""
-        return conditions(one, self._evidence[row])
-
-    def heading(self, row: Row, one: Group) -> tuple[str, str]:
-        """Return the heading of a group of a row: what fails, how and where; and the evidence for where, which is empty
-        if that is not known."""
-        operators = _named([*filter(None, one.operators)], "operator")
-        where = self.where(row, one)
-        said = f"{one.text}, where {named(where)}" if where else one.text
-        observed = seen(where, (one.plainer or one.smallest).descriptor) if where else ""
-        return f"{operators}: {said}" if operators else said, observed
+        own = {id(one) for one in self.report.of(verdict.implementation) if verdict.operator in one.operators}
+        return next((place for place, one in enumerate(self.report.groups) if id(one) in own), 0)
 
     @cached_property
     def modules(self) -> Table | None:
         """Table with a row for each torch module; None if there are none."""
-        failed, rows = dict(self.groups), []
-        for verdict in filter(lambda one: modules.is_own(one.record), self.results.verdicts):
-            row, together = verdict.row, self.together(verdict.row)
-            counts = together.counts if together else Counter()
-            rows.append(
-                modules.row(verdict.record, counts, failed.get(row, ()), partial(self.where, row), self.name(row))
-            )
+        rows = self.report.modules(filter(modules.is_own, self.records))
         return modules.table(rows) if rows else None
 
     @cached_property
-    def grouped(self) -> dict[int, tuple[int, Group]]:
-        """Id of a failing record -> the place of its group among all groups, and the group."""
-        every = enumerate(one for _, found in self.groups for one in found)
-        return {id(record): (place, one) for place, one in every for record in one.records}
-
-    def reasons(self, status: str, refused: bool = False) -> list[tuple[str, int, str]]:
-        """Return (row, cases, reason on one line) for a status, most cases first, either refused at run time or not.
-        Operators that are not implemented are in no row."""
-        found: Counter[tuple[str, str]] = Counter()
-        for name, record in self.named:
-            if record.status == status and record.refused == refused and not has_no_kernel(record):
-                found[name, record.headline] += record.cases
-        return sorted(((n, count, why) for (n, why), count in found.items()), key=lambda r: (r[0], -r[1], r[2]))
-
-    @cached_property
-    def findings(self) -> list[Table]:
-        """Tables of weaker contracts, of reasons with their cases, of unverified outputs, and of invalid arguments."""
-        accepted, unverified = (
-            [(n, c, why) for n, held in sorted(found.items()) for why, c in sorted(held.items())]
-            for found in (self.tally.accepted, self.tally.unverified)
-        )
-        kinds = {
-            "Not verified": [(name, cases, f"{output}: {TOO_COARSE}") for name, cases, output in unverified],
-            "Waived": self.reasons("waived"),
-            "Unavailable": self.reasons("unavailable"),
-            ACCEPTS.capitalize(): accepted,
-        }
-        tables = [_reasons(title, rows) for title, rows in kinds.items() if rows]
-        weak = tuple((*key, ", ".join(sorted(places))) for key, places in sorted(self.tally.weak.items()))
-        heads = ("implementation", "weaker than fp32 in", "operators")
-        return [*([Table("Weaker contracts", heads, weak, 3)] if weak else []), *tables]
-
-    @cached_property
-    def unsupported(self) -> Table | None:
-        """Table of what implementations do not take: operators that they do not have, cases that they do not declare,
-        and calls that they refuse. None if there is nothing."""
-        missing = self.tally.not_implemented
-        rows = [(n, held.total(), f"does not implement {', '.join(held)}") for n, held in missing.items() if held]
-        rows += self.reasons("unsupported")
-        refused = self.reasons("unsupported", refused=True)
-        rows += [(n, count, f"refused when called: {why}") for n, count, why in refused]
-        return _reasons("Unsupported", rows) if rows else None
+    def grouped(self) -> dict[int, int]:
+        """Id of a failing record -> the place of its group among all groups."""
+        return {id(record): place for place, one in enumerate(self.report.groups) for record in one.records}
 
     @property
     def machines(self) -> Table:
@@ -230,7 +139,7 @@ class Digest:
     @property
     def lead(self) -> str:
         """All verdicts in one line."""
-        said = total(self.verdicts) if self.verdicts else ""
+        said = total(self.report.verdicts) if self.report.verdicts else ""
         nothing = "" if self.verified else "Nothing was verified."
         errors = f"{many(len(self.results.errors), 'defect')} in the files" if self.results.errors else ""
         return " ".join(filter(None, (nothing, ", but ".join(filter(None, (said, errors))))))
@@ -238,16 +147,16 @@ class Digest:
     @property
     def leads(self) -> bool:
         """True if the lead says more than the verdicts below it."""
-        failing = any(one.failed for one in self.verdicts)
-        return (failing and len(self.verdicts) > 1) or bool(self.results.errors) or not self.verified
+        failing = any(one.failed for one in self.report.verdicts)
+        return (failing and len(self.report.verdicts) > 1) or bool(self.results.errors) or not self.verified
 
     @property
     def title(self) -> str:
         """Names of the implementations and operators that were verified."""
-        names = [*dict.fromkeys(one.implementation for one in self.verdicts)]
+        names = [*dict.fromkeys(one.implementation for one in self.report.verdicts)]
         which = f" ({many(len(self.operators), 'operator')})" if self.operators else ""
         which = f" {self.operators[0]}" if len(self.operators) == 1 else which
-        return f"Conformance of {_named(names, 'implementation')}{which}" if names else "Conformance of kernels"
+        return f"Conformance of {few(names, 'implementation')}{which}" if names else "Conformance of kernels"
 
     @property
     def long_title(self) -> str:
@@ -257,37 +166,19 @@ class Digest:
     @property
     def facts(self) -> list[str]:
         """Facts about the runs: when and where they were, and of what level and seed."""
-        periods, machines = self.results.periods, sorted({row[1] for row, operator in self.matrix if operator})
-        seeds = sorted({record.seed for _, record in self.named if record.seed is not None})
+        periods, machines = self.results.periods, sorted({row[1] for row in self.rows if self.together(row)})
+        seeds = sorted({record.seed for record in self.records if record.seed is not None})
         return [
             *([f"{periods[0]}" + f" (the first of {len(periods)} runs)" * (len(periods) > 1)] if periods else []),
-            *([_named([one.label for one in machines], "machine", "; ")] if machines else []),
+            *([few([one.label for one in machines], "machine", "; ")] if machines else []),
             *([f"level {', '.join(self.levels)}"] if self.levels else []),
             *([f"only the cases of {', '.join(self.results.chosen)}"] if self.results.chosen else []),
             *([f"seed {', '.join(map(str, seeds))}"] if seeds else []),
-            *sorted({exposure_of(record) for _, record in self.named} - {""}),
+            *sorted({exposure_of(record) for record in self.records} - {""}),
         ]
 
     @property
     def levels(self) -> list[str]:
         """Levels that runs were asked for, the lowest first."""
-        found = {record.run_level for _, record in self.named} - {""}
+        found = {record.run_level for record in self.records} - {""}
         return sorted(found, key=lambda name: (LEVELS.index(name) if name in LEVELS else len(LEVELS), name))
-
-
-def _named(names: Sequence[str], noun: str, between: str = ", ") -> str:
-    """Return a few names, or how many there are if they are more."""
-    return between.join(names) if len(names) <= NAMED else many(len(names), noun)
-
-
-def _reasons(title: str, rows: Sequence[tuple[str, int, str]]) -> Table:
-    return Table(title, ("implementation", "reason", "cases"), tuple((n, why, f"{c:,}") for n, c, why in rows), 2)
-
-
-def profiles(digest: Digest) -> Table | None:
-    """Return the accuracy profile, as at the end of a run, without rows that exceed their contract."""
-    rows = [row for row in accuracy.rows(digest.tally.profiles) if row[:2] not in digest.exceeding]
-    rows.sort(key=lambda row: (row[0], dtype_place(row[1])))
-    names = ", ".join(f"{name} {dtype}" for name, dtype in digest.exceeding)
-    note = accuracy.NOTE + (f"; left out, because errors exceed the contract: {names}" if names else "")
-    return Table("Accuracy profile", accuracy.HEADS, tuple(rows), 2, note) if rows else None

@@ -39,26 +39,23 @@ def packed(digest: Digest) -> str:
 def lines(digest: Digest) -> Iterator[dict[str, Any]]:
     """Yield {rows: names and machines, groups: titles of groups of failures, operators, dtypes and distributions to
     choose from}; then the verdicts."""
-    records = [verdict.record for verdict in digest.results.verdicts]
     yield {
         "rows": [[digest.name(row), row[1].label] for row in digest.every_row],
-        "groups": [f"{digest.name(row)}: {one.title} ({one.cases:,})" for row, held in digest.groups for one in held],
-        "operator": sorted({record.operator for record in records}, key=operator_place),
-        "dtype": sorted({record.dtype for record in records}, key=dtype_place),
-        "distribution": sorted({record.distribution for record in records}),
+        "groups": [f"{one.implementation}: {one.title} ({one.cases:,})" for one in digest.report.groups],
+        "operator": sorted({record.operator for record in digest.records}, key=operator_place),
+        "dtype": sorted({record.dtype for record in digest.records}, key=dtype_place),
+        "distribution": sorted({record.distribution for record in digest.records}),
     }
     places = {row: place for place, row in enumerate(digest.every_row)}
-    for verdict in digest.results.verdicts:
-        yield {"row": places[verdict.row], **_verdict(verdict, digest)}
+    for verdict, record in zip(digest.results.verdicts, digest.records, strict=True):
+        yield {"row": places[verdict.row], **_verdict(verdict, record, digest)}
 
 
-def _verdict(verdict: ReportedVerdict, digest: Digest) -> dict[str, Any]:
-    record = verdict.record
-    group, _ = digest.grouped.get(id(record), (None, None))
+def _verdict(verdict: ReportedVerdict, record: Record, digest: Digest) -> dict[str, Any]:
     return {
         **{name: getattr(record, name) for name in TEXTS},
         "cases": record.cases,
-        "group": group,
+        "group": digest.grouped.get(id(record)),
         "reason": record.explanation,
         "command": record.command,
         "checks": [
