@@ -299,7 +299,7 @@ def sums_in_any_order() -> Kernel:
 
 
 def sums_in_either_order(seed: int) -> Kernel:
-    """The same with two orders, so that by chance a few calls in a row have the same bits."""
+    """Sum in either of two orders, so that by chance a few calls in a row have the same bits."""
     random = np.random.default_rng(seed)
     return sums_in(lambda x: slice(None, None, random.choice((-1, 1))))
 

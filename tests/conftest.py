@@ -7,18 +7,15 @@ import importlib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from conformance import Unavailable
-from conformance.__main__ import main
 from conformance.operators.mistakes import Mistake
-from tests.kit import CEILINGS, source
+from tests.kit import CEILINGS, command, source
 
 ROOT = Path(__file__).parents[1]
 
@@ -133,12 +130,7 @@ class Project:
         usual += [] if _given("--operator", arguments) else ["--operator=conv_forward"]
         usual += [] if keep or _given("--resume", arguments) else ["--overwrite"]
         usual += [] if _given("--impl", arguments) else ["--impl=impls"]
-        with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as errors:
-            try:
-                status = main(["run", *arguments, *usual])
-            except SystemExit as ended:
-                status = int(ended.code or 0)
-        return Outcome(status, f"{out.getvalue()}\n{errors.getvalue()}", self.records())
+        return Outcome(*command("run", *arguments, *usual), self.records())
 
     def pytest(self, *arguments: str, subprocess: bool = False, patience: float = 60, keep: bool = False) -> Outcome:
         """Run the suite by pytest, on one tiny case unless the arguments select others; `keep` what is in the file of
@@ -195,7 +187,7 @@ def absence(require: Callable[[], None]) -> str:
 
 
 def no_traceback_of_ours(text: str) -> bool:
-    """Whether a message speaks about the user's files and nobody else's.
+    """Return whether a message speaks about the user's files and nobody else's.
 
     Python itself names `conformance/__init__.py` where a file imports what the package does not have.
     """
@@ -206,13 +198,13 @@ def no_traceback_of_ours(text: str) -> bool:
 
 @pytest.fixture
 def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many threads as a worker of pytest-xdist lets numba have; benchmarks give everybody the same number."""
+    """Take as many threads as a worker of pytest-xdist lets numba have; benchmarks give everybody the same number."""
     monkeypatch.setattr("conformance.timing.conditions.cores", lambda: 1)
 
 
 @pytest.fixture(scope="module")
 def mistakes_computed_once() -> Iterator[None]:
-    """Of the same inputs: diagnosis compares every planted mistake with the whole library."""
+    """Compute each mistake once on the same inputs: diagnosis compares every planted one with the whole library."""
     results: dict[Any, Any] = {}
 
     def once(compute: Callable[..., Any]) -> Callable[..., Any]:

@@ -88,7 +88,7 @@ def _last(printed: str, words: str, of: str) -> Iterator[str]:
 
 
 def _times(s: Sources) -> Iterator[str]:
-    """Whether to believe the machine, then the tables of the page."""
+    """Say whether to believe the machine, then give the tables of the page."""
     assert s.times is not None
     found = speeds(s.times)
     for banner in banners(found):
@@ -107,13 +107,13 @@ def _operators(_: Sources) -> Iterator[str]:
 
 
 def _failure(_: Sources) -> Iterator[str]:
-    """What a run prints when the README's example swaps the strides."""
+    """Return what a run prints when the README's example swaps the strides."""
     example = (ROOT / "README.md").read_text().partition("```python\n")[2].partition("```")[0]
     yield from _failure_of("acme", example.replace(":: stride[0], :: stride[1]", ":: stride[1], :: stride[0]"))
 
 
 def _undeclared(_: Sources) -> Iterator[str]:
-    """What a run prints of the TF32 kernel that does not say so."""
+    """Return what a run prints of the TF32 kernel that does not say so."""
     (example,) = (text for name, text in contract_examples() if name == "tf32")
     yield from _failure_of("tf32", UNDECLARED.sub("", example))
 

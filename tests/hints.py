@@ -60,7 +60,7 @@ def hinted(mutants: Iterable[Mutant], operator: str) -> Iterator[tuple[Mutant, s
 
 
 def hiding(operator: str) -> list[str]:
-    """What is wrong with the hints for one operator, a line each."""
+    """Yield what is wrong with the hints for one operator, a line each."""
     others = [one for one in MUTANTS if operator in one.operators and one.family not in ARITHMETIC]
     return [f"{operator}: {mutant.name} ({mutant.family}): {hint}" for mutant, hint in hinted(others, operator)]
 

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from conformance import Implementation, numpy_arrays
+from conformance.__main__ import main
 from conformance.execution.plan import Plan
 from conformance.execution.selection import Selection
 from conformance.execution.trial import Trial
@@ -48,6 +54,33 @@ CEILINGS = Ceilings(1e12, 1e10, "given")
 def source(name: str = "acme", body: str = "return y", **changes: str) -> str:
     """The text of a file with an implementation, right unless `changes` say otherwise."""
     return MODULE.format(name=name, body=body, **{"head": "", "construct": "", "declares": "", "tail": ""} | changes)
+
+
+def command(*words: str) -> tuple[int, str]:
+    """Run the command line in this process and in this folder, where an import of a framework is not made again; return
+    its exit status and all that it prints."""
+    with redirect_stdout(StringIO()) as printed, redirect_stderr(printed):
+        try:
+            status = main(words)
+        except SystemExit as ended:
+            status = int(ended.code or 0)
+    return status, printed.getvalue()
+
+
+@contextmanager
+def patience(seconds: int) -> Iterator[None]:
+    """Fail where something is waited for longer, as a pipe is that nobody writes to."""
+
+    def end(*_: object) -> None:
+        pytest.fail(f"still waiting after {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def results(records: Path) -> Counter[str]:

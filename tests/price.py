@@ -59,7 +59,7 @@ class Clock:
 
     @property
     def kernels(self) -> float:
-        """Those of kernels, alive or ended."""
+        """Return those of kernels' processes, alive or ended."""
         ended = resource.getrusage(resource.RUSAGE_CHILDREN)
         alive = 0.0
         for process in [*self._processes]:

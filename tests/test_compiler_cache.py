@@ -84,6 +84,7 @@ def test_a_second_run_compiles_nothing_and_damage_changes_no_verdict(project: Pr
 
 SPY = """
 import os
+import os
 import re
 from pathlib import Path
 own = Path(os.environ["TRITON_CACHE_DIR"])
@@ -165,7 +166,7 @@ def test_a_disk_that_is_full_at_the_end_costs_the_cache_alone():
 
 @contextmanager
 def nothing_can_be_written() -> Iterator[None]:
-    """As on a full disk."""
+    """Let no file grow, as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
     try:
@@ -262,22 +263,23 @@ TELLS = "import os\nprint(os.environ.get('JAX_COMPILATION_CACHE_DIR'), file=open
 
 
 def told(project: Project, *words: str) -> tuple[str, set[str]]:
-    """What a run prints, and the folders for JAX in a kernel's processes."""
+    """Return what a run prints, and the folders for JAX in a kernel's processes."""
     file = project.folder / "told"
     project.kernel(head=TELLS.format(file=str(file)))
-    found = project.pytest(*words, subprocess=True)
+    found = project.pytest(*words)
     assert found.exit == 0, found.text
     return found.text, {*file.read_text().split()}
 
 
 @PARALLEL
-def test_kernels_processes_are_told(project: Project, words: tuple[str, ...]):
+def test_kernels_processes_are_told(project: Project, words: tuple[str, ...], home: Path):
     (folder,) = told(project, *words)[1]
-    assert Path(folder).is_relative_to(project.folder)
+    assert Path(folder).is_relative_to(home)
 
 
 def test_a_folder_that_cannot_be_used_is_a_note(project: Project, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(project.write("file", "")))
+    file = str(project.write("file", ""))
+    monkeypatch.setattr(platformdirs, "user_cache_dir", lambda *_, **__: file)
     text, folders = told(project)
     assert not [folder for folder in folders if Path(folder).exists() or project.folder in Path(folder).parents]
     assert "compilation cache: none, the folder cannot be used (Not a directory: " in text
@@ -285,12 +287,14 @@ def test_a_folder_that_cannot_be_used_is_a_note(project: Project, monkeypatch: p
 
 @PARALLEL
 def test_what_jax_compiles_is_counted(project: Project, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch):
-    """By listeners of a module that calls itself jax: three programs, one of which was read."""
+    """A module that calls itself jax has listeners: three programs, one of which was read."""
     project.write("fake/jax/__init__.py", "from jax import monitoring")
     project.write("fake/jax/monitoring.py", FAKE)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(project.folder / "fake"), str(ROOT)]))
+    monkeypatch.syspath_prepend(project.folder / "fake")
     project.kernel(head="import jax", body="jax.monitoring.compiles(); return y")
-    found = project.pytest(*words, "--problem=edge.plain", subprocess=True)
+    # a worker of pytest-xdist has imported jax itself, where a test of this process has
+    found = project.pytest(*words, "--problem=edge.plain", subprocess=bool(words))
     assert "JAX compiled 2 programs and read 1, in 100 s" in found.text
 
 

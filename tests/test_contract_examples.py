@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -14,7 +12,9 @@ from conformance.contract import ContractError
 from conformance.results.reading import verdicts
 from tests.conftest import ROOT
 from tests.documents import UNDECLARED, contract_examples
+from tests.kit import command
 
+pytestmark = pytest.mark.filterwarnings("ignore:invalid value")  # infinity minus infinity
 EXAMPLES = dict(contract_examples())
 POINTWISE, SQUARE = "n2 c8 h9 w9 k16 r1 s1", "n1 c1 h6 w6 k4 r3 s3 p1"
 SHOWN_BY = {
@@ -28,15 +28,15 @@ SHOWN_BY = {
 """File -> the case that fails where its contract is not declared."""
 
 
-def test_every_example_passes_at_smoke(tmp_path: Path):
+def test_every_example_passes_at_smoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
     for name, text in EXAMPLES.items():
         (tmp_path / f"{name}.py").write_text(text)
     files = [f"{name}.py" for name in EXAMPLES]
     # sums in a loop of fp16 took most of the time, and what depends on the extents of an image is the others' as well
     few = ("-k", "not (fp16 and sizes)")
-    command = [sys.executable, "-m", "conformance", "run", *files, "--level=smoke", "--records=run.jsonl", *few]
-    run = subprocess.run(command, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
-    assert run.returncode == 0, run.stdout
+    status, text = command("run", *files, "--level=smoke", "--records=run.jsonl", "--in-process", *few)
+    assert status == 0, text
     judged = [(record.implementation, record.status) for _, record in verdicts(tmp_path / "run.jsonl")]
     counts = Counter(one for one in judged if one[1] != "unsupported")
     assert {status for _, status in counts} == {"pass"}
@@ -48,7 +48,6 @@ def test_every_example_that_declares_something_is_here():
     assert len(EXAMPLES) == len(SHOWN_BY) + 1
 
 
-@pytest.mark.filterwarnings("ignore:invalid value")  # infinity minus infinity inside a transform
 @pytest.mark.parametrize("name", SHOWN_BY)
 def test_an_example_fails_without_its_contract(tmp_path: Path, name: str):
     file = tmp_path / f"{name}.py"

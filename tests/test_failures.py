@@ -34,7 +34,7 @@ def _is_text(node: ast.expr) -> bool:
 
 
 def _reads(node: ast.AST) -> bool:
-    """Whether a text that people read is taken apart here, or a word looked for in it."""
+    """Return whether a text that people read is taken apart here, or a word looked for in it."""
     if isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.In, ast.NotIn)):
         of_lines = isinstance(node.left, ast.Constant) and node.left.value == "\n"
         return _is_text(node.comparators[0]) and not of_lines

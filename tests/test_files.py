@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +18,7 @@ from conformance.execution.compiler_cache import SHIPPED
 from conformance.implementations.source_files import SourceFiles
 from conformance.reporting import github
 from tests.conftest import Project, no_traceback_of_ours
+from tests.kit import command, patience
 
 pytest_plugins = ["pytester"]
 
@@ -50,13 +50,13 @@ def deep(folder: Path, levels: int = 1200) -> None:
     os.close(here)
 
 
-def ended(folder: Path, *words: str, seconds: float = 300) -> tuple[int, str]:
-    """Exit status and output of the command, which takes a few of these seconds."""
+def ended(*words: str) -> tuple[int, str]:
+    """Run a case in the project's folder, which takes a few seconds of these; return the exit status and the output."""
     chosen = ("--problem=edge.plain", "--dtype=fp32", "--layout=nchw", "--distribution=fixed", "--timeout=300")
-    given = [sys.executable, "-m", "conformance", *words, *(chosen if words[0] == "run" else ())]
-    done = subprocess.run(given, cwd=folder, capture_output=True, text=True, timeout=seconds, check=False)
-    assert no_traceback_of_ours(done.stdout + done.stderr)
-    return done.returncode, done.stdout + done.stderr
+    with patience(300):
+        status, text = command("run", *words, *chosen)
+    assert no_traceback_of_ours(text)
+    return status, text
 
 
 def test_files_of_the_command_line_that_are_none_are_errors_and_the_others_run(project: Project):
@@ -68,7 +68,7 @@ def test_files_of_the_command_line_that_are_none_are_errors_and_the_others_run(p
         make(project.folder / f"{name}s" / "__init__.py")
         given += [f"{name}.py", f"{name}s"]
     project.kernel("right", folder=".")
-    status, text = ended(project.folder, "run", *given, "right.py")
+    status, text = ended(*given, "right.py")
     assert status == 1
     for make, said in KINDS.items():
         assert f"{said}: '{make.__name__}.py'" in text
@@ -84,7 +84,7 @@ def test_a_kernel_that_replaces_the_next_file_and_its_own_is_told(project: Proje
     both = f"for f in ({str(project.folder / 'next.py')!r}, __file__): os.unlink(f); {replaces}"
     project.kernel(folder=".", head="import os", body=f"{both}\n    return y")
     project.kernel("next", folder=".")
-    status, text = ended(project.folder, "run", "acme.py", "next.py")
+    status, text = ended("acme.py", "next.py")
     assert status == 1
     assert f"acme.py was replaced ({said})" in text
     assert f"next.py was replaced ({said})" in text
@@ -117,7 +117,7 @@ def test_folders_in_one_another_are_no_source_and_can_be_removed(project: Projec
     folder = project.folder / "package"
     project.kernel("__init__", folder="package")
     deep(folder)
-    status, text = ended(project.folder, "run", "package")
+    status, text = ended("package")
     assert (status, "package: OSError: [Errno 40] More than 100 folders in one another" in text) == (1, True)
     (folder / "d" / "closed").mkdir(mode=0)
     (folder / "link").symlink_to(project.folder)
@@ -148,9 +148,9 @@ def test_files_to_write_that_are_pipes_nobody_reads_are_refused(project: Project
     project.kernel(folder=".")
     for name in ("pipe", "j.xml", "records.jsonl"):
         pipe(project.folder / name)
-    status, text = ended(project.folder, "run", "acme.py", "--records=pipe")
+    status, text = ended("acme.py", "--records=pipe")
     assert (status, "--records pipe: cannot be written (No such device or address)" in text) == (4, True)
-    status, text = ended(project.folder, "run", "acme.py", "--junitxml=j.xml")
+    status, text = ended("acme.py", "--junitxml=j.xml")
     assert (status, "--junitxml j.xml: cannot be written (" in text) == (4, True)
 
 
@@ -158,7 +158,7 @@ def test_a_pipe_that_somebody_reads_takes_all_records(project: Project):
     project.kernel(folder=".")
     pipe(project.folder / "pipe")
     with subprocess.Popen(["cat", "pipe"], cwd=project.folder, stdout=subprocess.PIPE) as reader:
-        status, _ = ended(project.folder, "run", "acme.py", "--records=pipe")
+        status, _ = ended("acme.py", "--records=pipe")
         written, _ = reader.communicate(timeout=60)
     assert status == 0
     assert [*dict.fromkeys(line.split(b'"')[3] for line in written.splitlines())] == [

@@ -59,7 +59,7 @@ def test_a_kernels_process_takes_one_core(
     else:
         monkeypatch.setenv("NEURON_RT_NUM_CORES", given)
     project.kernel("acme", head=CORES, body=f"assert wanted == {seen!r}, wanted\n    return y")
-    assert project.pytest(subprocess=True).statuses == {"pass": 1}
+    assert project.run().statuses == {"pass": 1}
 
 
 def test_no_more_workers_than_cores(project: Project, machine: Callable[[str, int], None]):

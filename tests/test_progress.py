@@ -36,7 +36,7 @@ PICTURE = re.compile(r"(\d)/6(, \d failed)?, \d+ s, now conv_forward ")
 
 
 def on_a_terminal(project: Project, *arguments: str, **variables: str) -> str:
-    """What a run of three slow cases of acme and three of zeta writes to a terminal."""
+    """Return what a run of three slow cases of acme and three of zeta writes to a terminal."""
     for name, body in (("acme", SLOW), ("zeta", "time.sleep(0.15); return y + 1")):
         project.kernel(name, head="import time", body=body)
     master, slave = pty.openpty()
@@ -151,7 +151,7 @@ REFUSED = {"status": "unsupported", "reason": "no device", "refused": True, "che
     ids=["raises", "refuses"],
 )
 def test_what_ends_every_case_is_said_after_a_few(entry: dict[str, Any], line: str):
-    """Of a kernel that could run nowhere that was said after three and a half minutes."""
+    """It was said after three and a half minutes of a kernel that could run nowhere."""
     progress = Progress()
     said = [progress.add(as_read(sample(**entry))) for _ in range(16)]
     assert [line in lines for lines in said] == [False] * 7 + [True] + [False] * 8

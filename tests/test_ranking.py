@@ -266,7 +266,7 @@ def run(one: Implementation, operator: str, level: str) -> list[Any]:
 
 
 def cases(one: Implementation, operator: str, level: str) -> list[Any]:
-    """The same, with the problems."""
+    """Return problems and variants that a level has for a kernel, and can be run."""
     listed = ranked_at(level, operator)
     declared = listed.declared(one, operator)
     rows = zip(listed.rows(operator).rows, listed.share(declared), strict=True)
@@ -275,7 +275,7 @@ def cases(one: Implementation, operator: str, level: str) -> list[Any]:
 
 
 def test_what_is_required_of_one_is_the_same_whoever_else_is_there():
-    """Of how many drawn problems a kernel took none was counted over those that others were offered."""
+    """Drawn problems of which a kernel took none were counted over those that others were offered."""
     little, much = Implementation("little"), kernel(layouts=("nchw", "ncdhw"))
     little.implements("conv_forward", dtypes=("bf16",), layouts=("nchw",), when=lambda p: p.n == 77)(
         lambda *given: None

@@ -16,6 +16,7 @@ import pytest
 from conformance.__main__ import FAMILIES, MAINTAINERS, _parser, main
 from conformance.engine.options import EVERYDAY
 from tests.documents import DOCUMENTS
+from tests.kit import command
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = re.compile(r"```python\n(.*?)```", re.DOTALL)
@@ -34,13 +35,10 @@ def test_example_of_readme_passes(tmp_path: Path):
     example, *_ = EXAMPLE.findall((ROOT / "README.md").read_text())
     acme = tmp_path / "acme.py"
     acme.write_text(example)
-    words = [f"--impl={acme}", "--operator", "conv_forward", "-k", "1x1 or pointwise or one-product"]
-    run = subprocess.run([sys.executable, "-m", "pytest", *words], cwd=ROOT, capture_output=True, text=True)
-    assert run.returncode == 0, run.stdout
-    counts = {word: int(number) for number, word in re.findall(r"(\d+) (pass|fail|error|unsupported)\b", run.stdout)}
-    assert counts["pass"] > 10
-    assert "fail" not in counts
-    assert "error" not in counts
+    words = (str(acme), "--operator", "conv_forward", "-k", "1x1 or pointwise or one-product", "--in-process")
+    status, text = command("run", *words)
+    assert status == 0, text
+    assert int(re.findall(r"acme conv_forward .*: (\d+) of \1 pass", text)[0]) > 10
 
 
 @pytest.mark.parametrize("swapped", [False, True])

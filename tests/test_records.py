@@ -71,30 +71,19 @@ def test_a_run_that_is_interrupted_twice_is_not_whole(project: Project, hook: st
     assert (last["kind"], last["exit_status"], last["interrupted"]) == ("footer", 2, True)
 
 
-NOTHING = {"collected only": ("--collect-only",), "help": ("--help",), "nothing selected": ("-k", "zzz")}
-
-
-@pytest.mark.parametrize("arguments", NOTHING.values(), ids=NOTHING)
-@pytest.mark.parametrize("option", ["--overwrite", "--resume"])
-def test_a_run_without_a_verdict_touches_nothing(project: Project, arguments: tuple[str, ...], option: str):
+def test_a_run_without_a_verdict_touches_nothing(project: Project):
     project.kernel()
-    project.pytest()
+    project.run()
     file = project.folder / "records.jsonl"
     before = file.read_bytes(), file.stat().st_mtime_ns
-    project.pytest(*arguments, option)
     assert project.pytest("--collect-only", keep=True).exit == 0
-    assert (file.read_bytes(), file.stat().st_mtime_ns) == before
-    project.pytest(*arguments, "--records=new/records.jsonl")
-    project.pytest(*arguments, "--report=new")
-    assert not (project.folder / "new").exists()
-
-
-@pytest.mark.parametrize(
-    "arguments", [("--resume", "--overwrite"), ("--resume", "--records="), ("--overwrite", "--records=")]
-)
-def test_options_that_contradict_each_other(project: Project, arguments: tuple[str, ...]):
-    project.kernel()
-    assert project.run(*arguments, keep=True).exit == 4
+    for arguments in (("--collect-only",), ("--help",), ("-k", "zzz")):
+        for option in ("--overwrite", "--resume"):
+            project.pytest(*arguments, option)
+            assert (file.read_bytes(), file.stat().st_mtime_ns) == before, (arguments, option)
+        project.pytest(*arguments, "--records=new/records.jsonl")
+        project.pytest(*arguments, "--report=new")
+        assert not (project.folder / "new").exists(), arguments
 
 
 @pytest.mark.parametrize("option", ["--resume", "--overwrite"])
@@ -195,9 +184,9 @@ OTHER = {
 @pytest.mark.parametrize(("arguments", "message"), OTHER.values(), ids=OTHER)
 def test_another_run_is_not_resumed(project: Project, arguments: tuple[str, ...], message: str):
     project.kernel()
-    project.run()
+    project.run("--in-process")
     before = (project.folder / "records.jsonl").read_bytes()
-    outcome = project.run("--resume", *arguments)
+    outcome = project.run("--resume", "--in-process", *arguments)
     assert (outcome.exit, (project.folder / "records.jsonl").read_bytes()) == (4, before)
     assert f"--records records.jsonl: cannot be resumed: {message}" in outcome.text
 
@@ -254,7 +243,7 @@ def test_a_kernel_that_writes_over_a_verdict_in_its_place_is_found_out(project: 
 
 
 def test_a_run_with_other_values_of_variables_is_not_resumed(project: Project, monkeypatch: pytest.MonkeyPatch):
-    """What --pass-env brings is a part of what ran."""
+    """A variable that --pass-env brings is a part of what ran."""
     project.kernel()
     for value, status in (("0", 0), ("0", 0), ("1", 4)):
         monkeypatch.setenv("ACME_BIAS", value)
@@ -291,7 +280,7 @@ STARTED = "import os, pathlib; pathlib.Path('started').write_text(str(os.getpid(
 
 
 def test_no_process_of_a_kernel_is_left_when_the_footer_is_written(project: Project, monkeypatch: pytest.MonkeyPatch):
-    """What a kernel had started waited for the footer, and wrote records of its own with a digest that fitted."""
+    """A process of a kernel waited for the footer, and wrote records of its own with a digest that fitted."""
     end, left = Records.end, []
 
     def look(self: Records, *given: Any) -> None:
@@ -435,7 +424,7 @@ def test_a_run_that_has_ended_when_it_is_terminated_ends_as_it_would(project: Pr
 
 
 def left(group: int) -> bool:
-    """Whether a process of the group is left when all have had time to end."""
+    """Return whether a process of the group is left when all have had time to end."""
     for _ in range(100):
         try:
             os.killpg(group, 0)

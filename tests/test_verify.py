@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -23,29 +20,24 @@ from conformance.operators import OPERATORS, Operator, takes
 from conformance.problems import PROBLEMS, at_level
 from conformance.resources import IMPLS
 from conformance.results import build
-from tests.conftest import no_traceback_of_ours
-from tests.kill_and_resume import KERNEL, ROOT
+from tests.conftest import Project, no_traceback_of_ours
+from tests.kill_and_resume import KERNEL
+from tests.kit import command
 from tests.report_samples import sealed
+
+pytest_plugins = ["pytester"]
 
 Lines = list[dict[str, Any]]
 Verified = Callable[..., tuple[int, str]]
 
 
-def ran(folder: Path, *options: str) -> bytes:
+def ran(folder: Path) -> bytes:
     """The records of a run on one problem, in all that the kernel has."""
     (folder / "acme.py").write_text(KERNEL)
-    words = [
-        "-m",
-        "conformance",
-        "run",
-        "acme.py",
-        "--problem=edge.plain",
-        "--records=run.jsonl",
-        "--overwrite",
-        *options,
-    ]
-    subprocess.run([sys.executable, *words], cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True)
-    return (folder / "run.jsonl").read_bytes()
+    records = folder / "run.jsonl"
+    words = ("--problem=edge.plain", f"--records={records}")
+    assert command("run", str(folder / "acme.py"), *words)[0] == 0
+    return records.read_bytes()
 
 
 @pytest.fixture(scope="module")
@@ -186,16 +178,16 @@ def test_cases_are_run_again(tmp_path: Path, verified: Verified, monkeypatch: py
     assert (status, ": not here, give --impl=PATH" in told) == (5, True)
 
 
-def test_two_groups_make_the_whole(tmp_path: Path, verified: Verified):
+def test_two_groups_make_the_whole(project: Project, verified: Verified, capsys: pytest.CaptureFixture[str]):
     """Every case is in exactly one group: records of both are as good as those of the whole run."""
     pytest.importorskip("pytest_split")
-    (tmp_path / "acme.py").write_text(KERNEL)
-    words = ["--pyargs", "conformance.suites", "--impl=acme.py", "--problem=edge.plain"]
+    project.write("acme.py", KERNEL)
+    words = ("-p", "pytest_split.plugin", "--pyargs", "conformance.suites", "--impl=acme.py", "--problem=edge.plain")
     for number in "12":
-        shard = ["--splits=2", f"--group={number}", f"--records={number}.jsonl"]
-        environment = os.environ | {"PYTHONPATH": str(ROOT)}
-        subprocess.run([sys.executable, "-m", "pytest", *words, *shard], cwd=tmp_path, env=environment, check=True)
-    one, two = ((tmp_path / f"{number}.jsonl").read_bytes() for number in "12")
+        shard = ("--splits=2", f"--group={number}", f"--records={number}.jsonl")
+        assert project.pytester.runpytest_inprocess(*words, *shard).ret == 0
+    capsys.readouterr()
+    one, two = ((project.folder / f"{number}.jsonl").read_bytes() for number in "12")
     status, told = verified(one + two)
     assert (status, told.count("run of 20")) == (0, 2)
     assert told.splitlines()[2:] == verified()[1].splitlines()[1:]

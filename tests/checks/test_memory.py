@@ -235,7 +235,7 @@ def test_kinds_of_buffers(elements: int, kind: str):
 
 
 def test_declared_form_may_be_smaller_than_fp32():
-    """Of 16-bit activations the input is held to its own size, not to that of fp32."""
+    """Hold an input of 16 bits to its own size, not to that of fp32."""
     form = AutogradVariant(lambda: None, "conv_bn_forward", "pair", 1, ())
     size = PROBLEM.geometry.x.size
     fits = memory.Kept.of([Saved(PROBLEM.geometry.x.shape, "bfloat16", size * 2, 2)], PROBLEM.geometry)
@@ -404,10 +404,11 @@ def measured(project: Project) -> Project:
     return project
 
 
-@pytest.mark.parametrize(("saves", "status"), [(2, "pass"), (1, "fail")])
-def test_run(measured: Project, saves: int, status: str):
+@pytest.mark.parametrize(("saves", "status", "how"), [(2, "pass", ()), (1, "fail", ("--in-process",))])
+def test_run(measured: Project, saves: int, status: str, how: tuple[str, ...]):
+    """One in a process of the kernel's own, where torch is imported once more."""
     measured.write("impls/acme.py", IMPLEMENTATION.format(saves=saves))
-    outcome = measured.pytest("--distribution=behaviour", OF_THE_FAMILY)
+    outcome = measured.pytest("--distribution=behaviour", OF_THE_FAMILY, *how)
     records = [r for r in outcome.records if r["status"] != "unsupported"]
     assert [(r["status"], r["check"]) for r in records] == [(status, "backward_keeps_what_is_declared")]
     assert (outcome.exit == 0) is (status == "pass")
@@ -418,5 +419,5 @@ def test_run(measured: Project, saves: int, status: str):
 def test_what_is_not_asked_for_is_not_measured(measured: Project, option: str):
     measured.write("impls/acme.py", IMPLEMENTATION.format(saves=2))
     given = ["--distribution=behaviour"] if "distribution" not in option else []
-    outcome = measured.pytest(*given, option, OF_THE_FAMILY)
+    outcome = measured.pytest(*given, option, OF_THE_FAMILY, "--in-process")
     assert (outcome.records, outcome.exit) == ([], int(pytest.ExitCode.NO_TESTS_COLLECTED))

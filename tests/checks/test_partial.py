@@ -59,7 +59,7 @@ def folded(x, w, gamma, beta, running_mean, running_var, *, eps, eps_outside, **
 
 
 def rounded_between(x, w, gamma, beta, running_mean, running_var, *, eps, eps_outside, **window):
-    """What lies between convolution and normalisation is stored. Sums are of fp32: where a processor has no bf16, torch
+    """Store what lies between convolution and normalisation. Sums are of fp32: where a processor has no bf16, torch
     adds gradients up in it."""
     z = convolved(x.float(), w.float(), **window).to(x.dtype).float() - along_channels(running_mean)
     y = z * along_channels(inverse(running_var, eps, eps_outside))
@@ -88,7 +88,7 @@ def with_gradient(change: Callable[[Any, Any], Any]) -> Callable[..., Any]:
 
 
 def of_batch(dz: Any, z: Any) -> Any:
-    """As in training, where mean and variance depend on the image."""
+    """Let mean and variance depend on the image, as in training."""
     over = (0, 2, 3)
     distances = z - z.mean(over, keepdim=True)
     slope = (dz * distances).mean(over, keepdim=True) / (distances**2).mean(over, keepdim=True)

@@ -53,7 +53,7 @@ def tasks(*keys: str) -> list[Any]:
 
 
 def ran(units: Sequence[Sequence[Any]], count: int = 2, skipped: Any = "", **doing: str) -> tuple[list[Any], Processes]:
-    """What a pool says of units of such tasks."""
+    """Return what a pool says of units of such tasks, and the pool."""
     every = [task for unit in units for task in unit]
     pool = Processes(every, count, fake, lambda name: (doing, name))
     try:

@@ -26,68 +26,21 @@ KEPT = "--workers=30"
 """Every file keeps its process, instead of being loaded again for its cases."""
 
 OPTIONS = {
-    "impl": ("--impl=amce", "--impl amce: unknown; did you mean acme? Choices: acme, right"),
-    "impl-path": ("--impl=nowhere/acme.py", "--impl nowhere/acme.py: no such file"),
-    "level": ("--level=ful", "--level ful: unknown; did you mean full? Choices: full, huge, smoke, standard"),
-    "marker": ("-mtrn9", "-m trn9: unknown; did you mean trn3? Choices: cpu, cuda"),
-    "marker-in-expression": ("-mcpu or cudda", "-m cudda: unknown; did you mean cuda? Choices: "),
-    "operator": ("--operator=conv", "--operator conv: unknown"),
-    "operator-near": ("--operator=conv_foward", "did you mean conv_forward? Choices: avg_pool_backward"),
-    "dtype": ("--dtype=float32", "--dtype float32: unknown"),
-    "dtype-near": ("--dtype=fp31", "did you mean fp32? Choices: bf16, fp16, fp32, fp64"),
-    "layout": (
-        "--layout=nhcw",
-        "nhcw: unknown; did you mean nchw or nhwc? Choices: gndhwc, gnhwc, gnwc, ncdhw",
-    ),
-    "distribution": (
-        "--distribution=fix",
-        "--distribution fix: unknown; did you mean fixed? Choices: behaviour, cancelled, close, codes, fixed,",
-    ),
-    "problem-part": ("--problem=resnet", "no problem is called resnet; did you mean resnet"),
-    "problem-all": ("--problem=ResNet", " more? (all: conformance list problems ResNet)"),
-    "problem": ("--problem=edge.plian", "no problem is called edge.plian; did you mean edge.plain or "),
-    "impl-other": ("--impl=tox.ini", "--impl tox.ini: not a Python file; give a .py file"),
-    "report-below-file": ("--report=tox.ini/out", "--report tox.ini/out: cannot be written ("),
-    "seed": ("--seed=1.5", "--seed 1.5: must be a whole number from 0 to 10^18 - 1"),
-    "seed-negative": ("--seed=-1", "--seed -1: must be a whole number"),
-    "seed-empty": ("--seed=", "--seed : must be a whole number"),
-    "seed-underscore": ("--seed=1_0", "--seed 1_0: must be a whole number"),
-    "require": ("--require=cudda", "--require cudda: unknown; did you mean cuda?"),
-    "records-folder": ("--records=impls", "--records impls: cannot be written (Is a directory)"),
-    "records-below-file": ("--records=conftest.py/r.jsonl", "--records conftest.py/r.jsonl: cannot be written ("),
+    ("--impl=amce",): "--impl amce: unknown; did you mean acme? Choices: acme, right",
+    ("-mtrn9",): "-m trn9: unknown; did you mean trn3? Choices: cpu, cuda",
+    ("--seed=1", "--seed=1"): "--seed is given twice; it takes one value",
 }
 
 
-@pytest.mark.parametrize(("option", "message"), OPTIONS.values(), ids=OPTIONS)
-def test_option(project: Project, option: str, message: str):
+@pytest.mark.parametrize("words", OPTIONS, ids=" ".join)
+def test_pytest_refuses_what_the_command_does(project: Project, words: tuple[str, ...]):
+    """Read options at one place for both: tests/test_refused_words.py has all of them."""
     project.kernel()
     project.kernel("right")
-    outcome = project.pytest(option)
+    outcome = project.pytest(*words)
     assert (outcome.exit, outcome.records) == (4, [])
-    assert message in outcome.text
+    assert OPTIONS[words] in outcome.text
     assert no_traceback_of_ours(outcome.text)
-
-
-@pytest.mark.parametrize("option", ["--level=smoke", "--seed=1", "--method=exact", "--records=r.jsonl"])
-def test_option_given_twice(project: Project, option: str):
-    project.kernel()
-    outcome = project.pytest(option, option)
-    assert (outcome.exit, outcome.records) == (4, [])
-    assert f"{option.split('=')[0]} is given twice; it takes one value" in outcome.text
-
-
-def test_folder_without_implementations(project: Project):
-    outcome = project.pytest("--impl=impls")
-    assert (outcome.exit, outcome.records) == (4, [])
-    assert "--impl impls: a folder without implementations; give a .py file, or a folder of them" in outcome.text
-
-
-def test_two_given_files_define_one_name(project: Project):
-    first = project.kernel(folder="first")
-    project.write("second/acme.py", first.read_text())
-    outcome = project.pytest("--impl=first/acme.py", "--impl=second/acme.py")
-    assert (outcome.exit, outcome.records) == (4, [])
-    assert "--impl second/acme.py: the name 'acme' is defined here and in first/acme.py; rename one" in outcome.text
 
 
 def test_a_name_of_the_suites_own_is_refused(project: Project):
@@ -105,15 +58,6 @@ def test_all_names_of_the_suites_own_are_known():
     own = {name: str(Path(path).relative_to(IMPLS.parent)) for name, path in found.paths.items()}
     assert own.items() <= OWN_NAMES.items()
     assert {Path(file).stem for file in OWN_NAMES.values()} == {path.stem for path in discover(IMPLS)}
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
-def test_records_on_a_full_disk(project: Project):
-    project.kernel()
-    outcome = project.pytest("--records=/dev/full")
-    assert outcome.exit == 4
-    assert "--records /dev/full: cannot be written (No space left on device)" in outcome.text
-    assert no_traceback_of_ours(outcome.text)
 
 
 CHECK = ("check", "impls/acme.py", "n1 c2 h4 w4 k2 r3 s3 p1")
@@ -134,52 +78,6 @@ def test_streams_that_cannot_be_used(project: Project, words: tuple[str, ...], s
     line = f"exec {shlex.join([sys.executable, '-m', 'conformance', *words])} {streams}"
     found = subprocess.run(line, shell=True, cwd=project.folder, capture_output=True, text=True, check=False)
     assert (found.returncode, found.stderr.strip()) == (status, said)
-
-
-DESCRIPTORS = {
-    "empty": ("", "field 'n' is missing"),
-    "missing": ("n1 c2 h4 w4 k2 r3 p1", "field 's' is missing"),
-    "unknown letter": ("n1 c2 h4 w4 k2 r3 s3 q1", "field 'q1' is not understood; a field is a letter and a number: n"),
-    "no number": ("n1 c2 h4 w4 k2 r3 s3 p", "field 'p' is not understood"),
-    "commas": ("n1,c2,h4,w4,k2,r3,s3", "field 'n1,c2,h4,w4,k2,r3,s3' is not understood"),
-    "upper case": ("N1 c2 h4 w4 k2 r3 s3", "field 'N1' is not understood"),
-    "twice": ("n1 c2 h4 w4 k2 r3 s3 n1", "field 'n' is given twice"),
-    "size by axis": ("n1x2 c2 h4 w4 k2 r3 s3", "field 'n1x2' must be one whole number"),
-    "three strides": ("n1 c2 h4 w4 k2 r3 s3 u1x2x3", "field 'u1x2x3' must be a number or two joined by x, as in u2x1"),
-    "three paddings": ("n1 c2 h4 w4 k2 r3 s3 p1x2x3", "field 'p1x2x3' must be written as p1, p1x2 or p0:1x2:0"),
-    "no image": ("n1 c2 h0 w4 k2 r3 s3 p1", "h is 0; it must be at least 1"),
-    "no window": ("n1 c2 h4 w4 k2 r3 s0", "s is 0; it must be at least 1"),
-    "no batch": ("n-1 c2 h4 w4 k2 r3 s3", "n is -1; it must not be negative"),
-    "no stride": ("n1 c2 h4 w4 k2 r3 s3 u1x0", "stride is 0; it must be at least 1"),
-    "no dilation": ("n1 c2 h4 w4 k2 r3 s3 d0", "dilation is 0; it must be at least 1"),
-    "negative": ("n1 c-2 h4 w4 k2 r3 s3", "c is -2; it must be at least 0"),
-    "groups of c": ("n1 c3 h4 w4 k4 r3 s3 g2", "c is 3, which 2 groups do not divide"),
-    "groups of k": ("n1 c4 h4 w4 k3 r3 s3 g2", "k is 3, which 2 groups do not divide"),
-    "window beyond": (
-        "n1 c2 h4 w9 k2 r7 s3 p1",
-        "the window spans 7 on axis h, more than the padded image's 6; enlarge",
-    ),
-    "dilated beyond": ("n1 c2 h9 w4 k2 r3 s3 d2", "the window spans 5 on axis w, more than the padded image's 4"),
-    "bias": ("n1 c2 h4 w4 k2 r3 s3 b2", "field 'b2' must be b0 or b1"),
-    "thousands of digits": (
-        f"n1 c{'9' * 5000} h4 w4 k2 r3 s3",
-        "field 'c9999999999999999999...' is too long: a number has at most 18 digits, a field 80 characters",
-    ),
-    "digits of another script": ("n1 c\u0663 h4 w4 k2 r3 s3", "field 'c\u0663' is not understood"),
-    "padding that no array holds": (
-        "maxpool n1 c1 h9 w9 r2 s2 p999999999999999999",
-        "a window holds nothing but padding on axis h",
-    ),
-}
-
-
-@pytest.mark.parametrize(("descriptor", "message"), DESCRIPTORS.values(), ids=DESCRIPTORS)
-def test_descriptor(project: Project, descriptor: str, message: str):
-    project.kernel()
-    outcome = project.pytest(f"--problem={descriptor}")
-    assert (outcome.exit, outcome.records) == (4, [])
-    assert f"--problem {descriptor!r}: {message}" in outcome.text
-    assert no_traceback_of_ours(outcome.text)
 
 
 def test_problem_that_no_machine_holds_is_unavailable(project: Project):
@@ -370,21 +268,6 @@ def test_whatever_an_exception_says_is_one_short_verdict(project: Project):
     assert len(outcome.text) < 20_000
 
 
-@pytest.mark.parametrize("option", ["--impl", "--records", "--report"])
-def test_an_empty_path_is_not_the_current_folder(project: Project, option: str):
-    project.kernel()
-    outcome = project.pytest(f"{option}=")
-    assert (outcome.exit, f"{option} is empty; give a name or a path" in outcome.text) == (4, True)
-
-
-def test_a_file_that_is_no_file_of_records_is_not_overwritten(project: Project):
-    file = project.kernel()
-    source = file.read_text()
-    outcome = project.pytest(f"--records={file}")
-    assert (outcome.exit, "is no file of records; it is not overwritten" in outcome.text) == (4, True)
-    assert file.read_text() == source
-
-
 def test_a_run_that_was_given_an_implementation_and_has_no_case_for_it_does_not_end_well(project: Project):
     file = project.kernel(folder=".")
     project.write("suite/test_suite.py", "def test_of_my_own(): pass")
@@ -400,21 +283,16 @@ def test_tests_of_one_s_own_can_be_selected(project: Project):
     assert (outcome.exit, "NOTHING WAS VERIFIED" in outcome.text) == (0, False)
 
 
-PIPES = {
-    "report": ("report", "{pipe}", "-o", "page"),
-    "verify": ("verify", "{pipe}"),
-    "compare": ("compare", "{pipe}", "{pipe}"),
-}
-
-
-@pytest.mark.parametrize("command", PIPES)
-def test_a_pipe_where_a_file_should_be_is_refused_and_nobody_waits(project: Project, command: str):
-    pipe = project.folder / "records.jsonl"
-    os.mkfifo(pipe)
-    words = [sys.executable, "-m", "conformance", *(word.format(pipe=pipe) for word in PIPES[command])]
-    ended = subprocess.run(words, cwd=project.folder, capture_output=True, text=True, timeout=30, check=False)
-    assert ended.returncode == 4
-    assert f"{pipe}: cannot be read (Not a regular file)" in ended.stderr
+@pytest.mark.parametrize("words", ["report pipe -o page", "verify pipe", "compare pipe other"])
+def test_a_pipe_where_a_file_should_be_is_refused_and_nobody_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
+):
+    monkeypatch.chdir(tmp_path)
+    for name in ("pipe", "other"):
+        os.mkfifo(name)
+    with kit.patience(30):
+        status, text = kit.command(*words.split())
+    assert (status, "pipe: cannot be read (Not a regular file)" in text) == (4, True), text
 
 
 def test_what_the_shell_has_opened_is_read(project: Project):
@@ -436,10 +314,11 @@ def test_a_last_run_that_became_a_pipe_is_forgotten(tmp_path: Path, monkeypatch:
     assert LastRun().failed == frozenset()
 
 
+@pytest.mark.filterwarnings("ignore:Passing a value that is not a string")
 def test_a_list_of_implementations_in_the_settings_is_refused(project: Project):
     (project.folder / "tox.ini").unlink()
     project.write("pyproject.toml", '[tool.pytest.ini_options]\nimpls = ["impls", "impls"]\ntestpaths = ["suite"]\n')
-    outcome = project.pytest(subprocess=True)
+    outcome = project.pytest()
     assert outcome.exit == 4
     assert "impls: is one file or folder, not a list; give --impl=FILE for each of several" in outcome.text
     assert no_traceback_of_ours(outcome.text)

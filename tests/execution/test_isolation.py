@@ -104,7 +104,7 @@ def test_misbehaviours(project: Project):
 
 
 def unexpected(project: Project, name: str, records: list[dict[str, Any]], cases: int) -> tuple[Any, ...]:
-    """What the records say of a misbehaviour, where that is not what they must."""
+    """Return what the records say of a misbehaviour, where that is not what they must."""
     expected = MISBEHAVIOURS[name]
     mine = [r for r in records if r["implementation"] in (name, str(project.folder / f"bad/{name}.py"))]
     broken = {"broken"} if mine and all(r["kind"] == "broken" for r in mine) else set()
@@ -124,7 +124,7 @@ def test_floating_point_mode_is_changed_for_oneself_alone(project: Project):
         project.kernel(name, head=f"import ctypes; changes = ctypes.CDLL(None).fesetround({mode})")
     selection = ("--distribution=behaviour", "-k", "floating_point_mode or results_are_plain")
     project.write("suite/test_behaviour.py", BEHAVIOUR)
-    outcome = project.pytest(*selection, subprocess=True)
+    outcome = project.pytest(*selection)
     failed = {(r["implementation"], r["check"]) for r in outcome.records if r["status"] == "fail"}
     if platform.machine() == "x86_64":
         assert failed == {("down", "floating_point_mode_is_unchanged"), ("up", "floating_point_mode_is_unchanged")}
@@ -132,7 +132,7 @@ def test_floating_point_mode_is_changed_for_oneself_alone(project: Project):
 
 
 def test_nothing_of_the_judge_is_to_be_found(tmp_path: Path):
-    """What a kernel's process has loaded, and that every family's geometry arrives there."""
+    """A kernel's process has loaded no more, and every family's geometry arrives there."""
     file = tmp_path / "acme.py"
     file.write_text(
         "import sys\nfrom conformance import Implementation\nacme = Implementation('acme')\n"
@@ -301,7 +301,7 @@ def test_a_kernel_that_crashes_is_run_until_it_has_done_so_too_often_in_a_row(pr
 def test_what_a_kernel_printed_before_it_crashed_stands_beside_the_crash(project: Project):
     """Without what Python's fault handler says, which the place is read from."""
     file = project.kernel("acme", body="import ctypes; print('block', 7, flush=True); ctypes.string_at(0)")
-    project.pytest(f"--impl={file}", *DISTRIBUTIONS[:1], *LIMITS, subprocess=True)
+    project.run(f"--impl={file}", *DISTRIBUTIONS[:1], *LIMITS)
     assert [record["printed"] for record in project.records()] == [["block 7"]]
 
 
@@ -387,15 +387,6 @@ def test_problem_is_given_to_one_kernel_as_to_the_other(project: Project):
     assert marked == [True] * 4
     keys = ("implementation", "distribution", "status", "checks", "reason")
     assert [[r.get(k) for k in keys] for r in apart] == [[r.get(k) for k in keys] for r in together]
-
-
-@pytest.mark.parametrize("option", ["--timeout=0", "--timeout=x", "--memory=-1", "--workers=0", "--workers=1.5"])
-def test_limit_that_cannot_be_meant(project: Project, option: str):
-    project.kernel()
-    outcome = project.run(option)
-    assert outcome.exit == 4
-    assert option.split("=")[0] in outcome.text
-    assert "must be" in outcome.text
 
 
 def test_what_a_process_says_of_a_kernels_past_is_dropped():

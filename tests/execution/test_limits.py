@@ -113,7 +113,7 @@ def test_a_process_has_the_number_that_the_judge_knows(tmp_path: Path):
 
 @needs_isolation
 def test_time_of_what_has_ended_is_the_judges(tmp_path: Path):
-    """By which a benchmark tells its own load from that of others."""
+    """A benchmark tells its own load from that of others by it."""
     before = os.times()
     (file := tmp_path / "acme.py").write_text(f"{HEAD}while time.process_time() < 1.5:\n    pass\n")
     with Workers(Limits(seconds=60)) as workers:
@@ -148,7 +148,7 @@ for number in (sleeping.pid, JUDGE):
 def test_others_cannot_be_limited_where_there_is_no_namespace_of_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """As in a container in which parts of /proc are hidden; limits of itself, and reading, are free."""
+    """In a container parts of /proc are hidden; limits of itself, and reading, are free."""
     impossible = "from conformance.worker import isolation; isolation._number_elsewhere = lambda: 1 / 0; isolate("
     monkeypatch.setattr(processes, "START", processes.START.replace("isolate(", impossible))
     text = f"del big\nimport subprocess\nJUDGE = os.getppid()\nassert JUDGE == {os.getpid()}\n{TRIED}"

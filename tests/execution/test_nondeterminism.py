@@ -134,7 +134,7 @@ def wrong_in_one_of_three(y: np.ndarray, call: int) -> None:
 def test_where_one_case_is_all_that_is_verified_the_kernel_is_called_again(
     change: Callable[[np.ndarray, int], None], said: str
 ):
-    """Of a kernel that is wrong in one of three calls `check` saw the first, which is right."""
+    """`check` saw the first call of a kernel that is wrong in one of three, which is right."""
     result = check(calling(change), "n1 c2 h4 w4 k2 r3 s3 p1", operator="conv_forward")
     assert result.status == "fail"
     assert result.reason.startswith(said)

@@ -110,7 +110,7 @@ def loaded(workers: Workers, folder: Path, body: str) -> Any:
 
 
 def run(one: Any) -> Iterator[Verdict]:
-    """Of all distributions on a few problems."""
+    """Yield the verdicts of all distributions on a few problems."""
     for problem in (PLAIN, "n1 c3 h7 w7 k4 r3 s3 u2", "n2 c4 h8 w8 k5 r1 s1"):
         for distribution in ("integer", "fixed", "impulse", "nonfinite", "large", "natural", "wide"):
             yield verify(trial_of(one, problem, distribution=distribution))
@@ -170,7 +170,7 @@ NOTHING = [f"n1 c1 h{size} w4 k1 r1 s1" for size in range(3, 3 + PATIENCE)]
 
 
 def test_a_kernel_that_refuses_all_is_asked_little(workers: Workers, tmp_path: Path):
-    """Of each problem it was asked for fifteen sets of values, to the end."""
+    """It was asked for fifteen sets of values of each problem, to the end."""
     log = tmp_path / "calls"
     body = f"    with open({str(log)!r}, 'a') as file: file.write('.')\n    raise Unsupported('never')\n"
     one, calls = loaded(workers, tmp_path, body), [0]
@@ -233,7 +233,7 @@ def test_what_the_run_has_seen_is_not_refused(refused: str, project: Project):
 
 
 def test_where_there_can_be_no_second_process_the_first_is_asked(workers: Workers, tmp_path: Path):
-    """As of a device that a process has for itself."""
+    """A process may have a device for itself."""
     lock = tmp_path / "lock"
     body = BY_VALUE["refuses large values"] + f"\nPath({str(lock)!r}).mkdir()\n"
     one = loaded(workers, tmp_path, body)

@@ -286,7 +286,7 @@ def test_plain_layouts_have_the_diagnoses_that_they_had():
 
 @pytest.mark.parametrize("operator", CONVOLUTIONS)
 def test_gradients_have_the_same_names(operator: str):
-    """What is read in a wrong order in one direction is written in it in another."""
+    """An order that is read wrong in one direction is written wrong in another."""
     inputs = Expectation(Recipe(OPERATORS[operator], GEOMETRY, "fp32", "fixed", 0)).inputs
     for mistake in misreadings("gnhwc", 2):
         wrong = mistake.outputs(OPERATORS[operator], GEOMETRY, inputs)

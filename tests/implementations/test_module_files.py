@@ -3,8 +3,6 @@ no problem can say."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,7 @@ from conformance.implementations.modules.kernels import ModuleKernels  # noqa: E
 from conformance.implementations.modules.switches import Switches, Watch  # noqa: E402
 from conformance.implementations.registry import _import, load  # noqa: E402
 from conformance.operators import parse  # noqa: E402
-from tests.conftest import ROOT  # noqa: E402
+from tests.kit import command  # noqa: E402
 
 CONV = "n2 c4 h9 w9 k6 r3 s3"
 HEAD = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n"
@@ -513,8 +511,7 @@ def test_values_are_verified_where_indices_are_returned_beside_them(tmp_path: Pa
     for operator in ("max_pool_forward", "max_pool_backward"):
         result = check(only(path), problem, operator=operator)
         assert result.passed, result.reason
-    command = [sys.executable, "-m", "conformance", "run", str(path), "--programs", "1", "-k", "own."]
-    out = subprocess.run(command, capture_output=True, text=True, cwd=ROOT).stdout
+    _, out = command("run", str(path), "--programs", "1", "-k", "own.", "--in-process")
     assert "solution: right at its own shape: yes (maxpool n2 c4 h8 w9 r3 s3 u2, fp32)" in out
     assert "solution: the indices that it returns are not verified" in out
     wrong = forward(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from itertools import combinations
@@ -17,7 +15,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from conformance import check  # noqa: E402
-from conformance.__main__ import main  # noqa: E402
 from conformance.checks.behaviour import switches_are_unchanged  # noqa: E402
 from conformance.checks.behaviour_demand import CHECKS, BehaviourDemand  # noqa: E402
 from conformance.checks.sample import check_behaviour  # noqa: E402
@@ -43,6 +40,7 @@ from conformance.reporting.modules import is_own, row  # noqa: E402
 from conformance.results.reading import verdicts  # noqa: E402
 from conformance.results.schema import CaseRecord, MachineState, ModuleTime  # noqa: E402
 from tests.conftest import ROOT  # noqa: E402
+from tests.kit import command  # noqa: E402
 
 EXAMPLES = ROOT / "examples" / "modules"
 GUIDE = (ROOT / "docs" / "modules.md").read_text()
@@ -181,17 +179,18 @@ def test_exception_is_placed_at_the_innermost_line_of_its_file(tmp_path: Path, h
 
 
 def test_why_a_module_is_not_asked_is_said(tmp_path: Path):
-    """Of a file without a `when` it was said to be outside of it."""
+    """A file without a `when` was said to be outside of it."""
     path = written(tmp_path)
     sided, dilated, empty = f"{CONV} p0:1x0:1", f"{CONV} d2", CONV.replace("n2", "n0")
     reasons = {
         sided: "padding differs between the sides of an axis", dilated: "__init__ cannot say this dilation",
         empty: "no module is asked for an empty batch",
     }  # fmt: skip
-    for problem, reason in reasons.items():
-        for kernel in (only(path), path):
-            result = check(kernel, problem, operator="conv_forward")
-            assert (result.status, result.reason) == ("unsupported", reason)
+    # the last one in a process of its own, too, which imports torch once more
+    asked: list[tuple[Implementation | Path, str]] = [*((only(path), problem) for problem in reasons), (path, empty)]
+    for kernel, problem in asked:
+        result = check(kernel, problem, operator="conv_forward")
+        assert (result.status, result.reason) == ("unsupported", reasons[problem])
     smoke = required(only(path), VerificationDemand(ranked("conv_forward"), "conv_forward"))
     said = {absence.reason for absence in smoke if isinstance(absence, Absence)}
     assert {*reasons.values()} <= said
@@ -332,7 +331,7 @@ def test_large_batch_is_verified_in_part_and_said_to_be(tmp_path: Path):
     known = only(path).adapted
     assert known is not None
     assert (known.problem, known.batch) == ("n8 c4 h256 w256 k6 r3 s3", 64)
-    out = examples(path, "--level", "smoke", "--programs", "1", "-k", "own.")
+    out = examples(path, "--level", "smoke", "--programs", "1", "-k", "own.", "--in-process")
     assert "right at its own shape: yes (n8 c4 h256 w256 k6 r3 s3, fp32, of a batch of 64)" in out
 
 
@@ -353,7 +352,7 @@ def test_why_its_own_shape_is_not_known_is_said(tmp_path: Path, old: str, new: s
     assert known is not None
     assert (known.problem, known.unknown[: len(said)]) == ("", said)
     if "raises" in said:
-        out = examples(path, "--programs", "1", "--level", "smoke")
+        out = examples(path, "--programs", "1", "--level", "smoke", "--in-process")
         assert f"solution: right at its own shape: not known: {said}" in out
 
 
@@ -499,7 +498,7 @@ def test_ceil_mode_that_is_lost_where_it_adds_an_output_is_found_near_its_own_sh
 
 
 def test_batch_norm_alone_that_changes_its_input_is_wrong(tmp_path: Path):
-    """What it is given is the suite's own convolution, with which nobody compared it afterwards."""
+    """Nobody compared its input, the suite's own convolution, with that afterwards."""
     norm = {"signature": "self, num_features", "layer": "nn.BatchNorm2d(num_features)"}
     path = written(tmp_path, **norm, forward="return self.conv(x)\n")
     right = path.read_text().replace("[4, 6, 3]", "[4]")
@@ -660,20 +659,17 @@ def test_call_that_launches_no_kernel_of_the_file_verifies_nothing(tmp_path: Pat
     path.write_text(path.read_text().replace(f"> 1: {OTHERWISE}", "> 1: return self.conv2d(x) * 2"))
     assert of(path, strided).status == "fail"  # what a file calls instead has to be right, too
     path.write_text(BEHIND.replace("{test}", f"if x.device.type == 'cpu': {OTHERWISE}"))
-    run = subprocess.run(
-        [sys.executable, "-m", "conformance", "run", str(path), "--level", "smoke", "--programs", "2"],
-        cwd=ROOT, capture_output=True, text=True,
-    )  # fmt: skip
-    assert (run.returncode, NOT_LAUNCHED in " ".join(run.stdout.split())) == (5, True), run.stdout
+    status, text = command("run", str(path), "--level", "smoke", "--programs", "2", "--in-process")
+    assert (status, NOT_LAUNCHED in " ".join(text.split())) == (5, True), text
 
 
 FORWARD = [f"{name}_forward" for name in ("conv", "conv_transpose", "conv_bn", "avg_pool", "max_pool")]
 
 
 def examples(*words: str | Path) -> str:
+    """Run the forward operators, and return what is printed; `--in-process` imports torch no second time."""
     chosen = [word for name in FORWARD for word in ("--operator", name)]
-    command = [sys.executable, "-m", "conformance", "run", *map(str, words), *chosen]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
+    return command("run", *map(str, words), *chosen)[1]
 
 
 WRONG: dict[str, tuple[str, Sequence[str], str]] = {
@@ -709,13 +705,10 @@ APART = {"conv2d_depthwise_tf32", "max_pool2d_buffer"}
 SELECTED = ("--programs", "16", "--distribution", "fixed", "--distribution", "shifted")
 
 
-def test_right_examples_pass_at_all_shapes(capsys: pytest.CaptureFixture[str]):
-    """In this process, where torch is imported once and not for each of them."""
+def test_right_examples_pass_at_all_shapes():
     right = sorted((EXAMPLES / "right").glob("*.py"))
     assert len(right) == 6
-    chosen = [word for name in FORWARD for word in ("--operator", name)]
-    assert main(["run", *map(str, right), *SELECTED, *chosen, "--in-process"]) == 0
-    found = rows(capsys.readouterr().out)
+    found = rows(examples(*right, *SELECTED, "--in-process"))
     for path in right:
         passed = r" yes \(.*\) +(\d+) of \1 cases +(unstable machine|[\d.]+ \[.*\])$"
         assert re.search(passed, found[path.stem]), found[path.stem]
@@ -736,12 +729,14 @@ def test_wrong_examples_get_the_verdicts_that_they_should():
 
 
 def test_buffer_that_is_handed_out_twice_is_found():
-    out = examples(EXAMPLES / "wrong" / "max_pool2d_buffer.py", "--programs", "4", "-k", "calls_in_a_row")
+    words = ("--programs", "4", "-k", "calls_in_a_row", "--in-process")
+    out = examples(EXAMPLES / "wrong" / "max_pool2d_buffer.py", *words)
     assert "calls_in_a_row_are_right: results of two calls lie in the same memory" in out
 
 
 def test_switch_of_an_example_is_found():
-    out = examples(EXAMPLES / "wrong" / "conv2d_depthwise_tf32.py", "-k", "switches_are_unchanged", "--level", "smoke")
+    words = ("--level", "smoke", "-k", "switches_are_unchanged", "--in-process")
+    out = examples(EXAMPLES / "wrong" / "conv2d_depthwise_tf32.py", *words)
     said = "switches_are_unchanged: a call changes a switch of the whole process: torch.backends.cuda.matmul.allow_tf32"
     assert f"{said} from False to True ({EXAMPLES / 'wrong' / 'conv2d_depthwise_tf32.py'}:32): 1 case" in out
 
@@ -780,8 +775,6 @@ def test_time_is_beside_that_of_the_reference_or_the_machine_does_not_allow_one(
 
 def test_run_of_what_nobody_can_map_verifies_nothing(tmp_path: Path):
     path = without_reference(tmp_path)
-    run = subprocess.run(
-        [sys.executable, "-m", "conformance", "run", str(path)], cwd=ROOT, capture_output=True, text=True
-    )
-    assert run.returncode == 5
-    assert "declare it by a line such as `Model = nn.Conv2d`" in " ".join(run.stdout.split())
+    status, text = command("run", str(path), "--in-process")
+    assert status == 5
+    assert "declare it by a line such as `Model = nn.Conv2d`" in " ".join(text.split())

@@ -215,7 +215,7 @@ WRITES = "from pathlib import Path; Path(__file__).write_text(Path(__file__).rea
 
 
 def test_hash_is_taken_before_the_import(tmp_path: Path):
-    """What is imported may not choose what its hash is about."""
+    """A file that is imported may not choose what its hash is about."""
     file = module(tmp_path / "acme.py", head=f"{WRITES}\n")
     before = source_hash(file)
     assert only(file).source == before != source_hash(file)
@@ -245,7 +245,7 @@ def test_what_is_written_beside_sources_is_no_change_of_them(tmp_path: Path, cha
 
 
 def changed_in_time(folder: Path) -> None:
-    """The same length, and the same time of the last change as far as somebody can set it."""
+    """Length and time of the last change are the same, as far as somebody can set them."""
     file = folder / "shared.py"
     before = file.stat()
     write(file, file.read_text()[::-1])
@@ -266,7 +266,7 @@ def test_a_change_of_sources_is_one_for_good(tmp_path: Path, change: Callable[[P
 
 
 def test_the_reason_is_that_of_the_kernel_that_comes_nearest():
-    """Of stacked declarations the last one's was given, also where another dtype was the reason."""
+    """The last of stacked declarations gave its reason, also where another dtype was the reason."""
     acme = Implementation("acme")
     acme.implements("conv_forward", dtypes=("fp32",), when=lambda p: False)(lambda x, w, bias: None)
     acme.implements("conv_forward", dtypes=("bf16",))(lambda x, w, bias: None)

@@ -103,7 +103,7 @@ OWN = {
 
 @pytest.mark.parametrize("after", OWN.values(), ids=OWN)
 def test_a_kernel_that_reads_what_it_writes_is_right(project: Project, after: str):
-    """What it tunes and keeps, or a log. Its passes are kept from no run to the next."""
+    """It tunes and keeps something, or writes a log. Its passes are kept from no run to the next."""
     project.write("impls/helper.txt", "1")
     file = project.kernel(body=CHANGES.format(after=after))
     selection = f"--impl={file}", "--distribution=integer", "--distribution=fixed"

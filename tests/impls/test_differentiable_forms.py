@@ -152,7 +152,7 @@ def test_gradients_of_torch(name: str, case: str):
     [*(("conv_bn_recomputing", case) for case in CASES), *((form, case) for form in JAX[:2] for case in FEW)],
 )
 def test_gradients_of_jax(quick_compilation, form: str, case: str):
-    """Of every output, in every input."""
+    """Gradients of every output, in every input."""
     check_grads(*of_jax(form, geometry(case)), order=1, modes=["rev"])
 
 

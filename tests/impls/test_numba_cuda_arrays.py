@@ -118,7 +118,7 @@ def test_a_broadcast_array_of_a_device_has_its_strides():
 
 
 class DriverError(Exception):
-    """As numba.cuda's, with the driver's number."""
+    """An error like numba.cuda's, with the driver's number."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"[{code}] the driver's words")

@@ -160,7 +160,7 @@ def test_a_gradient_of_another_size_is_refused(shape: tuple[int, ...]):
 
 @pytest.fixture
 def ptx() -> ModuleType:
-    """What compiles them, a module of their package."""
+    """The module of their package that compiles them."""
     pytest.importorskip("numba")
     return module("ptx", implementations()[DIRECT])
 

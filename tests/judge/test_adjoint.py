@@ -26,7 +26,7 @@ SHAPES = {
 
 
 def verdict(shape: str, dtype: str, seed: int, wrong: dict[str, float]) -> Verdict:
-    """Of kernels that compute the reference and round it; results of those in `wrong` are multiplied by a number."""
+    """Let kernels compute the reference and round it; results of those in `wrong` are multiplied by a number."""
     acme, problem, forward = Implementation("acme"), typed(shape), SHAPES[shape]
     layout = problem.variants[0].layout
 

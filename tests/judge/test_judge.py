@@ -494,7 +494,7 @@ def test_what_stands_below_other_lines_is_left_out_as_well():
 
 
 def brief(*wrong: Judgement) -> str:
-    """What is said of wrong outputs in brief."""
+    """Return what is said of wrong outputs in brief."""
     lines, failure = told("elements", wrong)
     return in_brief("\n".join(lines), failure)
 

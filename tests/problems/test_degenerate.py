@@ -26,7 +26,7 @@ tell, and a tap in the centre stays there in a flip."""
 
 
 def blind_spots(operator: Operator, geometry: ConvGeometry, inputs: Arrays) -> Iterator[str]:
-    """What these inputs cannot show, one line each."""
+    """Yield what these inputs cannot show, one line each."""
     right = operator.reference(geometry, inputs)
     every = {name: np.full_like(array, name != "bias") for name, array in inputs.items()}
     reached = reached_by(operator, geometry, every)
@@ -78,7 +78,7 @@ def flipped(w: np.ndarray) -> np.ndarray:
 
 
 def taps_beside_the_centre(geometry: ConvGeometry) -> bool:
-    """Whether the image is touched by any tap that a flip puts elsewhere."""
+    """Return whether the image is touched by any tap that a flip puts elsewhere."""
     sizes = zip(geometry.size, geometry.window, range(geometry.rank), strict=True)
     return any(2 * tap != window - 1 for size, window, axis in sizes for tap in touching(geometry, size, window, axis))
 

@@ -157,7 +157,7 @@ def dw5s2(geometry: Any) -> bool:
 
 
 def same_after(geometry: Any) -> bool:
-    """As TensorFlow pads images of an even size."""
+    """Return whether it is padded as TensorFlow pads images of an even size."""
     known = geometry.stride, geometry.padding
     return known == ((2, 2), ((0, 1), (0, 1))) and bool(PATHS[DEPTHWISE](geometry))
 

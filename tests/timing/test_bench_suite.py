@@ -43,7 +43,7 @@ FLOOR = OPERATIONS / 1e9
 
 
 def measurement(*rounds: float, contract: Contract | None = None, cold: bool = True, **changed: Any) -> Measurement:
-    """Of a right kernel with these seconds."""
+    """Make a measurement of a right kernel with these seconds."""
     acme = Implementation(changed.pop("name", "acme"), contract=contract or Contract())
     acme.implements("conv_forward")(kernels.conv_forward)
     case = trial_of(acme, changed.pop("problem", TINY))
@@ -109,7 +109,7 @@ def test_a_single_call_below_the_products_time_is_impossible():
 
 
 def test_the_interval_is_that_of_visits():
-    """By hand: logarithms 0, 0, 0, 0 and log 2; Student's t with 4 degrees of freedom reaches 2.776."""
+    """Computed by hand: logarithms 0, 0, 0, 0 and log 2; Student's t with 4 degrees of freedom reaches 2.776."""
     centres = (1.0, 1.0, 1.0, 1.0, 2.0)
     found = replace(measurement(1.0), visits=tuple(Visit((c * 0.5, c, c * 1.5), (c,)) for c in centres))
     mean, reach = math.log(2) / 5, 2.776 * math.log(2) * math.sqrt(0.2) / math.sqrt(5)

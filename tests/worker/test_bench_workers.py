@@ -88,7 +88,7 @@ def workers() -> Iterator[Workers]:
 
 
 def cases(workers: Workers, file: Path, text: str) -> dict[str, Trial]:
-    """Of all that a file declares."""
+    """Return a case of each implementation that a file declares."""
     file.write_text(text)
     found = workers.load([file])
     assert not found.broken

@@ -171,7 +171,7 @@ HARMLESS = {
 
 @cache
 def allowed() -> bool:
-    """Whether this system lets this user hide things: asked of util-linux, and of Landlock's version."""
+    """Ask util-linux, and Landlock for its version, whether this system lets this user hide things."""
     mounting = f"unshare {'-m' if os.geteuid() == 0 else '-Urm'} mount -t tmpfs none /mnt"
     landlock = sys.platform == "linux" and ctypes.CDLL(None).syscall(444, None, 0, 1) >= 2
     return landlock and subprocess.run(mounting.split(), check=False).returncode == 0
@@ -214,7 +214,7 @@ raise ValueError("left them")
 
 
 def test_the_judge_imports_nothing_that_a_kernel_has_left(project: Project):
-    """As `python -m` finds what is in the folder of a run first, and then what PYTHONPATH says."""
+    """`python -m` finds what is in the folder of a run first, and then what PYTHONPATH says."""
     root = project.folder / "root"
     root.mkdir()
     trace = project.folder / "imported"
