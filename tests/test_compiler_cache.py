@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import shutil
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +21,7 @@ from conformance.execution.process import Limits
 from conformance.execution.workers import Workers
 from conformance.worker import repeating, wire
 from tests.conftest import ROOT, Project
+from tests.kit import largest_file
 from tests.worker.test_isolation_cheats import needs_isolation
 
 pytest_plugins = ["pytester"]
@@ -157,22 +156,11 @@ def test_a_disk_that_is_full_at_the_end_costs_the_cache_alone():
     with ExitStack() as stack:
         cache = ExitStack()
         folder = cache.enter_context(kept())
-        stack.enter_context(nothing_can_be_written())
+        stack.enter_context(largest_file(0))
         (folder / "entry").touch()
         cache.close()
     with kept() as after:
         assert [*after.iterdir()] == []
-
-
-@contextmanager
-def nothing_can_be_written() -> Iterator[None]:
-    """Let no file grow, as on a full disk."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_a_disk_that_is_full_at_the_start_leaves_a_temporary_one(monkeypatch: pytest.MonkeyPatch, home: Path):

@@ -100,11 +100,11 @@ def test_what_is_declared_not_to_be_done_is_no_test(project: Project):
     """Nor is it counted where tests are chosen by name. That workers count it once, a parallel run shows below."""
     project.kernel(declares=", when=lambda p: p.groups > 1")
     project.kernel("right")
-    outcome = project.run()
+    outcome = project.run("--in-process")
     assert outcome.statuses == {"unsupported": 1, "pass": 1}
     (absence,) = (record for record in outcome.records if record["status"] == "unsupported")
     assert "distribution" not in absence, "it is no behaviour check"
-    assert project.run("-k", "right").statuses == {"pass": 1}
+    assert project.run("-k", "right", "--in-process").statuses == {"pass": 1}
 
 
 def test_workers_without_a_test_say_what_is_declared_not_to_be_done(project: Project):
@@ -124,7 +124,7 @@ def test_absent_device_verifies_nothing_and_says_why(project: Project, device: s
         pytest.skip(f"this machine has {device}")
     project.kernel()
     project.kernel("other", construct=f", device='{device}'")
-    outcome = project.run("-m", device)
+    outcome = project.run("-m", device, "--in-process")
     assert (outcome.exit, outcome.statuses) == (5, {"unavailable": 1})
     assert f"{device}: nothing verified: {missing(device)}" in outcome.text
 
@@ -141,8 +141,8 @@ def test_required_device_that_is_absent_fails_at_once(project: Project, device: 
 
 def test_required_device_without_a_verdict_fails(project: Project):
     project.kernel(construct=", device='simulator'")
-    assert project.run("--require=simulator").exit == 0
-    assert project.run("--require=cpu").exit == 1
+    assert project.run("--require=simulator", "--in-process").exit == 0
+    assert project.run("--require=cpu", "--in-process").exit == 1
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_marker_selects_by_device(project: Project):
             "\n\ndef pytest_itemcollected(item):\n"
             "    print('planned', item.callspec.params['case'].implementation.name)\n",
         )
-    outcome = project.pytest("-m", "cpu", "-s")
+    outcome = project.pytest("-m", "cpu", "-s", "--in-process")
     assert [r["implementation"] for r in outcome.records] == ["acme"]
     assert "planned acme" in outcome.text
     assert "planned simulated" not in outcome.text
@@ -185,7 +185,7 @@ def test_marker_does_not_hide_a_broken_file(project: Project):
 
 
 def test_no_implementation_is_no_success(project: Project):
-    assert project.pytest().exit == 5
+    assert project.pytest("--in-process").exit == 5
 
 
 REQUIRED = (
@@ -196,7 +196,7 @@ REQUIRED += " seed reason checks profile seconds versions command"
 
 def test_record_has_every_field(project: Project):
     project.kernel(body="return y * float('inf')")
-    (record,) = project.run("--distribution=fixed").records
+    (record,) = project.run("--distribution=fixed", "--in-process").records
     assert set(REQUIRED.split()) <= record.keys()
     assert (record["schema"], record["descriptor"], record["seed"]) == (SCHEMA, TINY, 0)
     assert record["contract"]["accumulate"] == "auto"
@@ -345,7 +345,7 @@ def test_fresh_seed_draws_other_data_for_the_same_verdicts(project: Project):
 
 def test_failure_says_what_where_and_how_to_see_it_again(project: Project):
     project.kernel(body="y[0, 1, 2, 3] += 64; return y")
-    outcome = project.run()
+    outcome = project.run("--in-process")
     reason = outcome.of("acme")["reason"].splitlines()
     assert reason[0] == "y: 1 of 32 elements mismatched (must equal the exact result)"
     numbers = re.fullmatch(r"worst y\[0, 1, 2, 3\] = (.+), expected (.+), error 64, limit 0", reason[1])
@@ -412,7 +412,7 @@ def test_other_peoples_parameter_may_be_called_case(project: Project):
         "import pytest\n@pytest.mark.parametrize('case', [1, 2])\ndef test_other(case):\n    assert case",
     )
     project.kernel()
-    assert "test_other[1]" in project.pytest("-v").text
+    assert "test_other[1]" in project.pytest("-v", "--in-process").text
 
 
 @pytest.mark.parametrize("words", [(), ("-p", "xdist", "-n", "auto")], ids=["serial", "parallel"])
@@ -461,7 +461,7 @@ def test_what_failed_in_the_last_run_alone_and_first(project: Project, tmp_path:
 def test_of_an_implementation_that_has_failed_nothing_more_is_run(project: Project, body: str):
     project.kernel(body=body)
     project.kernel("right")
-    outcome = project.run("--distribution=integer", "--distribution=fixed", "--first-failure")
+    outcome = project.run("--distribution=integer", "--distribution=fixed", "--first-failure", "--in-process")
     assert [r["implementation"] for r in outcome.records if r["status"] != "pass"] == ["acme"]
     assert outcome.statuses["pass"] == 2
 

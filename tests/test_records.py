@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import resource
 import signal
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from conformance.results.reading import UnfinishedError, read
 from conformance.results.writing import Records, RecordsError
 from tests.conftest import CONFTEST, TINY, Project, no_traceback_of_ours
 from tests.kill_and_resume import Run
+from tests.kit import largest_file
 from tests.report_samples import sealed
 from tests.test_results import every_kind, header
 
@@ -49,13 +49,13 @@ def test_a_run_begins_with_a_header_and_ends_with_a_footer(project: Project, wor
 
 def test_a_file_of_records_is_written_over_only_when_asked(project: Project):
     project.kernel()
-    first = project.run()
+    first = project.run("--in-process")
     content = (project.folder / "records.jsonl").read_bytes()
-    refused = project.run(keep=True)
+    refused = project.run("--in-process", keep=True)
     assert (refused.exit, (project.folder / "records.jsonl").read_bytes()) == (4, content)
     assert "--records records.jsonl: holds records already; give --resume to run only what" in refused.text
     assert no_traceback_of_ours(refused.text)
-    assert len(project.run("--overwrite").records) == len(first.records)
+    assert len(project.run("--overwrite", "--in-process").records) == len(first.records)
 
 
 @pytest.mark.parametrize("hook", ["runtest_teardown", "runtest_logfinish"])
@@ -73,33 +73,33 @@ def test_a_run_that_is_interrupted_twice_is_not_whole(project: Project, hook: st
 
 def test_a_run_without_a_verdict_touches_nothing(project: Project):
     project.kernel()
-    project.run()
+    project.run("--in-process")
     file = project.folder / "records.jsonl"
     before = file.read_bytes(), file.stat().st_mtime_ns
-    assert project.pytest("--collect-only", keep=True).exit == 0
+    assert project.pytest("--in-process", "--collect-only", keep=True).exit == 0
     for arguments in (("--collect-only",), ("--help",), ("-k", "zzz")):
         for option in ("--overwrite", "--resume"):
-            project.pytest(*arguments, option)
+            project.pytest(*arguments, option, "--in-process")
             assert (file.read_bytes(), file.stat().st_mtime_ns) == before, (arguments, option)
-        project.pytest(*arguments, "--records=new/records.jsonl")
-        project.pytest(*arguments, "--report=new")
+        project.pytest(*arguments, "--records=new/records.jsonl", "--in-process")
+        project.pytest(*arguments, "--report=new", "--in-process")
         assert not (project.folder / "new").exists(), arguments
 
 
 @pytest.mark.parametrize("option", ["--resume", "--overwrite"])
 def test_two_runs_on_one_file(project: Project, option: str):
     project.kernel()
-    project.run()
+    project.run("--in-process")
     file = project.folder / "records.jsonl"
     other = Records(file, header(), overwrite=True)
     before = file.read_bytes()
-    outcome = project.run(option)
+    outcome = project.run(option, "--in-process")
     assert (outcome.exit, file.read_bytes()) == (4, before)
     assert (
         "--records records.jsonl: another run is writing to it; wait for its end, or give another file" in outcome.text
     )
     other.close()
-    assert project.run(option).exit == 0
+    assert project.run(option, "--in-process").exit == 0
 
 
 def test_two_runs_that_make_one_file(tmp_path: Path):
@@ -154,19 +154,21 @@ def test_a_resumed_run_runs_what_has_no_verdict(mixed: Project):
 
 def test_a_run_that_had_only_its_footer_left(project: Project):
     project.kernel()
-    project.run()
+    project.run("--in-process")
     file = project.folder / "records.jsonl"
     file.write_bytes(b"".join(file.read_bytes().splitlines(True)[:-1]))
-    outcome = project.run("--resume")
+    outcome = project.run("--resume", "--in-process")
     assert (outcome.exit, outcome.statuses, project.lines()[-1]["kind"]) == (0, {"pass": 1}, "footer")
-    assert project.run("--records=new.jsonl", "--resume").exit == 0, "where there is nothing to resume, a run begins"
+    assert project.run("--records=new.jsonl", "--resume", "--in-process").exit == 0, (
+        "where there is nothing to resume, a run begins"
+    )
 
 
 def test_a_run_that_stopped_at_its_first_failure(project: Project):
     for name in ("acme", "later"):
         project.kernel(name, body="return y + 1")
-    assert (project.run("-x").statuses, project.lines()[-1]["interrupted"]) == ({"fail": 1}, True)
-    outcome = project.run("--resume")
+    assert (project.run("-x", "--in-process").statuses, project.lines()[-1]["interrupted"]) == ({"fail": 1}, True)
+    outcome = project.run("--resume", "--in-process")
     assert (outcome.exit, outcome.statuses, project.lines()[-1]["interrupted"]) == (1, {"fail": 2}, False)
 
 
@@ -193,13 +195,13 @@ def test_another_run_is_not_resumed(project: Project, arguments: tuple[str, ...]
 
 def test_a_run_on_a_kernel_that_was_changed_is_not_resumed(project: Project):
     project.kernel()
-    project.pytest()
+    project.pytest("--in-process")
     project.kernel(tail="# other")
-    outcome = project.pytest("--resume")
+    outcome = project.pytest("--resume", "--in-process")
     assert (outcome.exit, len(outcome.records)) == (4, 1)
     assert "acme was changed since; begin again with --overwrite" in outcome.text
     (project.folder / "impls/acme.py").unlink()
-    assert "acme is not here; begin again" in project.pytest("--resume").text
+    assert "acme is not here; begin again" in project.pytest("--resume", "--in-process").text
 
 
 SPOILT: dict[str, tuple[Callable[[list[dict[str, Any]]], object], str]] = {
@@ -214,10 +216,10 @@ SPOILT: dict[str, tuple[Callable[[list[dict[str, Any]]], object], str]] = {
 @pytest.mark.parametrize(("spoil", "message"), SPOILT.values(), ids=SPOILT)
 def test_a_file_that_cannot_be_resumed(project: Project, spoil: Callable[[list[dict[str, Any]]], object], message: str):
     project.kernel()
-    project.run()
+    project.run("--in-process")
     spoil(lines := project.lines())
     (project.folder / "records.jsonl").write_bytes(sealed(lines))
-    outcome = project.run("--resume")
+    outcome = project.run("--resume", "--in-process")
     assert outcome.exit == 4
     assert f"cannot be resumed: {message}" in outcome.text
     assert no_traceback_of_ours(outcome.text)
@@ -254,10 +256,13 @@ def test_a_run_with_other_values_of_variables_is_not_resumed(project: Project, m
 
 def test_times_are_not_resumed(project: Project):
     project.kernel()
-    project.pytest()
+    project.pytest("--in-process")
     timed = '@pytest.mark.benchmarks("conv_forward", problems=())\ndef test_timed(measure_time, case): pass'
     project.write("suite/test_timed.py", f"import pytest\n{timed}")
-    assert "times are not in records; time again with --overwrite" in project.pytest("--resume", "-p", "benchmark").text
+    assert (
+        "times are not in records; time again with --overwrite"
+        in project.pytest("--resume", "-p", "benchmark", "--in-process").text
+    )
 
 
 OPENED = "import pathlib; file = pathlib.Path('records.jsonl'); "
@@ -304,32 +309,24 @@ def test_a_folder_that_vanishes_during_the_run(project: Project):
 THREE = tuple(f"--distribution={name}" for name in ("integer", "fixed", "impulse"))
 
 
-def limited(project: Project, size: int, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A run in which no file can be larger than `size` bytes: a full disk, for everybody."""
-    words = [sys.executable, "-m", "pytest", *arguments, f"--problem={TINY}", "--dtype=fp32", "--layout=nchw", *THREE]
+@pytest.mark.parametrize(("workers", "size"), [((), 100), ((), 1000), (PARALLEL, 2000)])
+def test_a_disk_that_becomes_full_leaves_whole_lines(
+    project: Project, monkeypatch: pytest.MonkeyPatch, workers: tuple[str, ...], size: int
+):
     # Python leaves the compiled files that it writes as short as they come out, and is the worse for it afterwards
-    return subprocess.run(
-        [*words, "--records=records.jsonl"], cwd=project.folder, capture_output=True, text=True, check=False,
-        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)),
-    )  # fmt: skip
-
-
-FULL = [((), 100), ((), 1000), (PARALLEL, 2000)]
-
-
-@pytest.mark.parametrize(("workers", "size"), FULL)
-def test_a_disk_that_becomes_full_leaves_whole_lines(project: Project, workers: tuple[str, ...], size: int):
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     project.kernel()
-    full = limited(project, size, *workers)
-    output = full.stdout + full.stderr
-    assert full.returncode == 4
-    assert "--records records.jsonl: cannot be written (File too large)" in output
-    assert no_traceback_of_ours(output)
+    with largest_file(size):
+        full = project.pytest(*workers, *THREE, subprocess=True) if workers else project.run(*THREE)
+    again = project.pytest if workers else project.run
+    assert full.exit == 4
+    assert "--records records.jsonl: cannot be written (File too large)" in full.text
+    assert no_traceback_of_ours(full.text)
     content = (project.folder / "records.jsonl").read_bytes()
     assert content.count(b"\n") == len(project.lines()) >= (size >= 1000)
     assert content.endswith(b"\n") or not content
-    assert (project.pytest(*THREE, "--resume").exit, project.lines()[-1]["kind"]) == (0, "footer")
+    assert (again(*THREE, "--resume").exit, project.lines()[-1]["kind"]) == (0, "footer")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")

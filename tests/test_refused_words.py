@@ -107,6 +107,7 @@ PROBLEMS = {
     "n1 c\u0663 h4 w4 k2 r3 s3": "field 'c\u0663' is not understood",
     "maxpool n1 c1 h9 w9 r2 s2 p999999999999999999": "a window holds nothing but padding on axis h",
 }
+PLAIN = "'n1 c2 h4 w4 k2 r3 s3'"
 ANY = {
     "acme.py": "acme.py is no command; to verify a file or an implementation: conformance run acme.py (",
     "acme.py 'n1 c2 h5 w5'": "conformance check acme.py 'n1 c2 h5 w5' (",
@@ -119,6 +120,8 @@ ANY = {
     "check right.py edge.plain --dtype fp8": "error: dtype fp8: unknown",
     "check right.py edge.plain --seed 1_0": "error: --seed 1_0: must be a whole number from 0 to 10^18 - 1",
     "check right.py edge.plain --impl roght": "roght: unknown; did you mean right?",
+    f"check right.py {PLAIN} --check results_are_plain --storage x:crop": "--storage: a behaviour check has ",
+    f"check right.py {PLAIN} --check results_are_plane": "results_are_plane: unknown; did you mean results_are_plain?",
     "check right.py::right edge.plain::right": "no problem is called edge.plain::right",
     "export right.py -o out": "error: PROBLEM: give one",
     "export right.py edge.plain -o notes.txt": "error: ",
@@ -132,6 +135,10 @@ ANY = {
     "fuzz numpy-direct --minutes=0": "--minutes",
     "fuzz numpy-direct --seed=-1": "--seed -1: must be a whole number",
     "fuzz numpy-direct --replay=x": "'x': must be: 'DESCRIPTOR' --operator",
+    "survey --folder empty ncn": "survey ncn: unknown; did you mean ncnn?",
+    "survey --folder empty ncnn --seed -1": "--seed -1: must be a whole number",
+    "survey --folder empty --no-run --site site": "survey.json: cannot be read",
+    "survey --folder notes.txt ncnn": "--folder",
     "golden verify --jobs 0": "is not a whole number from 1 to 99",
     "golden export out --distribution fancy": "'fancy'",
     "golden export out --dtype fp8": "'fp8'",

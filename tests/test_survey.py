@@ -145,25 +145,6 @@ def test_nothing_verified(folder: Path):
     assert survey(folder, "ncnn") == 5
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("ncn",), "survey ncn: unknown; did you mean ncnn?"),
-        (("ncnn", "--seed", "-1"), "--seed -1: must be a whole number"),
-        (("--no-run", "--site", "site"), "survey.json: cannot be read"),
-    ],
-)
-def test_what_cannot_be_meant(folder: Path, words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]):
-    assert survey(folder, *words) == 4
-    assert message in capsys.readouterr().err
-
-
-def test_a_folder_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    (tmp_path / "file").write_text("")
-    assert survey(tmp_path / "file", "ncnn") == 4
-    assert "--folder" in capsys.readouterr().err
-
-
 def test_every_engine_has_an_extra_a_tox_environment_and_its_name():
     tox = (ROOT / "tox.ini").read_text()
     for name in engines():

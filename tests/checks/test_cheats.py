@@ -323,21 +323,6 @@ def test_command_reproduces_one_check(project: Project):
     assert failed[0]["reason"].splitlines() == others[: failed[0]["reason"].count("\n") + 1]
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (
-            ("--check", "results_are_plain", "--storage", "x:crop"),
-            "--storage: a behaviour check has contiguous operands",
-        ),
-        (("--check", "results_are_plane"), "--check results_are_plane: unknown; did you mean results_are_plain?"),
-    ],
-)
-def test_a_check_that_cannot_be_made_is_refused(project: Project, words: tuple[str, ...], said: str):
-    status, text = command("check", str(project.kernel()), "n1 c2 h4 w4 k2 r3 s3", *words)
-    assert (status, said in text) == (4, True), text
-
-
 def test_other_distributions_leave_behaviour_out(project: Project):
     """No other test noticed where they did not."""
     project.write("suite/test_behaviour.py", SUITE)
