@@ -90,7 +90,7 @@ def wrong() -> list[Record]:
         failed(descriptor=texts[0] + " g8", problem="where", origin="where"),
         sample(dtype="bf16", problem="b"),
         sample(**RAISED, problem="r"), sample(**crash, **located, problem="c"),
-        *(sample(**not_run, **located, problem=f"n{n}") for n in range(7)),
+        *(sample(**not_run, **located, problem=f"n{n}", dtype="fp16" if n else "fp32") for n in range(7)),
         waived(problem="w"), absent(),
     ]  # fmt: skip
 
@@ -236,5 +236,5 @@ def test_nothing_is_said_of_nothing():
 
 def test_what_fails_is_red():
     report = reported(map(as_read, five()))
-    red = [text.split()[0] for text, color in verdict_lines(report, 80) if color == "red"]
+    red = [text.split()[0] for text, color in verdict_lines(report, 160) if color == "red"]
     assert red == ["conv_forward", "conv_bn_forward", "numba-cpu", "numba-cpu", "impls/b.py:"]

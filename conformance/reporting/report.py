@@ -101,7 +101,7 @@ class Report:
             why = ""
             with self.evidence.explaining(f"{name} {operator}".rstrip()):
                 why = _why(failing, operator, self.evidence) if failing else ""
-            names = tuple(sorted(filter(None, dtypes), key=dtype_place))
+            names = tuple(sorted((dtype for dtype, ran in dtypes.items() if dtype and ran), key=dtype_place))
             counts = sum(dtypes.values(), Counter())
             verdicts.append(KernelVerdict(name, operator, names, counts, self.tally.not_run[name, operator], why))
         return verdicts

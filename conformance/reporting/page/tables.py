@@ -86,8 +86,9 @@ class Digest:
 
     def tiles(self, row: Row, operator: str) -> list[Tile]:
         """Return the tiles of an operator by dtype."""
-        found = self.report.tally.ran.get((self.name(row), operator), {})
-        return [Tile(dtype, counts) for dtype, counts in sorted(found.items(), key=lambda item: dtype_place(item[0]))]
+        dtypes = self.report.tally.ran.get((self.name(row), operator), {})
+        places = sorted(dtypes.items(), key=lambda item: dtype_place(item[0]))
+        return [Tile(dtype, counts) for dtype, counts in places if counts]  # cases that were not run have no tile
 
     def together(self, row: Row, operator: str = "") -> Tile | None:
         """Return one tile for all dtypes of an operator, or for everything that ran of a row; None if nothing did."""
