@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import resource
 import signal
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import replace
 from io import StringIO
@@ -21,7 +20,7 @@ from conformance.execution.plan import Plan
 from conformance.execution.selection import Selection
 from conformance.execution.trial import Trial
 from conformance.implementations.bridges.base import ArrayBridge
-from conformance.implementations.registry import Registry
+from conformance.implementations.registry import Registry, load
 from conformance.inputs import DISTRIBUTIONS
 from conformance.operators import OPERATORS
 from conformance.problems import PROBLEMS, Problem, Variant, typed
@@ -95,15 +94,24 @@ def largest_file(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def results(records: Path) -> Counter[str]:
-    """The records of a run in any order, without what differs from one run to the next: times, and what was printed."""
-    found = Counter[str]()
-    for line in map(json.loads, records.read_text().splitlines()):
-        if line["kind"] not in ("header", "footer"):
-            found[
-                json.dumps({k: v for k, v in line.items() if k not in ("seconds", "printed", "covers")}, sort_keys=True)
-            ] += 1
-    return found
+def timeless(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return records in an order of their own, without what differs from one run to the next."""
+    differing = dict.fromkeys(("seconds", "printed", "covers"))
+    return sorted((record | differing for record in records), key=str)
+
+
+def results(records: Path) -> list[dict[str, Any]]:
+    """Return the verdicts of a file of records like that."""
+    lines = map(json.loads, records.read_text().splitlines())
+    return timeless(line for line in lines if line["kind"] not in ("header", "footer"))
+
+
+def only(path: Path) -> Implementation:
+    """Load the one implementation of a file."""
+    registry = load([path])
+    assert (registry.broken, registry.unavailable) == ({}, {})
+    (implementation,) = registry.implementations.values()
+    return implementation
 
 
 def trial_of(

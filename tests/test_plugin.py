@@ -20,7 +20,7 @@ from conformance.implementations.devices import DEVICES, missing, processor
 from conformance.results.reading import decode
 from conformance.results.schema import SCHEMA
 from tests.conftest import CONFTEST, ROOT, SUITE, TINY, Project
-from tests.kit import command
+from tests.kit import command, timeless
 
 pytest_plugins = ["pytester"]
 
@@ -222,10 +222,6 @@ def test_records_are_on_disk_before_the_next_verdict(project: Project, stop: str
 TRACE = "import os; open(f'{acme.name}-{y.size}-{os.getppid()}-seen', 'w'); return y"
 
 
-def without_times(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return sorted(({**r, "seconds": None, "covers": None} for r in records), key=str)
-
-
 def test_parallel_run_writes_the_same_records(project: Project, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PYTEST_XDIST_AUTO_NUM_WORKERS", "2")
     for name in ("fail", "error", "import", "operator", "when"):
@@ -241,7 +237,7 @@ def test_parallel_run_writes_the_same_records(project: Project, monkeypatch: pyt
     parallel = project.pytest("-p", "xdist", "-n", "auto", *selection, subprocess=True)
     assert (parallel.exit, parallel.statuses) == (1, serial.statuses)
     others = [[r for r in run.records if r["implementation"] != "deadly"] for run in (parallel, serial)]
-    assert without_times(others[0]) == without_times(others[1])
+    assert timeless(others[0]) == timeless(others[1])
     assert {record["run_level"] for record in serial.records} == {"smoke"}
     assert {record["versions"]["processor"] for record in serial.records} == {processor()}
     deadly = [record["reason"] for record in parallel.records if record["implementation"] == "deadly"]

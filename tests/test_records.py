@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -22,7 +21,7 @@ from conformance.results.reading import UnfinishedError, read
 from conformance.results.writing import Records, RecordsError
 from tests.conftest import CONFTEST, TINY, Project, no_traceback_of_ours
 from tests.kill_and_resume import Run
-from tests.kit import largest_file
+from tests.kit import largest_file, timeless
 from tests.report_samples import sealed
 from tests.test_results import every_kind, header
 
@@ -109,12 +108,6 @@ def test_two_runs_that_make_one_file(tmp_path: Path):
         second.write(every_kind()[0])
 
 
-def without_seconds(project: Project) -> list[str]:
-    return sorted(
-        json.dumps(record | {"seconds": None, "covers": None}, sort_keys=True) for record in project.records()
-    )
-
-
 @pytest.fixture
 def mixed(project: Project) -> Project:
     """Every kind of record and of status, some of them twice."""
@@ -135,7 +128,7 @@ def test_a_resumed_run_runs_what_has_no_verdict(mixed: Project):
     """From several lengths of the file of one whole run."""
     asked = (*TWO, "--distribution=integer", "--distribution=behaviour", "--in-process")
     complete = mixed.pytest(*asked)
-    expected, lines = without_seconds(mixed), (mixed.folder / "records.jsonl").read_bytes().splitlines(True)
+    expected, lines = timeless(mixed.records()), (mixed.folder / "records.jsonl").read_bytes().splitlines(True)
     assert len(lines) > 20
     counted = {line for line in complete.text.splitlines() if re.search(r"\d of \d+ (pass|fail)", line)}
     assert counted
@@ -144,7 +137,7 @@ def test_a_resumed_run_runs_what_has_no_verdict(mixed: Project):
         (mixed.folder / "records.jsonl").write_bytes(kept + lines[-2][:100])
         outcome = mixed.pytest(*workers, *asked, "--resume", subprocess=bool(workers))
         content = (mixed.folder / "records.jsonl").read_bytes()
-        assert (outcome.exit, without_seconds(mixed), content.startswith(kept)) == (1, expected, True)
+        assert (outcome.exit, timeless(mixed.records()), content.startswith(kept)) == (1, expected, True)
         assert [line["cases"] for line in mixed.lines() if line["kind"] == "footer"] == [dict(complete.statuses)]
         assert f"resumed: {whole} records of records.jsonl" in outcome.text or not whole
         assert counted <= {*outcome.text.splitlines()}

@@ -118,7 +118,7 @@ def five() -> list[Record]:
         checked({"accepted": ["padding -1", "a stride of 0"]}, implementation="jax-cpu", problem="asked"),
         broken(reason="SyntaxError: invalid syntax (b.py, line 3)"),
         *(counted(name, "conv_forward", "unavailable", 5, "no NVIDIA driver") for name in ("cuda-a", "cuda-b")),
-        counted("nki", "conv_forward", "unavailable", 5, REASON),
+        counted("nki", "conv_forward", "unavailable", 5, REASON, device="simulator"),
     ]
 
 

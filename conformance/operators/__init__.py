@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         takes,
     )
 
-_MODULES = ("base", "spatial", "conv.geometry", "conv_bn.geometry", "avg_pool.geometry", "family", "table")
+_MODULES = ("base", "spatial", "conv.geometry", "conv_bn.geometry", "avg_pool.geometry", "table")
 """Modules in which a name is looked up; the table is last, because importing it imports the references."""
 
 __all__ = [

@@ -31,6 +31,7 @@ from conformance.problems import PROBLEMS
 from conformance.worker import call, wire
 from tests.conftest import ROOT, Project
 from tests.execution.misbehaviours import MISBEHAVIOURS
+from tests.kit import timeless
 
 pytest_plugins = ["pytester"]
 
@@ -72,10 +73,6 @@ def left(folder: Path | None = None) -> list[int]:
     return found
 
 
-def without_times(record: dict) -> dict:
-    return record | {"seconds": None, "covers": None}
-
-
 SEVERAL = ("segfault",)
 """Of what ends every case, what is also run in several."""
 
@@ -86,7 +83,7 @@ def test_misbehaviours(project: Project):
     one: each is a new process, and many are waited for. All processes are kept, so that no file is loaded twice."""
     file = project.kernel("right", folder="right")
     assert project.pytest(f"--impl={file}", *DISTRIBUTIONS, *LIMITS, subprocess=True).exit == 0
-    alone = {r["distribution"]: without_times(r) for r in project.records()}
+    alone = {r["distribution"]: timeless([r]) for r in project.records()}
     ending = [name for name, one in MISBEHAVIOURS.items() if one.said == "error" and name not in SEVERAL]
     lasting = [name for name in MISBEHAVIOURS if name not in ending]
     wrong = []
@@ -97,7 +94,7 @@ def test_misbehaviours(project: Project):
         assert outcome.exit == 1
         assert left(project.folder) == []
         wrong += [found for name in names if (found := unexpected(project, name, outcome.records, len(distributions)))]
-        right = {r["distribution"]: without_times(r) for r in outcome.records if r["implementation"] == "right"}
+        right = {r["distribution"]: timeless([r]) for r in outcome.records if r["implementation"] == "right"}
         assert right == {name: alone[name] for name in right}
         assert len(right) == len(distributions)
     assert not wrong, "\n".join(map(str, wrong))

@@ -13,14 +13,14 @@ torch = pytest.importorskip("torch")
 
 from conformance import check  # noqa: E402
 from conformance.engine.check import CheckResult  # noqa: E402
-from conformance.implementations.implementation import Adapted, Implementation, Unsupported  # noqa: E402
+from conformance.implementations.implementation import Adapted, Unsupported  # noqa: E402
 from conformance.implementations.modules import ModuleFile, is_module  # noqa: E402
 from conformance.implementations.modules.adapter import Adapter  # noqa: E402
 from conformance.implementations.modules.kernels import ModuleKernels  # noqa: E402
 from conformance.implementations.modules.switches import Switches, Watch  # noqa: E402
 from conformance.implementations.registry import _import, load  # noqa: E402
 from conformance.operators import parse  # noqa: E402
-from tests.kit import command  # noqa: E402
+from tests.kit import command, only  # noqa: E402
 
 CONV = "n2 c4 h9 w9 k6 r3 s3"
 HEAD = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n"
@@ -48,13 +48,6 @@ def written(folder: Path, text: str) -> Path:
     path = folder / "solution.py"
     path.write_text(text)
     return path
-
-
-def only(path: Path) -> Implementation:
-    registry = load([path])
-    assert (registry.broken, registry.unavailable) == ({}, {})
-    (implementation,) = registry.implementations.values()
-    return implementation
 
 
 def adapted(path: Path) -> Adapted:

@@ -40,7 +40,7 @@ from conformance.reporting.modules import is_own, row  # noqa: E402
 from conformance.results.reading import verdicts  # noqa: E402
 from conformance.results.schema import CaseRecord, MachineState, ModuleTime  # noqa: E402
 from tests.conftest import ROOT  # noqa: E402
-from tests.kit import command  # noqa: E402
+from tests.kit import command, only  # noqa: E402
 
 EXAMPLES = ROOT / "examples" / "modules"
 GUIDE = (ROOT / "docs" / "modules.md").read_text()
@@ -87,13 +87,6 @@ def written(folder: Path, **changes: str) -> Path:
     path = folder / "solution.py"
     path.write_text(FILE.format(**told | changes))
     return path
-
-
-def only(path: Path) -> Implementation:
-    registry = load([path])
-    assert (registry.broken, registry.unavailable) == ({}, {})
-    (found,) = registry.implementations.values()
-    return found
 
 
 def ranked(operator: str, level: str = "smoke") -> Ranked:

@@ -15,6 +15,7 @@ from conformance.implementations.implementation import Implementation, Implement
 from conformance.implementations.registry import discover, load
 from conformance.implementations.source_files import SourceFiles, source_hash
 from conformance.operators import parse
+from tests.kit import only
 
 MODULE = """
 from conformance import Implementation
@@ -40,14 +41,6 @@ def package(folder: Path, secret: str) -> Path:
     write(folder / "shared.py", f"secret = {secret!r}")
     module(folder / "__init__.py", "secret", head="from .deep import secret\n")
     return folder
-
-
-def only(path: Path) -> Implementation:
-    """The implementation of a file that defines one."""
-    registry = load([path])
-    assert (registry.broken, registry.unavailable) == ({}, {})
-    (found,) = registry.implementations.values()
-    return found
 
 
 def test_files_and_packages_are_found_in_order(tmp_path: Path):
