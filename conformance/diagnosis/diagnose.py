@@ -26,8 +26,8 @@ EQUAL = 0.002
 NEGLIGIBLE, LEAST = 2e-3, 2e-6
 """Errors, in units of the reference's norm, up to which an output counts as right, in formats of up to 16 bits and in
 wider ones. The first covers the rounding of inputs to bf16. Hardly any mistake of the library stays below: one term
-left out of a thousand makes 0.03. The second is smaller, to find a biased variance of a thousand elements, or an epsilon that is
-added twice, too."""
+left out of a thousand makes 0.03. The second is smaller, to find a biased variance of a thousand elements, or an
+epsilon that is added twice, too."""
 ALIKE, DIFFERENT = 0.95, 0.9
 """Least share of 16-bit results with the bits of a mistake; limit of the share with the bits of the exact results."""
 AFFORDABLE, LARGEST_WINDOW = 1 << 24, 1 << 12
