@@ -75,7 +75,8 @@ def merged(sources: Sequence[ResultsFile]) -> Results:
             if not isinstance(record, Attempt) or (is_deciding(record) and (number, record.implementation) in outdated):
                 continue
             machine = places.of(record)
-            key = _key(record, machine)
+            # a case that was read off the kernel has a second record, with what was read
+            key = *_key(record, machine), bool(record.reading)
             if not is_deciding(record) or key not in attempted:  # a verdict that was asked for stands
                 attempted[key] = ReportedVerdict(machine, record)
         for time in source.times:
