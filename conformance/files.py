@@ -62,6 +62,13 @@ def write(path: Path, content: bytes, *, at_end: bool = False) -> None:
         file.write(content)
 
 
+def require_own_kind(path: Path, kind: str, *beginnings: bytes) -> None:
+    """Raise FileExistsError if a file holds something else than what is to be written: a badge replaced a kernel's
+    source."""
+    if path.is_file() and (content := content_of(path)) and not content.startswith(beginnings):
+        raise FileExistsError(errno.EEXIST, f"It exists, and is no {kind}; choose another file", str(path))
+
+
 def require_regular(status: os.stat_result, path: Path) -> None:
     """Raise OSError if a file's status is not that of a regular file."""
     if stat.S_ISDIR(status.st_mode):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -9,16 +10,21 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import platformdirs
 import psutil
 import pytest
 
 from conformance import check, numpy_arrays
+from conformance.__main__ import main
+from conformance.cli.choosing import LastRun
 from conformance.cli.verify import defects
 from conformance.engine.export import export
 from conformance.engine.run import Run
 from conformance.execution.selection import SelectionError
 from conformance.implementations.implementation import Implementation, ImplementationError
+from conformance.implementations.registry import Registry
 from conformance.implementations.source_files import source_hash
 from conformance.inputs import Recipe
 from conformance.judge.expected import expect
@@ -215,3 +221,94 @@ def test_what_an_earlier_run_did_again_is_no_verdict_on_a_later_kernel(tmp_path:
     earlier = [failed(), failed(origin="where", problem="drawn")]
     files = [written(tmp_path / f"{name}.jsonl", records) for name, records in (("a", earlier), ("b", [sample()]))]
     assert [verdict.record.status for verdict in load(files).verdicts] == ["pass"]
+
+
+@pytest.mark.parametrize(
+    "words", [("run", "acme.py", *ONE, "--junitxml=acme.py"), ("report", "r.jsonl", "--badge=acme.py")]
+)
+def test_an_output_replaces_no_file_of_another_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str], words: Any):
+    """A badge, or the XML of JUnit, was written over the kernel that it was about."""
+    (tmp_path / "acme.py").write_text(source("acme"))
+    written(tmp_path / "r.jsonl", [sample()])
+    with contextlib.chdir(tmp_path):
+        assert main([*words]) == 4
+    assert "It exists, and is no" in "".join(capsys.readouterr())
+    assert (tmp_path / "acme.py").read_text() == source("acme")
+    (tmp_path / "b.svg").write_text("<svg>")
+    assert main(["report", str(tmp_path / "r.jsonl"), f"--badge={tmp_path / 'b.svg'}"]) == 0
+
+
+def test_a_list_of_failures_that_nests_too_deep_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A kernel of another folder had written it, and every later run here ended in a RecursionError."""
+    monkeypatch.setattr(platformdirs, "user_cache_path", lambda *_, **__: tmp_path)
+    file = LastRun()._file
+    file.parent.mkdir(parents=True)
+    file.write_text("[" * 200_000)
+    assert LastRun().failed == frozenset()
+
+
+def test_a_newline_in_the_name_of_a_file_is_refused():
+    registry, path = Registry(), Path("z\nother conv_forward fp32: 120 of 120 pass.py")
+    assert [*registry.nameable([path, Path("a.py")])] == [Path("a.py")]
+    assert "rename it" in str(registry.broken["z\\nother conv_forward fp32: 120 of 120 pass.py"])
+
+
+@pytest.mark.parametrize("name", ['quoted".py', "back\\slash.py", 'os").getcwd; kernel = print #.py'])
+def test_the_name_of_a_file_is_no_code_in_its_replay(tmp_path: Path, name: str):
+    (tmp_path / name).write_text(source("acme", "return y * 2"))
+    export(check(tmp_path / name, "n1 c2 h3 w3 k2 r1 s1", operator="conv_forward"), tmp_path / "out")
+    compile((tmp_path / "out/replay.py").read_text(), "replay.py", "exec")
+    done = subprocess.run([sys.executable, "out/replay.py"], cwd=tmp_path, text=True, capture_output=True, check=False)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert ": 0 of " not in done.stdout
+
+
+REFUSING = """
+import os
+import numpy as np
+from conformance import Implementation, Unsupported
+from tests import kernels
+
+acme = Implementation("acme")
+try:
+    os.open({once!r}, os.O_CREAT | os.O_EXCL)
+    first = True
+except FileExistsError:
+    first = False
+
+
+@acme.implements("conv_forward")
+def conv_forward(x, w, bias, **parameters):
+    if not (first and np.isfinite(x).all()):
+        raise Unsupported("no")
+    return kernels.conv_forward(x, w, bias, **parameters)
+"""
+
+
+def test_a_kernel_that_refuses_in_every_process_but_the_first_is_found(tmp_path: Path):
+    """It was wrong on NaN, refused these values, and in the process that is asked again refused all."""
+    (tmp_path / "acme.py").write_text(REFUSING.format(once=str(tmp_path / "once")))
+    words = ("run", "acme.py", "--level=smoke", "--dtype=fp32", "--distribution=integer", "--distribution=nonfinite")
+    with pytest.raises(AssertionError, match="in a new process even the first one that it had computed"):
+        ended(tmp_path, *words)
+
+
+@pytest.mark.parametrize("lost", ['dtypes=("fp64",)', "when=lambda p: not p.bias"])
+def test_support_that_is_lost_fails_at_smoke_too(tmp_path: Path, lost: str):
+    """Other cases of the ranking took the place of those that were claimed."""
+    (tmp_path / "acme.py").write_text(source("acme"))
+    words = ("run", "acme.py", "--level=smoke", "--distribution=integer")
+    ended(tmp_path, *words, "--records=r.jsonl")
+    ended(tmp_path, "claims", "write", "acme.py", "r.jsonl")
+    ended(tmp_path, *words)
+    text = source("acme")
+    (tmp_path / "acme.py").write_text(text.replace('("conv_forward"', f'("conv_forward", {lost}', 1))
+    with pytest.raises(AssertionError, match=r"claimed in acme\.claims\.json, but"):
+        ended(tmp_path, *words)
+
+
+def test_a_folder_is_reproduced_as_a_path(tmp_path: Path):
+    (tmp_path / "acme").mkdir()
+    (tmp_path / "acme/__init__.py").write_text(source("acme", "return y * 2"))
+    with pytest.raises(AssertionError, match=r"reproduce: conformance check \./acme "):
+        ended(tmp_path, "run", "acme", *ONE)

@@ -78,7 +78,7 @@ class LastRun:
         cache = platformdirs.user_cache_path("kernel-conformance", appauthor=False)
         self._file = cache / "runs" / f"{crc32(here):08x}" / "failed.json"
         self.failed: frozenset[str] = frozenset()
-        with suppress(OSError, ValueError, TypeError):
+        with suppress(OSError, ValueError, TypeError, RecursionError):
             self.failed = frozenset(json.loads(content_of(self._file)))
 
     def end(self, failed: Iterable[str], ran: Collection[str]) -> None:

@@ -48,6 +48,7 @@ from conformance.execution.trial import Trial
 from conformance.execution.workers import Workers
 from conformance.exit_codes import ExitCode, meanings
 from conformance.failure import Failure
+from conformance.files import require_own_kind
 from conformance.implementations import registry
 from conformance.implementations.devices import DEVICES, missing
 from conformance.implementations.errors import of_the_suite
@@ -188,6 +189,7 @@ class _FrontEnd:
         if arguments.junitxml:
             try:
                 require_creatable(Path(arguments.junitxml))
+                require_own_kind(Path(arguments.junitxml), "XML", b"<?xml", b"<testsuite")
             except OSError as error:
                 raise SelectionError(f"--junitxml {arguments.junitxml}: cannot be written ({error.strerror})") from None
         if self._processes > 1 and arguments.usepdb:

@@ -20,6 +20,8 @@ from conformance.streams import TolerantStream
 
 SIGN = 10.0
 """Seconds between two lines of progress where there is no terminal."""
+WIDEST = 10_000
+"""Most columns of a line."""
 PICTURES = 4
 """Updates of the line of progress in a second, on a terminal."""
 
@@ -31,6 +33,8 @@ class Terminal:
         self.verbosity = verbosity
         stream = cast("IO[str]", TolerantStream(sys.stdout))
         self._console = Console(file=stream, highlight=False, markup=False, emoji=False, soft_wrap=True)
+        if self._console.width > WIDEST:  # of COLUMNS, whatever stands there
+            self._console.width = WIDEST
         self._live: Live | None = None
         self._is_live = is_live and self._console.is_terminal and not os.environ.get("CI")
 

@@ -178,7 +178,7 @@ def export(result: CheckResult, folder: str | Path) -> Path:
     ):
         note = "\nThe suite failed the tensor by its statistics (see case.json); each element is within its limit."
     script = SCRIPT.format(
-        title=str(result),
+        title=str(result).replace("\\", "/").replace('"', "'"),
         note=note,
         imports=imports,
         kernel=_import(invocation.kernel.function, folder),
@@ -211,7 +211,7 @@ def _import(function: Any, to: Path) -> str:
     """
     described = declared_at(function)
     place, name, file = described.module, described.qualname, described.file
-    if not file or place == "__main__":
+    if not file or place == "__main__" or not all(map(str.isidentifier, name.split("."))):
         return 'sys.exit("replay.py: EDIT this line: kernel = import_module(MODULE).FUNCTION")\n'
     loaded = place.startswith("conformance_impls.")
     module = place.split(".", 2)[2] if loaded else place
@@ -225,4 +225,4 @@ def _import(function: Any, to: Path) -> str:
         elif (to / path.name).resolve() != path:
             shutil.copyfile(path, to / path.name)
         place += ", str(Path(__file__).parent)"
-    return f'{DECLARES if loaded else ""}sys.path[:0] = [{place}]\nkernel = import_module("{module}").{name}\n'
+    return f"{DECLARES if loaded else ''}sys.path[:0] = [{place}]\nkernel = import_module({module!r}).{name}\n"

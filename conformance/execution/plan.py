@@ -126,7 +126,9 @@ class Plan:
         """Return how a command names an implementation: by its file, unless the name is enough."""
         file, seconds = self._files.get(implementation.name, ""), self.selection.seconds
         name = implementation.name if file and [*self._files.values()].count(file) > 1 else ""
-        file = f"./{file}" if file.startswith("-") else file  # else it would be read as an option
+        # else it would be read as an option, and a folder as the name of an implementation
+        is_bare = file.startswith("-") or (bool(file) and os.sep not in file and Path(file).is_dir())
+        file = f"./{file}" if is_bare else file
         return Named(file or implementation.name, name, seconds if seconds != SECONDS else None)
 
     @cached_property

@@ -68,6 +68,9 @@ def _contradiction(
     still_computes = invocation.kernel.memory.still_computes
     if still_computes is not None and not still_computes():
         begin_anew(invocation.bridge)
+        # a kernel that found out that it was asked a second time refused all that it gets wrong
+        if still_computes() is False:
+            return "refuses a call, and in a new process even the first one that it had computed", "that call, before"
     for words, inputs in values:
         if _computes(invocation, inputs):
             if _computes(invocation, expected.inputs):
@@ -93,13 +96,16 @@ def _other_values(expected: Expected, contract: Contract, briefly: bool) -> Iter
     yield "zeros", {name: np.zeros_like(array) for name, array in expected.inputs.items()}
 
 
-def _computes(invocation: Invocation, inputs: Arrays) -> bool:
-    """Return whether a call gives results. Whatever else it raises is reported when that case itself is run."""
+def _computes(invocation: Invocation, inputs: Arrays) -> bool | None:
+    """Return whether a call gives results, or is refused. Whatever else it raises is reported when that case itself is
+    run; it is None here."""
     try:
         native, _ = invocation.laid_out(inputs)
         invocation.call(native)
     except KernelFailure:  # results of another number, say
         return True
-    except (Crash, Exited, Exception):
+    except Unsupported:
         return False
+    except (Crash, Exited, Exception):
+        return None
     return True

@@ -217,9 +217,33 @@ class VerificationDemand(Demand):
         if adapted is not None and self.selection.is_of_tables:
             chosen = [*chosen]
             chosen += self._pairs(declared, chosen)
+        chosen = [*chosen]
+        reported = {Case.of(self.operator, p.geometry, v) for lacking in missing.values() for p, (v,) in lacking}
+        reported |= {replace(trial.case, seed=0) for trial in chosen}
+        chosen += self._lost(declared, claimed - reported)
         yield from with_kernel(declared, chain(chosen, self._regressions(implementation)), claimed)
         if self.selection.level != "smoke" and self.selection.is_of_tables:
             yield from self._drawn(declared)
+
+    def _lost(self, declared: Declared, claimed: Iterable[Case]) -> Iterator[Trial]:
+        """Yield claimed cases that the implementation no longer takes and that are not of its share: a share of the
+        rest of the ranking took their place, and at smoke nothing said that support was lost."""
+        for case in sorted(claimed, key=str):
+            variant = Variant(case.dtype, case.layout, case.distribution, case.storage)
+            if case.operator != self.operator or case.check or not self.selection.includes(variant):
+                continue
+            try:
+                geometry = parse(case.problem)
+                if self.selection.is_of_tables and self._when(geometry):
+                    declared.kernel(geometry, variant.dtype, variant.layout)
+            except Unsupported:
+                problem = unlisted(geometry, "table", "standard", (variant,))
+                yield self.trial(declared.implementation, problem, variant)
+            except (
+                GeometryError,
+                ImplementationError,
+            ):  # a problem of another version; a predicate's error is a verdict
+                continue
 
     def _own(self, implementation: Implementation) -> Iterator[Trial]:
         """Yield, before all others, the problem that a torch module is made for and those near it that its `__init__`

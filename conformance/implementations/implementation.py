@@ -63,8 +63,9 @@ class KernelMemory:
 
     first_called: float | None = None
     """Time of the first call, by the monotonic clock."""
-    still_computes: Callable[[], bool] | None = None
-    """Repeats the first call that has given results, and returns whether it still gives results."""
+    still_computes: Callable[[], bool | None] | None = None
+    """Repeats the first call that has given results, and returns whether it still gives results: False if it is
+    refused, None if it ends otherwise."""
     refused: dict[tuple[Any, ...], tuple[str, str] | None] = field(default_factory=dict)
     """A refused call without its values -> the contradiction of its refusal, if there is one: in words, and the
     values."""

@@ -61,7 +61,8 @@ class Registry:
     def nameable(self, paths: Iterable[Path]) -> Iterator[Path]:
         """Yield the paths whose names can be printed; note the others as broken."""
         for path in paths:
-            if (shown := printable(path.name)) == path.name:
+            shown = printable(path.name).replace("\n", "\\n").replace("\t", "\\t")
+            if shown == path.name:
                 yield path
             else:
                 why = "its name has characters that no terminal shows; rename it"

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from conformance.exit_codes import ExitCode
+from conformance.files import require_own_kind
 from conformance.implementations.devices import Unavailable
 
 MAX_LISTED = 20
@@ -90,6 +91,11 @@ def _run(arguments: argparse.Namespace) -> int:
     try:
         if not (folder or image):
             raise ReportError("nothing to write: give -o DIR for a page, or --badge FILE.svg")
+        if image:
+            try:
+                require_own_kind(image, "SVG", b"<svg")
+            except OSError as problem:
+                raise ReportError(f"{image}: cannot be written ({problem.strerror})") from None
         digest = Digest(load(arguments.results))
         if folder:
             write(folder, texts(digest))
