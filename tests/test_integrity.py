@@ -312,3 +312,9 @@ def test_a_folder_is_reproduced_as_a_path(tmp_path: Path):
     (tmp_path / "acme/__init__.py").write_text(source("acme", "return y * 2"))
     with pytest.raises(AssertionError, match=r"reproduce: conformance check \./acme "):
         ended(tmp_path, "run", "acme", *ONE)
+
+
+def test_a_kernel_beside_a_file_named_as_a_framework_of_tests_is_not_accused(tmp_path: Path):
+    (tmp_path / "pytest.py").write_text("")
+    (tmp_path / "acme.py").write_text(source("acme"))
+    assert ended(tmp_path, "check", "acme.py", "n1 c2 h3 w3 k2 r1 s1").startswith("pass")

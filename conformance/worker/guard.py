@@ -85,11 +85,10 @@ class Guard:
         self._findings, self.reads = findings, reads
         self.sources: tuple[str, ...] = ()
         """Paths of the implementations."""
-        specs = filter(None, map(find_spec, THIRD_PARTIES))
-        self._forbidden = tuple(f"{Path(spec.origin).parent}{os.sep}" for spec in specs if spec.origin) + (
-            PARTS,
-            GOLDENS,
-        )
+        # a package's folder, but no folder that holds a file of its name: a kernel beside a pytest.py was accused
+        packages = [spec for name in THIRD_PARTIES if (spec := find_spec(name)) and spec.submodule_search_locations]
+        folders = [f"{Path(spec.origin).parent}{os.sep}" for spec in packages if spec.origin]
+        self._forbidden = (*folders, PARTS, GOLDENS)
 
     def install(self) -> None:
         """Guard the rest of the process."""
