@@ -267,7 +267,10 @@ def _differ(operator: Operator, geometry: Any, other: Any) -> bool:
     tensors, dice = operator.inputs(geometry), np.random.default_rng(0)
     if operator.inputs(other).keys() != tensors.keys():
         return True
-    inputs = {name: dice.integers(1, 9, tensor.shape).astype(np.float64) for name, tensor in tensors.items()}
+    inputs = {
+        name: dice.integers(1, 9, tensor.shape).astype(STORAGE[tensor.stored_as(operator.dtypes[0])])
+        for name, tensor in tensors.items()
+    }
     first, second = (operator.reference(problem, inputs) for problem in (geometry, other))
     return not all(np.array_equal(first[name], second[name], equal_nan=True) for name in first)
 

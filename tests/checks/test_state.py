@@ -25,6 +25,7 @@ from conformance.implementations.bridges.numpy import NumpyArrays
 from conformance.implementations.bridges.torch import torch_arrays
 from conformance.implementations.implementation import Implementation, Unsupported
 from conformance.layouts import layouts_of
+from conformance.operators import FAMILIES, OPERATORS
 from conformance.problems import typed
 from conformance.resources import IMPLS
 from conformance.worker import repeating
@@ -250,3 +251,10 @@ def test_where_a_parameter_is_not_told_apart_is_found(tmp_path: Path, capsys: py
     printed = capsys.readouterr().out
     assert f"with another stride ({problem} and n1 c2 h1 w4 k2 r1 s1 u1x2 g2)" in printed
     assert "fails where groups > 1: " in printed
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_every_operator_has_problems_that_differ_in_a_parameter(name: str):
+    """The results of two problems were compared on numbers of 64 bits, which requantized convolution does not take."""
+    for text in FAMILIES[OPERATORS[name].family].equal_shapes:
+        assert state._neighbours(name, typed(text).geometry)
