@@ -67,9 +67,9 @@ def _contradiction(
     process."""
     still_computes = invocation.kernel.memory.still_computes
     if still_computes is not None and not still_computes():
-        begin_anew(invocation.bridge)
+        is_new = begin_anew(invocation.bridge)
         # a kernel that found out that it was asked a second time refused all that it gets wrong
-        if still_computes() is False:
+        if is_new and still_computes() is False:
             return "refuses a call, and in a new process even the first one that it had computed", "that call, before"
     for words, inputs in values:
         if _computes(invocation, inputs):
