@@ -13,16 +13,22 @@ from typing import Any
 
 import numpy as np
 
-from conformance.diagnosis.terms import ELEMENTS, MAX_WORK, Compute, Plan, planned, zeros
+from conformance.diagnosis.terms import ELEMENTS, MAX_WORK, Compute, TermPlan, planned, zeros
 from conformance.dtypes import FORMATS, WHOLE
 from conformance.operators import Arrays, Operator
 
 SMALLEST_POWER = 5
 """Least exponent of the large term: a kernel that is wrong with a smaller one is not imprecise, but wrong."""
+PLACES = 4
+"""Most pairs of places among the terms at which the large one and its negative stand."""
 FAR = 1 << 30
 """An element beside which fp32 holds no ones."""
 FULL_SCALE = 100
 """Requantized result of the largest sum."""
+
+IsWrong = Callable[..., bool]
+"""Function of inputs that returns whether the kernel's outputs, or those of them that a second argument chooses, differ
+from the exact ones."""
 
 
 def read(operator: Operator, geometry: Any, dtype: str, compute: Compute) -> str:
@@ -31,7 +37,7 @@ def read(operator: Operator, geometry: Any, dtype: str, compute: Compute) -> str
     plan = planned(operator, geometry, operator.inputs(geometry))
     if plan is None or plan.terms == ELEMENTS:
         return ""
-    calls = 3 * FORMATS["fp64"].precision
+    calls = PLACES * FORMATS["fp64"].precision
     if calls * max(operator.flops(geometry), operator.bytes(geometry, 1)) > MAX_WORK:
         return ""
 
@@ -51,20 +57,17 @@ def read(operator: Operator, geometry: Any, dtype: str, compute: Compute) -> str
     return _of_formats(operator, geometry, dtype, plan, is_wrong)
 
 
-IsWrong = Callable[..., bool]
-
-
-def _of_formats(operator: Operator, geometry: Any, dtype: str, plan: Plan, is_wrong: IsWrong) -> str:
+def _of_formats(operator: Operator, geometry: Any, dtype: str, plan: TermPlan, is_wrong: IsWrong) -> str:
     """Return in how many bits partial sums are kept, if these are fewer than those of fp32, or fp64 in fp64."""
     extents = tuple(plan.axes.values())
     terms = int(np.prod(extents))
     wide, stored = FORMATS["fp64" if dtype == "fp64" else "fp32"], FORMATS[dtype]
     last = min(wide.precision - 1 - terms.bit_length(), stored.emax)
-    places = {(0, terms - 1), (0, terms // 2), (terms // 2, terms - 1), (0, 1)}
+    if terms < 3:
+        return ""
+    places = dict.fromkeys(((0, terms - 1), (0, terms // 2), (terms // 2, terms - 1), (0, 1)))
     for power in range(SMALLEST_POWER, last + 1):
         for first, second in places:
-            if first == second or terms < 3:
-                continue
             values = np.ones(terms)
             values[first], values[second] = 2.0**power, -(2.0**power)
             if is_wrong(_chosen(operator, geometry, dtype, plan, values.reshape(extents))):
@@ -75,7 +78,7 @@ def _of_formats(operator: Operator, geometry: Any, dtype: str, plan: Plan, is_wr
     return ""
 
 
-def _of_large_sums(operator: Operator, geometry: Any, dtype: str, plan: Plan, is_wrong: IsWrong) -> str:
+def _of_large_sums(operator: Operator, geometry: Any, dtype: str, plan: TermPlan, is_wrong: IsWrong) -> str:
     """Return the largest sum of 8-bit products that is right, if a larger one is wrong."""
     extents = tuple(plan.axes.values())
     terms, limits = int(np.prod(extents)), np.iinfo(dtype)
@@ -121,7 +124,7 @@ def _of_windows(operator: Operator, geometry: Any, dtype: str, is_wrong: IsWrong
     return "averages depend on elements outside of their windows, as differences of running sums do"
 
 
-def _chosen(operator: Operator, geometry: Any, dtype: str, plan: Plan, values: np.ndarray) -> Arrays:
+def _chosen(operator: Operator, geometry: Any, dtype: str, plan: TermPlan, values: np.ndarray) -> Arrays:
     """Return inputs whose terms have these values [plan.axes], the same ones for each result."""
     inputs, chosen = zeros(operator, geometry, dtype), operator.inputs(geometry)[plan.selected]
     inputs[plan.coded] += inputs[plan.coded].dtype.type(1)

@@ -27,7 +27,7 @@ Compute = Callable[[Arrays], Arrays]
 PER_AXIS = 24
 """Number of indices of an axis that are tried, the first and the last among them."""
 LINES = 3
-"""Number of lines along an axis on which indices are tried, see `Plan.lines`."""
+"""Number of lines along an axis on which indices are tried, see `TermPlan.lines`."""
 CODES = {"fp64": 1 << 24, "fp32": 1 << 22, "fp16": 1 << 10, "bf16": 1 << 7}
 """Format -> number of elements whose odd numbers, and twice these, it holds."""
 FEWEST_CODES = 4
@@ -62,7 +62,7 @@ class _Wrong:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TermPlan:
     """How the calls select single terms.
 
     selected  the operand that is zero except in few places
@@ -86,7 +86,7 @@ class Plan:
 class _Asked:
     """Calls with single terms, and the wrong elements that they showed."""
 
-    def __init__(self, operator: Operator, geometry: Any, dtype: str, plan: Plan, compute: Compute) -> None:
+    def __init__(self, operator: Operator, geometry: Any, dtype: str, plan: TermPlan, compute: Compute) -> None:
         self.operator, self.geometry, self.dtype, self.plan = operator, geometry, dtype, plan
         self.ask = compute
         self.ties = False
@@ -189,7 +189,7 @@ def _of_ties(asked: _Asked) -> str:
     return f"of equal maxima, {text}" if text else ""
 
 
-def planned(operator: Operator, geometry: Any, tensors: dict[str, Tensor]) -> Plan | None:
+def planned(operator: Operator, geometry: Any, tensors: dict[str, Tensor]) -> TermPlan | None:
     """Return how terms are selected; None if the operator's results are not plain sums, or choices, of its inputs."""
     errors, operands = operator.errors(geometry), [name for name in tensors if name in ("x", "w", "dy")]
     if errors.propagate is not None or not operands or not all(t.size for t in tensors.values()):
@@ -208,14 +208,14 @@ def planned(operator: Operator, geometry: Any, tensors: dict[str, Tensor]) -> Pl
     extents = dict(zip(tensors[selected].axes, tensors[selected].shape, strict=True))
     if tensors[selected].is_filter and (first := tensors[selected].axes[0]) in letters:
         extents[first] //= geometry.groups
-    return Plan(selected, coded, {letter: extents[letter] for letter in letters}, terms)
+    return TermPlan(selected, coded, {letter: extents[letter] for letter in letters}, terms)
 
 
 def _spread(extent: int) -> list[int]:
     return [*dict.fromkeys(np.linspace(0, extent - 1, min(extent, PER_AXIS)).round().astype(int).tolist())]
 
 
-def _asked(operator: Operator, geometry: Any, dtype: str, plan: Plan, place: tuple[int, ...]) -> Arrays:
+def _asked(operator: Operator, geometry: Any, dtype: str, plan: TermPlan, place: tuple[int, ...]) -> Arrays:
     """Return inputs that have only the terms of one place."""
     tensors, inputs = operator.inputs(geometry), zeros(operator, geometry, dtype)
     if plan.coded != plan.selected:

@@ -213,14 +213,13 @@ class VerificationDemand(Demand):
         )
         near = [*self._own(implementation)]
         cases = {trial.case for trial in near}
-        chosen: Iterable[Trial] = chain(near, (trial for trial in of_ranking if trial.case not in cases))
+        chosen = [*near, *(trial for trial in of_ranking if trial.case not in cases)]
         if adapted is not None and self.selection.is_of_tables:
-            chosen = [*chosen]
             chosen += self._pairs(declared, chosen)
-        chosen = [*chosen]
-        reported = {Case.of(self.operator, p.geometry, v) for lacking in missing.values() for p, (v,) in lacking}
-        reported |= {replace(trial.case, seed=0) for trial in chosen}
-        chosen += self._lost(declared, claimed - reported)
+        if claimed and self.selection.is_of_tables:
+            reported = {Case.of(self.operator, p.geometry, v) for lacking in missing.values() for p, (v,) in lacking}
+            reported |= {replace(trial.case, seed=0) for trial in chosen}
+            chosen += self._lost(declared, claimed - reported)
         yield from with_kernel(declared, chain(chosen, self._regressions(implementation)), claimed)
         if self.selection.level != "smoke" and self.selection.is_of_tables:
             yield from self._drawn(declared)
@@ -234,16 +233,15 @@ class VerificationDemand(Demand):
                 continue
             try:
                 geometry = parse(case.problem)
-                if self.selection.is_of_tables and self._when(geometry):
+                if self._when(geometry):
                     declared.kernel(geometry, variant.dtype, variant.layout)
+            except GeometryError:  # of another version of the suite
+                continue
+            except ImplementationError:  # a predicate's error is the verdict of a case that is run
+                continue
             except Unsupported:
                 problem = unlisted(geometry, "table", "standard", (variant,))
                 yield self.trial(declared.implementation, problem, variant)
-            except (
-                GeometryError,
-                ImplementationError,
-            ):  # a problem of another version; a predicate's error is a verdict
-                continue
 
     def _own(self, implementation: Implementation) -> Iterator[Trial]:
         """Yield, before all others, the problem that a torch module is made for and those near it that its `__init__`

@@ -5,15 +5,6 @@ from __future__ import annotations
 import pytest
 
 from conformance.engine.tasks import VERIFIED
-from conformance.operators import OPERATORS
-
-FIRST = ("conv", "conv_requantized", "conv_transpose")
-"""Families whose tests stand before the others', which decides between tests of one place in the ranking."""
-
-
-def _place(suite: str) -> int:
-    family = OPERATORS[VERIFIED[suite][0]].family
-    return [*FIRST, family].index(family)
 
 
 def _suite(operator: str, when):
@@ -24,4 +15,4 @@ def _suite(operator: str, when):
     return test
 
 
-globals().update({f"test_{suite}": _suite(*VERIFIED[suite]) for suite in sorted(VERIFIED, key=_place)})
+globals().update({f"test_{suite}": _suite(*verified) for suite, verified in VERIFIED.items()})
