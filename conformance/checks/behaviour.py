@@ -31,7 +31,7 @@ from conformance.problems.drawn import neighbours
 from conformance.results.schema import Facts
 from conformance.storage import nan_bytes
 from conformance.worker import repeating
-from conformance.worker.call import differing, perform, switched
+from conformance.worker.call import differing, switched
 
 CALLS, SECONDS = 120, 0.02
 """Number of calls of a kernel one after the other, and the seconds after which fewer are enough. An error in one call
@@ -110,7 +110,7 @@ def repeated(
     with ExitStack() as refusing:
         for sample in samples:
             refusing.enter_context(sample.refusing_all())
-        results = perform(bridge, how, bridge, invocation.kernel.function, turns, calls, seconds)
+        results = bridge.perform(how, bridge, invocation.kernel.function, turns, calls, seconds)
     for sample, result in zip(samples, results, strict=True):
         label = what.format(result.calls)
         sample.require_right(sample.invocation.split(result.first.value), f"the first of {label}")
@@ -178,7 +178,7 @@ def switches_are_unchanged(subject: Subject) -> None:
             continue
         sample, changes = subject.sample(problem=replace(trial.problem, geometry=geometry)), list[str]()
         with suppress(Crash):  # a case of the problem reports it
-            changes = perform(bridge, switched, bridge, function, sample.inputs(), sample.invocation.parameters())
+            changes = bridge.perform(switched, bridge, function, sample.inputs(), sample.invocation.parameters())
         if changes:
             raise BehaviourError("\n".join(changes))
 

@@ -7,14 +7,15 @@ backward, each storage once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from conformance.checks.partial import GRADIENTS, gradients_at, recorded, require_gradients
 from conformance.checks.sample import Subject
 from conformance.execution.status import BehaviourError
-from conformance.implementations.bridges.tape import Footprint, Saved, Tape
+from conformance.implementations.bridges.base import ArrayBridge
+from conformance.implementations.bridges.tape import Saved, Tape
 from conformance.implementations.implementation import AutogradVariant, Unsupported
 from conformance.results.schema import Facts, SavedForBackward, TrainingStep
 
@@ -96,7 +97,7 @@ def _variants(subject: Subject) -> list[AutogradVariant]:
 
 def _taped(subject: Subject, variant: AutogradVariant) -> Tape:
     """Record a call. Its results and gradients are judged: a variant that keeps too little computes something else."""
-    _meter(subject, "differentiate")
+    _require(subject.bridge, "differentiate", subject.bridge.can_differentiate)
     sample = subject.sample()
     gradients, inputs, label = gradients_at(subject, sample), sample.inputs(), f"autograd variant {variant.label}"
     operands = [n for n, array in zip(sample.names, inputs, strict=True) if n in GRADIENTS and array is not None]
@@ -106,23 +107,22 @@ def _taped(subject: Subject, variant: AutogradVariant) -> Tape:
     return tape
 
 
-def _meter(subject: Subject, name: str) -> Callable[..., Any]:
-    """Return a bridge's method for measuring memory. Raises Unsupported where its framework has none."""
-    method: Callable[..., Any] | None = getattr(subject.bridge, name, None)
-    if method is None:
-        raise Unsupported(f"not measurable with {subject.bridge.name} ({name})")
-    return method
+def _require(bridge: ArrayBridge, method: str, has: bool) -> None:
+    """Raise Unsupported where a bridge lacks a method."""
+    if not has:
+        raise Unsupported(f"not measurable with {bridge.name} ({method})")
 
 
 def training_holds_what_autograd_shows(subject: Subject) -> Facts:
     """Check one training step of the tutorial's network: after forward, no memory is live beyond the graph's."""
-    train, geometry = _meter(subject, "footprint"), subject.trial.problem.geometry
+    bridge, geometry = subject.bridge, subject.trial.problem.geometry
+    _require(bridge, "footprint", bridge.measures_training)
     few = replace(subject.trial.problem, geometry=replace(geometry, n=2))
     sample = subject.on(replace(subject.trial, problem=few)).sample()
     rows, hidden = [], []
     for variant in _variants(subject):
         parameters = replace(subject.trial.invocation(), kernel=variant).parameters()
-        step: Footprint = train(variant.function, len(subject.trial.operator.arguments), parameters, geometry.n)
+        step = bridge.footprint(variant.function, len(subject.trial.operator.arguments), parameters, geometry.n)
         sizes = {"peak_bytes": step.peak, "forward_bytes": step.forward}
         rows.append(TrainingStep(variant=variant.label, batch=geometry.n, **sizes))
         if step.hidden > step.scratch:

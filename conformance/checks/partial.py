@@ -91,7 +91,7 @@ def gradients_asked_for_alone(subject: Subject) -> None:
     The gradients are judged under the contracts that the implementation has for them, or else the operator's own.
     """
     bridge = subject.bridge
-    if not hasattr(bridge, "differentiate"):
+    if not bridge.can_differentiate:
         raise Unsupported(f"not measurable with {bridge.name} (differentiate)")
     sample, other, empty = subject.sample(), subject.sample(1), _without_images(subject)
     gradients = gradients_at(subject, sample)
@@ -162,9 +162,8 @@ def gradients_at(subject: Subject, forward: Sample) -> list[Sample]:
 def recorded(sample: Sample, variant: AutogradVariant, inputs: Sequence[Any], names: Sequence[str], when: str) -> Tape:
     """Record a call that is differentiated in some operands, and judge its results. Raises BehaviourError."""
     invocation = replace(sample.invocation, kernel=variant)
-    bridge: Any = invocation.bridge
     places = [sample.names.index(name) for name in names]
-    tape: Tape = bridge.differentiate(variant.function, inputs, places, invocation.parameters())
+    tape = invocation.bridge.differentiate(variant.function, inputs, places, invocation.parameters())
     sample.require_right(invocation.split(tape.result), when)
     return tape
 

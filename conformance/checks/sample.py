@@ -156,7 +156,7 @@ class Subject:
     def takes_threads(self) -> bool:
         """Return whether several threads may call the kernel at once. Not with a simulator: its calls wait for one
         another, for seconds, and say nothing about a device's."""
-        return "threads" not in self.trial.implementation.unsafe and not getattr(self.bridge, "stands_for", ())
+        return "threads" not in self.trial.implementation.unsafe and not self.bridge.stands_for
 
     def sample(self, number: int = 0, distribution: str = "", problem: Problem | None = None) -> Sample:
         """Return inputs of the case's seed, or the `number`-th set of others; for another problem if one is given.

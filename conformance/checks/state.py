@@ -31,7 +31,7 @@ from conformance.operators.descriptor import FLAG, NEGATED_FLAG, Field
 from conformance.problems import Problem, Variant, typed
 from conformance.results.schema import Facts
 from conformance.worker import repeating
-from conformance.worker.call import differing, perform
+from conformance.worker.call import differing
 from conformance.worker.repeating import PATIENCE
 
 THREADS = 4
@@ -340,14 +340,14 @@ def forked_child_computes(subject: Subject) -> None:
         raise Unsupported("a device is not forked")
     if "fork" in implementation.unsafe:
         raise Unsupported("declared as unsafe in a fork")
-    if "fork" in getattr(subject.bridge, "unsafe", ()):
+    if "fork" in subject.bridge.unsafe:
         raise Unsupported(f"threads of {subject.bridge.name} do not survive a fork")
     sample = subject.sample()
     inputs, invocation = sample.inputs(), sample.invocation
     sample.require_right(sample.call(inputs), "single call")
     asking = invocation.bridge, invocation.kernel.function, invocation.parameters(), inputs, CHILD
     try:
-        result = perform(invocation.bridge, repeating.forked, *asking)
+        result = invocation.bridge.perform(repeating.forked, *asking)
     except KernelFailure as failure:
         raise BehaviourError(str(failure), failure.failure) from None
     sample.require_right(invocation.split(result.value), "in a forked child of the process")
@@ -370,7 +370,7 @@ def memory_is_given_back(subject: Subject) -> None:
     A kernel is not to blame for memory that its framework keeps: a result that is too large is measured again, on other
     shapes, without the plans of oneDNN. A call of torch.conv2d left 0.7 MB of them.
     """
-    if getattr(subject.bridge, "stands_for", ()):  # a simulator takes minutes over large operands
+    if subject.bridge.stands_for:  # a simulator takes minutes over large operands
         raise Unsupported("the memory of a simulator says nothing about a device's")
     if subject.trial.implementation.compiles_per_shape:  # two dozen compilations always gave the same answer
         raise Unsupported("not measurable: a call on a new shape compiles a program, which stays in memory")
@@ -403,9 +403,7 @@ def _left(subject: Subject, sample: Sample, more: range, *, bare: bool = False) 
                 shapes.append(tensor and (stored, arranged(tensor, invocation.layout, shape).stored))
             cases.append((shapes, bound.parameters()))
         bridge, function = invocation.bridge, invocation.kernel.function
-        calls, *measured = perform(
-            bridge, repeating.growth_by_shape, bridge, function, cases, MIN_SHAPES, seconds, bare
-        )
+        calls, *measured = bridge.perform(repeating.growth_by_shape, bridge, function, cases, MIN_SHAPES, seconds, bare)
         if calls < MIN_SHAPES:
             raise Unsupported(
                 f"not measurable: calls on {MIN_SHAPES} new shapes take more than {PATIENCE * seconds:g} s"

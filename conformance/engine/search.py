@@ -91,7 +91,7 @@ class Searched:
     def read(self, groups: Iterable[Group]) -> None:
         """Read off the kernel what becomes of single terms, for each of its first groups that no known mistake
         explains; the smallest case then has a second record, with that."""
-        if getattr(self.implementation.arrays, "stands_for", ()):
+        if self.implementation.arrays.stands_for:
             return  # a simulator takes a minute for it
         for _, kind in zip(range(MAX_WHOLE), groups, strict=False):
             failing = kind.smallest

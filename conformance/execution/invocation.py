@@ -22,7 +22,7 @@ from conformance.implementations.errors import KernelFailure
 from conformance.implementations.implementation import AutogradVariant, Kernel, Unsupported
 from conformance.layouts import arranged, arrangement
 from conformance.operators.base import Arrays, Operator, Tensor
-from conformance.worker.call import Audited, audited, fetched, is_several, perform
+from conformance.worker.call import Audited, audited, fetched, is_several
 from conformance.worker.measuring import Timed, timed
 
 
@@ -53,11 +53,11 @@ class Laid:
 def require_storage(bridge: ArrayBridge, text: str) -> None:
     """Raise Unsupported if this framework cannot store operands as `text` says."""
     kinds = storage.parse(text).values()
-    if kinds and not getattr(bridge, "views", False):
+    if kinds and not bridge.views:
         raise Unsupported(f"operands are always contiguous: {bridge.name} has no views")
-    if not getattr(bridge, "pages", False) and any(kind in storage.PAGES for kind in kinds):
+    if not bridge.pages and any(kind in storage.PAGES for kind in kinds):
         raise Unsupported(f"pages beside operands cannot be guarded with {bridge.name} on this device")
-    if "reversed" in kinds and not getattr(bridge, "negative_strides", False):
+    if "reversed" in kinds and not bridge.negative_strides:
         raise Unsupported(f"operands are never reversed: {bridge.name} has no negative strides")
 
 
@@ -144,7 +144,7 @@ class Invocation:
 
     def timed(self, *inputs: Sequence[Any]) -> Timed:
         """Time calls on several inputs."""
-        return perform(self.bridge, timed, self.bridge, self.kernel.function, self.parameters(), inputs)
+        return self.bridge.perform(timed, self.bridge, self.kernel.function, self.parameters(), inputs)
 
     def call(self, native: Sequence[Any]) -> tuple[Any, ...]:
         """Call the kernel, and return its finished results. Raises MalformedError for another number of them."""
@@ -155,7 +155,7 @@ class Invocation:
         if self.kernel.memory.first_called is None:
             self.kernel.memory.first_called = time.monotonic()
         names, parameters = self.operator.arguments, self.parameters()
-        audit = perform(self.bridge, audited, self.bridge, self.kernel.function, names, native, parameters)
+        audit = self.bridge.perform(audited, self.bridge, self.kernel.function, names, native, parameters)
         return self.split(audit.result.value), audit
 
     def split(self, result: Any) -> tuple[Any, ...]:
@@ -173,7 +173,7 @@ class Invocation:
         if not results:
             return []
         try:
-            return perform(self.bridge, fetched, self.bridge, results)
+            return self.bridge.perform(fetched, self.bridge, results)
         except KernelFailure as error:
             raise MalformedError(str(error), error.failure) from None
 

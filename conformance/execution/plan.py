@@ -170,7 +170,7 @@ class Plan:
         """
         able: dict[str, list[str]] = {}
         for name, implementation in self.registry.implementations.items():
-            if device in getattr(implementation.arrays, "stands_for", ()) and not absence_reason(implementation):
+            if device in implementation.arrays.stands_for and not absence_reason(implementation):
                 able.setdefault(implementation.device, []).append(name)
         return able
 

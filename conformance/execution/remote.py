@@ -163,7 +163,7 @@ class RemoteBridge(Elsewhere, ArrayBridge):
     name = untimed = install = ""
     stands_for: tuple[str, ...] = ()
     unsafe: tuple[str, ...] = ()
-    views = pages = negative_strides = False
+    views = pages = negative_strides = can_differentiate = measures_training = False
 
     def __init__(self, home: Home, name: str, spec: wire.BridgeSpec) -> None:
         self.home, self.key = home, ("bridge", name)
@@ -171,11 +171,9 @@ class RemoteBridge(Elsewhere, ArrayBridge):
         self._absence = ""
         for attribute, value in (asdict(spec) | spec.place).items():
             setattr(self, attribute, value)
-        for method in spec.able:
-            setattr(self, method, getattr(self, f"_{method}"))
 
     def perform(self, routine: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-        """Run a function of the suite in the bridge's process: see `conformance.worker.call.perform`."""
+        """Run a function of the suite in the bridge's process."""
         return run(_process_of(arguments) or self.home.process(), routine, *arguments, **named)
 
     def require(self) -> None:
@@ -234,8 +232,8 @@ class RemoteBridge(Elsewhere, ArrayBridge):
             self.home.process().spoiled = True  # for others that share the process
         return before, now
 
-    def _differentiate(
-        self, function: RemoteFunction, arguments: Sequence[Any], places: Sequence[int], parameters: dict[str, Any]
+    def differentiate(
+        self, function: Callable[..., Any], arguments: Sequence[Any], places: Sequence[int], parameters: dict[str, Any]
     ) -> Tape:
         answer = self.perform(call.differentiated, self, function, arguments, places, parameters)
 
@@ -244,8 +242,10 @@ class RemoteBridge(Elsewhere, ArrayBridge):
 
         return Tape(answer.result.value, answer.saved, pull)
 
-    def _footprint(self, *arguments: Any) -> Footprint:
-        return self.perform(call.footprint, self, *arguments)
+    def footprint(
+        self, function: Callable[..., Any], arguments: int, parameters: dict[str, Any], batch: int
+    ) -> Footprint:
+        return self.perform(call.footprint, self, function, arguments, parameters, batch)
 
 
 def _process_of(arrays: Iterable[Any]) -> Process | None:

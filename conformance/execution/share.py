@@ -405,7 +405,7 @@ class Ranked:
         """Return the paths for checks that are each made on only a few of them. If a call on a new shape takes a
         compiler's or a simulator's time, they are the paths of the other checks."""
         implementation = declared.implementation
-        if implementation.compiles_per_shape or bool(getattr(implementation.arrays, "stands_for", ())):
+        if implementation.compiles_per_shape or bool(implementation.arrays.stands_for):
             return self.paths(declared)
         return self._covering(declared, SPREAD)
 

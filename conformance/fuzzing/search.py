@@ -159,7 +159,7 @@ class Search:
     ) -> None:
         self.implementation, self.seed, self.restart, self.named = implementation, seed, restart, named
         self.operators = [name for name in operators if any(k.operator == name for k in implementation.kernels)]
-        self._views, self._pages = (getattr(implementation.arrays, name, False) for name in ("views", "pages"))
+        self._views, self._pages = implementation.arrays.views, implementation.arrays.pages
         self.findings: list[ShrunkFailure] = []
         self.statuses: Counter[str] = Counter()
         self.coverage: defaultdict[str, Coverage] = defaultdict(partial(Coverage, 3))

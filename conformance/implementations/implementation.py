@@ -229,13 +229,13 @@ class Implementation:
             raise ImplementationError(f"name={self.name!r}: must not begin with '-' or '.', nor hold / \\ [ or ]")
         if self.device not in DEVICES:
             raise ImplementationError(f"device={self.device!r}: must be one of {', '.join(DEVICES)}")
-        if not hasattr(self.arrays, "from_host"):
+        if not isinstance(self.arrays, ArrayBridge):
             raise ImplementationError(f"arrays={self.arrays!r}: must be a bridge, such as torch_arrays('cuda')")
         if not isinstance(self.contract, Contract):
             raise ImplementationError(f"contract={self.contract!r}: must be a Contract(...)")
         _known("unsafe", self.unsafe, ("threads", "fork"))
         if self.compiles_per_shape is None:
-            self.compiles_per_shape = bool(getattr(self.arrays, "compiles_per_shape", False))
+            self.compiles_per_shape = bool(self.arrays.compiles_per_shape)
 
     def require_same_source(self) -> None:
         """Raise ImplementationError where `source` is not what ran; called before a pass is given."""
@@ -423,7 +423,7 @@ class Implementation:
         try:
             require(self.device)
         except Unavailable as absence:
-            way = getattr(self.arrays, "install", "")
+            way = self.arrays.install
             raise Unavailable(f"{absence}; where there is one: {way}" if way else str(absence)) from None
         self.arrays.require()
 

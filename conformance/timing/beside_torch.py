@@ -12,7 +12,6 @@ from conformance.results.schema import ModuleTime
 from conformance.timing.conditions import Conditions
 from conformance.timing.timing_demand import SIMULATED
 from conformance.worker import ceilings, measuring
-from conformance.worker.call import perform
 
 ROUNDS, EACH = 5, 0.05
 """Number of rounds of module and reference in turn, and the seconds of a round's calls, where several fit."""
@@ -29,7 +28,7 @@ def beside_torch(trial: Trial, verdict: Verdict) -> ModuleTime | None:
     with suppress(Crash, Exited, Exception):  # right on the suite's inputs, it may raise on its own
         for _ in range(ROUNDS):
             conditions.look()
-            pairs.append(perform(bridge, measuring.beside_reference, bridge, EACH))
+            pairs.append(bridge.perform(measuring.beside_reference, bridge, EACH))
         conditions.look()
         module, reference = zip(*pairs, strict=True)
         return ModuleTime(module_s=module, reference_s=reference, machine=conditions.state)

@@ -12,7 +12,6 @@ from conformance.execution.invocation import Invocation
 from conformance.failure import Failure
 from conformance.implementations.errors import KernelFailure
 from conformance.worker import measuring
-from conformance.worker.call import perform
 from conformance.worker.measuring import Timed
 
 EXCHANGES, SHARE, SLACK = 4, 0.1, 1e-3
@@ -61,7 +60,7 @@ class Clock:
         timed = self.invocation.timed(*before, native)
         walls, events = timed.walls, timed.events or 0.0
         span, reported, begun = perf_counter() - start, sum(walls), perf_counter()
-        perform(self.invocation.bridge, measuring.exchange)
+        self.invocation.bridge.perform(measuring.exchange)
         self._exchanges.append(perf_counter() - begun)
         # a NaN is neither more nor less than anything
         if len(walls) != 1 + len(before) or not (min(walls) >= 0 and reported <= span and 0 <= events <= span):

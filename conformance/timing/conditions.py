@@ -24,7 +24,6 @@ from conformance.implementations.implementation import Implementation
 from conformance.results.schema import MachineState
 from conformance.timing.roofline import Ceilings
 from conformance.worker import measuring
-from conformance.worker.call import perform
 
 THROTTLES = "thermal_throttle/*_throttle_count"
 PROCESSORS = Path("/sys/devices/system/cpu")
@@ -51,7 +50,7 @@ def share_threads(implementation: Implementation) -> dict[str, int]:
     """
     count, threads = cores(), dict[str, int]()
     with suppress(Crash, Exited, Raised):  # the verdict on its next case reports it
-        threads = perform(implementation.arrays, measuring.give_threads, count)
+        threads = implementation.arrays.perform(measuring.give_threads, count)
     for name, number in threads.items():
         if number != count:
             raise ThreadsError(

@@ -30,7 +30,6 @@ from conformance.timing.conditions import share_threads
 from conformance.timing.measurement import Measurement, Visit
 from conformance.timing.scaling import ScaledInputs, scaled_inputs, unverified_inputs
 from conformance.worker import measuring, memory
-from conformance.worker.call import perform
 from conformance.worker.memory import MAX_FLOOD
 
 MAX_ROUNDS, DEFAULT_ROUNDS, MIN_ROUNDS = 6, 2, 1
@@ -99,17 +98,17 @@ class Rotation:
         """Time some rounds. Raises CheatError, MalformedError, ThreadsError, and errors of the kernel."""
         visit = _Visit(self.trial, self._digests)
         self.threads = share_threads(self.trial.implementation)
-        perform(visit.bridge, memory.keep_pages)
+        visit.bridge.perform(memory.keep_pages)
         base, *fresh = scaled_inputs(self.trial)
         slot = visit.slot(base)
         visit.time([slot], "wrong on the buffers that are timed")
         if not self.visits:
             self.cache = visit.cache
             bridge, invocation = visit.bridge, visit.invocation
-            self.copies = perform(bridge, measuring.copies, bridge, slot.native, invocation.split(slot.result))
+            self.copies = bridge.perform(measuring.copies, bridge, slot.native, invocation.split(slot.result))
             slot.result = None
             function, parameters = invocation.kernel.function, invocation.parameters()
-            self.growth = perform(bridge, memory.growth, bridge, function, parameters, slot.native)
+            self.growth = bridge.perform(memory.growth, bridge, function, parameters, slot.native)
         if slot.wall <= SLOW:  # the first call in a process loads and compiles, which says nothing of the next ones
             visit.call(slot)
         slot.result = None
@@ -137,7 +136,7 @@ class _Visit:
         self.clock = Clock(self.invocation)
         self.outputs = trial.operator.outputs(trial.problem.geometry)
         self.size = trial.operator.bytes(trial.problem.geometry, STORAGE[trial.variant.dtype].itemsize)
-        self.cache = perform(self.bridge, memory.last_level_cache, trial.implementation.device)
+        self.cache = self.bridge.perform(memory.last_level_cache, trial.implementation.device)
         self.warm_up: tuple[_Slot, ...] = ()
         """Slots that the kernel is called on before a timed call."""
         self._right: dict[int, Arrays] = {}
@@ -217,7 +216,7 @@ class _Visit:
         rest = min(MAX_FLOOD, math.ceil(FLOOD_FACTOR * (self.cache or 0)) - filled)
         if rest <= 0:
             return filled
-        perform(self.bridge, measuring.flood, self.bridge, self.trial.implementation.device, rest)
+        self.bridge.perform(measuring.flood, self.bridge, self.trial.implementation.device, rest)
         return filled + rest
 
     def waves(self, inputs: Sequence[ScaledInputs], base: ScaledInputs, examined: bool) -> tuple[list[_Slot], int]:

@@ -32,7 +32,6 @@ from conformance.timing.measurement import Key, Measurement, Ratio, compared
 from conformance.timing.roofline import Ceilings
 from conformance.timing.rotation import Rotation
 from conformance.worker import ceilings, measuring
-from conformance.worker.call import perform
 
 DEFAULT_VISITS, MAX_VISITS = 7, 99
 UNUSABLE = "The machine was unusable, so that this is not held against the kernel"
@@ -83,7 +82,7 @@ class TimedKernel:
             verdict.failure = ended.failure
         if self.trial.implementation.device == "cuda" and not ended.crashed:
             with suppress(Crash, Exited, Raised):  # the error that broke the context has been reported
-                perform(self.trial.implementation.arrays, measuring.release)
+                self.trial.implementation.arrays.perform(measuring.release)
 
     @property
     def time(self) -> Measurement | None:

@@ -46,7 +46,7 @@ class TimingDemand(Demand):
     def require(self, implementation: Implementation) -> None:
         """Raise Unsupported where there is no kernel, or the bridge says why a call is not the kernel's time."""
         super().require(implementation)
-        if reason := getattr(implementation.arrays, "untimed", ""):
+        if reason := implementation.arrays.untimed:
             raise Unsupported(f"no time: {reason}")
 
     def _on(self, device: str) -> list[tuple[int, Problem]]:

@@ -7,8 +7,7 @@ Such a function is given the bridge, kernels and arrays of that process. In the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -19,17 +18,8 @@ from conformance.implementations.bridges.tape import Footprint, Saved
 from conformance.implementations.errors import KernelFailure
 from conformance.worker.wire import plain
 
-P = ParamSpec("P")
-T = TypeVar("T")
 MAX_INPUTS = 1 << 28
 """Most bytes of the inputs of a call that are checked for changes: a copy of them is kept."""
-
-
-def perform(bridge: ArrayBridge, routine: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-    """Run a function where the bridge's arrays are, and return its result."""
-    elsewhere = getattr(bridge, "perform", None)
-    result: T = routine(*arguments, **named) if elsewhere is None else elsewhere(routine, *arguments, **named)
-    return result
 
 
 class Result:
@@ -97,12 +87,11 @@ def audited(
     hosts = [bridge.to_host(array) for _, array in present]
     before = [host.copy() for host in hosts] if sum(host.nbytes for host in hosts) <= MAX_INPUTS else []
     del hosts
-    # an emulator counts exactly what a device would move and issue, which tells more than its time on a CPU
-    launched = getattr(bridge, "launches", None)
-    with getattr(bridge, "metered", nullcontext)() as counted:
+    launched = bridge.launches
+    with bridge.metered() as counted:
         result = function(*arguments, **parameters)
         bridge.synchronize(result)
-    launches = None if launched is None else int(getattr(bridge, "launches", launched)) - int(launched)
+    launches = None if launched is None else int(bridge.launches or 0) - int(launched)
     changed: list[Change] = []
     for (name, array), copy in zip(present, before, strict=False):
         try:
@@ -118,7 +107,7 @@ def audited(
         changed += [Change(f"a result lies in the memory of input {name}") for name in shared]
     except Exception:  # the results are no arrays: `fetched` says so
         pass
-    work = {plain(str(name)): int(count) for name, count in (counted or {}).items()}
+    work = {plain(str(name)): int(count) for name, count in counted.items()}
     return Audited(Result(result), tuple(changed), work, launches)
 
 
@@ -140,7 +129,7 @@ def fetched(bridge: ArrayBridge, arrays: Sequence[Any]) -> list[np.ndarray]:
 
 
 def differentiated(
-    bridge: Any,
+    bridge: ArrayBridge,
     function: Callable[..., Any],
     arguments: Sequence[Any],
     places: Sequence[int],
@@ -152,11 +141,10 @@ def differentiated(
 
 
 def footprint(
-    bridge: Any, function: Callable[..., Any], arguments: int, parameters: dict[str, Any], batch: int
+    bridge: ArrayBridge, function: Callable[..., Any], arguments: int, parameters: dict[str, Any], batch: int
 ) -> Footprint:
     """Measure the memory of a training step with an autograd variant."""
-    memory: Footprint = bridge.footprint(function, arguments, parameters, batch)
-    return memory
+    return bridge.footprint(function, arguments, parameters, batch)
 
 
 def switched(

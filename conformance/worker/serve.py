@@ -38,8 +38,6 @@ from conformance.worker.wire import plain
 BEFORE_KERNELS = (call, ceilings, measuring, memory, repeating)
 """Modules with functions that the judge may ask for, imported before a kernel's file can put another clock in its
 place."""
-OPTIONAL = ("differentiate", "footprint")
-"""Methods that not every bridge has."""
 EVENTS = {"/jax/core/compile/backend_compile_duration": "programs", "/jax/compilation_cache/cache_hits": "kept"}
 """Event of JAX -> what it counts. The first event also comes for a program that was kept, with the time of reading
 it."""
@@ -336,19 +334,20 @@ def _sendable(failure: Failure) -> Failure:
 
 
 def _described(implementation: declared.Implementation) -> wire.ImplementationSpec:
-    bridge: Any = implementation.arrays
+    bridge = implementation.arrays
     places = {n: str(getattr(bridge, n)) for n in ("device", "platform") if hasattr(bridge, n)}
     spec = wire.BridgeSpec(
         name=str(bridge.name),
         place=places,
-        stands_for=tuple(map(str, getattr(bridge, "stands_for", ()))),
-        untimed=str(getattr(bridge, "untimed", "")),
-        install=str(getattr(bridge, "install", "")),
-        able=tuple(name for name in OPTIONAL if hasattr(bridge, name)),
-        unsafe=tuple(map(str, getattr(bridge, "unsafe", ()))),
-        views=bool(getattr(bridge, "views", False)),
-        pages=bool(getattr(bridge, "pages", False)),
-        negative_strides=bool(getattr(bridge, "negative_strides", False)),
+        stands_for=tuple(map(str, bridge.stands_for)),
+        untimed=str(bridge.untimed),
+        install=str(bridge.install),
+        unsafe=tuple(map(str, bridge.unsafe)),
+        views=bool(bridge.views),
+        pages=bool(bridge.pages),
+        negative_strides=bool(bridge.negative_strides),
+        can_differentiate=bool(bridge.can_differentiate),
+        measures_training=bool(bridge.measures_training),
     )
     return wire.ImplementationSpec(
         name=implementation.name,

@@ -70,7 +70,7 @@ class FunctionSpec(Struct, frozen=True):
 
 
 class BridgeSpec(Struct, frozen=True):
-    """Facts about a bridge that need no framework; `able` are the optional methods that it has."""
+    """Facts about a bridge that need no framework."""
 
     name: str
     place: dict[str, str]
@@ -78,11 +78,12 @@ class BridgeSpec(Struct, frozen=True):
     stands_for: tuple[str, ...]
     untimed: str
     install: str
-    able: tuple[str, ...]
     unsafe: tuple[str, ...]
     views: bool
     pages: bool
     negative_strides: bool
+    can_differentiate: bool
+    measures_training: bool
 
 
 class ImplementationSpec(Struct, frozen=True):

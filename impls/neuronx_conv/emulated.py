@@ -35,6 +35,7 @@ class Emulated:
     target: str
     stands_for: tuple[str, ...]
     untimed = "it executes the kernel on another device"
+    install = ""
 
     @property
     def file(self) -> Path:

@@ -17,7 +17,6 @@ from conformance.inputs import Expectation
 from conformance.timing import rotation
 from conformance.timing.clock import CheatError
 from conformance.worker import memory
-from conformance.worker.call import perform
 from tests import cheaters
 from tests.conftest import Project
 from tests.kit import rotate, source, trial_of
@@ -151,10 +150,10 @@ def test_memory_is_that_of_the_process(workers: Workers, tmp_path: Path):
     invocation, bridge = case.invocation(), case.implementation.arrays
     given = invocation.to_device(Expectation(case.recipe).inputs)
     parameters = invocation.parameters()
-    host, device = perform(bridge, memory.growth, bridge, invocation.kernel.function, parameters, given)
+    host, device = bridge.perform(memory.growth, bridge, invocation.kernel.function, parameters, given)
     assert device is None
     assert host is None or (1 << 26) * 0.9 < host < 1 << 27
-    assert perform(bridge, memory.last_level_cache, "cpu") == memory.last_level_cache("cpu")
+    assert bridge.perform(memory.last_level_cache, "cpu") == memory.last_level_cache("cpu")
 
 
 CACHED = """

@@ -5,45 +5,54 @@ from __future__ import annotations
 import ctypes
 import mmap
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
 from conformance import floating_point
+from conformance.implementations.bridges.tape import Footprint, Tape
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
-class ArrayBridge(Protocol):
+class ArrayBridge(ABC):
     """Moves tensors between the host and one framework's device. Construction imports no framework.
 
     The methods that a bridge inherits are for a framework whose arrays are values: arrays have no views, never change
-    and are timed by waiting for them.
+    and are timed by waiting for them; and that has no autograd.
     """
 
     @property
+    @abstractmethod
     def name(self) -> str:
         """The framework's name."""
-        ...
 
+    @abstractmethod
     def require(self) -> None:
         """Raise `conformance.Unavailable` with the reason where the framework or its device cannot be used here."""
-        ...
 
+    @abstractmethod
     def from_host(self, array: np.ndarray) -> Any:
         """Return a fresh copy on the device of a C-contiguous host array (storage dtypes of `conformance.dtypes`, or
         bytes)."""
-        ...
 
+    @abstractmethod
     def to_host(self, array: Any) -> np.ndarray:
         """Return a plain NumPy copy of a result. Raises TypeError for any other type than the framework's own array."""
-        ...
 
+    @abstractmethod
     def synchronize(self, result: Any) -> None:
         """Return when `result` is computed and all work submitted to the device has finished."""
-        ...
+
+    @abstractmethod
+    def describe(self) -> dict[str, str]:
+        """Return versions and device name, for the records."""
 
     @property
     def unsafe(self) -> tuple[str, ...]:
@@ -55,6 +64,57 @@ class ArrayBridge(Protocol):
     def compiles_per_shape(self) -> bool:
         """Tell whether the first call on a shape takes a compiler's time."""
         return False
+
+    @property
+    def stands_for(self) -> tuple[str, ...]:
+        """Devices whose kernels are executed on another one, as a simulator does."""
+        return ()
+
+    @property
+    def untimed(self) -> str:
+        """Reason why the time of a call is not that of the kernel; empty if it is."""
+        return ""
+
+    @property
+    def install(self) -> str:
+        """Commands that install what the bridge needs; empty if nothing is missing."""
+        return ""
+
+    @property
+    def launches(self) -> int | None:
+        """Number of kernels that have been launched so far; None where nobody counts them."""
+        return None
+
+    def perform(self, routine: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+        """Run a function of the suite in the process where the bridge's arrays are, and return its result."""
+        return routine(*arguments, **named)
+
+    def metered(self) -> AbstractContextManager[dict[str, int]]:
+        """Return a context that counts what a device would move and issue for the calls in it: an emulator counts
+        exactly, which tells more than its time on a CPU."""
+        return nullcontext({})
+
+    @property
+    def can_differentiate(self) -> bool:
+        """Tell whether `differentiate` records calls."""
+        return type(self).differentiate is not ArrayBridge.differentiate
+
+    def differentiate(
+        self, function: Callable[..., Any], arguments: Sequence[Any], places: Sequence[int], parameters: dict[str, Any]
+    ) -> Tape:
+        """Record function(*arguments, **parameters), differentiated in the arguments at `places`."""
+        raise NotImplementedError
+
+    @property
+    def measures_training(self) -> bool:
+        """Tell whether `footprint` measures memory."""
+        return type(self).footprint is not ArrayBridge.footprint
+
+    def footprint(
+        self, function: Callable[..., Any], arguments: int, parameters: dict[str, Any], batch: int
+    ) -> Footprint:
+        """Measure the memory of a training step with an autograd variant of so many arguments."""
+        raise NotImplementedError
 
     def view(self, array: Any, offset: int, shape: Sequence[int], strides: Sequence[int]) -> Any | None:
         """Return a view into a 1-D array, offset and strides in elements; None where the framework has no views."""
@@ -103,10 +163,6 @@ class ArrayBridge(Protocol):
         """Return how arithmetic differed from the default before the implementation was loaded, and how it differs now,
         see `conformance.floating_point.mode`; in a process that is not its own, the former is taken for the default."""
         return (), floating_point.mode()
-
-    def describe(self) -> dict[str, str]:
-        """Return versions and device name, for the records."""
-        ...
 
 
 def refuse(array: Any, expected: str) -> TypeError:
