@@ -52,6 +52,12 @@ def test_the_later_of_two_verdicts_wins(tmp_path: Path, later: Record):
     assert results.verdicts[1].record.reason == "later"
 
 
+def test_the_run_that_began_later_has_the_later_verdict_whatever_the_order_of_files(tmp_path: Path):
+    now = written(tmp_path / "now.jsonl", [sample()], HEADER | {"started": "2026-11-30T12:00:00+00:00"})
+    then = written(tmp_path / "then.jsonl", [failed()], HEADER | {"started": "2026-11-29T12:00:00+00:00"})
+    assert [shown(load(files)) for files in ([then, now], [now, then])] == [[("edge.plain", "pass")]] * 2
+
+
 def test_what_one_shard_ran_to_locate_a_failure_is_kept(tmp_path: Path):
     located = [failed(), failed(problem="n1", origin="where")]
     assert shown(merged(tmp_path, located, [sample(problem="b")])) == [

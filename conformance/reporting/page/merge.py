@@ -1,8 +1,7 @@
 """Files of results, read and merged: records (JSON lines), and pytest-benchmark's JSON with the record of each verdict
 inside. Machines are kept apart, and the later verdict on a case counts.
 
-The order of files decides only which of two verdicts on one case is later; files that share no case give the same
-report in any order, and the same as one file with all of their lines.
+The order of files says nothing: the run that began later has the later verdict, where files say when their runs began.
 """
 
 from __future__ import annotations
@@ -64,7 +63,10 @@ def load(paths: Iterable[Path]) -> Results:
 
 
 def merged(sources: Sequence[ResultsFile]) -> Results:
-    """Merge sources in the order in which they were given: the later one wins."""
+    """Merge sources in the order in which their runs began, or as they were given where one does not say that. Of two
+    verdicts on a case the later one counts: a badge of two runs depended on which file was named last."""
+    if all(source.periods for source in sources):
+        sources = sorted(sources, key=lambda source: max(period.began for period in source.periods))
     places = _Places(sources)
     # one verdict a case, the latest: a line that occurs twice is one verdict, not two; and one time a kernel
     attempted: dict[Place, ReportedVerdict] = {}
