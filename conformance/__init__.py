@@ -1,6 +1,6 @@
 """Conformance suite for convolution and pooling kernels: the names a vendor imports.
 
-Implementation, Contract      connect a kernel, and declare its arithmetic
+Implementation, Contract      connect a kernel, and declare its arithmetic, with the Accumulator of a matrix unit
 Unsupported, Unavailable      raised by a kernel that does not do this, and where its device is missing
 check, CheckResult, export    one case: verify it, look at its arrays, write it to a folder
 torch_arrays(), ...           bridges: the arrays that a kernel takes
@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from conformance.accumulator import Accumulator
     from conformance.contract import Contract
     from conformance.engine.check import CheckResult, check
     from conformance.engine.export import export
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Accumulator",
     "CheckResult",
     "Contract",
     "Implementation",
@@ -51,6 +53,7 @@ __all__ = [
 # Loaded when they are used: pytest imports this package at the start of every run of an environment in which it is
 # installed, also of runs that have nothing to do with it.
 _MODULES = {
+    "Accumulator": "accumulator",
     "CheckResult": "engine.check",
     "Contract": "contract",
     "Implementation": "implementations.implementation",

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
+from conformance.accumulator import UNITS, Accumulator, ContractError
 from conformance.dtypes import FORMATS, WHOLE, Format, sums_of
 
 _CHOICES = {
     "inputs": ("exact", "bf16x9", "bf16x6", "tf32x3", "bf16x3", "tf32", "fp16", "bf16"),
-    "accumulate": ("auto", "fp64", "fp32", "fp16", "bf16"),
+    "accumulate": ("auto", "fp64", "fp32", "fp16", "bf16", *UNITS),
     "rounding": ("nearest", "zero"),
     "algorithm": ("direct", "winograd-f2", "winograd-f4", "fft"),
     "partials": ("fp32", "fp16", "bf16"),
@@ -19,6 +21,8 @@ _CHOICES = {
     "ties": ("even", "away", "up"),
     "overflow": ("saturates", "nonfinite"),
 }
+__all__ = ["WINOGRAD", "Contract", "ContractError"]
+
 NONFINITE = ("special", "nonfinite", "mixed")
 """Distributions with NaN or infinities among the inputs."""
 
@@ -51,19 +55,16 @@ WINOGRAD = {
 """Algorithm -> (B^T, G, A^T) of Lavin and Gray, "Fast algorithms for convolutional neural networks", 2016."""
 
 
-class ContractError(ValueError):
-    """Raised for a value that a contract field cannot have; the message names the field and its choices."""
-
-
 @dataclass(frozen=True, slots=True)
 class Contract:
     """How a kernel computes.
 
     inputs       rounding applied to the inputs before they are multiplied; x3: split in two parts, three products;
                  x6 and x9: in three parts, six or all nine products
-    accumulate   format of the accumulator; `auto` is fp32, or fp64 for fp64 tensors
+    accumulate   format of the accumulator; `auto` is fp32, or fp64 for fp64 tensors; or what a matrix unit does, by its
+                 name in `conformance.accumulator.UNITS` or as an `Accumulator`
     rounding     of the accumulator, and of inputs that are rounded: to nearest, or toward zero as tensor cores do that
-                 cut bits off
+                 cut bits off; an `Accumulator` has its own
     algorithm    direct (any order of the same products), winograd F(2x2,3x3) or F(4x4,3x3), or fft (other products);
                  winograd stands for direct where it does not exist, see `on`
     subnormals   kept, or flushed to zero on the way in or out
@@ -79,7 +80,7 @@ class Contract:
     """
 
     inputs: str = "exact"
-    accumulate: str = "auto"
+    accumulate: str | Accumulator = "auto"
     rounding: str = "nearest"
     algorithm: str = "direct"
     subnormals: str = "kept"
@@ -97,6 +98,8 @@ class Contract:
     def __post_init__(self) -> None:
         for field, choices in _CHOICES.items():
             value = getattr(self, field)
+            if field == "accumulate" and type(value) is Accumulator:
+                continue
             if type(value) is not str or value not in choices:
                 raise ContractError(f"Contract({field}={value!r}): must be one of {', '.join(choices)}")
 
@@ -133,11 +136,23 @@ class Contract:
         """Number of parts that an input is split into."""
         return {1: 1, 3: 2, 6: 3, 9: 3}[self.products]
 
+    @property
+    def unit(self) -> Accumulator | None:
+        """Matrix unit that adds the products; None where the accumulator is that of ordinary additions."""
+        return self.accumulate if isinstance(self.accumulate, Accumulator) else UNITS.get(self.accumulate)
+
+    @property
+    def is_cut(self) -> bool:
+        """Tell whether sums are rounded to one side."""
+        return self.rounding == "zero" or (self.unit is not None and self.unit.is_cut)
+
     def accumulator(self, dtype: str) -> Format:
         """Return the accumulator's format for tensors of `dtype`; whole numbers have none."""
+        if self.unit is not None:
+            return self.unit.format
         if self.accumulate == "auto":
             return FORMATS["fp64" if dtype == "fp64" else "fp32"]
-        return FORMATS[self.accumulate]
+        return FORMATS[str(self.accumulate)]
 
     def exact_on_integers(self, dtype: str) -> bool:
         """Return whether the small integers of `conformance.inputs` must come out exact.
@@ -199,7 +214,7 @@ class Contract:
     def weakness(self) -> str:
         """Declared properties that make limits wider than those of fp32 sums of inputs as given; empty if none does."""
         found = [f"{self.inputs} inputs"] if self.narrow else []
-        found += [f"{self.accumulate} sums"] if self.accumulate in ("fp16", "bf16") else []
+        found += [f"{self.sums} sums"] if self.accumulate in ("fp16", "bf16") or self.unit is not None else []
         found += ["toward zero"] if self.rounding == "zero" else []
         found += [self.algorithm] if self.algorithm != "direct" else []
         found += [f"{self.partials} partial sums"] if self.splits > 1 and self.partials != "fp32" else []
@@ -210,31 +225,38 @@ class Contract:
     def arithmetic(self) -> str:
         """Inputs and accumulator, for a table."""
         given = "" if self.inputs == "exact" else f"{self.inputs} inputs, "
-        accumulator = "fp32 or storage" if self.accumulate == "auto" else self.accumulate
+        accumulator = "fp32 or storage" if self.accumulate == "auto" else self.sums
         toward = "" if self.rounding == "nearest" else " toward zero"
         variance = ", variance from raw moments" if self.variance == "raw" else ""
         return f"{given}{accumulator} accumulation{toward}{variance}"
 
     @property
+    def sums(self) -> str:
+        """Name of the accumulator: a format, a unit, or what an `Accumulator` does."""
+        return str(self.accumulate)
+
+    @property
     def declaration(self) -> str:
         """The contract as it is written in an implementation's file, without fields that have their default."""
-        default = Contract()
-        given = {name: value for name, value in asdict(self).items() if value != getattr(default, name)}
-        return f"contract=Contract({', '.join(f'{name}={value!r}' for name, value in given.items())})".replace("'", '"')
+        default, written = Contract(), []
+        for field in fields(self):
+            if (value := getattr(self, field.name)) != getattr(default, field.name):
+                written.append(f"{field.name}={value.declaration if isinstance(value, Accumulator) else repr(value)}")
+        return f"contract=Contract({', '.join(written)})".replace("'", '"')
 
     def describe(self, dtype: str) -> str:
         """Describe the contract in one phrase, for a message or a report."""
         if dtype in WHOLE:
             return f"exact sums in {sums_of(dtype)}"
         given = "inputs as given" if self.inputs == "exact" else f"inputs rounded to {self.inputs}"
+        added = self.accumulator(dtype).name if self.unit is None else self.sums
         toward = "" if self.rounding == "nearest" else " toward zero"
         flushed = ", subnormals flushed" if self.subnormals == "flushed" else ""
         split = "" if self.splits == 1 else f", {self.splits} partial sums in {self.partials}"
         split += f", rounded to {dtype} in between" if self.between == "storage" else ""
         split += ", variance from raw moments" if self.variance == "raw" else ""
         return (
-            f"{self.algorithm}, {given}, {self.accumulator(dtype).name} accumulation{toward}, "
-            f"one rounding to {sums_of(dtype)}{flushed}{split}"
+            f"{self.algorithm}, {given}, {added} accumulation{toward}, one rounding to {sums_of(dtype)}{flushed}{split}"
         )
 
     def storing(self, dtype: str) -> str:
@@ -246,3 +268,14 @@ class Contract:
 
     def as_record(self) -> dict[str, Any]:
         return asdict(self)
+
+    @classmethod
+    def of_record(cls, values: Mapping[str, Any]) -> Contract:
+        """Return the contract with the fields of a record. Raises ContractError for one that nobody can declare."""
+        declared = dict(values)
+        try:
+            if isinstance(accumulate := declared.get("accumulate"), dict):
+                declared["accumulate"] = Accumulator(**accumulate)
+            return cls(**declared)
+        except TypeError as error:
+            raise ContractError(str(error)) from None

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from conformance.engine.check import check
 from conformance.execution.implementation_names import base_of, load_named, vary
@@ -183,8 +182,7 @@ def _of_pass(record: CaseRecord) -> Iterator[str]:
     """Yield what a pass lacks: a case of the suite, a contract that verifies it, or some of its outputs."""
     operator = OPERATORS.get(record.operator)
     try:
-        fields: dict[str, Any] = dict(record.contract or {})
-        geometry, contract = parse(record.descriptor), Contract(**fields)
+        geometry, contract = parse(record.descriptor), Contract.of_record(record.contract or {})
     except (GeometryError, ContractError, TypeError) as problem:
         yield f"field {'descriptor' if isinstance(problem, GeometryError) else 'contract'}: {shown(problem)}"
         return

@@ -40,7 +40,7 @@ def require_adequate(trial: Trial, kernel: Kernel) -> None:
     contract, dtype = kernel.contract, trial.variant.dtype
     formats = [contract.accumulator(dtype), *([FORMATS[contract.partials]] if contract.splits > 1 else [])]
     exact = contract.inputs == "exact" and all(f.precision >= FORMATS["fp32"].precision for f in formats)
-    plain = exact and contract.algorithm == "direct" and contract.rounding == "nearest"
+    plain = exact and contract.algorithm == "direct" and not contract.is_cut
     if dtype in WHOLE or plain:  # sums as precise as fp32, of inputs as given: something is to be seen
         return
     key, weaknesses = (trial.operator.name, dtype, trial.problem.geometry.rank), kernel.memory.weaknesses

@@ -399,7 +399,7 @@ def _on_natural_data(output: Output, contract: Contract, allowed: OutputLimits) 
     """
     if output.biased:
         allowed = replace(allowed, few_states=True)
-    if contract.rounding == "zero":
+    if contract.is_cut:
         allowed = replace(allowed, coarse=math.sqrt(3) * allowed.coarse)
     if output.propagated is not None and output.channels is not None:
         allowed = replace(allowed, fan_out=max(allowed.fan_out, output.actual.size // output.channels.size))

@@ -21,6 +21,12 @@ order, needs LAMBDA between 1.2 and 2.3 from KS 4 to 4608 over up to 4 million o
 linearly: 2 * u_acc * KS more. On average a rounding loses 0.72u, and the partial sums of a random walk add up to
 KS*s2/sqrt(3): an rms of 0.42 of its unit u_acc*KS, the share that a single output rounding has of its own.
 
+*Matrix units* (`conformance.accumulator`). A unit that aligns b products and the sum before to the largest of them
+loses up to (b + 1) 2^-bits of it in a group, and 2u of the stored sum; KS/b groups lose that in the worst case, all on
+one side, whatever the order. With a promotion every p products only p/b groups add up so, since the partial sums of
+all parts together are those of the whole; KS/p promotions add u each. To nearest, these errors have random signs, and
+the root of the sum of their squares takes the place of u_acc * sqrt(KS).
+
 *Split-K partials.* Each of `splits` partial sums is rounded once to u_part, and so may be their running sum:
 LAMBDA * u_part * sqrt(splits) is added to sums.
 
@@ -224,7 +230,7 @@ def limits(
     """
     accumulator = contract.accumulator(dtype)
     u = accumulator.unit_roundoff
-    growth, own_constants = 1.0, 0.0
+    growth, own_constants, u_constant = 1.0, 0.0, u
     if contract.algorithm in WINOGRAD:
         roundings, growth, own_constants = terms / 9 + TRANSFORM_ADDITIONS, winograd_growth(contract.algorithm), 2.0
     elif contract.algorithm == "fft":
@@ -233,14 +239,19 @@ def limits(
     else:
         roundings = float(contract.products * terms)
     nearest = u * math.sqrt(roundings) * growth
-    toward_zero = u * roundings * growth if contract.rounding == "zero" else 0.0
+    toward_zero = u * roundings * growth if contract.is_cut else 0.0
+    if contract.unit is not None:
+        largest, together = contract.unit.losses(math.ceil(roundings))
+        nearest, toward_zero = together * growth, largest / 2 * growth if contract.is_cut else 0.0
+        u_constant = FORMATS[contract.unit.into if contract.unit.promote else contract.unit.stored].unit_roundoff
 
     smallest = {
         name: format.smallest_subnormal if contract.subnormals == "kept" else format.smallest_normal
         for name, format in FORMATS.items()
     }
     splits = min(contract.splits, terms)
-    lost = math.sqrt(terms) * smallest[accumulator.name]
+    smallest_sum = accumulator.smallest_subnormal if contract.subnormals == "kept" else accumulator.smallest_normal
+    lost = math.sqrt(terms) * smallest_sum
     u_in = u_part = 0.0
     if contract.narrow:
         narrow = FORMATS[contract.narrow]
@@ -252,7 +263,7 @@ def limits(
         u_part = FORMATS[contract.partials].unit_roundoff
         lost += math.sqrt(splits) * smallest[contract.partials]
     partials = u_part * math.sqrt(splits)
-    truncated = terms * smallest[accumulator.name] if contract.rounding == "zero" else 0.0
+    truncated = terms * smallest_sum if contract.is_cut else 0.0
 
     few_states = max(u, u_part) > FORMATS["fp32"].unit_roundoff
     single = terms == 1 and not adds_inputs and FORMATS[dtype].precision < FORMATS["fp32"].precision
@@ -265,8 +276,8 @@ def limits(
         relative=inputs + sums,
         tiny=LAMBDA * lost + truncated + smallest[dtype],
         unit=nearest + toward_zero + partials + 2 * u_in * growth,
-        gain=u * (constants.count + own_constants),
-        one_sided=contract.rounding == "zero" or u_in > 0 or single,
+        gain=u_constant * (constants.count + own_constants),
+        one_sided=contract.is_cut or u_in > 0 or single,
         local=contract.algorithm == "direct",
         shared_constants=constants.shared,
         fan_out=fan_out,
@@ -289,7 +300,7 @@ def propagated_limits(contract: Contract, dtype: str) -> OutputLimits:
     format = FORMATS[dtype]
     tiny = format.smallest_subnormal if contract.subnormals == "kept" else format.smallest_normal
     unit = 1 / LAMBDA
-    if contract.inputs != "exact" or contract.rounding == "zero":
+    if contract.inputs != "exact" or contract.is_cut:
         unit = 1 / 2
     if contract.between == "storage" or contract.variance == "raw":
         unit = 1 / (RMS * math.sqrt(3))

@@ -6,6 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Collection
 from functools import cache, lru_cache
 
+import msgspec
+
 from conformance.checks import CHECKS
 from conformance.contract import Contract, ContractError
 from conformance.failure import Undeclared
@@ -41,14 +43,14 @@ def exposure_of(record: Record) -> str:
 
 def weakness_of(record: Record) -> str:
     """Return the weakness of a record's contract; empty if it has none, or one that nobody can declare."""
-    return _weakness(tuple((record.contract or {}).items()))
+    return _weakness(msgspec.json.encode(record.contract or {}))
 
 
 @cache
-def _weakness(contract: tuple[tuple[str, str | int], ...]) -> str:
+def _weakness(contract: bytes) -> str:
     try:
-        return Contract(**dict(contract)).weakness  # type: ignore[arg-type]
-    except (ContractError, TypeError):
+        return Contract.of_record(msgspec.json.decode(contract)).weakness
+    except ContractError:
         return ""
 
 

@@ -169,8 +169,8 @@ class TrainingRun(Struct, frozen=True, kw_only=True):
 
 Checks = dict[str, dict[str, tuple[Number, float]]]
 """Output -> check -> value and limit."""
-Contract = dict[str, str | Whole]
-"""Field of the declared arithmetic -> value."""
+Contract = dict[str, str | Whole | dict[str, str | Whole]]
+"""Field of the declared arithmetic -> value, or the fields of an `Accumulator`."""
 
 
 class Record(Struct, tag_field="kind", frozen=True, kw_only=True, omit_defaults=True):

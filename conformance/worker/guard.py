@@ -23,6 +23,7 @@ THIRD_PARTIES = ("pytest", "_pytest", "pluggy", "xdist", "execnet", "pytest_benc
 """Packages that only the judge's process has. Other packages ask for some of these and do without."""
 ROOMS = ("implementations", "worker", "shipped")
 MODULES = (
+    "accumulator",
     "contract",
     "dtypes",
     "exit_codes",

@@ -155,7 +155,7 @@ def test_nothing_of_the_judge_is_to_be_found(tmp_path: Path):
     assert [name for name in loaded if name.split(".")[0] in ("pytest", "_pytest", "xdist", "torch", "jax")] == []
     rooms = {name.split(".")[1] for name in loaded if name.startswith("conformance.")}
     assert rooms <= {
-        *("contract", "dtypes", "failure", "layouts", "floating_point", "implementations", "operators"),
+        *("accumulator", "contract", "dtypes", "failure", "layouts", "floating_point", "implementations", "operators"),
         *("files", "import_path", "resources", "storage", "worker", "zeros"),
     }
     assert not any(

@@ -1,0 +1,139 @@
+"""Accumulators of processors' matrix units, as data: how products are aligned, cut, added and promoted.
+
+A unit aligns a group of products, and what was accumulated before, to the largest of their exponents, cuts each term to
+a number of fraction bits, adds them exactly, and stores the sum in a format. Nothing of this is IEEE 754; what units do
+was found out by calls with chosen inputs:
+
+- Fasi, Higham, Mikaitis, Pranesh, "Numerical behavior of NVIDIA tensor cores", PeerJ Computer Science 7:e330, 2021;
+- Li, Li, Hong et al., "FTTN: feature-targeted testing for numerical properties of NVIDIA and AMD matrix accelerators",
+  arXiv:2403.00232, 2024;
+- Xie, Wang, Yang, Yang, "MMA-Sim: bit-accurate reference model of tensor cores and matrix cores", arXiv:2511.10909,
+  2025.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import cached_property
+
+from conformance.dtypes import FORMATS, Format
+
+STORED = ("fp64", "fp32", "tf32", "fp16", "bf16")
+"""Formats in which a sum may be stored."""
+ROUNDINGS = ("zero", "nearest", "down")
+MOST_BITS, MOST_PRODUCTS = 52, 1 << 20
+
+
+class ContractError(ValueError):
+    """Raised for a value that a field of a contract cannot have; the message names the field and its choices."""
+
+
+@dataclass(frozen=True)
+class Accumulator:
+    """How sums of products are computed.
+
+    bits      fraction bits of an aligned term: what lies below 2^-bits times the power of two of the largest term of a
+              group is rounded away
+    group     number of products that are added at once, together with what was accumulated before
+    rounding  of aligned terms, and of the sum that is stored after a group: toward zero (bits are cut off), to nearest,
+              or down, toward minus infinity
+    stored    format of the sum after a group
+    promote   number of products after which the sum is added to another one, to nearest, and begins anew; 0 for never
+    into      format of that other sum
+    """
+
+    bits: int
+    group: int = 1
+    rounding: str = "zero"
+    stored: str = "fp32"
+    promote: int = 0
+    into: str = "fp32"
+
+    def __init_subclass__(cls) -> None:
+        """Raise ContractError: a subclass could answer anything, but only the fields are declared."""
+        raise ContractError(f"{cls.__name__}: Accumulator has no subclasses; declare its fields")
+
+    def __post_init__(self) -> None:
+        for field, least, most in (("bits", 1, MOST_BITS), ("group", 1, MOST_PRODUCTS), ("promote", 0, MOST_PRODUCTS)):
+            value = getattr(self, field)
+            if type(value) is not int or not least <= value <= most:
+                raise ContractError(f"Accumulator({field}={value!r}): must be a whole number from {least} to {most}")
+        for field, choices in (("rounding", ROUNDINGS), ("stored", STORED), ("into", STORED)):
+            value = getattr(self, field)
+            if type(value) is not str or value not in choices:
+                raise ContractError(f"Accumulator({field}={value!r}): must be one of {', '.join(choices)}")
+        if self.promote and (self.promote < self.group or self.promote % self.group):
+            raise ContractError(f"Accumulator(promote={self.promote}): must be a multiple of group={self.group}")
+
+    @cached_property
+    def format(self) -> Format:
+        """Format with the fewest bits that a sum passes through: integers that it holds are added exactly in any
+        order."""
+        stored = FORMATS[self.stored]
+        precision = min(self.bits + 1, stored.precision)
+        return Format(f"{precision}-bit", precision, stored.emin, stored.emax)
+
+    @cached_property
+    def is_cut(self) -> bool:
+        """Tell whether rounding is one-sided."""
+        return self.rounding != "nearest"
+
+    def losses(self, terms: int) -> tuple[float, float]:
+        """Return the largest error of a sum of so many products, in units of its largest partial sum, and the root of
+        the sum of the squares of its roundings.
+
+        In a group each of b products and the sum before loses up to one unit of its last place, 2^-bits, of the largest
+        one, half of that to nearest; the stored sum up to 2u. A sum that begins anew after `promote` products loses
+        this for its own products, whose partial sums add up to those of the whole; each promotion loses u.
+        """
+        alone = min(terms, self.promote or terms)
+        groups = -(-alone // self.group)
+        halved = 1.0 if self.is_cut else 0.5
+        aligned, after = halved * 2.0**-self.bits, halved * 2 * FORMATS[self.stored].unit_roundoff
+        if self.group == 1 and self.bits + 1 >= FORMATS[self.stored].precision:
+            aligned = 0.0  # one addition, rounded once
+        each = min(self.group, alone) + 1
+        largest, square = groups * (each * aligned + after), groups * (each * aligned**2 + after**2)
+        if self.promote:
+            promotions = -(-terms // self.promote)
+            largest += promotions * FORMATS[self.into].unit_roundoff
+            square += promotions * FORMATS[self.into].unit_roundoff ** 2
+        return largest, square**0.5
+
+    def __str__(self) -> str:
+        groups = f" of {self.group} products" if self.group > 1 else ""
+        how = {"zero": "cut to", "nearest": "rounded to", "down": "rounded down to"}[self.rounding]
+        promoted = f", promoted to {self.into} every {self.promote}" if self.promote else ""
+        return f"{self.stored} sums{groups} {how} {self.bits} fraction bits{promoted}"
+
+    @property
+    def declaration(self) -> str:
+        """The accumulator as it is written in an implementation's file, without fields that have their default."""
+        given = [f.name for f in fields(self) if getattr(self, f.name) != f.default]
+        return f"Accumulator({', '.join(f'{name}={getattr(self, name)!r}' for name in given)})"
+
+
+UNITS: dict[str, Accumulator] = {
+    "volta-16": Accumulator(bits=23, group=4),
+    "turing-16": Accumulator(bits=24, group=8),
+    "ampere-16": Accumulator(bits=24, group=8),
+    "ampere-tf32": Accumulator(bits=24, group=4),
+    "ada-16": Accumulator(bits=24, group=8),
+    "ada-fp8": Accumulator(bits=13, group=16),
+    "hopper-16": Accumulator(bits=25, group=16),
+    "hopper-tf32": Accumulator(bits=25, group=8),
+    "hopper-fp8": Accumulator(bits=13, group=32),
+    "hopper-fp8-promoted": Accumulator(bits=13, group=32, promote=128),
+    "blackwell-16": Accumulator(bits=25, group=16),
+    "blackwell-fp8": Accumulator(bits=25, group=32),
+    "blackwell-fp4": Accumulator(bits=35, group=64),
+    "cdna1-16": Accumulator(bits=23, rounding="nearest"),
+    "cdna2-16": Accumulator(bits=23, rounding="nearest"),
+    "cdna3-16": Accumulator(bits=24, group=8, rounding="down"),
+    "trainium-psum": Accumulator(bits=23, rounding="nearest"),
+    "amx-bf16": Accumulator(bits=23, rounding="nearest"),
+}
+"""Name of a unit -> its accumulator, by the sources above: matrix units of NVIDIA for fp16 and bf16 (`-16`), TF32, FP8
+and FP4 with block scales; `hopper-fp8-promoted` as DeepSeek-V3 uses it (arXiv:2412.19437, section 3.3.2). Units of
+AMD: CDNA1 and CDNA2 add pairs in fp32, CDNA2 flushes subnormals (declare `subnormals="flushed"`). Trainium's PSUM adds
+in fp32 (NKI's documentation). Intel's AMX adds pairs of bf16 products in fp32 to nearest, and flushes (TDPBF16PS)."""
