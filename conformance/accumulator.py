@@ -100,6 +100,20 @@ class Accumulator:
             square += promotions * FORMATS[self.into].unit_roundoff ** 2
         return largest, square**0.5
 
+    def absorbs(self, terms: int) -> float:
+        """Return the largest error of a sum in which one term is larger than all others together, in units of that
+        term: each other one loses up to a unit of its last place, 2^-bits, and the stored sum what is left of its own.
+        Of a sum that begins anew, the part with the large term and the one with its negative lose this."""
+        alone, halved, u = (
+            min(terms, self.promote or terms),
+            1.0 if self.is_cut else 0.5,
+            FORMATS[self.stored].unit_roundoff,
+        )
+        aligned = 0.0 if self.group == 1 and self.bits + 1 >= FORMATS[self.stored].precision else 2.0**-self.bits
+        each = min(self.group, alone) * aligned + max(0.0, 2 * u - aligned)
+        parts, promotions = (2, -(-terms // self.promote)) if alone < terms else (1, int(self.promote > 0))
+        return parts * -(-alone // self.group) * halved * each + promotions * FORMATS[self.into].unit_roundoff
+
     def __str__(self) -> str:
         groups = f" of {self.group} products" if self.group > 1 else ""
         how = {"zero": "cut to", "nearest": "rounded to", "down": "rounded down to"}[self.rounding]

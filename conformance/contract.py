@@ -191,6 +191,8 @@ class Contract:
             return "the result of the convolution leaves the range of fp16, in which it is stored (declared)"
         if distribution in ("range", "subnormal", "small") and not self.exact_on_integers(dtype):
             return "results near the ends of the range are known for sums that are exact on integers only"
+        if distribution == "absorbed" and self.algorithm != "direct":
+            return f"{self.algorithm} adds other products (declared)"
         stages = [self.accumulator(dtype), *([FORMATS[self.partials]] if self.splits > 1 else [])]
         if distribution == "close" and self.narrow:
             return f"numbers that differ in their last bits are the same in {self.narrow} (declared)"
@@ -214,7 +216,7 @@ class Contract:
     def weakness(self) -> str:
         """Declared properties that make limits wider than those of fp32 sums of inputs as given; empty if none does."""
         found = [f"{self.inputs} inputs"] if self.narrow else []
-        found += [f"{self.sums} sums"] if self.accumulate in ("fp16", "bf16") or self.unit is not None else []
+        found += [self.sums("sums")] if self.accumulate in ("fp16", "bf16") or self.unit is not None else []
         found += ["toward zero"] if self.rounding == "zero" else []
         found += [self.algorithm] if self.algorithm != "direct" else []
         found += [f"{self.partials} partial sums"] if self.splits > 1 and self.partials != "fp32" else []
@@ -225,15 +227,14 @@ class Contract:
     def arithmetic(self) -> str:
         """Inputs and accumulator, for a table."""
         given = "" if self.inputs == "exact" else f"{self.inputs} inputs, "
-        accumulator = "fp32 or storage" if self.accumulate == "auto" else self.sums
+        accumulator = "fp32 or storage accumulation" if self.accumulate == "auto" else self.sums("accumulation")
         toward = "" if self.rounding == "nearest" else " toward zero"
         variance = ", variance from raw moments" if self.variance == "raw" else ""
-        return f"{given}{accumulator} accumulation{toward}{variance}"
+        return f"{given}{accumulator}{toward}{variance}"
 
-    @property
-    def sums(self) -> str:
-        """Name of the accumulator: a format, a unit, or what an `Accumulator` does."""
-        return str(self.accumulate)
+    def sums(self, word: str) -> str:
+        """Return sums or accumulation (the `word`) with the name of the accumulator, or what an `Accumulator` does."""
+        return str(self.accumulate) if isinstance(self.accumulate, Accumulator) else f"{self.accumulate} {word}"
 
     @property
     def declaration(self) -> str:
@@ -249,15 +250,13 @@ class Contract:
         if dtype in WHOLE:
             return f"exact sums in {sums_of(dtype)}"
         given = "inputs as given" if self.inputs == "exact" else f"inputs rounded to {self.inputs}"
-        added = self.accumulator(dtype).name if self.unit is None else self.sums
+        added = f"{self.accumulator(dtype).name} accumulation" if self.unit is None else self.sums("accumulation")
         toward = "" if self.rounding == "nearest" else " toward zero"
         flushed = ", subnormals flushed" if self.subnormals == "flushed" else ""
         split = "" if self.splits == 1 else f", {self.splits} partial sums in {self.partials}"
         split += f", rounded to {dtype} in between" if self.between == "storage" else ""
         split += ", variance from raw moments" if self.variance == "raw" else ""
-        return (
-            f"{self.algorithm}, {given}, {added} accumulation{toward}, one rounding to {sums_of(dtype)}{flushed}{split}"
-        )
+        return f"{self.algorithm}, {given}, {added}{toward}, one rounding to {sums_of(dtype)}{flushed}{split}"
 
     def storing(self, dtype: str) -> str:
         """Describe how a requantized result is stored."""

@@ -20,6 +20,7 @@ close     for maxima: numbers that differ in their last two bits
 scales    8-bit results over their whole range and beyond, by scales that need all 24 bits of fp32
 ties      8-bit results half way between two integers, by scales that are powers of two; sums are exact in fp32
 cancelled int8: sums beyond 2^24, most of which the bias cancels
+absorbed  a large term, its negative at the other end of each sum, and small ones that a short accumulator loses
 sparse    zeros except for integers at both ends, beside powers of two and at random places: tensors beyond 2^31
           elements, in memory whose pages are mostly never touched
 """
@@ -32,6 +33,7 @@ from collections.abc import Callable
 import numpy as np
 
 from conformance.dtypes import FORMATS, STORAGE, SUMS
+from conformance.inputs.absorbed import absorbed
 from conformance.inputs.drawing import LARGEST_INTEGER, Recipe, fixed, fixed_point_bits, held, integer, room
 from conformance.inputs.extreme_distributions import close, large, mixed, nonfinite, range_, small, subnormal
 from conformance.inputs.natural import natural
@@ -181,5 +183,6 @@ DISTRIBUTIONS: dict[str, Callable[[Recipe], Arrays]] = {
     "scales": scales,
     "ties": ties,
     "cancelled": cancelled,
+    "absorbed": absorbed,
     "sparse": _sparse,
 }

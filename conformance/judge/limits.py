@@ -27,6 +27,13 @@ one side, whatever the order. With a promotion every p products only p/b groups 
 all parts together are those of the whole; KS/p promotions add u each. To nearest, these errors have random signs, and
 the root of the sum of their squares takes the place of u_acc * sqrt(KS).
 
+*Absorption.* On data with one large term, its negative, and small ones (`conformance.inputs.absorbed`) roundings are
+not independent: each addition of a small term to the large one loses the same, up to u times the large one, and none of
+the laws above holds. The bound is that of the worst case instead (Higham 2002, section 4.2): KS roundings of u, or 2u
+where bits are cut off, of the largest partial sum, and one u_part for each partial sum that is stored. Of s2 =
+sqrt(2) * large the largest partial sum is s2/sqrt(2) + |ref|, in whatever order. The data reach this bound: a unit with
+one bit less exceeds it where terms are added one after the other.
+
 *Split-K partials.* Each of `splits` partial sums is rounded once to u_part, and so may be their running sum:
 LAMBDA * u_part * sqrt(splits) is added to sums.
 
@@ -174,6 +181,8 @@ class OutputLimits:
     """Rms of the output's rounding error, in multiples of that of a continuous error."""
     z: float = math.sqrt(2 * math.log(2 / ALPHA))
     """Limit on |gain| and |offset|."""
+    absorbs: bool = False
+    """Whether sums are bounded by the worst case, in units of the largest partial sum: see the module, "Absorption"."""
 
     def bound(
         self,
@@ -185,11 +194,19 @@ class OutputLimits:
         """Return the largest |y - ref| of a kernel that keeps its contract, for each element. `size` and `spreads` are
         |ref| and the spread, if the caller has them already."""
         size = np.abs(reference) if size is None else size
-        before = self.inputs * s2 + self.sums * (spread(reference, s2) if spreads is None else spreads) + self.tiny
+        partial = self.partial(reference, s2) if spreads is None else spreads
+        before = self.inputs * s2 + self.sums * partial + self.tiny
         if self.format.precision < FORMATS["fp32"].precision:
             before = before + FORMATS["fp32"].unit_roundoff * size
         allowed: np.ndarray = before + half_ulp(size + before, self.format)
         return allowed
+
+    def partial(self, reference: np.ndarray, s2: np.ndarray) -> np.ndarray:
+        """Return the scale of partial sums, of which `sums` is a multiple."""
+        if not self.absorbs:
+            return spread(reference, s2)
+        scale: np.ndarray = s2 / math.sqrt(2) + np.abs(reference)
+        return scale
 
     def rms(self, count: float) -> float:
         """Return the limit on the rms of `count` errors."""
@@ -223,10 +240,12 @@ def limits(
     fan_out: int = 1,
     adds_inputs: bool = False,
     numbers: int = 0,
+    absorbs: bool = False,
 ) -> OutputLimits:
     """Return the limits for an output of `count` elements of `dtype`, each the sum of `terms` products, or of inputs.
 
-    `fan_out` is the most elements that one rounding may reach; `numbers` is the size of the smaller operand, if known.
+    `fan_out` is the most elements that one rounding may reach; `numbers` is the size of the smaller operand, if known;
+    `absorbs` says that small terms stand beside a large one.
     """
     accumulator = contract.accumulator(dtype)
     u = accumulator.unit_roundoff
@@ -269,6 +288,10 @@ def limits(
     single = terms == 1 and not adds_inputs and FORMATS[dtype].precision < FORMATS["fp32"].precision
     bits = max(1, int(math.log2(math.sqrt(terms))))
     inputs, sums = INPUT_FACTOR * u_in * growth, LAMBDA * (nearest + partials) + 2 * toward_zero
+    if absorbs:
+        one_by_one = u * roundings * (2 if contract.is_cut else 1)
+        lost_terms = one_by_one if contract.unit is None else contract.unit.absorbs(math.ceil(roundings))
+        sums = lost_terms + 2 * splits * u_part
     return OutputLimits(
         format=FORMATS[dtype],
         inputs=inputs,
@@ -286,6 +309,7 @@ def limits(
         few_states=few_states,
         lone_products=few_states and min(terms, numbers or terms) <= max(FEW_PRODUCTS, 2 * splits),
         z=math.sqrt(fan_out * 2 * math.log(2 / ALPHA)),
+        absorbs=absorbs,
     )
 
 

@@ -64,17 +64,19 @@ class Output:
     biased: bool = False
     enclosed: Callable[[Contract, bool], Mapping[str, Interval]] | None = None
 
-    def allowed(self, contract: Contract) -> OutputLimits:
+    def allowed(self, contract: Contract, distribution: str = "") -> OutputLimits:
         """Return the limits under a contract, which do not depend on the values."""
         if self.propagated is not None:
             return propagated_limits(contract, self.dtype)
         count, numbers = self.actual.size, self.numbers
-        return limits(contract, self.dtype, self.terms, count, self.constants, self.fan_out, self.adds_inputs, numbers)
+        absorbs = distribution == "absorbed"
+        known = self.constants, self.fan_out, self.adds_inputs, numbers, absorbs
+        return limits(contract, self.dtype, self.terms, count, *known)
 
     def limits(self, contract: Contract, distribution: str = "") -> tuple[OutputLimits, np.ndarray]:
         """Return the limits under a contract and the scale s2 of every element. On natural data, whose numbers differ
         widely, intermediate results of transforms can be larger than any result (`limits`, "Winograd")."""
-        allowed = self.allowed(contract)
+        allowed = self.allowed(contract, distribution)
         if self.propagated is not None:
             return allowed, self.propagated(contract)[self.name]
         s2 = self.magnitude()[self.name]

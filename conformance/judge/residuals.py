@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from conformance.dtypes import FORMATS
-from conformance.judge.limits import RMS, OutputLimits, half_ulp, spread
+from conformance.judge.limits import RMS, OutputLimits, half_ulp
 
 _TINY = np.finfo(np.float64).tiny
 _ALONE = 2.0**-18
@@ -212,7 +212,7 @@ def measure(
             error = values - exact
             if rest is not None:
                 error -= rest.reshape(-1)[start : start + BLOCK]
-            size, result, spreads = np.abs(error), np.abs(exact), spread(exact, scale)
+            size, result, spreads = np.abs(error), np.abs(exact), limits.partial(exact, scale)
             bound = limits.bound(exact, scale, result, spreads)
             share, square = size / bound, float(error @ error)
             found.hidden += int(np.count_nonzero((result <= bound) & (exact != 0)))

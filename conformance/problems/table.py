@@ -76,7 +76,7 @@ class Problem:
 
 
 OF_EIGHT_BITS = {
-    "fp8": ("integer", "fixed", "natural", "impulse", "special", "nonfinite", "wide", "mixed", "codes"),
+    "fp8": ("integer", "fixed", "natural", "impulse", "special", "nonfinite", "wide", "mixed", "codes", "absorbed"),
     "whole": ("integer", "natural", "impulse", "large"),
 }
 """Distributions of problems whose inputs are fp8, or integers (`whole`). Their sums stay within the range of the format
@@ -92,8 +92,8 @@ that are meant to be one term of a sum, but by repetition became all of its term
 
 def applies(distribution: str, dtype: str, storage: str = "") -> bool:
     """Tell whether a distribution exists for a dtype and a storage. fp64 data at the ends of the range would leave the
-    reference's own range; sums of repeated values are exact or within limits only for a few distributions; and 8-bit
-    formats have few numbers."""
+    reference's own range, and terms that fp64 absorbs its bits; sums of repeated values are exact or within limits only
+    for a few distributions; and 8-bit formats have few numbers."""
     if repeats(storage) and distribution not in REPEATABLE:
         return False
     if distribution in REQUANTIZED:
@@ -102,7 +102,7 @@ def applies(distribution: str, dtype: str, storage: str = "") -> bool:
         return distribution in OF_EIGHT_BITS["whole" if dtype in WHOLE else "fp8"]
     if distribution == "codes":
         return False
-    return not (distribution == "wide" and dtype == "fp64")
+    return not (distribution in ("wide", "absorbed") and dtype == "fp64")
 
 
 def usual_distribution(family: str, dtype: str) -> str:

@@ -235,7 +235,7 @@ class ConvBackwardWeight(_Conv, signatures.BackwardWeight):
 FAMILY = Family(
     geometry=ConvGeometry,
     operators=(ConvForward(), ConvBackwardData(), ConvBackwardWeight()),
-    distributions=(*LINEAR, "large", "small", "codes"),
+    distributions=(*LINEAR, "large", "small", "codes", "absorbed"),
     place=0,
     storages=Storages(
         everywhere=(

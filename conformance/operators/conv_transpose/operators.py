@@ -246,7 +246,7 @@ class ConvTransposeBackwardWeight(_Transposed):
 FAMILY = Family(
     geometry=TransposedGeometry,
     operators=(ConvTransposeForward(), ConvTransposeBackwardData(), ConvTransposeBackwardWeight()),
-    distributions=(*LINEAR, "large", "small"),
+    distributions=(*LINEAR, "large", "small", "absorbed"),
     place=4,
     storages=Storages(
         large=("dcgan.128x64", "unet.up.128x64"),

@@ -1,0 +1,46 @@
+"""Sums in which one large term, and its negative at the other end, stand beside small ones that a short accumulator
+absorbs: the data on which the largest error of a sum is reached, see `conformance.judge.limits`, "Absorption"."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from conformance.dtypes import FORMATS, STORAGE
+from conformance.inputs.drawing import Recipe
+from conformance.operators import Arrays
+
+LARGEST = 13
+"""Exponent of the large term: fp16 has 30 normal binades, of which sums of small terms need some."""
+SMALL = (1.0, 1.75)
+"""Small terms, beside powers of two: a tie where sums are rounded to nearest, and nearly a unit of what is cut off."""
+TELLING = ((24, 0), (25, 1), (23, 0), (24, 1), (26, 1), (11, 0), (8, 0), (14, 1), (13, 1), (10, 0), (7, 0), (12, 0))
+"""Binades between the large term and the small ones, and which of the latter: first those of fp32, of units that cut,
+of fp16 and bf16, and of FP8's 13 bits, each beside that of one bit less. Problems with more channels have all."""
+RATIOS = range(6, 27)
+"""Binades between the large term and the small ones: up to those that fp32 absorbs."""
+
+
+def absorbed(recipe: Recipe) -> Arrays:
+    """Draw ones for the data, and for each index of the operand's free axis a large number first, its negative last,
+    and small numbers of one size between them, another one for each index. What else is added is zero."""
+    operator, geometry, inputs = recipe.operator, recipe.geometry, {}
+    for name, tensor in operator.inputs(geometry).items():
+        inputs[name] = np.zeros(tensor.shape, STORAGE[tensor.stored_as(recipe.dtype)])
+    inputs[operator.data] += inputs[operator.data].dtype.type(1)
+    format = FORMATS[recipe.dtype]
+    largest = min(LARGEST, format.emax)
+    others = ((ratio, small) for ratio in RATIOS for small in range(len(SMALL)))
+    sizes = [
+        SMALL[small] * 2.0 ** (largest - ratio)
+        for ratio, small in dict.fromkeys((*TELLING, *others))
+        if largest - ratio >= format.emin
+    ]
+    operand = inputs[operator.operand]
+    along = np.moveaxis(operand, operator.free_axis, 0)
+    groups = geometry.groups if operator.inputs(geometry)[operator.operand].is_filter and operator.free_axis else 1
+    for index, channel in enumerate(along):
+        terms = np.full(channel.size, sizes[index % len(sizes)])
+        sums = terms.reshape(groups, -1)
+        sums[:, 0], sums[:, -1] = 2.0**largest, -(2.0**largest)
+        channel[...] = terms.reshape(channel.shape)
+    return inputs

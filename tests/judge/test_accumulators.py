@@ -1,0 +1,126 @@
+"""Accumulators of matrix units: what the published ones do stays within their limits, and one bit less does not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance.accumulator import UNITS, Accumulator, ContractError
+from conformance.contract import Contract
+from conformance.dtypes import FORMATS, STORAGE
+from conformance.inputs.drawing import Recipe
+from conformance.inputs.expectation import Expectation
+from conformance.judge.expected import expect
+from conformance.operators import OPERATORS, parse
+
+PROBLEM, LONGER = parse("n1 c32 h3 w3 k42 r3 s3"), parse("n1 c64 h3 w3 k42 r3 s3")
+
+
+def rounded(values: np.ndarray, step: np.ndarray, rounding: str) -> np.ndarray:
+    """Return multiples of `step`."""
+    how = {"zero": np.trunc, "nearest": np.rint, "down": np.floor}[rounding]
+    multiples: np.ndarray = how(values / step) * step
+    return multiples
+
+
+def step_of(values: np.ndarray, bits: int) -> np.ndarray:
+    """Return the unit of the last of so many fraction bits."""
+    return np.ldexp(1.0, np.where(values == 0, 0, np.frexp(values)[1] - 1) - bits)
+
+
+def added(products: np.ndarray, unit: Accumulator) -> np.ndarray:
+    """Return sums [...] of products [..., T] as a unit adds them."""
+    fraction = FORMATS[unit.stored].precision - 1
+    total, whole = np.zeros(products.shape[:-1]), np.zeros(products.shape[:-1])
+    for start in range(0, products.shape[-1], unit.group):
+        terms = np.concatenate([products[..., start : start + unit.group], total[..., None]], axis=-1)
+        largest = np.abs(terms).max(axis=-1)
+        if unit.group > 1 or unit.bits < fraction:
+            terms = rounded(terms, step_of(largest, unit.bits)[..., None], unit.rounding)
+        total = terms.sum(axis=-1)
+        total = rounded(total, step_of(np.abs(total), fraction), unit.rounding)
+        if unit.promote and (start + unit.group) % unit.promote == 0:
+            whole = (whole + total).astype(np.float32).astype(np.float64)
+            total = np.zeros_like(total)
+    return whole + total
+
+
+def convolved(unit: Accumulator, recipe: Recipe) -> dict[str, np.ndarray]:
+    """Return y of a convolution without padding as a unit computes it."""
+    inputs = Expectation(recipe).inputs
+    x, w = inputs["x"].astype(np.float64), inputs["w"].astype(np.float64)
+    seen = np.lib.stride_tricks.sliding_window_view(x, w.shape[2:], axis=(2, 3)).transpose(0, 2, 3, 1, 4, 5)
+    products = seen.reshape(*seen.shape[:3], 1, -1) * w.reshape(len(w), -1)
+    y = added(products, unit).transpose(0, 3, 1, 2)
+    return {"y": y.astype(np.float32).astype(STORAGE["fp32" if recipe.dtype.startswith("fp8") else recipe.dtype])}
+
+
+def verdict(
+    declared: Accumulator | str, real: Accumulator, dtype: str, distribution: str, problem: Any = PROBLEM
+) -> bool:
+    recipe = Recipe(OPERATORS["conv_forward"], problem, dtype, distribution, 0)
+    return expect(recipe).passes(convolved(real, recipe), Contract(accumulate=declared))
+
+
+def dtype_of(name: str) -> str:
+    return "fp8_e4m3" if "fp8" in name else "bf16" if "bf16" in name else "fp32" if "tf32" in name else "fp16"
+
+
+@pytest.mark.parametrize("distribution", ["absorbed", "fixed", "natural", "integer", "wide"])
+@pytest.mark.parametrize("name", UNITS)
+def test_a_unit_is_right_under_its_name(name: str, distribution: str):
+    if Contract(accumulate=name).exempts(distribution, dtype_of(name)):
+        pytest.skip("not judged")
+    assert verdict(name, UNITS[name], dtype_of(name), distribution)
+
+
+HIDDEN = {"blackwell-fp8": "e4m3 has 15 normal binades", "blackwell-fp4": "35 bits: more than fp32 stores"}
+"""Units of which one bit less does not show, and why."""
+
+
+@pytest.mark.parametrize("name", [name for name in UNITS if name not in HIDDEN])
+def test_one_bit_less_is_wrong(name: str):
+    fewer = replace(UNITS[name], bits=UNITS[name].bits - 1)
+    assert not verdict(name, fewer, dtype_of(name), "absorbed")
+
+
+def test_sums_in_pieces_are_right_and_without_promotion_wrong():
+    promoted, plain = UNITS["hopper-fp8-promoted"], UNITS["hopper-fp8"]
+    assert verdict("hopper-fp8", promoted, "fp8_e4m3", "absorbed", LONGER)
+    assert verdict("hopper-fp8-promoted", promoted, "fp8_e4m3", "absorbed", LONGER)
+    assert not verdict("hopper-fp8-promoted", plain, "fp8_e4m3", "absorbed", LONGER)
+
+
+@pytest.mark.parametrize("real", ["hopper-fp8", "ada-fp8", "hopper-fp8-promoted"])
+def test_fp8_sums_of_few_bits_are_no_fp32_sums(real: str):
+    assert not verdict("auto", UNITS[real], "fp8_e4m3", "absorbed")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"bits": 0}, "bits=0"),
+        ({"bits": True}, "bits=True"),
+        ({"bits": 24, "group": 1.5}, "group=1.5"),
+        ({"bits": 24, "rounding": "up"}, "must be one of zero, nearest, down"),
+        ({"bits": 24, "stored": "fp8_e4m3"}, "stored='fp8_e4m3'"),
+        ({"bits": 24, "group": 8, "promote": 12}, "must be a multiple of group=8"),
+    ],
+)
+def test_what_no_unit_is(fields: dict, message: str):
+    with pytest.raises(ContractError, match=message):
+        Accumulator(**fields)
+
+
+def test_an_accumulator_is_declared_recorded_and_read():
+    contract = Contract(accumulate=Accumulator(bits=25, group=16, promote=64))
+    assert contract.declaration == "contract=Contract(accumulate=Accumulator(bits=25, group=16, promote=64))"
+    assert Contract.of_record(contract.as_record()) == contract
+    assert contract.describe("fp16") == (
+        "direct, inputs as given, fp32 sums of 16 products cut to 25 fraction bits, promoted to fp32 every 64, "
+        "one rounding to fp16"
+    )
+    assert contract.weakness == "fp32 sums of 16 products cut to 25 fraction bits, promoted to fp32 every 64"
