@@ -109,7 +109,7 @@ def test_the_larger_of_two_errors_counts():
 
 def test_one_visit_tells_nothing():
     found = estimated([[[0.1]], [[0.2, 0.3]]], NOTHING)
-    assert not found.known
+    assert not found.is_finite
     assert math.isinf(found.interval(0.05).high)
     assert found.p == 1
 

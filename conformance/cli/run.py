@@ -203,7 +203,7 @@ class _FrontEnd:
         self._run.unexplained += [problem] * bool(problem)
         self._progress = Progress()
         self._screen = Terminal(self.options.verbosity, is_live=arguments.capture != "no" and not arguments.usepdb)
-        self._job, self._junit = JobSummary(wanted=True), JUnit()
+        self._job, self._junit = JobSummary(), JUnit()
         self._last_run = LastRun()
         self._raised: dict[int, list[str]] = {}
         """A record by its id -> what the kernel raised in this process, in lines."""

@@ -30,17 +30,17 @@ class AccuracyProfile:
         """Add one record; a record without a profile only says whether calls repeat to the bit."""
         if isinstance(record, CheckRecord) and record.facts.repeatable is not None:
             self.repeatable = record.facts.repeatable and self.repeatable is not False
-        for found in record.profile.values():
-            bits = math.inf if found.effective_bits is None else float(found.effective_bits)
+        for profile in record.profile.values():
+            bits = math.inf if profile.effective_bits is None else float(profile.effective_bits)
             self.cases += 1
             self.effective_bits = min(self.effective_bits, bits)
-            self.share = max(self.share, math.inf if math.isnan(found.share) else found.share)
-            self.rms = max(self.rms, float(found.rms))
-            self.gain_z = max(self.gain_z, abs(float(found.gain_z or 0)))
-            self.offset_z = max(self.offset_z, abs(float(found.offset_z or 0)))
-            self.conservative &= found.inferred.conservative
-            if self.inferred is None or found.inferred.rank > self.inferred.rank:
-                self.inferred = found.inferred
+            self.share = max(self.share, math.inf if math.isnan(profile.share) else profile.share)
+            self.rms = max(self.rms, float(profile.rms))
+            self.gain_z = max(self.gain_z, abs(float(profile.gain_z or 0)))
+            self.offset_z = max(self.offset_z, abs(float(profile.offset_z or 0)))
+            self.conservative &= profile.inferred.conservative
+            if self.inferred is None or profile.inferred.rank > self.inferred.rank:
+                self.inferred = profile.inferred
 
 
 HEADS = ("implementation", "dtype", "bits", "error", "rms", "gain", "offset", "repeats", "inferred precision")

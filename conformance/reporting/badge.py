@@ -20,22 +20,22 @@ def badge(digest: Digest) -> str:
     A run of some cases only is `standard, part: 3 of 3 pass`, with the options that chose them in the title.
     """
     if digest.verified:
-        wrong = any(one.failed for one in digest.report.verdicts) or digest.results.errors
+        wrong = any(verdict.failed for verdict in digest.report.verdicts) or digest.results.errors
         text, color = fraction(digest.report.verdicts), WRONG if wrong else RIGHT
     else:
         text, color = "nothing verified", NOTHING
     chosen = digest.results.chosen
     text = ": ".join(filter(None, (", ".join([*digest.levels, *(["part"] if chosen else [])]), text)))
-    left, right = (round(len(words) * LETTER) + 2 * MARGIN for words in (LABEL, text))
+    width_left, width_right = (round(len(words) * LETTER) + 2 * MARGIN for words in (LABEL, text))
     title = " · ".join([digest.long_title, *chosen])
     title, text = (escape(printable(words)) for words in (title, text))
-    return f"""<svg xmlns="http://www.w3.org/2000/svg" width="{left + right}" height="20" role="img">
+    return f"""<svg xmlns="http://www.w3.org/2000/svg" width="{width_left + width_right}" height="20" role="img">
 <title>{title}</title>
-<rect width="{left + right}" height="20" rx="3" fill="#3b4148"/>
-<path d="M{left} 0h{right - 3}q3 0 3 3v14q0 3 -3 3H{left}z" fill="{color}"/>
+<rect width="{width_left + width_right}" height="20" rx="3" fill="#3b4148"/>
+<path d="M{width_left} 0h{width_right - 3}q3 0 3 3v14q0 3 -3 3H{width_left}z" fill="{color}"/>
 <g fill="#fff" font-family="Verdana, DejaVu Sans, sans-serif" font-size="11" text-anchor="middle">
-<text x="{left / 2}" y="14">{LABEL}</text>
-<text x="{left + right / 2}" y="14">{text}</text>
+<text x="{width_left / 2}" y="14">{LABEL}</text>
+<text x="{width_left + width_right / 2}" y="14">{text}</text>
 </g>
 </svg>
 """

@@ -32,14 +32,14 @@ from conformance.training.tables import EMULATED
 
 
 @cache
-def known() -> frozenset[str]:
+def comparable_descriptors() -> frozenset[str]:
     """Return the descriptor of every problem that a claim may be compared on."""
     of_checks = (problem.geometry.descriptor for check in CHECKS.values() for problem in check.problems)
     return frozenset((*descriptors().values(), *of_checks, *EMULATED))
 
 
 class Compared:
-    """The verdicts of a run on implementations with claims."""
+    """Compares the verdicts of a run with the claims of its implementations."""
 
     def __init__(self, claims: Mapping[str, Claim]) -> None:
         self.claims = claims
@@ -52,29 +52,29 @@ class Compared:
         name = record.implementation
         if name not in self.claims:
             return
-        found = claimed_as(record)
-        claimed = found in self.claims[name].cases
+        case = claimed_as(record)
+        claimed = case in self.claims[name].cases
         if claimed or (isinstance(record, AbsenceRecord) and record.status == "fail"):
             self._run[name] += record.cases
         if record.status == "pass":
-            (self._verified if claimed else self._unclaimed)[name].add(found)
+            (self._verified if claimed else self._unclaimed)[name].add(case)
 
     def lines(self, width: int) -> list[str]:
         """Return lines of at most `width` columns: cases claimed, verified, and verified without being claimed."""
-        found = []
+        texts = []
         for name, claim in self.claims.items():
             if run := self._run[name]:
                 ran = "" if run >= len(claim.cases) else f"{run:,} run, "
-                found.append(f"{name}: {len(claim.cases):,} cases claimed, {ran}{len(self._verified[name]):,} verified")
+                texts.append(f"{name}: {len(claim.cases):,} cases claimed, {ran}{len(self._verified[name]):,} verified")
             if unclaimed := self._unclaimed[name]:
                 add = f"add them with `conformance claims write {claim.source} RECORDS`"
-                found.append(f"{name}: {len(unclaimed):,} verified but not claimed: {_counted(unclaimed)}; {add}")
-            # a problem given by its descriptor was in no table, nor was one that was drawn
+                texts.append(f"{name}: {len(unclaimed):,} verified but not claimed: {_counted(unclaimed)}; {add}")
+            # problems named by their descriptor, and drawn problems, were never in a table
             named = ((n, d) for n, d in claim.problems.items() if not n.endswith(d.replace(" ", "_") or "?"))
-            left = (n for n, d in named if (d or n) not in known())
-            if (run or unclaimed) and (names := ", ".join(left)):
-                found.append(f"{name}: problems that are claimed and in no table any more: {names}")
-        return [line for long in found for line in textwrap.wrap(long, width, subsequent_indent="  ")]
+            removed = (n for n, d in named if (d or n) not in comparable_descriptors())
+            if (run or unclaimed) and (names := ", ".join(removed)):
+                texts.append(f"{name}: problems that are claimed and in no table any more: {names}")
+        return [line for long in texts for line in textwrap.wrap(long, width, subsequent_indent="  ")]
 
 
 def _counted(cases: Iterable[Case]) -> str:
@@ -104,18 +104,18 @@ def _run(arguments: argparse.Namespace) -> int:
         if records is None:
             make = f"conformance run {source} --records=records.jsonl"
             raise ClaimsError(f"RECORDS is missing: make them with `{make}`, then give records.jsonl after {source}")
-        found, before = sections(source, records), read(source)
-        if not any(one.cases for one in found.values()):
+        verified, before = sections(source, records), read(source)
+        if not any(claimed.cases for claimed in verified.values()):
             print(f"{records}: nothing was verified; {beside(source)} stays as it is", file=sys.stderr)
             return 5
         try:
-            write(beside(source), text(before | found))
+            write(beside(source), text(before | verified))
         except OSError as problem:
             raise ClaimsError(f"{beside(source)}: cannot be written ({problem.strerror})") from None
     except ClaimsError as problem:
         print(f"claims: {problem}", file=sys.stderr)
         return 4
-    for name, new in found.items():
+    for name, new in verified.items():
         old = before.get(name)
         had = old.keys if old else frozenset[Case]()
         print(f"{name}: {len(new.keys):,} cases claimed in {beside(source)}")
@@ -127,30 +127,32 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def sections(source: Path, records: Path) -> dict[str, ImplementationClaims]:
     """Return the claims that a run verified of a source as it is now, by implementation. Raises ClaimsError."""
-    mine, files = defaultdict[str, list[Attempt]](list), SourceFiles(source)
-    others, runs = 0, set()
+    by_name, files = defaultdict[str, list[Attempt]](list), SourceFiles(source)
+    outdated, runs = 0, set()
     try:
         attempts = [record for _, record in verdicts(records) if isinstance(record, Attempt)]
         covers = covered(attempts)
-        own = {
+        current = {
             key
             for key in {(r.implementation, r.source) for r in attempts}
             if files.ran(key[1], covers.get(key, Covers()))
         }
         for record in attempts:
-            if (record.implementation, record.source) in own:
-                mine[record.implementation].append(record)
+            if (record.implementation, record.source) in current:
+                by_name[record.implementation].append(record)
                 runs.add(f"--level={record.run_level} --seed={record.seed}")
             else:
-                others += 1
+                outdated += 1
     except RecordError as problem:
         raise ClaimsError(str(problem)) from None
-    if not mine:
-        raise ClaimsError(f"{records}: no verdict on {source} as it is now ({others:,} on other sources); run it again")
+    if not by_name:
+        raise ClaimsError(
+            f"{records}: no verdict on {source} as it is now ({outdated:,} on other sources); run it again"
+        )
     if len(runs) > 1:
         raise ClaimsError(f"{records}: of several runs ({', '.join(sorted(runs))}); give the records of one")
     imports = imported(source)
     try:
-        return {name: section(mine[name], imports) for name in sorted(mine)}
+        return {name: section(by_name[name], imports) for name in sorted(by_name)}
     except ValueError as problem:
         raise ClaimsError(f"{records}: {problem}; give what --records=FILE wrote, unchanged") from None

@@ -15,14 +15,14 @@ NOTE = (
 )
 
 
-def tables(found: Mapping[tuple[str, str], list[tuple[Record, Work]]]) -> list[Table]:
+def tables(counted: Mapping[tuple[str, str], list[tuple[Record, Work]]]) -> list[Table]:
     """Return the table of the counts; empty if there are none."""
-    return [Table("Traffic as counted by emulators", HEADS, tuple(rows(found)), 2, NOTE)] if found else []
+    return [Table("Traffic as counted by emulators", HEADS, tuple(rows(counted)), 2, NOTE)] if counted else []
 
 
-def rows(found: Mapping[tuple[str, str], list[tuple[Record, Work]]]) -> Iterator[tuple[str, ...]]:
+def rows(counted: Mapping[tuple[str, str], list[tuple[Record, Work]]]) -> Iterator[tuple[str, ...]]:
     """Yield rows of text by implementation and operator; none if nothing was counted."""
-    for (implementation, operator), cases in sorted(found.items()):
+    for (implementation, operator), cases in sorted(counted.items()):
         ratios = [work.dma_bytes / work.least_bytes for _, work in cases]
         worst, problem = max(zip(ratios, (record.problem for record, _ in cases), strict=True), key=lambda p: p[0])
         issued = (sum(work.instructions for _, work in cases), sum(work.matmuls for _, work in cases))

@@ -31,7 +31,8 @@ Verified = Callable[[Any, Variant], Record | None]
 LONGEST = 1 << 26
 """Largest product of outputs and window along an axis for which the features of a problem are examined."""
 OF_CHECKS = 12
-"""Number of problems run for a failing behaviour check, as `TRIES` is for results: it calls often, and waits."""
+"""Number of problems run to locate a failing behaviour check, which makes many calls and waits between them. For wrong
+results it is `TRIES`."""
 Place = tuple[str, str, str]
 """Implementation, operator and behaviour check, which is empty for results."""
 
@@ -50,9 +51,9 @@ class RunEvidence:
 
     def add(self, record: Record) -> None:
         """Add a record. A case that did not run says nothing about problems, a behaviour check says nothing about plain
-        results, and a record with a reading of a case repeats one that is known."""
+        results, and the record of a case with a reading repeats the case, which was added before."""
         place = _place(record)
-        if not record.descriptor or (record.reading and any(one.case == record.case for one in self._wrong[place])):
+        if not record.descriptor or (record.reading and any(wrong.case == record.case for wrong in self._wrong[place])):
             return
         if record.status == "pass":
             self._passed[place].append(record)
@@ -68,12 +69,12 @@ class RunEvidence:
         """Return the condition, or two, under which results of an operator are wrong; empty if evidence is lacking."""
         place = implementation, operator, ""
         if place not in self._conditions:
-            self._conditions[place] = self._found(self._wrong[place])
+            self._conditions[place] = self._conditions_of(self._wrong[place])
         return self._conditions[place]
 
     def of(self, records: Sequence[Record]) -> list[Where]:
         """Return the condition of failures that are examined by themselves, such as a kernel's exceptions."""
-        return self._found(_telling(records))
+        return self._conditions_of(_telling(records))
 
     def decide(self, records: Sequence[Record], verified: Verified) -> None:
         """Run a few more problems that decide the condition of failures. They are ordinary cases: the code that
@@ -100,25 +101,25 @@ class RunEvidence:
                 return None if record is None else False
             return True if alike(record) else None
 
-        self._found(failing, fails)
+        self._conditions_of(failing, fails)
 
-    def has(self, record: Record, one: Where) -> bool:
+    def has(self, record: Record, condition: Where) -> bool:
         """Return whether a condition holds for a case."""
-        known = _tried(record)
-        return known is not None and holds(one.condition, known.traits)
+        tried = _tried(record)
+        return tried is not None and holds(condition.condition, tried.traits)
 
-    def _found(self, failing: Sequence[Record], runs: Runs | None = None) -> list[Where]:
+    def _conditions_of(self, failing: Sequence[Record], runs: Runs | None = None) -> list[Where]:
         if not failing:
             return []
-        first, found = failing[0], list[Where]()
+        first, conditions = failing[0], list[Where]()
         passed = [record for record in self._passed[_place(first)] if is_deciding(record) or not confused(first)]
         with self.explaining(f"{first.implementation} {first.operator} on {first.descriptor!r}"):
-            found = where(_comparable(failing, passed), runs, OF_CHECKS if first.check else TRIES)
-        return found if sum(one.fails for one in found) >= FEWEST else []
+            conditions = where(_comparable(failing, passed), runs, OF_CHECKS if first.check else TRIES)
+        return conditions if sum(condition.fails for condition in conditions) >= FEWEST else []
 
 
 @lru_cache(maxsize=1 << 14)
-def _known(descriptor: str, variant: Variant, failed: bool) -> Tried | None:
+def _tried_on(descriptor: str, variant: Variant, failed: bool) -> Tried | None:
     try:
         geometry = parse(descriptor)
     except GeometryError:
@@ -131,7 +132,7 @@ def _known(descriptor: str, variant: Variant, failed: bool) -> Tried | None:
 def _tried(record: Record) -> Tried | None:
     variant = Variant(record.dtype, record.layout, record.distribution, record.storage)
     problem = (*confused(record), record.descriptor)[0]
-    return _known(problem, variant, record.status != "pass")
+    return _tried_on(problem, variant, record.status != "pass")
 
 
 def _place(record: Record) -> Place:
@@ -139,32 +140,33 @@ def _place(record: Record) -> Place:
 
 
 def _telling(records: Sequence[Record]) -> list[Record]:
-    """Return the failures of a group that are evidence of where it fails: cases of the first one's operator that ran,
-    or its behaviour check there. An exception may concern several families, whose parameters have other names. Empty if
-    the first one differs from call to call: that it passed once says nothing."""
+    """Return the failures of a group that are evidence of where it fails: the cases that ran, of the operator and the
+    behaviour check of the first record. (An exception may concern several families, whose parameters have other names.)
+    Empty if results of the first record differ from call to call: that such a case passed once says nothing."""
     first = records[0]
     if not first.descriptor or differs(first):
         return []
     return [
-        one
-        for one in records
-        if _place(one) == _place(first) and by_storage(one) == by_storage(first) and not is_not_run(one)
+        record
+        for record in records
+        if _place(record) == _place(first) and by_storage(record) == by_storage(first) and not is_not_run(record)
     ]
 
 
 def _comparable(failing: Sequence[Record], passed: Sequence[Record]) -> Iterator[Tried]:
     """Yield the cases that are evidence about each other: other inputs can hide a mistake that shows on ordinary ones,
     and a failure on special inputs alone passes on ordinary ones."""
-    given = [one for one in failing if not is_deciding(one)] or failing  # others were run because they are like these
-    found = {one.distribution for one in given}
-    ordinary = found & ORDINARY
-    plain = {"fixed", *(FAMILIES[OPERATORS[one.operator].family].distributions[0] for one in given[:1])}
-    distributions = {"fixed"} if "fixed" in ordinary else ordinary or found | plain
+    # problems that were run to locate a failure resemble the others: they do not choose the distributions
+    sampled = [record for record in failing if not is_deciding(record)] or failing
+    failing_on = {record.distribution for record in sampled}
+    ordinary = failing_on & ORDINARY
+    plain = {"fixed", *(FAMILIES[OPERATORS[record.operator].family].distributions[0] for record in sampled[:1])}
+    distributions = {"fixed"} if "fixed" in ordinary else ordinary or failing_on | plain
     # if the storage of operands is the cause, the group already says so
-    storages = {one.storage for one in given}
-    storages = storages if all(map(by_storage, given)) else {""} if "" in storages else set[str]()
+    storages = {record.storage for record in sampled}
+    storages = storages if all(map(by_storage, sampled)) else {""} if "" in storages else set[str]()
     for record in (*failing, *passed):
-        if record.distribution in distributions and (not storages or record.storage in storages):
-            one = _tried(record)
-            if one is not None:
-                yield one
+        if record.distribution not in distributions or (storages and record.storage not in storages):
+            continue
+        if (tried := _tried(record)) is not None:
+            yield tried

@@ -50,7 +50,7 @@ def is_crash(record: Record) -> bool:
 
 
 def is_not_run(record: Record) -> bool:
-    """Return whether a case was left out because others had crashed."""
+    """Return whether a case was left out because other cases had crashed."""
     return has(record, "not run")
 
 
@@ -81,7 +81,7 @@ def stored_so(record: Record) -> list[tuple[str, str]]:
         kinds = parse_storage(record.storage)
     except StorageError:
         return []
-    return [each for each in kinds.items() if KINDS[each[1]].format(each[0]) in record.causes]
+    return [pair for pair in kinds.items() if KINDS[pair[1]].format(pair[0]) in record.causes]
 
 
 def exceeded(record: Record) -> list[tuple[str, str]]:
@@ -139,14 +139,15 @@ def is_a_sum(record: Record) -> bool:
 
 
 def size(record: Record) -> tuple[object, ...]:
-    """Return a sort key: plain cases before behaviour checks; short descriptors, with few parameters and small sizes,
-    before few operations, as people read the case: an axis of 70,001 elements with stride 261 is few operations."""
+    """Return a sort key: plain cases before behaviour checks; then the shortest descriptors, which have few parameters
+    and small sizes; then the fewest operations. People read the case, and a case of few operations can be hard to read:
+    an axis of 70,001 elements with stride 261."""
     plain = (record.storage != "", record.dtype != "fp32", record.layout != "nchw", record.distribution != "fixed")
     variant = (record.dtype, record.layout, record.distribution, record.storage)
     names = (record.descriptor, *variant, record.check, record.reason)
     operations = cost(record.operator, record.descriptor)
-    known = math.isinf(operations[0])
-    return bool(record.check), known, len(record.descriptor), *operations, sum(plain), *plain, *names
+    unknown_cost = math.isinf(operations[0])
+    return bool(record.check), unknown_cost, len(record.descriptor), *operations, sum(plain), *plain, *names
 
 
 @lru_cache(maxsize=4096)
@@ -158,5 +159,5 @@ def cost(operator: str, descriptor: str) -> tuple[float, float]:
         return math.inf, math.inf
     if operator not in OPERATORS or not takes(operator, geometry):
         return math.inf, math.inf
-    known = OPERATORS[operator]
-    return known.flops(geometry), sum(tensor.size for tensor in known.inputs(geometry).values())
+    definition = OPERATORS[operator]
+    return definition.flops(geometry), sum(tensor.size for tensor in definition.inputs(geometry).values())

@@ -27,8 +27,8 @@ def annotation(title: str, message: str, places: Iterable[Place]) -> str:
     """Return a runner's command that makes a message an annotation of the change, at the first of the places that is in
     the repository, if any is."""
     here = Path.cwd()
-    found = (folder for folder in (here, *here.parents) if (folder / ".git").exists())
-    root = Path(os.environ.get("GITHUB_WORKSPACE") or next(found, here)).resolve()
+    repositories = (folder for folder in (here, *here.parents) if (folder / ".git").exists())
+    root = Path(os.environ.get("GITHUB_WORKSPACE") or next(repositories, here)).resolve()
     inside = ((file.resolve(), line) for file, line in places if file.is_file())
     place = ""
     if first := next(((file, line) for file, line in inside if file.is_relative_to(root)), None):
@@ -38,36 +38,36 @@ def annotation(title: str, message: str, places: Iterable[Place]) -> str:
     return f"::error {place}title={title.translate(_PROPERTY)}::{message.translate(_MESSAGE)}"
 
 
-def of_group(one: Group, condition: str, path: str, implementation: Implementation | None) -> str:
-    """Return the annotation of a group of failures; `path` is the file that was given."""
-    again = f"reproduce: {one.command}" if one.command else ""
-    message = "\n".join(filter(None, (f"{harmless(one.title)}: {one.counted}", condition, again)))
-    return annotation(Path(one.implementation).name, message, _places(one, path, implementation))
+def of_group(failures: Group, condition: str, path: str, implementation: Implementation | None) -> str:
+    """Return the annotation of a group of failures; `path` is the file that the command names."""
+    again = f"reproduce: {failures.command}" if failures.command else ""
+    message = "\n".join(filter(None, (f"{harmless(failures.title)}: {failures.counted}", condition, again)))
+    return annotation(Path(failures.implementation).name, message, _places(failures, path, implementation))
 
 
-def _places(one: Group, path: str, implementation: Implementation | None) -> Iterator[Place]:
+def _places(failures: Group, path: str, implementation: Implementation | None) -> Iterator[Place]:
     """Yield the places at which a failure may be shown, the best first: the line that raised, and the definition of the
     kernel or the torch module."""
-    given, record = Path(path), one.smallest
+    source, record = Path(path), failures.smallest
     if record.failure and record.failure.file:
         yield Path(record.failure.file), record.failure.line
     if implementation is not None and implementation.adapted:
-        classes = re.compile(rf"class (?:ModelNew|{re.escape(one.implementation)})\b")
-        yield given, next((n for n, text in _lines(given) if classes.match(text)), 0)
+        classes = re.compile(rf"class (?:ModelNew|{re.escape(failures.implementation)})\b")
+        yield source, next((n for n, text in _lines(source) if classes.match(text)), 0)
     elif implementation is not None:
         for kernel in implementation.kernels:
             if kernel.operator == record.operator and record.dtype in kernel.dtypes and record.layout in kernel.layouts:
                 spec = declared_at(kernel.function)
                 yield Path(spec.written), _below_decorators(Path(spec.written), spec.line)
-    yield given, 0
+    yield source, 0
 
 
 class JobSummary:
     """A report in Markdown, for the file in which a runner looks for the summary of a job; without that file nothing is
     written."""
 
-    def __init__(self, *, wanted: bool) -> None:
-        self._file = os.environ.get("GITHUB_STEP_SUMMARY", "") if wanted else ""
+    def __init__(self) -> None:
+        self._file = os.environ.get("GITHUB_STEP_SUMMARY", "")
         self._began, self._records = now(), list[Record]()
 
     def add(self, record: Record) -> None:
@@ -86,7 +86,9 @@ class JobSummary:
         source = ResultsFile("this run", self._records)
         source.ran(self._began, now())
         digest = Digest(merged([source]))
-        write(Path(self._file), summary(digest, digest.title, notes).encode(), at_end=True)  # each step has one
+        write(
+            Path(self._file), summary(digest, digest.title, notes).encode(), at_end=True
+        )  # a step may run several commands
 
 
 def _below_decorators(file: Path, line: int) -> int:

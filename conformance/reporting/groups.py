@@ -63,7 +63,8 @@ ALIKE = {
 }
 """Check -> a description of errors that only this check detects."""
 COMMON = 0.8
-"""Least share of a group's cases with what the group is said to have; least common share of two groups that are one."""
+"""Least share of a group's cases that have what its text says of all; least share of cases that two groups must have in
+common to be merged."""
 ALONE = "; right alone in a new process: it depends on the calls before"
 """Addition to the text of wrong results that are right when they run alone."""
 MAX_TEXT = 200
@@ -81,7 +82,7 @@ class Group:
     plainer      a smaller case, which other mistakes explain as well
     cases        number of cases of the level, without the problems that were run to locate the failure
     attributed   number of these cases that are attributed
-    operators    those with most cases first
+    operators    operators of the cases, the one with most cases first
     where        the condition that separates the wrong results from passing cases, or two, if conditions make the group
     also         other implementations of the same file that fail in the same way on the same problem
     """
@@ -144,22 +145,24 @@ def group(records: Iterable[Record], evidence: RunEvidence | None = None) -> lis
     for record in records:
         if record.status in ("fail", "error"):
             failing[record.implementation].append(record)
-    found: list[Group] = []
-    for name, mine in sorted(failing.items()):
-        with evidence.explaining(f"{name}: {described(mine[0])}"):
-            found += _of_implementation(sorted(mine, key=size), evidence)
+    groups: list[Group] = []
+    for name, failures in sorted(failing.items()):
+        with evidence.explaining(f"{name}: {described(failures[0])}"):
+            groups += _of_implementation(sorted(failures, key=size), evidence)
             continue
-        found.append(_ungrouped(mine))
-    return _together(found)
+        groups.append(_ungrouped(failures))
+    return _together(groups)
 
 
 def amount(groups: list[Group]) -> str:
     """Return the numbers of likely causes, of kinds of failure without a known cause, and of cases, in words."""
-    causes = sum(bool(found.cause) for found in groups)
-    others = len(groups) - causes
+    causes = sum(bool(group.cause) for group in groups)
+    other_kinds = len(groups) - causes
     words = [many(causes, "likely cause")] if causes else []
-    words += [f"{others} {'other ' * bool(causes)}kind{'s' * (others != 1)} of failure"] if others else []
-    cases = sum(found.cases for found in groups)
+    words += (
+        [f"{other_kinds} {'other ' * bool(causes)}kind{'s' * (other_kinds != 1)} of failure"] if other_kinds else []
+    )
+    cases = sum(group.cases for group in groups)
     return f"{', '.join(words)}, {many(cases, 'case')}"
 
 
@@ -169,14 +172,14 @@ def described(record: Record) -> str:
     return " ".join(filter(None, (record.descriptor or record.problem, f"({variant})" if variant else "")))
 
 
-def conditions(one: Group, evidence: RunEvidence) -> Sequence[Where]:
+def conditions(failures: Group, evidence: RunEvidence) -> Sequence[Where]:
     """Return the conditions under which a group fails; empty if the evidence shows none."""
-    return one.where or evidence.of(one.records)
+    return failures.where or evidence.of(failures.records)
 
 
-def located(one: Group, evidence: RunEvidence) -> str:
+def located(failures: Group, evidence: RunEvidence) -> str:
     """Return in one line where a group fails, and the evidence for that."""
-    return said(conditions(one, evidence), (one.plainer or one.smallest).descriptor)
+    return said(conditions(failures, evidence), (failures.plainer or failures.smallest).descriptor)
 
 
 def _of_implementation(records: list[Record], evidence: RunEvidence) -> list[Group]:
@@ -191,7 +194,9 @@ def _of_implementation(records: list[Record], evidence: RunEvidence) -> list[Gro
             sorting.put(record, DIFFERENT, attributed=not differs(record))
         elif wrongly and not record.check and not by_storage(record):
             conditions = evidence.wrong(record.implementation, record.operator)
-            parts[record.operator, next((one for one in conditions if evidence.has(record, one)), None)].append(record)
+            parts[
+                record.operator, next((condition for condition in conditions if evidence.has(record, condition)), None)
+            ].append(record)
         else:
             rest.append(record)
     for (operator, where), part in parts.items():
@@ -200,13 +205,13 @@ def _of_implementation(records: list[Record], evidence: RunEvidence) -> list[Gro
     for operand, kind in chain.from_iterable(map(stored_so, rest)):
         kinds[operand].add(kind)
 
-    def by_how_it_lies(record: Record) -> list[str]:
+    def storages_blamed(record: Record) -> list[str]:
         return [blamed(operand, kind, kinds[operand]) for operand, kind in stored_so(record)]
 
-    stored = Counter(chain.from_iterable(map(by_how_it_lies, rest)))
+    stored = Counter(chain.from_iterable(map(storages_blamed, rest)))
     crash = next((signature(record) for record in rest if is_crash(record)), None)
     for record in sorted(rest, key=size):
-        if names := by_how_it_lies(record):
+        if names := storages_blamed(record):
             sorting.explain(record, (max(names, key=lambda name: stored[name]),))
         elif is_not_run(record) and crash:
             sorting.put(record, crash, attributed=True)
@@ -215,12 +220,12 @@ def _of_implementation(records: list[Record], evidence: RunEvidence) -> list[Gro
         else:
             sorting.put(record, signature(record))
     groups = _with_confused(sorting.groups())
-    return sorted(groups, key=lambda one: (not differs(one.smallest), -one.cases, not one.cause, one.title))
+    return sorted(groups, key=lambda group: (not differs(group.smallest), -group.cases, not group.cause, group.title))
 
 
 def _with_confused(groups: Sequence[Group]) -> Iterator[Group]:
-    """Yield the groups, those of wrong results that are right alone as part of the group of calls that the kernel
-    confuses: a check has found these calls, and which parameter they differ in."""
+    """Yield the groups; merge wrong results that are right alone into the group of calls that the kernel confuses: a
+    behaviour check has identified these calls, and the parameter in which they differ."""
     confusing = {group.smallest.operator: group for group in groups if confused(group.smallest)}
     alone = [
         group
@@ -243,7 +248,7 @@ class _Sorting:
 
     def __init__(self, evidence: RunEvidence) -> None:
         self._evidence = evidence
-        self._held: defaultdict[Signature, list[Record]] = defaultdict(list)
+        self._records: defaultdict[Signature, list[Record]] = defaultdict(list)
         self._attributed: defaultdict[Signature, list[Record]] = defaultdict(list)
         self._causes: dict[Signature, str] = {}
         self._conditions: dict[Signature, dict[Where, str]] = {}
@@ -251,10 +256,10 @@ class _Sorting:
         self._wrong: defaultdict[tuple[str, str], Counter[Signature]] = defaultdict(Counter)
         """(operator, problem) -> groups of wrong results there, with counts; an empty problem stands for all."""
         self._dtypes: dict[tuple[str, tuple[str, str] | None], Signature] = {}
-        """Operator, and message and dtype of results of another dtype -> group of the mistake that explains some."""
+        """(operator, message and dtype of results of another dtype) -> group of the mistake that explains some."""
 
     def put(self, record: Record, key: Signature, attributed: bool = False) -> None:
-        (self._attributed if attributed else self._held)[key].append(record)
+        (self._attributed if attributed else self._records)[key].append(record)
 
     def explain(self, record: Record, names: tuple[str, ...]) -> None:
         """Put a case into the group of these mistakes."""
@@ -264,75 +269,81 @@ class _Sorting:
     def part(self, operator: str, where: Where | None, records: list[Record]) -> list[Record]:
         """Put wrong results of an operator that have one condition, or none, into groups; return those that none of the
         mistakes named for them explains."""
-        left = []
-        every = named(records)
-        if where and len(every) > 1:  # mistakes that explain parts share one condition: one group
-            together = tuple(chain.from_iterable(every))
-            every = [together] if len(together) <= NAMED else every[:1]
+        unexplained = []
+        mistakes = named(records)
+        if where and len(mistakes) > 1:  # mistakes that explain parts share one condition: one group
+            together = tuple(chain.from_iterable(mistakes))
+            mistakes = [together] if len(together) <= NAMED else mistakes[:1]
         for record in records:
-            explaining = next((names for names in every if explains(names, record.causes)), None)
-            names = explaining or (every[0] if every and where else None)
+            explaining = next((names for names in mistakes if explains(names, record.causes)), None)
+            names = explaining or (mistakes[0] if mistakes and where else None)
             key = names or ((operator, "elements", str(where)) if where else signature(record))
-            if every and not names:
-                left.append(record)
+            if mistakes and not names:
+                unexplained.append(record)
                 continue
             if names:
                 self._causes[names] = in_words(names)
             if where:
-                known = self._conditions.setdefault(key, {})
-                if operator in known.values() or not known:  # the same mistake in another operator has its own
-                    known[where] = operator
+                conditions = self._conditions.setdefault(key, {})
+                # the same mistake has another condition in another operator
+                if operator in conditions.values() or not conditions:
+                    conditions[where] = operator
             self.put(record, key, attributed=names is not None and explaining is None)
             if explaining and (dtype := other_dtype(record)):
                 self._dtypes[operator, dtype] = key
             for places in (self._wrong, *([self._explained] if explaining else [])):
                 places[operator, record.descriptor][key] += 1
                 places[operator, ""][key] += 1
-        return left
+        return unexplained
 
     def attribute(self, record: Record) -> None:
         """Put a wrong result into a group of its problem, or else of its operator, as the module's docstring says."""
         places = self._wrong if record.check else self._explained
-        found = places.get((record.operator, record.descriptor))
-        if not found and (record.check or not is_affordable(record)):
-            found = places.get((record.operator, ""))
-        known = found.most_common(1)[0][0] if found else self._dtypes.get((record.operator, other_dtype(record)))
-        key = known or signature(record)
-        self.put(record, key, attributed=known is not None)
+        counts = places.get((record.operator, record.descriptor))
+        if not counts and (record.check or not is_affordable(record)):
+            counts = places.get((record.operator, ""))
+        attributed_to = (
+            counts.most_common(1)[0][0] if counts else self._dtypes.get((record.operator, other_dtype(record)))
+        )
+        key = attributed_to or signature(record)
+        self.put(record, key, attributed=attributed_to is not None)
         if not record.check:
             self._wrong[record.operator, record.descriptor][key] += 1
             self._wrong[record.operator, ""][key] += 1
 
     def groups(self) -> list[Group]:
         """Return the groups of all failures that were put so far."""
-        return [self._group(key, sorted(held, key=size)) for key, held in self._held.items()]
+        return [self._group(key, sorted(records, key=size)) for key, records in self._records.items()]
 
-    def _group(self, key: Signature, held: list[Record]) -> Group:
+    def _group(self, key: Signature, records: list[Record]) -> Group:
         attributed, cause, cases = self._attributed[key], self._causes.get(key, ""), Counter[str]()
-        if GENERAL.issuperset(key) and any(one.reading for one in held):  # the reading says more
+        # a reading of the case says more than a general mistake
+        if GENERAL.issuperset(key) and any(record.reading for record in records):
             cause = ""
-        shown = next((one for one in held if cause and _tells(key, one)), held[0])
-        for record in (*held, *attributed):
+        shown = next(
+            (
+                record
+                for record in records  # a case that no other mistake explains as well
+                if cause and record.causes and all(explains(key, (name,)) for name in specific(record.causes))
+            ),
+            records[0],
+        )
+        for record in (*records, *attributed):
             cases[record.operator] += _cases(record)
-        passed = self._evidence.passed(held[0])
-        is_right_alone = any(is_deciding(one) and one.case == shown.case for one in passed)
+        passed = self._evidence.passed(records[0])
+        is_right_alone = any(is_deciding(record) and record.case == shown.case for record in passed)
         return Group(
-            implementation=held[0].implementation,
+            implementation=records[0].implementation,
             cause=cause,
-            text=(cause or _text(held, passed, has_condition=key in self._conditions))
+            text=(cause or _text(records, passed, has_condition=key in self._conditions))
             + (ALONE if is_right_alone else ""),
-            records=[shown, *(one for one in held if one is not shown), *sorted(attributed, key=size)],
-            plainer=None if shown is held[0] else held[0],
+            records=[shown, *(record for record in records if record is not shown), *sorted(attributed, key=size)],
+            plainer=None if shown is records[0] else records[0],
             cases=cases.total(),
             attributed=sum(map(_cases, attributed)),
             operators=tuple(name for name, _ in cases.most_common()),
             where=(*self._conditions.get(key, ()),),
         )
-
-
-def _tells(names: tuple[str, ...], record: Record) -> bool:
-    """Return whether these mistakes explain a case, and no others explain it as well."""
-    return bool(record.causes) and all(explains(names, (name,)) for name in specific(record.causes))
 
 
 def _ungrouped(records: list[Record]) -> Group:
@@ -352,30 +363,37 @@ def _cases(record: Record) -> int:
 def _together(groups: list[Group]) -> list[Group]:
     """Merge the groups of variants of one file that fail alike, from the same smallest problem on."""
     first: dict[tuple[object, ...], int] = {}
-    found: list[Group] = []
-    for one in groups:
-        smallest = one.smallest
-        same = smallest.source, one.title, smallest.operator, smallest.descriptor, smallest.dtype, smallest.distribution
-        place = first.setdefault(same, len(found)) if smallest.source and smallest.descriptor else len(found)
-        if place == len(found) or not _alike(one, found[place]):
-            found.append(one)
+    merged: list[Group] = []
+    for group in groups:
+        smallest = group.smallest
+        same = (
+            smallest.source,
+            group.title,
+            smallest.operator,
+            smallest.descriptor,
+            smallest.dtype,
+            smallest.distribution,
+        )
+        place = first.setdefault(same, len(merged)) if smallest.source and smallest.descriptor else len(merged)
+        if place == len(merged) or not _alike(group, merged[place]):
+            merged.append(group)
         else:
-            known = found[place]
-            found[place] = replace(
-                known,
-                records=known.records + one.records,
-                cases=known.cases + one.cases,
-                attributed=known.attributed + one.attributed,
-                also=(*known.also, one.implementation),
+            earlier = merged[place]
+            merged[place] = replace(
+                earlier,
+                records=earlier.records + group.records,
+                cases=earlier.cases + group.cases,
+                attributed=earlier.attributed + group.attributed,
+                also=(*earlier.also, group.implementation),
             )
-    return found
+    return merged
 
 
-def _alike(one: Group, other: Group) -> bool:
+def _alike(group: Group, other: Group) -> bool:
     """Return whether two groups consist of nearly the same cases."""
     first, second = (
         {(r.operator, r.descriptor, r.dtype, r.layout, r.distribution, r.check) for r in group.records}
-        for group in (one, other)
+        for group in (group, other)
     )
     return len(first & second) >= COMMON * len(first | second)
 
@@ -411,35 +429,38 @@ def _text(records: list[Record], passed: Sequence[Record], *, has_condition: boo
 
 def _elements(records: Sequence[Record]) -> str:
     """Return what the wrong elements of nearly all cases have in common, in words."""
-    outputs = [one for record in records if record.failure for one in record.failure.elements if one.mismatched]
+    outputs = [
+        output for record in records if record.failure for output in record.failure.elements if output.mismatched
+    ]
 
     def nearly_all(are: Callable[[WrongElements], bool]) -> bool:
         return bool(outputs) and sum(map(are, outputs)) >= COMMON * len(outputs)
 
-    if nearly_all(lambda one: one.every):
-        return "every element is NaN" if nearly_all(lambda one: one.nan == "all") else "every element mismatched"
-    are_nan = nearly_all(lambda one: bool(one.nan))
+    if nearly_all(lambda output: output.every):
+        return "every element is NaN" if nearly_all(lambda output: output.nan == "all") else "every element mismatched"
+    are_nan = nearly_all(lambda output: bool(output.nan))
     return f"elements {'are NaN' if are_nan else 'mismatched'}{_edges(records)}"
 
 
 def _edges(records: Sequence[Record]) -> str:
     """Return the first and last indices at which the wrong elements of nearly all cases are, in words."""
-    places = ", ".join(_common([edge for record in records for edge in set(edges(record))], len(records)))
-    return f" at {places}" if places else ""
+    counts = Counter(edge for record in records for edge in set(edges(record)))
+    places = sorted(edge for edge, count in counts.items() if count >= COMMON * len(records))
+    return f" at {', '.join(places)}" if places else ""
 
 
 def _precision(records: list[Record], passed: Iterable[Record], *, has_condition: bool) -> str:
-    """Return the first known arithmetic in which every failing case that was tried in others would pass, and how it is
-    declared; empty if there is none. If passing cases are more precise, it is given only for failures that have a
-    condition, and without the declaration, which would hide them."""
+    """Return the first known arithmetic in which all failing cases would pass that were compared with it, and how it is
+    declared; empty if there is none. If passing cases are more precise, the arithmetic is named only for
+    failures that have a condition, and without the declaration, which would hide these failures."""
     judged = [record for record in records if record.failure and record.failure.fits is not None]
     fits = [record.failure.fits for record in judged if record.failure and record.failure.fits is not None]
     dtypes = {record.dtype for record in judged}
     passing = [record for record in passed if record.dtype in dtypes]
     precise = [rank for record in passing for rank in _ranks(record)]
-    common = [known for known in fits[0] if all(known in others for others in fits)] if fits else []
+    common = [precision for precision in fits[0] if all(precision in fitting for fitting in fits)] if fits else []
     if hint := next(
-        (known for known in common if not contradicted(known[0], precise, len(judged), len(passing))), None
+        (precision for precision in common if not contradicted(precision[0], precise, len(judged), len(passing))), None
     ):
         return f"errors as large as with {hint[0]}; if that is meant, declare {hint[1]}"
     alone = common and has_condition and is_a_sum(records[0])  # other errors of non-sums are as small
@@ -451,8 +472,3 @@ def _ranks(record: Record) -> Iterator[int]:
     for output, profile in record.profile.items():
         if shows(record.dtype, record.terms.get(output, 0)):
             yield profile.inferred.rank
-
-
-def _common(texts: list[str], count: int) -> list[str]:
-    """Return the texts that nearly all of `count` cases have."""
-    return sorted(text for text, times in Counter(texts).items() if times >= COMMON * count)

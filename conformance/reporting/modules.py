@@ -34,15 +34,15 @@ def row(
     where it fails, the likely cause, and its time over its reference's. `counts` are its cases that ran, by
     status."""
     counts = counts - Counter([record.status])
-    left = sum(one.cases for group in groups for one in group.records if is_not_run(one))
+    not_run = sum(record.cases for group in groups for record in group.records if is_not_run(record))
     right, of = counts["pass"], sum(counts[status] for status in ANSWERS)
-    # a gradient is often wrong because the forward is
-    ordered = sorted(groups, key=lambda one: not any(operator.endswith("forward") for operator in one.operators))
-    others = [one for one in ordered if not all(map(is_own, one.records))]
-    condition = next(filter(None, map(where, others)), ())
+    # a gradient is often wrong because the forward result is
+    ordered = sorted(groups, key=lambda group: not any(operator.endswith("forward") for operator in group.operators))
+    elsewhere = [group for group in ordered if not all(map(is_own, group.records))]
+    condition = next(filter(None, map(where, elsewhere)), ())
     said = f"where {named(condition)}" if condition else "everywhere" if of and not right else ""
-    cause = next((one.cause for one in others if one.cause), others[0].text if others else "")
-    others_say = f"{right:,} of {of:,} cases" + (f" ({left:,} not run)" if left else "")
+    cause = next((group.cause for group in elsewhere if group.cause), elsewhere[0].text if elsewhere else "")
+    others_say = f"{right:,} of {of:,} cases" + (f" ({not_run:,} not run)" if not_run else "")
     return record.implementation, _at_its_own(record), others_say, said, cause, _time(record)
 
 
@@ -50,7 +50,7 @@ def _at_its_own(record: Record) -> str:
     """Return in words whether the module is right at its own shape."""
     if record.undeclared is not None:
         return f"not known: {record.undeclared.what}"
-    verified = record.status in ANSWERS and not has(record, "hung")  # a hung case may be too large here
+    verified = record.status in ANSWERS and not has(record, "hung")  # a hung case may be too large for this machine
     answer = ANSWERS[record.status] if verified else "not verified"
     answer += ", after a change of its weights" if has(record, "state") else ""
     why = "" if verified else f": {record.headline}"
@@ -62,15 +62,15 @@ def _at_its_own(record: Record) -> str:
 
 def _time(record: Record) -> str:
     """Return the time over the reference's, with its 95% interval; no number if the machine does not allow one."""
-    found = record.module_time if isinstance(record, CaseRecord) else None
-    if found is None:
+    measured = record.module_time if isinstance(record, CaseRecord) else None
+    if measured is None:
         return NO_TIME
-    if found.machine.state == "unusable":
+    if measured.machine.state == "unusable":
         return "unstable machine"
     from conformance.timing.measurement import ratio  # most runs have no torch modules
     from conformance.timing.table import bounded
 
-    over = ratio(found.module_s, found.reference_s)
+    over = ratio(measured.module_s, measured.reference_s)
     return bounded(over.value, over.interval)
 
 

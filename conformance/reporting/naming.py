@@ -18,28 +18,30 @@ from conformance.results.schema import Record
 
 COMMON, MOST = 0.8, 0.6
 """Least share of the explained cases that a mistake must explain to be named; least share of the compared cases that
-any mistake must explain: errors can be too small for one."""
+must be explained by any mistake at all (errors can be too small for an explanation)."""
 ALONE, OFTEN = 0.35, 10
-"""The second share, and a number of cases, if one mistake alone explains all explained cases: with a momentum of 1%
-little shows of an error in a running variance."""
+"""Least share of the compared cases, and least number of cases, that must be explained if a single mistake explains all
+explained cases: with a momentum of 1%, few cases show an error in a running variance."""
 NAMED = 2
-"""Most mistakes that are named because they explain as much; most that are named because each explains a part."""
+"""Largest number of mistakes that are named because they explain the same cases, and because each explains a part."""
 TOPICS = ("output padding", "padding", "stride", "dilation", "divisor", "filter", "bias", "statistics")
-"""Subjects by which mistakes are named if too many explain as much to be named themselves."""
+"""Subjects that stand for mistakes if more than NAMED mistakes explain the same cases."""
 ABOUT = 0.6
-"""Least share of such mistakes that must be about the subject."""
+"""Least share of these mistakes that must be about the subject."""
 
 
 def named(records: Sequence[Record]) -> list[tuple[str, ...]]:
-    """Return the mistakes that explain nearly all explained results, and most of the compared ones; mistakes that
-    explain as much together, two that each explain a part apart. Empty if the best mistake explains less, or if more
-    than two explain as much and have nothing in common."""
-    ordinary = [one for one in records if one.distribution in ORDINARY] or [*records]
-    compared = [one for one in ordinary if is_affordable(one)] or [one for one in records if is_affordable(one)]
-    names = {name for one in compared for name in one.causes}
-    # one case may have another defect
-    absent = frozenset(name for name in names if sum(_is_absent(name, one) for one in ordinary) > 1)
-    explained = [one for one in compared if not absent.issuperset(one.causes)]
+    """Return the mistakes that explain nearly all explained results, and most of the compared results. Mistakes that
+    explain the same results are one tuple; two mistakes that each explain a part are two. Empty if the best mistake
+    explains less, or if more than two explain the same results and have nothing in common."""
+    ordinary = [record for record in records if record.distribution in ORDINARY] or [*records]
+    compared = [record for record in ordinary if is_affordable(record)] or [
+        record for record in records if is_affordable(record)
+    ]
+    names = {name for record in compared for name in record.causes}
+    # a single case may have another defect
+    absent = frozenset(name for name in names if sum(_is_absent(name, record) for record in ordinary) > 1)
+    explained = [record for record in compared if not absent.issuperset(record.causes)]
     if len(explained) < MOST * len(compared) and not _alone(explained, compared, absent):
         return []
     return _naming(explained, absent | GENERAL) or _naming(explained, absent | names - GENERAL)
@@ -50,7 +52,7 @@ def _is_absent(name: str, record: Record) -> bool:
     zero if fewer than half of them are wrong."""
     if name == "results all zero":
         elements = record.failure.elements if record.failure else ()
-        return bool(elements) and all(2 * one.mismatched < one.compared for one in elements)
+        return bool(elements) and all(2 * output.mismatched < output.compared for output in elements)
     kinds = {part.split(" of ")[0] for part in changes(name, " ignored")}
     if not kinds or not kinds <= {"stride", "dilation"}:
         return False
@@ -62,24 +64,25 @@ def _is_absent(name: str, record: Record) -> bool:
 
 
 def _alone(explained: Sequence[Record], compared: Sequence[Record], absent: frozenset[str]) -> bool:
-    """Return whether one mistake, named by more than shapes, explains all that any explains, and that is enough."""
-    names = Counter(name for one in explained for name in one.causes if name not in GENERAL | absent)
-    every = [name for name, times in names.items() if times == len(explained) and "in the shape of" not in name]
-    return len(every) == 1 and len(explained) >= max(OFTEN, ALONE * len(compared))
+    """Return whether exactly one mistake, other than a wrong shape, explains all explained cases, and these are
+    enough."""
+    names = Counter(name for record in explained for name in record.causes if name not in GENERAL | absent)
+    explain_all = [name for name, times in names.items() if times == len(explained) and "in the shape of" not in name]
+    return len(explain_all) == 1 and len(explained) >= max(OFTEN, ALONE * len(compared))
 
 
 def _naming(records: Sequence[Record], without: Set[str]) -> list[tuple[str, ...]]:
-    """Return the same as `named` for results that are all explained, without some mistakes."""
-    found: list[tuple[str, ...]] = []
-    left = [*records]
-    while len(records) - len(left) < COMMON * len(records):
+    """Return the mistakes that explain results, as `named` does, apart from those in `without`; all are explained."""
+    parts: list[tuple[str, ...]] = []
+    unexplained = [*records]
+    while len(records) - len(unexplained) < COMMON * len(records):
         explained: defaultdict[str, list[int]] = defaultdict(list)
-        for place, one in enumerate(left):
-            for name in one.causes:
+        for place, record in enumerate(unexplained):
+            for name in record.causes:
                 if name not in without:
                     explained[name].append(place)
         best = max(explained.values(), key=len, default=[])
-        if len(found) == NAMED or len(best) < (FEWEST if found else 1):
+        if len(parts) == NAMED or len(best) < (FEWEST if parts else 1):
             return []
         names = plainest([name for name, places in explained.items() if places == best])
         if len(names) > NAMED:
@@ -87,9 +90,9 @@ def _naming(records: Sequence[Record], without: Set[str]) -> list[tuple[str, ...
             if len(alike) > 1 and not _topic(names):
                 return []
             names = names if len(alike) > 1 else tuple(alike)
-        found.append(names)
-        left = [one for one in left if not explains(names, one.causes)]
-    return found
+        parts.append(names)
+        unexplained = [record for record in unexplained if not explains(names, record.causes)]
+    return parts
 
 
 def _topic(names: Sequence[str]) -> str:

@@ -21,7 +21,7 @@ from conformance.results.schema import Record
 LETTERS = {"pass": "", "fail": "F", "error": "E", "waived": "w", "not run": "n"}
 REASONS = ("implementation", "reason", "cases")
 NAMED = 3
-"""Largest number of names that are not only counted."""
+"""Largest number of names that are listed; more are only counted."""
 MEANINGS = {"F": "fail", "E": "errors", "w": "waived", "n": "not run, because others crashed"}
 """Letter of a number of cases -> its meaning; those without a letter pass."""
 TOO_COARSE = "the declared precision allows errors as large as the results"
@@ -34,7 +34,7 @@ class KernelVerdict:
     """The verdict on an operator of an implementation.
 
     operator   empty for a file that cannot be used
-    dtypes     those in which a case ran
+    dtypes     dtypes in which a case ran
     counts     status -> cases that ran
     not_run    cases that were left out, because others had crashed
     why        what is wrong, and where, for the failure of most cases; empty if nothing is wrong
@@ -112,8 +112,8 @@ class Report:
 
     @cached_property
     def matrix(self) -> Table:
-        """Number of cases of each kernel by letter (LETTERS), implementations by operators, the more of them down. A
-        number stands below its like."""
+        """Number of cases of each kernel by letter (LETTERS), implementations by operators; the longer of the two lists
+        makes the rows. Numbers with the same letter are aligned."""
         cells = {(verdict.implementation, verdict.operator): verdict.parts for verdict in self.verdicts}
         names = sorted({name for name, operator in cells if operator})
         operators = sorted({operator for _, operator in cells if operator}, key=operator_place)
@@ -211,19 +211,19 @@ def total(verdicts: Sequence[KernelVerdict]) -> str:
     """Return one line for all verdicts: that of the only kernel, or how many fail."""
     if len(verdicts) == 1:
         return str(verdicts[0])
-    wrong = [one for one in verdicts if one.failed]
+    wrong = [verdict for verdict in verdicts if verdict.failed]
     cases = fraction(verdicts)
     if not wrong:
         return f"{len(verdicts):,} kernels: {cases}"
-    names = ", ".join(f"{one.implementation} {one.operator}".rstrip() for one in wrong[:2])
+    names = ", ".join(f"{verdict.implementation} {verdict.operator}".rstrip() for verdict in wrong[:2])
     more = f" and {len(wrong) - 2:,} more" * (len(wrong) > 2)
     return f"{len(wrong):,} of {len(verdicts):,} kernels fail ({names}{more}): {cases}"
 
 
 def fraction(verdicts: Sequence[KernelVerdict]) -> str:
     """Return how many of the cases that ran fail; if none does, how many pass."""
-    failed, ran = sum(one.failed for one in verdicts), sum(one.ran for one in verdicts)
-    waived = sum(one.counts["waived"] for one in verdicts)
+    failed, ran = sum(verdict.failed for verdict in verdicts), sum(verdict.ran for verdict in verdicts)
+    waived = sum(verdict.counts["waived"] for verdict in verdicts)
     also = f", {waived:,} waived" * bool(waived)
     if failed:
         return f"{failed:,} of {ran:,} fail{also}"
@@ -232,17 +232,18 @@ def fraction(verdicts: Sequence[KernelVerdict]) -> str:
 
 def _why(failing: Sequence[Group], operator: str, evidence: RunEvidence) -> str:
     """Return what is wrong and where, such as `strides swapped, where stride differs by axis`, and the number of other
-    kinds; how the smallest case fails, if neither is known."""
-    one = failing[0]
+    kinds of failure; how the smallest case fails, if neither cause nor condition is known."""
+    failures = failing[0]
     # an exception of several operators has a condition in each of them, or none
-    own = [record for record in one.records if record.operator == operator] or one.records
-    conditions: Sequence[Where] = one.where or evidence.of(own)
-    if one.where and is_wrong(one.smallest):  # the same mistake may show elsewhere in another operator
-        conditions = evidence.wrong(one.implementation, operator) or one.where
-    where = "; and ".join(f"where {found}" for found in conditions)
-    what = one.cause if where else one.text.partition("; if that is meant")[0]  # how to declare it is said below
+    records = [record for record in failures.records if record.operator == operator] or failures.records
+    conditions: Sequence[Where] = failures.where or evidence.of(records)
+    if failures.where and is_wrong(failures.smallest):  # the same mistake may show elsewhere in another operator
+        conditions = evidence.wrong(failures.implementation, operator) or failures.where
+    where = "; and ".join(f"where {condition}" for condition in conditions)
+    # the declaration is shown with the group
+    what = failures.cause if where else failures.text.partition("; if that is meant")[0]
     if operator and len(what) > MAX_WHY:
         what = f"{what[:MAX_WHY]} ..."
-    others = len(failing) - max(1, len(conditions))
-    more = f"and {others} other kind{'s' * (others > 1)} of failure" if others > 0 else ""
+    other_kinds = len(failing) - max(1, len(conditions))
+    more = f"and {other_kinds} other kind{'s' * (other_kinds > 1)} of failure" if other_kinds > 0 else ""
     return ", ".join(filter(None, (what, where, more)))

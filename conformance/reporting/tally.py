@@ -23,8 +23,8 @@ RAN = ("pass", "fail", "error", "waived")
 """Statuses of cases that ran. Fractions leave out cases that are unsupported or unavailable."""
 NOT_ISOLATED = "kernels' processes are not isolated here: see docs/isolation.md"
 NOT_VERIFIED, ACCEPTS, REFUSED = "not verified", "accepts invalid arguments", "refused when called"
-"""Findings that are no status: an output whose limits are as large as its results; arguments; cases that a kernel
-declares to support."""
+"""Findings that are not a status: an output whose limits are as large as its results; invalid arguments that a kernel
+accepts; cases that it declares and then refuses."""
 JUDGED = ("pass", "fail")
 """Statuses of which a good run has at least one: a waived case is known to be wrong."""
 
@@ -41,13 +41,9 @@ def exposure_of(record: Record) -> str:
     return NOT_ISOLATED if record.versions.get("process") == "not isolated" else ""
 
 
-def weakness_of(record: Record) -> str:
-    """Return the weakness of a record's contract; empty if it has none, or one that nobody can declare."""
-    return _weakness(msgspec.json.encode(record.contract or {}))
-
-
 @cache
 def _weakness(contract: bytes) -> str:
+    """Return the weakness of a contract, given as JSON; empty if it has none, or if nobody can declare it."""
     try:
         return Contract.of_record(msgspec.json.decode(contract)).weakness
     except ContractError:
@@ -68,7 +64,7 @@ def compares(record: Record) -> bool:
 def _has_results(operator: str, descriptor: str) -> bool:
     try:
         outputs = OPERATORS[operator].outputs(parse(descriptor))
-    except (KeyError, GeometryError):  # of another version of the suite
+    except (KeyError, GeometryError):  # a problem of another version of the suite
         return True
     return any(tensor.size for tensor in outputs.values())
 
@@ -91,7 +87,7 @@ class Tally:
         """(implementation, operator) -> its records, with the work that an emulator counted."""
         self.seconds: Counter[str] = Counter()
         """Phase -> seconds over all cases."""
-        self.own: list[float] = []
+        self.overheads: list[float] = []
         """Seconds of each verdict that neither the kernel nor the reference nor the diagnosis took."""
         self.reasons: defaultdict[str, defaultdict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
         """Status or finding -> implementation -> what or why, with the number of cases."""
@@ -106,7 +102,7 @@ class Tally:
         self.is_isolated = True
         """Whether no record says that its process was not isolated."""
         self.not_run: Counter[tuple[str, str]] = Counter()
-        """(implementation, operator) -> errors that are not its own, because other cases had crashed."""
+        """(implementation, operator) -> cases that were left out because other cases had crashed."""
 
     def add(self, record: Record) -> None:
         """Count one record. Problems that were run to find out where a kernel fails do not count: they are not of the
@@ -120,8 +116,8 @@ class Tally:
             self._verified[name, record.device] += cases
         if {"kernel", "total"} <= record.seconds.keys():
             self.seconds.update(record.seconds)
-            others = (record.seconds.get(phase, 0.0) for phase in ("kernel", "reference", "diagnosis"))
-            self.own.append(record.seconds["total"] - sum(others))
+            timed = (record.seconds.get(phase, 0.0) for phase in ("kernel", "reference", "diagnosis"))
+            self.overheads.append(record.seconds["total"] - sum(timed))
         self.is_isolated &= exposure_of(record) != NOT_ISOLATED
         if record.dtype:
             self.profiles[name, record.dtype].add(record)
@@ -131,7 +127,7 @@ class Tally:
                 self.not_run[name, record.operator] += cases
             else:
                 ran[status] += cases
-        if weakness := weakness_of(record):
+        if weakness := _weakness(msgspec.json.encode((record.contract or {}))):
             self.weak[name, weakness][f"{record.operator} {record.dtype}"] = None
         for output in record.unverified:
             self.reasons[NOT_VERIFIED][name][f"{record.operator} {output}"] += cases
@@ -159,7 +155,7 @@ class Tally:
         return self._verified.total()
 
     def verified_on(self, device: str) -> int:
-        return sum(cases for (_, its), cases in self._verified.items() if its == device)
+        return sum(cases for (_, judged_on), cases in self._verified.items() if judged_on == device)
 
     def speaks_of(self, names: Collection[str]) -> bool:
         """Return whether something was verified for one of these implementations, or an error says why not."""

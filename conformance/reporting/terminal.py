@@ -19,7 +19,7 @@ DETAILS = "details"
 """Word that `--show` takes beside statuses, for the accuracy profiles and where the time went."""
 PHASES = {"kernel": "kernels", "reference": "references", "diagnosis": "diagnosis"}
 MAX_FAILING = 10
-"""Largest number of kernels that fail and have a line each."""
+"""Largest number of failing kernels that have a line each."""
 MAX_REASONS = 3
 """Largest number of reasons of an implementation that are shown unless all are requested."""
 
@@ -28,8 +28,8 @@ Line = tuple[str, str]
 
 
 def verdict_lines(report: Report, width: int) -> Iterator[Line]:
-    """Yield the line of a single kernel. Of several yield the matrix, then lines of those that fail; files that cannot
-    be used have a line each."""
+    """Yield the line of a single kernel, or the matrix of several and then the lines of those that fail. Files that
+    cannot be used have a line each."""
     kernels = [verdict for verdict in report.verdicts if verdict.operator]
     if len(kernels) > 1:
         failing = {name for kernel in kernels if kernel.failed for name in (kernel.implementation, kernel.operator)}
@@ -80,16 +80,16 @@ def notes(report: Report, width: int, listed: Set[str]) -> Iterator[Line]:
 
 def _seconds(tally: Tally) -> str:
     """Return the seconds of kernels, references and diagnosis; empty if none were measured."""
-    if not tally.own:
+    if not tally.overheads:
         return ""
-    own_time = f"{statistics.median(tally.own) * 1e3:.2f} ms a verdict (median) for the rest"
+    own_time = f"{statistics.median(tally.overheads) * 1e3:.2f} ms a verdict (median) for the rest"
     parts = (f"{name} {tally.seconds[phase]:.1f} s" for phase, name in PHASES.items())
     return f"{', '.join(parts)}, and {own_time}"
 
 
-def simulators(device: str, found: Mapping[str, list[str]], width: int) -> list[str]:
-    """Return lines on running a device's kernels without it. `found` is marker -> implementations that can do so."""
-    ways = [f"pytest -m {marker} ({', '.join(names)})" for marker, names in sorted(found.items())]
+def simulators(device: str, by_marker: Mapping[str, list[str]], width: int) -> list[str]:
+    """Return lines on running a device's kernels without it, given marker -> implementations that can do so."""
+    ways = [f"pytest -m {marker} ({', '.join(names)})" for marker, names in sorted(by_marker.items())]
     return textwrap.wrap(f"{device}: the same kernels run on the CPU: {', '.join(ways)}", width) if ways else []
 
 
@@ -103,17 +103,17 @@ def _unsupported(report: Report, listed: Set[str]) -> str:
     if len(names) > 1:
         return f"unsupported: {many(cases, 'case')} of {many(len(names), 'implementation')}; --show unsupported"
     (name,) = names
-    found: defaultdict[str, list[str]] = defaultdict(list, operator=[*tally.not_implemented[name]])
+    reasons: defaultdict[str, list[str]] = defaultdict(list, operator=[*tally.not_implemented[name]])
     for reason, _ in tally.reasons["unsupported"][name].most_common():
-        known = tally.undeclared.get(reason)
-        found[known.kind if known else "reason"].append(known.what if known else reason)
+        undeclared = tally.undeclared.get(reason)
+        reasons[undeclared.kind if undeclared else "reason"].append(undeclared.what if undeclared else reason)
     parts = [
-        f"{some[0]}" + f" and {many(len(some) - 1, f'more {kind}')}" * (len(some) > 1)
+        f"{missing[0]}" + f" and {many(len(missing) - 1, f'more {kind}')}" * (len(missing) > 1)
         for kind in ("operator", "dtype", "layout")
-        if (some := found[kind])
+        if (missing := reasons[kind])
     ]
-    others = len(found["reason"]) + len(found["shape"])
-    parts += [many(others, "other reason")] if others else []
+    other_reasons = len(reasons["reason"]) + len(reasons["shape"])
+    parts += [many(other_reasons, "other reason")] if other_reasons else []
     return f"unsupported: {', '.join(parts)}; --show unsupported" if parts else ""
 
 
@@ -128,12 +128,12 @@ def _say_nothing(outputs: Counter[str], listed: Set[str]) -> str:
 
 def _reasons(status: str, name: str, reasons: Counter[str], width: int, listed: Set[str]) -> Iterator[Line]:
     """Yield the reasons for a status of an implementation: first what its `when=` leaves out, then the commonest."""
-    every = sorted(reasons.most_common(), key=lambda item: OUTSIDE not in item[0])
-    commonest = every if status in listed else every[:MAX_REASONS]
+    ordered = sorted(reasons.most_common(), key=lambda item: OUTSIDE not in item[0])
+    commonest = ordered if status in listed else ordered[:MAX_REASONS]
     for reason, count in commonest:
         yield from _wrapped(f"{status}: {name}: {count:,} x {reason}", width)
-    if left := sum(count for _, count in every[len(commonest) :]):
-        more = f"{left:,} for {many(len(every) - len(commonest), 'other reason')}: --show {status}"
+    if hidden := sum(count for _, count in ordered[len(commonest) :]):
+        more = f"{hidden:,} for {many(len(ordered) - len(commonest), 'other reason')}: --show {status}"
         yield from _wrapped(f"{status}: {name}: {more}", width)
 
 
@@ -153,7 +153,7 @@ def _table(table: Table, width: int) -> Iterator[Line]:
 
 
 def _wrapped(text: str, width: int, color: str = "") -> Iterator[Line]:
-    # not at hyphens: a reason may hold a command, and options of one
+    # not at hyphens: a reason may contain a command with options
     for line in textwrap.wrap(text, width, subsequent_indent=" " * 4, break_on_hyphens=False):
         yield harmless(line), color
 

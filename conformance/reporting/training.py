@@ -54,7 +54,7 @@ STEP = ("implementation", "variant", "batch", "peak bytes", "bytes after forward
 def memory_tables(records: Iterable[Record]) -> list[Table]:
     """Return the tables of memory."""
     checks = [record for record in records if isinstance(record, CheckRecord)]
-    found = [
+    saved = [
         Table(
             f"Saved for backward, {descriptor}",
             SAVED,
@@ -75,4 +75,4 @@ def memory_tables(records: Iterable[Record]) -> list[Table]:
         for row in record.facts.training_steps
     )
     title = "A training step of the tutorial's network (conv 1-32-64 with batch norm, 28x28, fp32)"
-    return [*found, *([Table(title, STEP, tuple(steps), 2, PUBLISHED)] if steps else [])]
+    return [*saved, *([Table(title, STEP, tuple(steps), 2, PUBLISHED)] if steps else [])]

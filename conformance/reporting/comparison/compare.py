@@ -68,7 +68,9 @@ class RunComparison:
     def during(self, state: str) -> str:
         """Return the sides whose machine was in a state, and why; empty if none was."""
         sides = [
-            (side, own.reasons) for side, own in zip(SIDES, self.states, strict=True) if own and own.state == state
+            (side, condition.reasons)
+            for side, condition in zip(SIDES, self.states, strict=True)
+            if condition and condition.state == state
         ]
         return ", ".join(f"during {side}" + (f" ({shown('; '.join(r), 200)})" if r else "") for side, r in sides)
 
@@ -77,8 +79,8 @@ class RunComparison:
         """Answers that `--strict` needs and these runs cannot give: on implementations and operators, and on the
         kernels of an implementation that has too few for either."""
         whole = {answer.implementation for answer in self.answers if answer.overall}
-        asked = [answer for answer in self.answers if answer.overall or answer.implementation not in whole]
-        return [answer for answer in asked if answer.outcome == INCONCLUSIVE]
+        needed = [answer for answer in self.answers if answer.overall or answer.implementation not in whole]
+        return [answer for answer in needed if answer.outcome == INCONCLUSIVE]
 
     def status(self, subset: bool, strict: bool = False) -> int:
         """Return the exit status: 1 if anything is slower, worse or gone (unless a `subset` was meant), 4 if times were
@@ -86,8 +88,8 @@ class RunComparison:
         slower = any(answer.outcome == SLOWER for answer in self.answers)
         if slower or self.worse or (self.missing and not subset):
             return ExitCode.BAD
-        untold = strict and (self.undecided or not self.answers)
-        return ExitCode.UNUSABLE if self.refused or untold else ExitCode.GOOD
+        undecided = strict and (self.undecided or not self.answers)
+        return ExitCode.UNUSABLE if self.refused or undecided else ExitCode.GOOD
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -117,8 +119,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def _threshold(text: str) -> float:
-    found = re.fullmatch(r"(\d{1,3}(?:\.\d{1,6})?)(%?)", text, re.ASCII)
-    value = float(found[1]) / (100 if found[2] else 1) if found else 0.0
+    match = re.fullmatch(r"(\d{1,3}(?:\.\d{1,6})?)(%?)", text, re.ASCII)
+    value = float(match[1]) / (100 if match[2] else 1) if match else 0.0
     if not 0 < value <= 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a share such as 5% or 0.05, above 0 and up to 100%")
     return value
@@ -131,12 +133,12 @@ def _run(arguments: argparse.Namespace) -> int:
             if earlier.resolve() == later.resolve():  # it would say that nothing has changed
                 raise RunError(f"{earlier} is given as both runs; give the files of two runs")
         before, after = (pooled([read(path) for path in side]) for side in zip(*pairs, strict=True))
-        found = compared(before, after, arguments.threshold, arguments.force)
+        comparison = compared(before, after, arguments.threshold, arguments.force)
     except RunError as problem:
         print(problem, file=sys.stderr)
         return ExitCode.UNUSABLE
-    status = found.status(arguments.subset, arguments.strict)
-    print("\n".join(text(found, arguments.all)))
+    status = comparison.status(arguments.subset, arguments.strict)
+    print("\n".join(text(comparison, arguments.all)))
     return status
 
 
@@ -146,13 +148,18 @@ def compared(
     """Compare two runs, by the benchmarks that they share and those that they do not."""
     shared = [key for key in before.benchmarks if key in after.benchmarks]
     pairs = [Pair(before.benchmarks[key], after.benchmarks[key]) for key in shared]
-    one, two = before.facts(shared), after.facts(shared)
-    other = [name for name in dict.fromkeys((*one, *two)) if one.get(name) != two.get(name)]
+    facts_before, facts_after = before.facts(shared), after.facts(shared)
+    other = [
+        name for name in dict.fromkeys((*facts_before, *facts_after)) if facts_before.get(name) != facts_after.get(name)
+    ]
     notes = [
-        f"{shown(name)} differs: {shown(one.get(name, 'not there'))}, then {shown(two.get(name, 'not there'))}"
+        f"{shown(name)} differs: {shown(facts_before.get(name, 'not there'))}, "
+        f"then {shown(facts_after.get(name, 'not there'))}"
         for name in other
     ]
-    decisive = "; ".join(f"{n} {shown(one.get(n))} and {shown(two.get(n))}" for n in DECISIVE if n in other)
+    decisive = "; ".join(
+        f"{n} {shown(facts_before.get(n))} and {shown(facts_after.get(n))}" for n in DECISIVE if n in other
+    )
     refused = f"times are not comparable: {decisive}; --force compares them all the same" if decisive else ""
     refused = "" if force else refused
     passed = [pair for pair in pairs if pair.before.record.status == pair.after.record.status == "pass"]
@@ -161,9 +168,9 @@ def compared(
     machine = surveyed(timed) if timed else None
     states = before.state, after.state
     unfit = any(state and state.state == "unusable" for state in states)
-    told: Iterable[Answer] = answers(timed, machine, threshold) if machine else ()
+    results: Iterable[Answer] = answers(timed, machine, threshold) if machine else ()
     if unfit:
-        told = (replace(a, outcome=INCONCLUSIVE, measured=UNKNOWN, relative=UNKNOWN) for a in told)
+        results = (replace(a, outcome=INCONCLUSIVE, measured=UNKNOWN, relative=UNKNOWN) for a in results)
     changed = [pair for pair in pairs if pair.before.record.status != pair.after.record.status]
     named = {
         pair.key: f"{_name(pair.key)}: {pair.before.record.status}, then {pair.after.record.status}" for pair in changed
@@ -177,7 +184,7 @@ def compared(
         notes=tuple(notes),
         states=states,
         machine=machine,
-        answers=tuple(told),
+        answers=tuple(results),
         worse=tuple(named[pair.key] for pair in changed if pair.before.record.status == "pass"),
         better=tuple(named[pair.key] for pair in changed if pair.after.record.status == "pass"),
         missing=tuple(_name(key) for key in before.benchmarks if key not in after.benchmarks),
@@ -186,23 +193,23 @@ def compared(
 
 
 def _changes(pairs: Sequence[Pair]) -> Iterator[str]:
-    """Yield what an implementation's records say differently in the two runs, and which sources are the same."""
+    """Yield the fields in which records of the two runs differ, and the implementations whose sources are the same."""
     for what in ("contract", "seed", "generator", "descriptor", "method"):
         changed = [pair for pair in pairs if getattr(pair.before.record, what) != getattr(pair.after.record, what)]
         if changed:
             yield f"another {what} in {len(changed)} benchmarks, {_name(changed[0].key)} the first"
     for name in dict.fromkeys(pair.key.implementation for pair in pairs):
-        own = [pair for pair in pairs if pair.key.implementation == name]
-        if all(pair.before.record.source == pair.after.record.source for pair in own):
+        kernel_pairs = [pair for pair in pairs if pair.key.implementation == name]
+        if all(pair.before.record.source == pair.after.record.source for pair in kernel_pairs):
             yield f"{shown(name)}: the same sources in both runs"
 
 
 def _doubt(pair: Pair) -> str:
     """Return why two times are not compared; empty if they are."""
-    one, two = pair.before.timing, pair.after.timing
-    if one.clock != two.clock:
-        return f"taken by the clocks {shown(one.clock or 'unknown')} and {shown(two.clock or 'unknown')}"
-    doubt = one.doubt or two.doubt
+    first, second = pair.before.timing, pair.after.timing
+    if first.clock != second.clock:
+        return f"taken by the clocks {shown(first.clock or 'unknown')} and {shown(second.clock or 'unknown')}"
+    doubt = first.doubt or second.doubt
     return f"in doubt: {shown(doubt)}" if doubt else ""
 
 
@@ -230,69 +237,75 @@ def _name(key: BenchmarkKey) -> str:
     return shown(" ".join((key.implementation, key.operator, key.problem, *unusual)))
 
 
-def sentences(found: RunComparison) -> Iterator[str]:
+def sentences(comparison: RunComparison) -> Iterator[str]:
     """Yield the sentences that a person reads first."""
-    unusable, noisy = found.during("unusable"), found.during("noisy")
-    if found.refused:
-        yield f"Times were not compared: {found.refused}."
-    elif not found.answers:
+    unusable, noisy = comparison.during("unusable"), comparison.during("noisy")
+    if comparison.refused:
+        yield f"Times were not compared: {comparison.refused}."
+    elif not comparison.answers:
         yield "There are no times to compare."
     elif unusable:
         yield f"The machine was unusable {unusable}, so that all times are inconclusive: run again on a quiet machine."
     else:
-        yield from _changed(found)
+        yield from _changed(comparison)
         for overall, what in ((True, "implementations and operators"), (False, "single kernels")):
-            counts = Counter(answer.outcome for answer in found.answers if answer.overall is overall)
-            told = ", ".join(f"{counts[name]} {worded(name, found.threshold)}" for name in ORDER if counts[name])
-            yield from (f"Of {counts.total()} {what}: {told}.",) if told else ()
+            counts = Counter(answer.outcome for answer in comparison.answers if answer.overall is overall)
+            outcomes = ", ".join(
+                f"{counts[name]} {worded(name, comparison.threshold)}" for name in ORDER if counts[name]
+            )
+            yield from (f"Of {counts.total()} {what}: {outcomes}.",) if outcomes else ()
         if noisy:
             yield f"The machine was noisy {noisy}: believe the intervals, not the ratios in their middle."
-        elif all(found.states):
+        elif all(comparison.states):
             yield "The machine was stable during both."
-        if found.undecided:
+        if comparison.undecided:
             yield "What is inconclusive needs a quiet machine, or more runs of both (--and)."
-    verdicts = {"worse": found.worse, "missing": found.missing, "better": found.better}
+    verdicts = {"worse": comparison.worse, "missing": comparison.missing, "better": comparison.better}
     if words := ", ".join(f"{len(names)} {what}" for what, names in verdicts.items() if names):
         yield f"Verdicts: {words}."
 
 
-def _changed(found: RunComparison) -> Iterator[str]:
+def _changed(comparison: RunComparison) -> Iterator[str]:
     """Yield what became slower and faster: whole implementations first, whose operators follow in the details."""
     for outcome in (SLOWER, FASTER):
-        own = [answer for answer in found.answers if answer.outcome == outcome]
-        every = [answer.implementation for answer in own if answer.name.startswith(EVERYTHING)]
-        kept = [a for a in own if not a.overall or a.name.startswith(EVERYTHING) or a.implementation not in every]
+        changed = [answer for answer in comparison.answers if answer.outcome == outcome]
+        whole_implementations = [answer.implementation for answer in changed if answer.name.startswith(EVERYTHING)]
+        kept = [
+            a
+            for a in changed
+            if not a.overall or a.name.startswith(EVERYTHING) or a.implementation not in whole_implementations
+        ]
         kept.sort(key=lambda answer: (not answer.overall, -answer.distance()))
         more = f"; and {len(kept) - 3} more" if kept[3:] else ""
         if kept:
             yield f"{outcome.capitalize()} in B: {'; '.join(map(_line, kept[:3]))}{more}."
-    if not found.changed:
-        yield f"Nothing was found to be slower or faster by more than {100 * found.threshold:.3g}%."
+    if not comparison.changed:
+        yield f"Nothing was found to be slower or faster by more than {100 * comparison.threshold:.3g}%."
 
 
 def worded(outcome: str, threshold: float) -> str:
-    """Return an outcome, with the threshold if it is within that."""
+    """Return an outcome in words; `unchanged` with the threshold."""
     return f"{outcome} within {100 * threshold:.3g}%" if outcome == SAME else outcome
 
 
-def text(found: RunComparison, every: bool = False) -> Iterator[str]:
-    """Yield the report: a paragraph, then the evidence for it, the first lines of each list or `every` line."""
-    unusable = found.during("unusable")
+def text(comparison: RunComparison, list_all: bool = False) -> Iterator[str]:
+    """Yield the report: a paragraph, then the evidence for it: the first lines of each list, or all (`list_all`)."""
+    unusable = comparison.during("unusable")
     yield from textwrap.wrap(
-        " ".join(sentences(found)), min(shutil.get_terminal_size().columns, 120), break_on_hyphens=False
+        " ".join(sentences(comparison)), min(shutil.get_terminal_size().columns, 120), break_on_hyphens=False
     )
-    yield from ("",) if found.notes else ()
-    yield from (f"note: {note}" for note in _first(found.notes, every))
-    if found.machine and not unusable:
-        for device, drift in found.machine.drifts.items():
+    yield from ("",) if comparison.notes else ()
+    yield from (f"note: {note}" for note in _first(comparison.notes, list_all))
+    if comparison.machine and not unusable:
+        for device, drift in comparison.machine.drifts.items():
             yield f"drift of {device} (its baseline): {percent(drift)}"
-        if math.isfinite(found.machine.scatter.deviation):
-            yield f"ratios of single benchmarks scatter by {math.expm1(found.machine.scatter.deviation):.1%}"
+        if math.isfinite(comparison.machine.scatter.deviation):
+            yield f"ratios of single benchmarks scatter by {math.expm1(comparison.machine.scatter.deviation):.1%}"
     for outcome in () if unusable else ORDER:
-        rows = [answer for answer in found.answers if answer.outcome == outcome]
-        yield from ("", f"{worded(outcome, found.threshold)}:") if rows else ()
+        rows = [answer for answer in comparison.answers if answer.outcome == outcome]
+        yield from ("", f"{worded(outcome, comparison.threshold)}:") if rows else ()
         alone = sorted((answer for answer in rows if not answer.overall), key=Answer.distance, reverse=True)
-        limit = len(alone) if every else SINGLE if outcome in (SAME, INCONCLUSIVE) else MOST
+        limit = len(alone) if list_all else SINGLE if outcome in (SAME, INCONCLUSIVE) else MOST
         listed = [*(answer for answer in rows if answer.overall), *alone[:limit]]
         # whole operators first, then the largest change
         for answer in sorted(listed, key=lambda a: (a.implementation, not a.overall, -a.distance())):
@@ -301,18 +314,18 @@ def text(found: RunComparison, every: bool = False) -> Iterator[str]:
         if alone[limit:]:
             yield f"  and {len(alone) - limit} single benchmarks that lie closer (--all)"
     lists = {
-        "verdict worse": found.worse,
-        "missing (not selected, or no longer verified, or broken)": found.missing,
-        "verdict better": found.better,
-        "new": found.new,
+        "verdict worse": comparison.worse,
+        "missing (not selected, or no longer verified, or broken)": comparison.missing,
+        "verdict better": comparison.better,
+        "new": comparison.new,
     }
     for title, lines in lists.items():
-        yield from ("", f"{title}:", *(f"  {line}" for line in _first(lines, every))) if lines else ()
+        yield from ("", f"{title}:", *(f"  {line}" for line in _first(lines, list_all))) if lines else ()
 
 
-def _first(lines: Sequence[str], every: bool) -> Iterator[str]:
-    """Yield as many lines as fit on a screen, or every one."""
-    limit = len(lines) if every else MOST
+def _first(lines: Sequence[str], list_all: bool) -> Iterator[str]:
+    """Yield as many lines as fit on a screen, or all of them."""
+    limit = len(lines) if list_all else MOST
     yield from lines[:limit]
     if lines[limit:]:
         yield f"and {len(lines) - limit} more (--all)"

@@ -76,8 +76,8 @@ class Pair:
     @property
     def steady(self) -> bool:
         """True if this is a baseline that has not changed."""
-        one, two = self.before, self.after
-        same = one.record.source == two.record.source and one.record.versions == two.record.versions
+        before, after = self.before, self.after
+        same = before.record.source == after.record.source and before.record.versions == after.record.versions
         return same and self.key.implementation == baseline(self.key.device)
 
 
@@ -94,7 +94,8 @@ class Question:
     control: Estimate
 
     def outcome(self, certain: bool, limit: float) -> str:
-        """Return the outcome; `certain` is whether any change is, and changes of less than `limit` do not matter."""
+        """Return the outcome; `certain` says whether there is a change at all, and changes of less than `limit` do not
+        matter."""
         measured, beside = self.measured.middle, (self.relative.middle, self.control.middle)
         twice = [2 * middle - measured for middle in beside]
         least = limit if self.overall else 0.0  # one kernel scatters more than the drift is worth
@@ -102,8 +103,8 @@ class Question:
             moved = min(sign * middle for middle in (measured, *beside)) > limit
             if moved and min(sign * middle for middle in twice) > least:
                 return outcome
-        own = self.relative.interval(LEVEL)
-        return SAME if -limit < own.low and own.high < limit else INCONCLUSIVE
+        interval = self.relative.interval(LEVEL)
+        return SAME if -limit < interval.low and interval.high < limit else INCONCLUSIVE
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,44 +127,45 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class MachineNoise:
-    """What the ratios say about the machine: device -> what the baseline's visits share, if known, and its drift; the
-    baseline on each problem, by the key without an implementation; and the scatter of ratios."""
+    """What the ratios say about the machine: by device, what the baseline's visits share, if there are enough of them,
+    and their drift; the baseline on each problem, by the key without an implementation; and the scatter of ratios."""
 
     steady: dict[str, Sides]
     drifts: dict[str, Interval]
     base: dict[BenchmarkKey, Pair]
     scatter: Error
 
-    def known(self, pair: Pair) -> bool:
-        """Return whether a pair is a baseline by which others are judged."""
+    def is_control(self, pair: Pair) -> bool:
+        """Return whether a pair is a baseline by which other pairs are judged."""
         return pair.steady and pair.key.device in self.steady
 
     def beside(self, pair: Pair) -> Sides:
         """Return a pair's visits beside the baseline's to the same problem, which were made within seconds of each
         other; else beside what all visits to the baseline share; unchanged if there is no baseline."""
-        if own := self.base.get(pair.key._replace(implementation="")):
-            return noise.beside(pair.sides, own.sides)
+        if baseline_pair := self.base.get(pair.key._replace(implementation="")):
+            return noise.beside(pair.sides, baseline_pair.sides)
         steady = self.steady.get(pair.key.device)
         return noise.beside(pair.sides, steady) if steady else pair.sides
 
 
 def surveyed(pairs: Sequence[Pair]) -> MachineNoise:
     """Return what the ratios of two runs say about the machine."""
-    found: defaultdict[str, list[Pair]] = defaultdict(list)
+    by_device: defaultdict[str, list[Pair]] = defaultdict(list)
     for pair in pairs:
         if pair.steady:
-            found[pair.key.device].append(pair)
-    rows = {device: own for device, own in found.items() if len(own) >= STEADY}
-    steady = {device: noise.common([pair.sides for pair in own]) for device, own in rows.items()}
-    base = {pair.key._replace(implementation=""): pair for own in rows.values() for pair in own}
+            by_device[pair.key.device].append(pair)
+    rows = {device: baseline_pairs for device, baseline_pairs in by_device.items() if len(baseline_pairs) >= STEADY}
+    steady = {device: noise.common([pair.sides for pair in baseline_pairs]) for device, baseline_pairs in rows.items()}
+    base = {pair.key._replace(implementation=""): pair for baseline_pairs in rows.values() for pair in baseline_pairs}
     machine = MachineNoise(steady, {}, base, Error())
     groups: defaultdict[tuple[str, ...], list[float]] = defaultdict(list)
     for pair in pairs:
-        if not machine.known(pair):
+        if not machine.is_control(pair):
             groups[pair.key[:3]].append(estimated(machine.beside(pair), Error()).middle)
     scatter = noise.scatter(list(groups.values()))
     drifts = {
-        device: estimated(steady[device], _shared(scatter, len(own))).interval(LEVEL) for device, own in rows.items()
+        device: estimated(steady[device], _shared(scatter, len(baseline_pairs))).interval(LEVEL)
+        for device, baseline_pairs in rows.items()
     }
     return replace(machine, drifts=drifts, scatter=scatter)
 
@@ -172,8 +174,8 @@ def answers(pairs: Sequence[Pair], machine: MachineNoise, threshold: float) -> I
     """Yield every answer for which a ratio of 1 + `threshold` matters, one implementation after the other."""
     questions = list(_questions(pairs, machine))
     # the number of questions depends on how many visits there are, not on their times
-    asked = {whole: [q for q in questions if q.overall is whole and q.control.known] for whole in ALARM}
-    certain = {id(q) for whole, family in asked.items() for q in sure(family, ALARM[whole])}
+    families = {whole: [q for q in questions if q.overall is whole and q.control.is_finite] for whole in ALARM}
+    certain = {id(q) for whole, family in families.items() for q in sure(family, ALARM[whole])}
     for q in questions:
         bounds = q.measured.interval(LEVEL), q.relative.interval(LEVEL)
         outcome = q.outcome(id(q) in certain, math.log1p(threshold))
@@ -181,8 +183,8 @@ def answers(pairs: Sequence[Pair], machine: MachineNoise, threshold: float) -> I
 
 
 def sure(questions: Sequence[Question], error: float) -> Iterator[Question]:
-    """Yield the questions with a certain change, by Holm's method: the probability of a false one is at most
-    `error`."""
+    """Yield the questions about a change that is certain, by Holm's method: the probability that any of them is about
+    none is at most `error`."""
     ordered = sorted(questions, key=lambda q: q.control.p)
     for place, question in enumerate(ordered):
         if question.control.p > error / (len(ordered) - place):
@@ -192,14 +194,14 @@ def sure(questions: Sequence[Question], error: float) -> Iterator[Question]:
 
 def _questions(pairs: Sequence[Pair], machine: MachineNoise) -> Iterator[Question]:
     for device, implementation in dict.fromkeys(p.key[:2] for p in pairs):
-        own = [p for p in pairs if p.key[:2] == (device, implementation) and not machine.known(p)]
-        operators = dict.fromkeys(pair.key.operator for pair in own)
+        kernel_pairs = [p for p in pairs if p.key[:2] == (device, implementation) and not machine.is_control(p)]
+        operators = dict.fromkeys(pair.key.operator for pair in kernel_pairs)
         for what in (*([EVERYTHING] if len(operators) > 1 else []), *operators):
-            here = [pair for pair in own if what in (pair.key.operator, EVERYTHING)]
+            here = [pair for pair in kernel_pairs if what in (pair.key.operator, EVERYTHING)]
             if len(here) > 1:
                 yield _whole(what, here, machine)
-        for pair in own:
-            yield _alone(pair, [p for p in own if p.key[:3] == pair.key[:3] and p is not pair], machine)
+        for pair in kernel_pairs:
+            yield _alone(pair, [p for p in kernel_pairs if p.key[:3] == pair.key[:3] and p is not pair], machine)
 
 
 def _whole(what: str, here: Sequence[Pair], machine: MachineNoise) -> Question:
@@ -216,7 +218,7 @@ def _alone(pair: Pair, siblings: Sequence[Pair], machine: MachineNoise) -> Quest
     load slows as well; unchanged code then scatters alike on both sides."""
     beside = family = machine.beside(pair)
     if len(siblings) >= SIBLINGS:
-        family = noise.beside(beside, noise.common([machine.beside(one) for one in siblings]))
+        family = noise.beside(beside, noise.common([machine.beside(sibling) for sibling in siblings]))
     control = estimated(family, machine.scatter, alike=True)
     if min(sum(len(run) for run in side) for side in family) < VISITS:
         control = Estimate(control.middle)

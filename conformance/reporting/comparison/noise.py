@@ -69,12 +69,12 @@ class Estimate:
 
     @property
     def p(self) -> float:
-        """Probability that equal code lies as far apart, to either side: that by the kindest error, an upper bound."""
+        """Upper bound of the probability that equal code lies as far apart, to either side: by the largest error."""
         return max(error.p(self.middle) for error in self.errors)
 
     @property
-    def known(self) -> bool:
-        """True if every error is finite, so that something can be said."""
+    def is_finite(self) -> bool:
+        """True if every error is finite: only then can the ratio be judged."""
         return all(error.deviation < math.inf for error in self.errors)
 
 
@@ -86,15 +86,17 @@ def estimated(sides: Sides, ratios: Error, alike: bool = False) -> Estimate:
     Visits of one run share the machine of that quarter of an hour, so the standard error is no smaller than what the
     means of runs show, if each side has several.
     """
-    one, two = (_Centre.of([value for run in side for value in run]) for side in sides)
-    middle = two.mean - one.mean
-    if min(one.count, two.count) < 2:
+    before, after = (_Centre.of([value for run in side for value in run]) for side in sides)
+    middle = after.mean - before.mean
+    if min(before.count, after.count) < 2:
         return Estimate(middle)
-    own, other = one.error**2 + LEAST**2, two.error**2 + LEAST**2
-    freedom = float(one.count + two.count - 2)
+    variance_before, variance_after = before.error**2 + LEAST**2, after.error**2 + LEAST**2
+    freedom = float(before.count + after.count - 2)
     if not alike:
-        freedom = (own + other) ** 2 / (own**2 / (one.count - 1) + other**2 / (two.count - 1))
-    deviation = math.sqrt(own + other)
+        freedom = (variance_before + variance_after) ** 2 / (
+            variance_before**2 / (before.count - 1) + variance_after**2 / (after.count - 1)
+        )
+    deviation = math.sqrt(variance_before + variance_after)
     if min(map(len, sides)) > 1:
         runs = (_Centre.of([statistics.fmean(run) for run in side]) for side in sides)
         deviation = max(deviation, math.hypot(*(run.error for run in runs)))
@@ -155,5 +157,5 @@ def scatter(groups: Sequence[Sequence[float]]) -> Error:
     deviations = [(v - statistics.median(group)) * len(group) / (len(group) - 1) for group in large for v in group]
     if len(deviations) < 6:
         return Error()
-    found = float(stats.median_abs_deviation(deviations, scale="normal"))
-    return Error(max(found, LEAST), len(deviations) - len(large))
+    deviation = float(stats.median_abs_deviation(deviations, scale="normal"))
+    return Error(max(deviation, LEAST), len(deviations) - len(large))

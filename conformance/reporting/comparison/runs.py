@@ -86,26 +86,26 @@ def read(path: Path) -> BenchmarkRun:
 
 def understood(content: bytes, name: str) -> BenchmarkRun:
     """Read the run in the bytes of a file called `name`. Raises RunError."""
-    found: dict[BenchmarkKey, TimedBenchmark] = {}
+    benchmarks: dict[BenchmarkKey, TimedBenchmark] = {}
     where = shown(name)
     try:
-        held = document(content)
-        for place, benchmark in held.verified(shown(name)):
+        contents = document(content)
+        for place, benchmark in contents.verified(shown(name)):
             where = place
             record, rounds = benchmark.record(), benchmark.stats.data
             key = BenchmarkKey(*(getattr(record, name) for name in BenchmarkKey._fields))
             if not rounds:
                 raise RecordError("has no rounds (stats.data): write it with pytest --benchmark-json=FILE")
-            if key in found:
+            if key in benchmarks:
                 raise RecordError(f"times {shown(' '.join(key))} twice")
             timing = benchmark.extras().timing
-            found[key] = TimedBenchmark(key, (_visits(rounds, timing.visits),), record, timing)
+            benchmarks[key] = TimedBenchmark(key, (_visits(rounds, timing.visits),), record, timing)
     except RecordError as problem:
         raise RunError(f"{where}: {problem}") from None
-    if not found:
+    if not benchmarks:
         raise RunError(f"{shown(name)}: times no verified kernel (no benchmark holds a record)")
-    state = worst(timed.timing.machine for timed in found.values())
-    return BenchmarkRun(name, held.machine_info.facts, found, state)
+    state = worst(timed.timing.machine for timed in benchmarks.values())
+    return BenchmarkRun(name, contents.machine_info.facts, benchmarks, state)
 
 
 def _visits(rounds: tuple[float, ...], counts: Sequence[int]) -> tuple[tuple[float, ...], ...]:
@@ -136,18 +136,18 @@ def pooled(runs: Sequence[BenchmarkRun]) -> BenchmarkRun:
         for key in shared:
             sources = first.benchmarks[key].record.source, run.benchmarks[key].record.source
             pairs[f"the source of {shown(key.implementation)} is"] = sources
-        for what, (one, two) in pairs.items():
-            if one != two:
+        for what, (value, other) in pairs.items():
+            if value != other:
                 raise RunError(
-                    f"{first.name} and {run.name} cannot be taken together: {what} {shown(one)} and {shown(two)}"
+                    f"{first.name} and {run.name} cannot be taken together: {what} {shown(value)} and {shown(other)}"
                 )
     timed = {key: [run.benchmarks[key] for run in runs] for key in shared}
     benchmarks = {
         key: replace(
-            own[0],
-            runs=tuple(run for one in own for run in one.runs),
-            timing=next((one.timing for one in own if one.timing.doubt), own[0].timing),
+            repeats[0],
+            runs=tuple(run for repeat in repeats for run in repeat.runs),
+            timing=next((repeat.timing for repeat in repeats if repeat.timing.doubt), repeats[0].timing),
         )
-        for key, own in timed.items()
+        for key, repeats in timed.items()
     }
     return replace(first, benchmarks=benchmarks, state=worst(run.state for run in runs))

@@ -50,15 +50,15 @@ class Chart:
     panels: tuple[Panel, ...]
 
 
-def speed(digest: Digest, found: Sequence[Speed]) -> Chart | None:
+def speed(digest: Digest, speeds: Sequence[Speed]) -> Chart | None:
     """Return the chart of torch's times over those of the implementations; None if no ratio is known."""
     compared: defaultdict[str, list[tuple[Speed, Ratio]]] = defaultdict(list)
-    for one in found:
-        if one.ratio is not None:
-            compared[one.clocked.operator].append((one, one.ratio))
+    for timed in speeds:
+        if timed.ratio is not None:
+            compared[timed.clocked.operator].append((timed, timed.ratio))
     if not compared:
         return None
-    states = sorted({s.clocked.timing.machine.state for s in found if s.clocked.timing.machine} - {"stable"})
+    states = sorted({s.clocked.timing.machine.state for s in speeds if s.clocked.timing.machine} - {"stable"})
     text = (
         "Torch's time over the implementation's, beyond the line is faster: a dot for each problem, with the interval "
         "that holds it with 95% where that is known."
@@ -69,7 +69,7 @@ def speed(digest: Digest, found: Sequence[Speed]) -> Chart | None:
 
 def _panel(digest: Digest, operator: str, compared: Sequence[tuple[Speed, Ratio]]) -> Panel:
     """Return an operator's panel, with as many powers of two to either side of 1 as the farthest ratio needs."""
-    ends = [end for _, known in compared for end in (known.value, *(known.interval or ()))]
+    ends = [end for _, to_torch in compared for end in (to_torch.value, *(to_torch.interval or ()))]
     reach = max(1, math.ceil(max(abs(math.log2(end)) for end in ends)))
 
     def place(ratio: float) -> float:
@@ -79,9 +79,9 @@ def _panel(digest: Digest, operator: str, compared: Sequence[tuple[Speed, Ratio]
     powers = sorted({0, *range(-reach, reach + 1, max(1, math.ceil(reach / 2)))})
     ticks = tuple((place(2.0**power), f"{2.0**power:,.3g}") for power in powers)
     rows: defaultdict[str, list[Mark]] = defaultdict(list)
-    for one, known in compared:
-        name = digest.name(one.clocked.row)
-        low, high = known.interval or (known.value, known.value)
-        says = f"{name}, {one.clocked.problem}: {bounded(known.value, known.interval)} times torch"
-        rows[name].append(Mark(place(known.value), place(low), place(high), says))
+    for timed, to_torch in compared:
+        name = digest.name(timed.clocked.row)
+        low, high = to_torch.interval or (to_torch.value, to_torch.value)
+        says = f"{name}, {timed.clocked.problem}: {bounded(to_torch.value, to_torch.interval)} times torch"
+        rows[name].append(Mark(place(to_torch.value), place(low), place(high), says))
     return Panel(operator, ticks, place(1.0), tuple((name, tuple(marks)) for name, marks in sorted(rows.items())))

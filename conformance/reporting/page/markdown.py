@@ -53,7 +53,7 @@ def escaped(text: str) -> str:
     parts = re.split(r"(https?://[\w./?=&%#~:,+-]*[\w/=&%#~+-])", words)
     for place, part in enumerate(parts):
         called = _CALL.sub("\\1\u200b", part)
-        parts[place] = f"<{part}>" if place % 2 else _SPECIAL.sub(lambda found: f"&#{ord(found[0])};", called)
+        parts[place] = f"<{part}>" if place % 2 else _SPECIAL.sub(lambda match: f"&#{ord(match[0])};", called)
     return "".join(parts)
 
 
@@ -73,9 +73,12 @@ def _sections(digest: Digest) -> Iterator[tuple[str, str]]:
     yield from _failures(digest)
     if shown["accuracy"]:
         yield _titled(shown["accuracy"])
-    for place, one in enumerate(shown["banners"]):
+    for place, banner in enumerate(shown["banners"]):
         head = "" if place else "## Speed\n\n"
-        yield "machine", f"{head}**{escaped(one.text)}**\n\n" + "".join(f"- {escaped(why)}\n" for why in one.reasons)
+        yield (
+            "machine",
+            f"{head}**{escaped(banner.text)}**\n\n" + "".join(f"- {escaped(why)}\n" for why in banner.reasons),
+        )
     networks = [shown["training"]] if shown["training"] else []
     yield from map(_titled, (*reversed(shown["speed_tables"]), *networks, *shown["findings"], *shown["memory"]))
     if shown["unsupported"]:
@@ -85,8 +88,8 @@ def _sections(digest: Digest) -> Iterator[tuple[str, str]]:
 def _verdicts(digest: Digest) -> Iterator[tuple[str, str]]:
     """Yield a line for each kernel; many that pass are one line that opens."""
     for bad in (True, False):
-        kernels = [one for one in digest.report.verdicts if bool(one.failed) == bad]
-        lines = "".join(f"- {escaped(str(one))}\n" for one in kernels)
+        kernels = [verdict for verdict in digest.report.verdicts if bool(verdict.failed) == bad]
+        lines = "".join(f"- {escaped(str(verdict))}\n" for verdict in kernels)
         if kernels:
             yield "verdicts", lines if bad or len(kernels) <= PASSING else _folded(total(kernels), lines)
 
@@ -105,22 +108,22 @@ def _markdown(table: Table) -> str:
 
 def _failures(digest: Digest) -> Iterator[tuple[str, str]]:
     """Yield one group at a time, so that a long group does not take the others with it."""
-    groups = [(name, found, one) for name, found in digest.groups for one in found]
+    entries = [(name, groups, failures) for name, groups in digest.groups for failures in groups]
     head = "## Failures\n\n"
-    for name, found, one in groups[:SHOWN]:
-        if one is found[0]:
-            head += f"### {escaped(name)}: {amount(found)}\n\n"
-        record = one.smallest
-        heading, seen = digest.report.heading(one)
-        title = f"**{escaped(heading)}**: {one.counted}"
-        title += f"; {escaped(seen)}" if seen else ""
-        title += f"; {escaped(one.shown)}" if one.shown else ""
+    for name, groups, failures in entries[:SHOWN]:
+        if failures is groups[0]:
+            head += f"### {escaped(name)}: {amount(groups)}\n\n"
+        record = failures.smallest
+        heading, observed = digest.report.heading(failures)
+        title = f"**{escaped(heading)}**: {failures.counted}"
+        title += f"; {escaped(observed)}" if observed else ""
+        title += f"; {escaped(failures.shown)}" if failures.shown else ""
         explanation = relative(record.explanation)[:4000]
-        again = one.command and f"reproduce: {relative(one.command)}"
+        again = failures.command and f"reproduce: {relative(failures.command)}"
         text = printable("\n".join(filter(None, (explanation, again))))
         # indented: nothing in it is markup, and no fence can be ended
         code = "\n".join(f"    {line}" for line in text.splitlines())
         yield "failures", f"{head}{title}\n\n{code}\n"
         head = ""
-    if len(groups) > SHOWN:
-        yield "failures", f"And {many(len(groups) - SHOWN, 'more group')}, see index.html.\n"
+    if len(entries) > SHOWN:
+        yield "failures", f"And {many(len(entries) - SHOWN, 'more group')}, see index.html.\n"

@@ -79,7 +79,7 @@ def merged(sources: Sequence[ResultsFile]) -> Results:
             machine = places.of(record)
             # a case that was read off the kernel has a second record, with what was read
             key = *_key(record, machine), bool(record.reading)
-            if not is_deciding(record) or key not in attempted:  # a verdict that was asked for stands
+            if not is_deciding(record) or key not in attempted:  # a problem run to locate a failure replaces nothing
                 attempted[key] = ReportedVerdict(machine, record)
         for time in source.times:
             here = replace(time, machine=places.of(time.record))
@@ -113,7 +113,8 @@ class ResultsFile:
             self.periods.append(period)
 
     def take(self, place: str, read: Callable[[A], T], what: A) -> T | None:
-        """Read something; note it and return None if it is no record. Raises SchemaError for another version's."""
+        """Read `what`; note the defect and return None if it is not a record. Raises SchemaError for a record of
+        another version."""
         try:
             return read(what)
         except SchemaError as problem:
@@ -125,19 +126,20 @@ class ResultsFile:
 
 def read(paths: Iterable[Path]) -> Iterator[ResultsFile]:
     """Yield the files in their order, without repeated content. Raises ReportError, also for another schema."""
-    seen: set[bytes] = set()
+    digests: set[bytes] = set()
     shared: dict[Any, Any] = {}
     for path in paths:
         try:
-            found = content_of(path, MAX_BYTES)
+            content = content_of(path, MAX_BYTES)
         except OSError as problem:
             raise ReportError(f"{path}: cannot be read ({problem.strerror}); give files of records") from None
-        digest = hashlib.sha256(found).digest()
-        if digest not in seen:
-            seen.add(digest)
-            source = ResultsFile(_clean(path.name))
+        digest = hashlib.sha256(content).digest()
+        if digest not in digests:
+            digests.add(digest)
+            # a file's name may have bytes that no text can hold
+            source = ResultsFile(path.name.encode("utf-8", "replace").decode("utf-8"))
             try:
-                _fill(source, found, shared)
+                _fill(source, content, shared)
             except SchemaError as problem:
                 raise ReportError(str(problem)) from None
             yield source
@@ -193,10 +195,10 @@ def _read_benchmarks(source: ResultsFile, content: bytes) -> None:
         return
     source.ran(document.datetime)
     for place, benchmark in document.verified(source.name):
-        found = source.take(place, _verdict, benchmark)
-        if found is None:
+        verified = source.take(place, _verdict, benchmark)
+        if verified is None:
             continue
-        record, extras = found
+        record, extras = verified
         source.records.append(record)
         if benchmark.stats.median and record.status == "pass" and isinstance(record, Attempt):
             timing, rounds = extras.timing, benchmark.stats.data
@@ -218,19 +220,14 @@ def _verdict(benchmark: benchmarks.Benchmark) -> tuple[Record, Extras]:
     return benchmark.record(), benchmark.extras()
 
 
-def _clean(text: str) -> str:
-    """Replace the bytes of a file's name that no text can hold."""
-    return text.encode("utf-8", "replace").decode("utf-8")
-
-
 class _Places:
     """The machine of each record. Cases that were not attempted do not name their device: they belong to the only
     machine that has a name, if there is one, unless their device was missing."""
 
     def __init__(self, sources: Sequence[ResultsFile]) -> None:
-        every = [record for source in sources for record in source.records]
+        records = [record for source in sources for record in source.records]
         self._named: defaultdict[tuple[str, Machine], set[Machine]] = defaultdict(set)
-        for record in every:
+        for record in records:
             machine = Machine.of(record)
             if machine.name:
                 self._named[record.implementation, replace(machine, name="")].add(machine)
@@ -278,7 +275,7 @@ def _absences(sources: Sequence[ResultsFile]) -> list[Record]:
                 groups[Machine.of(record), *(getattr(record, name) for name in GROUP)].append(record)
         for _, earlier in (pair for pair in kept if not pair[0].isdisjoint(keys)):
             for group in earlier.keys() & groups.keys():
-                before, now = (sum(record.cases for record in held[group]) for held in (earlier, groups))
+                before, now = (sum(record.cases for record in counted[group]) for counted in (earlier, groups))
                 del (groups if before > now else earlier)[group]
         kept.append((keys, dict(groups)))
     return [record for _, groups in kept for records in groups.values() for record in records]

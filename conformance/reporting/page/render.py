@@ -68,9 +68,9 @@ def write(folder: Path, files: Mapping[str, str | bytes]) -> None:
     Every file is written beside its place before the first one is moved there: neither an interrupt nor a full disk
     leaves half a report, and a report that was there before stays whole.
     """
-    made: list[Path] = []
+    new_folders: list[Path] = []
     try:
-        made = [parent for parent in (folder, *folder.parents) if not parent.exists()]
+        new_folders = [parent for parent in (folder, *folder.parents) if not parent.exists()]
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".report-", dir=folder) as beside:
             for name, content in files.items():
@@ -80,13 +80,13 @@ def write(folder: Path, files: Mapping[str, str | bytes]) -> None:
                     os.fsync(file.fileno())  # else a move may reach the disk before the bytes
             for name in files:
                 place = folder / name
-                if place.exists() and not place.is_dir():  # as root a move had replaced /dev/null
+                if place.exists() and not place.is_dir():  # a move by root would replace /dev/null
                     require_regular(place.stat(), place)
                 Path(beside, name).replace(place)
     except OSError as problem:
         raise ReportError(f"{folder}: cannot be written ({problem.strerror or problem})") from None
     finally:
-        for parent in made:
+        for parent in new_folders:
             with suppress(OSError):  # a folder that holds a report stays
                 parent.rmdir()
 
@@ -98,7 +98,7 @@ def page(digest: Digest, title: str = "", survey: Mapping[str, Any] | None = Non
     # the page may apply its own style and run its own script; it may load nothing at all
     allowed = f"style-src '{content_hash(css)}'; script-src '{content_hash(script)}'"
     policy = f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
-    found = {
+    values = {
         "title": title or digest.title,
         "long_title": title or digest.long_title,
         "digest": digest,
@@ -110,7 +110,7 @@ def page(digest: Digest, title: str = "", survey: Mapping[str, Any] | None = Non
     text = (
         template_environment()
         .get_template("page.html")
-        .render(version=__version__, css=css, script=script, policy=policy, **found)
+        .render(version=__version__, css=css, script=script, policy=policy, **values)
     )
     return printable(text)
 
@@ -122,18 +122,18 @@ def content_hash(text: str) -> str:
 @cache
 def template_environment() -> jinja2.Environment:
     loader = jinja2.FunctionLoader(lambda name: (TEMPLATES / name).read_text(encoding="utf-8"))
-    found = jinja2.Environment(
+    environment = jinja2.Environment(
         loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    found.filters |= {"links": links, "breakable": _breakable, "amount": amount}
-    found.filters |= {"many": many, "total": total}
-    found.globals |= {
+    environment.filters |= {"links": links, "breakable": _breakable, "amount": amount}
+    environment.filters |= {"many": many, "total": total}
+    environment.globals |= {
         "LEGEND": LEGEND,
         "PASSING": tables.PASSING,
         "GROUPS": GROUPS,
         "WIDTH": charts.WIDTH,
     }
-    return found
+    return environment
 
 
 def links(text: str) -> Iterator[tuple[str, bool]]:

@@ -16,25 +16,25 @@ MADE: dict[str, Callable[[Digest, Any], Any]] = {
     "findings": lambda digest, _: digest.report.findings,
     "accuracy": lambda digest, _: digest.report.accuracy,
     "speeds": lambda digest, _: speeds.speeds(digest),
-    "speed_tables": lambda digest, made: speeds.speed_tables(digest, made["speeds"]),
-    "banners": lambda _, made: speeds.banners(made["speeds"]),
-    "speed_chart": lambda digest, made: charts.speed(digest, made["speeds"]),
+    "speed_tables": lambda digest, earlier: speeds.speed_tables(digest, earlier["speeds"]),
+    "banners": lambda _, earlier: speeds.banners(earlier["speeds"]),
+    "speed_chart": lambda digest, earlier: charts.speed(digest, earlier["speeds"]),
     "counted": lambda digest, _: digest.report.counted,
     "memory": lambda digest, _: training.memory_tables(digest.records),
     "training": lambda digest, _: training.table(digest.records),
     "unsupported": lambda digest, _: digest.report.unsupported,
     "machines": lambda digest, _: digest.machines,
 }
-"""Name of a section -> the function that makes it, from the digest and the sections before it: a table or several, a
-chart, or what these are made of."""
+"""Name of a section -> the function that makes it from the digest and the sections before it: a table or several, a
+chart, or the data for these."""
 
 
 @lru_cache(maxsize=1)
 def sections(digest: Digest) -> dict[str, Any]:
     """Return the sections of a report by name; what a report does not have is empty. They are cached, so that page and
     summary report a failure only once."""
-    made: dict[str, Any] = dict.fromkeys(MADE, ())
+    by_name: dict[str, Any] = dict.fromkeys(MADE, ())
     for name, make in MADE.items():
         with explaining(f"{name.replace('_', ' ')} of the report"):
-            made[name] = make(digest, made)
-    return made
+            by_name[name] = make(digest, by_name)
+    return by_name

@@ -57,24 +57,24 @@ class Speed:
 
 def speeds(digest: Digest) -> list[Speed]:
     """Return all times, with their ratios to torch if these can be believed."""
-    every = digest.results.clocked
-    torch = {(c.machine, c.operator, c.problem): c for c in every if c.implementation == baseline(c.machine.device)}
-    found = []
-    for own in every:
-        base = torch.get((own.machine, own.operator, own.problem))
-        known = _ratio(base, own) if base and base is not own else None
-        found.append(Speed(own, known, own.steady and (base is None or base.steady)))
-    return found
+    clocked = digest.results.clocked
+    torch = {(c.machine, c.operator, c.problem): c for c in clocked if c.implementation == baseline(c.machine.device)}
+    result = []
+    for time in clocked:
+        base = torch.get((time.machine, time.operator, time.problem))
+        to_torch = _ratio(base, time) if base and base is not time else None
+        result.append(Speed(time, to_torch, time.steady and (base is None or base.steady)))
+    return result
 
 
-def _ratio(base: Clocked, own: Clocked) -> Ratio | None:
+def _ratio(base: Clocked, time: Clocked) -> Ratio | None:
     """Return the ratio, visit by visit if both were timed in one run. Visits of two runs have nothing in common, so
     that their ratio has no interval."""
-    if not (own.usable and base.usable):
+    if not (time.usable and base.usable):
         return None
-    if base.run == own.run and base.visits and own.visits:
-        return ratio(base.visits, own.visits)
-    return Ratio(base.seconds / own.seconds)
+    if base.run == time.run and base.visits and time.visits:
+        return ratio(base.visits, time.visits)
+    return Ratio(base.seconds / time.seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,26 +86,26 @@ class Banner:
     reasons: tuple[str, ...]
 
 
-def banners(found: Iterable[Speed]) -> list[Banner]:
+def banners(speeds: Iterable[Speed]) -> list[Banner]:
     """Return the states of the runs' machines, the worst first, and of several also the machine and number of times."""
-    counts = Counter((s.clocked.timing.machine, s.clocked.machine) for s in found)
+    counts = Counter((s.clocked.timing.machine, s.clocked.machine) for s in speeds)
     order = ["unusable", "noisy", NOT_JUDGED, "stable"]
-    made = []
+    result = []
     for (state, machine), count in counts.items():
         name = state.state if state else NOT_JUDGED
         follows = FOLLOWS[name] if state else " The files say nothing of it."
         where = f" ({machine.label}, {many(count, 'time')})" if len(counts) > 1 else ""
-        made.append(Banner(name, f"machine: {name}{where}.{follows}", state.reasons if state else ()))
-    return sorted(made, key=lambda one: (order.index(one.state), one.text, one.reasons))
+        result.append(Banner(name, f"machine: {name}{where}.{follows}", state.reasons if state else ()))
+    return sorted(result, key=lambda banner: (order.index(banner.state), banner.text, banner.reasons))
 
 
-def speed_tables(digest: Digest, found: Sequence[Speed]) -> list[Table]:
+def speed_tables(digest: Digest, speeds: Sequence[Speed]) -> list[Table]:
     """Return a table for each operator, of problems by implementations, the first with a note; then the findings about
     times, and the geometric means if torch was timed and the machine was stable."""
     tables: list[Table] = []
-    mixed = len({s.clocked.state for s in found}) > 1
-    for operator in sorted({s.clocked.operator for s in found}, key=operator_place):
-        here = [s for s in found if s.clocked.operator == operator]
+    mixed = len({s.clocked.state for s in speeds}) > 1
+    for operator in sorted({s.clocked.operator for s in speeds}, key=operator_place):
+        here = [s for s in speeds if s.clocked.operator == operator]
         names = sorted({s.clocked.row for s in here})
         cells = {(s.clocked.problem, s.clocked.row): s.cell(mixed) for s in here}
         rows = tuple(
@@ -116,11 +116,11 @@ def speed_tables(digest: Digest, found: Sequence[Speed]) -> list[Table]:
         )
     titles = {True: "Times marked with !, compared with nothing", False: "Findings marked with *"}
     for impossible, title in titles.items():
-        held = [s.clocked for s in found if s.clocked.finding and s.clocked.impossible == impossible]
-        if held:
-            lines = tuple((digest.name(c.row), c.operator, c.problem, c.finding) for c in held)
+        marked = [s.clocked for s in speeds if s.clocked.finding and s.clocked.impossible == impossible]
+        if marked:
+            lines = tuple((digest.name(c.row), c.operator, c.problem, c.finding) for c in marked)
             tables.append(Table(title, ("implementation", "operator", "problem", "reason"), lines, 4))
-    if means := geometric_means(found):
+    if means := geometric_means(speeds):
         operators = sorted({operator for _, operator in means}, key=operator_place)
         rows = tuple(
             (
@@ -134,17 +134,17 @@ def speed_tables(digest: Digest, found: Sequence[Speed]) -> list[Table]:
     return tables
 
 
-def geometric_means(found: Sequence[Speed]) -> dict[tuple[Row, str], tuple[float, int]]:
+def geometric_means(speeds: Sequence[Speed]) -> dict[tuple[Row, str], tuple[float, int]]:
     """Return (row, operator) -> geometric mean of its ratios to torch, and the number of problems."""
     by_machine: defaultdict[Machine, dict[tuple[str, str, str, str], Ratio]] = defaultdict(dict)
     # a mean over the steady ratios would cover fewer problems than another implementation's
-    left_out = {(s.clocked.row, s.clocked.operator) for s in found if not s.steady}
-    for s in found:
+    left_out = {(s.clocked.row, s.clocked.operator) for s in speeds if not s.steady}
+    for s in speeds:
         c = s.clocked
         if s.ratio is not None and (c.row, c.operator) not in left_out:
             by_machine[c.machine][c.machine.device, c.operator, s.clocked.problem, c.implementation] = s.ratio
     return {
         ((name, machine), operator): pair
-        for machine, held in by_machine.items()
-        for (operator, name), pair in means(held).items()
+        for machine, ratios in by_machine.items()
+        for (operator, name), pair in means(ratios).items()
     }

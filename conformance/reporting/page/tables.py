@@ -98,7 +98,7 @@ class Digest:
     @cached_property
     def groups(self) -> list[tuple[str, list[Group]]]:
         """Groups of failures by implementation."""
-        return [(name, [*found]) for name, found in groupby(self.report.groups, lambda one: one.implementation)]
+        return [(name, [*groups]) for name, groups in groupby(self.report.groups, lambda group: group.implementation)]
 
     @property
     def idle(self) -> str:
@@ -108,8 +108,10 @@ class Digest:
 
     def place(self, verdict: KernelVerdict) -> int:
         """Return the place among all groups of the first group of a kernel's failures."""
-        own = {id(one) for one in self.report.of(verdict.implementation) if verdict.operator in one.operators}
-        return next((place for place, one in enumerate(self.report.groups) if id(one) in own), 0)
+        kernel_groups = {
+            id(group) for group in self.report.of(verdict.implementation) if verdict.operator in group.operators
+        }
+        return next((place for place, group in enumerate(self.report.groups) if id(group) in kernel_groups), 0)
 
     @cached_property
     def modules(self) -> Table | None:
@@ -120,7 +122,7 @@ class Digest:
     @cached_property
     def grouped(self) -> dict[int, int]:
         """Id of a failing record -> the place of its group among all groups."""
-        return {id(record): place for place, one in enumerate(self.report.groups) for record in one.records}
+        return {id(record): place for place, group in enumerate(self.report.groups) for record in group.records}
 
     @property
     def machines(self) -> Table:
@@ -131,9 +133,9 @@ class Digest:
                 if verdict.machine.device and name not in ("device", "machine", "system", "processor"):
                     versions[verdict.machine][name].add(text)
         rows = []
-        for machine, found in sorted(versions.items()):
+        for machine, texts_by_name in sorted(versions.items()):
             names = ", ".join(sorted({name for name, where in self.rows if where == machine})) or "none"
-            words = ", ".join(f"{name} {' and '.join(sorted(texts))}" for name, texts in sorted(found.items()))
+            words = ", ".join(f"{name} {' and '.join(sorted(texts))}" for name, texts in sorted(texts_by_name.items()))
             rows.append((machine.label, names, words))
         return Table("Versions", ("machine", "implementations", "versions"), tuple(rows), 3)
 
@@ -148,13 +150,13 @@ class Digest:
     @property
     def leads(self) -> bool:
         """True if the lead says more than the verdicts below it."""
-        failing = any(one.failed for one in self.report.verdicts)
+        failing = any(verdict.failed for verdict in self.report.verdicts)
         return (failing and len(self.report.verdicts) > 1) or bool(self.results.errors) or not self.verified
 
     @property
     def title(self) -> str:
         """Names of the implementations and operators that were verified."""
-        names = [*dict.fromkeys(one.implementation for one in self.report.verdicts)]
+        names = [*dict.fromkeys(verdict.implementation for verdict in self.report.verdicts)]
         which = f" ({many(len(self.operators), 'operator')})" if self.operators else ""
         which = f" {self.operators[0]}" if len(self.operators) == 1 else which
         return f"Conformance of {few(names, 'implementation')}{which}" if names else "Conformance of kernels"
@@ -171,7 +173,7 @@ class Digest:
         seeds = sorted({record.seed for record in self.records if record.seed is not None})
         return [
             *([f"{periods[0]}" + f" (the first of {len(periods)} runs)" * (len(periods) > 1)] if periods else []),
-            *([few([one.label for one in machines], "machine", "; ")] if machines else []),
+            *([few([machine.label for machine in machines], "machine", "; ")] if machines else []),
             *([f"level {', '.join(self.levels)}"] if self.levels else []),
             *([f"only the cases of {', '.join(self.results.chosen)}"] if self.results.chosen else []),
             *([f"seed {', '.join(map(str, seeds))}"] if seeds else []),
@@ -181,5 +183,5 @@ class Digest:
     @property
     def levels(self) -> list[str]:
         """Levels that runs were asked for, the lowest first."""
-        found = {record.run_level for record in self.records} - {""}
-        return sorted(found, key=lambda name: (LEVELS.index(name) if name in LEVELS else len(LEVELS), name))
+        names = {record.run_level for record in self.records} - {""}
+        return sorted(names, key=lambda name: (LEVELS.index(name) if name in LEVELS else len(LEVELS), name))

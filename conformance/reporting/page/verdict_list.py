@@ -29,11 +29,11 @@ DIGITS = 4
 
 def packed(digest: Digest) -> str:
     """Return all verdicts, as text that needs no escaping anywhere."""
-    held = io.BytesIO()
-    with gzip.GzipFile(fileobj=held, mode="wb", mtime=0) as file:
+    buffer = io.BytesIO()
+    with gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as file:
         for line in lines(digest):
             file.write(msgspec.json.encode(line) + b"\n")
-    return base64.b64encode(held.getvalue()).decode("ascii")
+    return base64.b64encode(buffer.getvalue()).decode("ascii")
 
 
 def lines(digest: Digest) -> Iterator[dict[str, Any]]:
@@ -41,7 +41,7 @@ def lines(digest: Digest) -> Iterator[dict[str, Any]]:
     choose from}; then the verdicts."""
     yield {
         "rows": [[digest.name(row), row[1].label] for row in digest.every_row],
-        "groups": [f"{one.implementation}: {one.title} ({one.cases:,})" for one in digest.report.groups],
+        "groups": [f"{group.implementation}: {group.title} ({group.cases:,})" for group in digest.report.groups],
         "operator": sorted({record.operator for record in digest.records}, key=operator_place),
         "dtype": sorted({record.dtype for record in digest.records}, key=dtype_place),
         "distribution": sorted({record.distribution for record in digest.records}),
@@ -59,7 +59,9 @@ def _verdict(verdict: ReportedVerdict, record: Record, digest: Digest) -> dict[s
         "reason": record.explanation,
         "command": record.command,
         "checks": [
-            [output, name, *map(_shown, pair)] for output, held in record.checks.items() for name, pair in held.items()
+            [output, name, *map(_shown, pair)]
+            for output, checks in record.checks.items()
+            for name, pair in checks.items()
         ],
         "worst": _shown(verdict.worst),
         "elements": verdict.mismatched,
@@ -73,9 +75,9 @@ def _facts(record: Record) -> Iterator[tuple[str, str]]:
     if record.terms:
         yield "contraction length", str(max(record.terms.values()))
     yield "contract", ", ".join(f"{name} {value}" for name, value in (record.contract or {}).items())
-    for output, found in record.profile.items():
-        yield f"inferred precision {output}", found.inferred.precision
-        yield f"profile {output}", ", ".join(f"{name} {_shown(value)}" for name, value in found.numbers.items())
+    for output, profile in record.profile.items():
+        yield f"inferred precision {output}", profile.inferred.precision
+        yield f"profile {output}", ", ".join(f"{name} {_shown(value)}" for name, value in profile.numbers.items())
     yield "versions", ", ".join(f"{name} {text}" for name, text in record.versions.items())
 
 
