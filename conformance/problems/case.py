@@ -1,5 +1,5 @@
-"""A case: an operator, a problem, inputs and their format. Whatever is verified, recorded, claimed, found or repeated
-is identified by its case, which is written as the end of the command that repeats it.
+"""A case: an operator, a problem, inputs and their format. Everything that is verified, recorded, claimed or repeated
+is identified by its case, which is written like the end of the command that repeats it.
 
     conformance check acme.py 'n1 c8 h9 w9 k16 r3 s3 p1' --operator conv_forward --dtype bf16
 
@@ -30,7 +30,7 @@ SEPARATOR = ";"
 
 
 class CaseError(ValueError):
-    """A text that is not a case, or a case without a unique correct result; the message says what is wrong."""
+    """Raised for a text that is not a case, or for a case without a unique correct result; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Case:
     problem   descriptor of the problem; for a training, the network
     storage   how operands lie in memory, see `conformance.storage`; empty if all are contiguous
     seed      seed of the inputs
-    check     name of the behaviour check that is made on the problem; empty if the case is no such check
+    check     name of the behaviour check that is made on the problem; empty if the case is not a behaviour check
     """
 
     operator: str
@@ -66,16 +66,17 @@ class Case:
         except ValueError:
             raise CaseError(f"{text.strip()!r}: must be: {FORM}") from None
         options = dict(zip(words[::2], words[1::2], strict=False))
-        known = {f"--{field.name}": field.name for field in fields(cls) if field.name != "problem"}
-        if len(words) != 2 * len(options) or not options.keys() <= known.keys() or "--operator" not in options:
+        names = {f"--{field.name}": field.name for field in fields(cls) if field.name != "problem"}
+        if len(words) != 2 * len(options) or not options.keys() <= names.keys() or "--operator" not in options:
             raise CaseError(f"{text.strip()!r}: must be: {FORM}")
-        given: dict[str, Any] = {known[option]: value for option, value in options.items()}
-        seed = given.setdefault("seed", "0")
+        values: dict[str, Any] = {names[option]: value for option, value in options.items()}
+        seed = values.setdefault("seed", "0")
         if not (seed.isascii() and seed.isdigit() and len(seed) <= 18):
             raise CaseError(f"{seed!r}: the seed must be a whole number from 0 to 10^18 - 1")
-        given["seed"] = int(seed)
+        values["seed"] = int(seed)
         case = cls(
-            **_usual(problem, given.get("dtype", "fp32"), given["operator"], "check" in given) | given, problem=problem
+            **_usual(problem, values.get("dtype", "fp32"), values["operator"], "check" in values) | values,
+            problem=problem,
         )
         case.require_one_result()
         return case if case.operator == TRAINING else replace(case, problem=case.geometry.descriptor)
@@ -94,12 +95,12 @@ class Case:
         """Return the arguments, after the kernel, of the command that repeats the case. Options with their usual value
         are left out, and the operator unless `operator`."""
         usual = _usual(self.problem, self.dtype, self.operator, bool(self.check))
-        found = [self.problem]
+        arguments = [self.problem]
         for field in fields(self)[2:] if not operator else (fields(self)[0], *fields(self)[2:]):
             value = getattr(self, field.name)
             if value != usual.get(field.name, field.default):
-                found += [f"--{field.name}", str(value)]
-        return found
+                arguments += [f"--{field.name}", str(value)]
+        return arguments
 
     def __str__(self) -> str:
         return shlex.join(self.words())
@@ -116,7 +117,7 @@ class Case:
             raise CaseError(f"problem {self.problem!r}: {error}") from None
         operator, family, variant = OPERATORS[self.operator], FAMILIES[geometry.family], self.variant
         if not takes(operator.name, geometry):
-            possible = ", ".join(one.name for one in family.operators if takes(one.name, geometry))
+            possible = ", ".join(candidate.name for candidate in family.operators if takes(candidate.name, geometry))
             what = f"does not take the problem {self.problem!r}. Choices: {possible}"
             raise CaseError(f"operator {self.operator}: {what}")
         if self.dtype not in operator.dtypes:
@@ -131,10 +132,10 @@ class Case:
             raise CaseError(f"dtype {self.dtype}: {self.operator} has none of {self.problem!r}. Choices: {choices}")
         if self.check:
             return
-        known = (*family.distributions, *([SPARSE] if is_huge(geometry) else ()))
-        if self.distribution not in known or not applies(self.distribution, self.dtype):
-            of = geometry.family + (f" in {self.dtype}" if self.distribution in known else "")
-            choices = ", ".join(name for name in known if applies(name, self.dtype))
+        distributions = (*family.distributions, *([SPARSE] if is_huge(geometry) else ()))
+        if self.distribution not in distributions or not applies(self.distribution, self.dtype):
+            of = geometry.family + (f" in {self.dtype}" if self.distribution in distributions else "")
+            choices = ", ".join(name for name in distributions if applies(name, self.dtype))
             raise CaseError(f"distribution {self.distribution}: there is none for {of}. Choices: {choices}")
         if not operator.determines(geometry, self.distribution):
             raise CaseError(
@@ -155,7 +156,7 @@ class Case:
 
 
 def _usual(problem: str, dtype: str, operator: str, is_check: bool) -> dict[str, str]:
-    """Return the usual values, which are left out where a case is written."""
+    """Return the usual values of options, which are left out when a case is written."""
     if operator == TRAINING:
         return {"dtype": "fp32", "layout": "nchw", "distribution": TRAINING}
     try:

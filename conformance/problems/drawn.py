@@ -31,10 +31,10 @@ CANDIDATES = {2: 64, 1: 16, 3: 16}
 """Number of dimensions -> number of problems that a run draws for an operator. An implementation gets the first of
 these that it takes."""
 NOVELTY = 6
-"""Draws per problem, of which the one with the most features that no problem before it had is kept."""
+"""Draws per problem; the draw with the most features that no earlier problem had is kept."""
 
 NEAR_EXTENT = 8
-"""Most extra elements on an axis, beyond the window's span, of a problem near another one."""
+"""Largest number of elements on an axis, beyond the window's span, of a problem near another problem."""
 FOLLOWED = ("window", "stride", "dilation")
 PADDING_RULES: tuple[Callable[[int, int, int], tuple[int, int]], ...] = (
     lambda taps, stride, dilation: (dilation * (taps - 1) // 2, -(-dilation * (taps - 1) // 2)),
@@ -45,11 +45,11 @@ PADDING_RULES: tuple[Callable[[int, int, int], tuple[int, int]], ...] = (
 """Rules by which layers derive the padding of an axis from the FOLLOWED parameters: torch's padding="same", which keeps
 the size of the image and puts the odd element behind it; two common substitutes; that of a transposed convolution."""
 COMBINATIONS = 300
-"""Number of draws that change several parameters of a problem; callers choose those with the most new features."""
+"""Number of draws that change several parameters of a problem; callers choose the draws with the most new features."""
 MOST_STORED = 1 << 20
-"""Most elements of the memory that a view lies in."""
+"""Largest number of elements of the memory that a view lies in."""
 MAX_NEAR = 50
-"""Most draws near a problem; if none of them fits the budget, problems are drawn from nothing."""
+"""Largest number of draws near a problem; if none of them fits the budget, problems are drawn from nothing."""
 
 SIZES = frozenset("ncdhwktrsg")
 """Names of parameters that are sizes (`d` is the depth; a dilation is `d0` or `dil0`)."""
@@ -101,8 +101,8 @@ LAYERS: tuple[Layer | None, ...] = (
     Layer((72, 96, 120, 200, 384), (10, 30, 84, 100), 1, (1,), (3, 5, 6, 7, 9, 12, 33, 100)),
     Layer((1,), (1,), 1, (1, 2, 3, 4, 5), (1, 2, 3)),
 )
-"""One convolution in four is a layer of a kind known from bug reports, with at least two large sizes. Of sizes drawn
-individually at most one is large, so that a search found none of these layers in two minutes."""
+"""One convolution in four is a layer of a kind known from bug reports, with at least two large sizes. When sizes are
+drawn one by one, at most one is large: a search of two minutes drew none of these layers."""
 
 
 class CostLimit(NamedTuple):
@@ -119,8 +119,9 @@ THIN = CostLimit(1 << 20, 1 << 16)
 
 
 def draw(family: str, choose: Choose, rank: int = 2, padded: Sequence[str] = ("",)) -> Parameters:
-    """Draw the parameters of a problem, which may turn out not to exist. At most one axis is long; then the others are
-    short. The padding of all axes is one of `padded`, or drawn for each axis if that one is empty."""
+    """Draw the parameters of a problem, which may turn out not to exist. At most one axis is long; the other axes are
+    then short. `padded` has ways to pad all axes alike, of which one is drawn; for an empty one, the padding of each
+    axis is drawn."""
     names = SIMPLEST[family, rank]
     dilation_of = "dil{}" if rank == 3 else "d{}"
     long = choose(["", "", "", "", *(name for name in "ncdhwktrs" if name in names)])
@@ -145,43 +146,43 @@ def draw(family: str, choose: Choose, rank: int = 2, padded: Sequence[str] = (""
         image = size(letter) if letter == long else choose((size(letter), size(letter), extent, fits, extent + stride))
         return taps, stride, dilation, before, after, max(image, fits)
 
-    found = {name: choose(SPECIAL[name]) for name in names if name in SPECIAL}
-    found |= {"n": size("n", TINY), "c": size("c")}
+    parameters = {name: choose(SPECIAL[name]) for name in names if name in SPECIAL}
+    parameters |= {"n": size("n", TINY), "c": size("c")}
     if "g" in names:
         grouping = choose(("dense", "dense", "groups", "depthwise"))
-        found |= {"k": size("k"), "g": 1}
+        parameters |= {"k": size("k"), "g": 1}
         if grouping == "depthwise":
-            found |= {"g": found["c"], "c": 1, "k": choose((1, 1, 2, 3))}
+            parameters |= {"g": parameters["c"], "c": 1, "k": choose((1, 1, 2, 3))}
         elif grouping == "groups":
-            found["g"] = choose((2, 3, 4, 5, 7, 8))
+            parameters["g"] = choose((2, 3, 4, 5, 7, 8))
     axes = [axis(image, window) for image, window in zip(IMAGE[rank], WINDOW[rank], strict=True)]
     if long not in (*IMAGE[rank], *WINDOW[rank]):
-        first, *others = axes
-        axes = [first, *(tuple(choose((a, a, b)) for a, b in zip(first, other, strict=True)) for other in others)]
+        first, *other_axes = axes
+        axes = [first, *(tuple(choose((a, a, b)) for a, b in zip(first, other, strict=True)) for other in other_axes)]
     places = range(rank)
     letters = (
         *([*WINDOW[rank]], [f"u{place}" for place in places], [dilation_of.format(place) for place in places]),
         *([f"p{2 * place}" for place in places], [f"p{2 * place + 1}" for place in places], [*IMAGE[rank]]),
     )
     for number, parts in enumerate(letters):
-        found |= {part: values[number] for part, values in zip(parts, axes, strict=True) if part in names}
+        parameters |= {part: values[number] for part, values in zip(parts, axes, strict=True) if part in names}
     for place in places if "o0" in names else ():
-        reach = max(found[f"u{place}"], found[dilation_of.format(place)])
-        found[f"o{place}"] = choose((0, 0, 1, reach - 1))
+        reach = max(parameters[f"u{place}"], parameters[dilation_of.format(place)])
+        parameters[f"o{place}"] = choose((0, 0, 1, reach - 1))
     if "g" in names and (layer := choose(LAYERS)):
-        found |= _of_layer(layer, found, rank, choose)
-    return found
+        parameters |= _of_layer(layer, parameters, rank, choose)
+    return parameters
 
 
-def _of_layer(layer: Layer, found: Parameters, rank: int, choose: Choose) -> Parameters:
-    """Draw the parameters that make a problem a layer of this kind; in three dimensions its window lies in one plane,
-    in one dimension it has as many taps as in two."""
-    made = {name: int(name[0] not in "po") for name in found if name[-1].isdigit()} | {"g": 1}
-    made |= {"n": choose(layer.images), "c": choose(layer.channels), "k": choose(layer.filters)}
+def _of_layer(layer: Layer, parameters: Parameters, rank: int, choose: Choose) -> Parameters:
+    """Draw the parameters that make a problem a layer of this kind. In three dimensions its window lies in one plane;
+    in one dimension it has as many taps as in two dimensions."""
+    layer_parameters = {name: int(name[0] not in "po") for name in parameters if name[-1].isdigit()} | {"g": 1}
+    layer_parameters |= {"n": choose(layer.images), "c": choose(layer.channels), "k": choose(layer.filters)}
     taps = layer.taps**2 if rank == 1 and layer.extents[0] == layer.taps else layer.taps
     for image, window in zip(IMAGE[rank], WINDOW[rank], strict=True):
-        made |= {image: choose(layer.extents) + taps - layer.taps, window: taps}
-    return made | ({"d": choose((1, 2)), "t": 1} if rank == 3 else {})
+        layer_parameters |= {image: choose(layer.extents) + taps - layer.taps, window: taps}
+    return layer_parameters | ({"d": choose((1, 2)), "t": 1} if rank == 3 else {})
 
 
 def drawn(
@@ -193,28 +194,31 @@ def drawn(
     rank: int = 2,
     padded: Sequence[str] = ("",),
 ) -> Any:
-    """Draw a geometry of `rank` dimensions within a budget. With `near`, it is one of these with a few parameters
-    redrawn (without `sizes`: only parameters that are not sizes); if none fits the budget, it is drawn from nothing."""
+    """Draw a geometry of `rank` dimensions within a budget. With `near`, it is one of these problems with a few
+    parameters redrawn (without `sizes`, only parameters that are not sizes); if no such problem fits the budget, it is
+    drawn from nothing."""
     tries = 0
     while True:
         tries += 1
-        found = draw(family, choose, rank, padded)
+        parameters = draw(family, choose, rank, padded)
         if near and tries <= MAX_NEAR:
-            kept, names = choose(near), [name for name in found if sizes or name not in SIZES]
-            found = kept | {name: found[name] for name in {choose(names) for _ in range(choose((1, 2, 3, 4)))}}
+            kept, names = choose(near), [name for name in parameters if sizes or name not in SIZES]
+            parameters = kept | {
+                name: parameters[name] for name in {choose(names) for _ in range(choose((1, 2, 3, 4)))}
+            }
         try:
-            made = geometry(family, found)
-            flops, elements = cost(made)
+            problem = geometry(family, parameters)
+            flops, elements = cost(problem)
         except GeometryError:
             continue
-        if flops <= budget.flops and elements <= budget.elements and math.prod(made.window) <= LONG[-1]:
-            return made
+        if flops <= budget.flops and elements <= budget.elements and math.prod(problem.window) <= LONG[-1]:
+            return problem
 
 
 def distribution(family: str, dtype: str, choose: Choose) -> str:
-    """Choose a distribution of the family; those with data in every element are twice as likely."""
-    known = [name for name in FAMILIES[family].distributions if applies(name, dtype)]
-    return choose([*known, *(name for name in known if name in ("fixed", "integer", "natural"))])
+    """Choose a distribution of the family; distributions with data in every element are twice as likely."""
+    names = [name for name in FAMILIES[family].distributions if applies(name, dtype)]
+    return choose([*names, *(name for name in names if name in ("fixed", "integer", "natural"))])
 
 
 def storage(operator: str, problem: Any, layout: str, choose: Choose, *, pages: bool) -> str:
@@ -228,44 +232,43 @@ def storage(operator: str, problem: Any, layout: str, choose: Choose, *, pages: 
         return [kind for kind in able if placement(kind, arrangement, 1).size <= MOST_STORED]
 
     chosen = [*inputs] if choose((False, True)) else [choose([*inputs])]
-    return written({name: choose(known) for name in chosen if (known := kinds(name))})
+    return written({name: choose(fitting) for name in chosen if (fitting := kinds(name))})
 
 
 @cache
 def near(family: str, rank: int) -> list[Any]:
     """Return the geometries of `standard` that problems are drawn near to. Geometries that are run only in 8-bit dtypes
     or in optional layouts are excluded, so that adding some does not change the problems that a seed draws."""
-    known = (problem for problem in of_family(PROBLEMS, family) if problem.level == "standard")
-    tables = [problem for problem in known if not all(is_optional(v.layout) for v in problem.variants)]
+    standard = (problem for problem in of_family(PROBLEMS, family) if problem.level == "standard")
+    tables = [problem for problem in standard if not all(is_optional(v.layout) for v in problem.variants)]
     return [problem.geometry for problem in usual(tables) if problem.geometry.rank == rank]
 
 
 @cache
-def _known(family: str, rank: int) -> tuple[list[Parameters], frozenset[str], list[list[tuple[str, Any]]]]:
-    """Return of the geometries of `near` the parameters of those that are small enough, all descriptors, and all
-    features."""
-    found = near(family, rank)
-    small = [g for g in found if cost(g) <= THIN]
+def _tables_near(family: str, rank: int) -> tuple[list[Parameters], frozenset[str], list[list[tuple[str, Any]]]]:
+    """Return the parameters of the small geometries of `near`, and the descriptors and features of all of them."""
+    geometries = near(family, rank)
+    small = [g for g in geometries if cost(g) <= THIN]
     return (
         [parameters(g) for g in small],
-        frozenset(g.descriptor for g in found),
-        [features(g) for g in found],
+        frozenset(g.descriptor for g in geometries),
+        [features(g) for g in geometries],
     )
 
 
 def candidates(operator: str, seed: int, rank: int) -> Iterator[tuple[Problem, tuple[Variant, ...]]]:
     """Yield problems of `rank` dimensions for a run of this seed, each with variants in the order in which to try them.
 
-    They are drawn alternately from nothing and near a problem of the tables, so that kernels that take few problems get
-    some. They are the same in every process. Problems are drawn only as they are consumed: drawing all of them for
-    every operator took four fifths of the time of a test collection.
+    Problems are drawn alternately from nothing and near a problem of the tables, so that a kernel that takes few
+    problems gets some. They are the same in every process. Problems are drawn only as they are consumed: drawing all of
+    them for every operator took four fifths of the time of a test collection.
     """
     return copy.copy(_drawing(operator, seed, rank))
 
 
 @cache
 def _drawing(operator: str, seed: int, rank: int) -> Iterator[tuple[Problem, tuple[Variant, ...]]]:
-    """Return an iterator over the problems; copies of it share the problems that were drawn."""
+    """Return an iterator over the problems; its copies share the problems that were drawn."""
     words = f"{seed} {operator}" + f" {rank}" * (rank != 2)
     return tee(_candidates(operator, words, rank, CANDIDATES[rank]), 1)[0]
 
@@ -274,7 +277,7 @@ def neighbours(geometry: Any) -> Iterator[Any]:
     """Yield small problems like this one, each with one parameter changed, on all axes or on the first; for a depthwise
     problem, c, k and groups change together."""
     small, changes = _changes(geometry)
-    for change in chain.from_iterable(_followed(small, one) for one in [{}, *chain.from_iterable(changes)]):
+    for change in chain.from_iterable(_followed(small, single) for single in [{}, *chain.from_iterable(changes)]):
         with suppress(GeometryError):
             yield replace(small, **change)
 
@@ -286,8 +289,8 @@ def combinations_near(geometry: Any) -> Iterator[Any]:
     simplest = {"n": 1, "c": 1, "k": 1, "size": spans(small)}
     simplest |= dict.fromkeys(("window", "stride", "dilation"), (1,) * small.rank)
     for options in changes:
-        (name, *others) = options[0]
-        if name in simplest and not others:
+        (name, *more_names) = options[0]
+        if name in simplest and not more_names:
             options.append({name: simplest[name]})
         elif name == "padding":
             options.append({name: ((0, 0),) * small.rank})
@@ -300,9 +303,9 @@ def combinations_near(geometry: Any) -> Iterator[Any]:
         change: dict[str, Any] = {}
         for options in dice.sample(changes, min(len(changes), dice.choice((2, 3, 4, 5)))):
             change |= dice.choice(options)
-        for each in _followed(small, change):
+        for followed in _followed(small, change):
             with suppress(GeometryError):
-                yield replace(small, **each)
+                yield replace(small, **followed)
 
 
 def _changes(geometry: Any) -> tuple[Any, list[list[dict[str, Any]]]]:
@@ -340,19 +343,20 @@ def _followed(small: Any, change: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _candidates(operator: str, seed: str, rank: int, count: int) -> Iterator[tuple[Problem, tuple[Variant, ...]]]:
     family, dice = OPERATORS[operator].family, random.Random(seed)
-    near, known, table = _known(family, rank)
+    near, listed, table = _tables_near(family, rank)
     coverage = Coverage()
-    for found in table:
-        coverage.add(found)
-    taken = set(known)
+    for case_features in table:
+        coverage.add(case_features)
+    taken = set(listed)
     for place in range(count):
         draws = [drawn(family, dice.choice, THIN, near if place % 2 else (), rank=rank) for _ in range(NOVELTY)]
-        best = max(draws, key=lambda one: (one.descriptor not in taken, coverage.new(features(one))))
+        best = max(draws, key=lambda problem: (problem.descriptor not in taken, coverage.new(features(problem))))
         if best.descriptor in taken:
             continue
         taken.add(best.descriptor)
         coverage.add(features(best))
-        formats = dice.sample(every := [*product(ordinary(OPERATORS[operator].dtypes), layouts_of(rank))], len(every))
+        formats = [*product(ordinary(OPERATORS[operator].dtypes), layouts_of(rank))]
+        formats = dice.sample(formats, len(formats))
         offered = (Variant(d, layout, distribution(family, d, dice.choice)) for d, layout in formats)
         variants = tuple(variant for variant in offered if variant.suits(operator, best))
         yield unlisted(best, "drawn", "standard", variants), variants

@@ -155,32 +155,34 @@ SHARED = frozenset("ncdhwktrsgup")
 @cache
 def of_geometry(geometry: Any) -> frozenset[str]:
     """Return the features of a geometry, which do not depend on dtype and layout."""
-    found = {name for name, holds in OF_PROBLEM.items() if holds(geometry)}
-    found |= _on_axes(geometry)
+    features = {name for name, holds in OF_PROBLEM.items() if holds(geometry)}
+    features |= _on_axes(geometry)
     operands = (geometry.n * geometry.c * math.prod(geometry.size), _k(geometry) * _outputs(geometry))
     if max(*operands, _k(geometry) * _contraction(geometry)) > 1 << 16:
-        found.add(LARGE)
-    return frozenset(found | {name for name, given in options(geometry).items() if given})
+        features.add(LARGE)
+    return frozenset(features | {name for name, is_set in options(geometry).items() if is_set})
 
 
 def options(geometry: Any) -> dict[str, bool]:
     """Return for each option of the family, such as bias, ceil mode or a divisor, whether it is not at its default."""
-    own = (f for f in geometry.fields if f.letter not in SHARED and f.axis is None and f.attribute != "dilation")
-    return {f.meaning.split(" (")[0]: f.of(geometry) != f.default_for(vars(geometry)) for f in own}
+    option_fields = (
+        f for f in geometry.fields if f.letter not in SHARED and f.axis is None and f.attribute != "dilation"
+    )
+    return {f.meaning.split(" (")[0]: f.of(geometry) != f.default_for(vars(geometry)) for f in option_fields}
 
 
 def _on_axes(geometry: Any) -> set[str]:
-    """Return the features of the axes: by the axis's name; with several axes also for some axis and for every axis; and
-    every two that hold on the same axis."""
+    """Return the features of the axes, by the axis's name; if there are several axes, also the features of some axis
+    and of every axis; and each pair of features that hold on the same axis."""
     names = AXES[geometry.rank]
     per_axis = [{text for text, holds in ON_AXIS.items() if holds(axis)} for axis in axes(geometry)]
-    found = {text.format(name) for name, held in zip(names, per_axis, strict=True) for text in held}
-    for held in per_axis:
-        found |= {f"{one.format('an axis')}, {other.format(SAME_AXIS)}" for one, other in pairs(held)}
+    features = {text.format(name) for name, on_axis in zip(names, per_axis, strict=True) for text in on_axis}
+    for on_axis in per_axis:
+        features |= {f"{first.format('an axis')}, {second.format(SAME_AXIS)}" for first, second in pairs(on_axis)}
     if len(names) > 1:
-        found |= {text.format("some axis") for text in set.union(*per_axis)}
-        found |= {text.format("every axis") for text in set.intersection(*per_axis)}
-    return found
+        features |= {text.format("some axis") for text in set.union(*per_axis)}
+        features |= {text.format("every axis") for text in set.intersection(*per_axis)}
+    return features
 
 
 def axes(geometry: Any) -> list[Axis]:
@@ -200,9 +202,9 @@ def axes(geometry: Any) -> list[Axis]:
 def of_variant(variant: Variant) -> frozenset[str]:
     """Return the features of a dtype, a layout, a distribution and a storage."""
     last = any(variant.layout == layouts_of(rank)[1] for rank in AXES)
-    found = {variant.dtype, variant.layout, f"{variant.distribution} inputs", *(["channels last"] if last else [])}
-    found |= {f"storage {kind} of {operand}" for operand, kind in parse(variant.storage).items()}
-    return frozenset(found)
+    features = {variant.dtype, variant.layout, f"{variant.distribution} inputs", *(["channels last"] if last else [])}
+    features |= {f"storage {kind} of {operand}" for operand, kind in parse(variant.storage).items()}
+    return frozenset(features)
 
 
 def of_case(geometry: Any, variant: Variant) -> frozenset[str]:
@@ -210,9 +212,9 @@ def of_case(geometry: Any, variant: Variant) -> frozenset[str]:
     return of_geometry(geometry) | of_variant(variant)
 
 
-def pairs(found: Iterable[str]) -> Iterable[tuple[str, str]]:
-    """Return every pair of the features, each in sorted order."""
-    return combinations(sorted(found), 2)
+def pairs(features: Iterable[str]) -> Iterable[tuple[str, str]]:
+    """Return the pairs of the features; each pair is sorted."""
+    return combinations(sorted(features), 2)
 
 
 @cache

@@ -26,7 +26,7 @@ Feature = tuple[str, Any]
 """Name of a parameter, and the bucket that its value falls into."""
 
 BUCKETS = (5, 8, 16, 64, 256, 4096)
-"""Largest value of each bucket; up to the first of these, every value is a bucket of its own."""
+"""Largest value of each bucket; values up to the first have a bucket each."""
 
 
 @cache
@@ -52,24 +52,24 @@ SIMPLEST: dict[tuple[str, int], Parameters] = {
 
 def parameters(geometry: Any) -> Parameters:
     """Return a geometry's parameters."""
-    found: Parameters = {}
+    values: Parameters = {}
     for field in geometry.fields:
         value = field.of(geometry)
         parts = [value] if not isinstance(value, tuple) else value
         if field.attribute == "padding":
             parts = [side for sides in value for side in sides]
-        found |= zip(_names(field, geometry.rank), (int(part or 0) for part in parts), strict=True)
-    for name in ("c", "k") if "g" in found else ():
-        found[name] //= found["g"]
-    return found
+        values |= zip(_names(field, geometry.rank), (int(part or 0) for part in parts), strict=True)
+    for name in ("c", "k") if "g" in values else ():
+        values[name] //= values["g"]
+    return values
 
 
-def geometry(family: str, given: Mapping[str, int]) -> Any:
+def geometry(family: str, parameters: Mapping[str, int]) -> Any:
     """Return the geometry with these parameters. Raises GeometryError."""
-    kind, rank = FAMILIES[family].geometry, rank_of(given)
+    kind, rank = FAMILIES[family].geometry, rank_of(parameters)
     values: dict[str, Any] = {}
     for field in kind.FIELDS[rank]:
-        parts = [given[name] for name in _names(field, rank)]
+        parts = [parameters[name] for name in _names(field, rank)]
         value: Any = parts[0]
         if field.form in (FLAG, NEGATED_FLAG):
             value = bool(value)
@@ -79,8 +79,8 @@ def geometry(family: str, given: Mapping[str, int]) -> Any:
             value = tuple(zip(parts[::2], parts[1::2], strict=True))
         elif field.default is None:
             value = value or None
-        elif field.letter in "ck" and "g" in given:
-            value *= given["g"]
+        elif field.letter in "ck" and "g" in parameters:
+            value *= parameters["g"]
         field.put(values, value)
     return kind(**values)
 
@@ -90,8 +90,8 @@ def cost(geometry: Any) -> tuple[int, int]:
     """Return FLOPs and elements, including those of the padded image, of the family's most expensive operator."""
     operators = FAMILIES[geometry.family].operators
     image = math.prod(size + sum(sides) for size, sides in zip(geometry.size, geometry.padding, strict=True))
-    elements = geometry.n * geometry.c * image + max(one.bytes(geometry, 1) for one in operators)
-    return max(one.flops(geometry) for one in operators), elements
+    elements = geometry.n * geometry.c * image + max(operator.bytes(geometry, 1) for operator in operators)
+    return max(operator.flops(geometry) for operator in operators), elements
 
 
 def bucket(value: int) -> int:
@@ -101,18 +101,18 @@ def bucket(value: int) -> int:
 
 def features(geometry: Any, variant: Variant | None = None) -> list[Feature]:
     """Return the features of a case: its parameters and its output's extents by bucket, and its variant."""
-    found: dict[str, Any] = {name: bucket(value) for name, value in parameters(geometry).items()}
-    found |= zip(RESULT[geometry.rank].upper(), map(bucket, geometry.output_size), strict=True)
+    buckets: dict[str, Any] = {name: bucket(value) for name, value in parameters(geometry).items()}
+    buckets |= zip(RESULT[geometry.rank].upper(), map(bucket, geometry.output_size), strict=True)
     if variant is not None:
-        found |= {field.name: getattr(variant, field.name) for field in fields(variant)}
-    return [*found.items()]
+        buckets |= {field.name: getattr(variant, field.name) for field in fields(variant)}
+    return [*buckets.items()]
 
 
 class Coverage:
-    """The features, pairs of features and, with `width` 3, triples that the cases of one operator had."""
+    """Features, pairs of features and (with `width` 3) triples that occurred in the cases of an operator."""
 
     VALUES = 16
-    """Most values of a parameter that are distinguished."""
+    """Largest number of values of a parameter that are distinguished."""
 
     def __init__(self, width: int = 2) -> None:
         self._width = width
@@ -120,32 +120,33 @@ class Coverage:
         self._places: list[np.ndarray] = []
         self._seen: list[np.ndarray] = []
 
-    def _codes(self, found: list[Feature]) -> list[np.ndarray]:
-        """Return for each size up to `width` the codes of the values of all combinations of that many parameters."""
+    def _codes(self, case_features: list[Feature]) -> list[np.ndarray]:
+        """Return, for each size up to `width`, the codes of the values of all combinations of `size` parameters."""
         if not self._ids:
-            self._ids = [{} for _ in found]
+            self._ids = [{} for _ in case_features]
             for size in range(1, self._width + 1):
-                self._places.append(np.array([*combinations(range(len(found)), size)]))
+                self._places.append(np.array([*combinations(range(len(case_features)), size)]))
                 self._seen.append(np.zeros((len(self._places[-1]), self.VALUES**size), bool))
         values = [
-            min(ids.setdefault(v, len(ids)), self.VALUES - 1) for ids, (_, v) in zip(self._ids, found, strict=True)
+            min(ids.setdefault(v, len(ids)), self.VALUES - 1)
+            for ids, (_, v) in zip(self._ids, case_features, strict=True)
         ]
         return [np.array(values)[places] @ self.VALUES ** np.arange(places.shape[1]) for places in self._places]
 
-    def add(self, found: list[Feature]) -> None:
-        for codes, seen in zip(self._codes(found), self._seen, strict=True):
-            seen[np.arange(len(codes)), codes] = True
+    def add(self, case_features: list[Feature]) -> None:
+        for codes, covered in zip(self._codes(case_features), self._seen, strict=True):
+            covered[np.arange(len(codes)), codes] = True
 
-    def new(self, found: list[Feature]) -> int:
+    def new(self, case_features: list[Feature]) -> int:
         """Count features and pairs that no case had. A feature weighs as much as all of its pairs (about twenty)."""
         single, pairs, *_ = (
-            int(np.count_nonzero(~seen[np.arange(len(codes)), codes]))
-            for codes, seen in zip(self._codes(found), self._seen, strict=True)
+            int(np.count_nonzero(~covered[np.arange(len(codes)), codes]))
+            for codes, covered in zip(self._codes(case_features), self._seen, strict=True)
         )
-        return len(found) * single + pairs
+        return len(case_features) * single + pairs
 
     def share(self, size: int) -> tuple[int, int]:
-        """Return how many combinations of `size` features were seen, and how many the seen values could form.
+        """Return how many combinations of `size` features occurred, and how many the values that occurred could form.
 
         Some combinations exist in no problem, such as a window of 5 in an unpadded image of 3.
         """

@@ -19,14 +19,14 @@ from conformance.resources import of_family
 
 RANKING = "ranking.txt"
 FULL, STORED = "full", "stored"
-"""FULL: line below which programs add nothing to those above it. STORED: word for cases with a storage."""
+"""FULL: line below which programs add nothing to the programs above it. STORED: word for cases with a storage."""
 SMOKE_CASES = 100
 """Most cases of an operator at level smoke, for kernels that take no time to compile."""
 PROGRAMS = {"smoke": 20, "standard": 100}
 """Level -> most programs of an operator, for implementations that compile each; at other levels all programs."""
 
 Row = tuple[Problem, tuple[Variant, ...]]
-"""A problem and some of its variants; those of one ranking line have the same dtype and layout."""
+"""A problem and some of its variants; the variants of a ranking line have the same dtype and layout."""
 
 
 class RankedProgram(NamedTuple):
@@ -48,7 +48,7 @@ class RankedProgram(NamedTuple):
 def lines(family: str) -> tuple[RankedProgram, ...]:
     """Return the ranking of a family; empty if it has none."""
     file, level, cases = of_family(family, RANKING), "smoke", 0
-    found = []
+    programs = []
     for text in file.read_text("utf-8").splitlines() if file.exists() else ():
         if text == FULL:
             level = FULL
@@ -56,8 +56,8 @@ def lines(family: str) -> tuple[RankedProgram, ...]:
             name, dtype, layout, *words = text.split()
             cases += len(words)
             level = "standard" if level == "smoke" and cases > SMOKE_CASES else level
-            found.append(RankedProgram(name, dtype, layout, frozenset(words), level))
-    return tuple(found)
+            programs.append(RankedProgram(name, dtype, layout, frozenset(words), level))
+    return tuple(programs)
 
 
 def ranked(problems: Iterable[Problem], included: Iterable[str]) -> Iterator[Row]:
@@ -67,18 +67,18 @@ def ranked(problems: Iterable[Problem], included: Iterable[str]) -> Iterator[Row
     for problem in problems:
         by_family[problem.geometry.family][problem.name] = problem
     levels = frozenset(included)
-    each = [_of_family(family, known, levels) for family, known in by_family.items() if known]
-    yield from (row for row in chain.from_iterable(zip_longest(*each)) if row is not None)
+    by_turns = [_of_family(family, named, levels) for family, named in by_family.items() if named]
+    yield from (row for row in chain.from_iterable(zip_longest(*by_turns)) if row is not None)
 
 
-def _of_family(family: str, known: dict[str, Problem], levels: frozenset[str]) -> Iterator[Row]:
-    placed: dict[str, set[Variant]] = {name: set() for name in known}
-    for line in (line for line in lines(family) if line.name in known):
-        variants = line.variants(known[line.name])
+def _of_family(family: str, problems: dict[str, Problem], levels: frozenset[str]) -> Iterator[Row]:
+    placed: dict[str, set[Variant]] = {name: set() for name in problems}
+    for line in (line for line in lines(family) if line.name in problems):
+        variants = line.variants(problems[line.name])
         placed[line.name].update(variants)
         if variants and line.level in levels:
-            yield known[line.name], variants
-    for name, problem in known.items():
+            yield problems[line.name], variants
+    for name, problem in problems.items():
         rest = tuple(variant for variant in problem.variants if variant not in placed[name])
         if rest and problem.level in levels:
             yield problem, rest

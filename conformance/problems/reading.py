@@ -14,14 +14,15 @@ are written as in two dimensions, and stand for the same kind in one or three; `
 groups as an axis.
 
 `in turn` adds to every row the next of several alternatives, which are separated by `/` and continued by further lines;
-`+` joins the parts of one alternative. Mistakes that need a certain shape and a certain dtype together are rare; those
-of one shape, or of one dtype, are found either way. With `in turn, one row in 7` only every seventh row takes one.
+`+` joins the parts of one alternative. Mistakes that need a certain shape and a certain dtype together are rare;
+mistakes of one shape, or of one dtype, are found either way. With `in turn, one row in 7` only every seventh row takes
+an alternative.
 
 `spread: fp32 nchw` says that cases in fp32 nchw at level standard are run in a dtype and layout that the kernel
 declares, which differ from row to row (`conformance.execution.share`): networks run in all of them at the cost of one.
 
-A row is a name and a descriptor. Below a line such as `names: sizes.` it is only a descriptor, and its name is made of
-both. The ranking decides which problems belong to level smoke. `#` begins a comment.
+A row is a name and a descriptor. Below a line such as `names: sizes.` a row is only a descriptor, and its name is
+`sizes.` followed by the descriptor. The ranking decides which problems belong to level smoke. `#` begins a comment.
 """
 
 from __future__ import annotations
@@ -83,32 +84,34 @@ def table_of(family: str) -> dict[str, Section]:
 
 def read(path: Path, family: str) -> dict[str, Section]:
     """Read the sections of a file, by name, in the file's order. Raises MalformedTable."""
-    found: dict[str, Section] = {}
+    sections: dict[str, Section] = {}
     section: Section | None = None
-    seen: dict[str, int] = {}
+    line_of: dict[str, int] = {}
     for number, text in _lines(path):
         try:
             if text.startswith("["):
                 section = _section(text)
-                if section.name in found:
+                if section.name in sections:
                     raise MalformedTable(f"there is a section [{section.name}] above; choose another name")
-                found[section.name] = section
+                sections[section.name] = section
             elif section is None:
                 raise MalformedTable("stands above the first section; begin one, as with `[edges]  standard`")
             elif heading := _HEADING.fullmatch(text):
                 _head(section, family, *heading.groups())
             else:
                 problem = _row(section, family, text)
-                if problem.name in seen:
-                    raise MalformedTable(f"{problem.name} stands in line {seen[problem.name]} too; remove one of them")
-                seen[problem.name] = number
+                if problem.name in line_of:
+                    raise MalformedTable(
+                        f"{problem.name} stands in line {line_of[problem.name]} too; remove one of them"
+                    )
+                line_of[problem.name] = number
                 section.problems.append(problem)
         except MalformedTable as error:
             raise MalformedTable(f"{path}, line {number}: {error}") from None
-    for section in found.values():
+    for section in sections.values():
         if not section.problems:
             raise MalformedTable(f"{path}: section [{section.name}] has no rows; add some, or remove it")
-    return found
+    return sections
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -168,10 +171,10 @@ def _way(family: str, text: str) -> str:
         "layout": (*layouts_of(2), *grouped_of(2), GROUPED),
         "distribution": (*FAMILIES[family].distributions, SPARSE),
     }
-    for word, (kind, known) in zip(words, choices.items(), strict=True):
+    for word, (kind, valid) in zip(words, choices.items(), strict=True):
         for name in word.split(",") if word != "all" else ():
-            if name not in known:
-                raise MalformedTable(f"{name!r} is no {kind} of {family}; choices: {', '.join(known)}")
+            if name not in valid:
+                raise MalformedTable(f"{name!r} is no {kind} of {family}; choices: {', '.join(valid)}")
     line = " ".join(words)
     if not _variants(family, (line,), 2):
         raise MalformedTable(f"{line!r}: none of these distributions exists in these dtypes; change one of both")
@@ -202,21 +205,21 @@ def _row(section: Section, family: str, text: str) -> Problem:
             f"first word of {family}"
         )
     turn, rest = divmod(len(section.problems), section.one_in)
-    others = section.in_turn[turn % len(section.in_turn)] if section.in_turn and not rest else ()
+    alternative = section.in_turn[turn % len(section.in_turn)] if section.in_turn and not rest else ()
     spread = section.spread and (section.spread[0], in_rank(section.spread[1], geometry.rank))
-    variants = _variants(family, (*section.run, *others), geometry.rank)
+    variants = _variants(family, (*section.run, *alternative), geometry.rank)
     return Problem(name, geometry, section.level, variants, spread=spread)
 
 
 @cache
 def _variants(family: str, lines: tuple[str, ...], rank: int) -> tuple[Variant, ...]:
-    """Return the variants of lines such as those of `run`, each once."""
-    found: list[Variant] = []
+    """Return the variants of lines like that of `run`, without duplicates."""
+    result: list[Variant] = []
     for line in lines:
         dtypes, layouts, distributions = line.split()
         if layouts == GROUPED:
             last = variants(family, f"{dtypes} {layouts_of(2)[1]} {distributions}", rank=rank)
-            found += grouped(last, rank)
+            result += grouped(last, rank)
         else:
-            found += variants(family, line, rank=rank)
-    return tuple(dict.fromkeys(found))
+            result += variants(family, line, rank=rank)
+    return tuple(dict.fromkeys(result))

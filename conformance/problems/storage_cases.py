@@ -1,8 +1,9 @@
 """Storage of operands on a few small problems that take different paths through a kernel.
 
-For each operator, dtype and layout, every operand has every kind of storage, several operands at once. Each kind of
-each operand also occurs alone, in dtypes and layouts that take turns; the other memory format occurs alone in all of
-them. All operands together also lie beside protected pages, on large problems, too. Problems change from case to case.
+For each operator, dtype and layout, there are cases in which several operands have a storage, so that every operand has
+every kind. Each kind of each operand also occurs alone, in dtypes and layouts that take turns; the other memory format
+occurs alone in all of them. In further cases all operands lie beside protected pages, on large problems, too. Problems
+change from case to case.
 """
 
 from __future__ import annotations
@@ -28,23 +29,23 @@ PAIRS = (("x", "w"), ("dy", "w"), ("x", "dy"))
 
 
 def with_storage(family: str, problems: Iterable[Problem]) -> tuple[Problem, ...]:
-    """Return the problems of a family, with storage variants added to those that its `Storages` name."""
+    """Return the problems of a family, with storage variants added to the problems that its `Storages` name."""
     problems = tuple(problems)
-    known = {problem.name: problem for problem in problems}
-    extra: dict[str, dict[Variant, None]] = {name: {} for name in known}
+    by_name = {problem.name: problem for problem in problems}
+    extra: dict[str, dict[Variant, None]] = {name: {} for name in by_name}
     operators, storages, exact = FAMILIES[family].operators, FAMILIES[family].storages, exact_distribution(family)
     for operator in operators:
         if storages.everywhere:
-            for name, variant in _rows(operator, [known[name] for name in storages.everywhere]):
+            for name, variant in _rows(operator, [by_name[name] for name in storages.everywhere]):
                 extra[name][variant] = None
         ways, kinds = product((("fp32", "nchw"), ("bf16", "nhwc")), PAGES), dict.fromkeys(operator.arguments)
         for (dtype, layout), page in ways:
             for name in (*storages.large, *storages.odd):
-                here = operator.inputs(known[name].geometry)
+                here = operator.inputs(by_name[name].geometry)
                 text = written({operand: page for operand in kinds if operand in here})
                 extra[name][Variant(dtype, layout, "fixed", text)] = None
         for name, kind in product(storages.apart, VIEWS):
-            here = operator.inputs(known[name].geometry)
+            here = operator.inputs(by_name[name].geometry)
             for operand, layout in zip(("w", operator.data), layouts_of(2), strict=True):
                 if operand in here and fits(kind, len(here[operand].shape)) and not repeats(f"{operand}:{kind}"):
                     extra[name][Variant("fp32", layout, "fixed", f"{operand}:{kind}")] = None
@@ -53,21 +54,21 @@ def with_storage(family: str, problems: Iterable[Problem]) -> tuple[Problem, ...
             for dtype, layout, kind in product(("fp32", "bf16"), layouts_of(2), of_one):
                 extra[storages.one_channel][Variant(dtype, layout, "fixed", f"{operator.data}:{kind}")] = None
     for operator, (name, dtype, distribution) in product(operators, storages.mixed):
-        here = operator.inputs(known[name].geometry)
+        here = operator.inputs(by_name[name].geometry)
         for layout, operand in product(layouts_of(2), ("x", "dy") if "dy" in here else ()):
             if operand in here:
                 extra[name][Variant(dtype, layout, distribution, f"{operand}:other-format")] = None
     for operator, name in product(operators, storages.one_image):
-        here = operator.inputs(known[name].geometry)
+        here = operator.inputs(by_name[name].geometry)
         for (dtype, layout), kind in product((("fp32", "nchw"), ("bf16", "nhwc")), VIEWS):
             fitting = (operand for operand, tensor in here.items() if fits(kind, len(tensor.shape)))
             text = written(dict.fromkeys(fitting, kind))
             extra[name][Variant(dtype, layout, exact if repeats(text) else "fixed", text)] = None
     for operator, (rank, names) in product(operators, storages.once.items()):
-        for name, variant in _once(operator, [known[name] for name in names], rank):
+        for name, variant in _once(operator, [by_name[name] for name in names], rank):
             extra[name][variant] = None
     for name, layouts in storages.grouped.items():
-        extra[name] |= dict.fromkeys(_grouped(layouts, known[name].geometry.rank))
+        extra[name] |= dict.fromkeys(_grouped(layouts, by_name[name].geometry.rank))
     return tuple(
         replace(problem, variants=(*problem.variants, *extra[problem.name])) if extra[problem.name] else problem
         for problem in problems
@@ -110,16 +111,16 @@ def _rows(operator: Operator, problems: list[Problem]) -> Iterator[tuple[str, Va
 
 
 def _once(operator: Operator, problems: list[Problem], rank: int) -> Iterator[tuple[str, Variant]]:
-    """Yield names of problems with variants for one operator, with every kind once and different kinds in a row."""
-    every = (*VIEWS, *ALONE)
+    """Yield names of problems with variants for one operator: every kind once, and in each case different kinds."""
+    kinds_in_turn = (*VIEWS, *ALONE)
     turns = zip(cycle(problems), cycle(product(ordinary(operator.dtypes), layouts_of(rank))), strict=False)
-    for step in range(len(every) + len(PAGES)):
+    for step in range(len(kinds_in_turn) + len(PAGES)):
         problem, (dtype, layout) = next(turns)
         here = operator.inputs(problem.geometry)
-        if step >= len(every):
-            storage = dict.fromkeys(here, PAGES[step - len(every)])
+        if step >= len(kinds_in_turn):
+            storage = dict.fromkeys(here, PAGES[step - len(kinds_in_turn)])
         else:
-            kinds = ((o, every[(step + 5 * place) % len(every)]) for place, o in enumerate(here))
+            kinds = ((o, kinds_in_turn[(step + 5 * place) % len(kinds_in_turn)]) for place, o in enumerate(here))
             storage = {o: kind for o, kind in kinds if suits(o, kind, len(here[o].shape))}
         if storage:
             text = written(storage)
@@ -138,5 +139,6 @@ def _grouped(layouts: Iterable[str], rank: int) -> Iterator[Variant]:
 
 
 def suits(operand: str, kind: str, dimensions: int) -> bool:
-    """Tell whether an operand can have a kind and is given it: of ALONE, only dy gets kinds that repeat values."""
+    """Tell whether an operand can have a kind and is given it: of the kinds in ALONE, only dy gets those that repeat
+    values."""
     return fits(kind, dimensions) and (operand == "dy" or kind not in ALONE or not repeats(f"{operand}:{kind}"))

@@ -83,11 +83,9 @@ OF_EIGHT_BITS = {
 that stores them."""
 REQUANTIZED = ("scales", "ties", "cancelled")
 """Distributions of problems whose results have 8 bits, too."""
-
-
 REPEATABLE = ("integer", "scaled", "ties")
-"""Distributions for operands whose values repeat. Others are excluded: a correct kernel failed on subnormal numbers
-that are meant to be one term of a sum, but by repetition became all of its terms."""
+"""Distributions for operands whose values repeat. Other distributions are excluded: a correct kernel failed on a
+subnormal number that was meant to be one term of a sum, but was all of its terms because values repeat."""
 
 
 def applies(distribution: str, dtype: str, storage: str = "") -> bool:
@@ -107,8 +105,8 @@ def applies(distribution: str, dtype: str, storage: str = "") -> bool:
 
 def usual_distribution(family: str, dtype: str) -> str:
     """Return the default distribution of a case: `fixed`, or the family's first one that exists in the dtype."""
-    known = FAMILIES[family].distributions
-    return next(name for name in ("fixed", *known) if name in known and applies(name, dtype))
+    names = FAMILIES[family].distributions
+    return next(name for name in ("fixed", *names) if name in names and applies(name, dtype))
 
 
 def exact_distribution(family: str) -> str:
@@ -120,32 +118,32 @@ def exact_distribution(family: str) -> str:
 def variants(family: str, *lines: str, rank: int = 2) -> tuple[Variant, ...]:
     """Read lines such as `fp32,bf16 nchw,nhwc integer,fixed`: every combination that exists; `all` stands for all.
     Layouts are written as in two dimensions and stand for the layouts of the same kind in `rank` dimensions."""
-    every = (list(DTYPES), list(layouts_of(2)), list(FAMILIES[family].distributions))
-    found = []
+    choices = (list(DTYPES), list(layouts_of(2)), list(FAMILIES[family].distributions))
+    result = []
     for line in lines:
         names = (word.split(",") for word in line.split())
         dtypes, layouts, distributions = (
-            known if words == ["all"] else words for words, known in zip(names, every, strict=True)
+            all_values if words == ["all"] else words for words, all_values in zip(names, choices, strict=True)
         )
-        found += [
+        result += [
             Variant(d, in_rank(la, rank), a) for d in dtypes for la in layouts for a in distributions if applies(a, d)
         ]
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(result))
 
 
-def grouped(every: Iterable[Variant], rank: int) -> tuple[Variant, ...]:
+def grouped(plain: Iterable[Variant], rank: int) -> tuple[Variant, ...]:
     """Return the channels-last variants again, in each layout that has groups as an axis."""
-    last = [variant for variant in every if variant.layout == layouts_of(rank)[1]]
+    last = [variant for variant in plain if variant.layout == layouts_of(rank)[1]]
     return tuple(replace(variant, layout=layout) for layout in grouped_of(rank) for variant in last)
 
 
 @cache
 def every(family: str, rank: int) -> tuple[Variant, ...]:
-    """Return all variants that a problem of a family and a rank can have; the same object each time."""
-    known = FAMILIES[family]
-    dtypes = [dtype for dtype in DECLARABLE if any(dtype in operator.dtypes for operator in known.operators)]
+    """Return all variants that a problem of a family and a rank can have; each call returns the same object."""
+    definition = FAMILIES[family]
+    dtypes = [dtype for dtype in DECLARABLE if any(dtype in operator.dtypes for operator in definition.operators)]
     plain = variants(family, f"{','.join(dtypes)} all all", rank=rank)
-    takes_groups = any(field.letter == "g" for field in known.geometry.FIELDS[rank])
+    takes_groups = any(field.letter == "g" for field in definition.geometry.FIELDS[rank])
     return (*plain, *(grouped(plain, rank) if takes_groups else ()))
 
 
@@ -155,13 +153,15 @@ def typed(text: str, level: str = "smoke") -> Problem:
     family = geometry.family
     huge = is_huge(geometry)
     run = variants(family, f"all all {SPARSE}", rank=geometry.rank) if huge else every(family, geometry.rank)
-    existing = tuple(v for v in run if any(one.defined(geometry, v.dtype) for one in FAMILIES[family].operators))
-    # the selection adds storages to a problem with all of `every`
+    existing = tuple(
+        v for v in run if any(operator.defined(geometry, v.dtype) for operator in FAMILIES[family].operators)
+    )
+    # the selection adds storages to a problem whose variants are all of `every`
     return unlisted(geometry, "table", level, run if existing == run else existing)
 
 
 def usual(problems: Iterable[Problem], dtypes: Iterable[str] = DTYPES) -> list[Problem]:
     """Return the problems that are run in one of these dtypes: a choice among them does not change when problems that
     are run only in other dtypes are added."""
-    wanted = frozenset(dtypes)
-    return [problem for problem in problems if any(variant.dtype in wanted for variant in problem.variants)]
+    among = frozenset(dtypes)
+    return [problem for problem in problems if any(variant.dtype in among for variant in problem.variants)]
