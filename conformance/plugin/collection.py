@@ -1,4 +1,4 @@
-"""From tasks to tests: the tasks of a marked test function, the order of tests, and tasks that are no tests."""
+"""From tasks to tests: the tasks of a marked test function, the order of tests, and tasks that are not tests."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Collection:
         self.is_asked = False
         """Whether any test is here to verify something."""
         self.timing: TimingRun | None = None
-        """Set where benchmarks were collected."""
+        """None unless benchmarks were collected."""
 
     def parametrize(self, metafunc: pytest.Metafunc) -> None:
         """Make one test per task that the marker of a test function asks for."""
@@ -58,13 +58,13 @@ class Collection:
                         self._absences.add(subject, check)
                     continue
                 marks = [getattr(pytest.mark, device) for device in task.devices]
-                given = (check, subject) if check else (subject,)
-                parameters.append(pytest.param(*given, id=task.id.partition("[")[2][:-1], marks=marks))
+                arguments = (check, subject) if check else (subject,)
+                parameters.append(pytest.param(*arguments, id=task.id.partition("[")[2][:-1], marks=marks))
         metafunc.parametrize(names, parameters)
 
     def _counts_absences(self, markers: set[str]) -> bool:
-        """Return whether absences are counted: where `-m` selects their markers, and no single tests are chosen by
-        name, since an absence has none. Of the parts of a run that is split, the first counts them."""
+        """Return whether absences are counted: if `-m` selects their markers, and no tests are chosen by name, since an
+        absence has no name. If a run is split into parts, the first part counts them."""
         config = self._hooks.config
         by_name = config.getoption("keyword") or config.getoption("deselect") or any("::" in w for w in config.args)
         is_first = config.getoption("group", None) in (None, 1)
@@ -82,13 +82,13 @@ class Collection:
 
             self.timing = TimingRun(self._run, self._hooks.config)
         selection = self._run.selection
-        by_hand = not selection.is_of_tables  # whoever names a problem does not mean a table
+        by_hand = not selection.is_of_tables  # a problem that the user names replaces the table
         problems = selection.problems if by_hand else marker.kwargs["problems"]
         yield Asked(suite, "", TimingDemand(selection, marker.args[0], problems, by_hand))
 
     def arrange(self, session: pytest.Session, items: list[pytest.Item]) -> None:
-        """Drop tests that no task is required for, which pytest would report as skipped, sort the others, and add one
-        for each broken file."""
+        """Drop tests without a task, which pytest would report as skipped, sort the other tests, and add one for each
+        broken file."""
         config, run = self._hooks.config, self._run
         marked = [any(item.get_closest_marker(name) for name in MARKERS) for item in items]
         kept = [
@@ -107,33 +107,33 @@ class Collection:
         items[:] = [item for item in kept if not run.is_recorded(self._key(item))] if run.recorded else kept
 
     def _key(self, item: pytest.Item) -> Key | None:
-        """Return the key of the record that a test will have; None for tests that are not the suite's."""
+        """Return the key of the record that a test will have; None for a test that is not the suite's."""
         if isinstance(item, Broken):
             return key_of(item.record)
         task = task_of(item)
         return None if task is None else task.key
 
     def finish(self, items: list[pytest.Item]) -> None:
-        """Note whether the tests that are left verify anything: of a vendor's own tests, only those may be selected
-        that have nothing to do with the suite."""
+        """Note whether the selected tests verify anything: a vendor may select only tests that have nothing to do with
+        the suite."""
         ours = [item for item in items if isinstance(item, Broken) or task_of(item) is not None]
         registry = self._run.plan.registry
         has_kernels = bool(registry.implementations or registry.broken or registry.unavailable)
-        # suites without a single kernel were green where a project's own tests passed
+        # otherwise suites without a single kernel would be green if a project's own tests passed
         self.is_asked = bool(ours or self._absences or (self.is_asked and not has_kernels))
         for item in ours if hasattr(self._hooks.config.option, "reruns") else ():
-            item.add_marker(pytest.mark.flaky(reruns=0))  # pytest-rerunfailures would count each, until one passes
+            item.add_marker(pytest.mark.flaky(reruns=0))  # pytest-rerunfailures would count each run, until one passes
         if self.timing is not None:
             self.timing.take(items)
 
     def absences(self) -> list[Record]:
-        """Return the records of absences, without those that the resumed records have."""
+        """Return the records of absences, except absences that are in the resumed records."""
         records, run = self._absences.records(), self._run
         return [record for record in records if not (run.recorded and run.is_recorded(key_of(record)))]
 
 
 class Broken(pytest.Item):
-    """The test of a file in `impls/` that cannot be used: one loud error, and the others still run."""
+    """The test of a file in `impls/` that cannot be used: it fails, and the tests of other files still run."""
 
     fixturenames = ("benchmark",)
     """Fixtures by which `--benchmark-only` of pytest-benchmark knows that it must not skip this test."""

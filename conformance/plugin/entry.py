@@ -1,7 +1,7 @@
 """The part of the plugin that pytest loads wherever the suite is installed: it loads the rest in runs that ask for it.
 
-A run that does not ask gets none of the suite's options, whose names are short and may be somebody else's too, and does
-not wait for its imports.
+A run that does not ask gets none of the suite's options, whose short names another plugin may use, too, and does not
+wait for the suite's imports.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> Iterator[None]:
-    """Load the plugin where it is asked for. Raises pytest.UsageError where somebody else has one of its options."""
+    """Load the plugin if the run asks for it. Raises pytest.UsageError if another plugin has one of its options."""
     try:
         if _asked(early_config, args):
             early_config.pluginmanager.import_plugin(PLUGIN)
@@ -41,9 +41,11 @@ def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Raise pytest.UsageError for tests of the suite in a run that does not ask for it: each would miss a fixture."""
-    own = (getattr(getattr(item, "function", None), "__module__", "") for item in items)
-    if not config.pluginmanager.has_plugin(PLUGIN) and any(module.startswith("conformance.suites.") for module in own):
+    """Raise pytest.UsageError for tests of the suite in a run that does not ask for it: they would miss fixtures."""
+    modules = (getattr(getattr(item, "function", None), "__module__", "") for item in items)
+    if not config.pluginmanager.has_plugin(PLUGIN) and any(
+        module.startswith("conformance.suites.") for module in modules
+    ):
         raise pytest.UsageError(
             "the tests of conformance.suites have nothing to verify: set impls = acme.py (a file or folder) in the "
             "settings of pytest, or give --impl=acme.py"
@@ -51,21 +53,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def collect_suites(config: pytest.Config) -> None:
-    """Let the root of a checkout stand for the suites, so that pytest collects these there, and not their own tests."""
+    """Let the root of a checkout stand for the suites, so that pytest collects the suites there, and not the tests of
+    the suite itself."""
     if CHECKOUT is not None:
-        given = {word: Path(os.path.realpath(config.invocation_params.dir / word)) for word in config.args}
-        config.args = [str(FOLDERS["conformance.suites"]) if given[w] == CHECKOUT else w for w in config.args]
+        paths = {word: Path(os.path.realpath(config.invocation_params.dir / word)) for word in config.args}
+        config.args = [str(FOLDERS["conformance.suites"]) if paths[w] == CHECKOUT else w for w in config.args]
 
 
 def _asked(config: pytest.Config, args: list[str]) -> bool:
-    """Return whether a run asks for the plugin: by the setting, by an implementation, or by naming what is to be
-    collected."""
+    """Return whether a run asks for the plugin: by the setting, by an implementation, or by naming one of its
+    folders."""
     if config.getini("impls") or any(word.split("=")[0] == "--impl" for word in args):
         return True
-    known = config.known_args_namespace
-    given = [word.split("::")[0] for word in known.file_or_dir]
-    if known.pyargs and any(name == word or name.startswith(f"{word}.") for name in given for word in FOLDERS):
+    parsed = config.known_args_namespace
+    names = [word.split("::")[0] for word in parsed.file_or_dir]
+    if parsed.pyargs and any(name == word or name.startswith(f"{word}.") for name in names for word in FOLDERS):
         return True
-    # realpath, because Path.resolve raises where links go round in a circle
-    real = [Path(os.path.realpath(name)) for name in given]
+    # realpath, because Path.resolve raises if links form a circle
+    real = [Path(os.path.realpath(name)) for name in names]
     return any(path.is_relative_to(folder) for path in real for folder in FOLDERS.values())

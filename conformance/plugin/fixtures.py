@@ -43,10 +43,10 @@ def measure_time(request: pytest.FixtureRequest, benchmark: Any) -> Callable[[Tr
     """Verify a case and, only if it passes, time the kernel on inputs that are new to it."""
     hooks = request.config.stash[RUN]
     timing, workers = hooks.collection.timing, hooks.run.workers
-    assert timing is not None  # since a benchmark was collected
+    assert timing is not None  # a benchmark was collected
 
     def run(case: Trial | Absence) -> None:
-        timing.asked = benchmark.skipped = True  # nothing is wrong with a benchmark that was not used
+        timing.is_asked = benchmark.skipped = True  # an unused benchmark is not an error
         if isinstance(case, Absence):
             _carry_out(request, case)
             return
@@ -65,7 +65,7 @@ def measure_time(request: pytest.FixtureRequest, benchmark: Any) -> Callable[[Tr
 
 
 def _carry_out(request: pytest.FixtureRequest, subject: Any, check: str = "") -> None:
-    """Hand the records to whoever counts and writes, and turn the verdict into the test's outcome."""
+    """Publish the records of a task, and turn its verdict into the test's outcome."""
     run = request.config.stash[RUN].run
     task = Task(getattr(task_of(request.node), "suite", ""), subject, check)
     performed = perform(task, run.workers, run.claims)

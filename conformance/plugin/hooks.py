@@ -1,8 +1,8 @@
-"""Every hook of a run by pytest, from top to bottom in the order in which pytest calls them, pytest-xdist's after them.
+"""Every hook of a run by pytest, in the order in which pytest calls them; the hooks of pytest-xdist come last.
 
 Hooks of the plugin that is registered last are called first. `Hooks` is registered after pytest's own reporter and
-pytest-xdist's, so that what it does with a report comes before anybody counts or shows it. (`entry` has the hooks that
-decide whether a run has these.)
+pytest-xdist's, so that it handles a report before another plugin counts or shows it. (`entry` has the hooks that decide
+whether a run loads this module.)
 """
 
 from __future__ import annotations
@@ -47,22 +47,21 @@ from conformance.worker import wire
 from conformance.worker.isolation import end_with
 
 RECORDS = "conformance-records"
-"""Name of the user property of a report that carries records, the test's own last; before a kernel is called, the
-record for the case that the test takes its worker down."""
+"""Name of the user property of a report that carries records, the test's own record last; before a kernel is called, it
+carries the record that counts if the test takes its worker down."""
 INVALID = "conformance-invalid"
-"""Name of the user property by which a worker reports, in the place of a record, why it must not judge, and since
-when."""
-TOLD = "conformance"
-"""Key of what a worker of pytest-xdist is told, and of what it tells at its end."""
+"""Name of the user property by which a worker reports, instead of a record, why it must not judge, and since when."""
+WORKER_DATA = "conformance"
+"""Key of the data that a worker of pytest-xdist receives at its start, and of the data that it returns at its end."""
 STATUSES = {"pass": ("passed", "."), "fail": ("wrong", "F"), "error": ("erred", "E")}
-"""Status -> pytest's category, and its letter; other statuses are categories of their own. Failures are in none of
-pytest's categories, which would show them one by one."""
+"""Status -> pytest's category, and its letter; any other status is its own category. Failures are in none of pytest's
+categories, because pytest would show them one by one."""
 RUN = pytest.StashKey["Hooks"]()
 _decode = msgspec.json.Decoder(list[AnyRecord]).decode
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the suite's options, and its setting, also where `-p no:` leaves `entry` out."""
+    """Add the suite's options, and its setting, even if `-p no:` leaves `entry` out."""
     entry.pytest_addoption(parser)
     group = parser.getgroup("conformance", "kernel conformance")
     for name, described in OPTIONS.items():
@@ -92,14 +91,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class Hooks:
-    """Hooks of one run. Workers of pytest-xdist collect and verify, the process that started them counts and writes."""
+    """Hooks of one run. Workers of pytest-xdist collect and verify; the process that started them counts and writes."""
 
     def __init__(self, config: pytest.Config) -> None:
         config.stash[RUN] = self
         self.config = config
-        self.told: dict[str, Any] | None = getattr(config, "workerinput", {}).get(TOLD)
+        self.worker_input: dict[str, Any] | None = getattr(config, "workerinput", {}).get(WORKER_DATA)
         self.is_worker = hasattr(config, "workerinput")
-        # a worker is sent the group's signals too, but the run ends it: its own end would be taken for the kernel's
+        # a worker receives the group's signals, too, but the run ends it: otherwise its kernel would be blamed
         handler = interrupts.pass_over if self.is_worker else interrupts.Interrupt()
         config.add_cleanup(interrupts.handle_signals(handler))
         processes = getattr(config, "workerinput", {}).get("workercount") or config.getoption("numprocesses", None) or 1
@@ -108,8 +107,8 @@ class Hooks:
             if config.getoption("dist", "no") == "each":
                 raise SelectionError("--dist each: every case would be verified, and counted, by every worker")
             share_cores(processes)
-        if self.told and self.told["parent"]:
-            end_with(self.told["parent"])
+        if self.worker_input and self.worker_input["parent"]:
+            end_with(self.worker_input["parent"])
         self.compiled = wire.Compiled()
         self.cache, problem = self._cache() if chosen.limits is not None else (None, "")
         workers = None
@@ -121,38 +120,38 @@ class Hooks:
         self.run = Run(chosen, workers, words if counts else ())
         if self.run.records is not None:
             config.add_cleanup(self.run.records.close)
-        if self.told and self.told["resumed"]:
-            self.run.recorded = recorded(Path(self.told["resumed"]), self.told["size"])
-        asked = chosen.selection
-        if asked.implementations or asked.paths or {*asked.layouts} - {*NAMES}:
-            _ = self.run.plan  # an error in the plan ends the run before it starts, also where only workers need it
+        if self.worker_input and self.worker_input["resumed"]:
+            self.run.recorded = recorded(Path(self.worker_input["resumed"]), self.worker_input["size"])
+        selection = chosen.selection
+        if selection.implementations or selection.paths or {*selection.layouts} - {*NAMES}:
+            _ = self.run.plan  # an error in the plan ends the run before it starts, even if only workers need the plan
         self.run.unexplained += [problem] * bool(problem)
         self.run.resume()
         self.collection = Collection(self)
         self.arithmetic = Arithmetic(self.run.operators)
         self.begun: dict[str, Record] = {}
-        """Test that a worker has begun -> its record if the worker ends there."""
+        """Test that a worker has begun -> the test's record if the worker ends there."""
         self.raised: dict[int, Any] = {}
-        """A record by its id -> how pytest shows what its kernel raised in this process."""
-        self.heard = False
-        """Whether a worker has told of its absences."""
+        """Id of a record -> how pytest shows the exception that its kernel raised in this process."""
+        self.has_absences = False
+        """Whether a worker has reported absences."""
         self.count = 0
         """Number of tests that have a verdict."""
 
     def _cache(self) -> tuple[CompilerCache | None, str]:
-        """Return the cache of compiled kernels; none where kernels are timed, since they are then compiled here and
-        now, as their users' are."""
+        """Return the cache of compiled kernels; None if kernels are timed, as timed kernels are compiled in the run, as
+        they are for their users."""
         if getattr(self.config.option, "benchmark_only", False) or self.config.option.collectonly:
             return None, ""
         if self.is_worker:
-            folder = self.told["compiled"] if self.told else ""
+            folder = self.worker_input["compiled"] if self.worker_input else ""
             return CompilerCache(Path(folder), self.config.workerinput["workerid"]) if folder else None, ""  # type: ignore[attr-defined]
         used = ExitStack()
-        self.config.add_cleanup(used.close)  # which comes after the end of all kernels' processes
+        self.config.add_cleanup(used.close)  # called after all kernels' processes have ended
         return of_run(used)
 
     def pytest_report_header(self) -> list[str]:
-        """Return lines that say what is asked for, which devices are here, and what is resumed."""
+        """Return lines on the level, seed and devices of the run, and on the records that it resumes."""
         here = ", ".join(device for device in DEVICES if not missing(device))
         seed = self.config.getoption("--seed")
         lines = [f"kernel-conformance {__version__}: level {self.run.options.level}, seed {seed}, devices {here}"]
@@ -165,14 +164,14 @@ class Hooks:
         with _usage():
             self.collection.parametrize(metafunc)
 
-    @pytest.hookimpl(trylast=True)  # after deselection: a broken file is nobody's to deselect
+    @pytest.hookimpl(trylast=True)  # after deselection: nothing may deselect a broken file
     def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
         """Sort the tests by the ranking, and add one for each broken file."""
         with _usage():
             self.collection.arrange(session, items)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Count absences that are no tests; a worker tells of them at its end."""
+        """Count absences that are not tests; a worker reports them at its end."""
         self.session = session
         self.collection.finish(session.items)
         if not (self.is_worker or self.config.option.collectonly):
@@ -180,7 +179,7 @@ class Hooks:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Iterator[None]:
-        """Check the arithmetic. A worker says which test it begins: when it has crashed it is too late."""
+        """Check the arithmetic. A worker reports which test it begins, because it cannot report that after a crash."""
         task = task_of(item)
         if task is not None:
             with self._trusted(item):
@@ -191,7 +190,7 @@ class Hooks:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
-        """Check the arithmetic after every verdict, before that is published."""
+        """Check the arithmetic after every verdict, before the verdict is published."""
         if task_of(item) is None:
             return (yield)
         item.user_properties[:] = [pair for pair in item.user_properties if pair[0] != RECORDS]
@@ -203,7 +202,7 @@ class Hooks:
 
     @contextmanager
     def _trusted(self, item: pytest.Item) -> Iterator[None]:
-        """Reject a verdict of the block that is reached in wrong arithmetic, and report why."""
+        """Reject a verdict that the block reaches in wrong arithmetic, and report why."""
         try:
             yield
         except WrongArithmeticError as error:
@@ -214,8 +213,9 @@ class Hooks:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Show what a kernel raised from the kernel on, and in short unless `--tb` says otherwise. The calls above it
-        go before pytest makes the report: to write them down took most of a run of what always raises."""
+        """Show a kernel's exception without the suite's calls above it, and in short unless `--tb` says otherwise. The
+        calls are removed before pytest makes the report: describing them took most of the time of a run in which a
+        kernel always raised."""
         raised = call.excinfo
         if raised is None or task_of(item) is None or not isinstance(raised.value, Exception):
             return (yield)
@@ -223,8 +223,8 @@ class Hooks:
         if True in inside and not inside[-1]:
             raised.traceback = raised.traceback[len(inside) - inside[::-1].index(True) :]
         report = yield
-        asked = self.config.getoption("tbstyle")
-        style: Any = "short" if asked == "auto" else asked
+        setting = self.config.getoption("tbstyle")
+        style: Any = "short" if setting == "auto" else setting
         report.longrepr = raised.getrepr(style=style, showlocals=self.config.getoption("showlocals"), funcargs=True)
         return report
 
@@ -247,7 +247,7 @@ class Hooks:
         if report.longrepr is not None and "\nreproduce: " not in str(report.longrepr):
             self.raised[id(taken)] = report.longrepr
         if self.run.stopped:
-            # under xdist, the loop of xdist must stop
+            # with pytest-xdist, its own loop must stop
             loop: Any = self.config.pluginmanager.get_plugin("dsession") or self.session
             loop.shouldstop = self.run.stopped
 
@@ -270,7 +270,9 @@ class Hooks:
         if self.is_worker:
             self._tell()
         elif not self.config.option.collectonly:
-            if isinstance(sys.exc_info()[1], KeyboardInterrupt):  # a second one, before pytest has noted the first
+            if isinstance(
+                sys.exc_info()[1], KeyboardInterrupt
+            ):  # a second interrupt, before pytest has noted the first
                 exitstatus = ExitCode.INTERRUPTED
             session.exitstatus = self._end(session, exitstatus)
         return (yield)
@@ -284,10 +286,10 @@ class Hooks:
         status, is_whole = exitstatus, exitstatus in (ExitCode.GOOD, ExitCode.BAD, ExitCode.NOTHING)
         run.stopped = run.stopped or str(session.shouldstop or session.shouldfail or "" if is_whole else "interrupted")
         if exitstatus in (ExitCode.GOOD, ExitCode.NOTHING):
-            asked = run.status(is_asked=self.collection.is_asked, is_part=self.is_part)
-            status = asked if run.tally.cells or self.collection.is_asked or run.options.kernels else exitstatus
+            of_cases = run.status(is_asked=self.collection.is_asked, is_part=self.is_part)
+            status = of_cases if run.tally.cells or self.collection.is_asked or run.options.kernels else exitstatus
         if getattr(option, "stepwise", False) and session.shouldstop and run.failed:
-            status = ExitCode.BAD  # which pytest takes for an interrupt
+            status = ExitCode.BAD  # pytest takes the stop for an interrupt
         if status == ExitCode.GOOD and timing is not None:
             status = timing.status
         try:
@@ -305,9 +307,9 @@ class Hooks:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
-        """Write the summary after pytest's own sections, which show other tests' failures one by one, and not these."""
+        """Write the summary after pytest's own sections, which show failures of other tests than the suite's."""
         result = yield
-        if self.is_worker:  # where the rest raised, and nothing was cleaned up
+        if self.is_worker:  # in a worker the rest would raise, and nothing would be cleaned up
             return result
         run, screen = self.run, _Screen(terminalreporter)
         if self.config.option.collectonly or not (self.collection.is_asked or run.tally.cells or run.options.devices):
@@ -319,7 +321,7 @@ class Hooks:
             screen.section("speed of what was verified")
             for text in timing.lines(screen.width):
                 screen.line(text)
-        own = run.workers.compiled if run.workers is not None else wire.Compiled()
+        compiled_here = run.workers.compiled if run.workers is not None else wire.Compiled()
         session = terminalreporter._session
         collected = session.testscollected if session is not None else 0
         summary = Summary(
@@ -327,7 +329,7 @@ class Hooks:
             screen,
             finished=lambda: f"{self.count:,} of {collected:,} tests have a verdict",
             raised=self._shown,
-            compiled=self.compiled + own,
+            compiled=self.compiled + compiled_here,
             is_part=self.is_part,
             is_last=False,
         )
@@ -343,13 +345,13 @@ class Hooks:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        """Tell a worker which process must not go away before it, where compiled kernels are, and what is resumed."""
+        """Tell a worker which process it must not outlive, where compiled kernels are, and which records to resume."""
         is_here = node.gateway.spec.popen and not node.gateway.spec.via
         records = self.run.records
         resumed = records is not None and bool(records.earlier.records)
-        node.workerinput[TOLD] = {
+        node.workerinput[WORKER_DATA] = {
             "parent": os.getpid() if is_here else 0,
-            # only a process of this machine finds the folder, and code for its own processor in it
+            # only a process on this machine finds the folder, and only there the code fits the processor
             "compiled": str(self.cache.folder) if self.cache is not None and node.gateway.spec.popen else "",
             "resumed": str(records.path.absolute()) if records is not None and resumed else "",
             "size": records.earlier.size if records is not None else 0,
@@ -366,7 +368,7 @@ class Hooks:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: pytest.TestReport) -> None:
-        """Make a kernel that kills its worker an error, counted like any other."""
+        """Make an error record for a kernel that killed its worker; it is counted like any other error."""
         reason = str(report.longrepr)
         failure = Failure(kind="suite", message=reason.partition("\n")[0])
         record: Record = build.broken_record(crashitem, BrokenFile(reason, failure))
@@ -376,27 +378,28 @@ class Hooks:
         report.user_properties.append((RECORDS, f"[{encode(record).decode()}]"))
 
     def _tell(self) -> None:
-        """Send what this worker tells at its end; one that has crashed tells nothing."""
-        own = self.run.workers.compiled if self.run.workers is not None else wire.Compiled()
+        """Send the data that this worker returns at its end; a worker that has crashed sends nothing."""
+        compiled_here = self.run.workers.compiled if self.run.workers is not None else wire.Compiled()
         invalid = self.run.invalid
-        self.config.workeroutput[TOLD] = {  # type: ignore[attr-defined]
-            "compiled": msgspec.to_builtins(own),
+        self.config.workeroutput[WORKER_DATA] = {  # type: ignore[attr-defined]
+            "compiled": msgspec.to_builtins(compiled_here),
             "absences": _lines(self.collection.absences()),
             "invalid": None if invalid is None else (invalid.reason, invalid.since),
         }
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Take in what a worker tells at its end; of absences only what the first tells, since all tell the same."""
-        told = getattr(node, "workeroutput", {}).get(TOLD)
-        if told is None:
+        """Take the data that a worker returned at its end. All workers report the same absences: take those of the
+        first."""
+        output = getattr(node, "workeroutput", {}).get(WORKER_DATA)
+        if output is None:
             return
-        self.compiled += msgspec.convert(told["compiled"], wire.Compiled)
-        if not self.heard:
-            self.heard = True
-            self._take_absences(_decode(told["absences"]))
-        if told["invalid"]:
-            self._distrust(*told["invalid"])
+        self.compiled += msgspec.convert(output["compiled"], wire.Compiled)
+        if not self.has_absences:
+            self.has_absences = True
+            self._take_absences(_decode(output["absences"]))
+        if output["invalid"]:
+            self._distrust(*output["invalid"])
 
     def _take_absences(self, records: list[Any]) -> None:
         self.collection.is_asked |= bool(records)
@@ -409,7 +412,7 @@ class Hooks:
 
 
 class _Screen:
-    """Pytest's reporter, as the summary of a run writes on it."""
+    """Writes the summary of a run with pytest's reporter."""
 
     def __init__(self, reporter: pytest.TerminalReporter) -> None:
         self._reporter = reporter
@@ -426,7 +429,7 @@ class _Screen:
 
 
 def publish(item: pytest.Item, *records: Record) -> None:
-    """Hand records to whoever counts and writes, the test's own last."""
+    """Hand records to the process that counts and writes them, the test's own record last."""
     item.user_properties.append((RECORDS, _lines(records)))
 
 
@@ -441,13 +444,13 @@ def records_of(report: Any) -> list[Any]:
 
 
 def _options(config: pytest.Config, processes: int) -> options.RunOptions:
-    """Return the options of a run as they were given. Raises SelectionError."""
+    """Return the options of a run, from the command line and pytest's settings. Raises SelectionError."""
     expression = config.getoption("markexpr", "") or ""
     options.require_markers(expression, [line.split(":")[0].split("(")[0].strip() for line in config.getini("markers")])
-    given = config.getini("impls")
-    if isinstance(given, list):
+    setting = config.getini("impls")
+    if isinstance(setting, list):
         raise SelectionError("impls: is one file or folder, not a list; give --impl=FILE for each of several")
-    impls = config.rootpath / (given or IMPLS)
+    impls = config.rootpath / (setting or IMPLS)
     words = tuple(map(str, config.invocation_params.args))
     chosen = options.read(config.option, words, impls=impls, folder=config.invocation_params.dir, processes=processes)
     shown = {"unsupported"} if "u" in (config.getoption("reportchars") or "") else set[str]()
@@ -456,7 +459,7 @@ def _options(config: pytest.Config, processes: int) -> options.RunOptions:
 
 @contextmanager
 def _usage() -> Iterator[None]:
-    """End pytest with its own status for a wrong command line where the block raises SelectionError."""
+    """If the block raises SelectionError, end pytest with its exit status for a wrong command line."""
     try:
         yield
     except SelectionError as error:

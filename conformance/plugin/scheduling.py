@@ -1,4 +1,4 @@
-"""The distribution of cases by pytest-xdist, and of the cases that are left when a kernel takes its worker down."""
+"""How pytest-xdist distributes cases, also the remaining cases when a kernel takes its worker down."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from conformance.operators import OPERATORS
 
 
 class ByProblem(LoadScopeScheduling):  # type: ignore[misc]
-    """A scheduler that sends the cases of a problem to one worker, which computes their references, and compiles for
-    it, once. Where the run is `crowded`, it keeps those of one implementation together, whose process then stays.
+    """A scheduler that sends the cases of a problem to one worker, which then computes references and compiles kernels
+    for the problem once. If the run is `crowded`, it keeps the cases of a problem and an implementation together, so
+    that the implementation's process can stay.
 
     It goes by names, because xdist 3.8 cannot tell pytest 9.2 about `xdist_group`; and it has a recovery of its own,
     because the inherited one waits forever for a worker that was sent a finished group or a single test.
@@ -37,14 +38,14 @@ class ByProblem(LoadScopeScheduling):  # type: ignore[misc]
         if nodeid not in self._scopes:
             _, _, case = nodeid.partition("[")
             problem = next((name for name in self._problems if f"-{name}-" in case), None)
-            whose = case.partition(f"-{problem}-")[0] if self._crowded and problem else ""
-            for operator in OPERATORS:  # a behaviour check's name and an operator's come before the implementation's
-                whose = whose.rpartition(f"-{operator}-")[2]
-            self._scopes[nodeid] = f"{whose}{problem}" if problem else nodeid
+            implementation = case.partition(f"-{problem}-")[0] if self._crowded and problem else ""
+            for operator in OPERATORS:  # names of a behaviour check and an operator come first
+                implementation = implementation.rpartition(f"-{operator}-")[2]
+            self._scopes[nodeid] = f"{implementation}{problem}" if problem else nodeid
         return self._scopes[nodeid]
 
     def remove_node(self, node: Any) -> str | None:
-        """Hand what a worker left undone to the others, but for the test that took it down, which is returned."""
+        """Hand the tests that a worker left undone to other workers; return the test that took it down."""
         work = self.assigned_work.pop(node)
         undone = [test for unit in work.values() for test, done in unit.items() if not done]
         for test in undone[1:]:
@@ -54,8 +55,8 @@ class ByProblem(LoadScopeScheduling):  # type: ignore[misc]
         return undone[0] if undone else None
 
     def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
-        """Forget the test. The inherited way counts, after each one, all that a worker was ever given: minutes for
-        80,000 tests."""
+        """Forget the test. The inherited method counts, after each test, all tests that a worker was ever given: that
+        takes minutes for 80,000 tests."""
         test = self.registered_collections[node][item_index]
         units, scope = self.assigned_work[node], self._split_scope(test)
         units[scope].pop(test, None)
@@ -64,7 +65,7 @@ class ByProblem(LoadScopeScheduling):  # type: ignore[misc]
         self._reschedule(node)
 
     def _assign_work_unit(self, node: Any) -> None:
-        """Send a worker a unit of tests, whose places are looked up: the inherited way searches a list for each
+        """Send a worker a unit of tests, whose places are looked up: the inherited method searches a list for each
         test."""
         if node not in self._places:
             self._places[node] = {test: place for place, test in enumerate(self.registered_collections[node])}
@@ -79,8 +80,7 @@ class ByProblem(LoadScopeScheduling):  # type: ignore[misc]
             self._reschedule(node)
 
     def _reschedule(self, node: Any) -> None:
-        """Give a worker more tests, unless it is still collecting; a worker that has just died gives back what it is
-        sent."""
+        """Give a worker more tests, unless it is still collecting. If it has just died, the tests go elsewhere."""
         if node in self.registered_collections:
             with suppress(OSError):
                 super()._reschedule(node)

@@ -1,4 +1,4 @@
-"""Timing what was verified: its kernels in rounds, the table at the end of a run, and its exit status."""
+"""Timing of verified kernels: their calls in rounds, the table at the end of a run, and its exit status."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SIGN = 10.0
 
 
 class TimingRun:
-    """The timing of a run, from the first benchmark that is collected on."""
+    """The timing of a run; made when the first benchmark is collected."""
 
     def __init__(self, run: Verified, config: pytest.Config) -> None:
         self._workers, self._config = run.workers, config
@@ -41,27 +41,27 @@ class TimingRun:
         """Seed of the order in which kernels are timed."""
         self.visits = config.getoption("--visits") or DEFAULT_VISITS
         self.run = Run([])
-        self.asked = self.verified = self.interrupted = False
+        self.is_asked = self.verified = self.interrupted = False
         self._subjects: dict[str, TimedKernel] = {}
-        """Test -> its kernel, in the order of the table."""
+        """Test -> the kernel that it times, in the order of the table."""
         self._begun = False
         self._visited, self._started = 0, 0.0
-        self._said: float | None = None
+        self._reported: float | None = None
         self._extras: list[tuple[Measurement, dict[str, Any]]] = []
-        """Times that were handed to pytest-benchmark, with its dictionaries of extra information."""
+        """Times that were handed to pytest-benchmark, each with pytest-benchmark's dictionary of extra information."""
 
     def take(self, items: Iterable[Any]) -> None:
-        """Take the tests to time when all are collected: those that other plugins have deselected are not timed."""
+        """Take the tests to time when all are collected: tests that other plugins have deselected are not timed."""
         for item in items:
             task = task_of(item)
             if item.get_closest_marker("benchmarks") and task is not None and isinstance(task.subject, Trial):
                 self._subjects[item.nodeid] = TimedKernel(task.subject)
 
     def verdict(self, test: str, trial: Trial, enabled: bool) -> tuple[Verdict, Measurement | None]:
-        """Return the verdict on a test's case, with its time. The first test that asks has all of them verified and
-        timed, in rounds, unless pytest-benchmark was told to time nothing.
+        """Return the verdict on a test's case, with its time. For the first test, the kernels of all tests are verified
+        and timed, in rounds, unless pytest-benchmark was told to time nothing.
 
-        Ctrl-C ends the timing: tests whose kernels were reached have a verdict, and what was timed of them counts.
+        Ctrl-C ends the timing: tests whose kernels were reached have a verdict, and the times taken so far count.
         """
         subject = self._subjects[test]
         if not enabled:
@@ -83,57 +83,59 @@ class TimingRun:
     def _report(self, number: int, subject: TimedKernel) -> None:
         """Write a line of progress now and then, while pytest's own progress stands still."""
         now = time.monotonic()
-        start = self._said is None
+        start = self._reported is None
         self._visited += 1
-        if self._said is None:
+        if self._reported is None:
             self._started = now
-        elif now - self._said < SIGN:
+        elif now - self._reported < SIGN:
             return
         total = self.visits * len(self.run.subjects)
-        left = "" if start else f", {duration((now - self._started) / self._visited * (total - self._visited))} left"
-        self._said = now
+        remaining = (
+            "" if start else f", {duration((now - self._started) / self._visited * (total - self._visited))} left"
+        )
+        self._reported = now
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         capture = self._config.pluginmanager.get_plugin("capturemanager")
         if reporter is not None and self._config.get_verbosity() >= 0:
             with capture.global_and_fixture_disabled() if capture else nullcontext():
                 reporter.ensure_newline()
                 visit = f"visit {self._visited:,} of {total:,}"
-                reporter.write_line(f"timing, round {number} of {self.visits}: {visit}{left}")
+                reporter.write_line(f"timing, round {number} of {self.visits}: {visit}{remaining}")
 
-    def add(self, found: Measurement, benchmark: Any, record: Record) -> None:
+    def add(self, measurement: Measurement, benchmark: Any, record: Record) -> None:
         """Hand a time to pytest-benchmark.
 
-        It counts rounds that have been timed already, by a clock that shows what the rotation's did: it cannot be given
-        a device's time, nor rounds whose results are looked at before they count.
+        It counts rounds that have been timed already, with a clock that repeats their times: pytest-benchmark cannot
+        read a device's clock, nor check a round's results before the round counts.
         """
-        benchmark.group = f"{found.trial.operator.name} {found.trial.problem.name}"
+        benchmark.group = f"{measurement.trial.operator.name} {measurement.trial.problem.name}"
         benchmark.extra_info.update(msgspec.to_builtins(record))
-        benchmark._timer = chain.from_iterable((0.0, seconds) for seconds in found.rounds).__next__
-        benchmark.pedantic(lambda: None, rounds=len(found.rounds))
-        self._extras.append((found, benchmark.extra_info))
+        benchmark._timer = chain.from_iterable((0.0, seconds) for seconds in measurement.rounds).__next__
+        benchmark.pedantic(lambda: None, rounds=len(measurement.rounds))
+        self._extras.append((measurement, benchmark.extra_info))
 
     def complete(self) -> None:
         """Complete the data of all benchmarks, which pytest-benchmark has not written to its file yet."""
         ratios, state = self.run.ratios, self.run.state
-        best = {found.key: found for found in self.run.times}
-        for found, extra in self._extras:
-            extra.update(best[found.key].record(ratios.get(found.key), state))
+        best = {measurement.key: measurement for measurement in self.run.times}
+        for measurement, extra in self._extras:
+            extra.update(best[measurement.key].record(ratios.get(measurement.key), state))
 
     @property
     def status(self) -> ExitCode:
-        """Exit status of a run in which nothing else went wrong: 2 after an interrupt, 3 on a machine that was
-        unusable, 5 where times were asked for and nothing could be verified."""
+        """Exit status of a run in which nothing else went wrong: 2 after an interrupt, 3 if the machine was unusable, 5
+        if times were asked for and nothing could be verified."""
         if self.interrupted:
             return ExitCode.INTERRUPTED
-        if self.asked and not self.verified:
+        if self.is_asked and not self.verified:
             return ExitCode.NOTHING
         return ExitCode.INTERNAL if self._extras and self.run.state.state == "unusable" else ExitCode.GOOD
 
     def lines(self, width: int) -> Iterator[str]:
         """Yield times, rates, ratios to torch on the same device, findings, and whether to believe them."""
-        given = {name: count for found in self.run.times for name, count in found.threads.items()}
-        threads = ", ".join(f"{name} {count}" for name, count in sorted(given.items())) or f"{cores()} cores"
+        counts = {name: count for measurement in self.run.times for name, count in measurement.threads.items()}
+        threads = ", ".join(f"{name} {count}" for name, count in sorted(counts.items())) or f"{cores()} cores"
         yield f"threads: {threads}"
-        for device, known in self.run.ceilings.items():
-            yield f"ceilings of {device}: {known}"
+        for device, ceiling in self.run.ceilings.items():
+            yield f"ceilings of {device}: {ceiling}"
         yield from table.suite_table(self.run, width)
