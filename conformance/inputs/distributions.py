@@ -10,7 +10,7 @@ nonfinite NaN and infinities of both signs in every input, where IEEE 754 gives 
 range     powers of two times small integers, from the smallest normal number to results that overflow, exact
 subnormal powers of two times small integers, with subnormal inputs and results
 wide      channels scaled by powers of two to the ends of the format's range: overflow, subnormals
-scaled    channels scaled so that their variances lie above, at and below epsilon: where and how it is added
+scaled    channels scaled so that their variances lie above, at and below epsilon: where and how epsilon is added
 shifted   large means with small variances, and constant channels: cancellation in the statistics
 mixed     NaN and infinities scattered over the data, zeros in every input: their effect on sums and maxima
 large     integers whose sums exceed 32-bit integers; in fp16, partial sums beyond its range, results within it
@@ -123,10 +123,10 @@ def sparse_places(recipe: Recipe) -> dict[str, np.ndarray]:
     the other side of the window; further positions are drawn at random.
     """
     operator, geometry = recipe.operator, recipe.geometry
-    found = {}
+    places_of = {}
     for name, tensor in operator.inputs(geometry).items():
         if tensor.size <= SPARSE:
-            found[name] = np.arange(tensor.size)
+            places_of[name] = np.arange(tensor.size)
             continue
         drawn = np.array(recipe.stream(f"{name} places").below(tensor.size, 64))
         places = [_beside_powers(tensor.shape), drawn]
@@ -138,8 +138,8 @@ def sparse_places(recipe: Recipe) -> dict[str, np.ndarray]:
             for _, place, exists in links(mirror or geometry, pixel):
                 index = (n, c % tensor.shape[1], *place)
                 places.append(np.ravel_multi_index(index, tensor.shape, "clip")[exists])
-        found[name] = np.unique(np.concatenate(places))
-    return found
+        places_of[name] = np.unique(np.concatenate(places))
+    return places_of
 
 
 def _beside_powers(shape: tuple[int, ...]) -> np.ndarray:

@@ -15,7 +15,7 @@ from conformance.operators import Arrays, Operator
 
 EXACT_BITS = 53
 FIXED_POINT_BITS = {"fp32": 19, "bf16": 8, "fp16": 11, "fp8_e4m3": 4, "fp8_e5m2": 3}
-"""Most bits of a fixed-point input. 19 is more than TF32's 11 and few enough for long exact sums."""
+"""Largest number of bits of a fixed-point input. 19 is more than TF32's 11 and few enough for long exact sums."""
 SUMMAND_BITS = {"fp32": 24, "bf16": 8, "fp16": 11, "fp64": 30}
 """Bits of an input that is added, not multiplied: all bits of the format, so that sums have to be rounded."""
 FP64_DATA_BITS = 27
@@ -77,7 +77,8 @@ def fixed(recipe: Recipe) -> Arrays:
 
 
 def room(recipe: Recipe) -> int:
-    """Return the largest integer up to which all are exact in the results' format and in an fp32 accumulator."""
+    """Return the largest integer up to which all integers are exact in the results' format and in an fp32
+    accumulator."""
     return 1 << min(FORMATS[_results(recipe)].precision, FORMATS["fp32"].precision)
 
 
@@ -93,7 +94,7 @@ def largest_integer(recipe: Recipe) -> int:
 
 
 def held(recipe: Recipe) -> int:
-    """Return the largest integer up to which all are exact in the format of the inputs."""
+    """Return the largest integer up to which all integers are exact in the format of the inputs."""
     return np.iinfo(STORAGE[recipe.dtype]).max if recipe.dtype in WHOLE else 1 << FORMATS[recipe.dtype].precision
 
 

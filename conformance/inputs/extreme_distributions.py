@@ -24,8 +24,8 @@ def _are_sums(recipe: Recipe) -> bool:
 
 
 def nonfinite(recipe: Recipe) -> Arrays:
-    """Draw -1, 0, 1 with the values of `Operator.nonfinite`, which complement those of `special`; for batch
-    normalisation fractions, since a few integers may have a variance of zero."""
+    """Draw -1, 0, 1 with the values of `Operator.nonfinite`, which complement the values of `special`. For batch
+    normalisation, draw fractions, because a few integers may have a variance of zero."""
     operator, geometry = recipe.operator, recipe.geometry
     if not _are_sums(recipe):
         inputs = fixed(recipe)
@@ -41,7 +41,8 @@ def nonfinite(recipe: Recipe) -> Arrays:
 
 
 def mixed(recipe: Recipe) -> Arrays:
-    """Draw -1, 0, 1 with the values of `Operator.nonfinite`, others in the data, and zeros that meet them.
+    """Draw -1, 0, 1 with the values of `Operator.nonfinite`, further NaN and infinities in the data, and zeros that are
+    multiplied by them.
 
     About one term in a sum is not finite. A plane has one NaN, since frameworks disagree which of two NaN in a window
     gets the gradient. Data of dw are left out: algorithms that put zeros between gradients multiply data by them. Where
@@ -128,7 +129,8 @@ def _near_the_ends(recipe: Recipe) -> Arrays:
 
 
 def small(recipe: Recipe) -> Arrays:
-    """Draw numbers as `subnormal` does, but the smallest normal ones: kernels that flush subnormals must keep them."""
+    """Draw the smallest normal numbers where `subnormal` draws subnormal numbers: kernels that flush the latter must
+    keep the former."""
     lowest = FORMATS[recipe.dtype].emin
     return _powers(recipe, (lowest, 0), ((lowest, 0), (lowest + _highest(recipe), 0)), lowest, _highest(recipe))
 

@@ -28,10 +28,10 @@ def read_ahead() -> None:
 @cache
 def _tables(family: str) -> dict[str, list[tuple[Problem, tuple[Variant, ...]]]]:
     """Return descriptor -> rows of a family's tables for which goldens are made."""
-    found: dict[str, list[tuple[Problem, tuple[Variant, ...]]]] = {}
+    rows_of: dict[str, list[tuple[Problem, tuple[Variant, ...]]]] = {}
     for row in at_level(of_family(PROBLEMS, family), "standard"):
-        found.setdefault(row[0].geometry.descriptor, []).append(row)
-    return found
+        rows_of.setdefault(row[0].geometry.descriptor, []).append(row)
+    return rows_of
 
 
 def required(recipe: Recipe) -> bool:
@@ -39,7 +39,7 @@ def required(recipe: Recipe) -> bool:
     if recipe.operator.name not in OPERATORS:  # a check's own operator, such as sums into an array: no golden
         return False
     rows = _tables(recipe.operator.family).get(recipe.geometry.descriptor, [])
-    return recipe.key in {one.key for one in recipes.from_rows(rows, SEED, [recipe.operator.name])}
+    return recipe.key in {table_recipe.key for table_recipe in recipes.from_rows(rows, SEED, [recipe.operator.name])}
 
 
 def check(expected: Expectation) -> None:
@@ -61,10 +61,10 @@ def check(expected: Expectation) -> None:
     key = expected.recipe.key
     golden = _pinned().entries.get(key)
     if golden is not None:
-        found = "; ".join(differences(golden, entry(expected)))
-        if found:
+        changes = "; ".join(differences(golden, entry(expected)))
+        if changes:
             raise GoldenError(
-                f"{MANIFEST}, entry {key!r}: {found}; no verdict can be trusted on this machine; "
+                f"{MANIFEST}, entry {key!r}: {changes}; no verdict can be trusted on this machine; "
                 "run: conformance golden verify"
             )
     elif required(expected.recipe):

@@ -74,17 +74,17 @@ def verify(folder: Path, pinned: Sequence[Recipe] | None, stored: Sequence[Recip
     try:
         pinned = recipes.pinned() if pinned is None else pinned
         stored = recipes.stored() if stored is None else stored
-        found = list(defects(folder, pinned, stored, jobs))
+        sentences = list(defects(folder, pinned, stored, jobs))
     except GoldenError as problem:
         return _refused(str(problem))
     seconds = time.perf_counter() - start
-    if not found:
+    if not sentences:
         print(f"goldens hold: {len(pinned)} recipes, {len(stored)} tensor files, {seconds:.1f} s")
         return 0
-    for line in found[:SHOWN]:
+    for line in sentences[:SHOWN]:
         print(line, file=sys.stderr)
-    more = f", {len(found) - SHOWN} of them not shown" if len(found) > SHOWN else ""
-    return _refused(f"goldens do not hold: {len(found)} defects{more}; {seconds:.1f} s")
+    more = f", {len(sentences) - SHOWN} of them not shown" if len(sentences) > SHOWN else ""
+    return _refused(f"goldens do not hold: {len(sentences)} defects{more}; {seconds:.1f} s")
 
 
 def _export(arguments: argparse.Namespace) -> int:
@@ -101,21 +101,21 @@ def _chosen(arguments: argparse.Namespace) -> list[Recipe]:
     if arguments.folder.resolve() == GOLDEN:
         raise GoldenError("DIR is the folder of the project's goldens; choose another")
     rows = [(p, p.variants) for p in arguments.problem or ()] or at_level(PROBLEMS, arguments.level)
-    found = [
+    chosen = [
         recipe
         for recipe in recipes.from_rows(rows, arguments.seed, arguments.operator or tuple(OPERATORS))
         if recipe.dtype in (arguments.dtype or DECLARABLE)
         and recipe.distribution in (arguments.distribution or DISTRIBUTIONS)
     ]
-    if not found:
+    if not chosen:
         raise GoldenError(
             "no recipe has that dtype and distribution; name problems with --problem, or use --level standard"
         )
-    for recipe in found:
+    for recipe in chosen:
         tensors = recipe.operator.inputs(recipe.geometry) | recipe.operator.outputs(recipe.geometry)
         if sum(tensor.size for tensor in tensors.values()) > LARGEST:
             raise GoldenError(f"{recipe.key} has more than {LARGEST} elements; choose a smaller --problem")
-    return found
+    return chosen
 
 
 def _refused(message: str, status: int = 1) -> int:

@@ -55,7 +55,7 @@ def replace_all(contents: Mapping[Path, bytes]) -> None:
             with temporary.open("wb") as file:
                 file.write(contents[path])
                 file.flush()
-                os.fsync(file.fileno())  # without it the move may survive a crash that the bytes do not
+                os.fsync(file.fileno())  # otherwise the move may survive a crash, and the bytes may not
         for path, temporary in staged.items():
             temporary.replace(path)
     except OSError as problem:
@@ -83,29 +83,29 @@ def defects(folder: Path, pinned: Sequence[Recipe], stored: Sequence[Recipe], jo
     manifest = read(path)
     for defect in _unmatched("entry", manifest.entries, [recipe.key for recipe in pinned], "the tables"):
         yield f"{path}: {defect}; {REMEDY}"
-    known = [recipe for recipe in pinned if recipe.key in manifest.entries]
-    for recipe, computed in recipes.entries(known, jobs):
+    checkable = [recipe for recipe in pinned if recipe.key in manifest.entries]
+    for recipe, computed in recipes.entries(checkable, jobs):
         for difference in differences(manifest.entries[recipe.key], computed):
             yield f"{path}: entry {recipe.key!a}: {difference}; {REMEDY}"
 
-    wanted = {npz.file_name(recipe): recipe for recipe in stored}
-    for defect in _unmatched("tensors, file", manifest.tensors, wanted, "the stored recipes"):
+    recipe_of = {npz.file_name(recipe): recipe for recipe in stored}
+    for defect in _unmatched("tensors, file", manifest.tensors, recipe_of, "the stored recipes"):
         yield f"{path}: {defect}; {REMEDY}"
     for name, listed in manifest.tensors.items():
-        for defect in _file_defects(tensors / name, listed, wanted.get(name)):
+        for defect in _file_defects(tensors / name, listed, recipe_of.get(name)):
             yield f"{tensors / name}: {defect}; {REMEDY}"
     for file in sorted(tensors.glob("*.npz")):
         if file.name not in manifest.tensors:
             yield f"{file}: {path} does not list this file; delete it"
 
 
-def _unmatched(what: str, listed: Collection[str], wanted: Collection[str], where: str) -> Iterator[str]:
-    asked = set(wanted)
-    for name in wanted:
+def _unmatched(what: str, listed: Collection[str], required: Collection[str], where: str) -> Iterator[str]:
+    required_names = set(required)
+    for name in required:
         if name not in listed:
             yield f"{what} {name!a} is missing, which {where} ask for"
     for name in listed:
-        if name not in asked:
+        if name not in required_names:
             yield f"{what} {name!a} is nothing that {where} ask for"
 
 
@@ -123,16 +123,18 @@ def _file_defects(path: Path, listed: Stored, recipe: Recipe | None) -> Iterator
     if listed.recipe != recipe.key:
         yield f"the manifest's field recipe is {listed.recipe!a} instead of {recipe.key!a}"
     try:
-        found, wanted = npz.decode(content), npz.arrays(Expectation(recipe))
+        stored_arrays, computed = npz.decode(content), npz.arrays(Expectation(recipe))
     except ValueError as problem:
         yield str(problem)
         return
-    for name in sorted(found.keys() | wanted.keys()):
-        if name not in wanted:
+    for name in sorted(stored_arrays.keys() | computed.keys()):
+        if name not in computed:
             yield f"array {name!a} is not of this recipe"
-        elif name not in found:
+        elif name not in stored_arrays:
             yield f"array {name!a} is missing"
         else:
-            one, other = ((array.dtype, array.shape, array.tobytes()) for array in (found[name], wanted[name]))
-            if one != other:  # compared bit by bit
+            first, second = (
+                (array.dtype, array.shape, array.tobytes()) for array in (stored_arrays[name], computed[name])
+            )
+            if first != second:  # compared bit by bit
                 yield f"array {name!a} is not what the recipe gives"

@@ -93,7 +93,7 @@ def digest() -> str:
 
 def read(path: Path = MANIFEST) -> Manifest:
     """Read the manifest at `path`. Raises GoldenError naming the file, the entry or field, and the remedy."""
-    where, found = "the document", Manifest()
+    where, manifest = "the document", Manifest()
     try:
         text = content_of(path).decode()
         with suppress(msgspec.MsgspecError):
@@ -103,12 +103,12 @@ def read(path: Path = MANIFEST) -> Manifest:
         document = msgspec.convert(json.loads(text, object_pairs_hook=_unique, parse_int=_whole), _Document)
         for key, value in document.entries.items():
             where = f"entry {key!a}"
-            found.entries[key] = msgspec.convert(value, Entry)
+            manifest.entries[key] = msgspec.convert(value, Entry)
         for name, value in document.tensors.items():
             where = f"tensors, file {name!a}"
             if not re.fullmatch(r"\w[\w.-]*\.npz", name, re.ASCII):
                 raise msgspec.ValidationError(f"is not the name of an npz file in {TENSORS}/")
-            found.tensors[name] = msgspec.convert(value, Stored)
+            manifest.tensors[name] = msgspec.convert(value, Stored)
     except FileNotFoundError:
         raise GoldenError(f"{path} is missing; {REMEDY}") from None
     except OSError as problem:
@@ -117,17 +117,17 @@ def read(path: Path = MANIFEST) -> Manifest:
         raise GoldenError(f"{path}: {where}: {defect}; {REMEDY}") from None
     except (ValueError, RecursionError) as problem:
         raise GoldenError(f"{path} is not JSON ({problem}); {REMEDY}") from None
-    return found
+    return manifest
 
 
 def _unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     """Build an object, and refuse equal names, of which json and msgspec silently keep the last."""
-    found: dict[str, Any] = {}
+    members: dict[str, Any] = {}
     for name, value in pairs:
-        if name in found:
+        if name in members:
             raise msgspec.ValidationError(f"{name!a} is given twice")
-        found[name] = value
-    return found
+        members[name] = value
+    return members
 
 
 def _whole(text: str) -> int:
@@ -176,9 +176,9 @@ def entry(expected: Expectation) -> Entry:
 def differences(pinned: Entry, computed: Entry) -> Iterator[str]:
     """Yield the differences of two entries of a recipe, one sentence per tensor."""
     for half in ("inputs", "outputs"):
-        listed, found = getattr(pinned, half), getattr(computed, half)
-        for name in sorted(listed.keys() | found.keys()):
-            before, now = listed.get(name, "absent"), found.get(name, "absent")
+        listed, digests = getattr(pinned, half), getattr(computed, half)
+        for name in sorted(listed.keys() | digests.keys()):
+            before, now = listed.get(name, "absent"), digests.get(name, "absent")
             if before != now:
                 shown = 12 if before[:12] != now[:12] else None
                 yield f"{half}.{name} is {before[:shown]} there and {now[:shown]} here"

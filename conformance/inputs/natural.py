@@ -101,7 +101,7 @@ def normal(size: float) -> float:
 
 
 def heavy(size: float) -> float:
-    """Return the same probability for Student's t with two degrees of freedom, divided by SPREAD, in closed form."""
+    """Return this probability for Student's t with two degrees of freedom, divided by SPREAD, in closed form."""
     t = SPREAD * size
     return t / math.sqrt(2 + t * t)
 

@@ -17,7 +17,7 @@ from conformance.operators import Arrays
 EPOCH = (1980, 1, 1, 0, 0, 0)
 """The earliest time that a zip file can hold."""
 MEMBERS = 16
-"""Most members of a file (inputs and outputs together) that are read: each takes 0.2 ms, whatever its size."""
+"""Largest number of members (inputs and outputs) of a file that is read: a member takes 0.2 ms, whatever its size."""
 
 
 def file_name(recipe: Recipe) -> str:
@@ -30,8 +30,8 @@ def file_name(recipe: Recipe) -> str:
 def arrays(expected: Expectation) -> Arrays:
     """Return the arrays of a recipe's file: `inputs/NAME` in float32 (fp64 and integer dtypes: float64), `outputs/NAME`
     in float64."""
-    held = "<f8" if expected.recipe.dtype in ("fp64", *WHOLE) else "<f4"
-    inputs = {f"inputs/{name}": canonical(array).astype(held) for name, array in expected.inputs.items()}
+    dtype = "<f8" if expected.recipe.dtype in ("fp64", *WHOLE) else "<f4"
+    inputs = {f"inputs/{name}": canonical(array).astype(dtype) for name, array in expected.inputs.items()}
     return inputs | {f"outputs/{name}": canonical(array) for name, array in expected.reference.items()}
 
 
@@ -53,14 +53,16 @@ def decode(content: bytes) -> Arrays:
     ValueError for other content."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            held = archive.infolist()
-        if len(held) > MEMBERS:
-            raise ValueError(f"it has {len(held):,} members")
+            members = archive.infolist()
+        if len(members) > MEMBERS:
+            raise ValueError(f"it has {len(members):,} members")
         # a compressed member can unpack to a thousand times its length, and many members can share their bytes
-        if any(member.compress_type for member in held) or sum(member.file_size for member in held) > len(content):
+        if any(member.compress_type for member in members) or sum(member.file_size for member in members) > len(
+            content
+        ):
             raise ValueError("its members are compressed, or longer than the file")
-        with np.load(io.BytesIO(content), allow_pickle=False) as found:
-            return {name: np.asarray(found[name]) for name in found.files}
+        with np.load(io.BytesIO(content), allow_pickle=False) as file:
+            return {name: np.asarray(file[name]) for name in file.files}
     except Exception as problem:  # a damaged archive raises whatever its first odd byte leads to
         raise ValueError(f"not a readable npz file ({type(problem).__name__}: {str(problem)[:200]!a})") from None
 

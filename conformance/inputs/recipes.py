@@ -33,41 +33,43 @@ def from_rows(
 ) -> list[Recipe]:
     """Return the recipes of operators on the rows of their families, each once: layouts, and problems of one geometry,
     share tensors."""
-    found = {}
+    by_key = {}
     for problem, variants in rows:
         for name in (name for name in operators if takes(name, problem.geometry)):
-            for variant in (one for one in variants if OPERATORS[name].defined(problem.geometry, one.dtype)):
+            for variant in (
+                candidate for candidate in variants if OPERATORS[name].defined(problem.geometry, candidate.dtype)
+            ):
                 recipe = Recipe(OPERATORS[name], problem.geometry, variant.dtype, variant.distribution, seed)
-                found[recipe.key] = recipe
-    return list(found.values())
+                by_key[recipe.key] = recipe
+    return list(by_key.values())
 
 
 def pinned() -> list[Recipe]:
     """Return the recipes that the manifest must pin: the tables up to `standard`, and those stored as files."""
-    found = from_rows(at_level(PROBLEMS, "standard"))
-    known = {recipe.key for recipe in found}
-    return [*found, *(recipe for recipe in stored() if recipe.key not in known)]
+    listed = from_rows(at_level(PROBLEMS, "standard"))
+    keys = {recipe.key for recipe in listed}
+    return [*listed, *(recipe for recipe in stored() if recipe.key not in keys)]
 
 
 def stored(families: Collection[str] = tuple(FAMILIES)) -> list[Recipe]:
     """Return the recipes of goldens that are kept as files. Raises GoldenError for a row that is no longer in the
     tables."""
-    found = {}
+    by_key = {}
     for family in families:
         geometries = {problem.name: problem.geometry for problem in of_family(PROBLEMS, family)}
         for line in FAMILIES[family].goldens:
             operator, problem, dtype, distribution = line.split()
-            known = (
+            exists = (
                 operator in OPERATORS
                 and problem in geometries
                 and dtype in DECLARABLE
                 and distribution in DISTRIBUTIONS
             )
-            if not known or not takes(operator, geometries[problem]):
+            if not exists or not takes(operator, geometries[problem]):
                 raise GoldenError(f"goldens of {family} ask for {line!r}, which no table has any more; edit that line")
             recipe = Recipe(OPERATORS[operator], geometries[problem], dtype, distribution, SEED)
-            found[recipe.key] = recipe
-    return list(found.values())
+            by_key[recipe.key] = recipe
+    return list(by_key.values())
 
 
 def entries(recipes: Sequence[Recipe], jobs: int) -> Iterator[tuple[Recipe, Entry]]:

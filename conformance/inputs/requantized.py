@@ -41,13 +41,13 @@ def with_scale(recipe: Recipe, inputs: Arrays, significand: np.ndarray) -> Array
 
 def _codes_or_fractions(recipe: Recipe) -> Arrays:
     """Draw x and w: all numbers of int8, or fractions that fp8 holds."""
-    found, bits = {}, FIXED_POINT_BITS.get(recipe.dtype, 0)
+    inputs, bits = {}, FIXED_POINT_BITS.get(recipe.dtype, 0)
     for name, dtype in _stored(recipe).items():
         stream, shape = recipe.stream(name), recipe.operator.inputs(recipe.geometry)[name].shape
         if name in ("x", "w"):
             whole = recipe.dtype in WHOLE
-            found[name] = stream.codes(shape, dtype) if whole else stream.fixed_point(shape, bits, dtype)
-    return found
+            inputs[name] = stream.codes(shape, dtype) if whole else stream.fixed_point(shape, bits, dtype)
+    return inputs
 
 
 def _with_bias(recipe: Recipe, inputs: Arrays, largest: int) -> Arrays:
