@@ -72,7 +72,9 @@ def ladder(dtype: str, terms: int) -> dict[Contract, float]:
     return dict(sorted(strictness.items(), key=lambda rung: rung[1]))
 
 
-def inferred(output: Output, found: Residuals, declared: Contract, distribution: str) -> tuple[Contract | None, bool]:
+def inferred(
+    output: Output, residuals: Residuals, declared: Contract, distribution: str
+) -> tuple[Contract | None, bool]:
     """Return the strictest known contract that the errors of a fixed-distribution output are consistent with (None if
     there is none), and whether the declared contract is conservative: less strict than the inferred one.
 
@@ -81,12 +83,12 @@ def inferred(output: Output, found: Residuals, declared: Contract, distribution:
     for contract, strictness in ladder(output.dtype, output.terms).items():
         if output.propagated is None:
             allowed = output.allowed(contract)
-            bounded = found.excess <= allowed.relative
+            bounded = residuals.excess <= allowed.relative
         else:
-            allowed, _, found = output.measured(contract, distribution)
-            bounded = found.worst_share <= 1
+            allowed, _, residuals = output.measured(contract, distribution)
+            bounded = residuals.worst_share <= 1
         if bounded:
-            statistics = found.statistics(allowed, output.channels, output.taps)
+            statistics = residuals.statistics(allowed, output.channels, output.taps)
             balanced = allowed.one_sided or max(abs(statistics.gain_z), abs(statistics.offset_z)) <= allowed.z
             if statistics.rms <= statistics.rms_limit and balanced:
                 return contract, strictness < limits(declared, output.dtype, output.terms).relative
@@ -94,7 +96,7 @@ def inferred(output: Output, found: Residuals, declared: Contract, distribution:
 
 
 def profile(
-    output: Output, found: Residuals, statistics: Statistics, declared: Contract, allowed: OutputLimits
+    output: Output, residuals: Residuals, statistics: Statistics, declared: Contract, allowed: OutputLimits
 ) -> dict[str, float]:
     """Return the accuracy profile in the declared contract's units.
 
@@ -104,12 +106,12 @@ def profile(
     propagated by element, lambda is the share of LAMBDA deviations; bits, gain and offset are meaningless, and absent.
     """
     if output.propagated is not None:
-        return {"lambda": LAMBDA * found.excess_share, "lambda_limit": LAMBDA, "rms": statistics.rms}
+        return {"lambda": LAMBDA * residuals.excess_share, "lambda_limit": LAMBDA, "rms": statistics.rms}
     unit = declared.accumulator(output.dtype).unit_roundoff * math.sqrt(output.terms)
     return {
-        "lambda": found.excess / unit,
+        "lambda": residuals.excess / unit,
         "lambda_limit": allowed.relative / unit,
-        "effective_bits": -math.log2(found.largest) if found.largest > 0 else math.inf,
+        "effective_bits": -math.log2(residuals.largest) if residuals.largest > 0 else math.inf,
         "rms": statistics.rms,
         "gain_z": statistics.gain_z / math.sqrt(allowed.fan_out),
         "offset_z": statistics.offset_z / math.sqrt(allowed.fan_out),

@@ -153,18 +153,20 @@ class Exact(Expected):
             return ()
         rungs = [*ladder(summed[0].dtype, summed[0].terms)]
 
-        def meant(known: Contract) -> Contract:
-            return replace(declared, inputs=known.inputs, accumulate=known.accumulate, rounding=known.rounding)
+        def meant(arithmetic: Contract) -> Contract:
+            return replace(
+                declared, inputs=arithmetic.inputs, accumulate=arithmetic.accumulate, rounding=arithmetic.rounding
+            )
 
         def fits(contract: Contract) -> bool:
             return bool(contract.exempts(self.recipe.distribution, self.recipe.dtype)) or self.passes(outputs, contract)
 
         # the order of strictness depends on the number of terms; comparing cases needs the same order for all
-        known = [meant(contract) for contract in KNOWN if contract in rungs] if fits(meant(rungs[-1])) else []
+        candidates = [meant(contract) for contract in KNOWN if contract in rungs] if fits(meant(rungs[-1])) else []
         # on shifted data a variance from raw moments may lose every digit; elsewhere other causes have the same errors
-        shifted = self.recipe.distribution == "shifted" and any(one.propagated is not None for one in summed)
+        shifted = self.recipe.distribution == "shifted" and any(output.propagated is not None for output in summed)
         raw = [replace(declared, variance="raw")] if shifted else []
-        return tuple(filter(fits, [*raw, *known]))
+        return tuple(filter(fits, [*raw, *candidates]))
 
     def passes(self, outputs: Arrays, contract: Contract) -> bool:
         recipe = self.recipe
@@ -221,8 +223,8 @@ class Probed(Expected):
     @cached_property
     def small(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """Outputs that are cheap to compute exactly: {name: (values, magnitudes)}."""
-        _, *others = self.recipe.operator.outputs(self.recipe.geometry)
-        return {name: sums_of_gradient(self.inputs) for name in others}
+        _, *names = self.recipe.operator.outputs(self.recipe.geometry)
+        return {name: sums_of_gradient(self.inputs) for name in names}
 
     def compute(self) -> None:
         with enough(self.recipe.operator.flops(self.recipe.geometry)):

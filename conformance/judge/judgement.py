@@ -1,4 +1,4 @@
-"""The judge: compares one output with its exact reference under a contract. Knows nothing about implementations."""
+"""The judge: compares one output with its exact reference under a contract. It knows nothing about implementations."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ class Worst:
 
 @dataclass(frozen=True, slots=True)
 class AxisIndices:
-    """Indices along an axis with wrong elements, where not all indices have some: `count` indices from `first` to
-    `last`; `step` is their distance if it is constant, else None."""
+    """Indices along an axis that have wrong elements, if not all indices have: `count` indices from `first` to `last`;
+    `step` is their distance if it is constant, else None."""
 
     axis: str
     extent: int
@@ -79,8 +79,8 @@ class AxisIndices:
 
     @classmethod
     def of(cls, axis: str, extent: int, tried: Sequence[int], wrong: Container[int]) -> AxisIndices | None:
-        """Return the wrong ones of the ascending indices that were tried; None if all are wrong. Indices that follow
-        each other among those tried have the step 1."""
+        """Return the wrong indices among the ascending indices that were tried; None if all are wrong. Neighbours among
+        the tried indices have the step 1."""
         places = [place for place, index in enumerate(tried) if index in wrong]
         if len(places) == len(tried):
             return None
@@ -121,7 +121,7 @@ class Locations:
     nan      number of elements that are NaN where the reference is not
     all_nan  whether the output is NaN everywhere
     partial  whether many elements are wrong, but none at some indices of an axis whose results could be wrong, so
-             that this is no accident
+             that this is not a coincidence
     """
 
     share: float = 0.0
@@ -145,7 +145,7 @@ class Locations:
 
 
 class Line(NamedTuple):
-    """A line of an explanation; whether it is a detail; and whether the heading of a group says it, too."""
+    """A line of an explanation; whether it is a detail; and whether the heading of a group contains it, too."""
 
     text: str
     detail: bool = False
@@ -153,7 +153,7 @@ class Line(NamedTuple):
 
 
 MANY = 8
-"""Wrong elements per index of an axis from which on rounding errors would be at every index."""
+"""Number of wrong elements per index of an axis above which rounding errors would be at every index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,7 @@ class Judgement:
             compared=self.compared,
             every=where.every,
             nan="all" if where.all_nan else "some" if where.nan else "",
-            edges=tuple((one.axis, one.edge) for one in where.axes if one.edge),
+            edges=tuple((indices.axis, indices.edge) for indices in where.axes if indices.edge),
         )
 
     def explain(self) -> str:
@@ -209,20 +209,20 @@ class Judgement:
         ]
         if self.worst is not None:
             lines.append(Line(f"worst {self.output}[{', '.join(map(str, self.worst.index))}] = {self.worst}"))
-        infers, known = bool(self.profile) and not self.passed, self.inferred
-        if fits is not None:  # a hint that fails when copied, or hides a defect, costs users an afternoon
-            known = fits[0] if fits else None
-        counts, unknown = self.checks[0].name == "mismatched elements", infers and not known
+        infers, arithmetic = bool(self.profile) and not self.passed, self.inferred
+        if fits is not None:  # a wrong hint would fail when copied, or hide a defect
+            arithmetic = fits[0] if fits else None
+        counts, unknown = self.checks[0].name == "mismatched elements", infers and not arithmetic
         detail = self.mismatched > 0 and (counts or unknown)
         lines.append(Line("; ".join(map(str, self.checks)), detail))
         if self.passed and self.says_nothing:
             text = f"{self.output} is not verified: limits exceed most of its results, so that zeros would pass"
             lines.append(Line(text))
         if infers:
-            # a gain of 1 + 1e-5 is not an arithmetic, but was reported as one
+            # "if": a gain of 1 + 1e-5 is a wrong factor, but looks like an arithmetic
             inferred = "unknown"
-            if known:
-                inferred = f"{known.arithmetic}, if the errors are rounding"
+            if arithmetic:
+                inferred = f"{arithmetic.arithmetic}, if the errors are rounding"
             lines.append(Line(f"inferred precision: {inferred}", detail and unknown, headed=True))
         if self.where:
             lines.append(Line(f"error locations: {self.where}"))
@@ -275,11 +275,11 @@ def compare(output: Output, distribution: str, contract: Contract) -> Comparison
         expected, wrong = _unequal(output, contract)
         expected, limit = expected.astype(np.float64), np.zeros(wrong.shape)
     else:
-        allowed, s2, found = output.measured(contract, distribution)
+        allowed, s2, residuals = output.measured(contract, distribution)
         expected = output.reference.astype(np.float64)
         with np.errstate(invalid="ignore", over="ignore"):
             limit = allowed.bound(expected, s2.astype(np.float64))
-        wrong = np.zeros(expected.size, bool) if found.mismatched is None else found.mismatched
+        wrong = np.zeros(expected.size, bool) if residuals.mismatched is None else residuals.mismatched
     actual = output.actual.astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
         error = np.abs(actual - expected)
@@ -304,34 +304,35 @@ def checked(output: Output, distribution: str, contract: Contract) -> dict[str, 
     arrays' values: the limit on rms assumes as many independent errors as there are elements."""
     if output.enclosed is not None or demands_equality(output, distribution, contract):
         return {"mismatched elements": 0.0}
-    found = {"worst error / bound": 1.0}
+    limit_of = {"worst error / bound": 1.0}
     if distribution in STATISTICS_DISTRIBUTIONS:
         allowed = output.allowed(contract)
-        found["rms"] = allowed.rms(output.actual.size)
+        limit_of["rms"] = allowed.rms(output.actual.size)
         if not allowed.one_sided:
-            found |= {"gain z": allowed.z, "offset z": allowed.z}
-    return found
+            limit_of |= {"gain z": allowed.z, "offset z": allowed.z}
+    return limit_of
 
 
 def judge(output: Output, distribution: str, contract: Contract, infer: bool = True) -> Judgement:
-    """Judge an output: by equality where that is demanded, else by the bound and, on some distributions, statistics.
+    """Judge an output: by equality if that is demanded, else by the bound and, on some distributions, statistics.
 
-    Without `infer` no precision is inferred, which takes longer than the rest: it needs limits under every contract.
+    Without `infer` no precision is inferred: this takes longer than the judgement, as it needs limits under every
+    contract.
     """
     if output.enclosed is not None:
         return _by_enclosure(output, distribution, contract)
     if demands_equality(output, distribution, contract):
         expected, wrong = _unequal(output, contract)
         return _counted(output, expected, np.zeros(wrong.shape), wrong, "must equal the exact result")
-    allowed, s2, found = output.measured(contract, distribution)
-    checks, statistics = _checks(output, distribution, contract, found)
+    allowed, s2, residuals = output.measured(contract, distribution)
+    checks, statistics = _checks(output, distribution, contract, residuals)
     profile, inferred, conservative = {}, None, False
     if statistics is not None:
-        profile = accuracy.profile(output, found, statistics, contract, allowed)
+        profile = accuracy.profile(output, residuals, statistics, contract, allowed)
         if infer:
-            inferred, conservative = accuracy.inferred(output, found, contract, distribution)
-    zeros = "right" if found.reference_sizes == 0 else "fail"
-    if zeros == "fail" and (hidden := found.hidden / np.count_nonzero(output.reference)) > 0.5:
+            inferred, conservative = accuracy.inferred(output, residuals, contract, distribution)
+    zeros = "right" if residuals.reference_sizes == 0 else "fail"
+    if zeros == "fail" and (hidden := residuals.hidden / np.count_nonzero(output.reference)) > 0.5:
         with np.errstate(over="ignore", invalid="ignore"):
             least = allowed.bound(output.reference.astype(np.float64), s2.astype(np.float64))
             results = np.where(np.abs(output.reference) <= least, 0, output.reference).astype(output.actual.dtype)
@@ -340,16 +341,16 @@ def judge(output: Output, distribution: str, contract: Contract, infer: bool = T
 
     worst = where = None
     if not all(check.passed for check in checks):
-        index = np.unravel_index(found.worst, output.actual.shape)
+        index = np.unravel_index(residuals.worst, output.actual.shape)
         with np.errstate(invalid="ignore"):
             bound = allowed.bound(output.reference[index], s2[index].astype(np.float64))
         worst = _worst(output, index, float(bound))
-        if found.mismatched is not None:
-            where = _where(output, found.mismatched.reshape(output.actual.shape), s2 > 0)
+        if residuals.mismatched is not None:
+            where = _where(output, residuals.mismatched.reshape(output.actual.shape), s2 > 0)
     return Judgement(
         output=output.name,
         compared=output.actual.size,
-        mismatched=0 if found.mismatched is None else int(np.count_nonzero(found.mismatched)),
+        mismatched=0 if residuals.mismatched is None else int(np.count_nonzero(residuals.mismatched)),
         criterion=f"contract: {contract.describe(output.dtype)}",
         checks=tuple(checks),
         worst=worst,
@@ -367,15 +368,15 @@ def passes(output: Output, distribution: str, contract: Contract) -> bool:
         return not _outside(output, distribution, contract)[2].any()
     if demands_equality(output, distribution, contract):
         return not _unequal(output, contract)[1].any()
-    found = output.measured(contract, distribution)[2]
-    return all(check.passed for check in _checks(output, distribution, contract, found)[0])
+    residuals = output.measured(contract, distribution)[2]
+    return all(check.passed for check in _checks(output, distribution, contract, residuals)[0])
 
 
 def _checks(
-    output: Output, distribution: str, contract: Contract, found: Residuals
+    output: Output, distribution: str, contract: Contract, residuals: Residuals
 ) -> tuple[list[Check], Statistics | None]:
     values, named, statistics = (
-        {"worst error / bound": found.worst_share},
+        {"worst error / bound": residuals.worst_share},
         checked(output, distribution, contract),
         None,
     )
@@ -383,19 +384,19 @@ def _checks(
         allowed = output.allowed(contract)
         if distribution == "natural":
             allowed = _on_natural_data(output, contract, allowed)
-        statistics = found.statistics(allowed, output.channels, output.taps)
+        statistics = residuals.statistics(allowed, output.channels, output.taps)
         values |= {"rms": statistics.rms, "gain z": statistics.gain_z, "offset z": statistics.offset_z}
         named["rms"] = statistics.rms_limit
     return [Check(name, values[name], limit) for name, limit in named.items()], statistics
 
 
 def _on_natural_data(output: Output, contract: Contract, allowed: OutputLimits) -> OutputLimits:
-    """Return the limits of statistics on natural numbers, of which a few terms may dominate a sum.
+    """Return the limits of statistics on natural numbers, in whose sums a few terms may dominate.
 
-    Where one term is nearly the sum, every partial sum is as large as the result: cut toward zero, these add up to
-    KS*s2 and not to KS*s2/sqrt(3) (`limits`, "Accumulation toward zero"). Where a channel's own constants are rounded,
-    as in batch normalisation, all of its dark elements share that error: there are as many errors as channels. A bias
-    that uses all bits is shared by all elements of a channel.
+    If one term is nearly the sum, every partial sum is as large as the result: errors of partial sums that are cut
+    toward zero add up to KS*s2 and not to KS*s2/sqrt(3) (`limits`, "Accumulation toward zero"). If a channel's own
+    constants are rounded, as in batch normalisation, all of its dark elements share that error: there are as many
+    errors as channels. A bias that uses all bits is shared by all elements of a channel.
     """
     if output.biased:
         allowed = replace(allowed, few_states=True)
@@ -424,7 +425,8 @@ def _unequal(output: Output, contract: Contract) -> tuple[np.ndarray, np.ndarray
 
 
 def _outside(output: Output, distribution: str, contract: Contract) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return a correct value for each element, the distance to the furthest correct one, and the mask of wrong ones."""
+    """Return for each element a correct value and the distance to the furthest correct value, and the mask of the wrong
+    elements."""
     assert output.enclosed is not None
     exact = distribution in EQUALITY_DISTRIBUTIONS and contract.exact_on_integers(output.dtype)
     low, high = output.enclosed(contract, exact)[output.name]
@@ -444,14 +446,16 @@ def _by_enclosure(output: Output, distribution: str, contract: Contract) -> Judg
     expected, limit, wrong = _outside(output, distribution, contract)
     shown = replace(output, reference=expected)
     criterion = f"each must be the exact result, {contract.storing(output.dtype)}"
-    found = _counted(shown, expected, limit, wrong, criterion)
-    if found.zeros == "fail" and passes(replace(output, actual=np.zeros_like(output.actual)), distribution, contract):
-        return replace(found, zeros="allowed")
-    return found
+    judgement = _counted(shown, expected, limit, wrong, criterion)
+    if judgement.zeros == "fail" and passes(
+        replace(output, actual=np.zeros_like(output.actual)), distribution, contract
+    ):
+        return replace(judgement, zeros="allowed")
+    return judgement
 
 
 def _counted(output: Output, expected: np.ndarray, limit: np.ndarray, wrong: np.ndarray, criterion: str) -> Judgement:
-    """Return the judgement of an output of which no element may be wrong."""
+    """Return the judgement of an output in which no element may be wrong."""
     mismatched = int(np.count_nonzero(wrong))
     worst = where = None
     if mismatched:
@@ -479,8 +483,8 @@ def _where(output: Output, mismatched: np.ndarray, computed: np.ndarray) -> Loca
     for axis, letter in enumerate(output.axes):
         if output.biased and letter not in "NKCG":
             continue
-        others = tuple(other for other in range(mismatched.ndim) if other != axis)
-        wrong, able = mismatched.any(axis=others), computed.reshape(mismatched.shape).any(axis=others)
+        other_axes = tuple(other for other in range(mismatched.ndim) if other != axis)
+        wrong, able = mismatched.any(axis=other_axes), computed.reshape(mismatched.shape).any(axis=other_axes)
         partial |= bool(count >= MANY * able.sum() and (able & ~wrong).any())
     return replace(locate(mismatched, output.axes), nan=unexpected, all_nan=bool(is_nan.all()), partial=partial)
 
@@ -506,9 +510,9 @@ def judge_sparse(name: str, axes: str, actual: np.ndarray, places: np.ndarray, v
     mismatched = 0
     for start in range(0, flat.size, BLOCK):
         block = flat[start : start + BLOCK]
-        found = start + np.flatnonzero(block.view(f"u{block.itemsize}") << 1)  # -0.0 is zero, NaN is not
+        nonzero = start + np.flatnonzero(block.view(f"u{block.itemsize}") << 1)  # -0.0 is zero, NaN is not
         first, last = np.searchsorted(places, (start, start + len(block)))
-        together = np.union1d(found, places[first:last])
+        together = np.union1d(nonzero, places[first:last])
         expected = np.zeros(len(together))
         expected[np.searchsorted(together, places[first:last])] = values[first:last]
         differs = together[flat[together] != expected.astype(actual.dtype)]

@@ -1,4 +1,4 @@
-"""One output of an operator with everything that is needed to judge it."""
+"""An output of an operator with everything that is needed to judge it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOTHING: Mapping[str, np.ndarray] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One output to be judged: the array on the host, its reference, and facts about its errors.
+    """An output to be judged: the array on the host, its reference, and facts about its errors.
 
     magnitude   s2 of the outputs by name, computed only when needed
     exact       whether integers have results that every format holds

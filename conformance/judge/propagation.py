@@ -88,17 +88,18 @@ class ContractArithmetic:
 
 
 def _alike(elements: np.ndarray, spacing: np.ndarray) -> np.ndarray:
-    """Count for each row of [K, M] the most elements within one spacing of each other; 0 if that is a single one."""
+    """Return, for each row of [K, M], the largest number of elements within one spacing of each other; 0 for a
+    single element."""
     ordered = np.sort(elements, axis=-1)
     rows, columns = ordered.shape
     if rows < columns:
         places = np.arange(1, columns + 1)
         pairs = zip(ordered, spacing, strict=True)
         counts = [int(np.max(np.searchsorted(row, row + reach, "right") - places + 1)) for row, reach in pairs]
-        found = np.array(counts, np.float64)
-        return np.where(found > 1, found, 0)
-    found = np.zeros(rows)
+        counted = np.array(counts, np.float64)
+        return np.where(counted > 1, counted, 0)
+    counted = np.zeros(rows)
     for apart in range(1, columns):  # for many short rows, all rows at once
         near = (ordered[:, apart:] <= ordered[:, :-apart] + spacing[:, None]).any(axis=-1)
-        found[near] = apart + 1
-    return found
+        counted[near] = apart + 1
+    return counted

@@ -1,4 +1,4 @@
-"""One pass over an output: the error of every element, in every unit in which a limit is stated."""
+"""One pass over an output, which measures the error of every element in every unit in which a limit is stated."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _TINY = np.finfo(np.float64).tiny
 _ALONE = 2.0**-18
 """Largest relative difference of s2 and a result that is a single product: s2 is computed in float32."""
 BLOCK = 1 << 13
-"""Elements per step: temporaries of 64 KiB stay in the cache, and malloc reuses them, while it requests larger ones
-from the system each time. Four times faster than steps of 2 MiB."""
+"""Elements per step: temporaries of 64 KiB stay in the cache and are reused by malloc, which requests larger ones from
+the system each time. Four times faster than steps of 2 MiB."""
 
 
 NORMAL = 3.0
@@ -155,7 +155,7 @@ class Residuals:
             rms_limit = limits.rms(self.groups.count)
 
         allowed = limits.gain * self.reference_square + limits.drift * self.spread_product
-        gain_z, own = z_score(self.product, allowed, self.product_square), allowed
+        gain_z, gain_allowed = z_score(self.product, allowed, self.product_square), allowed
         if not abs(gain_z) <= limits.z:
             gain_z = z_score(self.groups.product, allowed, self.groups.product_square)
         allowed = limits.gain * (abs(self.reference_total) if limits.shared_constants else self.reference_sizes)
@@ -164,11 +164,11 @@ class Residuals:
             offset_z = z_score(self.groups.total, allowed, self.groups.square)
         if limits.few_states and channels is not None and not max(abs(gain_z), abs(offset_z)) <= limits.z:
             sums, products = self.by_channel(channels)
-            gain_z = min(gain_z, z_score(self.groups.product, own, products), key=abs)
+            gain_z = min(gain_z, z_score(self.groups.product, gain_allowed, products), key=abs)
             offset_z = min(offset_z, z_score(self.groups.total, allowed, sums), key=abs)
             if limits.lone_products and not abs(gain_z) <= limits.z:
                 _, products = self.by_channel(_places(channels, self.reference.shape))
-                gain_z = min(gain_z, z_score(self.groups.product, own, taps * products), key=abs)
+                gain_z = min(gain_z, z_score(self.groups.product, gain_allowed, taps * products), key=abs)
         return Statistics(rms, rms_limit, gain_z, offset_z)
 
 
@@ -199,11 +199,11 @@ def measure(
     """Measure the residuals of one output; the arrays have one shape and any layout, `actual` any storage dtype. The
     exact value is `reference` + `rest`.
 
-    NaN and infinities must be the same as in the reference, apart from results that round to infinity. Where the
-    reference is finite but the bound is not, nothing passes (it would otherwise let everything pass).
+    NaN and infinities must be the same as in the reference, apart from results that round to infinity. If the
+    reference of an element is finite and its bound is not, the element fails (otherwise any value would pass).
     """
     coarse = limits.few_states or limits.format.precision < FORMATS["fp32"].precision
-    found = Residuals(actual, reference, s2, rest, storage, coarse)
+    residuals = Residuals(actual, reference, s2, rest, storage, coarse)
     flat = [array.reshape(-1) for array in (actual, reference, s2)]
     overflow = (2 - 2 * limits.format.unit_roundoff) * 2.0**limits.format.emax
     with np.errstate(invalid="ignore", over="ignore"):
@@ -215,7 +215,7 @@ def measure(
             size, result, spreads = np.abs(error), np.abs(exact), limits.partial(exact, scale)
             bound = limits.bound(exact, scale, result, spreads)
             share, square = size / bound, float(error @ error)
-            found.hidden += int(np.count_nonzero((result <= bound) & (exact != 0)))
+            residuals.hidden += int(np.count_nonzero((result <= bound) & (exact != 0)))
             # no bound is zero: if everything is finite, an element equal to the exact value has a share of 0 already
             is_finite = math.isfinite(square) and math.isfinite(bound.max())
             if not is_finite:
@@ -226,29 +226,29 @@ def measure(
             if not is_finite or rest is not None:
                 share[values == exact] = 0
             worst = int(np.argmax(share))
-            if share[worst] > found.worst_share:
-                found.worst, found.worst_share = start + worst, float(share[worst])
+            if share[worst] > residuals.worst_share:
+                residuals.worst, residuals.worst_share = start + worst, float(share[worst])
             if share[worst] > 1:
-                if found.mismatched is None:
-                    found.mismatched = np.zeros(actual.size, bool)
-                found.mismatched[start : start + BLOCK] = share > 1
+                if residuals.mismatched is None:
+                    residuals.mismatched = np.zeros(actual.size, bool)
+                residuals.mismatched[start : start + BLOCK] = share > 1
 
             excess = size - half_ulp(np.maximum(np.abs(exact + error), result), limits.format) - limits.tiny
             if not is_finite:
                 excess[~np.isfinite(size)] = math.inf
             scales = np.maximum(scale, _TINY)
-            found.largest = max(found.largest, float(np.max(size / scales)))
-            found.excess = max(found.excess, float(np.max(excess / np.maximum(spreads, _TINY))))
-            found.excess_share = max(found.excess_share, float(np.max(excess / scales)))
+            residuals.largest = max(residuals.largest, float(np.max(size / scales)))
+            residuals.excess = max(residuals.excess, float(np.max(excess / np.maximum(spreads, _TINY))))
+            residuals.excess_share = max(residuals.excess_share, float(np.max(excess / scales)))
 
             product = error * exact
-            found.square += square
-            found.total += float(error.sum())
-            found.product += float(product.sum())
-            found.product_square += float(product @ product)
-            found.reference_total += float(exact.sum())
-            found.reference_sizes += float(result.sum())
-            found.reference_square += float(exact @ exact)
-            found.magnitude_square += float(scale @ scale)
-            found.spread_product += float(spreads @ result)
-    return found
+            residuals.square += square
+            residuals.total += float(error.sum())
+            residuals.product += float(product.sum())
+            residuals.product_square += float(product @ product)
+            residuals.reference_total += float(exact.sum())
+            residuals.reference_sizes += float(result.sum())
+            residuals.reference_square += float(exact @ exact)
+            residuals.magnitude_square += float(scale @ scale)
+            residuals.spread_product += float(spreads @ result)
+    return residuals

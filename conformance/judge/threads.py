@@ -16,7 +16,7 @@ LONG = 1 << 29
 """FLOPs from which a reference is computed by all threads; one thread takes 30 ms for them."""
 
 _before: list[tuple[ThreadpoolController, list[dict[str, Any]]]] = []
-"""For each active `spared`: the libraries, and how many threads they had before."""
+"""For each active `spared`: the libraries, and the numbers of threads that they had before."""
 
 
 @contextmanager
