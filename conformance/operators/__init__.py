@@ -57,8 +57,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in __all__:
         for module in _MODULES:
-            found = vars(import_module(f"{__name__}.{module}"))
-            if name in found:
-                globals()[name] = found[name]
-                return found[name]
+            members = vars(import_module(f"{__name__}.{module}"))
+            if name in members:
+                globals()[name] = members[name]
+                return members[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -42,7 +42,7 @@ class Geometry(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One argument or result: its axes in canonical order (`NCHW`, `KCRS`, `K`) and their extents.
+    """An argument or a result: its axes in canonical order (`NCHW`, `KCRS`, `K`) and their extents.
 
     wide      statistics, parameters of normalisation and scales, which are fp32 where the other tensors have fewer bits
     positive  a variance or a scale: its values are drawn above zero
@@ -145,15 +145,15 @@ Enclosure = Callable[[Any, Arrays, Arrays, Arithmetic], dict[str, Interval]]
 class ErrorModel:
     """Facts about rounding errors that follow from an operator's structure on one geometry.
 
-    terms              most products (or summands) in one element of each output: the contraction length KS
+    terms              largest number of products (or summands) in an element of each output: the contraction length KS
     span               largest quotient of an exact intermediate result and one term: its bits must fit in float64
-                       beside those of the data
+                       beside the bits of the data
     exact_on_integers  whether small integers have results that every format holds
     selects            whether every result is an element of the inputs, so that nothing is rounded
     divisor            common multiple of the numbers that results are divided by
     constants          number of rounded constants, such as the reciprocal of a divisor, that multiply a result
     shared_constant    whether these constants are the same for every element
-    error_fan_out      most elements of an output that one rounding may reach, by way of an intermediate result
+    error_fan_out      largest number of elements of an output that one rounding may reach, by an intermediate result
     propagate          derives the bounds of outputs that are not plain sums from the bounds of their parts
     encloses           gives the interval of correct outputs, where rounding is so coarse that they can be counted
     """
@@ -213,7 +213,7 @@ class Request:
 
 
 Spoil = Callable[[Any, Request], Request | None]
-"""(geometry, valid request) -> a request that no kernel can fulfil; None if the change leaves a valid one."""
+"""(geometry, valid request) -> a request that no kernel can fulfil; None if the changed request is valid."""
 
 
 def _window_beyond_image(geometry: Any, request: Request) -> Request | None:
@@ -222,10 +222,10 @@ def _window_beyond_image(geometry: Any, request: Request) -> Request | None:
         return None
     pixel = (slice(None), slice(None), *[slice(1)] * geometry.rank)
     images = {name: array[pixel] for name, array in request.inputs.items() if name == "x"}
-    given = dict(request.parameters) | {"padding": unpadded(geometry.rank)}
-    if "input_size" in given:
-        given["input_size"] = (1,) * geometry.rank
-    return Request(request.inputs | images, given)
+    parameters = dict(request.parameters) | {"padding": unpadded(geometry.rank)}
+    if "input_size" in parameters:
+        parameters["input_size"] = (1,) * geometry.rank
+    return Request(request.inputs | images, parameters)
 
 
 def _channels_mismatch(geometry: Any, request: Request) -> Request:
@@ -245,7 +245,7 @@ INTEGER_TENSORS: dict[str, Spoil] = {"integer tensors": _integers}
 
 
 def _with_parameter(name: str, value: Any) -> Spoil:
-    """Replace a parameter by `value`, repeated for each axis where the parameter has a value for each axis."""
+    """Replace a parameter by `value`, which is repeated if the parameter has a value for each axis."""
 
     def spoil(geometry: Any, request: Request) -> Request:
         changed = value if name == "groups" else (value,) * geometry.rank
@@ -283,13 +283,13 @@ _TENSORS = {"x": "x", "dx": "x", "w": "filter", "dw": "filter", "y": "y", "dy": 
 """Argument or result -> attribute of a geometry: a gradient has the shape of the tensor that it belongs to."""
 _PARAMETERS = {"kernel_size": "window", "input_size": "size", "with_bias": "bias"}
 """Keyword argument -> attribute of a geometry, if their names differ. `input_size` is passed because dy does not
-determine it where the stride leaves a remainder; `with_bias` says whether (dw, dbias) is requested."""
+determine it if the stride leaves a remainder; `with_bias` says whether (dw, dbias) is requested."""
 
 
 class Operator:
     """The mathematics of one operator. Every array is in canonical order; layouts are the harness's business.
 
-    The defaults are those of an operator with one input that matters and nothing special about it.
+    The defaults are for an operator with a single input that matters and without special cases.
     """
 
     name: str
@@ -317,17 +317,18 @@ class Operator:
     invalid: Mapping[str, Spoil] = {}
     """Requests that no kernel can fulfil; the key says what is wrong with the request."""
     gradients: tuple[str | Operator, ...] = ()
-    """Operators that the gradients of this one are verified as: names of operators that kernels implement, or an
-    operator that only autodiff computes. Empty if no check differentiates it."""
+    """Operators as which the gradients of this operator are verified: names of operators that kernels implement, or an
+    operator that only autodiff computes. Empty if no check differentiates this operator."""
     cofactor: str = ""
     """Input of the family's other operators by which the adjoint identity multiplies the main output."""
     takes_empty_batch = True
     """Whether the operator is defined for a batch without images; operators that compute statistics are not."""
     probes: ProbeMethods | None = None
     sparse: tuple[tuple[str, SparseRule], ...] = ()
-    """Each output with the rule for its nonzero elements where inputs have few; without one no problem is huge."""
+    """Outputs with the rule for their nonzero elements if inputs have few; without rules, no problem is huge."""
     sparse_is_positive = False
-    """Whether sparse inputs have no negative numbers, because the rule takes all others for zero."""
+    """Whether sparse inputs have no negative numbers, because the rule takes every element that it does not list for
+    zero."""
     worked_example: WorkedExample | None = None
     dtypes: tuple[str, ...] = DTYPES
     """Dtypes of the problems on which the operator is defined."""
@@ -339,10 +340,10 @@ class Operator:
     def tensor(self, geometry: Any, name: str) -> Tensor | None:
         """Return an argument or a result by name; None if the problem does not have it."""
         if name in ("bias", "dbias"):
-            found: Tensor | None = geometry.per_channel if geometry.bias else None
+            result: Tensor | None = geometry.per_channel if geometry.bias else None
         else:
-            found = getattr(geometry, _TENSORS[name])
-        return found
+            result = getattr(geometry, _TENSORS[name])
+        return result
 
     def inputs(self, geometry: Any) -> dict[str, Tensor]:
         """Return the arguments in call order; an absent optional argument is not listed."""
@@ -367,7 +368,7 @@ class Operator:
 
     def nonfinite(self, geometry: Any) -> Iterator[Special]:
         """Yield the values of the nonfinite distribution: minus infinity in the data. Operators that multiply have
-        others, which meet no padding, see `conformance.operators.special_values`."""
+        other values, which meet no padding, see `conformance.operators.special_values`."""
         yield self.data, (-1, *(0,) * (1 + geometry.rank)), -math.inf
 
     @property

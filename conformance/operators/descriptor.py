@@ -19,8 +19,8 @@ from conformance.operators.spatial import IMAGE, RANKS, WINDOW, GeometryError
 
 _WORD = re.compile(r"([a-z]+)(-?[0-9][0-9x:]*)")
 MAX_WORD, MAX_DIGITS = 80, 18
-"""Most characters of a field (at most four numbers), and most digits of a number, so that it fits in 64 bits. Python
-refuses to read or to print a number of more than 4,300 digits."""
+"""Largest number of characters of a field (at most four numbers), and of digits of a number, which then fits in 64
+bits. Python refuses to read or to print a number of more than 4,300 digits."""
 _LONG = re.compile(rf"[0-9]{{{MAX_DIGITS + 1}}}")
 _REQUIRED = object()
 
@@ -35,14 +35,14 @@ class Form:
     show: Callable[[Any], str]
 
 
-NUMBER = Form(re.compile(r"-?\d+"), "one whole number", lambda found: int(found[0]), str)
-FLAG = Form(re.compile("[01]"), "{0}0 or {0}1", lambda found: found[0] == "1", lambda value: str(int(value)))
-NEGATED_FLAG = Form(FLAG.pattern, FLAG.hint, lambda found: found[0] == "0", lambda value: str(int(not value)))
+NUMBER = Form(re.compile(r"-?\d+"), "one whole number", lambda match: int(match[0]), str)
+FLAG = Form(re.compile("[01]"), "{0}0 or {0}1", lambda match: match[0] == "1", lambda value: str(int(value)))
+NEGATED_FLAG = Form(FLAG.pattern, FLAG.hint, lambda match: match[0] == "0", lambda value: str(int(not value)))
 
 
-def _every_axis(rank: int, one: str) -> re.Pattern[str]:
+def _every_axis(rank: int, number: str) -> re.Pattern[str]:
     """Return a pattern that matches either one value for all axes or one for each axis, joined by x."""
-    return re.compile(one if rank == 1 else f"{one}|{one}(?:x{one}){{{rank - 1}}}")
+    return re.compile(number if rank == 1 else f"{number}|{number}(?:x{number}){{{rank - 1}}}")
 
 
 def _for_axes(parts: list[Any], rank: int) -> tuple[Any, ...]:
@@ -67,7 +67,7 @@ EXTENTS = {
     rank: Form(
         _every_axis(rank, r"\d+"),
         _EXAMPLES[rank][0],
-        lambda found, rank=rank: _for_axes([int(part) for part in found[0].split("x")], rank),  # type: ignore[misc]
+        lambda match, rank=rank: _for_axes([int(part) for part in match[0].split("x")], rank),  # type: ignore[misc]
         lambda values: _joined([*map(str, values)]),
     )
     for rank in RANKS
@@ -77,7 +77,7 @@ SIDES = {
     rank: Form(
         _every_axis(rank, r"\d+(?::\d+)?"),
         "written as " + _EXAMPLES[rank][1],
-        lambda found, rank=rank: _for_axes([_sides(part) for part in found[0].split("x")], rank),  # type: ignore[misc]
+        lambda match, rank=rank: _for_axes([_sides(part) for part in match[0].split("x")], rank),  # type: ignore[misc]
         lambda sides: _joined([str(a) if a == b else f"{a}:{b}" for a, b in sides]),
     )
     for rank in RANKS
@@ -167,7 +167,7 @@ class Described:
     def parse(cls, text: str) -> Self:
         """Parse a descriptor. Raises GeometryError that names the unknown, repeated, missing or malformed field, or the
         invalid value."""
-        every = _by_letter(*cls.FIELDS.values())
+        fields_of = _by_letter(*cls.FIELDS.values())
         written: dict[str, str] = {}
         for word in text.strip().removeprefix(cls.PREFIX).split():
             if len(word) > MAX_WORD or _LONG.search(word):
@@ -176,8 +176,8 @@ class Described:
                     f"a field {MAX_WORD} characters"
                 )
             match = _WORD.fullmatch(word)
-            if match is None or match[1] not in every:
-                legend = ", ".join(f"{field.letter} {field.meaning}" for field in every.values())
+            if match is None or match[1] not in fields_of:
+                legend = ", ".join(f"{field.letter} {field.meaning}" for field in fields_of.values())
                 raise GeometryError(f"field {word!r} is not understood; a field is a letter and a number: {legend}")
             if match[1] in written:
                 raise GeometryError(f"field {match[1]!r} is given twice")
@@ -192,10 +192,10 @@ class Described:
         for field in fields:
             letter = field.letter
             if letter in written:
-                found = field.form.pattern.fullmatch(written[letter])
-                if found is None:
+                value_match = field.form.pattern.fullmatch(written[letter])
+                if value_match is None:
                     raise GeometryError(f"field '{letter}{written[letter]}' must be {field.form.hint.format(letter)}")
-                value = field.form.read(found)
+                value = field.form.read(value_match)
             elif field.default is _REQUIRED:
                 raise GeometryError(f"field {letter!r} is missing")
             else:
@@ -215,7 +215,7 @@ class Described:
 
 
 def rank_of(letters: Collection[str]) -> int:
-    """Return the number of dimensions of a problem whose descriptor has these letters, by its window's or image's."""
+    """Return the number of dimensions of a problem whose descriptor has these letters, by those of window or image."""
     if "t" in letters or "dil" in letters:
         return 3
     return 2 if "r" in letters or "h" in letters else 1

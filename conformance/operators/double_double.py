@@ -24,7 +24,7 @@ SIGNIFICAND = 53
 COVERED = 64
 """Bits below the largest element that slices cover: anything lower is less than float64 itself resolves."""
 _NARROWEST = 8
-"""Least bits of a slice, used if the data leave no room for more; products are then accurate but not exact."""
+"""Smallest number of bits of a slice, used if the data leave no room for more; products are then not exact."""
 
 
 def two_sum(a: np.ndarray, b: np.ndarray) -> Double:
@@ -118,16 +118,18 @@ def linear(operate: Callable[..., np.ndarray], factors: Sequence[np.ndarray], sp
     `span` is how much larger than a product of elements a result can be. An element that is not finite cannot be cut
     into slices: results that it reaches are computed from the whole factors.
     """
-    if not all(np.isfinite(each).all() for each in factors):
-        whole = operate(*(each.astype(np.float64) for each in factors))
-        high, low = linear(operate, [np.where(np.isfinite(each), each, 0) for each in factors], span)
+    if not all(np.isfinite(factor).all() for factor in factors):
+        whole = operate(*(factor.astype(np.float64) for factor in factors))
+        high, low = linear(operate, [np.where(np.isfinite(factor), factor, 0) for factor in factors], span)
         return np.where(np.isfinite(whole), high, whole), np.where(np.isfinite(whole), low, 0)
     bits = (SIGNIFICAND - math.ceil(math.log2(max(2, span)))) // len(factors)
-    parts = [operate(*given) for given in itertools.product(*(cut(each.astype(np.float64), bits) for each in factors))]
-    found = parts[-1], np.zeros_like(parts[-1])
+    parts = [
+        operate(*slices) for slices in itertools.product(*(cut(factor.astype(np.float64), bits) for factor in factors))
+    ]
+    total = parts[-1], np.zeros_like(parts[-1])
     for part in reversed(parts[:-1]):
-        found = added(found, (part, np.zeros_like(part)))
-    return found
+        total = added(total, (part, np.zeros_like(part)))
+    return total
 
 
 def cut(array: np.ndarray, bits: int) -> list[np.ndarray]:

@@ -23,10 +23,10 @@ class Storages:
     """Names of the family's problems whose operands lie in all kinds of storage, see `conformance.storage`.
 
     everywhere   problems that take turns in every dtype and layout: unpadded, padded, 1x1, depthwise, grouped and dense
-    large        more than 2^16 elements in an operand: kernels that use blocks or vectors only for large operands read
-                 past the end of these only
-    odd          an odd number of elements in every operand: kernels that read two elements at a time read past the end
-                 of these only
+    large        more than 2^16 elements in an operand: kernels that use blocks or vectors only for large operands may
+                 read past the end of large operands alone
+    odd          an odd number of elements in every operand: kernels that read two elements at a time may read past the
+                 end of odd operands alone
     apart        problems of several groups of which filters, and data in channels last, lie in each kind by themselves:
                  a path for depthwise filters flattened them in the order of memory, and another one began at the next
                  aligned address; the rows above reached both in other dtypes only
@@ -65,7 +65,7 @@ class Family:
     """Operators that take the same geometry. Problems are given by descriptors, in `storages` by names of the table.
 
     distributions  ways of drawing inputs that make sense for the family; checks of behaviour use the first
-    place          place in lists of families; those without one come last, by their names
+    place          place in lists of families; families without a place come last, by their names
     storages       problems whose operands lie in all kinds of storage
     equal_shapes   problems with a remainder, so that a parameter can change without a change of any shape, and of equal
                    extents, so that both layouts have the same shapes: for `conformance.checks.state`
@@ -77,7 +77,7 @@ class Family:
     goldens        recipes whose tensors are kept as files for other languages: operator, problem, dtype, distribution
     timed          sections of the table that benchmarks take, of networks' layers
     grouped_apart  whether dense and grouped problems are verified in suites of their own
-    lacks          which of these the family knowingly does not have; whatever else is empty is reported by a test
+    lacks          fields that are meant to be empty; a test reports any other empty field
     """
 
     geometry: type[Described]
@@ -103,8 +103,8 @@ class Family:
     def mistakes(self) -> tuple[Mistake, ...]:
         """Mistakes that diagnosis knows, in the order in which it names equally good explanations. They are imported on
         first use; runs of correct kernels never use them."""
-        known: tuple[Mistake, ...] = import_module(f"conformance.operators.{self.name}.mistakes").MISTAKES
-        return known
+        listed: tuple[Mistake, ...] = import_module(f"conformance.operators.{self.name}.mistakes").MISTAKES
+        return listed
 
     @cached_property
     def further(self) -> tuple[Mistake, ...]:
@@ -112,5 +112,7 @@ class Family:
         shape, some only there."""
         from conformance.operators.mistakes import OF_RESULTS
 
-        own: tuple[Mistake, ...] = getattr(import_module(f"conformance.operators.{self.name}.mistakes"), "FURTHER", ())
-        return own + (OF_RESULTS if "fixed" in self.distributions else ())
+        of_family: tuple[Mistake, ...] = getattr(
+            import_module(f"conformance.operators.{self.name}.mistakes"), "FURTHER", ()
+        )
+        return of_family + (OF_RESULTS if "fixed" in self.distributions else ())

@@ -30,7 +30,7 @@ def pooling_fields(rank: int) -> tuple[Field, ...]:
         Field("c", "channels"),
         *sized("size", IMAGE[rank]),
         *sized("window", WINDOW[rank]),
-        Field("u", "stride", EXTENTS[rank], "stride", lambda found: found["window"]),
+        Field("u", "stride", EXTENTS[rank], "stride", lambda values: values["window"]),
         Field("p", "padding", SIDES[rank], "padding", unpadded(rank)),
     )
 

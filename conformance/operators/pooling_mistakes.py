@@ -97,7 +97,8 @@ _WINDOWS: dict[str, Compute] = {
 
 
 def _all_but(index: int, axis: int | None = None) -> Kept:
-    """Keep all positions but those at an index of one axis; without `axis`, all but the one at it on every axis."""
+    """Keep all positions except those at an index of an axis; without `axis`, all but the position that has this index
+    on every axis."""
 
     def kept(g: Any) -> np.ndarray:
         if axis is not None and -axis > g.rank:

@@ -22,24 +22,24 @@ Link = tuple[tuple[int, ...], Place, np.ndarray]
 
 
 def windows_of(g: Any, place: Place) -> Iterator[Link]:
-    """Yield for every tap the places in the output of the windows whose tap lies on these elements of the image."""
+    """Yield, for every tap, the places in the output of the windows that have this tap on the given elements."""
     axes = [*zip(place, g.stride, g.dilation, g.padding, g.output_size, strict=True)]
     for tap in np.ndindex(*g.window):
-        exists, found = np.ones(place[0].shape, bool), []
+        exists, windows = np.ones(place[0].shape, bool), []
         for t, (position, stride, dilation, (before, _), count) in zip(tap, axes, strict=True):
             p, rest = np.divmod(position + before - t * dilation, stride)
             exists &= (rest == 0) & (p >= 0) & (p < count)
-            found.append(p)
-        yield tap, found, exists
+            windows.append(p)
+        yield tap, windows, exists
 
 
 def elements_of(g: Any, place: Place) -> Iterator[Link]:
-    """Yield for every tap the elements of the image on which that tap of these windows lies."""
+    """Yield, for every tap, the elements of the image on which this tap of the given windows lies."""
     axes = [*zip(place, g.stride, g.dilation, g.padding, strict=True)]
     for tap in np.ndindex(*g.window):
-        found = [p * u + t * d - before for t, (p, u, d, (before, _)) in zip(tap, axes, strict=True)]
-        inside = [(p >= 0) & (p < size) for p, size in zip(found, g.size, strict=True)]
-        yield tap, found, np.logical_and.reduce(inside)
+        elements = [p * u + t * d - before for t, (p, u, d, (before, _)) in zip(tap, axes, strict=True)]
+        inside = [(p >= 0) & (p < size) for p, size in zip(elements, g.size, strict=True)]
+        yield tap, elements, np.logical_and.reduce(inside)
 
 
 def within(place: Place, exists: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -60,5 +60,5 @@ def added(parts: list[tuple[np.ndarray, np.ndarray]]) -> Nonzero:
 
 
 def read(array: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Return the values at flat positions, and these positions on every axis."""
+    """Return the values at flat positions, and the indices of these positions on every axis."""
     return array.reshape(-1)[places].astype(np.float64), list(np.unravel_index(places, array.shape))

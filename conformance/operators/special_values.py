@@ -1,7 +1,8 @@
-"""Places for NaN and infinities in inputs: those whose results IEEE 754 determines for every order of a sum.
+"""Places for NaN and infinities in inputs where IEEE 754 determines the results for every order of a sum.
 
 Algorithms multiply padding by zero or skip it, and some insert zeros between the elements of a gradient. So an element
-that is not finite must not meet padding. Only the operator's data may: algorithms read them at their own places.
+that is not finite must not meet padding. Only elements of the operator's data may be anywhere: algorithms read them at
+their own places.
 """
 
 from __future__ import annotations
@@ -18,22 +19,22 @@ from conformance.operators.spatial import spans
 NONFINITE = (math.inf, math.nan, -math.inf)
 
 
-def apart(extent: int, wanted: Iterable[Special]) -> Iterator[Special]:
+def apart(extent: int, specials: Iterable[Special]) -> Iterator[Special]:
     """Yield the places, each in a channel of its own, as far as channels suffice; one channel is left without a place.
     `wanted` has indices without the channel, which is the first axis."""
-    places = list(wanted)[: max(1, extent - 1)]
+    places = list(specials)[: max(1, extent - 1)]
     for i, (name, index, value) in enumerate(places):
         yield name, (i * extent // len(places), *index), value
 
 
 def inner_tap(g: Any) -> tuple[int, ...] | None:
     """Return the first tap of the window that lies on padding at no output; None if there is none."""
-    found = []
+    inside = []
     for axis, (size, window) in enumerate(zip(g.size, g.window, strict=True)):
         starts = np.arange(g.output_size[axis]) * g.stride[axis] - g.padding[axis][0]
         places = starts + g.dilation[axis] * np.arange(window)[:, None]
-        found.append(np.flatnonzero(((places >= 0) & (places < size)).all(axis=1)))
-    return tuple(int(each[0]) for each in found) if all(map(len, found)) else None
+        inside.append(np.flatnonzero(((places >= 0) & (places < size)).all(axis=1)))
+    return tuple(int(taps_inside[0]) for taps_inside in inside) if all(map(len, inside)) else None
 
 
 def inner_pixel(g: Any) -> tuple[int, ...] | None:
@@ -58,11 +59,11 @@ def centred_tap(g: Any) -> tuple[int, ...] | None:
 
 def filters_and_bias(tap: tuple[int, ...] | None, bias: bool) -> list[Special]:
     """Return values for a tap and for the bias, without channels."""
-    wanted: list[Special] = []
+    specials: list[Special] = []
     for value in NONFINITE:
-        wanted += [("w", tap, value)] if tap else []
-        wanted += [("bias", (), value)] if bias else []
-    return wanted
+        specials += [("w", tap, value)] if tap else []
+        specials += [("bias", (), value)] if bias else []
+    return specials
 
 
 def in_filters(g: Any) -> Iterator[Special]:

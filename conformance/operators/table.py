@@ -36,7 +36,7 @@ CONVOLUTIONS, NORMALISED, POOLINGS = names_of("conv"), names_of("conv_bn"), name
 MAXIMA, TRANSPOSED = names_of("max_pool"), names_of("conv_transpose")
 """Names of the operators, by family."""
 ORDINARY = tuple(name for name, operator in OPERATORS.items() if "fp32" in operator.dtypes)
-"""Names of the operators that exist in fp32: all but the requantized ones, which have 8-bit dtypes only."""
+"""Names of the operators that exist in fp32: all but the requantized operators, which have 8-bit dtypes only."""
 
 
 @cache
@@ -47,8 +47,8 @@ def library() -> tuple[Mistake, ...]:
 
 def takes(operator: str, geometry: Geometry) -> bool:
     """Tell whether an operator takes a geometry: it is of the same family, and has images or may have none."""
-    one = OPERATORS[operator]
-    return one.family == geometry.family and (geometry.n > 0 or one.takes_empty_batch)
+    definition = OPERATORS[operator]
+    return definition.family == geometry.family and (geometry.n > 0 or definition.takes_empty_batch)
 
 
 def parse(text: str) -> Any:
@@ -59,7 +59,8 @@ def parse(text: str) -> Any:
 
 
 def operators_of(mistake: Mistake) -> tuple[str, ...]:
-    """Return the operators that a mistake exists for: in the families that list it, all, or those that it names."""
+    """Return the operators that a mistake exists for: of the families that list it, all operators, or the operators
+    that it names."""
     listed = [
         operator.name for family in FAMILIES.values() if mistake in family.mistakes for operator in family.operators
     ]

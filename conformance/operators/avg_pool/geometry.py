@@ -24,9 +24,9 @@ LARGEST_MULTIPLE = 1 << 18
 """Largest common multiple of a problem's divisors that leaves room for data in an exact float64 sum."""
 TOO_MANY = f"the divisors have a common multiple beyond {LARGEST_MULTIPLE}; set div, or drop valid1"
 MAX_DISTINCT = 1 << 10
-"""Most distinct divisors on one axis: no number up to LARGEST_MULTIPLE is a multiple of so many."""
+"""Largest number of distinct divisors on an axis: no number up to LARGEST_MULTIPLE is a multiple of more."""
 MAX_EDGE = 1 << 20
-"""Most windows at one edge that are counted one by one."""
+"""Largest number of windows at an edge that are counted one by one."""
 
 DIVISORS = (
     Field("valid", "divide by the positions inside the image (0 or 1)", NEGATED_FLAG, "count_include_pad", True),
@@ -82,8 +82,8 @@ class PoolGeometry(Pooled):
     @property
     def rounded_reciprocals(self) -> int:
         """Number of factors of the divisors (one for each axis) with reciprocals that no binary format holds."""
-        given = self.divisor_override
-        factors = self._distinct if given is None else [np.array(given)]
+        override = self.divisor_override
+        factors = self._distinct if override is None else [np.array(override)]
         return sum(bool(np.any(divisors & (divisors - 1))) for divisors in factors)
 
     @cached_property
@@ -112,9 +112,9 @@ class PoolGeometry(Pooled):
         edge = 2 * (window // self.stride[axis]) + 2  # windows that may reach beyond the image, on each side
         if min(count, edge) <= MAX_EDGE:
             ends = np.arange(min(count, edge + 1)), np.arange(max(count - edge, 0), count)
-            found = np.unique(self.counted(axis, np.concatenate(ends)))
-            if found.size <= MAX_DISTINCT and found[-1] <= LARGEST_MULTIPLE:
-                return found
+            counts = np.unique(self.counted(axis, np.concatenate(ends)))
+            if counts.size <= MAX_DISTINCT and counts[-1] <= LARGEST_MULTIPLE:
+                return counts
         raise GeometryError(TOO_MANY)
 
     def counted(self, axis: int, windows: np.ndarray) -> np.ndarray:

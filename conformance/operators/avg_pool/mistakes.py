@@ -193,7 +193,7 @@ _COUNTED: dict[str, Counts] = {
     "divisor one too small": lambda g: np.maximum(g.divisors - 1, 1),
     "divisor one too large": lambda g: g.divisors + 1,
 }
-"""Mistakes where no divisor is given; `_counted` returns at least 1, so that nothing is divided by zero."""
+"""Mistakes of problems without a divisor; `_counted` returns at least 1, so that nothing is divided by zero."""
 
 
 def _of_override(counts: Callable[[PoolGeometry, int], np.ndarray]) -> Counts:
@@ -224,8 +224,8 @@ def _overlapping(order: Callable[[list[Any]], list[Any]]) -> Compute:
 
 def _holding(g: PoolGeometry) -> np.ndarray:
     """Count the windows that hold each element of an image."""
-    one = replace(g, n=1, c=1)
-    return scattered(one, np.ones(one.y.shape), list(taps(one)))[0, 0]
+    plane = replace(g, n=1, c=1)
+    return scattered(plane, np.ones(plane.y.shape), list(taps(plane)))[0, 0]
 
 
 _GRADIENTS: dict[str, Compute] = {

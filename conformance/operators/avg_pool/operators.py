@@ -1,4 +1,4 @@
-"""Average pooling in one to three dimensions, forward and backward; the formula is that of two.
+"""Average pooling in one to three dimensions, forward and backward; the formula is for two dimensions.
 
     y[n,c,p,q] = sum_{r,s} x[n, c, p*u + r - top, q*v + s - left] / divisor[p,q]
 
@@ -55,8 +55,8 @@ class _Pool(Operator):
     invalid = WINDOW_BEYOND_IMAGE | INTEGER_TENSORS | invalid_parameters(keywords)
 
     def error_model(self, geometry: PoolGeometry, terms: dict[str, int], span: int, fan_out: int) -> ErrorModel:
-        """Return the error model. Integers divided by powers of two are exact. A given divisor has one reciprocal; a
-        separable kernel has one for each axis; those of powers of two are not rounded."""
+        """Return the error model. Integers divided by powers of two are exact. A divisor that the problem gives has
+        one reciprocal; a separable kernel has one for each axis; reciprocals of powers of two are not rounded."""
         divisors = geometry.distinct_divisors
         return ErrorModel(
             terms=terms,

@@ -89,7 +89,7 @@ _FILLED: dict[str, Compute] = {
 }
 
 Summed = Mapping[str, tuple[str, int]]
-"""Operator -> a tensor, and its axis that is summed over besides the spatial ones; w is seen as [G, K/g, C/g, R, S]."""
+"""Operator -> a tensor, and its axis (not spatial) that is summed over; w is taken as [G, K/g, C/g, R, S]."""
 
 
 def over_places(dy: np.ndarray, dtype: Any) -> np.ndarray:
@@ -252,8 +252,8 @@ BIAS: dict[str, tuple[Compute, tuple[str, ...]]] = {
         (BACKWARD_WEIGHT,),
     ),
     **{
-        f"dbias without {whose} tail beyond tiles of {tile}": (_dbias_in_tiles(tile, of_image), (BACKWARD_WEIGHT,))
-        for whose, of_image in (("the", False), ("each image's", True))
+        f"dbias without {of_what} tail beyond tiles of {tile}": (_dbias_in_tiles(tile, of_image), (BACKWARD_WEIGHT,))
+        for of_what, of_image in (("the", False), ("each image's", True))
         for tile in (*TILES, 256)
     },
     "dbias averaged over images": (on_outputs(lambda dbias, g: dbias / g.n, "dbias"), (BACKWARD_WEIGHT,)),
@@ -314,13 +314,14 @@ def gaps_filled(operator: Operator, g: Any, inputs: Arrays, dtype: Any) -> Array
 
 
 def remainder(g: ConvGeometry) -> tuple[int, ...]:
-    """Count on each axis the last elements of the padded image that no window reaches: the remainder of the stride."""
+    """Return, for each axis, the number of last elements of the padded image that no window reaches: the remainder of
+    the stride."""
     axes = zip(g.size, g.padding, g.output_size, g.stride, spans(g), strict=True)
     return tuple(size + sum(sides) - (count - 1) * u - span for size, sides, count, u, span in axes)
 
 
 def _rounded_up(g: ConvGeometry) -> Any:
-    """Return the geometry with one more window, beyond the padding, on axes where the stride leaves a remainder."""
+    """Return the geometry with one more window, beyond the padding, on axes with a remainder of the stride."""
     return spanning(g, tuple(p + (rest > 0) for p, rest in zip(g.output_size, remainder(g), strict=True)))
 
 

@@ -74,9 +74,9 @@ def _gathered(g: ConvGeometry, x: np.ndarray, dtype: Any) -> Iterator[tuple[slic
             if is_padded(g.padding):
                 by_group = padded(by_group, g.padding, np.dtype(dtype))
             by_group = by_group.astype(dtype, copy=False)
-            seen = sliding_window_view(by_group, spans(g), axis=tuple(range(3, 3 + rank)))[places]
+            windows = sliding_window_view(by_group, spans(g), axis=tuple(range(3, 3 + rank)))[places]
             before = images
-        part = seen[:, :, :, rows].transpose(order)
+        part = windows[:, :, :, rows].transpose(order)
         yield images, rows, part.reshape(g.groups, products, math.prod(part.shape[2 + rank :]))
 
 
@@ -104,14 +104,14 @@ class Products(Operator):
         def product(data: np.ndarray, operand: np.ndarray) -> np.ndarray:
             return self.reference(unbiased, {self.data: data, self.operand: operand})[main]
 
-        found = {main: double_double.linear(product, [inputs[self.data], inputs[self.operand]], span)}
+        results = {main: double_double.linear(product, [inputs[self.data], inputs[self.operand]], span)}
         if "bias" in inputs:
-            bias = per_channel(inputs["bias"].astype(np.float64), geometry.rank) + np.zeros_like(found[main][0])
-            found[main] = double_double.added(found[main], (bias, np.zeros_like(bias)))
+            bias = per_channel(inputs["bias"].astype(np.float64), geometry.rank) + np.zeros_like(results[main][0])
+            results[main] = double_double.added(results[main], (bias, np.zeros_like(bias)))
         if "dbias" in self.outputs(geometry):
             by_channel = inputs["dy"].astype(np.float64).swapaxes(0, 1).reshape(geometry.k, -1)
-            found["dbias"] = double_double.summed(by_channel)
-        return found
+            results["dbias"] = double_double.summed(by_channel)
+        return results
 
 
 class _Conv(Products, signatures.Convolution):
@@ -150,9 +150,9 @@ class ConvForward(_Conv, signatures.Forward):
             .astype(dtype)
             .reshape(geometry.groups, geometry.k // geometry.groups, geometry.filter.size // geometry.k)
         )
-        for images, rows, seen in _gathered(geometry, inputs["x"], dtype):
+        for images, rows, columns in _gathered(geometry, inputs["x"], dtype):
             block = y[images, :, rows].swapaxes(0, 1)
-            block[...] = (w @ seen).reshape(block.shape)
+            block[...] = (w @ columns).reshape(block.shape)
         if geometry.bias:
             y += per_channel(inputs["bias"].astype(dtype), geometry.rank)
         return {"y": y}
@@ -191,9 +191,9 @@ class ConvBackwardData(_Conv, signatures.BackwardData):
                 g.c, math.prod(g.window), len(dy), dy.shape[2], *g.output_size[1:]
             )
             below = image[:, :, rows.start * g.stride[0] :]  # where the first window of the block begins
-            for column, (_, first, *others) in zip(columns.swapaxes(0, 1), taps(g), strict=True):
+            for column, (_, first, *other_axes) in zip(columns.swapaxes(0, 1), taps(g), strict=True):
                 last = first.start + (dy.shape[2] - 1) * g.stride[0]
-                below[:, :, first.start : last + 1 : g.stride[0], *others] += column.swapaxes(0, 1)
+                below[:, :, first.start : last + 1 : g.stride[0], *other_axes] += column.swapaxes(0, 1)
             if rows.stop == g.output_size[0]:
                 dx[images] = cropped(image, g.padding, g.size)
         return {"dx": dx}
@@ -224,8 +224,8 @@ class ConvBackwardWeight(_Conv, signatures.BackwardWeight):
         """Compute dw = sum over blocks of dy @ windows(x)^T; dbias = sum of dy."""
         g, k = geometry.groups, geometry.k
         dw = np.zeros((g, k // g, geometry.filter.size // k), dtype)
-        for images, rows, seen in _gathered(geometry, inputs["x"], dtype):
-            dw += _by_group(geometry, inputs["dy"][images, :, rows], dtype) @ seen.transpose(0, 2, 1)
+        for images, rows, columns in _gathered(geometry, inputs["x"], dtype):
+            dw += _by_group(geometry, inputs["dy"][images, :, rows], dtype) @ columns.transpose(0, 2, 1)
         outputs = {"dw": dw.reshape(geometry.filter.shape)}
         if geometry.bias:
             outputs["dbias"] = inputs["dy"].sum(axis=(0, *range(2, 2 + geometry.rank)), dtype=dtype)

@@ -74,11 +74,11 @@ def _blocks(pixels: int, channels: int) -> Iterator[slice]:
 def _inner(g: ConvGeometry, tap: Sequence[int]) -> tuple[Index, Index]:
     """Return where a tap reads the unpadded image, and the output positions at which it does not read padding."""
     axes = zip(g.size, g.output_size, tap, g.dilation, g.padding, g.stride, strict=True)
-    read, given = zip(
+    read, positions = zip(
         *(_overlap(size, count, t * dilation - before, u) for size, count, t, dilation, (before, _), u in axes),
         strict=True,
     )
-    return (..., *read), (..., *given)
+    return (..., *read), (..., *positions)
 
 
 def _overlap(size: int, count: int, offset: int, stride: int) -> tuple[slice, slice]:
@@ -117,8 +117,8 @@ def forward(g: ConvGeometry, inputs: Arrays, signs: np.ndarray, risk: float, ari
     expected = np.zeros((g.n, *g.output_size))
     for image, out in zip(inputs["x"], expected, strict=True):
         parts = summed(weights, image.reshape(g.c, -1), arithmetic).reshape(-1, *g.size)
-        for part, seen in zip(parts, taps(g), strict=True):
-            out += padded(part, g.padding, np.dtype(np.float64))[seen]
+        for part, place in zip(parts, taps(g), strict=True):
+            out += padded(part, g.padding, np.dtype(np.float64))[place]
     if g.bias:
         expected += signs @ inputs["bias"].astype(np.float64)
     spectrum = _spectrum(inputs["w"])
@@ -134,8 +134,8 @@ def backward_data(g: ConvGeometry, inputs: Arrays, signs: np.ndarray, risk: floa
     for dy, out in zip(inputs["dy"], expected, strict=True):
         parts = summed(weights, dy.reshape(g.k, -1), arithmetic).reshape(-1, *g.output_size)
         image = padded(np.zeros(g.size), g.padding, np.dtype(np.float64))
-        for part, seen in zip(parts, taps(g), strict=True):
-            image[seen] += part
+        for part, place in zip(parts, taps(g), strict=True):
+            image[place] += part
         out[...] = cropped(image, g.padding, g.size)
     square = _square_bound(_spectrum(inputs["w"]).sum(axis=1), risk)
     return Projection("dx", signs[None], expected, square, g.c, arithmetic, _noise(arithmetic, g.k, g.c))
@@ -182,8 +182,8 @@ def _correlated(g: ConvGeometry, image: np.ndarray, z: np.ndarray, placed: np.nd
     z's precision does not grow with the image.
     """
     for number, tap in enumerate(np.ndindex(*g.window)):
-        seen, given = _inner(g, tap)
-        placed[:, number][seen] = z[given]
+        place, positions = _inner(g, tap)
+        placed[:, number][place] = z[positions]
     flat = placed.reshape(placed.shape[0] * placed.shape[1], -1)
     out = np.zeros((len(image), len(flat)))
     for block in _blocks(image.shape[1], len(image)):
@@ -222,15 +222,15 @@ def _gathered(
     clipped = [
         spread(np.clip(p, 0, extent - 1), axis + 1) for axis, (p, extent) in enumerate(zip(places, size, strict=True))
     ]
-    seen: np.ndarray = image[(spread(n[:, None], 0), spread(channels, 0), *clipped)].astype(np.float64)
+    values: np.ndarray = image[(spread(n[:, None], 0), spread(channels, 0), *clipped)].astype(np.float64)
     for axis, (p, extent) in enumerate(zip(places, size, strict=True)):
-        seen = seen * spread((p >= 0) & (p < extent), axis + 1)
-    return seen
+        values = values * spread((p >= 0) & (p < extent), axis + 1)
+    return values
 
 
-def _products(factors: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _products(factors: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the sum, and the root of the sum of squares, of products over all but the first axis."""
-    terms = (factors * others).reshape(len(factors), -1)
+    terms = (factors * weights).reshape(len(factors), -1)
     return terms.sum(axis=1), np.sqrt(np.square(terms).sum(axis=1))
 
 
@@ -240,8 +240,8 @@ def sample_forward(g: ConvGeometry, inputs: Arrays, index: np.ndarray) -> tuple[
     channels = (k // (g.k // g.groups) * cg)[:, None] + np.arange(cg)
     axes = zip(place, g.window, g.stride, g.dilation, g.padding, strict=True)
     read = [p[:, None] * u + np.arange(window) * d - before for p, window, u, d, (before, _) in axes]
-    seen = _gathered(inputs["x"], n, channels, read, g.size)
-    values, magnitudes = _products(seen, inputs["w"][k].astype(np.float64))
+    values_read = _gathered(inputs["x"], n, channels, read, g.size)
+    values, magnitudes = _products(values_read, inputs["w"][k].astype(np.float64))
     if g.bias:
         bias = inputs["bias"].astype(np.float64)[k]
         return values + bias, np.sqrt(np.square(magnitudes) + np.square(bias))
@@ -259,8 +259,8 @@ def sample_backward_data(g: ConvGeometry, inputs: Arrays, index: np.ndarray) -> 
     kg, cg = g.k // g.groups, g.c // g.groups
     channels = (c // cg * kg)[:, None] + np.arange(kg)
     axes = zip(place, g.window, g.stride, g.dilation, g.padding, strict=True)
-    seen = _gathered(inputs["dy"], n, channels, [_origin(*axis) for axis in axes], g.output_size)
-    return _products(seen, inputs["w"][channels, (c % cg)[:, None]].astype(np.float64))
+    gradients = _gathered(inputs["dy"], n, channels, [_origin(*axis) for axis in axes], g.output_size)
+    return _products(gradients, inputs["w"][channels, (c % cg)[:, None]].astype(np.float64))
 
 
 def sample_backward_weight(g: ConvGeometry, inputs: Arrays, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -271,8 +271,8 @@ def sample_backward_weight(g: ConvGeometry, inputs: Arrays, index: np.ndarray) -
 def _weight(g: ConvGeometry, inputs: Arrays, k: int, c: int, *tap: int) -> tuple[float, float]:
     """Return one element of dw and its magnitude: products of dy with the elements that the tap reads of the image."""
     channel = k // (g.k // g.groups) * (g.c // g.groups) + c
-    seen, given = _inner(g, tap)
-    image, dy = inputs["x"][:, channel][seen], inputs["dy"][:, k][given]
+    place, positions = _inner(g, tap)
+    image, dy = inputs["x"][:, channel][place], inputs["dy"][:, k][positions]
     products = np.multiply(image, dy, dtype=np.float64).reshape(-1)
     return float(products.sum()), math.sqrt(float(products @ products))
 

@@ -1,6 +1,6 @@
 """Arguments and results of the three directions of a convolution: everything that a caller needs.
 
-Shapes are given for two dimensions; one dimension has only W and S, three have D and T before the others.
+Shapes are given for two dimensions; one dimension has only W and S, three dimensions have D and T before H and R.
 
 Signatures are separate from the arithmetic, because the process that runs a kernel must not find references.
 """
@@ -26,8 +26,8 @@ class Convolution(Operator):
 
     def tensor(self, geometry: ConvGeometry, name: str) -> Tensor | None:
         """Return an argument or a result; results and the bias are sums, whose format differs for 8-bit inputs."""
-        found = super().tensor(geometry, name)
-        return _of_sums(found) if found and (name in self.returns or name == "bias") else found
+        result = super().tensor(geometry, name)
+        return _of_sums(result) if result and (name in self.returns or name == "bias") else result
 
 
 @lru_cache(maxsize=1 << 12)
@@ -68,5 +68,7 @@ class BackwardWeight(Convolution):
     capabilities = ("output_mask", "into")
 
 
-SIGNATURES: dict[str, Operator] = {one.name: one for one in (Forward(), BackwardData(), BackwardWeight())}
+SIGNATURES: dict[str, Operator] = {
+    operator.name: operator for operator in (Forward(), BackwardData(), BackwardWeight())
+}
 """Name of a direction -> its signature."""

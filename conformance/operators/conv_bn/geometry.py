@@ -58,7 +58,7 @@ class ConvBnGeometry(ConvGeometry):
 
     @property
     def momentum(self) -> float:
-        """Share of the new statistics in the running ones."""
+        """Share of the batch's statistics in the new running statistics."""
         return self.momentum_percent / 100
 
     @cached_property

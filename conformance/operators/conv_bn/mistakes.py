@@ -1,5 +1,5 @@
-"""Mistakes of a convolution with batch normalisation: those of its two parts and, defined here, those of the gradients
-and of recomputing z for them."""
+"""Mistakes of a convolution with batch normalisation: the mistakes of its two parts and, defined here, mistakes of the
+gradients and of recomputing z for them."""
 
 from __future__ import annotations
 

@@ -84,10 +84,10 @@ def of_part(*where: Any) -> Average:
     """Return the average over the elements at an index."""
 
     def average(values: np.ndarray, g: ConvBnGeometry) -> np.ndarray:
-        seen = values[where]
-        if seen.size in (0, values.size):
+        part = values[where]
+        if part.size in (0, values.size):
             raise InapplicableError
-        return over_batch(seen, g)
+        return over_batch(part, g)
 
     return average
 
@@ -229,7 +229,7 @@ _OTHER_CHANNELS: dict[str, Steps] = {
 
 
 def _other_variance(p: Parts) -> np.ndarray:
-    """Return the biased variance where the unbiased one is required, and the reverse."""
+    """Return the biased variance if the unbiased variance is required, and the reverse."""
     other = p.geometry.count - (not p.geometry.eps_outside)
     return p.var * p.geometry.freedom / other
 
@@ -395,7 +395,9 @@ _INFERENCE: dict[str, Steps] = {
     "y normalised by the batch's statistics instead of the running ones": Steps(statistics=of_batch),
     "running_var taken for the deviation": Steps(inverse=lambda var, g: 1 / (var + g.eps)),
     "running_var taken for the inverse deviation": Steps(inverse=lambda var, g: var),
-    "running_mean taken for running_var, and the reverse": Steps(statistics=lambda *given: of_running(*given)[::-1]),
+    "running_mean taken for running_var, and the reverse": Steps(
+        statistics=lambda *arguments: of_running(*arguments)[::-1]
+    ),
     "running_var corrected for bias once more": Steps(inverse=lambda var, g: g.inverse(var * g.count / (g.count - 1))),
 }
 

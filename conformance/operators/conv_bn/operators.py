@@ -188,16 +188,16 @@ class ConvBnForward(ConvBn):
 
     def reference(self, geometry: ConvBnGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
         """Compute y, the batch's statistics and the updated running statistics."""
-        found = BatchStatistics.of(geometry, inputs, dtype)
-        var = found.variance(geometry.freedom)
+        statistics = BatchStatistics.of(geometry, inputs, dtype)
+        var = statistics.variance(geometry.freedom)
         outputs = {
-            "y": normalised(geometry, found.d, geometry.inverse(var), inputs),
-            "mean": found.mean,
+            "y": normalised(geometry, statistics.d, geometry.inverse(var), inputs),
+            "mean": statistics.mean,
             "var": var,
         }
         if geometry.running:
-            outputs["running_mean"] = _moved(geometry, inputs["running_mean"], found.mean)
-            outputs["running_var"] = _moved(geometry, inputs["running_var"], found.variance(geometry.count - 1))
+            outputs["running_mean"] = _moved(geometry, inputs["running_mean"], statistics.mean)
+            outputs["running_var"] = _moved(geometry, inputs["running_var"], statistics.variance(geometry.count - 1))
         return outputs
 
     def magnitude(self, geometry: ConvBnGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
@@ -219,10 +219,17 @@ def _moved(geometry: ConvBnGeometry, old: np.ndarray, new: np.ndarray) -> np.nda
 
 def intermediate(geometry: ConvBnGeometry, inputs: Given, dtype: Any) -> Arrays:
     """Return z, s2 of z (in `dtype`) and d as [K, M]; mean and var as [K]; the `bits` that any sum in z needs."""
-    found = BatchStatistics.of(geometry, inputs, np.float64)
+    statistics = BatchStatistics.of(geometry, inputs, np.float64)
     s2 = by_channel(CONV.magnitude(geometry.conv, _pair(inputs), dtype)["y"].astype(np.float64))
-    var = found.variance(geometry.freedom)
-    return {"z": found.z, "s2": s2, "d": found.d, "mean": found.mean, "var": var, "bits": _bits(geometry, inputs)}
+    var = statistics.variance(geometry.freedom)
+    return {
+        "z": statistics.z,
+        "s2": s2,
+        "d": statistics.d,
+        "mean": statistics.mean,
+        "var": var,
+        "bits": _bits(geometry, inputs),
+    }
 
 
 def _bits(geometry: ConvBnGeometry, inputs: Given) -> np.ndarray:
@@ -310,17 +317,17 @@ class ConvBnInference(ConvBn):
 
     def magnitude(self, geometry: ConvBnGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
         """Return z and s2 of z as [K, M]."""
-        found = (
+        sums = (
             CONV.reference(geometry.conv, _pair(inputs))["y"],
             CONV.magnitude(geometry.conv, _pair(inputs), dtype)["y"],
         )
-        return {"z": by_channel(found[0]), "s2": by_channel(found[1].astype(np.float64))}
+        return {"z": by_channel(sums[0]), "s2": by_channel(sums[1].astype(np.float64))}
 
 
 MAX_APART = 14
 """Binades between the gradients of two groups beyond which slices must reach further down for the smaller one."""
 HALF = 27
-"""Most bits of one factor that leave enough of float64's 53 bits for the other factor and the sum."""
+"""Largest number of bits of a factor that leaves enough of float64's 53 bits for the other factor and the sum."""
 
 
 class ConvBnBackward(ConvBn):
@@ -355,23 +362,26 @@ class ConvBnBackward(ConvBn):
 
     def reference(self, geometry: ConvBnGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
         """Compute dz by the chain rule through mean and variance, then the gradients of the convolution."""
-        found = Gradient.of(geometry, inputs, dtype)
-        dz = as_image(found.dz, geometry)
+        gradient = Gradient.of(geometry, inputs, dtype)
+        dz = as_image(gradient.dz, geometry)
         outputs = {"dx": _dx(geometry, dz, inputs["w"], dtype), "dw": _dw(geometry, inputs["x"], dz, dtype)}
         if geometry.affine:
-            outputs |= {"dgamma": found.product[0] * found.inverse, "dbeta": found.total[0]}
+            outputs |= {"dgamma": gradient.product[0] * gradient.inverse, "dbeta": gradient.total[0]}
         return outputs
 
     def magnitude(self, geometry: ConvBnGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
         """Return forward's scales; dz [K, M]; sums of dy and dy*d [K]; dx, dw, their s2; dw for dz = 1 and for d."""
-        found = Gradient.of(geometry, inputs, np.float64)
-        dz = as_image(found.dz, geometry)
+        gradient = Gradient.of(geometry, inputs, np.float64)
+        dz = as_image(gradient.dz, geometry)
         conv, x, w = geometry.conv, inputs["x"], inputs["w"]
-        patterns = {"ones": np.ones(geometry.y.shape, np.float32), "distances": as_image(found.statistics.d, geometry)}
+        patterns = {
+            "ones": np.ones(geometry.y.shape, np.float32),
+            "distances": as_image(gradient.statistics.d, geometry),
+        }
         return intermediate(geometry, inputs, dtype) | {
-            "dz": found.dz,
-            "total": found.total[0],
-            "product": found.product[0],
+            "dz": gradient.dz,
+            "total": gradient.total[0],
+            "product": gradient.product[0],
             **_GRADIENT.reference(conv, {"dy": dz, "w": w}, dtype),
             **_WEIGHT.reference(conv, {"x": x, "dy": dz}, dtype),
             "s2_dx": _GRADIENT.magnitude(conv, {"dy": dz, "w": w}, dtype)["dx"].astype(np.float64),
@@ -393,22 +403,22 @@ class Gradient:
     @classmethod
     def of(cls, geometry: ConvBnGeometry, inputs: Given, dtype: Any) -> Gradient:
         """Compute dz = gamma * inv * (dy - sum(dy)/M - d * pull) from dy, x, w and gamma."""
-        found = BatchStatistics.of(geometry, inputs, dtype)
+        statistics = BatchStatistics.of(geometry, inputs, dtype)
         dy = by_channel(inputs["dy"].astype(np.float64))
-        sums = double_double.summed(dy), double_double.dot(dy, found.d)
-        var = found.variance(geometry.freedom)
+        sums = double_double.summed(dy), double_double.dot(dy, statistics.d)
+        var = statistics.variance(geometry.freedom)
         mean, rest = double_double.divided(sums[0], float(geometry.count))
         centred = (dy - mean[:, None]) - rest[:, None]
-        inner = centred - found.d * pull(geometry, var, sums[1][0])[:, None]
+        inner = centred - statistics.d * pull(geometry, var, sums[1][0])[:, None]
         inverse = geometry.inverse(var)
-        return cls(found, inner * inverse[:, None] * column(inputs.get("gamma")), *sums, inverse)
+        return cls(statistics, inner * inverse[:, None] * column(inputs.get("gamma")), *sums, inverse)
 
 
 def _dx(geometry: ConvBnGeometry, dz: np.ndarray, w: np.ndarray, dtype: Any) -> np.ndarray:
     """Compute backward-data of dz; filters are brought to one scale, so that slices need not span their range."""
     level, scale = double_double.levelled(w)
     raised = np.ldexp(dz, per_channel(scale, geometry.rank))
-    # elements of dz that meet only filters of zeros reach no dx, and would take bits of the slices from the others
+    # elements of dz that meet only filters of zeros reach no dx, and would take bits of the slices from other elements
     raised[np.isfinite(raised) & ~per_channel((level != 0).reshape(geometry.k, -1).any(1), geometry.rank)] = 0
     largest = np.max(
         np.abs(raised).swapaxes(0, 1).reshape(geometry.groups, -1),
@@ -449,10 +459,10 @@ def _in_slices(
         for part in double_double.sliced(array, min(double_double.room(half, terms) for half in halves), axes, further)
         for half in halves
     ]
-    found: np.ndarray = parts[-1]
+    total: np.ndarray = parts[-1]
     for part in reversed(parts[:-1]):
-        found = found + part
-    return found
+        total = total + part
+    return total
 
 
 FAMILY = Family(

@@ -147,10 +147,10 @@ def _of_variance(
     d_bound: np.ndarray,
 ) -> np.ndarray:
     d, u = scales["d"], arithmetic.u
-    own = (2 * np.abs(d) * (z_bound + u * np.abs(d)) + d_bound**2).sum(axis=1)
+    squares = (2 * np.abs(d) * (z_bound + u * np.abs(d)) + d_bound**2).sum(axis=1)
     moving = 2 * CLUSTERS * np.linalg.norm(d, axis=1) * mean_bound
     summed = arithmetic.sum((np.abs(d) + d_bound) ** 2)
-    bound = (own + moving + summed) / geometry.freedom + 2 * u * scales["var"]
+    bound = (squares + moving + summed) / geometry.freedom + 2 * u * scales["var"]
     if arithmetic.raw_moments:
         values = _summed(scales, arithmetic)
         errors = (2 * values * z_bound + z_bound**2).sum(axis=1)
@@ -173,12 +173,20 @@ def _summed(scales: Arrays, arithmetic: Arithmetic) -> np.ndarray:
 
 
 def _of_y(
-    geometry: ConvBnGeometry, inputs: Arrays, scales: Arrays, arithmetic: Arithmetic, found: _Bounds, mean: np.ndarray
+    geometry: ConvBnGeometry,
+    inputs: Arrays,
+    scales: Arrays,
+    arithmetic: Arithmetic,
+    of_statistics: _Bounds,
+    mean: np.ndarray,
 ) -> np.ndarray:
     """Bound y: y_ as [N, K, P, Q]; `mean` is subtracted from z."""
     z, u, gamma = scales["z"], arithmetic.u, np.abs(column(inputs.get("gamma")))
-    d, inverse = np.abs(z - mean[:, None]), found.inverse[:, None]
-    errors = inverse * (found.z + found.mean[:, None]) + (d + found.d) * found.inverse_bound[:, None]
+    d, inverse = np.abs(z - mean[:, None]), of_statistics.inverse[:, None]
+    errors = (
+        inverse * (of_statistics.z + of_statistics.mean[:, None])
+        + (d + of_statistics.d) * of_statistics.inverse_bound[:, None]
+    )
     shift = np.abs(column(inputs["beta"])) if geometry.affine else 0.0
     rounded = FOLDED * gamma * inverse * (np.abs(z) + np.abs(mean)[:, None]) + 2 * shift + gamma * inverse * d
     return as_image(gamma * errors + u * rounded, geometry)
@@ -186,17 +194,17 @@ def _of_y(
 
 def forward(geometry: ConvBnGeometry, inputs: Arrays, scales: Arrays, arithmetic: Arithmetic) -> Arrays:
     """Bound y and the statistics."""
-    found = _statistics(geometry, scales, arithmetic)
+    of_statistics = _statistics(geometry, scales, arithmetic)
     bounds = {
-        "y": _of_y(geometry, inputs, scales, arithmetic, found, scales["mean"]),
-        "mean": found.mean,
-        "var": found.var,
+        "y": _of_y(geometry, inputs, scales, arithmetic, of_statistics, scales["mean"]),
+        "mean": of_statistics.mean,
+        "var": of_statistics.var,
     }
     if geometry.running:
         unbiased = geometry.freedom / (geometry.count - 1)
         moved = (
-            ("running_mean", scales["mean"], found.mean),
-            ("running_var", scales["var"] * unbiased, found.var * unbiased),
+            ("running_mean", scales["mean"], of_statistics.mean),
+            ("running_var", scales["var"] * unbiased, of_statistics.var * unbiased),
         )
         for name, new, bound in moved:
             size = np.abs(inputs[name].astype(np.float64)) + geometry.momentum * np.abs(new)
@@ -215,29 +223,31 @@ def inference(geometry: ConvBnGeometry, inputs: Arrays, scales: Arrays, arithmet
         scale = inverse * (np.abs(gamma) if geometry.affine else 1)
         begin = np.divide(np.abs(beta), scale, out=np.zeros_like(scale), where=scale > 0) + np.abs(mean)
         z = _of_z(geometry, scales | {"z": np.hypot(scales["z"], begin[:, None])}, arithmetic)
-    found = _Bounds(z, z, none, none, inverse, FOLDED * arithmetic.u * inverse)
-    return {"y": _of_y(geometry, inputs, scales, arithmetic, found, mean)}
+    of_statistics = _Bounds(z, z, none, none, inverse, FOLDED * arithmetic.u * inverse)
+    return {"y": _of_y(geometry, inputs, scales, arithmetic, of_statistics, mean)}
 
 
 def backward(geometry: ConvBnGeometry, inputs: Arrays, scales: Arrays, arithmetic: Arithmetic) -> Arrays:
     """Bound the four gradients."""
-    found = _statistics(geometry, scales, arithmetic)
+    of_statistics = _statistics(geometry, scales, arithmetic)
     dy = by_channel(inputs["dy"].astype(np.float64))
     total = arithmetic.sum(dy)
-    product = _of_product(dy, scales, arithmetic, found)
+    product = _of_product(dy, scales, arithmetic, of_statistics)
     if arithmetic.raw_moments:
         product = product + arithmetic.sum(dy * scales["z"]) + np.abs(scales["mean"]) * total
-    shared, own = _of_dz(geometry, inputs, scales, arithmetic, found, (dy, total, product))
+    shared, unshared = _of_dz(geometry, inputs, scales, arithmetic, of_statistics, (dy, total, product))
     patterns = ((shared.one, scales["ones"]), (shared.d, scales["distances"]), (shared.dz, scales["dw"]))
     stored = as_image(arithmetic.stored(scales["dz"]) - scales["dz"], geometry)
-    given = {"dy": stored, "w": inputs["w"], "x": inputs["x"]}
+    operands = {"dy": stored, "w": inputs["w"], "x": inputs["x"]}
     bounds = {
-        "dx": np.abs(_linear(_DX, geometry, given)) + _of_dx(geometry, inputs["w"], scales, arithmetic, shared, own),
-        "dw": np.abs(_linear(_DW, geometry, given)) + _of_dw(geometry, inputs["x"], scales, arithmetic, patterns, own),
+        "dx": np.abs(_linear(_DX, geometry, operands))
+        + _of_dx(geometry, inputs["w"], scales, arithmetic, shared, unshared),
+        "dw": np.abs(_linear(_DW, geometry, operands))
+        + _of_dw(geometry, inputs["x"], scales, arithmetic, patterns, unshared),
     }
     if geometry.affine:
         size = np.abs(scales["product"])
-        bounds["dgamma"] = product * found.inverse + (size + product) * found.inverse_bound
+        bounds["dgamma"] = product * of_statistics.inverse + (size + product) * of_statistics.inverse_bound
         bounds["dbeta"] = total
     return bounds
 
@@ -247,35 +257,36 @@ def frozen(geometry: ConvBnGeometry, inputs: Arrays, scales: Arrays, arithmetic:
     z_bound, u, none = _of_z(geometry, scales, arithmetic), arithmetic.u, np.zeros(geometry.k)
     mean = np.abs(inputs["running_mean"].astype(np.float64))
     inverse = geometry.inverse(inputs["running_var"].astype(np.float64))
-    found = _Bounds(z_bound, z_bound + u * np.abs(scales["d"]), none, none, inverse, FOLDED * u * inverse)
+    of_statistics = _Bounds(z_bound, z_bound + u * np.abs(scales["d"]), none, none, inverse, FOLDED * u * inverse)
     rounded = FOLDED * u * np.abs(scales["dz"])
-    own = rounded + arithmetic.deviations / math.sqrt(3) * arithmetic.between(np.abs(scales["dz"]) + rounded)
+    unshared = rounded + arithmetic.deviations / math.sqrt(3) * arithmetic.between(np.abs(scales["dz"]) + rounded)
     shared = _Shared(none, none, np.full(geometry.k, FOLDED * u))
     stored = as_image(arithmetic.stored(scales["dz"]) - scales["dz"], geometry)
-    given = {"dy": stored, "w": inputs["w"], "x": inputs["x"]}
-    of_dw = _of_dw(geometry, inputs["x"], scales, arithmetic, ((shared.dz, scales["dw"]),), own)
+    operands = {"dy": stored, "w": inputs["w"], "x": inputs["x"]}
+    of_dw = _of_dw(geometry, inputs["x"], scales, arithmetic, ((shared.dz, scales["dw"]),), unshared)
     bounds = {
-        "dx": np.abs(_linear(_DX, geometry, given)) + _of_dx(geometry, inputs["w"], scales, arithmetic, shared, own),
-        "dw": np.abs(_linear(_DW, geometry, given)) + of_dw,
+        "dx": np.abs(_linear(_DX, geometry, operands))
+        + _of_dx(geometry, inputs["w"], scales, arithmetic, shared, unshared),
+        "dw": np.abs(_linear(_DW, geometry, operands)) + of_dw,
     }
     if geometry.affine:
         dy = by_channel(inputs["dy"].astype(np.float64))
         total = arithmetic.sum(dy)
         sums = arithmetic.sum(dy * scales["s2"]) + arithmetic.sum(dy * scales["z"]) + mean * total
-        product = _of_product(dy, scales, arithmetic, found) + sums
+        product = _of_product(dy, scales, arithmetic, of_statistics) + sums
         size = np.abs(scales["product"])
-        bounds["dgamma"] = product * inverse + (size + product) * found.inverse_bound
+        bounds["dgamma"] = product * inverse + (size + product) * of_statistics.inverse_bound
         bounds["dbeta"] = total
     return bounds
 
 
-def _of_product(dy: np.ndarray, scales: Arrays, arithmetic: Arithmetic, found: _Bounds) -> np.ndarray:
+def _of_product(dy: np.ndarray, scales: Arrays, arithmetic: Arithmetic, of_statistics: _Bounds) -> np.ndarray:
     d, u = scales["d"], arithmetic.u
-    own = found.z + u * np.abs(d)
-    common = np.abs(scales["total"]) * (found.mean + own.max(axis=1))
+    distance_bound = of_statistics.z + u * np.abs(d)
+    common = np.abs(scales["total"]) * (of_statistics.mean + distance_bound.max(axis=1))
     factor = arithmetic.deviations if arithmetic.rounds_between else CLUSTERS
-    errors = factor * np.linalg.norm(dy * own, axis=1) + common
-    summed = arithmetic.sum(dy * (d + np.copysign(found.d, d)))
+    errors = factor * np.linalg.norm(dy * distance_bound, axis=1) + common
+    summed = arithmetic.sum(dy * (d + np.copysign(of_statistics.d, d)))
     return errors + summed + 2 * u * np.abs(scales["product"])
 
 
@@ -293,34 +304,37 @@ def _of_dz(
     inputs: Arrays,
     scales: Arrays,
     arithmetic: Arithmetic,
-    found: _Bounds,
+    of_statistics: _Bounds,
     sums: tuple[np.ndarray, np.ndarray, np.ndarray],
 ) -> tuple[_Shared, np.ndarray]:
     """Bound errors of dz: those that a channel shares, and those of single elements [K, M]. `sums` are dy, total_ and
     product_."""
     dy, total, product = sums
-    u, scale = arithmetic.u, np.abs(column(inputs.get("gamma"))) * (found.inverse + found.inverse_bound)[:, None]
-    slope_bound = _of_pull(geometry, scales, arithmetic, found, dy, product)
+    u, scale = (
+        arithmetic.u,
+        np.abs(column(inputs.get("gamma"))) * (of_statistics.inverse + of_statistics.inverse_bound)[:, None],
+    )
+    slope_bound = _of_pull(geometry, scales, arithmetic, of_statistics, dy, product)
     average = np.abs(scales["total"]) / geometry.count
     steep = np.abs(pull(geometry, scales["var"], scales["product"])) + slope_bound
-    one = scale[:, 0] * (total / geometry.count + steep * found.mean)
+    constant = scale[:, 0] * (total / geometry.count + steep * of_statistics.mean)
     rounded = np.abs(dy) + average[:, None] + (np.abs(scales["d"]) + np.abs(scales["z"])) * steep[:, None]
-    own = scale * (steep[:, None] * found.z + FOLDED * u * rounded)
-    shared = _Shared(one, scale[:, 0] * slope_bound, found.inverse_bound / found.inverse)
-    return shared, own + arithmetic.deviations / math.sqrt(3) * arithmetic.between(np.abs(scales["dz"]) + own)
+    unshared = scale * (steep[:, None] * of_statistics.z + FOLDED * u * rounded)
+    shared = _Shared(constant, scale[:, 0] * slope_bound, of_statistics.inverse_bound / of_statistics.inverse)
+    return shared, unshared + arithmetic.deviations / math.sqrt(3) * arithmetic.between(np.abs(scales["dz"]) + unshared)
 
 
 def _of_pull(
     geometry: ConvBnGeometry,
     scales: Arrays,
     arithmetic: Arithmetic,
-    found: _Bounds,
+    of_statistics: _Bounds,
     dy: np.ndarray,
     product: np.ndarray,
 ) -> np.ndarray:
     """Bound the change of `pull` between the largest and the smallest possible product and variance."""
     var, size = scales["var"], np.abs(scales["product"])
-    least, most = np.maximum(var - found.var, 0), var + found.var
+    least, most = np.maximum(var - of_statistics.var, 0), var + of_statistics.var
     exact = pull(geometry, var, size)
     high = pull(geometry, least, size + product)
     low = pull(geometry, np.where(size < product, least, most), size - product)
@@ -339,13 +353,18 @@ def _linear(operator: Operator, geometry: ConvBnGeometry, inputs: Arrays) -> np.
 
 
 def _of_dx(
-    geometry: ConvBnGeometry, w: np.ndarray, scales: Arrays, arithmetic: Arithmetic, shared: _Shared, own: np.ndarray
+    geometry: ConvBnGeometry,
+    w: np.ndarray,
+    scales: Arrays,
+    arithmetic: Arithmetic,
+    shared: _Shared,
+    unshared: np.ndarray,
 ) -> np.ndarray:
     taps = math.prod(geometry.window)
     common = shared.one[:, None] + shared.d[:, None] * np.abs(scales["d"]) + shared.dz[:, None] * np.abs(scales["dz"])
-    squares = as_image(taps * common**2 + own**2, geometry)
-    given = {"dy": squares, "w": np.square(w.astype(np.float64))}
-    propagated = np.sqrt(_linear(_DX, geometry, given))
+    squares = as_image(taps * common**2 + unshared**2, geometry)
+    operands = {"dy": squares, "w": np.square(w.astype(np.float64))}
+    propagated = np.sqrt(_linear(_DX, geometry, operands))
     terms = _DX.errors(geometry.conv).terms["dx"]
     return propagated + arithmetic.product(scales["dx"], scales["s2_dx"], terms)
 
@@ -356,14 +375,14 @@ def _of_dw(
     scales: Arrays,
     arithmetic: Arithmetic,
     patterns: Sequence[tuple[np.ndarray, np.ndarray]],
-    own: np.ndarray,
+    unshared: np.ndarray,
 ) -> np.ndarray:
     """Bound dw; `patterns` are errors that a channel shares [K], each with dw of the unit that the error is in."""
     common = sum(
-        (each.reshape(-1, *(1,) * (pattern.ndim - 1)) * np.abs(pattern) for each, pattern in patterns),
+        (factor.reshape(-1, *(1,) * (pattern.ndim - 1)) * np.abs(pattern) for factor, pattern in patterns),
         start=np.zeros(()),
     )
-    given = {"x": np.square(x.astype(np.float64)), "dy": as_image(own**2, geometry)}
-    independent = np.sqrt(_linear(_DW, geometry, given))
+    operands = {"x": np.square(x.astype(np.float64)), "dy": as_image(unshared**2, geometry)}
+    independent = np.sqrt(_linear(_DW, geometry, operands))
     terms = _DW.errors(geometry.conv).terms["dw"]
     return common + independent + arithmetic.product(scales["dw"], scales["s2_dw"], terms)

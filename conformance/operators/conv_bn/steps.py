@@ -35,8 +35,8 @@ def summed(values: np.ndarray) -> np.ndarray:
 
 def convolved(geometry: ConvBnGeometry, inputs: Arrays) -> np.ndarray:
     """Compute z."""
-    given = {"x": inputs["x"], "w": inputs["w"]}
-    return ConvForward().reference(geometry.conv, given)["y"]
+    operands = {"x": inputs["x"], "w": inputs["w"]}
+    return ConvForward().reference(geometry.conv, operands)["y"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,8 @@ class Parts:
 
     def given(self, name: str, absent: float = 1.0) -> Any:
         """Return an input [K] so that it broadcasts to images; `absent` if the problem does not have it."""
-        found = self.inputs.get(name)
-        return absent if found is None else per_channel(found.astype(np.float64), self.geometry.rank)[None]
+        array = self.inputs.get(name)
+        return absent if array is None else per_channel(array.astype(np.float64), self.geometry.rank)[None]
 
     @property
     def gamma(self) -> Any:

@@ -86,8 +86,8 @@ class ConvRequantized(Operator):
     def tensor(self, geometry: RequantizedGeometry, name: str) -> Tensor | None:
         if name == "scale":
             return replace(geometry.per_channel, wide=True, positive=True)
-        found = super().tensor(geometry, name)
-        return replace(found, sums=True) if found and name == "bias" else found
+        result = super().tensor(geometry, name)
+        return replace(result, sums=True) if result and name == "bias" else result
 
     def flops(self, geometry: RequantizedGeometry) -> int:
         """Count the operations of the convolution; one multiplication for each result is negligible."""

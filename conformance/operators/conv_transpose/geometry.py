@@ -78,10 +78,10 @@ class TransposedGeometry(Convolving):
 
     def _require_output_padding(self) -> None:
         """Raise GeometryError for output padding that torch and ONNX do not allow."""
-        rank, given = len(self.size), self.output_padding
-        if len(given) != rank or min(given) < 0:
-            raise GeometryError(f"output padding is {given}; it must be 0 or more on each of {rank} axes")
-        for more, stride, dilation in zip(given, self.stride, self.dilation, strict=True):
+        rank, extra = len(self.size), self.output_padding
+        if len(extra) != rank or min(extra) < 0:
+            raise GeometryError(f"output padding is {extra}; it must be 0 or more on each of {rank} axes")
+        for more, stride, dilation in zip(extra, self.stride, self.dilation, strict=True):
             if more >= max(stride, dilation):
                 raise GeometryError(
                     f"output padding is {more}, which must be smaller than the stride, {stride}, or the dilation, "

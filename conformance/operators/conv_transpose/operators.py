@@ -45,7 +45,7 @@ _FORWARD, _BACKWARD_DATA, _BACKWARD_WEIGHT = conv.ConvForward(), conv.ConvBackwa
 
 
 def mirrored(g: TransposedGeometry, inputs: Given) -> Arrays:
-    """Return the mirror's inputs: its dy is x, its x is the part of dy that windows reach. It has no bias."""
+    """Return the mirror's inputs: its dy is x, its x is the part of dy that windows reach. The mirror has no bias."""
     names = {"x": "dy", "dy": "x", "w": "w"}
     return {names[n]: array[g.reached] if n == "dy" else array for n, array in inputs.items() if n in names}
 
@@ -95,11 +95,11 @@ def _project_forward(
     g: TransposedGeometry, inputs: Arrays, signs: np.ndarray, risk: float, arithmetic: np.dtype
 ) -> Projection:
     """Project y: signs [K], expected [N, P, Q]."""
-    found = large.backward_data(g.mirror, mirrored(g, inputs), signs, risk, arithmetic)
-    expected = fitted(found.expected, (g.n, *g.output_size))
+    projection = large.backward_data(g.mirror, mirrored(g, inputs), signs, risk, arithmetic)
+    expected = fitted(projection.expected, (g.n, *g.output_size))
     if g.bias:
         expected += signs @ inputs["bias"].astype(np.float64)
-    return replace(found, output="y", expected=expected, square=found.square + (g.k if g.bias else 0))
+    return replace(projection, output="y", expected=expected, square=projection.square + (g.k if g.bias else 0))
 
 
 def _project_backward_data(
@@ -118,8 +118,8 @@ def _sample_forward(g: TransposedGeometry, inputs: Arrays, index: np.ndarray) ->
 
 
 def _sparse_forward(g: Any, inputs: Arrays, places: Places) -> Nonzero:
-    found, values = large.sparse_backward_data(g.mirror, mirrored(g, inputs), {"dy": places["x"]})
-    index = np.unravel_index(found, g.mirror.x.shape)
+    flat, values = large.sparse_backward_data(g.mirror, mirrored(g, inputs), {"dy": places["x"]})
+    index = np.unravel_index(flat, g.mirror.x.shape)
     return np.ravel_multi_index(index, g.y.shape), values
 
 

@@ -11,7 +11,7 @@ from conformance.operators.pooling_geometry import CEIL, Pooled, laid_out, pooli
 from conformance.operators.spatial import IMAGE, Extents, GeometryError, Padding, require_windows, unpadded
 
 MAX_STARTS = 1 << 20
-"""Most different windows on one axis that begin in the padding and are checked."""
+"""Largest number of different windows on an axis that begin in the padding and are checked."""
 
 
 @dataclass(frozen=True)

@@ -56,37 +56,37 @@ def selected(
     """
     image = padded(x, g.overhang, x.dtype, -np.inf if padding is None else padding)
     inside = padded(np.ones(g.size, bool), g.overhang, np.dtype(bool))
-    found = np.full(g.y.shape, -1)
+    taps_of = np.full(g.y.shape, -1)
     if order is None and padding is None and few_windows(g):
         for place, elements in covered(g):
             within = np.flatnonzero(inside[elements])
-            seen = image[elements].reshape(g.n, g.c, inside[elements].size)
-            found[place] = within[seen[..., within].argmax(-1)]  # the first maximum, or the first NaN
-        return found
+            values = image[elements].reshape(g.n, g.c, inside[elements].size)
+            taps_of[place] = within[values[..., within].argmax(-1)]  # the first maximum, or the first NaN
+        return taps_of
     places = list(taps(g))
     best = np.full(g.y.shape, -np.inf, x.dtype)
     for tap in range(len(places)) if order is None else order:
-        seen = image[places[tap]]
-        better = (seen > best) | (np.isnan(seen) & ~np.isnan(best)) | (found < 0)
+        values = image[places[tap]]
+        better = (values > best) | (np.isnan(values) & ~np.isnan(best)) | (taps_of < 0)
         if padding is None:
             better &= inside[places[tap]]
-        best = np.where(better, seen, best)
-        found[better] = tap
-    return found
+        best = np.where(better, values, best)
+        taps_of[better] = tap
+    return taps_of
 
 
-def routed(g: MaxPoolGeometry, found: np.ndarray, dy: np.ndarray) -> np.ndarray:
+def routed(g: MaxPoolGeometry, taps_of: np.ndarray, dy: np.ndarray) -> np.ndarray:
     """Compute dx: add every gradient at the position of its window that `selected` found."""
     image = padded(np.zeros(g.x.shape, dy.dtype), g.overhang, dy.dtype)
-    np.add.at(image, chosen(g, found, np.indices(g.y.shape, sparse=True)), dy)
+    np.add.at(image, chosen(g, taps_of, np.indices(g.y.shape, sparse=True)), dy)
     return np.ascontiguousarray(cropped(image, g.overhang, g.size))
 
 
-def chosen(g: MaxPoolGeometry, found: np.ndarray, places: Sequence[Any]) -> tuple[Any, ...]:
+def chosen(g: MaxPoolGeometry, taps_of: np.ndarray, places: Sequence[Any]) -> tuple[Any, ...]:
     """Return the index into the image with `overhang` of positions `found` in the windows at places (n, c, p, q)."""
     n, c, *place = places
     # flattened: on arrays with axes of one element, numpy 2.4.6 unravels all beyond its buffer of 8,192 wrongly
-    tap = [along.reshape(found.shape) for along in np.unravel_index(found.reshape(-1), g.window)]
+    tap = [along.reshape(taps_of.shape) for along in np.unravel_index(taps_of.reshape(-1), g.window)]
     return n, c, *(p * u + t * d for p, t, u, d in zip(place, tap, g.stride, g.dilation, strict=True))
 
 
@@ -106,13 +106,13 @@ class _MaxPool(Operator):
 def _sparse_forward(g: Any, inputs: Arrays, places: Places) -> Nonzero:
     """Return the nonzero maxima; the data must not be negative anywhere."""
     values, (n, c, *place) = read(inputs["x"], places["x"])
-    found = [
+    maxima = [
         (np.ravel_multi_index((n, c, *window), g.y.shape, "clip")[ok], values[ok])
         for _, window, ok in windows_of(g, place)
     ]
-    windows, which = np.unique(np.concatenate([place for place, _ in found]), return_inverse=True)
+    windows, which = np.unique(np.concatenate([place for place, _ in maxima]), return_inverse=True)
     largest = np.zeros(len(windows))
-    np.maximum.at(largest, which, np.concatenate([value for _, value in found]))
+    np.maximum.at(largest, which, np.concatenate([value for _, value in maxima]))
     return windows[largest > 0], largest[largest > 0]
 
 
@@ -120,8 +120,8 @@ def _sparse_backward(g: Any, inputs: Arrays, places: Places) -> Nonzero:
     values, (n, c, *place) = read(inputs["dy"], places["dy"])
     last = np.array(g.size)[:, None] - 1
     links = [(np.clip(element, 0, last), ok) for _, element, ok in elements_of(g, place)]
-    seen = np.array([np.where(ok, inputs["x"][(n, c, *at)].astype(np.float64), -np.inf) for at, ok in links])
-    chosen = np.array([at for at, _ in links])[seen.argmax(axis=0), :, np.arange(len(n))]
+    choices = np.array([np.where(ok, inputs["x"][(n, c, *at)].astype(np.float64), -np.inf) for at, ok in links])
+    chosen = np.array([at for at, _ in links])[choices.argmax(axis=0), :, np.arange(len(n))]
     return added([(np.ravel_multi_index((n, c, *chosen.T), g.x.shape), values)])
 
 
@@ -150,11 +150,11 @@ class MaxPoolForward(_MaxPool):
         y = np.full(geometry.y.shape, -np.inf, dtype)
         if few_windows(geometry):
             axes = tuple(range(-geometry.rank, 0))
-            for place, seen in covered(geometry):
-                y[place] = image[seen].max(axis=axes)
+            for place, elements in covered(geometry):
+                y[place] = image[elements].max(axis=axes)
             return {"y": y}
-        for seen in taps(geometry):
-            np.maximum(y, image[seen], out=y)
+        for elements in taps(geometry):
+            np.maximum(y, image[elements], out=y)
         return {"y": y}
 
     def magnitude(self, geometry: MaxPoolGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
@@ -183,12 +183,12 @@ class MaxPoolBackward(_MaxPool):
         return ErrorModel({"dx": terms}, span=terms)
 
     def reference(self, geometry: MaxPoolGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
-        found = selected(geometry, inputs["x"].astype(dtype))
-        return {"dx": routed(geometry, found, inputs["dy"].astype(dtype))}
+        taps_of = selected(geometry, inputs["x"].astype(dtype))
+        return {"dx": routed(geometry, taps_of, inputs["dy"].astype(dtype))}
 
     def exact(self, geometry: MaxPoolGeometry, inputs: Arrays) -> dict[str, Double]:
-        found = selected(geometry, inputs["x"].astype(np.float64))
-        dx = double_double.linear(partial(routed, geometry, found), [inputs["dy"]], self.errors(geometry).span)
+        taps_of = selected(geometry, inputs["x"].astype(np.float64))
+        dx = double_double.linear(partial(routed, geometry, taps_of), [inputs["dy"]], self.errors(geometry).span)
         return {"dx": dx}
 
     def magnitude(self, geometry: MaxPoolGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
