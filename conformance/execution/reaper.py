@@ -37,7 +37,7 @@ def kill(first: int, count: int = 1) -> None:
 
 
 def _processes() -> list[int]:
-    try:
+    try:  # psutil lies in a folder of packages, which the watching process does not see
         return [int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit()]
     except OSError:
         return []

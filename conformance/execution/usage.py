@@ -1,4 +1,7 @@
-"""Memory of the machine that a kernel's process and all that it has started take, read from /proc."""
+"""Memory of the machine that a kernel's process and all that it has started take, read from /proc.
+
+psutil reads one /proc, the same for all threads, and the judge looks at kernels that have one of their own each.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+
+import psutil
 
 IN_MEMORY = ("/memfd:", "/dev/shm/")
 """Prefixes of names of open files that are in memory, and resident in no process unless that maps them."""
@@ -36,7 +41,7 @@ def taken(processes: Sequence[str], most: int, written: tuple[int, int]) -> int:
     inode `given[0]` counts without as many bytes as `given[1]`, which the judge has written.
     """
     rough = sum(resident(process)[0] for process in processes)
-    if rough + _of_the_machine("Shmem:") <= most:
+    if rough + of_the_machine("shared", 0) <= most:
         return rough
     shares = [_shares(process) for process in processes]
     files = {inode: size for process in processes for inode, size in _files(process).items()}
@@ -45,24 +50,23 @@ def taken(processes: Sequence[str], most: int, written: tuple[int, int]) -> int:
     return sum(private for private, _ in shares) + max(sum(shared for _, shared in shares), sum(files.values()))
 
 
-def _of_the_machine(name: str) -> int:
-    return _sizes("/proc/meminfo").get(name, 0)
-
-
-def _sizes(file: str) -> dict[str, int]:
-    """Return the lines of a file that hold a name and a size in kB."""
-    with suppress(OSError):
-        lines = map(str.split, Path(file).read_text().splitlines())
-        return {line[0]: int(line[1]) << 10 for line in lines if len(line) == 3 and line[2] == "kB"}
-    return {}
+def of_the_machine(field: str, unknown: float) -> float:
+    """Return a field of `psutil.virtual_memory()`; `unknown` where the system does not say."""
+    try:
+        return float(getattr(psutil.virtual_memory(), field, unknown))
+    except OSError:  # a /proc that shows processes and nothing else
+        return unknown
 
 
 def _shares(process: str) -> tuple[int, int]:
-    """Return the bytes of a process's own memory, and of its files in memory; of shared memory, its share."""
-    sizes = _sizes(f"{process}/smaps_rollup")
-    if "Pss_Shmem:" not in sizes:
-        return resident(process)[0], 0
-    return sizes["Pss:"] - sizes["Pss_Shmem:"], sizes["Pss_Shmem:"]
+    """Return the bytes of a process's own memory, and of its files in memory; of shared memory, its share, of which
+    psutil does not tell the files apart."""
+    with suppress(OSError):
+        lines = map(str.split, Path(f"{process}/smaps_rollup").read_text().splitlines())
+        sizes = {line[0]: int(line[1]) << 10 for line in lines if line[-1:] == ["kB"]}
+        if "Pss_Shmem:" in sizes:
+            return sizes["Pss:"] - sizes["Pss_Shmem:"], sizes["Pss_Shmem:"]
+    return resident(process)[0], 0
 
 
 def _files(process: str) -> dict[int, int]:

@@ -10,14 +10,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 from msgspec import structs
 
 from conformance.contract import Contract
 from conformance.diagnosis.diagnose import affordable, diagnose, diagnose_shapes
-from conformance.execution import storage_causes
+from conformance.execution import storage_causes, usage
 from conformance.execution.invocation import Invocation, MismatchedError, fill_freed_memory
 from conformance.execution.nondeterminism import AnotherCallError, NondeterminismError, differing_calls, wrong_calls
 from conformance.execution.refusals import note_computed, require_refusal_of_all
@@ -95,7 +94,8 @@ def verify_once(kernel: Kernel, trial: Trial, tensors: Tensors, again: bool, ver
     expected = expect_once(trial.recipe, trial.method)
     if not expected.has_one_result(contract):
         raise Unsupported("sparse data has no one result in the declared arithmetic")
-    if expected.bytes_needed > (available := available_memory()):  # it would end the judge, and lose other verdicts
+    available = usage.of_the_machine("available", math.inf)
+    if expected.bytes_needed > available:  # it would end the judge, and lose other verdicts
         needs, has = (f"{size / 2**30:,.0f} GiB" for size in (expected.bytes_needed, available))
         raise InsufficientMemoryError(f"needs {needs} of memory; {has} are available")
     try:
@@ -156,15 +156,6 @@ def verify_once(kernel: Kernel, trial: Trial, tensors: Tensors, again: bool, ver
         raise Unsupported(f"{allows} ({kernel.contract.describe(variant.dtype)})")
     if again:
         require_right_every_time(trial, verdict, invocation, expected, tensors, contract)
-
-
-def available_memory() -> float:
-    """Return the bytes that the machine has left; infinity on other systems than Linux."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration):
-        return math.inf
 
 
 def explained(

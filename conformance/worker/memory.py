@@ -123,7 +123,8 @@ def growth(
 
 
 def resident(field: str) -> int | None:
-    """Return the bytes that a field of Linux's /proc/self/status gives; None where it is not there."""
+    """Return the bytes that a field of Linux's /proc/self/status gives, as psutil gives no peak; None where it is not
+    there."""
     try:
         match = re.search(rf"^{field}:\s+(\d+) kB", STATUS.read_text(), re.MULTILINE)
     except OSError:

@@ -9,9 +9,11 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from conformance.execution import process as processes
+from conformance.execution import usage
 from conformance.execution.process import Limits, Process
 from conformance.execution.reaper import Reaper, carried
 from conformance.execution.workers import Workers
@@ -183,3 +185,10 @@ def there(folder: Path) -> list[str]:
         except OSError:
             continue
     return found
+
+
+def test_a_system_that_does_not_say_what_is_left_ends_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """In a container /proc may show processes and nothing else."""
+    assert 0 < usage.of_the_machine("available", -1) < psutil.virtual_memory().total
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
+    assert usage.of_the_machine("available", -1) == -1
