@@ -2,6 +2,11 @@
 
 Cases are shrunk, not the choices that they were drawn by: whether a kernel with a state fails on a case depends on the
 calls before it, and only a search that starts a process when it needs one can tell which of these matter.
+
+Hypothesis, with a strategy of integers, was compared on ten known-bad kernels and two seeds: both found all, and shrank
+them alike (median distance from the simplest problem 5 here, 4.5 there), in 30 s of the processor here and 129 s there.
+Of a kernel that caches by too few parameters, the two calls were found after 37 and 30 starts of a process here; there
+after 316, and for the other seed in none of 1,115. It would have replaced some 600 tokens.
 """
 
 from __future__ import annotations
