@@ -92,8 +92,8 @@ class Accumulator:
         aligned, after = halved * 2.0**-self.bits, halved * 2 * FORMATS[self.stored].unit_roundoff
         if self.group == 1 and self.bits + 1 >= FORMATS[self.stored].precision:
             aligned = 0.0  # one addition, rounded once
-        each = min(self.group, alone) + 1
-        largest, square = groups * (each * aligned + after), groups * (each * aligned**2 + after**2)
+        aligned_terms = min(self.group, alone) + 1
+        largest, square = groups * (aligned_terms * aligned + after), groups * (aligned_terms * aligned**2 + after**2)
         if self.promote:
             promotions = -(-terms // self.promote)
             largest += promotions * FORMATS[self.into].unit_roundoff
@@ -110,9 +110,9 @@ class Accumulator:
             FORMATS[self.stored].unit_roundoff,
         )
         aligned = 0.0 if self.group == 1 and self.bits + 1 >= FORMATS[self.stored].precision else 2.0**-self.bits
-        each = min(self.group, alone) * aligned + max(0.0, 2 * u - aligned)
+        of_group = min(self.group, alone) * aligned + max(0.0, 2 * u - aligned)
         parts, promotions = (2, -(-terms // self.promote)) if alone < terms else (1, int(self.promote > 0))
-        return parts * -(-alone // self.group) * halved * each + promotions * FORMATS[self.into].unit_roundoff
+        return parts * -(-alone // self.group) * halved * of_group + promotions * FORMATS[self.into].unit_roundoff
 
     def __str__(self) -> str:
         groups = f" of {self.group} products" if self.group > 1 else ""
@@ -123,8 +123,8 @@ class Accumulator:
     @property
     def declaration(self) -> str:
         """The accumulator as it is written in an implementation's file, without fields that have their default."""
-        given = [f.name for f in fields(self) if getattr(self, f.name) != f.default]
-        return f"Accumulator({', '.join(f'{name}={getattr(self, name)!r}' for name in given)})"
+        declared = [f.name for f in fields(self) if getattr(self, f.name) != f.default]
+        return f"Accumulator({', '.join(f'{name}={getattr(self, name)!r}' for name in declared)})"
 
 
 UNITS: dict[str, Accumulator] = {

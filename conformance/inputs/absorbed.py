@@ -29,10 +29,10 @@ def absorbed(recipe: Recipe) -> Arrays:
     inputs[operator.data] += inputs[operator.data].dtype.type(1)
     format = FORMATS[recipe.dtype]
     largest = min(LARGEST, format.emax)
-    others = ((ratio, small) for ratio in RATIOS for small in range(len(SMALL)))
+    remaining = ((ratio, small) for ratio in RATIOS for small in range(len(SMALL)))
     sizes = [
         SMALL[small] * 2.0 ** (largest - ratio)
-        for ratio, small in dict.fromkeys((*TELLING, *others))
+        for ratio, small in dict.fromkeys((*TELLING, *remaining))
         if largest - ratio >= format.emin
     ]
     operand = inputs[operator.operand]

@@ -70,8 +70,8 @@ class Output:
             return propagated_limits(contract, self.dtype)
         count, numbers = self.actual.size, self.numbers
         absorbs = distribution == "absorbed"
-        known = self.constants, self.fan_out, self.adds_inputs, numbers, absorbs
-        return limits(contract, self.dtype, self.terms, count, *known)
+        facts = self.constants, self.fan_out, self.adds_inputs, numbers, absorbs
+        return limits(contract, self.dtype, self.terms, count, *facts)
 
     def limits(self, contract: Contract, distribution: str = "") -> tuple[OutputLimits, np.ndarray]:
         """Return the limits under a contract and the scale s2 of every element. On natural data, whose numbers differ

@@ -127,7 +127,7 @@ class Tally:
                 self.not_run[name, record.operator] += cases
             else:
                 ran[status] += cases
-        if weakness := _weakness(msgspec.json.encode((record.contract or {}))):
+        if weakness := _weakness(msgspec.json.encode(record.contract or {})):
             self.weak[name, weakness][f"{record.operator} {record.dtype}"] = None
         for output in record.unverified:
             self.reasons[NOT_VERIFIED][name][f"{record.operator} {output}"] += cases

@@ -19,14 +19,13 @@ from conformance.operators import OPERATORS, parse
 PROBLEM, LONGER = parse("n1 c32 h3 w3 k42 r3 s3"), parse("n1 c64 h3 w3 k42 r3 s3")
 
 
-def rounded(values: np.ndarray, step: np.ndarray, rounding: str) -> np.ndarray:
+def rounded(values: np.ndarray, step: np.ndarray, rounding: str) -> Any:
     """Return multiples of `step`."""
     how = {"zero": np.trunc, "nearest": np.rint, "down": np.floor}[rounding]
-    multiples: np.ndarray = how(values / step) * step
-    return multiples
+    return how(values / step) * step
 
 
-def step_of(values: np.ndarray, bits: int) -> np.ndarray:
+def step_of(values: np.ndarray, bits: int) -> Any:
     """Return the unit of the last of so many fraction bits."""
     return np.ldexp(1.0, np.where(values == 0, 0, np.frexp(values)[1] - 1) - bits)
 
