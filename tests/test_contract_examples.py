@@ -1,4 +1,4 @@
-"""The files of docs/contracts.md pass as they stand, and fail without what they declare."""
+"""The files of docs/contracts.md and docs/matrix-units.md pass as they stand, and fail without what they declare."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ POINTWISE, SQUARE = "n2 c8 h9 w9 k16 r1 s1", "n1 c1 h6 w6 k4 r3 s3 p1"
 SHOWN_BY = {
     "tf32": (POINTWISE, "fp32", "fixed"),
     "fp16": (POINTWISE, "fp16", "fixed"),
+    "fp8": ("n1 c64 h2 w2 k24 r1 s1", "fp8_e4m3", "absorbed"),
     "splitk": (POINTWISE, "bf16", "fixed"),
     "winograd": (SQUARE, "fp32", "nonfinite"),
     "fft": (SQUARE, "fp32", "nonfinite"),
@@ -40,7 +41,7 @@ def test_every_example_passes_at_smoke(tmp_path: Path, monkeypatch: pytest.Monke
     judged = [(record.implementation, record.status) for _, record in verdicts(tmp_path / "run.jsonl")]
     counts = Counter(one for one in judged if one[1] != "unsupported")
     assert {status for _, status in counts} == {"pass"}
-    assert {name for name, _ in counts if counts[name, "pass"] > 50} == EXAMPLES.keys()
+    assert {name for name, _ in counts if counts[name, "pass"] > (3 if name == "fp8" else 50)} == EXAMPLES.keys()
 
 
 def test_every_example_that_declares_something_is_here():

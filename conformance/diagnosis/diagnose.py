@@ -34,6 +34,7 @@ AFFORDABLE, LARGEST_WINDOW = 1 << 24, 1 << 12
 """Largest number of multiply-adds of a problem, and of elements of its window, for which the whole library is tried."""
 SHOWN = 3
 NAN_LOST = "a number where the result must be NaN"
+NEVER_WRITTEN = "some results are never written, and hold what lay in memory"
 
 
 OF_DY = Mistake("size of the gradient taken from dy alone", "size", misread())

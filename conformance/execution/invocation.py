@@ -61,12 +61,12 @@ def require_storage(bridge: ArrayBridge, text: str) -> None:
         raise Unsupported(f"operands are never reversed: {bridge.name} has no negative strides")
 
 
-def fill_freed_memory(bridge: ArrayBridge, tensors: Iterable[Tensor]) -> None:
+def fill_freed_memory(bridge: ArrayBridge, tensors: Iterable[Tensor], blocks: int = 3) -> None:
     """Fill memory with NaN and free it for the next allocation, in the sizes of these tensors and of their
-    accumulators: an element that a kernel does not write must not be zero by chance."""
+    accumulators, several blocks of each: an element that a kernel does not write must not be zero by chance."""
     sizes = {tensor.size * itemsize for tensor in tensors for itemsize in (2, 4, 8)}
-    blocks = [bridge.from_host(storage.nan_bytes(size)) for size in sizes for _ in range(3)]
-    del blocks
+    filled = [bridge.from_host(storage.nan_bytes(size)) for size in sizes for _ in range(blocks)]
+    del filled
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from conformance.diagnosis.diagnose import EXPLAINED
-from conformance.execution.invocation import Invocation, MismatchedError
+from conformance.diagnosis.diagnose import EXPLAINED, GENERAL, NEVER_WRITTEN, Diagnosis
+from conformance.execution.invocation import Invocation, MismatchedError, fill_freed_memory
 from conformance.execution.process import Crash
 from conformance.execution.remote import blame, failure_of
 from conformance.failure import Failure
@@ -27,6 +27,8 @@ DIFFERS = "results differ from call to call"
 """Words with which the reason of a NondeterminismError begins."""
 
 ALIKE_IN_MEMORY = "alike in all calls on the same memory: is something kept by the address of {}?"
+BLOCKS = 16
+"""Blocks of NaN of each size: a kernel also frees and allocates what its result does not lie in."""
 OFTEN = 3
 """Number of wrong calls from which on it is checked whether they depend on the place of inputs in memory: if a kernel
 is wrong that often by chance, calls on the same memory are not all alike."""
@@ -109,6 +111,32 @@ def differing_calls(
             alone = (name for place, name in enumerate(names) if _alike_in_memory(invocation, inputs, (place,)))
             calls.by_memory = next(alone, "an input")
     return calls
+
+
+def never_written(
+    invocation: Invocation, inputs: Arrays, exact: Arrays | None, cause: Diagnosis | None
+) -> Diagnosis | None:
+    """Call the kernel once more, with NaN in the memory that is free, where nothing particular explains its results:
+    return the diagnosis that results are never written, if some become NaN, else the `cause` as it was."""
+    if exact is None or invocation.kernel.memory.repeated_alike >= ALIKE:
+        return cause
+    if cause is not None and not set(cause.names) <= GENERAL:
+        return cause
+    geometry, tensors = invocation.geometry, [*invocation.tensors.values()]
+    extents = (size + sum(pad) for size, pad in zip(geometry.size, geometry.padding, strict=True))
+    padded = replace(geometry.x, shape=(*geometry.x.shape[:2], *extents))  # of which results may be a part
+    try:
+        native, _ = invocation.laid_out(inputs)
+        fill_freed_memory(invocation.bridge, [*tensors, padded], BLOCKS)
+        outputs = invocation.outputs(invocation.call(native))
+    except (Crash, Exception):
+        return cause
+    became = any(np.isnan(array.astype(np.float64))[~np.isnan(exact[name])].any() for name, array in outputs.items())
+    return (
+        Diagnosis((NEVER_WRITTEN,), 0.0, "they are NaN where NaN lay in free memory before the call")
+        if became
+        else cause
+    )
 
 
 def _alike_in_memory(invocation: Invocation, inputs: Arrays, kept: Collection[int]) -> bool:

@@ -18,7 +18,13 @@ from conformance.contract import Contract
 from conformance.diagnosis.diagnose import affordable, diagnose, diagnose_shapes
 from conformance.execution import storage_causes, usage
 from conformance.execution.invocation import Invocation, MismatchedError, fill_freed_memory
-from conformance.execution.nondeterminism import AnotherCallError, NondeterminismError, differing_calls, wrong_calls
+from conformance.execution.nondeterminism import (
+    AnotherCallError,
+    NondeterminismError,
+    differing_calls,
+    never_written,
+    wrong_calls,
+)
 from conformance.execution.refusals import note_computed, require_refusal_of_all
 from conformance.execution.status import (
     BehaviourError,
@@ -187,6 +193,9 @@ def explained(
                     memory.diagnosed += work
                     cause = diagnose(operator, geometry, expected.inputs, outputs, layout=invocation.layout)
                     memory.unexplained = 0 if cause else memory.unexplained + 1
+                if has_patience and (calls is None or calls.wrong == calls.count):
+                    cause = never_written(invocation, expected.inputs, exact, cause)
+                    calls = None if cause else calls
     lines = [*(lines or [f"wrong results: {', '.join(judgement.output for judgement in wrong)}"]), *unexplained]
     if calls is not None:
         return NondeterminismError("\n".join([str(calls), *lines]), structs.replace(failure.below(1), kind="differs"))

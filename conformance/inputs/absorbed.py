@@ -38,7 +38,7 @@ def absorbed(recipe: Recipe) -> Arrays:
     operand = inputs[operator.operand]
     along = np.moveaxis(operand, operator.free_axis, 0)
     groups = geometry.groups if operator.inputs(geometry)[operator.operand].is_filter and operator.free_axis else 1
-    for index, channel in enumerate(along):
+    for index, channel in enumerate(along if operand.size else ()):
         terms = np.full(channel.size, sizes[index % len(sizes)])
         sums = terms.reshape(groups, -1)
         sums[:, 0], sums[:, -1] = 2.0**largest, -(2.0**largest)

@@ -16,11 +16,11 @@ mixed     NaN and infinities scattered over the data, zeros in every input: thei
 large     integers whose sums exceed 32-bit integers; in fp16, partial sums beyond its range, results within it
 small     the smallest normal numbers in the data, in the other factor and in the results; nothing is subnormal
 codes     every number of an 8-bit format; each result is one of them
+absorbed  a large term, its negative at the other end of each sum, and small ones that a short accumulator loses
 close     for maxima: numbers that differ in their last two bits
 scales    8-bit results over their whole range and beyond, by scales that need all 24 bits of fp32
 ties      8-bit results half way between two integers, by scales that are powers of two; sums are exact in fp32
 cancelled int8: sums beyond 2^24, most of which the bias cancels
-absorbed  a large term, its negative at the other end of each sum, and small ones that a short accumulator loses
 sparse    zeros except for integers at both ends, beside powers of two and at random places: tensors beyond 2^31
           elements, in memory whose pages are mostly never touched
 """
@@ -177,12 +177,12 @@ DISTRIBUTIONS: dict[str, Callable[[Recipe], Arrays]] = {
     "large": large,
     "small": small,
     "codes": _codes,
+    "absorbed": absorbed,
     "scaled": scaled,
     "shifted": shifted,
     "close": close,
     "scales": scales,
     "ties": ties,
     "cancelled": cancelled,
-    "absorbed": absorbed,
     "sparse": _sparse,
 }

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from conformance.diagnosis.diagnose import NEVER_WRITTEN
 from conformance.engine.check import check
+from conformance.execution import nondeterminism
 from conformance.execution.nondeterminism import ALIKE_IN_MEMORY, CALLS, DIFFERS
 from conformance.execution.process import Crash
 from conformance.execution.verify import verify
@@ -75,6 +77,22 @@ def test_what_depends_on_where_inputs_lie_is_no_chance():
 
     by_turns = verify(trial_of(calling(every_other))).reason.splitlines()[0]
     assert by_turns == f"{DIFFERS}: wrong in 5 of {CALLS} calls on the same inputs, by up to 1"
+
+
+def test_results_that_are_never_written_are_told_from_chance(monkeypatch: pytest.MonkeyPatch):
+    """What lay in memory was another number in each call: no condition of two strangers' kernels was looked for."""
+    in_memory = [1.0]
+
+    def fill(bridge: Any, tensors: Any, blocks: int) -> None:
+        in_memory[0] = np.nan
+
+    def change(y: np.ndarray, call: int) -> None:
+        y[..., -1] = in_memory[0] * call
+
+    monkeypatch.setattr(nondeterminism, "fill_freed_memory", fill)
+    verdict = verify(trial_of(calling(change)))
+    assert f"likely cause: {NEVER_WRITTEN}" in str(verdict.diagnosis)
+    assert DIFFERS not in verdict.reason
 
 
 def test_a_result_that_is_wrong_in_the_same_way_every_time_is_diagnosed():
