@@ -65,7 +65,7 @@ def directions_are_adjoint(subject: Subject) -> None:
                 judged.append((direction, sample, results))
             if not exact:
                 output = next(iter(sample.tensors))
-                terms = sample.invocation.operator.errors(geometry).terms[output]
+                terms = sample.invocation.workload.errors.terms[output]
                 magnitude = sample.expected.tensors.magnitude[output].astype(np.float64)
                 promised = limits(sample.contract, dtype, terms, result.size)
                 errors = promised.bound(sample.expected.tensors.reference[output], magnitude) * np.abs(other)

@@ -70,7 +70,7 @@ class Sample:
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the arguments, by position."""
-        return self.invocation.operator.arguments
+        return self.invocation.workload.operator.arguments
 
     @property
     def tensors(self) -> dict[str, Tensor]:
@@ -172,9 +172,8 @@ class Subject:
         )
         expected = expect_few(trial.recipe, trial.method)
         check_golden(expected.tensors)
-        geometry = trial.problem.geometry
-        invocation = Invocation(self.kernel, self.bridge, trial.operator, geometry, variant.dtype, variant.layout)
-        contract = self.kernel.contract.on(geometry, trial.variant.dtype)
+        invocation = Invocation(self.kernel, self.bridge, trial.workload, variant.dtype, variant.layout)
+        contract = self.kernel.contract.on(trial.problem.geometry, variant.dtype)
         return Sample(invocation, expected, contract, self.judged)
 
     def on(self, trial: Trial) -> Subject:

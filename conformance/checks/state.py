@@ -324,7 +324,7 @@ def calls_are_right_later(subject: Subject) -> None:
                 raise BehaviourError(f"a result changed after the call had returned: {difference} ({place})")
         sample.require_right(results, f"first call: {place}")
     if calls:
-        _, cheapest, of_cheapest, *_ = min(calls, key=lambda call: trial.operator.flops(call[1].invocation.geometry))
+        _, cheapest, of_cheapest, *_ = min(calls, key=lambda call: call[1].invocation.workload.flops)
         # by turns on two contents: on one, a result that a call kept from the call before would be right
         both = [cheapest, of_cheapest.sample(1)]
         repeated(both, MANY, SECONDS_OF_MANY, "{} calls by turns on two contents", repeating.alternated)
@@ -388,20 +388,19 @@ def _left(subject: Subject, sample: Sample, more: range, *, bare: bool = False) 
     """Return the bytes that a call leaves, and those of its operands, on small shapes and, unless small ones leave too
     much, on large ones; the batch of each shape grows by a number of `more`. `bare` drops plans that the framework
     keeps for a shape, where it can be told to. Raises Unsupported where calls take too long."""
-    invocation, operator, geometry = sample.invocation, subject.trial.operator, subject.trial.problem.geometry
-    per_image = max(tensor.size for tensor in operator.inputs(geometry).values()) // geometry.n
-    firsts = geometry.n + 1, geometry.n + SHAPES + max(1, OPERANDS // per_image)
+    invocation, workload = sample.invocation, sample.invocation.workload
+    operator, images = workload.operator, workload.geometry.n
+    per_image = max(tensor.size for tensor in workload.inputs.values()) // images
+    firsts = images + 1, images + SHAPES + max(1, OPERANDS // per_image)
     growth: list[tuple[int, int]] = []
     for first, seconds in zip(firsts, SECONDS_OF_BARE if bare else SECONDS_OF_SHAPES, strict=True):
         cases = []
-        for batch in (first + images for images in more):
-            shape = replace(geometry, n=batch)
-            bound = replace(invocation, geometry=shape)
-            tensors, shapes = operator.inputs(shape), []
-            for tensor in map(tensors.get, operator.arguments):
+        for number in more:
+            larger, shapes = operator.on(replace(workload.geometry, n=first + number)), []
+            for tensor in map(larger.inputs.get, operator.arguments):
                 stored = tensor and STORAGE[tensor.stored_as(invocation.dtype)]
-                shapes.append(tensor and (stored, arranged(tensor, invocation.layout, shape).stored))
-            cases.append((shapes, bound.parameters()))
+                shapes.append(tensor and (stored, arranged(tensor, invocation.layout, larger.geometry).stored))
+            cases.append((shapes, replace(invocation, workload=larger).parameters()))
         bridge, function = invocation.bridge, invocation.kernel.function
         calls, *measured = bridge.perform(repeating.growth_by_shape, bridge, function, cases, MIN_SHAPES, seconds, bare)
         if calls < MIN_SHAPES:

@@ -21,7 +21,7 @@ from conformance.implementations.bridges.base import ArrayBridge
 from conformance.implementations.errors import KernelFailure
 from conformance.implementations.implementation import AutogradVariant, Kernel, Unsupported
 from conformance.layouts import arranged, arrangement
-from conformance.operators.base import Arrays, Operator, Tensor
+from conformance.operators.base import Arrays, Tensor, Workload
 from conformance.worker.call import Audited, audited, fetched, is_several
 from conformance.worker.measuring import Timed, timed
 
@@ -75,8 +75,7 @@ class Invocation:
 
     kernel: Kernel | AutogradVariant
     bridge: ArrayBridge
-    operator: Operator
-    geometry: Any
+    workload: Workload
     dtype: str
     layout: str
     storage: str = ""
@@ -86,15 +85,15 @@ class Invocation:
     @property
     def tensors(self) -> dict[str, Tensor]:
         """Outputs that must be returned, by name."""
-        outputs = self.operator.outputs(self.geometry)
+        outputs = self.workload.outputs
         return {name: outputs[name] for name in outputs if name in (self.requested or outputs)}
 
     def stored(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray | None]:
         """Return the arguments by position as the layout stores them on the host; None for an absent one. Raises
         LayoutError for an array whose channels the layout's groups do not divide."""
-        groups, tensors = getattr(self.geometry, "groups", 1), self.operator.inputs(self.geometry)
+        groups, tensors = getattr(self.workload.geometry, "groups", 1), self.workload.inputs
         arguments: list[np.ndarray | None] = []
-        for name in self.operator.arguments:
+        for name in self.workload.operator.arguments:
             if (array := inputs.get(name)) is None:
                 arguments.append(None)
                 continue
@@ -113,14 +112,16 @@ class Invocation:
     def laid_out(self, inputs: Mapping[str, np.ndarray]) -> tuple[list[Any], list[Laid]]:
         """Return fresh copies of the arguments on the device, stored as `storage` says, and the memory that they lie
         in. Raises Unsupported if the framework has no views, or no memory beside guarded pages."""
-        kinds, tensors, native, memories = storage.parse(self.storage), self.operator.inputs(self.geometry), [], []
-        for name, array in zip(self.operator.arguments, self.stored(inputs), strict=True):
+        kinds, tensors, native, memories = storage.parse(self.storage), self.workload.inputs, [], []
+        for name, array in zip(self.workload.operator.arguments, self.stored(inputs), strict=True):
             kind = kinds.get(name)
             if kind is None or array is None or not array.size:
                 native.append(None if array is None else self.bridge.from_host(array))
                 continue
             require_storage(self.bridge, f"{name}:{kind}")
-            place = storage.placement(kind, arranged(tensors[name], self.layout, self.geometry), array.itemsize)
+            place = storage.placement(
+                kind, arranged(tensors[name], self.layout, self.workload.geometry), array.itemsize
+            )
             before = storage.buffer(array, place)
             guarded = place.page and self.bridge.pages
             memory = self.bridge.placed(before, place.page) if guarded else self.bridge.from_host(before)
@@ -130,9 +131,9 @@ class Invocation:
 
     def parameters(self, **changed: Any) -> dict[str, Any]:
         """Return the keyword arguments that the function asks for; `changed` replaces values."""
-        mask = tuple(name in self.tensors for name in self.operator.outputs(self.geometry))
+        mask = tuple(name in self.tensors for name in self.workload.outputs)
         available = {
-            **self.operator.parameters(self.geometry),
+            **self.workload.parameters,
             **{"layout": self.layout, "output_mask": mask, "into": None},
             **changed,
         }
@@ -154,7 +155,7 @@ class Invocation:
         """Call the kernel, and return its finished results and what else is known of the call."""
         if self.kernel.memory.first_called is None:
             self.kernel.memory.first_called = time.monotonic()
-        names, parameters = self.operator.arguments, self.parameters()
+        names, parameters = self.workload.operator.arguments, self.parameters()
         audit = self.bridge.perform(audited, self.bridge, self.kernel.function, names, native, parameters)
         return self.split(audit.result.value), audit
 
@@ -183,7 +184,7 @@ class Invocation:
         returned = dict(zip(tensors, self.fetch(results), strict=True))
         canonical = {}
         for name, tensor in tensors.items():
-            place = arranged(tensor, self.layout, self.geometry)
+            place = arranged(tensor, self.layout, self.workload.geometry)
             host, dtype = returned[name], tensor.stored_as(self.dtype)
             if host.shape != place.stored:
                 failure = Failure(kind="malformed", message=f"{name} has another shape ({self.layout})")

@@ -106,7 +106,7 @@ def differing_calls(
         calls.count, calls.wrong = calls.count + 1, calls.wrong + (not passed)
         calls.farthest = max(calls.farthest, *(_farthest(again[name], outputs[name]) for name in outputs))
     if OFTEN <= calls.wrong < calls.count:
-        names = invocation.operator.arguments
+        names = invocation.workload.operator.arguments
         if _alike_in_memory(invocation, inputs, range(len(names))):
             alone = (name for place, name in enumerate(names) if _alike_in_memory(invocation, inputs, (place,)))
             calls.by_memory = next(alone, "an input")

@@ -43,10 +43,10 @@ def require_refusal_of_all(
 ) -> None:
     """Raise KernelFailure if a kernel that has refused a call computes the same problem with other values, or the same
     call another time."""
-    memory, operator = invocation.kernel.memory, invocation.operator.name
+    memory, workload = invocation.kernel.memory, invocation.workload
     # once the kernel has computed something, all values are tried after all, also of problems that it refuses again
     briefly = memory.still_computes is None and memory.refusals >= PATIENCE
-    key = (operator, invocation.geometry, invocation.dtype, invocation.layout, invocation.storage, briefly)
+    key = (workload.operator.name, workload.geometry, invocation.dtype, invocation.layout, invocation.storage, briefly)
     if key not in memory.refused:
         values = _other_values(expected, contract, briefly)
         with another_process(invocation.bridge):

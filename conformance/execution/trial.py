@@ -15,7 +15,7 @@ from conformance.failure import Failure, Undeclared
 from conformance.implementations.devices import Unavailable, missing
 from conformance.implementations.implementation import Implementation, Kernel, Waiver
 from conformance.inputs import Recipe
-from conformance.operators import OPERATORS, Operator, takes
+from conformance.operators import OPERATORS, Operator, Workload, takes
 from conformance.problems import Problem, Variant
 from conformance.problems.case import Case
 from conformance.problems.table import Origin, unlisted
@@ -68,6 +68,11 @@ class Trial:
         return cls(implementation, operator, problem, case.variant, case.seed, method, named)
 
     @property
+    def workload(self) -> Workload:
+        """Operator on the problem's geometry."""
+        return self.operator.on(self.problem.geometry)
+
+    @property
     def case(self) -> Case:
         """Identity of the case, whatever the kernel."""
         return Case.of(self.operator.name, self.problem.geometry, self.variant, self.seed)
@@ -85,10 +90,8 @@ class Trial:
 
     def invocation(self) -> Invocation:
         """Return the kernel bound to the problem. Raises Unsupported if there is none."""
-        kernel, variant = self.kernel, self.variant
-        bridge = self.implementation.arrays
-        where = variant.dtype, variant.layout, variant.storage
-        return Invocation(kernel, bridge, self.operator, self.problem.geometry, *where)
+        variant, bridge = self.variant, self.implementation.arrays
+        return Invocation(self.kernel, bridge, self.workload, variant.dtype, variant.layout, variant.storage)
 
     def waiver(self, distributions: Sequence[str]) -> Waiver | None:
         """Return the first waiver that covers the problem on one of these distributions."""

@@ -93,7 +93,7 @@ def attempt(trial: Trial, verdict: Verdict, tensors: Tensors | None = None, agai
 def verify_once(kernel: Kernel, trial: Trial, tensors: Tensors, again: bool, verdict: Verdict, stored: str) -> None:
     """Verify a case with operands in memory as `stored` says, from the contract on; raise if it does not pass."""
     geometry, variant, bridge = trial.problem.geometry, trial.variant, trial.implementation.arrays
-    invocation = Invocation(kernel, bridge, trial.operator, geometry, variant.dtype, variant.layout, stored)
+    invocation = Invocation(kernel, bridge, trial.workload, variant.dtype, variant.layout, stored)
     verdict.contract, contract = kernel.contract, kernel.contract.on(geometry, variant.dtype)
     if exempt := contract.exempts(variant.distribution, variant.dtype):  # no failure, as the contract leaves it open
         raise Unsupported(exempt)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from conformance.operators.avg_pool.geometry import PoolGeometry
-    from conformance.operators.base import Arrays, Geometry, Operator, Tensor
+    from conformance.operators.base import Arrays, Geometry, Operator, Tensor, Workload
     from conformance.operators.conv.geometry import ConvGeometry
     from conformance.operators.conv_bn.geometry import ConvBnGeometry
     from conformance.operators.family import Family
@@ -49,6 +49,7 @@ __all__ = [
     "Operator",
     "PoolGeometry",
     "Tensor",
+    "Workload",
     "parse",
     "takes",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
@@ -333,6 +334,10 @@ class Operator:
     dtypes: tuple[str, ...] = DTYPES
     """Dtypes of the problems on which the operator is defined."""
 
+    def on(self, geometry: Any) -> Workload:
+        """Bind the operator to a geometry of its family. Kernels, dtypes and layouts of a problem share the result."""
+        return _workload(self, geometry)
+
     def defined(self, geometry: Any, dtype: str) -> bool:
         """Return whether a problem exists in a dtype."""
         return dtype in self.dtypes
@@ -410,3 +415,49 @@ class Operator:
         """Return the least traffic in bytes of a problem of `dtype`, with every tensor in its own format."""
         tensors = [*self.inputs(geometry).values(), *self.outputs(geometry).values()]
         return sum(tensor.size * STORAGE[tensor.stored_as(dtype)].itemsize for tensor in tensors)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """An operator on one geometry. What follows from the two is derived once, and kept as long as this object."""
+
+    operator: Operator
+    geometry: Any
+    """A `Geometry` of the operator's family."""
+
+    @cached_property
+    def inputs(self) -> dict[str, Tensor]:
+        """Arguments in call order, without absent ones."""
+        return self.operator.inputs(self.geometry)
+
+    @cached_property
+    def outputs(self) -> dict[str, Tensor]:
+        """Results in return order."""
+        return self.operator.outputs(self.geometry)
+
+    @cached_property
+    def parameters(self) -> dict[str, Any]:
+        """Values of the keyword arguments, except layout."""
+        return self.operator.parameters(self.geometry)
+
+    @cached_property
+    def errors(self) -> ErrorModel:
+        """Facts about rounding errors."""
+        return self.operator.errors(self.geometry)
+
+    @cached_property
+    def flops(self) -> int:
+        """Number of required floating-point operations."""
+        return self.operator.flops(self.geometry)
+
+    def bytes(self, itemsize: int) -> int:
+        """Return the least traffic in bytes."""
+        return self.operator.bytes(self.geometry, itemsize)
+
+    def reference(self, inputs: Given, dtype: Any = np.float64) -> Arrays:
+        """Compute the outputs in `dtype`."""
+        return self.operator.reference(self.geometry, inputs, dtype)
+
+
+_workload = lru_cache(maxsize=1 << 8)(Workload)
+"""Few are kept, because cases are ordered by problem: a plan holds tens of thousands of cases until it ends."""

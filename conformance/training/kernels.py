@@ -40,12 +40,13 @@ class Kernels:
         Raises RefusedError if there is no kernel, and MalformedError for results of another shape, dtype or kind. An
         exception of the kernel gets a note that names the layer.
         """
-        operator, like = SIGNATURES[direction], next(iter(operands.values()))
+        workload, like = SIGNATURES[direction].on(geometry), next(iter(operands.values()))
         kernel, bridge = self.find(direction, geometry, like.dtype, what), self.implementation.arrays
-        invocation = Invocation(kernel, bridge, operator, geometry, DTYPES[like.dtype], self.layout)
+        invocation = Invocation(kernel, bridge, workload, DTYPES[like.dtype], self.layout)
         inputs = {name: tensor.detach() for name, tensor in operands.items() if tensor is not None}
-        places = {name: arranged(tensor, self.layout, geometry) for name, tensor in operator.inputs(geometry).items()}
-        native = [self._given(inputs[name], places[name]) if name in inputs else None for name in operator.arguments]
+        places = {name: arranged(tensor, self.layout, geometry) for name, tensor in workload.inputs.items()}
+        names = workload.operator.arguments
+        native = [self._given(inputs[name], places[name]) if name in inputs else None for name in names]
         place = f"{what}: {direction} of {self.implementation.name}"
         try:
             results = invocation.call(native)
@@ -54,10 +55,9 @@ class Kernels:
         except Exception as error:
             error.add_note(f"in {place}")
             raise
-        tensors = operator.outputs(geometry)
         outputs = {
             name: self._received(invocation, array, name, arranged(tensor, self.layout, geometry), like)
-            for (name, tensor), array in zip(tensors.items(), results, strict=True)
+            for (name, tensor), array in zip(workload.outputs.items(), results, strict=True)
         }
         dtype = DTYPES[like.dtype]
         return Call(direction, geometry, dtype, kernel.contract.on(geometry, dtype), inputs, outputs)

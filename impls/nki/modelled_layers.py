@@ -80,12 +80,11 @@ def _row(implementation: Implementation, dtype: str, layer: Problem, direction: 
 
 def _issued(implementation: Implementation, kernel: Kernel, operator: Operator, layer: Problem, dtype: str) -> None:
     """Call a kernel on zeros: instructions are only issued, so that values have no influence."""
-    geometry = layer.geometry
+    workload = operator.on(layer.geometry)
     inputs = {
-        name: np.zeros(tensor.shape, STORAGE[tensor.stored_as(dtype)])
-        for name, tensor in operator.inputs(geometry).items()
+        name: np.zeros(tensor.shape, STORAGE[tensor.stored_as(dtype)]) for name, tensor in workload.inputs.items()
     }
-    invocation = Invocation(kernel, implementation.arrays, operator, geometry, dtype, "nchw")
+    invocation = Invocation(kernel, implementation.arrays, workload, dtype, "nchw")
     invocation.start(invocation.to_device(inputs))
 
 

@@ -149,7 +149,7 @@ def test_a_gradient_of_another_size_is_refused(shape: tuple[int, ...]):
     geometry = typed("n2 c3 h5 w5 k4 r3 s3").geometry
     kernel = implementation.find("conv_backward_weight", geometry, "fp32", "nchw")
     bridge = implementation.arrays
-    invocation = Invocation(kernel, bridge, OPERATORS["conv_backward_weight"], geometry, "fp32", "nchw")
+    invocation = Invocation(kernel, bridge, OPERATORS["conv_backward_weight"].on(geometry), "fp32", "nchw")
     right, wrong = (
         {"x": np.ones((2, 3, 5, 5), np.float32), "dy": np.ones(dy, np.float32)} for dy in ((2, 4, 3, 3), shape)
     )
