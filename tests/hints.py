@@ -48,7 +48,7 @@ def hinted(mutants: Iterable[Mutant], operator: str) -> Iterator[tuple[Mutant, s
                     without |= set() if known else {mutant}
                     continue
                 passing[mutant, recipe.dtype] += 1
-                if shows(recipe.dtype, min(recipe.operator.errors(recipe.geometry).terms.values())):
+                if shows(recipe.dtype, min(recipe.workload.errors.terms.values())):
                     precise[mutant, recipe.dtype] += [RANKS[one.inferred.arithmetic] for one in judged if one.inferred]
     for mutant, failing in fits.items():
         dtypes = {dtype for dtype, _ in failing}

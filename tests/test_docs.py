@@ -118,10 +118,10 @@ def test_contributing_has_a_known_bad_kernel():
     example = re.findall(r"^    ```python\n(.*?)^    ```", TEXTS[ROOT / "CONTRIBUTING.md"], re.DOTALL | re.MULTILINE)[0]
     names = dict(vars(known_bad))
     exec(textwrap.dedent(example).replace("\nMutant(", "\nmutant = Mutant("), names)
-    recipe = Recipe(OPERATORS["conv_forward"], parse("n2 c8 h9 w9 k16 r3 s3 p1"), "fp32", "integer", 0)
+    recipe = Recipe(OPERATORS["conv_forward"].on(parse("n2 c8 h9 w9 k16 r3 s3 p1")), "fp32", "integer", 0)
     mutant, inputs = names["mutant"], Expectation(recipe).inputs
-    assert mutant.applies("conv_forward", recipe.geometry, "fp32")
-    assert not mutant.equivalent(recipe.operator, recipe.geometry, inputs, "fp32")
+    assert mutant.applies("conv_forward", recipe.workload.geometry, "fp32")
+    assert not mutant.equivalent(recipe.workload.operator, recipe.workload.geometry, inputs, "fp32")
 
 
 @EVERY

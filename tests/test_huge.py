@@ -40,7 +40,7 @@ def test_exact_results_are_those_of_the_reference(name: str, text: str, monkeypa
     geometry = typed(text).geometry
     if not takes(name, geometry):
         return
-    expected = Expectation(Recipe(OPERATORS[name], geometry, "fp32", "sparse", 0))
+    expected = Expectation(Recipe(OPERATORS[name].on(geometry), "fp32", "sparse", 0))
     data = expected.inputs[OPERATORS[name].data]
     assert 0 < np.count_nonzero(data) < data.size
     for output, (places, values) in Sparse(expected).nonzero.items():
@@ -57,7 +57,7 @@ def test_every_huge_problem_is_beyond_2_to_the_31_and_has_results_beyond_them():
     for problem in HUGE:
         g = problem.geometry
         for name in (name for name in SPARSE if takes(name, g)):
-            expected = Expectation(Recipe(OPERATORS[name], g, "bf16", "sparse", 0))
+            expected = Expectation(Recipe(OPERATORS[name].on(g), "bf16", "sparse", 0))
             tensors = OPERATORS[name].inputs(g) | OPERATORS[name].outputs(g)
             assert max(tensor.size for tensor in tensors.values()) > 1 << 30
             for output, (places, values) in Sparse(expected).nonzero.items():

@@ -196,7 +196,7 @@ def test_an_export_replaces_nothing_but_an_earlier_export(tmp_path: Path):
 
 
 def test_probes_are_for_problems_with_channels():
-    recipe = Recipe(OPERATORS["conv_forward"], parse("n1 c0 h3 w3 k2 r1 s1"), "fp32", "integer", 0)
+    recipe = Recipe(OPERATORS["conv_forward"].on(parse("n1 c0 h3 w3 k2 r1 s1")), "fp32", "integer", 0)
     assert expect(recipe, "probes").method == "exact"
 
 

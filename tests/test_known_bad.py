@@ -112,7 +112,7 @@ def test_mistakes_change_nothing_where_their_axes_are_not(operator: str):
     """`Mistake.ranks` is read from names: a name that speaks of an axis by chance would hide a mistake."""
     for problem in (p for p in PROBLEMS if p.geometry.rank == 1 and takes(operator, p.geometry) and p.geometry.n):
         if "plain" in problem.name or "ceil" in problem.name or problem.name.endswith("rank1-groups"):
-            expected = Expectation(Recipe(OPERATORS[operator], problem.geometry, "fp32", "fixed", SEED))
+            expected = Expectation(Recipe(OPERATORS[operator].on(problem.geometry), "fp32", "fixed", SEED))
             for mistake in (m for m in library() if operator in operators_of(m) and 1 not in m.ranks):
                 assert mistake.outputs(OPERATORS[operator], problem.geometry, expected.inputs) is None
                 if not isinstance(mistake.compute, Misread) and mistake.when(problem.geometry):
@@ -134,9 +134,11 @@ def test_mistakes_change_nothing_where_their_axes_are_not(operator: str):
 )
 def test_equivalent_mutants_are_not_counted(name: str, descriptor: str):
     dtype = "fp16" if "tf32" in name else "fp32"
-    recipe = Recipe(OPERATORS["conv_forward"], ConvGeometry.parse(descriptor), dtype, "fixed", SEED)
+    recipe = Recipe(OPERATORS["conv_forward"].on(ConvGeometry.parse(descriptor)), dtype, "fixed", SEED)
     mutant = named(name)
-    assert mutant.equivalent(recipe.operator, ConvGeometry.parse(descriptor), Expectation(recipe).inputs, dtype)
+    assert mutant.equivalent(
+        recipe.workload.operator, ConvGeometry.parse(descriptor), Expectation(recipe).inputs, dtype
+    )
     (found,) = outcomes([mutant], "conv_forward", [("here", recipe)])
     assert not found.differs
 

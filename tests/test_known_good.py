@@ -45,7 +45,7 @@ every_convolution = pytest.mark.parametrize(
 
 @cache
 def expected(operator: str, problem: ConvGeometry, dtype: str, distribution: str) -> Expectation:
-    return Expectation(Recipe(OPERATORS[operator], problem, dtype, distribution, SEED))
+    return Expectation(Recipe(OPERATORS[operator].on(problem), dtype, distribution, SEED))
 
 
 def total(algorithm: Sum, *terms: float) -> float:

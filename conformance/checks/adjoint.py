@@ -29,7 +29,7 @@ def sums_are_exact(sample: Sample) -> bool:
     """Return whether no sum of these integers can be rounded: operands were drawn for sums of one direction only."""
     recipe = sample.expected.recipe
     sizes = {name: np.abs(array.astype(np.float64)) for name, array in sample.expected.inputs.items()}
-    largest = next(iter(recipe.operator.reference(recipe.geometry, sizes).values()))
+    largest = next(iter(recipe.workload.reference(sizes).values()))
     return bool(largest.max(initial=0) <= room(recipe))
 
 

@@ -267,7 +267,8 @@ def _require_right_alone(trial: Trial, wrong: WrongResultError, verdict: Verdict
     where the result is right there, or where the kernel has no process of its own.
     """
     sample, recipe = wrong.sample, wrong.sample.expected.recipe
-    operator, geometry = getattr(recipe.operator, "base", recipe.operator), recipe.geometry
+    geometry, operator = recipe.workload.geometry, recipe.workload.operator
+    operator = getattr(operator, "base", operator)
     variant = Variant(recipe.dtype, sample.invocation.layout, recipe.distribution)
     problem = unlisted(geometry, "alone", "standard", (variant,))
     alone = replace(trial, operator=operator, problem=problem, variant=variant, seed=recipe.seed)

@@ -86,7 +86,7 @@ def _other_values(expected: Expected, contract: Contract, briefly: bool) -> Iter
     if not expected.dense:
         yield "another seed", Expectation(replace(recipe, seed=recipe.seed + 1)).inputs
         return
-    plain, *_ = names = FAMILIES[recipe.operator.family].distributions
+    plain, *_ = names = FAMILIES[recipe.workload.operator.family].distributions
     for name in () if briefly else names:
         holds = applies(name, recipe.dtype) and not contract.exempts(name, recipe.dtype)
         if holds and name != recipe.distribution:

@@ -80,7 +80,7 @@ class Trial:
     @property
     def recipe(self) -> Recipe:
         """Recipe that determines the inputs."""
-        return Recipe(self.operator, self.problem.geometry, self.variant.dtype, self.variant.distribution, self.seed)
+        return Recipe(self.workload, self.variant.dtype, self.variant.distribution, self.seed)
 
     @property
     def kernel(self) -> Kernel:

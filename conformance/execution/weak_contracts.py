@@ -101,7 +101,7 @@ def _hidden(trial: Trial, geometries: list[Any], contract: Contract, sought: tup
     # zeros are wrong for all outputs; the others leave some as they are, or on some problems
     certain = {f"{n} {ZEROS}" for geometry in geometries for n in operator.outputs(geometry) if ZEROS in sought}
     for geometry in geometries:
-        expected = Exact(Expectation(Recipe(operator, geometry, trial.variant.dtype, "fixed", trial.seed)))
+        expected = Exact(Expectation(Recipe(operator.on(geometry), trial.variant.dtype, "fixed", trial.seed)))
         for what, passed in _judged(operator, expected, contract, sought):
             if passed:
                 allowed[what] = None
@@ -116,7 +116,7 @@ def _judged(
     operator: Operator, expected: Exact, contract: Contract, sought: tuple[str, ...]
 ) -> Iterator[tuple[str, bool]]:
     """Yield wrong outputs of one problem, and whether the judge lets them pass."""
-    geometry, dtype, reference = expected.recipe.geometry, expected.recipe.dtype, expected.tensors.reference
+    geometry, dtype, reference = expected.recipe.workload.geometry, expected.recipe.dtype, expected.tensors.reference
     without = expected.inputs[operator.operand].copy()
     last: Index = (..., *[-1] * geometry.rank)
     without[last] = 0

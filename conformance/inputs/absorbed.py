@@ -23,8 +23,8 @@ RATIOS = range(6, 27)
 def absorbed(recipe: Recipe) -> Arrays:
     """Draw ones for the data, and for each index of the operand's free axis a large number first, its negative last,
     and small numbers of one size between them, another one for each index. What else is added is zero."""
-    operator, geometry, inputs = recipe.operator, recipe.geometry, {}
-    for name, tensor in operator.inputs(geometry).items():
+    workload, operator, inputs = recipe.workload, recipe.workload.operator, {}
+    for name, tensor in workload.inputs.items():
         inputs[name] = np.zeros(tensor.shape, STORAGE[tensor.stored_as(recipe.dtype)])
     inputs[operator.data] += inputs[operator.data].dtype.type(1)
     format = FORMATS[recipe.dtype]
@@ -37,7 +37,8 @@ def absorbed(recipe: Recipe) -> Arrays:
     ]
     operand = inputs[operator.operand]
     along = np.moveaxis(operand, operator.free_axis, 0)
-    groups = geometry.groups if operator.inputs(geometry)[operator.operand].is_filter and operator.free_axis else 1
+    grouped = workload.inputs[operator.operand].is_filter and operator.free_axis
+    groups = workload.geometry.groups if grouped else 1
     for index, channel in enumerate(along if operand.size else ()):
         terms = np.full(channel.size, sizes[index % len(sizes)])
         sums = terms.reshape(groups, -1)

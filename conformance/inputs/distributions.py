@@ -49,24 +49,25 @@ def _impulse(recipe: Recipe) -> Arrays:
     every number of their format."""
     largest = max(1, min(room(recipe) // recipe.terms, LARGEST_INTEGER, held(recipe)))
     inputs = {}
-    for name, tensor in recipe.operator.inputs(recipe.geometry).items():
+    for name, tensor in recipe.workload.inputs.items():
         stream, dtype = recipe.stream(name), STORAGE[tensor.stored_as(recipe.dtype)]
         codes = recipe.dtype in SUMS and tensor.is_filter  # not in a gradient, whose results are sums over images
         inputs[name] = stream.codes(tensor.shape, dtype) if codes else stream.integers(tensor.shape, largest, dtype)
-    data = np.zeros_like(inputs[recipe.operator.data])
+    name = recipe.workload.operator.data
+    data = np.zeros_like(inputs[name])
     if not data.size:
         return inputs
     images = data.reshape(len(data), -1)
     places = recipe.stream("impulse").below(images.shape[1], len(images))
     images[np.arange(len(images)), places] = 1
-    return inputs | {recipe.operator.data: data}
+    return inputs | {name: data}
 
 
 def _codes(recipe: Recipe) -> Arrays:
     """Draw data with every number of the 8-bit format, and an operand with a single 1 per index of its free axis, so
     that a result is one of these numbers. In a rounded sum, the smallest numbers would be lost."""
-    operator, inputs = recipe.operator, {}
-    for name, tensor in operator.inputs(recipe.geometry).items():
+    operator, inputs = recipe.workload.operator, {}
+    for name, tensor in recipe.workload.inputs.items():
         stream, dtype = recipe.stream(name), STORAGE[tensor.stored_as(recipe.dtype)]
         inputs[name] = stream.integers(tensor.shape, 15, dtype) if tensor.sums else stream.codes(tensor.shape, dtype)
     operand = np.zeros_like(inputs[operator.operand])
@@ -85,15 +86,15 @@ def _special(recipe: Recipe) -> Arrays:
     Every other input is -1 or 1: Inf * 0 would require implementations to distinguish a tap of zero from an absent one.
     If the operand is a gradient, a second NaN in it shows leaks between filters and groups.
     """
-    operator, geometry, inputs = recipe.operator, recipe.geometry, {}
+    workload, operator, inputs = recipe.workload, recipe.workload.operator, {}
     density = {operator.data: min(1.0, room(recipe) / 4 / recipe.terms)}
-    for name, tensor in operator.inputs(geometry).items():
+    for name, tensor in workload.inputs.items():
         dtype = STORAGE[tensor.stored_as(recipe.dtype)]
         drawn = recipe.stream(name).ternary(tensor.shape, density.get(name, 1.0), dtype)
         inputs[name] = np.abs(drawn) if tensor.positive else drawn
     if not inputs[operator.data].size:
         return inputs
-    for name, place, value in operator.special(geometry):
+    for name, place, value in operator.special(workload.geometry):
         inputs[name][place] = value
     return inputs
 
@@ -105,8 +106,8 @@ def _wide(recipe: Recipe) -> Arrays:
     not exist for fp64, whose reference would leave float64's own range.
     """
     inputs = fixed(recipe)
-    format, span = FORMATS[recipe.dtype], recipe.operator.errors(recipe.geometry).span
-    _, bits = fixed_point_bits(recipe.dtype, span, recipe.operator.factors)
+    format, span = FORMATS[recipe.dtype], recipe.workload.errors.span
+    _, bits = fixed_point_bits(recipe.dtype, span, recipe.workload.operator.factors)
     top = format.emax - (0 if recipe.dtype in SUMS else term_bits(span) + 1)
     bottom = format.emin - format.precision + 1 + bits
     return with_scales(recipe, inputs, (top, bottom, 0))
@@ -122,15 +123,15 @@ def sparse_places(recipe: Recipe) -> dict[str, np.ndarray]:
     They lie beside powers of two in NCHW and in NHWC, both of the tensor itself and, through each tap, of the image on
     the other side of the window; further positions are drawn at random.
     """
-    operator, geometry = recipe.operator, recipe.geometry
+    geometry = recipe.workload.geometry
     places_of = {}
-    for name, tensor in operator.inputs(geometry).items():
+    for name, tensor in recipe.workload.inputs.items():
         if tensor.size <= SPARSE:
             places_of[name] = np.arange(tensor.size)
             continue
         drawn = np.array(recipe.stream(f"{name} places").below(tensor.size, 64))
         places = [_beside_powers(tensor.shape), drawn]
-        if name == operator.data:
+        if name == recipe.workload.operator.data:
             read, mirror = tensor == geometry.x, getattr(geometry, "mirror", None)
             ways = (windows_of, elements_of) if mirror else (elements_of, windows_of)
             other, links = (geometry.y, ways[0]) if read else (geometry.x, ways[1])
@@ -154,11 +155,11 @@ def _beside_powers(shape: tuple[int, ...]) -> np.ndarray:
 def _sparse(recipe: Recipe) -> Arrays:
     """Draw odd integers up to 11 in size for the positions of `sparse_places`, positive ones for maxima."""
     places, inputs = sparse_places(recipe), {}
-    for name, tensor in recipe.operator.inputs(recipe.geometry).items():
+    for name, tensor in recipe.workload.inputs.items():
         dtype = STORAGE[tensor.stored_as(recipe.dtype)]
         values = recipe.stream(name).integers(places[name].shape, 5, np.dtype(np.float64)) * 2 + 1
         array = np.zeros(tensor.shape, dtype)
-        array.reshape(-1)[places[name]] = np.abs(values) if recipe.operator.sparse_is_positive else values
+        array.reshape(-1)[places[name]] = np.abs(values) if recipe.workload.operator.sparse_is_positive else values
         inputs[name] = array
     return inputs
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
 from conformance.dtypes import FORMATS, STORAGE, WHOLE, sums_of
 from conformance.inputs.stream import GENERATOR, Stream, term_bits
-from conformance.operators import Arrays, Operator
+from conformance.operators import Arrays, Workload
 
 EXACT_BITS = 53
 FIXED_POINT_BITS = {"fp32": 19, "bf16": 8, "fp16": 11, "fp8_e4m3": 4, "fp8_e5m2": 3}
@@ -28,9 +27,7 @@ LARGEST_INTEGER = 127
 class Recipe:
     """Everything that determines a problem's inputs. Layouts are not part of it: they permute the same tensors."""
 
-    operator: Operator
-    geometry: Any
-    """A `conformance.operators.Geometry` of the operator's family."""
+    workload: Workload
     dtype: str
     distribution: str
     seed: int
@@ -38,13 +35,13 @@ class Recipe:
     @cached_property
     def key(self) -> str:
         """Readable identity: fields joined by `|`, the same in every programming language."""
-        fields = (self.operator.name, self.geometry.descriptor, self.dtype, self.distribution)
+        fields = (self.workload.operator.name, self.workload.geometry.descriptor, self.dtype, self.distribution)
         return "|".join((GENERATOR, str(self.seed), *fields))
 
     @cached_property
     def terms(self) -> int:
         """Number of terms of the longest contraction among the outputs; at least 1."""
-        return max(1, *self.operator.errors(self.geometry).terms.values())
+        return max(1, *self.workload.errors.terms.values())
 
     def stream(self, purpose: str) -> Stream:
         """Return the random numbers for one tensor or decision."""
@@ -65,11 +62,10 @@ def fixed_point_bits(dtype: str, span: int, factors: int = 2) -> tuple[int, int]
 
 def fixed(recipe: Recipe) -> Arrays:
     """Draw fixed-point fractions; wider parameters use all their bits, so that reading them as narrow ones shows."""
-    operator, inputs = recipe.operator, {}
-    span = operator.errors(recipe.geometry).span
-    for name, tensor in operator.inputs(recipe.geometry).items():
+    operator, inputs = recipe.workload.operator, {}
+    for name, tensor in recipe.workload.inputs.items():
         stored = tensor.stored_as(recipe.dtype)
-        data_bits, operand_bits = fixed_point_bits(stored, span, operator.factors)
+        data_bits, operand_bits = fixed_point_bits(stored, recipe.workload.errors.span, operator.factors)
         bits = data_bits if name == operator.data else operand_bits
         drawn = recipe.stream(name).fixed_point(tensor.shape, bits, STORAGE[stored])
         inputs[name] = np.abs(drawn) if tensor.positive else drawn
@@ -90,7 +86,7 @@ def _results(recipe: Recipe) -> str:
 def largest_integer(recipe: Recipe) -> int:
     """Return the largest dense integers whose products cannot sum beyond `room`; 0 if there are none."""
     most = room(recipe) // recipe.terms
-    return min(math.isqrt(most) if recipe.operator.factors == 2 else most, LARGEST_INTEGER, held(recipe))
+    return min(math.isqrt(most) if recipe.workload.operator.factors == 2 else most, LARGEST_INTEGER, held(recipe))
 
 
 def held(recipe: Recipe) -> int:
@@ -106,11 +102,11 @@ def integer(recipe: Recipe) -> Arrays:
     """
     if recipe.dtype in WHOLE:
         return _whole(recipe)
-    factors = recipe.operator.factors
+    factors = recipe.workload.operator.factors
     largest = largest_integer(recipe)
     density = min(1.0, (room(recipe) / 4 / recipe.terms) ** (1 / factors))
     inputs = {}
-    for name, tensor in recipe.operator.inputs(recipe.geometry).items():
+    for name, tensor in recipe.workload.inputs.items():
         stream, dtype = recipe.stream(name), STORAGE[tensor.stored_as(recipe.dtype)]
         if largest:
             inputs[name] = stream.integers(tensor.shape, largest, dtype)
@@ -122,7 +118,7 @@ def integer(recipe: Recipe) -> Arrays:
 def _whole(recipe: Recipe) -> Arrays:
     """Draw every 8-bit number; a bias of 32 bits stays within half of its range."""
     inputs = {}
-    for name, tensor in recipe.operator.inputs(recipe.geometry).items():
+    for name, tensor in recipe.workload.inputs.items():
         stream, dtype = recipe.stream(name), STORAGE[tensor.stored_as(recipe.dtype)]
         inputs[name] = stream.integers(tensor.shape, 2**30, dtype) if tensor.sums else stream.codes(tensor.shape, dtype)
     return inputs

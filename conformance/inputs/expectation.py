@@ -40,7 +40,7 @@ class Expectation:
         if self.recipe.distribution == "natural":
             return {name: high for name, (high, _) in self._exact.items()}
         with np.errstate(invalid="ignore", over="ignore"):
-            return self.recipe.operator.reference(self.recipe.geometry, self.inputs)
+            return self.recipe.workload.reference(self.inputs)
 
     @cached_property
     def rest(self) -> Arrays:
@@ -51,11 +51,12 @@ class Expectation:
 
     @cached_property
     def _exact(self) -> dict[str, Double]:
-        return self.recipe.operator.exact(self.recipe.geometry, self.inputs)
+        workload = self.recipe.workload
+        return workload.operator.exact(workload.geometry, self.inputs)
 
     @cached_property
     def magnitude(self) -> Arrays:
         """s2 of every output element; in float32 if squares cannot leave its range, since s2 only scales a bound."""
         dtype = np.float64 if self.recipe.distribution in EXTREME else np.float32
         with np.errstate(invalid="ignore", over="ignore"):
-            return self.recipe.operator.magnitude(self.recipe.geometry, self.inputs, dtype)
+            return self.recipe.workload.magnitude(self.inputs, dtype)

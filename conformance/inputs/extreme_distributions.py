@@ -20,21 +20,21 @@ FP64_POWER = 400
 
 def _are_sums(recipe: Recipe) -> bool:
     """Tell whether results are plain sums of inputs or products, as in all families but batch normalisation."""
-    return recipe.operator.errors(recipe.geometry).propagate is None
+    return recipe.workload.errors.propagate is None
 
 
 def nonfinite(recipe: Recipe) -> Arrays:
     """Draw -1, 0, 1 with the values of `Operator.nonfinite`, which complement the values of `special`. For batch
     normalisation, draw fractions, because a few integers may have a variance of zero."""
-    operator, geometry = recipe.operator, recipe.geometry
+    workload, operator = recipe.workload, recipe.workload.operator
     if not _are_sums(recipe):
         inputs = fixed(recipe)
     else:
         inputs, density = {}, {operator.data: min(1.0, room(recipe) / 4 / recipe.terms)}
-        for name, tensor in operator.inputs(geometry).items():
+        for name, tensor in workload.inputs.items():
             dtype = STORAGE[tensor.stored_as(recipe.dtype)]
             inputs[name] = recipe.stream(name).ternary(tensor.shape, density.get(name, 1.0), dtype)
-    for name, place, value in operator.nonfinite(geometry):
+    for name, place, value in operator.nonfinite(workload.geometry):
         if inputs[name].size:
             inputs[name][place] = value
     return inputs
@@ -48,12 +48,12 @@ def mixed(recipe: Recipe) -> Arrays:
     gets the gradient. Data of dw are left out: algorithms that put zeros between gradients multiply data by them. Where
     results are elements of the inputs, every zero is -0.0, the only correct zero then, and one plane is -inf.
     """
-    operator, geometry = recipe.operator, recipe.geometry
+    workload, operator = recipe.workload, recipe.workload.operator
     inputs: Arrays = {}
-    density = min(0.25, 1 / max(recipe.terms, math.prod(geometry.window)))
-    for name, tensor in operator.inputs(geometry).items():
+    density = min(0.25, 1 / max(recipe.terms, math.prod(workload.geometry.window)))
+    for name, tensor in workload.inputs.items():
         inputs[name] = recipe.stream(name).ternary(tensor.shape, 0.5, STORAGE[tensor.stored_as(recipe.dtype)])
-    if operator.errors(geometry).selects:
+    if workload.errors.selects:
         inputs[operator.data][inputs[operator.data] == 0] = -0.0
     scattered = [name for name in operator.scattered if inputs[name].size]
     for name in scattered:
@@ -63,14 +63,14 @@ def mixed(recipe: Recipe) -> Arrays:
         inputs[name][signs < 0] = -math.inf
         planes = inputs[name].reshape(-1, math.prod(shape[2:]))[1::2]  # the first plane may have the NaN of `nonfinite`
         planes[np.arange(len(planes)), recipe.stream(f"{name} NaN").below(planes.shape[1], len(planes))] = np.nan
-    if operator.errors(geometry).selects:  # a search that starts with the lowest finite number returns it
+    if workload.errors.selects:  # a search that starts with the lowest finite number returns it
         data = inputs[operator.data]
         data.reshape(-1, math.prod(data.shape[2:]))[2:3] = -math.inf
     if operator.factors == 2:  # the last filter, or channel, is zero
         other = inputs[operator.operand if scattered else operator.data]
         if other.shape[operator.free_axis] > 1:
             np.moveaxis(other, operator.free_axis, 0)[-1] = 0
-    for name, place, value in operator.nonfinite(geometry):
+    for name, place, value in operator.nonfinite(workload.geometry):
         if inputs[name].size:
             inputs[name][place] = value
     return inputs
@@ -81,7 +81,7 @@ def large(recipe: Recipe) -> Arrays:
     sign overflow, while the averages, or sums whose second half cancels most of the first, are within the range."""
     if recipe.dtype in WHOLE:
         return _near_the_ends(recipe)
-    operator, geometry, dtype = recipe.operator, recipe.geometry, STORAGE[recipe.dtype]
+    workload, operator, dtype = recipe.workload, recipe.workload.operator, STORAGE[recipe.dtype]
     inputs, factors = integer(recipe), operator.factors
     if recipe.dtype != "fp16":
         exponents = {name: 32 if factors == 1 or name == "bias" else 16 for name in inputs}
@@ -89,14 +89,14 @@ def large(recipe: Recipe) -> Arrays:
     data, operand = inputs[operator.data], inputs[operator.operand]
     positive = np.abs(recipe.stream("positive").integers(data.shape, LARGEST_INTEGER, np.dtype(np.float64))) + 1
     if factors == 1:
-        (ones,) = operator.reference(geometry, {operator.data: np.ones(data.shape)}).values()
+        (ones,) = workload.reference({operator.data: np.ones(data.shape)}).values()
         return {operator.data: np.ldexp(positive + 127, math.floor(math.log2(255 / ones.max(initial=1)))).astype(dtype)}
     if (scale := 16 - term_bits(recipe.terms)) < 6:  # sums too long to be exact in fp32
         return inputs
     # products have 8 bits; every filter (or image, if images are summed over) has one of the opposite sign in its sum
     axis = 1 - operator.free_axis
-    along = 1 if operator.inputs(geometry)[operator.operand].is_filter else 0
-    extent = len(data) if along == 0 else data.shape[1] // geometry.groups
+    along = 1 if workload.inputs[operator.operand].is_filter else 0
+    extent = len(data) if along == 0 else data.shape[1] // workload.geometry.groups
     half = extent // 2
     sign = np.repeat([1.0, -1.0, 0.0], [half, half, extent - 2 * half])
     first = np.arange(data.shape[along]) - half * (np.resize(sign, data.shape[along]) < 0)
@@ -114,7 +114,7 @@ def _near_the_ends(recipe: Recipe) -> Arrays:
     Nine in ten numbers of data and filters are -128, the number furthest from zero; the others are drawn. Every second
     filter is negated, -128 to 127. The bias leaves just enough room for the sums.
     """
-    operator, inputs = recipe.operator, integer(recipe)
+    operator, inputs = recipe.workload.operator, integer(recipe)
     for name in (operator.data, operator.operand):
         most = np.iinfo(inputs[name].dtype).min
         drawn = np.array(recipe.stream(f"{name} others").below(10, inputs[name].size)).reshape(inputs[name].shape)
@@ -152,21 +152,21 @@ def _powers(
     power would be less than 2^lowest or more than 2^highest, the operand is zero. Where inputs are not multiplied,
     channels of the data have the units. The first unit is drawn, so that a single channel does not always get the same.
     """
-    operator, geometry, inputs = recipe.operator, recipe.geometry, integer(recipe)
+    workload, inputs = recipe.workload, integer(recipe)
+    operator, geometry = workload.operator, workload.geometry
     turns = recipe.stream("turns").below(len(shifts) * len(units), 2)
     exponents, signs = np.roll(np.array(units), turns[0], axis=0).T
     # no shifts beside dbias, which would add up elements with different shifts
-    shift = np.roll(shifts, turns[1]) if len(operator.outputs(geometry)) == 1 else np.array(shifts[:1])
-    tensors = operator.inputs(geometry)
+    shift = np.roll(shifts, turns[1]) if len(workload.outputs) == 1 else np.array(shifts[:1])
     data = inputs[operator.data].astype(np.float64)
     if operator.factors == 1:
         unit = per_channel(np.resize(exponents, data.shape[1]), geometry.rank)
         return inputs | {operator.data: np.ldexp(data, unit).astype(STORAGE[recipe.dtype])}
 
-    first, second = np.indices(tensors[operator.operand].shape[:2])
-    channels = 0
-    if tensors[operator.operand].is_filter:  # the second axis counts channels within a group
-        filters, within = tensors[operator.operand].shape[:2]
+    tensor, channels = workload.inputs[operator.operand], 0
+    filters, within = tensor.shape[:2]
+    first, second = np.indices((filters, within))
+    if tensor.is_filter:  # the second axis counts channels within a group
         second += first // (filters // geometry.groups) * within
         channels = 1
     free, summed = (first, second) if operator.free_axis == 0 else (second, first)
@@ -195,7 +195,7 @@ def _signed(values: np.ndarray, signs: np.ndarray) -> np.ndarray:
 
 def range_(recipe: Recipe) -> Arrays:
     """Draw normal numbers over the whole range, in both factors, and sums of one sign, most of which overflow."""
-    operator = recipe.operator
+    operator = recipe.workload.operator
     if not _are_sums(recipe):
         return ranged(recipe)
     format, (bits, terms), largest = FORMATS[recipe.dtype], _bits_and_terms(recipe), largest_integer(recipe)
@@ -216,7 +216,7 @@ def subnormal(recipe: Recipe) -> Arrays:
     """Draw inputs with subnormal numbers in the data, in the other factor, and in the results."""
     format = FORMATS[recipe.dtype]
     lowest, highest = format.emin - format.precision + 1, _highest(recipe)
-    if recipe.operator.factors == 1:
+    if recipe.workload.operator.factors == 1:
         return _powers(recipe, (0,), ((lowest + _spare(recipe), 0), (0, 0)), 0, 0)
     return _powers(recipe, (lowest, 0), ((lowest, 0), (lowest + highest, 0)), lowest, highest)
 
@@ -224,15 +224,15 @@ def subnormal(recipe: Recipe) -> Arrays:
 def _highest(recipe: Recipe) -> int:
     """Return the largest exponent of two that integers, and their sums in dbias, can be multiplied by."""
     bits, terms = _bits_and_terms(recipe)
-    summed = terms if len(recipe.operator.outputs(recipe.geometry)) > 1 else 0
+    summed = terms if len(recipe.workload.outputs) > 1 else 0
     return FORMATS[recipe.dtype].emax - bits - summed
 
 
 def _spare(recipe: Recipe) -> int:
     """Return the bits that a division before or after the sum may need."""
-    return term_bits(recipe.operator.errors(recipe.geometry).divisor)
+    return term_bits(recipe.workload.errors.divisor)
 
 
 def _bits_and_terms(recipe: Recipe) -> tuple[int, int]:
     """Return the bits of the integers that are drawn, and of the number of terms in a sum."""
-    return max(1, largest_integer(recipe).bit_length()), term_bits(recipe.operator.errors(recipe.geometry).span)
+    return max(1, largest_integer(recipe).bit_length()), term_bits(recipe.workload.errors.span)

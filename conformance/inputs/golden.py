@@ -36,10 +36,11 @@ def _tables(family: str) -> dict[str, list[tuple[Problem, tuple[Variant, ...]]]]
 
 def required(recipe: Recipe) -> bool:
     """Tell whether a recipe must have a golden."""
-    if recipe.operator.name not in OPERATORS:  # a check's own operator, such as sums into an array: no golden
+    operator = recipe.workload.operator
+    if operator.name not in OPERATORS:  # a check's own operator, such as sums into an array: no golden
         return False
-    rows = _tables(recipe.operator.family).get(recipe.geometry.descriptor, [])
-    return recipe.key in {table_recipe.key for table_recipe in recipes.from_rows(rows, SEED, [recipe.operator.name])}
+    rows = _tables(operator.family).get(recipe.workload.geometry.descriptor, [])
+    return recipe.key in {table_recipe.key for table_recipe in recipes.from_rows(rows, SEED, [operator.name])}
 
 
 def check(expected: Expectation) -> None:

@@ -112,7 +112,7 @@ def _chosen(arguments: argparse.Namespace) -> list[Recipe]:
             "no recipe has that dtype and distribution; name problems with --problem, or use --level standard"
         )
     for recipe in chosen:
-        tensors = recipe.operator.inputs(recipe.geometry) | recipe.operator.outputs(recipe.geometry)
+        tensors = recipe.workload.inputs | recipe.workload.outputs
         if sum(tensor.size for tensor in tensors.values()) > LARGEST:
             raise GoldenError(f"{recipe.key} has more than {LARGEST} elements; choose a smaller --problem")
     return chosen

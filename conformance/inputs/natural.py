@@ -39,7 +39,7 @@ DEVIATION = 32
 def natural(recipe: Recipe) -> Arrays:
     """Draw every input in its own format; variances and scales are above zero."""
     inputs = {}
-    for name, tensor in recipe.operator.inputs(recipe.geometry).items():
+    for name, tensor in recipe.workload.inputs.items():
         if tensor.stored_as(recipe.dtype) in WHOLE:
             inputs[name] = _whole(recipe, name, tensor)
             continue

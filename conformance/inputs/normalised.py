@@ -31,11 +31,11 @@ scales the data, so that results of the convolution leave the range."""
 
 def with_scales(recipe: Recipe, inputs: Arrays, exponents: Sequence[int]) -> Arrays:
     """Multiply the operand along its free axis by these powers of two in turn."""
-    operand = inputs[recipe.operator.operand].astype(np.float64)
-    axis = recipe.operator.free_axis
+    operator = recipe.workload.operator
+    operand, axis = inputs[operator.operand].astype(np.float64), operator.free_axis
     shape = [-1] + [1] * (operand.ndim - 1 - axis)
     scaled = np.ldexp(operand, np.resize(exponents, operand.shape[axis]).reshape(shape))
-    return inputs | {recipe.operator.operand: scaled.astype(STORAGE[recipe.dtype])}
+    return inputs | {operator.operand: scaled.astype(STORAGE[recipe.dtype])}
 
 
 def scaled(recipe: Recipe) -> Arrays:
@@ -54,7 +54,7 @@ def shifted(recipe: Recipe) -> Arrays:
     A filter that sees constant channels has a variance of zero if there is no padding. The root has no derivative
     there, so the inputs of gradients with epsilon outside the root are not shifted.
     """
-    g, inputs = recipe.geometry, fixed(recipe)
+    g, inputs = recipe.workload.geometry, fixed(recipe)
     if g.eps_outside and "dy" in inputs:
         return inputs
     shift = SHIFT_BITS[recipe.dtype]
@@ -75,7 +75,7 @@ def shifted(recipe: Recipe) -> Arrays:
 
 def _filters(recipe: Recipe, data_bits: int) -> np.ndarray:
     """Draw filters with so few bits that sums of their products with the data are exact in an accumulator."""
-    g, span = recipe.geometry, recipe.operator.errors(recipe.geometry).span
+    g, span = recipe.workload.geometry, recipe.workload.errors.span
     spare = FORMATS["fp64" if recipe.dtype == "fp64" else "fp32"].precision - data_bits - term_bits(span)
     _, most = fixed_point_bits(recipe.dtype, span)
     return recipe.stream("w").fixed_point(g.filter.shape, max(FEWEST_BITS, min(spare, most)), STORAGE[recipe.dtype])
@@ -92,13 +92,13 @@ def _balanced(recipe: Recipe, dy: np.ndarray) -> np.ndarray:
     rows[1::2, spread] = np.abs(rows[1::2, spread])
     rows[1::2, half:] = 0
     rows[1::2, rows.shape[1] - half :] = -rows[1::2, :half][:, ::-1]
-    return as_image(rows, recipe.geometry)
+    return as_image(rows, recipe.workload.geometry)
 
 
 def ranged(recipe: Recipe) -> Arrays:
     """Draw channels in turn ordinary or extreme: filters scaled by 2^power, 2^-power and zero (no variance); gamma of
     zero, 2^(-2*power) and 2^power; running variances of zero, the smallest number and 2^power."""
-    geometry, inputs, narrow = recipe.geometry, fixed(recipe), recipe.dtype == "fp16"
+    geometry, inputs, narrow = recipe.workload.geometry, fixed(recipe), recipe.dtype == "fp16"
     power = NARROW_POWER if narrow or "dy" in inputs else POWER
     turn, result = np.arange(geometry.k), dict(inputs)
     scale = np.array([1, 2.0**power, 2.0**-power, 0])[turn % 4].reshape(-1, *(1,) * (geometry.rank + 1))

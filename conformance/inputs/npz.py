@@ -22,8 +22,8 @@ MEMBERS = 16
 
 def file_name(recipe: Recipe) -> str:
     """Return a recipe's file name: its key with `_` for blanks and `.` for colons; without the seed if it is `SEED`."""
-    descriptor = recipe.geometry.descriptor.replace(" ", "_").replace(":", ".")
-    fields = [recipe.operator.name, descriptor, recipe.dtype, recipe.distribution]
+    descriptor = recipe.workload.geometry.descriptor.replace(" ", "_").replace(":", ".")
+    fields = [recipe.workload.operator.name, descriptor, recipe.dtype, recipe.distribution]
     return "-".join(fields + [f"seed{recipe.seed}"] * (recipe.seed != SEED)) + ".npz"
 
 

@@ -39,7 +39,7 @@ def from_rows(
             for variant in (
                 candidate for candidate in variants if OPERATORS[name].defined(problem.geometry, candidate.dtype)
             ):
-                recipe = Recipe(OPERATORS[name], problem.geometry, variant.dtype, variant.distribution, seed)
+                recipe = Recipe(OPERATORS[name].on(problem.geometry), variant.dtype, variant.distribution, seed)
                 by_key[recipe.key] = recipe
     return list(by_key.values())
 
@@ -67,7 +67,7 @@ def stored(families: Collection[str] = tuple(FAMILIES)) -> list[Recipe]:
             )
             if not exists or not takes(operator, geometries[problem]):
                 raise GoldenError(f"goldens of {family} ask for {line!r}, which no table has any more; edit that line")
-            recipe = Recipe(OPERATORS[operator], geometries[problem], dtype, distribution, SEED)
+            recipe = Recipe(OPERATORS[operator].on(geometries[problem]), dtype, distribution, SEED)
             by_key[recipe.key] = recipe
     return list(by_key.values())
 

@@ -89,10 +89,11 @@ class Expected(ABC):
     def bytes_needed(self) -> int:
         """Bytes that a verdict takes. A reference pads one image at a time; with a large stride the padded image can be
         far larger than the tensors themselves."""
-        geometry = self.recipe.geometry
+        workload = self.recipe.workload
+        geometry = workload.geometry
         extents = (size + sum(pad) for size, pad in zip(geometry.size, geometry.padding, strict=True))
         padded: int = 8 * geometry.c * math.prod(extents)
-        return self.recipe.operator.bytes(geometry, self.bytes_each) + padded
+        return workload.bytes(self.bytes_each) + padded
 
     def has_one_result(self, contract: Contract) -> bool:
         """Return whether a kernel with this contract can be judged."""
@@ -127,18 +128,18 @@ class Exact(Expected):
         return {}
 
     def compute(self) -> None:
-        with enough(self.recipe.operator.flops(self.recipe.geometry)):
+        with enough(self.recipe.workload.flops):
             _ = self.tensors.reference
 
     def outputs(self, actual: Arrays) -> list[Output]:
         """Pair a kernel's outputs with the exact ones."""
         recipe, tensors = self.recipe, self.tensors
-        described = recipe.operator, recipe.geometry, recipe.dtype, tensors.inputs, actual
-        return outputs_of(*described, tensors.reference, lambda: tensors.magnitude, tensors.rest, self.bounds)
+        described = recipe.workload, recipe.dtype, tensors.inputs, actual, tensors.reference
+        return outputs_of(*described, lambda: tensors.magnitude, tensors.rest, self.bounds)
 
     def judge(self, outputs: Arrays, contract: Contract) -> tuple[Judgement, ...]:
         recipe = self.recipe
-        contract = contract.on(recipe.geometry, recipe.dtype)
+        contract = contract.on(recipe.workload.geometry, recipe.dtype)
         return tuple(judge(output, recipe.distribution, contract) for output in self.outputs(outputs))
 
     def fitting(self, outputs: Arrays, wrong: Sequence[Judgement], declared: Contract) -> tuple[Contract, ...] | None:
@@ -170,7 +171,7 @@ class Exact(Expected):
 
     def passes(self, outputs: Arrays, contract: Contract) -> bool:
         recipe = self.recipe
-        contract = contract.on(recipe.geometry, recipe.dtype)
+        contract = contract.on(recipe.workload.geometry, recipe.dtype)
         return all(passes(output, recipe.distribution, contract) for output in self.outputs(outputs))
 
 
@@ -195,18 +196,19 @@ class Probed(Expected):
     def projection(self) -> Projection:
         """Exact projected output: computed in float64 where equality is demanded or the dtype is fp64, else in float32,
         since the verdict is then a bound on errors of fp32 sums or larger ones."""
-        recipe, methods = self.recipe, self.recipe.operator.probes
+        recipe, geometry = self.recipe, self.recipe.workload.geometry
+        methods = recipe.workload.operator.probes
         assert methods is not None
-        signs = 2.0 * np.array(recipe.stream("signs").below(2, methods.channels(recipe.geometry))) - 1.0
+        signs = 2.0 * np.array(recipe.stream("signs").below(2, methods.channels(geometry))) - 1.0
         equal = recipe.distribution == "integer" or recipe.dtype == "fp64"
         arithmetic = np.dtype(np.float64 if equal else np.float32)
-        projection: Projection = methods.project(recipe.geometry, self.inputs, signs, RISK, arithmetic)
+        projection: Projection = methods.project(geometry, self.inputs, signs, RISK, arithmetic)
         return projection
 
     @cached_property
     def index(self) -> np.ndarray:
         """Places of samples [T, 4]: all corners and uniformly drawn places, each once, for the statistics."""
-        main, *_ = self.recipe.operator.outputs(self.recipe.geometry).values()
+        main, *_ = self.recipe.workload.outputs.values()
         corners = np.array(list(itertools.product(*({0, extent - 1} for extent in main.shape))))
         count = max(8, min(2048, GATHERED // self.recipe.terms))
         drawn = self.recipe.stream("samples").below(math.prod(main.shape), count)
@@ -216,29 +218,28 @@ class Probed(Expected):
     @cached_property
     def samples(self) -> tuple[np.ndarray, np.ndarray]:
         """Exact values and magnitudes of the samples."""
-        methods = self.recipe.operator.probes
-        assert methods is not None
-        return methods.sample(self.recipe.geometry, self.inputs, self.index)
+        workload = self.recipe.workload
+        assert workload.operator.probes is not None
+        return workload.operator.probes.sample(workload.geometry, self.inputs, self.index)
 
     @cached_property
     def small(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """Outputs that are cheap to compute exactly: {name: (values, magnitudes)}."""
-        _, *names = self.recipe.operator.outputs(self.recipe.geometry)
+        _, *names = self.recipe.workload.outputs
         return {name: sums_of_gradient(self.inputs) for name in names}
 
     def compute(self) -> None:
-        with enough(self.recipe.operator.flops(self.recipe.geometry)):
+        with enough(self.recipe.workload.flops):
             _ = self.projection, self.samples, self.small
 
     def judge(self, outputs: Arrays, contract: Contract) -> tuple[Judgement, ...]:
         recipe = self.recipe
-        contract = contract.on(recipe.geometry, recipe.dtype)
+        contract = contract.on(recipe.workload.geometry, recipe.dtype)
         pairs = dict.fromkeys(outputs, self.samples) | self.small
         reference, magnitude = ({name: pair[half] for name, pair in pairs.items()} for half in (0, 1))
-        described = recipe.operator, recipe.geometry, recipe.dtype, self.inputs, outputs
         return tuple(
             judge(output, recipe.distribution, contract) if output.name in self.small else self._main(output, contract)
-            for output in outputs_of(*described, reference, lambda: magnitude)
+            for output in outputs_of(recipe.workload, recipe.dtype, self.inputs, outputs, reference, lambda: magnitude)
         )
 
     def _main(self, output: Output, contract: Contract) -> Judgement:
@@ -289,25 +290,24 @@ class Sparse(Expected):
     @cached_property
     def nonzero(self) -> dict[str, Nonzero]:
         """Places and values of the nonzero elements of the exact outputs, by name."""
-        recipe = self.recipe
-        return nonzero(recipe.operator, recipe.geometry, self.inputs, sparse_places(recipe))
+        return nonzero(self.recipe.workload, self.inputs, sparse_places(self.recipe))
 
     @property
     def bytes_needed(self) -> int:
         """Bytes of the outputs; inputs take no memory, because most of their pages are never touched."""
-        outputs = self.recipe.operator.outputs(self.recipe.geometry).values()
+        outputs = self.recipe.workload.outputs.values()
         return sum(STORAGE[tensor.stored_as(self.recipe.dtype)].itemsize * tensor.size for tensor in outputs)
 
     def has_one_result(self, contract: Contract) -> bool:
         """Return whether sums are exact: results are compared for equality, which rounded sums would fail."""
-        exact = self.recipe.operator.errors(self.recipe.geometry).exact_on_integers
+        exact = self.recipe.workload.errors.exact_on_integers
         return exact and contract.exact_on_integers(self.recipe.dtype)
 
     def compute(self) -> None:
         _ = self.nonzero
 
     def judge(self, outputs: Arrays, contract: Contract) -> tuple[Judgement, ...]:
-        tensors = self.recipe.operator.outputs(self.recipe.geometry)
+        tensors = self.recipe.workload.outputs
         return tuple(
             judge_sparse(name, tensors[name].axes, outputs[name], places, values)
             for name, (places, values) in self.nonzero.items()
@@ -319,14 +319,15 @@ def expect(recipe: Recipe, method: str = "auto") -> Expected:
 
     Probes need integers or fixed-point numbers, for which their bounds are derived.
     """
-    tensors, geometry, methods = Expectation(recipe), recipe.geometry, recipe.operator.probes
+    tensors, workload = Expectation(recipe), recipe.workload
+    geometry, methods = workload.geometry, workload.operator.probes
     if recipe.distribution == SPARSE:
         return Sparse(tensors)
     bounded = recipe.distribution in ("integer", "fixed") and recipe.dtype not in WHOLE
-    empty = any(tensor.size == 0 for tensor in recipe.operator.inputs(geometry).values())
+    empty = any(tensor.size == 0 for tensor in workload.inputs.values())
     if method == "exact" or methods is None or not bounded or empty:
         return Exact(tensors)
-    large = recipe.operator.flops(geometry) >= WORTHWHILE and methods.channels(geometry) // geometry.groups >= LANES
+    large = workload.flops >= WORTHWHILE and methods.channels(geometry) // geometry.groups >= LANES
     return Probed(tensors) if method == "probes" or large else Exact(tensors)
 
 

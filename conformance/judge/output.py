@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from conformance.contract import Contract
 from conformance.judge.limits import NONE, Constants, OutputLimits, limits, propagated_limits
 from conformance.judge.propagation import ContractArithmetic
 from conformance.judge.residuals import Residuals, measure
-from conformance.operators import Arrays, Operator, Tensor
+from conformance.operators import Arrays, Tensor, Workload
 from conformance.operators.base import Interval
 
 NOTHING: Mapping[str, np.ndarray] = MappingProxyType({})
@@ -93,8 +92,7 @@ class Output:
 
 
 def outputs_of(
-    operator: Operator,
-    geometry: Any,
+    workload: Workload,
     dtype: str,
     inputs: Arrays,
     actual: Arrays,
@@ -103,9 +101,9 @@ def outputs_of(
     rest: Mapping[str, np.ndarray] = NOTHING,
     known: dict[Contract, Arrays] | None = None,
 ) -> list[Output]:
-    """Return every output that an operator returned as an `Output`; arrays are in canonical order, by name. `known` is
+    """Return every output that a kernel returned as an `Output`; arrays are in canonical order, by name. `known` is
     a cache of the bounds propagated for these inputs; new bounds are added to it."""
-    errors = operator.errors(geometry)
+    operator, geometry, errors = workload.operator, workload.geometry, workload.errors
     bounds = enclosed = None
     propagated = {} if known is None else known
     if (propagate := errors.propagate) is not None:
@@ -149,7 +147,7 @@ def outputs_of(
                 np.linalg.norm(inputs[operator.data].astype(np.float64)) * np.max(np.abs(inputs[operator.operand]))
             ),
         )
-        for name, tensor in operator.outputs(geometry).items()
+        for name, tensor in workload.outputs.items()
         if name in actual
     ]
 

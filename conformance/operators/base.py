@@ -458,6 +458,10 @@ class Workload:
         """Compute the outputs in `dtype`."""
         return self.operator.reference(self.geometry, inputs, dtype)
 
+    def magnitude(self, inputs: Given, dtype: Any = np.float64) -> Arrays:
+        """Compute the scales in which rounding errors are measured."""
+        return self.operator.magnitude(self.geometry, inputs, dtype)
+
 
 _workload = lru_cache(maxsize=1 << 8)(Workload)
 """Few are kept, because cases are ordered by problem: a plan holds tens of thousands of cases until it ends."""

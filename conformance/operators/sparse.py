@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.operators.base import Arrays, Operator
+from conformance.operators.base import Arrays, Workload
 
 Places = Mapping[str, np.ndarray]
 """Input -> flat positions, in canonical order, of the elements that may be nonzero."""
@@ -47,9 +47,9 @@ def within(place: Place, exists: np.ndarray) -> tuple[np.ndarray, ...]:
     return tuple(position[exists] for position in place)
 
 
-def nonzero(operator: Operator, g: Any, inputs: Arrays, places: Places) -> dict[str, Nonzero]:
+def nonzero(workload: Workload, inputs: Arrays, places: Places) -> dict[str, Nonzero]:
     """Return the nonzero elements of every output that an operator has a rule for. Biases are not supported."""
-    return {output: rule(g, inputs, places) for output, rule in operator.sparse}
+    return {output: rule(workload.geometry, inputs, places) for output, rule in workload.operator.sparse}
 
 
 def added(parts: list[tuple[np.ndarray, np.ndarray]]) -> Nonzero:

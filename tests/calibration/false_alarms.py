@@ -41,7 +41,7 @@ def verdicts(row: CampaignRow, seed: int) -> Iterator[OutputVerdict]:
         for distribution in FAMILIES[geometry.family].distributions:
             if not applies(distribution, dtype) or not OPERATORS[operator].defined(geometry, dtype):
                 continue
-            expected = Expectation(Recipe(OPERATORS[operator], geometry, dtype, distribution, seed))
+            expected = Expectation(Recipe(OPERATORS[operator].on(geometry), dtype, distribution, seed))
             where = f"{geometry.descriptor} {operator} {dtype} {distribution} seed {seed}"
             for kernel in kernels:
                 if distribution in kernel.exempted or kernel.contract.exempts(distribution, dtype):
@@ -69,7 +69,7 @@ def detected_when_stricter(kernel: KnownGood, text: str) -> bool:
     if not kernel.applies(operator, geometry, dtype):
         return False
     recipes = (
-        Recipe(OPERATORS[operator], geometry, dtype, distribution, 0)
+        Recipe(OPERATORS[operator].on(geometry), dtype, distribution, 0)
         for distribution in ("fixed", "shifted")
         if distribution in FAMILIES[kernel.family].distributions
     )

@@ -53,7 +53,12 @@ def computed(run: Run, expected: Expectation) -> Arrays:
     """Return the outputs of a kernel on copies of the inputs."""
     recipe = expected.recipe
     with np.errstate(all="ignore"):
-        return run(recipe.operator, recipe.geometry, {n: a.copy() for n, a in expected.inputs.items()}, recipe.dtype)
+        return run(
+            recipe.workload.operator,
+            recipe.workload.geometry,
+            {n: a.copy() for n, a in expected.inputs.items()},
+            recipe.dtype,
+        )
 
 
 def judgements(
@@ -66,7 +71,7 @@ def judgements(
     """Yield a judgement of every output, under the subject's own contract or another one; none where that exempts it.
     `outputs` are the subject's, if computed already; without `infer` no precision is inferred, see `judge`."""
     recipe = expected.recipe
-    contract = (contract or subject.contract).on(recipe.geometry, recipe.dtype)
+    contract = (contract or subject.contract).on(recipe.workload.geometry, recipe.dtype)
     if contract.exempts(recipe.distribution, recipe.dtype):
         return
     if outputs is None:
@@ -77,6 +82,6 @@ def judgements(
 
 def judged_by_probes(expected: Expectation, actual: np.ndarray, contract: Contract = DEFAULT) -> Judgement:
     """Judge a main output by probes alone, all of which are computed here."""
-    output, *_ = expected.recipe.operator.outputs(expected.recipe.geometry)
+    output, *_ = expected.recipe.workload.outputs
     (judgement,) = Probed(expected).judge({output: actual}, contract)
     return judgement

@@ -73,7 +73,7 @@ def rows(operator: str, level: str, names: Iterable[str] = (), rank: int | None 
         wanted = wanted and rank in (None, problem.geometry.rank)
         if wanted and OPERATORS[operator].flops(problem.geometry) < 2 * AFFORDABLE:
             for variant in (one for one in variants if OPERATORS[operator].defined(problem.geometry, one.dtype)):
-                recipe = Recipe(OPERATORS[operator], problem.geometry, variant.dtype, variant.distribution, SEED)
+                recipe = Recipe(OPERATORS[operator].on(problem.geometry), variant.dtype, variant.distribution, SEED)
                 found.setdefault(recipe, problem.name)
     # a mutant is run until it is detected: all of them on a batch of 70,001 images took minutes
     return sorted(((name, recipe) for recipe, name in found.items()), key=lambda row: cost(row[1]))
@@ -82,7 +82,7 @@ def rows(operator: str, level: str, names: Iterable[str] = (), rank: int | None 
 def cost(recipe: Recipe) -> int:
     """Return the cost in multiply-adds, that of the tensors' elements included: some problems have many and compute
     little."""
-    operator, geometry = recipe.operator, recipe.geometry
+    operator, geometry = recipe.workload.operator, recipe.workload.geometry
     tensors = (*operator.inputs(geometry).values(), *operator.outputs(geometry).values())
     return operator.flops(geometry) // 2 + ELEMENT * sum(tensor.size for tensor in tensors)
 
@@ -125,7 +125,7 @@ def is_judged(mutant: Mutant, recipe: Recipe) -> bool:
     """Return whether a mutant exists on a recipe and is not exempt there."""
     if mutant.contract.exempts(recipe.distribution, recipe.dtype):
         return False
-    return mutant.applies(recipe.operator.name, recipe.geometry, recipe.dtype)
+    return mutant.applies(recipe.workload.operator.name, recipe.workload.geometry, recipe.dtype)
 
 
 def failed_checks(

@@ -79,11 +79,12 @@ def kills(family: str, cases: Iterable[tuple[Problem, Variant]], jobs: int = JOB
 
 def _share(task: tuple[str, Sequence[int], Sequence[tuple[object, str, str]], int]) -> Kills:
     name, indices, cases, enough = task
-    recipes = [Recipe(OPERATORS[name], *case, SEED) for case in cases if OPERATORS[name].defined(case[0], case[1])]
+    operator = OPERATORS[name]
+    recipes = [Recipe(operator.on(g), dtype, how, SEED) for g, dtype, how in cases if operator.defined(g, dtype)]
     counts = Counter[tuple[int, str, int]]()
     found: Kills = {}
     for recipe in (recipe for recipe in recipes if cost(recipe) <= AFFORDABLE):
-        rank = recipe.geometry.rank
+        rank = recipe.workload.geometry.rank
         waiting = [i for i in indices if counts[i, recipe.dtype, rank] < enough]
         detected = _detected(recipe, waiting)
         counts.update((i, recipe.dtype, rank) for i in detected)
@@ -91,7 +92,7 @@ def _share(task: tuple[str, Sequence[int], Sequence[tuple[object, str, str]], in
     seen = {(i, rank) for i, _, rank in counts}
     dear = sorted((recipe for recipe in recipes if AFFORDABLE < cost(recipe) <= DEAREST), key=cost)
     for recipe in dear:  # expensive recipes run only kernels not yet detected in their number of dimensions
-        rank = recipe.geometry.rank
+        rank = recipe.workload.geometry.rank
         detected = _detected(recipe, [i for i in indices if (i, rank) not in seen])
         seen.update((i, rank) for i in detected)
         found[_tensors(recipe)] = {Kill(name, i) for i in detected}
@@ -99,7 +100,7 @@ def _share(task: tuple[str, Sequence[int], Sequence[tuple[object, str, str]], in
 
 
 def _tensors(recipe: Recipe) -> TensorKey:
-    return TensorKey(recipe.geometry.descriptor, recipe.dtype, recipe.distribution)
+    return TensorKey(recipe.workload.geometry.descriptor, recipe.dtype, recipe.distribution)
 
 
 def _detected(recipe: Recipe, indices: Sequence[int]) -> list[int]:
@@ -207,7 +208,7 @@ def candidates(family: str, cases: Iterable[tuple[Problem, Variant]], found: Kil
         place = variant.dtype, "last" if variant.layout == layouts_of(geometry.rank)[1] else variant.layout
         both = frozenset(chain(pairs(single), ((f,) for f in features - single), product(place, single)))
         recipes = (
-            Recipe(one, geometry, variant.dtype, variant.distribution, SEED) for one in FAMILIES[family].operators
+            Recipe(one.on(geometry), variant.dtype, variant.distribution, SEED) for one in FAMILIES[family].operators
         )
         price = 1 + max(map(cost, recipes)) / CHEAP
         made.append(Candidate(problem, variant, price, frozenset(found.get(key, ())), both))

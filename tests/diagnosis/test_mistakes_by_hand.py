@@ -31,13 +31,13 @@ SEED = 20261121
 
 @functools.cache
 def case(operator: str, descriptor: str, distribution: str = "fixed") -> Expectation:
-    return Expectation(Recipe(OPERATORS[operator], parse(descriptor), "fp32", distribution, SEED))
+    return Expectation(Recipe(OPERATORS[operator].on(parse(descriptor)), "fp32", distribution, SEED))
 
 
 def diagnosed(known: Expectation, outputs: Arrays, reference: Arrays | None = None) -> Diagnosis | None:
     """Of outputs rounded to fp32."""
     stored = {name: array.astype(np.float32) for name, array in outputs.items()}
-    return diagnose(known.recipe.operator, known.recipe.geometry, known.inputs, stored, reference)
+    return diagnose(known.recipe.workload.operator, known.recipe.workload.geometry, known.inputs, stored, reference)
 
 
 def names(found: Diagnosis | None) -> tuple[str, ...]:
@@ -47,7 +47,7 @@ def names(found: Diagnosis | None) -> tuple[str, ...]:
 def flipped(known: Expectation, inputs: Arrays | None = None) -> Arrays:
     """Outputs of a filter that is flipped in W."""
     flip = planted(next(mistake for mistake in library() if mistake.name == "filter flipped in W"))
-    return flip.run(known.recipe.operator, known.recipe.geometry, inputs or known.inputs, "fp32")
+    return flip.run(known.recipe.workload.operator, known.recipe.workload.geometry, inputs or known.inputs, "fp32")
 
 
 def test_a_number_in_the_place_of_nan_is_named():
@@ -160,7 +160,9 @@ def by_hand(operator: str, g: ConvGeometry, inputs: Arrays, place: Place) -> Arr
 @pytest.mark.parametrize("mistake", [*BY_HAND, ""])
 def test_mistakes_of_convolutions_are_named(operator: str, mistake: str):
     known = case(operator, SMALL)
-    found = names(diagnosed(known, by_hand(operator, known.recipe.geometry, known.inputs, BY_HAND.get(mistake, right))))
+    found = names(
+        diagnosed(known, by_hand(operator, known.recipe.workload.geometry, known.inputs, BY_HAND.get(mistake, right)))
+    )
     assert mistake in found if mistake else not found
 
 
@@ -195,7 +197,7 @@ def test_bias_that_is_not_offset_by_the_group_is_named():
 def test_filters_of_another_group_are_named():
     known = case("conv_forward", "n2 c6 h5 w4 k12 r3 s3 p1 g3 b1")
     x, w, bias = (known.inputs[name] for name in ("x", "w", "bias"))
-    one, reference = ConvGeometry.parse("n2 c2 h5 w4 k1 r3 s3 p1 b1"), known.recipe.operator.reference
+    one, reference = ConvGeometry.parse("n2 c2 h5 w4 k1 r3 s3 p1 b1"), known.recipe.workload.operator.reference
     dealt = [
         reference(one, {"x": x[:, 2 * (k % 3) :][:, :2], "w": w[k:][:1], "bias": bias[k:][:1]})["y"] for k in range(12)
     ]
@@ -207,11 +209,11 @@ def test_filters_of_another_group_are_named():
 @pytest.mark.parametrize("operator", CONVOLUTIONS)
 def test_what_a_kernel_of_two_dimensions_knows_is_named_in_three(operator: str, what: str):
     known = case(operator, "n2 c3 d9 h8 w7 k4 t2 r2 s2 u1x2x3 p2:1x1:0x0:1 dil3x2x1")
-    recipe, values = known.recipe, getattr(known.recipe.geometry, what)
-    seen = replace(recipe.geometry, **{what: (values[1], *values[1:])})
-    shapes = {name: tensor.shape for name, tensor in recipe.operator.inputs(seen).items()}
+    recipe, values = known.recipe, getattr(known.recipe.workload.geometry, what)
+    seen = replace(recipe.workload.geometry, **{what: (values[1], *values[1:])})
+    shapes = {name: tensor.shape for name, tensor in recipe.workload.operator.inputs(seen).items()}
     given = {name: fitted(array, shapes[name]) for name, array in known.inputs.items()}
-    outputs = recipe.operator.reference(seen, given)
+    outputs = recipe.workload.operator.reference(seen, given)
     wanted = {name: fitted(array, known.reference[name].shape) for name, array in outputs.items()}
     assert f"{what} of H used for D" in names(diagnosed(known, wanted))
 
@@ -229,13 +231,14 @@ def test_no_structure_is_named_where_it_is_right(operator: str, text: str, famil
     """Errors of arithmetic must not be taken for a wrong index: a wrong name costs its reader a day."""
     known = case(operator, text)
     recipe = known.recipe
-    concerned = [m for m in MUTANTS if m.family == family and m.applies(operator, recipe.geometry, "fp32")]
+    concerned = [m for m in MUTANTS if m.family == family and m.applies(operator, recipe.workload.geometry, "fp32")]
     with np.errstate(all="ignore"):
         found = {
-            m.name: diagnosed(known, m.run(recipe.operator, recipe.geometry, known.inputs, "fp32")) for m in concerned
+            m.name: diagnosed(known, m.run(recipe.workload.operator, recipe.workload.geometry, known.inputs, "fp32"))
+            for m in concerned
         }
     assert len(found) > 10
-    structures = {mistake.name for mistake in FAMILIES[recipe.operator.family].mistakes}
+    structures = {mistake.name for mistake in FAMILIES[recipe.workload.operator.family].mistakes}
     assert [name for name, diagnosis in found.items() if diagnosis and structures & {*diagnosis.names}] == []
     if family == "scale":
         assert names(found["all zero"]) == ("results all zero",)
@@ -322,7 +325,7 @@ def _without_dilation(g: ConvGeometry, known: Expectation) -> Arrays:
 def _split_evenly(g: ConvGeometry, known: Expectation) -> Arrays:
     totals = [sum(sides) for sides in g.padding]
     seen = replace(g, padding=tuple((total // 2, total - total // 2) for total in totals))
-    return known.recipe.operator.reference(seen, known.inputs)
+    return known.recipe.workload.operator.reference(seen, known.inputs)
 
 
 @pytest.mark.parametrize(
@@ -335,7 +338,7 @@ def _split_evenly(g: ConvGeometry, known: Expectation) -> Arrays:
 )
 def test_what_strangers_kernels_did_is_named(operator: str, wrong: Callable[..., Arrays], name: str):
     known = case(operator, "n2 c3 h9 w11 k4 r3 s4 u2x3 p4:1x3:0 d1x2")
-    assert names(diagnosed(known, wrong(known.recipe.geometry, known))) == (name,)
+    assert names(diagnosed(known, wrong(known.recipe.workload.geometry, known))) == (name,)
 
 
 def test_the_place_of_a_maximum_that_wraps_in_a_byte_is_named():
@@ -398,23 +401,27 @@ def _filters(values: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("name", ROUNDED)
 def test_one_rounding_too_many_is_told_by_the_bits(name: str, dtype: str):
     operator, descriptor, wrong = ROUNDED[name]
-    known = Expectation(Recipe(OPERATORS[operator], parse(descriptor), dtype, "fixed", SEED))
+    known = Expectation(Recipe(OPERATORS[operator].on(parse(descriptor)), dtype, "fixed", SEED))
     y = wrong(
         {key: array.astype(np.float64) if key != "x" and key != "w" else array for key, array in known.inputs.items()},
-        known.recipe.geometry,
+        known.recipe.workload.geometry,
     )
     stored = known.inputs["x"].dtype
     recipe = known.recipe
-    assert names(diagnose(recipe.operator, recipe.geometry, known.inputs, {"y": y.astype(stored)})) == (name,)
+    assert names(
+        diagnose(recipe.workload.operator, recipe.workload.geometry, known.inputs, {"y": y.astype(stored)})
+    ) == (name,)
     exact = known.reference["y"].astype(stored)
-    assert diagnose(recipe.operator, recipe.geometry, known.inputs, {"y": exact}) is None
+    assert diagnose(recipe.workload.operator, recipe.workload.geometry, known.inputs, {"y": exact}) is None
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 def test_a_convolution_stored_before_its_batch_norm_is_told_by_the_bits_of_y(dtype: str):
     """Mean and variance, in fp32, have other bits than any other sum of the same numbers."""
-    known = Expectation(Recipe(OPERATORS["conv_bn_forward"], parse("bn n2 c8 h9 w7 k6 r3 s3 p1"), dtype, "fixed", SEED))
-    given, g = known.inputs, known.recipe.geometry
+    known = Expectation(
+        Recipe(OPERATORS["conv_bn_forward"].on(parse("bn n2 c8 h9 w7 k6 r3 s3 p1")), dtype, "fixed", SEED)
+    )
+    given, g = known.inputs, known.recipe.workload.geometry
     z = _kept(ConvForward().reference(g.conv, {"x": given["x"], "w": given["w"]})["y"], given["x"])
     mean, var = z.mean((0, 2, 3)), z.var((0, 2, 3))
     scale = (given["gamma"] / np.sqrt(var + g.eps))[:, None, None]
@@ -422,20 +429,20 @@ def test_a_convolution_stored_before_its_batch_norm_is_told_by_the_bits_of_y(dty
     outputs = {"y": y.astype(given["x"].dtype), "mean": mean * (1 + 1e-7), "var": var * (1 + 1e-7)}
     outputs |= {name: known.reference[name] for name in known.reference if name.startswith("running")}
     outputs = {name: array if name == "y" else array.astype(np.float32) for name, array in outputs.items()}
-    found = diagnose(known.recipe.operator, g, known.inputs, outputs)
+    found = diagnose(known.recipe.workload.operator, g, known.inputs, outputs)
     assert names(found) == ("z rounded to the tensors' format before batch norm",)
 
 
 def test_zero_points_by_the_sums_of_the_first_groups_filters():
-    recipe = Recipe(OPERATORS["conv_requantized"], parse("q n2 c6 h4 w4 k6 r3 s3 g3 zx5"), "int8", "scales", SEED)
+    recipe = Recipe(OPERATORS["conv_requantized"].on(parse("q n2 c6 h4 w4 k6 r3 s3 g3 zx5")), "int8", "scales", SEED)
     known = Expectation(recipe)
     x, w = (known.inputs[name].astype(np.float64) for name in "xw")
     sums = ConvForward().reference(parse("n2 c6 h4 w4 k6 r3 s3 g3"), {"x": x, "w": w})["y"]
     for k in range(6):
         sums[:, k] -= 5 * w[k % 2].sum()
-    scaled = sums * known.inputs["scale"].astype(np.float64)[:, None, None] + recipe.geometry.y_zero_point
+    scaled = sums * known.inputs["scale"].astype(np.float64)[:, None, None] + recipe.workload.geometry.y_zero_point
     outputs = {"y": np.clip(np.rint(scaled), -128, 127).astype(np.int8)}
-    found = diagnose(recipe.operator, recipe.geometry, known.inputs, outputs)
+    found = diagnose(recipe.workload.operator, recipe.workload.geometry, known.inputs, outputs)
     assert names(found) == ("zero point of x taken off with the sums of the first group's filters",)
 
 
@@ -480,7 +487,7 @@ def test_a_mistake_in_one_of_two_results_is_named():
 def test_results_that_are_cut_are_no_sums_in_fewer_bits(dtype: str):
     """A kernel that sums in fp32 and cuts was told to declare a sum in bf16."""
     known, geometry = OPERATORS["conv_forward"], parse("n2 c4 h6 w7 k6 r3 s3 p1")
-    inputs = Expectation(Recipe(known, geometry, dtype, "fixed", 0)).inputs
+    inputs = Expectation(Recipe(known.on(geometry), dtype, "fixed", 0)).inputs
     exact = known.reference(geometry, inputs)["y"]
     nearest = exact.astype(STORAGE[dtype])
     beyond = np.abs(nearest.astype(np.float64)) > np.abs(exact)

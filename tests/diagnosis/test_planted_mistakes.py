@@ -131,19 +131,21 @@ def differs(found: Arrays, exact: Arrays) -> bool:
 def named_first(mutant: Mutant, expected: Expectation) -> str | None:
     """The first name, or that of the mutant where the first one is of the same outputs; None where it is no mutant."""
     recipe = expected.recipe
-    known = (recipe.operator, recipe.geometry, expected.inputs)
-    if not mutant.applies(recipe.operator.name, recipe.geometry, recipe.dtype):
+    known = (recipe.workload.operator, recipe.workload.geometry, expected.inputs)
+    if not mutant.applies(recipe.workload.operator.name, recipe.workload.geometry, recipe.dtype):
         return None
     if mutant.equivalent(*known, recipe.dtype):
         return None
     outputs = mutant.run(*known, recipe.dtype)
-    if recipe.operator.family == "conv_bn" and not differs(outputs, expected.reference):
+    if recipe.workload.operator.family == "conv_bn" and not differs(outputs, expected.reference):
         return None
     diagnosis = diagnose(*known, outputs)
     if diagnosis is None:
         return ""
     first = diagnosis.names[0]
-    return mutant.name if same(mutants(recipe.operator.name)[first].run(*known, recipe.dtype), outputs) else first
+    return (
+        mutant.name if same(mutants(recipe.workload.operator.name)[first].run(*known, recipe.dtype), outputs) else first
+    )
 
 
 def test_no_table_has_the_shapes():
@@ -158,7 +160,7 @@ def test_planted_mistakes_are_named_first(operator: str, rank: int):
     family = OPERATORS[operator].family
     inputs = cycle(INPUTS.get(family, [("fp32", "fixed"), ("bf16", "fixed"), ("fp16", "fixed")]))
     cases = [
-        Expectation(Recipe(OPERATORS[operator], parse(text), *known, SEED))
+        Expectation(Recipe(OPERATORS[operator].on(parse(text)), *known, SEED))
         for text, known in zip(HELD_OUT[family, rank], inputs, strict=False)
     ]
     answers = {}
@@ -179,7 +181,7 @@ def test_every_mistake_can_be_tried_on_the_smallest_problem(operator: str, rank:
     """A window of one element: nothing is left of it where its first row is left out."""
     kind = OPERATORS[operator]
     smallest = geometry(kind.family, SIMPLEST[kind.family, rank] | {"n": 2})
-    recipe = Recipe(kind, smallest, kind.dtypes[0], FAMILIES[kind.family].distributions[0], SEED)
+    recipe = Recipe(kind.on(smallest), kind.dtypes[0], FAMILIES[kind.family].distributions[0], SEED)
     expected = Expectation(recipe)
     wrong = {name: array + array.dtype.type(1) for name, array in expected.reference.items()}
     found = diagnose(kind, smallest, expected.inputs, wrong)
@@ -197,11 +199,11 @@ def test_right_outputs_have_no_diagnosis(operator: str):
     )
     for dtype, distribution in inputs:
         if distribution in FAMILIES[kind.family].distributions:
-            known = Expectation(Recipe(kind, parse(HELD_OUT[kind.family, 2][1]), dtype, distribution, SEED))
-            tensors = kind.outputs(known.recipe.geometry)
+            known = Expectation(Recipe(kind.on(parse(HELD_OUT[kind.family, 2][1])), dtype, distribution, SEED))
+            tensors = kind.outputs(known.recipe.workload.geometry)
             stored = {name: STORAGE[tensors[name].stored_as(dtype)] for name in tensors}
             outputs = {name: array.astype(stored[name]) for name, array in known.reference.items()}
-            assert diagnose(kind, known.recipe.geometry, known.inputs, outputs) is None
+            assert diagnose(kind, known.recipe.workload.geometry, known.inputs, outputs) is None
 
 
 def test_no_mistake_is_tried_that_pads_an_image_beyond_all_measure(monkeypatch: pytest.MonkeyPatch):
@@ -214,7 +216,7 @@ def test_no_mistake_is_tried_that_pads_an_image_beyond_all_measure(monkeypatch: 
         return np.zeros(0) if padded[-1] > BUDGET else spatial.padded(image, padding, *given)
 
     operator, problem = OPERATORS["conv_forward"], parse("n1 c3 h1300 w2 k3 r3 s3 u260x1 p1:260x1:259 g3")
-    inputs = Expectation(Recipe(operator, problem, "fp32", "fixed", 0)).inputs
+    inputs = Expectation(Recipe(operator.on(problem), "fp32", "fixed", 0)).inputs
     outputs = {name: 2 * array for name, array in operator.reference(problem, inputs).items()}
     monkeypatch.setattr("conformance.operators.conv.operators.padded", measured)
     diagnose(operator, problem, inputs, outputs)

@@ -25,7 +25,7 @@ BY_RANK = (PLAIN, "n2 c4 w9 k5 s3 p1 b1", "n2 c3 d4 h5 w4 k5 t2 r3 s2 p1 b1")
 
 
 def expected(text: str, dtype: str, distribution: str, operator: str = "conv_forward") -> Expectation:
-    return Expectation(Recipe(OPERATORS[operator], parse(text), dtype, distribution, 0))
+    return Expectation(Recipe(OPERATORS[operator].on(parse(text)), dtype, distribution, 0))
 
 
 @pytest.mark.parametrize(("dtype", "text"), [*product(SUMS, BY_RANK)])
@@ -62,7 +62,7 @@ def test_a_result_of_codes_is_one_number_and_what_is_added_to_it(dtype: str, ope
 def test_sums_of_whole_numbers_fit_in_32_bits_in_every_order(problem: conformance.problems.Problem, distribution: str):
     """The sum of all magnitudes does: no partial sum leaves the range."""
     operator = OPERATORS["conv_forward"]
-    inputs = Expectation(Recipe(operator, problem.geometry, "int8", distribution, 0)).inputs
+    inputs = Expectation(Recipe(operator.on(problem.geometry), "int8", distribution, 0)).inputs
     magnitudes = {name: np.abs(array.astype(np.float64)) for name, array in inputs.items()}
     assert operator.reference(problem.geometry, magnitudes)["y"].max() <= 2**31 - 1
 

@@ -287,7 +287,7 @@ def test_plain_layouts_have_the_diagnoses_that_they_had():
 @pytest.mark.parametrize("operator", CONVOLUTIONS)
 def test_gradients_have_the_same_names(operator: str):
     """An order that is read wrong in one direction is written wrong in another."""
-    inputs = Expectation(Recipe(OPERATORS[operator], GEOMETRY, "fp32", "fixed", 0)).inputs
+    inputs = Expectation(Recipe(OPERATORS[operator].on(GEOMETRY), "fp32", "fixed", 0)).inputs
     for mistake in misreadings("gnhwc", 2):
         wrong = mistake.outputs(OPERATORS[operator], GEOMETRY, inputs)
         assert wrong is not None

@@ -212,7 +212,7 @@ def test_framework_without_views_is_told_once(project: Project):
 
 
 def test_mathematics_of_a_repeated_operand_is_that_of_its_values():
-    recipe = Recipe(OPERATORS["conv_backward_data"], typed(kit.SUMS).geometry, "fp64", "integer", 0)
+    recipe = Recipe(OPERATORS["conv_backward_data"].on(typed(kit.SUMS).geometry), "fp64", "integer", 0)
     expected = Expectation(recipe)
     other = expected.holding(with_repeats(expected.inputs, "dy:expanded"))
     np.testing.assert_array_equal(other.reference["dx"][0], expected.reference["dx"][0])

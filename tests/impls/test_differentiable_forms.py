@@ -111,7 +111,7 @@ def pair(form: str, arrays: Any, given: dict[str, Any]) -> Any:
 
 def inputs(form: str, g: ConvBnGeometry) -> list[Any]:
     """fp64 inputs by position, None for those that are absent."""
-    drawn = Expectation(Recipe(FORWARD, g, "fp64", "fixed", 0)).inputs
+    drawn = Expectation(Recipe(FORWARD.on(g), "fp64", "fixed", 0)).inputs
     made = jnp.asarray if form in JAX else torch.from_numpy
     return [made(drawn[name]) if name in drawn else None for name in FORWARD.arguments]
 

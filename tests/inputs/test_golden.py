@@ -86,7 +86,7 @@ def test_a_sample_of_the_manifest_holds(tmp_path: Path):
 def test_stored_tensors_are_plain_numbers():
     for recipe in recipes.stored():
         with np.load(GOLDEN / TENSORS / npz.file_name(recipe), allow_pickle=False) as found:
-            tensors = recipe.operator.inputs(recipe.geometry) | recipe.operator.outputs(recipe.geometry)
+            tensors = recipe.workload.inputs | recipe.workload.outputs
             shapes = {name.split("/")[1]: found[name].shape for name in found}
             assert shapes == {name: tensor.shape for name, tensor in tensors.items()}
             held = {name.split("/")[0]: found[name].dtype.str for name in found}
@@ -98,7 +98,7 @@ def test_stored_tensors_are_plain_numbers():
 
 def test_stored_tensors_show_every_feature():
     stored = recipes.stored()
-    geometries: list[Any] = [recipe.geometry for recipe in stored if recipe.operator.family == "conv"]
+    geometries: list[Any] = [recipe.workload.geometry for recipe in stored if recipe.workload.operator.family == "conv"]
     assert {"grouped" if g.c > g.groups else "depthwise" for g in geometries if g.groups > 1} == {
         "grouped",
         "depthwise",
@@ -107,7 +107,7 @@ def test_stored_tensors_show_every_feature():
     assert any(max(g.stride) > 1 for g in geometries)
     pinned = DISTRIBUTIONS.keys() - {"sparse"}  # which is for level huge alone
     assert {r.dtype for r in stored} | {r.distribution for r in stored} == {*DECLARABLE} | pinned
-    assert {r.operator.name for r in stored} == OPERATORS.keys()
+    assert {r.workload.operator.name for r in stored} == OPERATORS.keys()
 
 
 def test_undamaged_goldens_hold(folder: Path, capsys: pytest.CaptureFixture[str]):
@@ -225,7 +225,8 @@ def test_suites_are_silent_where_a_golden_holds_or_none_is_due(pinned_here: Path
     UNTRUE["digest"][0](pinned_here)
     golden.check(Expectation(PINNED[1]))
     golden.check(Expectation(replace(PINNED[2], seed=1)))
-    golden.check(Expectation(replace(PINNED[2], geometry=ConvGeometry(n=1, c=1, size=(1, 2), k=1, window=(1, 1)))))
+    unlisted = PINNED[2].workload.operator.on(ConvGeometry(n=1, c=1, size=(1, 2), k=1, window=(1, 1)))
+    golden.check(Expectation(replace(PINNED[2], workload=unlisted)))
 
 
 def test_a_manifest_with_much_damage_is_cut_short(folder: Path, capsys: pytest.CaptureFixture[str]):
@@ -277,7 +278,7 @@ def test_export_can_be_read_back(tmp_path: Path):
     words = "--problem=edge.pad-top", "--operator=conv_backward_data", "--dtype=bf16", "--distribution=wide"
     assert command("golden", "export", str(tmp_path / "new"), *words)[0] == 0
     geometry = ConvGeometry.parse("n2 c4 h8 w8 k6 r3 s3 p2:0x0")
-    chosen = [Recipe(OPERATORS["conv_backward_data"], geometry, "bf16", "wide", 0)]
+    chosen = [Recipe(OPERATORS["conv_backward_data"].on(geometry), "bf16", "wide", 0)]
     assert verify(tmp_path / "new", chosen, chosen, 1) == 0
 
 
@@ -324,7 +325,7 @@ def test_digests_do_not_depend_on_threads():
         "'maxpool n2 c8 h31 w30 r3 s3', 'convt n2 c8 h15 w14 k8 r3 s3 u2', 'q n2 c8 h15 w14 k8 r3 s3 zx3'); "
         "pairs = [(o, g) for g in map(parse, texts) for o in OPERATORS.values() if takes(o.name, g)]; "
         "how = lambda o: ('fp32', 'fixed') if 'fp32' in o.dtypes else ('int8', 'scales'); "
-        "print([entry(Expectation(Recipe(o, g, *how(o), 0))) for o, g in pairs])"
+        "print([entry(Expectation(Recipe(o.on(g), *how(o), 0))) for o, g in pairs])"
     )
     said = []
     for environment in (os.environ | {"OMP_NUM_THREADS": count, "OPENBLAS_NUM_THREADS": count} for count in "12"):
@@ -353,4 +354,4 @@ def test_a_check_that_makes_an_operator_of_its_own_needs_no_golden():
         problem.geometry for problem in PROBLEMS if problem.geometry.family == "conv" and problem.geometry.n
     )
     own = Accumulating(OPERATORS["conv_forward"])
-    assert not golden.required(Recipe(own, geometry, "fp32", "fixed", SEED))
+    assert not golden.required(Recipe(own.on(geometry), "fp32", "fixed", SEED))

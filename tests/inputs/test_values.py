@@ -25,7 +25,7 @@ from tests.calibration.mutation import outcomes
 
 
 def drawn(operator: str, text: str, dtype: str, distribution: str) -> Expectation:
-    return Expectation(Recipe(OPERATORS[operator], parse(text), dtype, distribution, 3))
+    return Expectation(Recipe(OPERATORS[operator].on(parse(text)), dtype, distribution, 3))
 
 
 def made(family: str, **sizes: int) -> Any:
@@ -94,7 +94,7 @@ def test_references_of_all_bits_are_exact(dtype: str):
     for expected in (conv, pool):
         high = expected.reference["y"].reshape(-1)
         low = expected.rest["y"].reshape(-1) if dtype == "fp64" else np.zeros_like(high)
-        for value, first, second in zip(wanted[expected.recipe.operator.name], high, low, strict=True):
+        for value, first, second in zip(wanted[expected.recipe.workload.operator.name], high, low, strict=True):
             assert first == float(value)
             left = abs(value - Fraction(first) - Fraction(second))
             assert left <= abs(value) * Fraction(2) ** (-100 if dtype == "fp64" else -53)
@@ -116,7 +116,7 @@ def test_ends_of_the_range_are_exact_in_every_order(operator: str, dtype: str, d
     format, wide = FORMATS[dtype], np.float64 if dtype == "fp64" else np.float32
     backwards = {name: array[::-1, ::-1].astype(wide) for name, array in expected.inputs.items()}
     with np.errstate(over="ignore"):
-        (found,) = expected.recipe.operator.reference(expected.recipe.geometry, backwards, wide).values()
+        (found,) = expected.recipe.workload.reference(backwards, wide).values()
         (reference,) = expected.reference.values()
         stored = reference.astype(wide).astype(STORAGE[dtype])
         np.testing.assert_array_equal(found[::-1, ::-1].astype(STORAGE[dtype]), stored)
@@ -152,7 +152,7 @@ def test_exempted_distributions_are_not_counted():
     def run(operator, geometry, inputs: Arrays, dtype: str) -> Arrays:
         return {n: np.where(np.abs(a) < 2.0**-126, 0, a) for n, a in exact(operator, geometry, inputs, dtype).items()}
 
-    recipe = Recipe(OPERATORS["conv_forward"], parse("n1 c2 h4 w4 k4 r1 s1"), "fp32", "subnormal", 0)
+    recipe = Recipe(OPERATORS["conv_forward"].on(parse("n1 c2 h4 w4 k4 r1 s1")), "fp32", "subnormal", 0)
     for contract, detected in ((DEFAULT, True), (Contract(subnormals="flushed"), False)):
         (found,) = outcomes([Mutant("flushing", "values", run, contract, base=exact)], "conv_forward", [("", recipe)])
         assert found.detected == found.differs == detected
@@ -160,16 +160,16 @@ def test_exempted_distributions_are_not_counted():
 
 @pytest.mark.parametrize("operator", ["conv_forward", "conv_backward_data", "conv_backward_weight"])
 def test_large_fp16_sums_fit_and_half_of_them_do_not(operator: str) -> None:
-    recipe = Recipe(OPERATORS[operator], parse("n2 c16 h4 w5 k16 r3 s3 p1"), "fp16", "large", 0)
+    recipe = Recipe(OPERATORS[operator].on(parse("n2 c16 h4 w5 k16 r3 s3 p1")), "fp16", "large", 0)
     expected = Expectation(recipe)
     (total,) = expected.reference.values()
-    positive = np.maximum(expected.inputs[recipe.operator.operand], 0)
-    half = recipe.operator.reference(recipe.geometry, expected.inputs | {recipe.operator.operand: positive})
+    positive = np.maximum(expected.inputs[recipe.workload.operator.operand], 0)
+    half = recipe.workload.reference(expected.inputs | {recipe.workload.operator.operand: positive})
     assert np.abs(total).max() <= 65504 < min(part.max() for part in half.values())
 
 
 def test_small_holds_the_smallest_normal_numbers_and_nothing_subnormal() -> None:
-    expected = Expectation(Recipe(OPERATORS["conv_forward"], parse("n1 c4 h4 w4 k4 r1 s1"), "fp32", "small", 0))
+    expected = Expectation(Recipe(OPERATORS["conv_forward"].on(parse("n1 c4 h4 w4 k4 r1 s1")), "fp32", "small", 0))
     for array in (*expected.inputs.values(), *expected.reference.values()):
         sizes = np.abs(array[array != 0].astype(np.float64))
         assert 2.0**-126 <= sizes.min() < 2.0**-118
@@ -177,7 +177,7 @@ def test_small_holds_the_smallest_normal_numbers_and_nothing_subnormal() -> None
 
 def test_the_maximum_of_negative_zeros_is_negative() -> None:
     expected = Expectation(
-        Recipe(OPERATORS["max_pool_forward"], parse("maxpool n2 c5 h8 w9 r2 s3"), "fp32", "mixed", 0)
+        Recipe(OPERATORS["max_pool_forward"].on(parse("maxpool n2 c5 h8 w9 r2 s3")), "fp32", "mixed", 0)
     )
     right = {"y": expected.reference["y"].astype(np.float32)}
     assert Exact(expected).judge(right, Contract())[0].passed
@@ -191,7 +191,7 @@ def test_an_empty_batch_has_every_distribution(operator: str):
     geometry = made(family, n=0, c=4, h=5, w=5, k=4, r=3, s=3, b=1)
     every = product(OPERATORS[operator].dtypes, FAMILIES[family].distributions)
     for dtype, distribution in ((d, name) for d, name in every if applies(name, d)):
-        expected = Expectation(Recipe(OPERATORS[operator], geometry, dtype, distribution, 0))
+        expected = Expectation(Recipe(OPERATORS[operator].on(geometry), dtype, distribution, 0))
         assert all(not np.any(array) for array in expected.reference.values())
 
 
@@ -205,6 +205,6 @@ def test_a_maximum_of_minus_infinities_alone_is_asked_for(text: str):
 
 def test_natural_numbers_of_no_channels_are_none():
     """A problem of fuzz without channels raised a TypeError: an empty list of powers has no whole numbers."""
-    expected = Expectation(Recipe(OPERATORS["conv_forward"], parse("n1 c0 h1 w2 k3 r1 s1 b1"), "fp32", "natural", 0))
+    expected = Expectation(Recipe(OPERATORS["conv_forward"].on(parse("n1 c0 h1 w2 k3 r1 s1 b1")), "fp32", "natural", 0))
     assert expected.inputs["x"].shape == (1, 0, 1, 2)
     assert np.isfinite(expected.reference["y"]).all()

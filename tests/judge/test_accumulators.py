@@ -60,7 +60,7 @@ def convolved(unit: Accumulator, recipe: Recipe) -> dict[str, np.ndarray]:
 def verdict(
     declared: Accumulator | str, real: Accumulator, dtype: str, distribution: str, problem: Any = PROBLEM
 ) -> bool:
-    recipe = Recipe(OPERATORS["conv_forward"], problem, dtype, distribution, 0)
+    recipe = Recipe(OPERATORS["conv_forward"].on(problem), dtype, distribution, 0)
     return expect(recipe).passes(convolved(real, recipe), Contract(accumulate=declared))
 
 

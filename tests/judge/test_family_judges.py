@@ -82,7 +82,7 @@ DEPENDENT = {
 
 @pytest.mark.parametrize(("name", "text", "dtype"), DEPENDENT.values(), ids=DEPENDENT)
 def test_errors_that_elements_share_are_no_bias(name: str, text: str, dtype: str):
-    recipe = Recipe(OPERATORS["avg_pool_backward"], parse(text), dtype, "fixed", 4)
+    recipe = Recipe(OPERATORS["avg_pool_backward"].on(parse(text)), dtype, "fixed", 4)
     (found,) = judgements(known_good(name), Expectation(recipe))
     assert found.passed, found.explain()
 
@@ -91,7 +91,7 @@ def test_errors_that_elements_share_are_no_bias(name: str, text: str, dtype: str
 def test_what_is_exempted_the_special_distribution_would_be_detected_there(name: str):
     """They are right about numbers, and wrong about NaN: a kernel of this kind needs a waiver."""
     kernel = known_good(name)
-    recipe = Recipe(OPERATORS["avg_pool_forward"], parse("pool n2 c3 h9 w9 r3 s3 u2 p1"), "fp32", "special", SEED)
+    recipe = Recipe(OPERATORS["avg_pool_forward"].on(parse("pool n2 c3 h9 w9 r3 s3 u2 p1")), "fp32", "special", SEED)
     assert set(kernel.exempted) == {"special", "nonfinite", "mixed"}
     assert not all(judgement.passed for judgement in judgements(kernel, Expectation(recipe)))
 
@@ -100,7 +100,7 @@ def test_what_is_exempted_the_special_distribution_would_be_detected_there(name:
 def test_a_maximum_must_be_equal(distribution: str):
     """Whatever its accumulator, of which it has none; unless it is declared that inputs or subnormals are not kept."""
     geometry = parse("maxpool n1 c2 h5 w6 r3 s2 u1 p1")
-    expected = Expectation(Recipe(OPERATORS["max_pool_forward"], geometry, "fp32", distribution, 0))
+    expected = Expectation(Recipe(OPERATORS["max_pool_forward"].on(geometry), "fp32", distribution, 0))
 
     def passes(change: float, contract: Contract) -> bool:
         return Exact(expected).judge({"y": (expected.reference["y"] * change).astype(np.float32)}, contract)[0].passed
@@ -120,5 +120,5 @@ def test_the_maximum_of_zeros_of_one_sign_has_it(zeros: tuple[float, float], fre
     reference = operator.reference(geometry, {"x": x.astype(np.float64)})
     for sign, right in ((1, True), (-1, free)):
         actual = {"y": (sign * reference["y"]).astype(np.float32)}
-        (output,) = outputs_of(operator, geometry, "fp32", {"x": x}, actual, reference, lambda: reference)
+        (output,) = outputs_of(operator.on(geometry), "fp32", {"x": x}, actual, reference, lambda: reference)
         assert judge(output, "mixed", Contract()).passed == right

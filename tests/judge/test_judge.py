@@ -393,7 +393,7 @@ def test_a_gain_that_all_channels_have_from_one_operand_of_few_numbers_is_none()
 @pytest.mark.parametrize("seed", SEEDS)
 def test_one_bias_of_all_bits_is_no_gain(text: str, seed: int):
     """Ties of the sums before it leave even numbers: where the same bias is added to all, one direction is commoner."""
-    expected = Expectation(Recipe(OPERATORS["conv_forward"], parse(text), "fp32", "natural", seed))
+    expected = Expectation(Recipe(OPERATORS["conv_forward"].on(parse(text)), "fp32", "natural", seed))
     (judgement,) = judgements(KnownKernel("right", "good", plain), expected)
     assert failed(judgement) == set()
     truncated = KnownKernel("truncated", "bad", lambda *case: {"y": plain(*case)["y"] * np.float32(1 - 2e-6)})

@@ -23,12 +23,12 @@ GROUPED = ConvGeometry.parse("n2 c24 h15 w13 k48 r3 s3 u2 p1 g3")
 
 
 def expected(operator: str, geometry: ConvGeometry, distribution: str = "fixed", seed: int = 0) -> Expectation:
-    return Expectation(Recipe(OPERATORS[operator], geometry, "fp32", distribution, seed))
+    return Expectation(Recipe(OPERATORS[operator].on(geometry), "fp32", distribution, seed))
 
 
 def honest(known: Expectation) -> np.ndarray:
     """The main output computed in float32."""
-    outputs = known.recipe.operator.reference(known.recipe.geometry, known.inputs, np.float32)
+    outputs = known.recipe.workload.reference(known.inputs, np.float32)
     return next(iter(outputs.values()))
 
 
@@ -50,8 +50,8 @@ def test_probes_know_what_the_reference_knows(operator: str, problem: Problem):
     assert (np.abs(next(iter(known.magnitude.values()))[index] - magnitudes) <= rounding).all()
     signs = np.where(np.arange(problem.geometry.c * problem.geometry.k) % 3 == 0, 1.0, -1.0)
     channels = problem.geometry.c if operator == "conv_backward_data" else problem.geometry.k
-    assert known.recipe.operator.probes is not None
-    exact = known.recipe.operator.probes.project(
+    assert known.recipe.workload.operator.probes is not None
+    exact = known.recipe.workload.operator.probes.project(
         problem.geometry, known.inputs, signs[:channels], RISK, np.dtype(np.float64)
     )
     np.testing.assert_array_equal(exact.expected, projected(exact, reference))
@@ -134,7 +134,7 @@ def test_how_a_case_is_judged_is_chosen_before_anything_is_drawn(
     text: str, dtype: str, distribution: str, method: str, kind: type[Expected], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("conformance.inputs.expectation.DISTRIBUTIONS", {})
-    recipe = Recipe(OPERATORS["conv_forward"], ConvGeometry.parse(text), dtype, distribution, 0)
+    recipe = Recipe(OPERATORS["conv_forward"].on(ConvGeometry.parse(text)), dtype, distribution, 0)
     expected = expect(recipe, method)
     assert type(expected) is kind
     assert expected.method == ("probes" if kind is Probed else "exact")

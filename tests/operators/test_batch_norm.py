@@ -33,7 +33,7 @@ ULPS = 8
 
 
 def expected(operator: str, text: str, dtype: str = "fp32", distribution: str = "fixed", seed: int = 1) -> Expectation:
-    return Expectation(Recipe(OPERATORS[operator], ConvBnGeometry.parse(text), dtype, distribution, seed))
+    return Expectation(Recipe(OPERATORS[operator].on(ConvBnGeometry.parse(text)), dtype, distribution, seed))
 
 
 def decimals(array: np.ndarray) -> np.ndarray:
@@ -103,7 +103,7 @@ def test_reference_is_right_to_the_last_digits(operator: str, text: str, distrib
     case = expected(operator, text, distribution=distribution)
     with localcontext() as context:
         context.prec = DIGITS
-        definition = Definition(case.recipe.geometry, case.inputs)
+        definition = Definition(case.recipe.workload.geometry, case.inputs)
         exact = getattr(definition, operator)()
         assert list(exact) == list(case.reference)
         for name, array in case.reference.items():
@@ -116,7 +116,7 @@ def test_reference_is_right_to_the_last_digits(operator: str, text: str, distrib
 @pytest.mark.parametrize("text", SMALL.values(), ids=SMALL)
 def test_steps_of_the_mistakes_are_right_where_none_is_changed(text: str, operator: str):
     case = expected(operator, text)
-    found = Steps().outputs(operator, case.recipe.geometry, case.inputs)
+    found = Steps().outputs(operator, case.recipe.workload.geometry, case.inputs)
     for name, exact in case.reference.items():
         np.testing.assert_array_max_ulp(found[name].astype(np.float32), exact.astype(np.float32), 1)
 
@@ -166,7 +166,7 @@ def test_a_sum_that_cancels_is_no_dgamma():
     for seed in range(3):
         found = expected("conv_bn_backward", LARGE_MEANS[0], "fp32", "shifted", seed)
         for run, right in ((cancels.base, True), (cancels.run, False)):
-            made = run(found.recipe.operator, found.recipe.geometry, found.inputs, "fp32")
+            made = run(found.recipe.workload.operator, found.recipe.workload.geometry, found.inputs, "fp32")
             failed = [output.name for output in outputs(found, made) if not passes(output, "shifted", Contract())]
             assert failed == ([] if right else ["dgamma"]), seed
 
@@ -187,7 +187,7 @@ def test_a_few_large_results_are_judged_as_few():
     """Running variances of other data make some of 1,024 channels far larger: their roundings are all there is in the
     rms, and every right kernel's exceeded a limit for 3,072."""
     operator, geometry = OPERATORS["conv_bn_inference"], parse("bn n3 c24 h2 w2 k1024 r2 s2 u5x3 p1:0 g8 affine0 mom0")
-    one, other = (Expectation(Recipe(operator, geometry, "fp16", "fixed", seed)) for seed in (0, 1))
+    one, other = (Expectation(Recipe(operator.on(geometry), "fp16", "fixed", seed)) for seed in (0, 1))
     mixed = one.holding(one.inputs | {"running_var": other.inputs["running_var"]})
 
     for change, right in ((1.0, True), (1.0003, False)):
@@ -201,7 +201,7 @@ def test_filters_that_are_not_finite_end_in_slices(operator: str):
     """Wide filters are convolved slice by slice; with NaN among them there was no last one, and memory ran out."""
     found = expected(operator, "bn n2 c1 h3 w3 k12 r1 s1 eps3", "fp64", "nonfinite")
     with np.errstate(all="ignore"):
-        plain = Steps().outputs(operator, found.recipe.geometry, found.inputs)
+        plain = Steps().outputs(operator, found.recipe.workload.geometry, found.inputs)
     assert any(np.isnan(array).any() for array in found.reference.values())
     for name, array in found.reference.items():
         np.testing.assert_allclose(array, plain[name], rtol=1e-9)

@@ -53,7 +53,7 @@ def test_a_problem_without_a_result_is_refused_by_name(text: str, message: str):
 
 def test_a_convolution_of_no_channels_is_its_bias():
     operator, geometry = OPERATORS["conv_forward"], parse("n2 c0 h3 w4 k3 r3 s3 p1 b1")
-    inputs = Expectation(Recipe(operator, geometry, "fp32", "fixed", 1)).inputs
+    inputs = Expectation(Recipe(operator.on(geometry), "fp32", "fixed", 1)).inputs
     y = operator.reference(geometry, inputs)["y"]
     assert np.array_equal(y, np.broadcast_to(inputs["bias"][:, None, None], geometry.y.shape))
 

@@ -29,7 +29,7 @@ INPUTS = {
 
 def require_definition(recipe: Recipe) -> None:
     expected = Expectation(recipe)
-    exact = by_definition(recipe.operator.name, recipe.geometry, expected.inputs)
+    exact = by_definition(recipe.workload.operator.name, recipe.workload.geometry, expected.inputs)
     assert exact.keys() == expected.reference.keys()
     for name, array in exact.items():
         np.testing.assert_array_equal(expected.reference[name], array)
@@ -41,7 +41,7 @@ def require_definition(recipe: Recipe) -> None:
 def test_reference_is_the_definition(family: str, data: st.DataObject):
     geometry, (dtype, distribution) = data.draw(geometries(family)), data.draw(st.sampled_from(INPUTS[family]))
     for operator in FAMILIES[family].operators:
-        require_definition(Recipe(operator, geometry, dtype, distribution, 1))
+        require_definition(Recipe(operator.on(geometry), dtype, distribution, 1))
 
 
 EDGES = (
@@ -64,7 +64,7 @@ def test_reference_of_a_pooling_is_the_definition_at_its_edges(text: str):
     """Windows that are dropped, cut off, or lie apart; divisors of one edge alone."""
     geometry = parse(text)
     for operator, known in itertools.product(FAMILIES[geometry.family].operators, INPUTS[geometry.family]):
-        require_definition(Recipe(operator, geometry, *known, 1))
+        require_definition(Recipe(operator.on(geometry), *known, 1))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -115,12 +115,10 @@ def test_an_output_of_another_size_is_the_same_cropped_or_longer(geometry: Any):
     "convt n1 c2 h41 w53 k2 r3 s2 u3x2 p1:0x0:1 d1x3 o2", "convt n1 c2 w5000 k3 s3 u2 o1",
 ])  # fmt: skip
 def test_sparse_results_are_those_of_the_reference(operator: str, text: str):
-    recipe = Recipe(OPERATORS[operator], parse(text), "fp32", "sparse", 0)
+    recipe = Recipe(OPERATORS[operator].on(parse(text)), "fp32", "sparse", 0)
     expected = Expectation(recipe)
-    exact = recipe.operator.reference(recipe.geometry, expected.inputs)
-    for name, (places, values) in nonzero(
-        recipe.operator, recipe.geometry, expected.inputs, sparse_places(recipe)
-    ).items():
+    exact = recipe.workload.reference(expected.inputs)
+    for name, (places, values) in nonzero(recipe.workload, expected.inputs, sparse_places(recipe)).items():
         found = np.zeros(exact[name].size)
         found[places] = values
         np.testing.assert_array_equal(found.reshape(exact[name].shape), exact[name])

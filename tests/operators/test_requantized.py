@@ -26,7 +26,7 @@ KNOWN_BAD = tuple(mutant for mutant in MUTANTS if OPERATOR.name in mutant.operat
 
 
 def expected(text: str, dtype: str = "int8", distribution: str = "scales", seed: int = 0) -> Expectation:
-    return Expectation(Recipe(OPERATOR, parse(text), dtype, distribution, seed))
+    return Expectation(Recipe(OPERATOR.on(parse(text)), dtype, distribution, seed))
 
 
 @pytest.mark.parametrize(("ties", "rounded"), [
@@ -72,7 +72,7 @@ def test_two_results_are_right_where_fp32_cannot_tell():
     """A product within two roundings of fp32 of a boundary has two neighbours; a number further away has one."""
     total, first = 2**24 + 1, np.float32(20.5 / (2**24 + 1))  # fp32 does not hold the sum
     known = expected("q n1 c1 w1 k13 s1 b1")
-    g = known.recipe.geometry
+    g = known.recipe.workload.geometry
     near = np.float64(first) * (1 + np.arange(-6, 7) * 2.0**-24)
     inputs = known.inputs | {
         "x": np.zeros((1, 1, 1), np.int8),

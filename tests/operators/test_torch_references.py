@@ -77,7 +77,7 @@ def test_reference_equals_torch_float64(problem: Problem, dtype: str):
     if not g.x.size and g.n:
         pytest.skip("of an image without channels torch returns one without channels, too, where there are filters")
     for operator in FAMILIES[g.family].operators:
-        expected = Expectation(Recipe(operator, g, dtype, "fixed", 2))
+        expected = Expectation(Recipe(operator.on(g), dtype, "fixed", 2))
         found = by_torch(g, expected.reference, expected.inputs)
         for name, exact in expected.reference.items():
             allowed: Any = 0.0

@@ -93,7 +93,7 @@ def touching(geometry: ConvGeometry, size: int, window: int, axis: int) -> Itera
 
 
 def drawn(operator: Operator, geometry: ConvGeometry) -> Arrays:
-    return Expectation(Recipe(operator, geometry, "fp32", "fixed", SEED)).inputs
+    return Expectation(Recipe(operator.on(geometry), "fp32", "fixed", SEED)).inputs
 
 
 @pytest.mark.parametrize("geometry", FIXED.values(), ids=FIXED)

@@ -309,7 +309,7 @@ def _subject(file: str, kernel: str) -> KnownKernel:
 
 def _out(file: str, kernel: str, descriptor: str, distribution: str) -> tuple[int, int, bool]:
     """Elements beyond the bound of fp32 accumulation with one rounding to bf16, elements, and whether all passes."""
-    recipe = Recipe(OPERATORS["avg_pool_forward"], parse(descriptor), "bf16", distribution, SEED)
+    recipe = Recipe(OPERATORS["avg_pool_forward"].on(parse(descriptor)), "bf16", distribution, SEED)
     (judged,) = judgements(_subject(file, kernel), Expectation(recipe))
     return judged.mismatched, judged.compared, judged.passed
 
