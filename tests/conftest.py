@@ -209,8 +209,8 @@ def mistakes_computed_once() -> Iterator[None]:
 
     def once(compute: Callable[..., Any]) -> Callable[..., Any]:
         def outputs(self: Mistake, *arguments: Any) -> Any:
-            operator, geometry, inputs, *dtype = arguments
-            key = (compute.__name__, self.name, operator.name, geometry, id(inputs), *dtype)
+            workload, inputs, *dtype = arguments
+            key = (compute.__name__, self.name, workload, id(inputs), *dtype)
             if key not in results:
                 results[key] = inputs, compute(self, *arguments)  # held, so that nothing else gets their id
             return results[key][1]

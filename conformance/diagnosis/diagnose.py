@@ -13,7 +13,7 @@ import numpy as np
 
 from conformance.diagnosis.arrangements import misreadings
 from conformance.layouts import Arrangement, arranged, filter_letters, layouts_of, letters
-from conformance.operators import FAMILIES, Arrays, Operator, Tensor
+from conformance.operators import FAMILIES, Arrays, Operator, Tensor, Workload
 from conformance.operators.mistakes import ROUNDING, Mistake, misread
 from conformance.operators.spatial import fitted
 
@@ -91,15 +91,14 @@ def plainest(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in names if not any(less < changes(name, how) for how, less in changed))
 
 
-def affordable(operator: Operator, geometry: Any) -> bool:
+def affordable(workload: Workload) -> bool:
     """Return whether the library is tried on a problem: not if it is large, or its batch is empty."""
-    sizes = operator.flops(geometry) / 2, operator.bytes(geometry, 1)
-    return sizes[0] > 0 and max(sizes) <= AFFORDABLE and math.prod(geometry.window) <= LARGEST_WINDOW
+    sizes = workload.flops / 2, workload.bytes(1)
+    return sizes[0] > 0 and max(sizes) <= AFFORDABLE and math.prod(workload.geometry.window) <= LARGEST_WINDOW
 
 
 def diagnose(
-    operator: Operator,
-    geometry: Any,
+    workload: Workload,
     inputs: Arrays,
     outputs: Arrays,
     reference: Arrays | None = None,
@@ -110,52 +109,52 @@ def diagnose(
     Elements that are not finite in one of the arrays are ignored. `reference` saves computing the exact outputs once
     more; `layout` is the kernel's, which the kernel may have taken for another one.
     """
-    if not affordable(operator, geometry):
+    if not affordable(workload):
         return None
     with np.errstate(all="ignore"):
-        reference = reference or operator.reference(geometry, inputs)
-        if found := _rounded(operator, geometry, inputs, outputs, reference):
+        reference = reference or workload.reference(inputs)
+        if found := _rounded(workload, inputs, outputs, reference):
             return found
         if _equal(outputs, reference):
             lost = Diagnosis((NAN_LOST,), 0.0, "by the elements that must be NaN")
             return lost if _loses_nan(outputs, reference) else None
-        further = misreadings(layout or layouts_of(geometry.rank)[0], geometry.rank)
-        computed = itertools.chain(_computed(operator, geometry, inputs, further), _read(outputs, reference, inputs))
-        return _best(operator, outputs, reference, computed, further)
+        rank = workload.geometry.rank
+        further = misreadings(layout or layouts_of(rank)[0], rank)
+        computed = itertools.chain(_computed(workload, inputs, further), _read(outputs, reference, inputs))
+        return _best(workload.operator, outputs, reference, computed, further)
 
 
-def diagnose_shapes(
-    operator: Operator, geometry: Any, inputs: Arrays, returned: Arrays, layout: str = ""
-) -> Diagnosis | None:
+def diagnose_shapes(workload: Workload, inputs: Arrays, returned: Arrays, layout: str = "") -> Diagnosis | None:
     """Return the known mistake that explains outputs of other shapes or dtypes than requested; None if none does.
 
     `returned` holds arrays as the kernel returned them, in a layout (canonical order). A diagnosis with residual
     `UNEXPLAINED` names mistakes that make outputs of these shapes.
     """
-    if not operator.flops(geometry) or not all(np.can_cast(array.dtype, np.float64) for array in returned.values()):
+    if not workload.flops or not all(np.can_cast(array.dtype, np.float64) for array in returned.values()):
         return None
+    operator, geometry, tensors = workload.operator, workload.geometry, workload.outputs
     layout = layout or layouts_of(geometry.rank)[0]
-    tensors, further = operator.outputs(geometry), misreadings(layout, geometry.rank)
+    further = misreadings(layout, geometry.rank)
     places = {name: arranged(tensor, layout, geometry) for name, tensor in tensors.items()}
     canonical = _canonical(returned, places)
     resized = [
         (mistake, seen)
         for mistake in (OF_DY, *_known(operator))
-        for seen in mistake.taken_for(operator, geometry)
-        if _shapes(operator.outputs(seen)) == _shapes(canonical) != _shapes(tensors)
+        for seen in mistake.taken_for(workload)
+        if _shapes(seen.outputs) == _shapes(canonical) != _shapes(tensors)
     ]
-    if operator.flops(geometry) > 2 * AFFORDABLE:
+    if workload.flops > 2 * AFFORDABLE:
         names = [mistake.name for mistake, _ in resized]
     else:
         with np.errstate(all="ignore"):
-            reference = operator.reference(geometry, inputs)
+            reference = workload.reference(inputs)
             for name, outputs in _arranged(places, returned):
                 if _equal(outputs, reference):
                     return Diagnosis((name,), 0.0)
-                computed = _computed(operator, geometry, inputs, further)
+                computed = _computed(workload, inputs, further)
                 if found := _best(operator, outputs, reference, computed, further):
                     return found
-            tried = [(m, m.outputs_as(operator, geometry, seen, inputs)) for m, seen in resized]
+            tried = [(m, m.outputs_as(workload, seen, inputs)) for m, seen in resized]
             values = [(mistake, outputs) for mistake, outputs in tried if outputs is not None]
             sized = [(mistake, outputs) for mistake, outputs in values if mistake is OF_DY]
             for some in filter(None, (sized, values)):
@@ -227,18 +226,16 @@ def _shapes(tensors: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     return {name: tensor.shape for name, tensor in tensors.items()}
 
 
-def _computed(
-    operator: Operator, geometry: Any, inputs: Arrays, further: Iterable[Mistake] = ()
-) -> Iterator[tuple[Mistake, Arrays]]:
+def _computed(workload: Workload, inputs: Arrays, further: Iterable[Mistake] = ()) -> Iterator[tuple[Mistake, Arrays]]:
     """Yield every mistake but roundings that exists here, with the outputs, of right shapes, that it makes."""
-    for mistake in (one for one in (*_known(operator), *further) if one.kind != ROUNDING):
+    for mistake in (one for one in (*_known(workload.operator), *further) if one.kind != ROUNDING):
         for compute in (mistake.outputs, mistake.read_beyond):
-            outputs = compute(operator, geometry, inputs)
+            outputs = compute(workload, inputs)
             if outputs is not None:
                 yield mistake, outputs
 
 
-def _rounded(operator: Operator, geometry: Any, inputs: Arrays, actual: Arrays, reference: Arrays) -> Diagnosis | None:
+def _rounded(workload: Workload, inputs: Arrays, actual: Arrays, reference: Arrays) -> Diagnosis | None:
     """Return the mistakes that round once too often, or cut, if nearly all 16-bit results have the bits of one and many
     lack those of the exact results, rounded once: a sum in another order changes few."""
 
@@ -249,8 +246,8 @@ def _rounded(operator: Operator, geometry: Any, inputs: Arrays, actual: Arrays, 
         return same / sum(array.size for array in short.values())
 
     names = []
-    for mistake in (*_known(operator), CUT) if short else ():
-        mistaken = mistake.outputs(operator, geometry, inputs) if mistake.kind == ROUNDING else None
+    for mistake in (*_known(workload.operator), CUT) if short else ():
+        mistaken = mistake.outputs(workload, inputs) if mistake.kind == ROUNDING else None
         if mistake is CUT:
             mistaken = {name: _cut(array, actual[name].dtype) for name, array in reference.items()}
         if mistaken is not None and alike(mistaken) >= ALIKE and alike(reference) < DIFFERENT:

@@ -15,7 +15,7 @@ import numpy as np
 
 from conformance.diagnosis.terms import ELEMENTS, MAX_WORK, Compute, TermPlan, planned, zeros
 from conformance.dtypes import FORMATS, WHOLE
-from conformance.operators import Arrays, Operator
+from conformance.operators import Arrays, Workload
 
 SMALLEST_POWER = 5
 """Least exponent of the large term: a kernel that is wrong with a smaller one is not imprecise, but wrong."""
@@ -31,19 +31,19 @@ IsWrong = Callable[..., bool]
 from the exact ones."""
 
 
-def read(operator: Operator, geometry: Any, dtype: str, compute: Compute) -> str:
+def read(workload: Workload, dtype: str, compute: Compute) -> str:
     """Return how the kernel adds, in words that follow the names of outputs; empty if sums are as they must be, or if
     the operator has none. Raises what `compute` does."""
-    plan = planned(operator, geometry, operator.inputs(geometry))
+    plan = planned(workload)
     if plan is None or plan.terms == ELEMENTS:
         return ""
     calls = PLACES * FORMATS["fp64"].precision
-    if calls * max(operator.flops(geometry), operator.bytes(geometry, 1)) > MAX_WORK:
+    if calls * max(workload.flops, workload.bytes(1)) > MAX_WORK:
         return ""
 
     def is_wrong(inputs: Arrays, among: Callable[[str, np.ndarray], Any] = lambda name, exact: ...) -> bool:
         outputs = compute(inputs)
-        for name, exact in operator.reference(geometry, inputs).items():
+        for name, exact in workload.reference(inputs).items():
             if name != "dbias":
                 due = exact.astype(outputs[name].dtype)
                 if not np.array_equal(outputs[name][among(name, exact)], due[among(name, exact)]):
@@ -51,13 +51,13 @@ def read(operator: Operator, geometry: Any, dtype: str, compute: Compute) -> str
         return False
 
     if plan.selected == plan.coded:
-        return _of_windows(operator, geometry, dtype, is_wrong) if plan.coded == "x" else ""
+        return _of_windows(workload, dtype, is_wrong) if plan.coded == "x" else ""
     if dtype in WHOLE:
-        return _of_large_sums(operator, geometry, dtype, plan, is_wrong)
-    return _of_formats(operator, geometry, dtype, plan, is_wrong)
+        return _of_large_sums(workload, dtype, plan, is_wrong)
+    return _of_formats(workload, dtype, plan, is_wrong)
 
 
-def _of_formats(operator: Operator, geometry: Any, dtype: str, plan: TermPlan, is_wrong: IsWrong) -> str:
+def _of_formats(workload: Workload, dtype: str, plan: TermPlan, is_wrong: IsWrong) -> str:
     """Return in how many bits partial sums are kept, if these are fewer than those of fp32, or fp64 in fp64."""
     extents = tuple(plan.axes.values())
     terms = int(np.prod(extents))
@@ -70,7 +70,7 @@ def _of_formats(operator: Operator, geometry: Any, dtype: str, plan: TermPlan, i
         for first, second in places:
             values = np.ones(terms)
             values[first], values[second] = 2.0**power, -(2.0**power)
-            if is_wrong(_chosen(operator, geometry, dtype, plan, values.reshape(extents))):
+            if is_wrong(_chosen(workload, dtype, plan, values.reshape(extents))):
                 if power == SMALLEST_POWER:
                     return ""
                 names = [name for name, kept in FORMATS.items() if kept.precision == power]
@@ -78,11 +78,11 @@ def _of_formats(operator: Operator, geometry: Any, dtype: str, plan: TermPlan, i
     return ""
 
 
-def _of_large_sums(operator: Operator, geometry: Any, dtype: str, plan: TermPlan, is_wrong: IsWrong) -> str:
+def _of_large_sums(workload: Workload, dtype: str, plan: TermPlan, is_wrong: IsWrong) -> str:
     """Return the largest sum of 8-bit products that is right, if a larger one is wrong."""
     extents = tuple(plan.axes.values())
     terms, limits = int(np.prod(extents)), np.iinfo(dtype)
-    zero = int(getattr(geometry, "x_zero_point", 0))
+    zero = int(getattr(workload.geometry, "x_zero_point", 0))
     largest = max((int(limits.max), int(limits.min)), key=lambda value: abs(value - zero))
     largest -= int(np.sign(largest - zero)) * ((largest - zero) % 2 == 0)
     product = int(limits.max) * abs(largest - zero)
@@ -90,7 +90,7 @@ def _of_large_sums(operator: Operator, geometry: Any, dtype: str, plan: TermPlan
     def fails(count: int) -> bool:
         values = np.where(np.arange(terms) < count, int(limits.max), 0)
         values[count - 1] -= count % 2 == 0  # the sum is odd, and no float with fewer bits holds it
-        inputs = _chosen(operator, geometry, dtype, plan, values.reshape(extents))
+        inputs = _chosen(workload, dtype, plan, values.reshape(extents))
         inputs[plan.coded][...] = largest
         if "scale" in inputs:
             inputs["scale"][...] = FULL_SCALE / (product * terms)
@@ -111,25 +111,25 @@ def _of_large_sums(operator: Operator, geometry: Any, dtype: str, plan: TermPlan
     return f"sums beyond {right * product:,} are wrong"
 
 
-def _of_windows(operator: Operator, geometry: Any, dtype: str, is_wrong: IsWrong) -> str:
+def _of_windows(workload: Workload, dtype: str, is_wrong: IsWrong) -> str:
     """Return whether averages are wrong where a large element lies outside of their windows."""
-    inputs = zeros(operator, geometry, dtype)
+    inputs = zeros(workload, dtype)
     inputs["x"] += inputs["x"].dtype.type(1)
     if FORMATS[dtype].precision > FORMATS["fp32"].precision or is_wrong(inputs):
         return ""
-    first: tuple[slice | int, ...] = (slice(None), slice(None), *[0] * geometry.rank)
+    first: tuple[slice | int, ...] = (slice(None), slice(None), *[0] * workload.geometry.rank)
     inputs["x"][first] = min(FAR, 2.0 ** FORMATS[dtype].emax)
     if not is_wrong(inputs, lambda _, exact: exact <= 1):
         return ""
     return "averages depend on elements outside of their windows, as differences of running sums do"
 
 
-def _chosen(operator: Operator, geometry: Any, dtype: str, plan: TermPlan, values: np.ndarray) -> Arrays:
+def _chosen(workload: Workload, dtype: str, plan: TermPlan, values: np.ndarray) -> Arrays:
     """Return inputs whose terms have these values [plan.axes], the same ones for each result."""
-    inputs, chosen = zeros(operator, geometry, dtype), operator.inputs(geometry)[plan.selected]
+    inputs, chosen = zeros(workload, dtype), workload.inputs[plan.selected]
     inputs[plan.coded] += inputs[plan.coded].dtype.type(1)
     spread = values.reshape([plan.axes.get(letter, 1) for letter in chosen.axes])
     if chosen.is_filter and chosen.axes[0] in plan.axes:  # in every group
-        spread = np.concatenate([spread] * geometry.groups)
+        spread = np.concatenate([spread] * workload.geometry.groups)
     inputs[plan.selected][...] = spread
     return inputs

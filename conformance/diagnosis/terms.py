@@ -19,7 +19,7 @@ import numpy as np
 
 from conformance.dtypes import STORAGE
 from conformance.judge.judgement import AxisIndices
-from conformance.operators import Arrays, Operator, Tensor
+from conformance.operators import Arrays, Workload
 
 Compute = Callable[[Arrays], Arrays]
 """Calls the kernel on inputs, in canonical order. It may raise anything."""
@@ -86,8 +86,8 @@ class TermPlan:
 class _Asked:
     """Calls with single terms, and the wrong elements that they showed."""
 
-    def __init__(self, operator: Operator, geometry: Any, dtype: str, plan: TermPlan, compute: Compute) -> None:
-        self.operator, self.geometry, self.dtype, self.plan = operator, geometry, dtype, plan
+    def __init__(self, workload: Workload, dtype: str, plan: TermPlan, compute: Compute) -> None:
+        self.workload, self.dtype, self.plan = workload, dtype, plan
         self.ask = compute
         self.ties = False
         """Whether the calls make all elements of windows equal."""
@@ -101,7 +101,8 @@ class _Asked:
         """Try some indices of an axis, and search between a right and a wrong one for where they change."""
         extent = [*self.plan.axes.values()][axis]
         for line in self.plan.lines(axis):
-            known = {index: self._is_wrong(line, axis, index) for index in _spread(extent)}
+            spread = np.linspace(0, extent - 1, min(extent, PER_AXIS)).round().astype(int).tolist()
+            known = {index: self._is_wrong(line, axis, index) for index in spread}
             for low, high in itertools.pairwise([*known]):
                 while high - low > 1 and known[low] != known[high]:
                     middle = (low + high) // 2
@@ -116,15 +117,15 @@ class _Asked:
         return bool(self.wrong[place])
 
     def _seen(self, place: tuple[int, ...]) -> Iterator[_Wrong]:
-        operator, plan = self.operator, self.plan
-        inputs = _asked(operator, self.geometry, self.dtype, plan, place)
+        workload, plan = self.workload, self.plan
+        inputs = _asked(workload, self.dtype, plan, place)
         if self.ties:
             inputs["x"][...] = 0
         found = self.ask(inputs)
-        for name, right in operator.reference(self.geometry, inputs).items():
+        for name, right in workload.reference(inputs).items():
             if name == "dbias" and plan.selected != "dy":
                 continue  # a sum of the coded operand
-            exact, actual = (_without_zero(self.geometry, array) for array in (right, found[name]))
+            exact, actual = (_without_zero(workload.geometry, array) for array in (right, found[name]))
             self.able[name] = self.able.get(name, np.False_) | (exact != 0) | (actual != 0)
             tells_apart = plan.coded != plan.selected and name != "dbias"
             yield from _compared(name, place, exact, actual, inputs[plan.coded].shape if tells_apart else None)
@@ -136,17 +137,16 @@ class _Asked:
         return again != [(one.way, one.at.tolist()) for one in self.wrong[place]]
 
 
-def read(operator: Operator, geometry: Any, dtype: str, compute: Compute) -> str:
+def read(workload: Workload, dtype: str, compute: Compute) -> str:
     """Return what happens to which terms, in words that follow the name of an output; empty if nothing is wrong, if it
     cannot be said in this way, or if the answers change from call to call. Raises what `compute` does."""
-    tensors = operator.inputs(geometry)
-    plan, codes = planned(operator, geometry, tensors), _codes(geometry, dtype)
+    tensors, plan, codes = workload.inputs, planned(workload), _codes(workload.geometry, dtype)
     if plan is None or codes < FEWEST_CODES or (dtype in CODES and codes < tensors[plan.coded].size):
         return ""
     calls = LINES * len(plan.axes) * PER_AXIS
-    if calls * max(operator.flops(geometry), operator.bytes(geometry, 1)) > MAX_WORK:
+    if calls * max(workload.flops, workload.bytes(1)) > MAX_WORK:
         return ""
-    asked = _Asked(operator, geometry, dtype, plan, compute)
+    asked = _Asked(workload, dtype, plan, compute)
     for axis in range(len(plan.axes)):
         asked.along(axis)
     if asked.is_state():
@@ -154,7 +154,7 @@ def read(operator: Operator, geometry: Any, dtype: str, compute: Compute) -> str
     if any(asked.wrong.values()):
         return _told(asked)
     for name in ("bias", "scale"):
-        if name in tensors and (text := _of_channels(operator, geometry, dtype, compute, name)):
+        if name in tensors and (text := _of_channels(workload, dtype, compute, name)):
             return text
     if plan.terms == ELEMENTS:
         return _of_no_maximum(asked)
@@ -165,17 +165,15 @@ def read(operator: Operator, geometry: Any, dtype: str, compute: Compute) -> str
 
 def _of_no_maximum(asked: _Asked) -> str:
     """Return the value that the kernel gives as the maximum of minus infinities, in words; empty if it is right."""
-    inputs = zeros(asked.operator, asked.geometry, asked.dtype)
+    inputs = zeros(asked.workload, asked.dtype)
     inputs["x"] += inputs["x"].dtype.type(-np.inf)
-    (exact, *_), (actual, *_) = (
-        [*found.values()] for found in (asked.operator.reference(asked.geometry, inputs), asked.ask(inputs))
-    )
+    (exact, *_), (actual, *_) = ([*found.values()] for found in (asked.workload.reference(inputs), asked.ask(inputs)))
     wrong = actual != exact
     if not wrong.any():
         return ""
     values = {*actual[wrong].tolist()}
     said = f"of minus infinities is {values.pop():g}" if len(values) == 1 else "of minus infinities is none"
-    letters = next(iter(asked.operator.outputs(asked.geometry).values())).axes
+    letters = next(iter(asked.workload.outputs.values())).axes
     return f"the maximum {said}{_places(letters, np.ones_like(wrong), np.argwhere(wrong))}"
 
 
@@ -189,12 +187,13 @@ def _of_ties(asked: _Asked) -> str:
     return f"of equal maxima, {text}" if text else ""
 
 
-def planned(operator: Operator, geometry: Any, tensors: dict[str, Tensor]) -> TermPlan | None:
+def planned(workload: Workload) -> TermPlan | None:
     """Return how terms are selected; None if the operator's results are not plain sums, or choices, of its inputs."""
-    errors, operands = operator.errors(geometry), [name for name in tensors if name in ("x", "w", "dy")]
+    geometry, errors, tensors = workload.geometry, workload.errors, workload.inputs
+    operands = [name for name in tensors if name in ("x", "w", "dy")]
     if errors.propagate is not None or not operands or not all(t.size for t in tensors.values()):
         return None
-    (output, *_) = operator.outputs(geometry).values()
+    (output, *_) = workload.outputs.values()
     terms = ELEMENTS if errors.selects else "terms"
     if not hasattr(geometry, "filter"):
         selected = coded = "dy" if "dy" in operands else "x"
@@ -211,15 +210,11 @@ def planned(operator: Operator, geometry: Any, tensors: dict[str, Tensor]) -> Te
     return TermPlan(selected, coded, {letter: extents[letter] for letter in letters}, terms)
 
 
-def _spread(extent: int) -> list[int]:
-    return [*dict.fromkeys(np.linspace(0, extent - 1, min(extent, PER_AXIS)).round().astype(int).tolist())]
-
-
-def _asked(operator: Operator, geometry: Any, dtype: str, plan: TermPlan, place: tuple[int, ...]) -> Arrays:
+def _asked(workload: Workload, dtype: str, plan: TermPlan, place: tuple[int, ...]) -> Arrays:
     """Return inputs that have only the terms of one place."""
-    tensors, inputs = operator.inputs(geometry), zeros(operator, geometry, dtype)
+    tensors, inputs = workload.inputs, zeros(workload, dtype)
     if plan.coded != plan.selected:
-        odd = 2 * (np.arange(tensors[plan.coded].size) % _codes(geometry, dtype)) + 1
+        odd = 2 * (np.arange(tensors[plan.coded].size) % _codes(workload.geometry, dtype)) + 1
         inputs[plan.coded] += odd.reshape(tensors[plan.coded].shape).astype(inputs[plan.coded].dtype)
     elif "x" in inputs and plan.selected == "dy":  # its maxima decide where gradients go
         order = np.random.default_rng(0).permutation(inputs["x"].size)
@@ -237,12 +232,12 @@ def _asked(operator: Operator, geometry: Any, dtype: str, plan: TermPlan, place:
     return inputs
 
 
-def zeros(operator: Operator, geometry: Any, dtype: str) -> Arrays:
+def zeros(workload: Workload, dtype: str) -> Arrays:
     """Return inputs of which every product is zero, with scales that are one."""
-    inputs = {name: np.zeros(t.shape, STORAGE[t.stored_as(dtype)]) for name, t in operator.inputs(geometry).items()}
+    inputs = {name: np.zeros(t.shape, STORAGE[t.stored_as(dtype)]) for name, t in workload.inputs.items()}
     if "scale" in inputs:
         inputs["scale"] += 1
-        inputs["x"] += inputs["x"].dtype.type(geometry.x_zero_point)
+        inputs["x"] += inputs["x"].dtype.type(workload.geometry.x_zero_point)
     return inputs
 
 
@@ -304,7 +299,7 @@ def _moved(exact: np.ndarray, actual: np.ndarray, lost: np.ndarray, extra: np.nd
 
 def _told(asked: _Asked) -> str:
     """Return in words the way in which most elements are wrong, the terms concerned, and where."""
-    operator, geometry, plan = asked.operator, asked.geometry, asked.plan
+    workload, plan = asked.workload, asked.plan
     wrong = [one for several in asked.wrong.values() for one in several]
     counts = Counter[tuple[str, str]]()
     for one in wrong:
@@ -320,11 +315,11 @@ def _told(asked: _Asked) -> str:
         if seen and (indices := AxisIndices.of(letter.lower(), extent, sorted(asked.indices[axis]), seen)):
             parts.append(str(indices))
     what = plan.terms + (f" with {' and '.join(parts)}" if parts else "")
-    letters = operator.outputs(geometry)[output].axes
+    letters = workload.outputs[output].axes
     where = _places(letters, asked.able[output], np.concatenate([one.at for one in mine]))
     if way == "taken":
-        coded = operator.inputs(geometry)[plan.coded]
-        if _codes(geometry, asked.dtype) < coded.size:
+        coded = workload.inputs[plan.coded]
+        if _codes(workload.geometry, asked.dtype) < coded.size:
             return f"{what} take other elements of {plan.coded}{where}"
         far = _distance(coded.axes, np.concatenate([one.by for one in mine if one.by is not None]))
         return f"{what} take {plan.coded} {far}{where}"
@@ -357,9 +352,9 @@ def _distance(axes: str, by: np.ndarray) -> str:
     return f"of another {' and '.join(letter for letter, _ in far)}"
 
 
-def _of_channels(operator: Operator, geometry: Any, dtype: str, compute: Compute, of: str) -> str:
+def _of_channels(workload: Workload, dtype: str, compute: Compute, of: str) -> str:
     """Return in words what happens to a bias that is added to zeros, or to a scale of ones; empty if it is right."""
-    inputs = zeros(operator, geometry, dtype)
+    geometry, inputs = workload.geometry, zeros(workload, dtype)
     size = inputs[of].size
     if size > _codes(geometry, dtype):
         return ""
@@ -367,7 +362,7 @@ def _of_channels(operator: Operator, geometry: Any, dtype: str, compute: Compute
         inputs["x"] += 1
         inputs["w"][:, 0, *(extent // 2 for extent in geometry.window)] = 1
     inputs[of][...] = 2 * np.arange(size) + 1
-    ((name, right), *_) = operator.reference(geometry, inputs).items()
+    ((name, right), *_) = workload.reference(inputs).items()
     exact, actual = (_without_zero(geometry, array) for array in (right, compute(inputs)[name]))
     wrong = [*_compared(name, (), exact, actual, (size,))]
     if not wrong:
@@ -376,5 +371,5 @@ def _of_channels(operator: Operator, geometry: Any, dtype: str, compute: Compute
     if one.way == "taken" and one.by is not None:
         k = int(one.at[0, 1])
         return f"{of} of another channel: k = {k} has that of k = {k + int(one.by[0, 0])}"
-    places = _places(operator.outputs(geometry)[name].axes, (exact != 0) | (actual != 0), one.at)
+    places = _places(workload.outputs[name].axes, (exact != 0) | (actual != 0), one.at)
     return "" if one.way == "other" else f"{of} {one.way}{places}"

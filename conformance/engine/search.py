@@ -136,16 +136,14 @@ class Searched:
 
 def _read(trial: Trial) -> str:
     """Return what the kernel does with single terms on a problem; empty if it does not answer."""
-    geometry, dtype = trial.problem.geometry, trial.variant.dtype
+    workload, dtype = trial.workload, trial.variant.dtype
 
     def compute(inputs: Arrays) -> Arrays:
         return invocation.outputs(invocation.call(invocation.to_device(inputs)))
 
     try:
         invocation = trial.invocation()
-        return terms.read(trial.operator, geometry, dtype, compute) or sums.read(
-            trial.operator, geometry, dtype, compute
-        )
+        return terms.read(workload, dtype, compute) or sums.read(workload, dtype, compute)
     except (Crash, Exited, Unsupported, KernelFailure, ImplementationError):
         return ""
 

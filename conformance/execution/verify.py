@@ -135,7 +135,7 @@ def verify_once(kernel: Kernel, trial: Trial, tensors: Tensors, again: bool, ver
     except MismatchedError as error:
         tensors.outputs, lines, cause = error.returned, [str(error)], None
         with verdict.timed("diagnosis"), explaining(trial.id, lambda line, _: lines.append(line)):
-            cause = diagnose_shapes(trial.operator, geometry, expected.inputs, error.returned, variant.layout)
+            cause = diagnose_shapes(trial.workload, expected.inputs, error.returned, variant.layout)
         raise KernelFailure("\n".join(lines), error.failure, cause) from None
 
     with verdict.timed("judge"):
@@ -169,7 +169,7 @@ def explained(
     changed: Sequence[Change],
 ) -> KernelFailure:  # fmt: skip
     """Return the failure of wrong results: that they differ from call to call, or the mistake that explains them."""
-    operator, geometry, memory = trial.operator, trial.problem.geometry, invocation.kernel.memory
+    operator, workload, memory = trial.operator, trial.workload, invocation.kernel.memory
     wrong = [judgement for judgement in verdict.judgements if not judgement.passed]
     lines, unexplained, failure, calls, cause = list[str](), list[str](), Failure(kind="elements"), None, None
 
@@ -187,11 +187,11 @@ def explained(
                     calls = differing_calls(invocation, expected.inputs, outputs, passes, exact)
                 except AnotherCallError as error:
                     lines.append(str(error))
-                work = operator.flops(geometry) // 2 * len(operator.arguments) * len(operator.returns)
+                work = workload.flops // 2 * len(operator.arguments) * len(operator.returns)
                 has_patience = memory.unexplained < IN_VAIN and (memory.diagnosed < WORK or work < LITTLE)
-                if calls is None and has_patience and affordable(operator, geometry):
+                if calls is None and has_patience and affordable(workload):
                     memory.diagnosed += work
-                    cause = diagnose(operator, geometry, expected.inputs, outputs, layout=invocation.layout)
+                    cause = diagnose(workload, expected.inputs, outputs, layout=invocation.layout)
                     memory.unexplained = 0 if cause else memory.unexplained + 1
                 if has_patience and (calls is None or calls.wrong == calls.count):
                     cause = never_written(invocation, expected.inputs, exact, cause)

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from conformance.operators.base import Arrays, Operator
+from conformance.operators.base import Arrays, Operator, Workload
 from conformance.operators.spatial import RANKS, Extents, GeometryError, fitted, spans
 
 T = TypeVar("T")
@@ -66,38 +66,38 @@ class Mistake:
         least = max(named, self.compute.rank) if isinstance(self.compute, Misread) else named
         return tuple(rank for rank in RANKS if rank >= least)
 
-    def outputs(self, operator: Operator, geometry: Any, inputs: Arrays, dtype: Any = np.float64) -> Arrays | None:
+    def outputs(self, workload: Workload, inputs: Arrays, dtype: Any = np.float64) -> Arrays | None:
         """Return the outputs of a kernel with this mistake; None where the mistake does not exist."""
-        return self._attempted(self.compute, operator, geometry, inputs, dtype)
+        return self._attempted(workload, self.compute, workload.operator, workload.geometry, inputs, dtype)
 
-    def read_beyond(self, operator: Operator, geometry: Any, inputs: Arrays) -> Arrays | None:
+    def read_beyond(self, workload: Workload, inputs: Arrays) -> Arrays | None:
         """Return the outputs of a kernel with this mistake that fills all of y (or reads all of dy) with its windows,
         even beyond the image; None where that makes no difference."""
         if not isinstance(self.compute, Misread):
             return None
-        return self._attempted(self.compute.beyond, operator, geometry, inputs)
+        return self._attempted(workload, self.compute.beyond, workload, inputs)
 
-    def taken_for(self, operator: Operator, geometry: Any) -> tuple[Any, ...]:
-        """Return the geometries that a kernel with this mistake may take a problem for, if it chooses sizes itself."""
+    def taken_for(self, workload: Workload) -> tuple[Workload, ...]:
+        """Return what a kernel with this mistake may take a problem for, if it chooses sizes itself."""
         if not isinstance(self.compute, Misread):
             return ()
-        return self._attempted(self.compute.taken_for, operator, geometry) or ()
+        return self._attempted(workload, self.compute.taken_for, workload) or ()
 
-    def outputs_as(self, operator: Operator, geometry: Any, seen: Any, inputs: Arrays) -> Arrays | None:
-        """Return the outputs in the shapes of `seen`, one of the geometries of `taken_for`; None where the mistake does
-        not exist."""
+    def outputs_as(self, workload: Workload, seen: Workload, inputs: Arrays) -> Arrays | None:
+        """Return the outputs in the shapes of `seen`, one of `taken_for`; None where the mistake does not exist."""
         if not isinstance(self.compute, Misread):
             return None
-        return self._attempted(self.compute.computed, operator, geometry, seen, inputs)
+        return self._attempted(workload, self.compute.computed, workload, seen, inputs)
 
-    def _attempted(self, compute: Callable[..., T], operator: Operator, geometry: Any, *rest: Any) -> T | None:
-        if (self.operators and operator.name not in self.operators) or not self.when(geometry):
+    def _attempted(self, workload: Workload, compute: Callable[..., T], *arguments: Any) -> T | None:
+        geometry = workload.geometry
+        if (self.operators and workload.operator.name not in self.operators) or not self.when(geometry):
             return None
         if geometry.rank not in self.ranks:
             return None
         try:
             with np.errstate(all="ignore"):
-                return compute(operator, geometry, *rest)
+                return compute(*arguments)
         except (GeometryError, InapplicableError):
             return None
 
@@ -113,38 +113,39 @@ class Misread:
 
     def __call__(self, operator: Operator, geometry: Any, inputs: Arrays, dtype: Any) -> Arrays:
         """Return the outputs in buffers of the shapes that the problem requires."""
-        return self._restored(operator, geometry, self.computed(operator, geometry, self.sees(geometry), inputs, dtype))
+        workload = operator.on(geometry)
+        return self._restored(workload, self.computed(workload, operator.on(self.sees(geometry)), inputs, dtype))
 
-    def computed(self, operator: Operator, geometry: Any, seen: Any, inputs: Arrays, dtype: Any = np.float64) -> Arrays:
-        """Return the outputs in the shapes of `seen`, the geometry that the problem is taken for. Raises
-        InapplicableError if computing them takes far more than the problem does."""
-        if _amount(operator, seen) > max(BUDGET, TIMES * _amount(operator, geometry)):
+    def computed(self, workload: Workload, seen: Workload, inputs: Arrays, dtype: Any = np.float64) -> Arrays:
+        """Return the outputs in the shapes of `seen`, what the problem is taken for. Raises InapplicableError if
+        computing them takes far more than the problem does."""
+        if _amount(seen) > max(BUDGET, TIMES * _amount(workload)):
             raise InapplicableError
         changed = dict(inputs)
         for name in inputs:
             if change := self._change(name):
-                changed[name] = change(inputs[name], geometry)
-        given = {name: fitted(changed[name], tensor.shape) for name, tensor in operator.inputs(seen).items()}
-        return operator.reference(seen, given, dtype)
+                changed[name] = change(inputs[name], workload.geometry)
+        given = {name: fitted(changed[name], tensor.shape) for name, tensor in seen.inputs.items()}
+        return seen.reference(given, dtype)
 
-    def beyond(self, operator: Operator, geometry: Any, inputs: Arrays) -> Arrays:
+    def beyond(self, workload: Workload, inputs: Arrays) -> Arrays:
         """Return the outputs with a window for every place of y. Raises InapplicableError if that is no difference."""
-        seen = self.sees(geometry)
-        if seen.output_size == geometry.output_size:
+        seen, size = self.sees(workload.geometry), workload.geometry.output_size
+        if seen.output_size == size:
             raise InapplicableError
-        spanned = spanning(seen, geometry.output_size)
-        return self._restored(operator, geometry, self.computed(operator, geometry, spanned, inputs))
+        spanned = workload.operator.on(spanning(seen, size))
+        return self._restored(workload, self.computed(workload, spanned, inputs))
 
-    def taken_for(self, operator: Operator, geometry: Any) -> tuple[Any, ...]:
-        """Return the geometry that the kernel sees; for a gradient also those with the image or window of dy's size."""
-        if any(self._change(name) for name in operator.outputs(geometry)):
+    def taken_for(self, workload: Workload) -> tuple[Workload, ...]:
+        """Return what the kernel sees; for a gradient also what has the image or window of dy's size."""
+        if any(map(self._change, workload.outputs)):
             return ()
-        seen = self.sees(geometry)
+        seen, operator = self.sees(workload.geometry), workload.operator
         if "dy" not in operator.arguments or hasattr(seen, "reaching"):
-            return (seen,)
+            return (operator.on(seen),)
         moved = [
             (p - 1) * u - sum(sides)
-            for p, u, sides in zip(geometry.output_size, seen.stride, seen.padding, strict=True)
+            for p, u, sides in zip(workload.geometry.output_size, seen.stride, seen.padding, strict=True)
         ]
         image = tuple(first + span for first, span in zip(moved, spans(seen), strict=True))
         axes = zip(seen.size, moved, seen.dilation, strict=True)
@@ -153,23 +154,24 @@ class Misread:
         for sizes in ({"size": image}, {"window": window}):
             with suppress(GeometryError):
                 found.append(replace(seen, **sizes))
-        return tuple(found)
+        return tuple(map(operator.on, found))
 
     def _change(self, name: str) -> Change | None:
         return self.changes.get(_ROLES.get(name, name))
 
-    def _restored(self, operator: Operator, geometry: Any, found: Arrays) -> Arrays:
+    def _restored(self, workload: Workload, found: Arrays) -> Arrays:
         return {
-            name: restored(found[name], self._change(name), tensor.shape, geometry)
-            for name, tensor in operator.outputs(geometry).items()
+            name: restored(found[name], self._change(name), tensor.shape, workload.geometry)
+            for name, tensor in workload.outputs.items()
         }
 
 
-def _amount(operator: Operator, geometry: Any) -> int:
+def _amount(workload: Workload) -> int:
     """Return the largest of the numbers of multiply-adds, of elements, and of elements of the padded image: with the
     stride of one axis used on another, the padding for as many windows of 260 columns took 2 GB and 18 s."""
+    geometry = workload.geometry
     extents = (size + sum(padding) for size, padding in zip(geometry.size, geometry.padding, strict=True))
-    return max(operator.flops(geometry) // 2, operator.bytes(geometry, 1), geometry.c * math.prod(extents))
+    return max(workload.flops // 2, workload.bytes(1), geometry.c * math.prod(extents))
 
 
 def misread(sees: Sees = lambda geometry: geometry, *, rank: int = 1, **changes: Change) -> Misread:

@@ -90,8 +90,7 @@ class Audit:
             lines, failure, cause = list[str](), Failure(kind="training"), None
             with explaining(str(place), lambda line, _: lines.append(line)):
                 lines, failure = told("training", failed)
-                operator = OPERATORS[call.direction]
-                cause = diagnose(operator, call.geometry, call.inputs, call.outputs, reference)
+                cause = diagnose(OPERATORS[call.direction].on(call.geometry), call.inputs, call.outputs, reference)
             raise BrokenStepError(place, lines, failure, cause)
 
 
@@ -115,15 +114,14 @@ def expected(call: Call) -> Arrays:
 
 def judge_call(call: Call, reference: Arrays) -> list[Judgement]:
     """Return one judgement per output, against the bound for data of any kind."""
-    operator, magnitudes = OPERATORS[call.direction], magnitude(call, reference)
-    terms, described = operator.errors(call.geometry).terms, operator.outputs(call.geometry)
+    workload, magnitudes = OPERATORS[call.direction].on(call.geometry), magnitude(call, reference)
     return [
         judge(
             Output(
                 name=name,
-                axes=described[name].axes,
+                axes=workload.outputs[name].axes,
                 dtype=call.dtype,
-                terms=terms[name],
+                terms=workload.errors.terms[name],
                 actual=array,
                 reference=reference[name],
                 magnitude=lambda: magnitudes,

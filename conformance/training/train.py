@@ -80,15 +80,14 @@ def _asked(process: Process, name: str, *arguments: Any) -> Place | CallTensors 
 def _called(implementation: Implementation, layout: str, place: Place, call_tensors: CallTensors) -> Call:
     """Return a call with its tensors. Raises Unsupported where no kernel is declared for the call, and IncompleteError
     for tensors that do not have the shapes and dtypes of the call that began."""
-    operator = OPERATORS[place.direction]
     try:
-        geometry = place.geometry
+        workload = OPERATORS[place.direction].on(geometry := place.geometry)
     except GeometryError as error:
         raise IncompleteError(f"reports a call of {place.descriptor!r}: {error}") from None
     contract = implementation.find(place.direction, geometry, "fp32", layout).contract.on(geometry, "fp32")
     for arrays, tensors in (
-        (call_tensors.inputs, operator.inputs(geometry)),
-        (call_tensors.outputs, operator.outputs(geometry)),
+        (call_tensors.inputs, workload.inputs),
+        (call_tensors.outputs, workload.outputs),
     ):
         expected = {name: (tensor.shape, np.dtype(np.float32)) for name, tensor in tensors.items()}
         if {name: (array.shape, array.dtype) for name, array in arrays.items()} != expected:

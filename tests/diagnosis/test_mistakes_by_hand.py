@@ -37,7 +37,7 @@ def case(operator: str, descriptor: str, distribution: str = "fixed") -> Expecta
 def diagnosed(known: Expectation, outputs: Arrays, reference: Arrays | None = None) -> Diagnosis | None:
     """Of outputs rounded to fp32."""
     stored = {name: array.astype(np.float32) for name, array in outputs.items()}
-    return diagnose(known.recipe.workload.operator, known.recipe.workload.geometry, known.inputs, stored, reference)
+    return diagnose(known.recipe.workload, known.inputs, stored, reference)
 
 
 def names(found: Diagnosis | None) -> tuple[str, ...]:
@@ -254,18 +254,18 @@ def test_a_mistake_is_named_on_every_distribution(distribution: str):
 
 def test_no_hypothesis_takes_more_than_the_problem_is_worth():
     """Padding of 500 seen on two more axes was a reference of terabytes, which ended the run."""
-    operator, geometry = OPERATORS["conv_forward"], parse("n1 c3 d1 h2 w300 k3 t1 r1 s1031 p0x0x500 g3")
+    workload = OPERATORS["conv_forward"].on(parse("n1 c3 d1 h2 w300 k3 t1 r1 s1031 p0x0x500 g3"))
     everywhere = next(one for one in FAMILIES["conv"].further if one.name == "padding of W used for both axes")
-    inputs = {name: np.ones(tensor.shape) for name, tensor in operator.inputs(geometry).items()}
-    assert everywhere.outputs(operator, geometry, inputs) is None
+    inputs = {name: np.ones(tensor.shape) for name, tensor in workload.inputs.items()}
+    assert everywhere.outputs(workload, inputs) is None
 
 
 def test_divisors_without_a_common_multiple_end_no_diagnosis():
     """Of a wrong gradient "Python int too large to convert to C long" was raised instead."""
-    operator, geometry = OPERATORS["avg_pool_backward"], parse("pool n2 c6 w255 s255 u4 p254:0 ceil1")
-    inputs = {"dy": np.ones(operator.inputs(geometry)["dy"].shape)}
-    outputs = {"dx": 2 * operator.reference(geometry, inputs)["dx"].astype(np.float32)}
-    assert names(diagnose(operator, geometry, inputs, outputs)) == ("results twice as large",)
+    workload = OPERATORS["avg_pool_backward"].on(parse("pool n2 c6 w255 s255 u4 p254:0 ceil1"))
+    inputs = {"dy": np.ones(workload.inputs["dy"].shape)}
+    outputs = {"dx": 2 * workload.reference(inputs)["dx"].astype(np.float32)}
+    assert names(diagnose(workload, inputs, outputs)) == ("results twice as large",)
 
 
 @pytest.mark.parametrize("garbage", [np.nan, 0.5, np.inf])
@@ -407,12 +407,10 @@ def test_one_rounding_too_many_is_told_by_the_bits(name: str, dtype: str):
         known.recipe.workload.geometry,
     )
     stored = known.inputs["x"].dtype
-    recipe = known.recipe
-    assert names(
-        diagnose(recipe.workload.operator, recipe.workload.geometry, known.inputs, {"y": y.astype(stored)})
-    ) == (name,)
+    workload = known.recipe.workload
+    assert names(diagnose(workload, known.inputs, {"y": y.astype(stored)})) == (name,)
     exact = known.reference["y"].astype(stored)
-    assert diagnose(recipe.workload.operator, recipe.workload.geometry, known.inputs, {"y": exact}) is None
+    assert diagnose(workload, known.inputs, {"y": exact}) is None
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
@@ -429,7 +427,7 @@ def test_a_convolution_stored_before_its_batch_norm_is_told_by_the_bits_of_y(dty
     outputs = {"y": y.astype(given["x"].dtype), "mean": mean * (1 + 1e-7), "var": var * (1 + 1e-7)}
     outputs |= {name: known.reference[name] for name in known.reference if name.startswith("running")}
     outputs = {name: array if name == "y" else array.astype(np.float32) for name, array in outputs.items()}
-    found = diagnose(known.recipe.workload.operator, g, known.inputs, outputs)
+    found = diagnose(known.recipe.workload, known.inputs, outputs)
     assert names(found) == ("z rounded to the tensors' format before batch norm",)
 
 
@@ -442,7 +440,7 @@ def test_zero_points_by_the_sums_of_the_first_groups_filters():
         sums[:, k] -= 5 * w[k % 2].sum()
     scaled = sums * known.inputs["scale"].astype(np.float64)[:, None, None] + recipe.workload.geometry.y_zero_point
     outputs = {"y": np.clip(np.rint(scaled), -128, 127).astype(np.int8)}
-    found = diagnose(recipe.workload.operator, recipe.workload.geometry, known.inputs, outputs)
+    found = diagnose(recipe.workload, known.inputs, outputs)
     assert names(found) == ("zero point of x taken off with the sums of the first group's filters",)
 
 
@@ -486,12 +484,12 @@ def test_a_mistake_in_one_of_two_results_is_named():
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 def test_results_that_are_cut_are_no_sums_in_fewer_bits(dtype: str):
     """A kernel that sums in fp32 and cuts was told to declare a sum in bf16."""
-    known, geometry = OPERATORS["conv_forward"], parse("n2 c4 h6 w7 k6 r3 s3 p1")
-    inputs = Expectation(Recipe(known.on(geometry), dtype, "fixed", 0)).inputs
-    exact = known.reference(geometry, inputs)["y"]
+    workload = OPERATORS["conv_forward"].on(parse("n2 c4 h6 w7 k6 r3 s3 p1"))
+    inputs = Expectation(Recipe(workload, dtype, "fixed", 0)).inputs
+    exact = workload.reference(inputs)["y"]
     nearest = exact.astype(STORAGE[dtype])
     beyond = np.abs(nearest.astype(np.float64)) > np.abs(exact)
     cut = np.where(beyond, np.nextafter(nearest, STORAGE[dtype].type(0)), nearest)
-    found = diagnose(known, geometry, inputs, {"y": cut})
+    found = diagnose(workload, inputs, {"y": cut})
     assert names(found) == ("results cut to their format instead of rounded",)
-    assert diagnose(known, geometry, inputs, {"y": nearest}) is None
+    assert diagnose(workload, inputs, {"y": nearest}) is None

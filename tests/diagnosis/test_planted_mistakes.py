@@ -139,7 +139,7 @@ def named_first(mutant: Mutant, expected: Expectation) -> str | None:
     outputs = mutant.run(*known, recipe.dtype)
     if recipe.workload.operator.family == "conv_bn" and not differs(outputs, expected.reference):
         return None
-    diagnosis = diagnose(*known, outputs)
+    diagnosis = diagnose(recipe.workload, expected.inputs, outputs)
     if diagnosis is None:
         return ""
     first = diagnosis.names[0]
@@ -184,7 +184,7 @@ def test_every_mistake_can_be_tried_on_the_smallest_problem(operator: str, rank:
     recipe = Recipe(kind.on(smallest), kind.dtypes[0], FAMILIES[kind.family].distributions[0], SEED)
     expected = Expectation(recipe)
     wrong = {name: array + array.dtype.type(1) for name, array in expected.reference.items()}
-    found = diagnose(kind, smallest, expected.inputs, wrong)
+    found = diagnose(recipe.workload, expected.inputs, wrong)
     assert found is None or found.names
 
 
@@ -200,10 +200,10 @@ def test_right_outputs_have_no_diagnosis(operator: str):
     for dtype, distribution in inputs:
         if distribution in FAMILIES[kind.family].distributions:
             known = Expectation(Recipe(kind.on(parse(HELD_OUT[kind.family, 2][1])), dtype, distribution, SEED))
-            tensors = kind.outputs(known.recipe.workload.geometry)
+            tensors = known.recipe.workload.outputs
             stored = {name: STORAGE[tensors[name].stored_as(dtype)] for name in tensors}
             outputs = {name: array.astype(stored[name]) for name, array in known.reference.items()}
-            assert diagnose(kind, known.recipe.workload.geometry, known.inputs, outputs) is None
+            assert diagnose(known.recipe.workload, known.inputs, outputs) is None
 
 
 def test_no_mistake_is_tried_that_pads_an_image_beyond_all_measure(monkeypatch: pytest.MonkeyPatch):
@@ -215,9 +215,9 @@ def test_no_mistake_is_tried_that_pads_an_image_beyond_all_measure(monkeypatch: 
         padded.append(math.prod(image.shape[: -len(padding)]) * math.prod(sizes))
         return np.zeros(0) if padded[-1] > BUDGET else spatial.padded(image, padding, *given)
 
-    operator, problem = OPERATORS["conv_forward"], parse("n1 c3 h1300 w2 k3 r3 s3 u260x1 p1:260x1:259 g3")
-    inputs = Expectation(Recipe(operator.on(problem), "fp32", "fixed", 0)).inputs
-    outputs = {name: 2 * array for name, array in operator.reference(problem, inputs).items()}
+    workload = OPERATORS["conv_forward"].on(parse("n1 c3 h1300 w2 k3 r3 s3 u260x1 p1:260x1:259 g3"))
+    inputs = Expectation(Recipe(workload, "fp32", "fixed", 0)).inputs
+    outputs = {name: 2 * array for name, array in workload.reference(inputs).items()}
     monkeypatch.setattr("conformance.operators.conv.operators.padded", measured)
-    diagnose(operator, problem, inputs, outputs)
+    diagnose(workload, inputs, outputs)
     assert 0 < max(padded) <= BUDGET

@@ -60,7 +60,7 @@ SAID = [
 def test_how_sums_are_kept_is_read_off(operator: str, problem: str, dtype: str, split: Any, keep: Any, said: str):
     geometry = parse(problem)
     compute = adding(operator, geometry, dtype, split, keep) if split else pair_sums(geometry)
-    assert said in read(OPERATORS[operator], geometry, dtype, compute)
+    assert said in read(OPERATORS[operator].on(geometry), dtype, compute)
 
 
 def pair_sums(geometry: Any) -> Any:
@@ -85,7 +85,7 @@ def running(inputs: Arrays) -> Arrays:
 
 def test_running_sums_are_read_off():
     geometry = parse("pool n1 c2 w24 s5 u1")
-    assert "outside of their windows" in read(OPERATORS["avg_pool_forward"], geometry, "fp32", running)
+    assert "outside of their windows" in read(OPERATORS["avg_pool_forward"].on(geometry), "fp32", running)
 
 
 @pytest.mark.parametrize(
@@ -103,4 +103,4 @@ def test_nothing_is_said_of_right_sums(operator: str, problem: str, dtype: str):
         exact = OPERATORS[operator].reference(geometry, inputs)
         return {name: array.astype(STORAGE[tensors[name].stored_as(dtype)]) for name, array in exact.items()}
 
-    assert not read(OPERATORS[operator], geometry, dtype, right)
+    assert not read(OPERATORS[operator].on(geometry), dtype, right)

@@ -89,13 +89,13 @@ SAID: dict[tuple[str, str], tuple[Change | None, Change | None, str]] = {
 
 
 def answer(operator: str, text: str, inputs: Change | None, outputs: Change | None, dtype: str = "fp32") -> str:
-    known, geometry = OPERATORS[operator], parse(text)
+    workload = OPERATORS[operator].on(parse(text))
 
     def compute(given: Arrays) -> Arrays:
-        found = known.reference(geometry, inputs(given) if inputs else given)
+        found = workload.reference(inputs(given) if inputs else given)
         return outputs(found) if outputs else found
 
-    return read(known, geometry, dtype, compute)
+    return read(workload, dtype, compute)
 
 
 @pytest.mark.parametrize(("operator", "text"), SAID)
@@ -122,7 +122,7 @@ def test_a_bias_is_looked_at_by_itself(outputs: Change, said: str):
         return outputs(found) if inputs["bias"].any() else found
 
     geometry = parse(CONV)
-    assert read(OPERATORS["conv_forward"], geometry, "fp32", of_bias_alone) == said
+    assert read(OPERATORS["conv_forward"].on(geometry), "fp32", of_bias_alone) == said
 
 
 def test_a_scale_is_looked_at_by_itself():
@@ -131,7 +131,7 @@ def test_a_scale_is_looked_at_by_itself():
         return OPERATORS["conv_requantized"].reference(geometry, wrong)
 
     geometry = parse(Q)
-    said = read(OPERATORS["conv_requantized"], geometry, "int8", of_scale_alone)
+    said = read(OPERATORS["conv_requantized"].on(geometry), "int8", of_scale_alone)
     assert said == "scale of another channel: k = 0 has that of k = 3"
 
 
@@ -144,7 +144,7 @@ def test_gradients_of_equal_maxima_are_looked_at_by_themselves():
         return {name: np.ascontiguousarray(array[..., ::-1]) for name, array in found.items()}
 
     geometry = parse("maxpool n1 c2 h3 w6 r1 s3 u1x3")
-    said = read(OPERATORS["max_pool_backward"], geometry, "fp32", last_first)
+    said = read(OPERATORS["max_pool_backward"].on(geometry), "fp32", last_first)
     assert said == "of equal maxima, gradients are added at w + 2"
 
 
@@ -155,7 +155,7 @@ def test_the_maximum_of_minus_infinities_is_looked_at_by_itself():
         return {"y": found}
 
     geometry = parse("maxpool n1 c2 h4 w6 r2 s3 u1x3")
-    said = read(OPERATORS["max_pool_forward"], geometry, "fp32", lowest)
+    said = read(OPERATORS["max_pool_forward"].on(geometry), "fp32", lowest)
     assert said == "the maximum of minus infinities is -65504 at q = 1 (last)"
 
 
@@ -167,7 +167,7 @@ def test_answers_that_change_from_call_to_call_say_nothing():
         return {"y": found["y"] * (next(calls) + 1)}
 
     geometry = parse(CONV)
-    assert read(OPERATORS["conv_forward"], geometry, "fp32", compute) == ""
+    assert read(OPERATORS["conv_forward"].on(geometry), "fp32", compute) == ""
 
 
 def test_an_operator_whose_results_are_no_sums_is_left_alone():

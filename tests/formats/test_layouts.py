@@ -287,11 +287,12 @@ def test_plain_layouts_have_the_diagnoses_that_they_had():
 @pytest.mark.parametrize("operator", CONVOLUTIONS)
 def test_gradients_have_the_same_names(operator: str):
     """An order that is read wrong in one direction is written wrong in another."""
-    inputs = Expectation(Recipe(OPERATORS[operator].on(GEOMETRY), "fp32", "fixed", 0)).inputs
+    workload = OPERATORS[operator].on(GEOMETRY)
+    inputs = Expectation(Recipe(workload, "fp32", "fixed", 0)).inputs
     for mistake in misreadings("gnhwc", 2):
-        wrong = mistake.outputs(OPERATORS[operator], GEOMETRY, inputs)
+        wrong = mistake.outputs(workload, inputs)
         assert wrong is not None
         outputs = {name: array.astype(np.float32) for name, array in wrong.items()}
-        found = diagnose(OPERATORS[operator], GEOMETRY, inputs, outputs, layout="gnhwc")
+        found = diagnose(workload, inputs, outputs, layout="gnhwc")
         assert found is not None
         assert {mistake.name} <= {*found.names} <= {mistake.name, *SAME}

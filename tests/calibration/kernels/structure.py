@@ -27,7 +27,7 @@ def planted(mistake: Mistake) -> Mutant:
     """Return the kernel that makes this mistake, and is right where the mistake does not exist."""
 
     def run(operator: Operator, geometry: Any, inputs: Arrays, dtype: str) -> Arrays:
-        outputs = mistake.outputs(operator, geometry, inputs)
+        outputs = mistake.outputs(operator.on(geometry), inputs)
         if outputs is None:
             return exact(operator, geometry, inputs, dtype)
         return of_operator(operator, geometry, outputs, dtype)
