@@ -64,7 +64,7 @@ def directions_are_adjoint(subject: Subject) -> None:
             if exact or distribution != "integer":
                 judged.append((direction, sample, results))
             if not exact:
-                output = next(iter(sample.tensors))
+                output = next(iter(sample.invocation.tensors))
                 terms = sample.invocation.workload.errors.terms[output]
                 magnitude = sample.expected.tensors.magnitude[output].astype(np.float64)
                 promised = limits(sample.contract, dtype, terms, result.size)

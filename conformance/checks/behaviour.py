@@ -55,7 +55,7 @@ def output_is_written(subject: Subject) -> None:
     results = other.call(other.inputs())
     subject.overwrite(results, [nan_bytes(h.nbytes).view(h.dtype).reshape(h.shape) for h in other.hosts(results)])
     del results
-    fill_freed_memory(subject.bridge, sample.tensors.values())
+    fill_freed_memory(subject.bridge, sample.invocation.tensors.values())
     sample.require_right(sample.call(inputs), "output buffer pre-filled with NaN")
 
 
@@ -137,7 +137,7 @@ def work_is_finished(subject: Subject) -> None:
     for soon, late in zip(early, sample.hosts(results), strict=True):
         if difference := differing(soon, late):
             raise BehaviourError(f"a result changed after the call had returned: {difference}")
-    sample.require_right(results[: len(sample.tensors)], "single call")
+    sample.require_right(results[: len(sample.invocation.tensors)], "single call")
     measured = [invocation.timed(inputs) for _ in range(3)]
     if pairs := [(times.events, *times.walls) for times in measured if times.events is not None]:
         events, wall = map(min, zip(*pairs, strict=True))
@@ -189,12 +189,12 @@ def invalid_arguments(subject: Subject) -> Facts:
     A parameter that the kernel does not take is not tried, and a kernel that raises on valid arguments, too, refuses
     nothing. Raises Crash, with the argument, where the kernel ends its process or hangs.
     """
-    sample, operator, geometry = subject.sample(), subject.trial.operator, subject.trial.problem.geometry
+    sample, workload = subject.sample(), subject.trial.workload
     sample.require_right(sample.call(sample.inputs()), "valid arguments")
-    valid = Request(sample.expected.inputs, operator.parameters(geometry))
+    valid = Request(sample.expected.inputs, workload.parameters)
     accepted = []
-    for what, spoil in operator.invalid.items():
-        request = spoil(geometry, valid)
+    for what, spoil in workload.operator.invalid.items():
+        request = spoil(workload.geometry, valid)
         if request is None:
             continue
         changed = {name for name, value in request.parameters.items() if value != valid.parameters[name]}

@@ -100,7 +100,7 @@ def _taped(subject: Subject, variant: AutogradVariant) -> Tape:
     _require(subject.bridge, "differentiate", subject.bridge.can_differentiate)
     sample = subject.sample()
     gradients, inputs, label = gradients_at(subject, sample), sample.inputs(), f"autograd variant {variant.label}"
-    operands = [n for n, array in zip(sample.names, inputs, strict=True) if n in GRADIENTS and array is not None]
+    operands = [name for name in sample.invocation.workload.inputs if name in GRADIENTS]
     tape = recorded(sample, variant, inputs, operands, label)
     dy = gradients[0].expected.inputs["dy"]
     require_gradients(gradients, dy, operands, tape.pull(subject.bridge.from_host(dy)), f"backward of the {label}")

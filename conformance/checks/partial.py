@@ -64,12 +64,12 @@ def outputs_asked_for_alone(subject: Subject) -> None:
     inputs, other_inputs = sample.inputs(), other.inputs()
     results = sample.call(inputs)
     sample.require_right(results, "all outputs asked for")
-    everything = dict(zip(sample.tensors, sample.hosts(results), strict=True))
-    again = dict(zip(sample.tensors, sample.hosts(sample.call(inputs)), strict=True))
+    everything = dict(zip(sample.invocation.tensors, sample.hosts(results), strict=True))
+    again = dict(zip(sample.invocation.tensors, sample.hosts(sample.call(inputs)), strict=True))
     for requested in _some(tuple(everything)):
         other.call(other_inputs)
         partial = replace(sample, invocation=replace(sample.invocation, requested=requested))
-        fill_freed_memory(subject.bridge, partial.tensors.values())
+        fill_freed_memory(subject.bridge, partial.invocation.tensors.values())
         results, when = partial.call(inputs), f"asked for {' and '.join(requested)} only"
         partial.require_right(results, when)
         for name, host in zip(requested, partial.hosts(results), strict=True):
@@ -96,7 +96,7 @@ def gradients_asked_for_alone(subject: Subject) -> None:
     sample, other, empty = subject.sample(), subject.sample(1), _without_images(subject)
     gradients = gradients_at(subject, sample)
     dy, inputs, other_inputs = gradients[0].expected.inputs["dy"], sample.inputs(), other.inputs()
-    operands = tuple(n for n, array in zip(sample.names, inputs, strict=True) if n in GRADIENTS and array is not None)
+    operands = tuple(name for name in sample.invocation.workload.inputs if name in GRADIENTS)
     declared = subject.trial.implementation.autograd_variants
     variants = [variant for variant in declared if variant.operator == subject.trial.operator.name]
     # jax compiles anew for each set of operands: fewer of the variants after the first, and of 16-bit ones
@@ -128,7 +128,9 @@ def gradients_asked_for_alone(subject: Subject) -> None:
             no_dy, when = of_nothing[0].expected.inputs["dy"], f"{label}, a batch without images"
             tape = recorded(nothing, variant, nothing.inputs(), operands, when)
             stored = bridge.from_host(no_dy)
-            fill_freed_memory(bridge, (tensor for gradient in of_nothing for tensor in gradient.tensors.values()))
+            fill_freed_memory(
+                bridge, (tensor for gradient in of_nothing for tensor in gradient.invocation.tensors.values())
+            )
             require_gradients(of_nothing, no_dy, operands, tape.pull(stored), when)
 
 
@@ -162,7 +164,8 @@ def gradients_at(subject: Subject, forward: Sample) -> list[Sample]:
 def recorded(sample: Sample, variant: AutogradVariant, inputs: Sequence[Any], names: Sequence[str], when: str) -> Tape:
     """Record a call that is differentiated in some operands, and judge its results. Raises BehaviourError."""
     invocation = replace(sample.invocation, kernel=variant)
-    places = [sample.names.index(name) for name in names]
+    arguments = invocation.workload.operator.arguments
+    places = [arguments.index(name) for name in names]
     tape = invocation.bridge.differentiate(variant.function, inputs, places, invocation.parameters())
     sample.require_right(invocation.split(tape.result), when)
     return tape
@@ -191,7 +194,7 @@ def require_gradients(
     """Judge the gradients that a backward returned for dy, one for each of the `operands`. Raises BehaviourError."""
     by_name = dict(zip((GRADIENTS[name] for name in operands), pulled, strict=True))
     for gradient in gradients:
-        if requested := tuple(name for name in gradient.tensors if name in by_name):
+        if requested := tuple(name for name in gradient.invocation.tensors if name in by_name):
             inputs = gradient.expected.inputs
             sample = gradient if inputs["dy"] is dy else gradient.holding(inputs | {"dy": dy})
             partial = replace(sample, invocation=replace(gradient.invocation, requested=requested))
@@ -207,16 +210,13 @@ class Accumulating(Operator):
         self.base = base
         self.name, self.family, self.keywords = f"{base.name} into", base.family, base.keywords
         self.data, self.operand, self.factors = base.data, base.operand, base.factors
-        self.arguments = base.arguments
+        self.arguments, self.returns = base.arguments, base.returns
 
     def inputs(self, geometry: Any) -> dict[str, Tensor]:
         return self.base.inputs(geometry) | {f"into {n}": t for n, t in self.base.outputs(geometry).items()}
 
-    def outputs(self, geometry: Any) -> dict[str, Tensor]:
-        return self.base.outputs(geometry)
-
-    def parameters(self, geometry: Any) -> dict[str, Any]:
-        return self.base.parameters(geometry)
+    def tensor(self, geometry: Any, name: str) -> Tensor | None:
+        return self.base.tensor(geometry, name)
 
     def errors(self, geometry: Any) -> ErrorModel:
         model = self.base.errors(geometry)
@@ -251,7 +251,7 @@ def results_are_added_to_arrays(subject: Subject) -> None:
 def _added(sample: Sample) -> tuple[Any, ...]:
     """Return the results of a call that adds to arrays of the sample."""
     invocation, inputs = sample.invocation, sample.expected.inputs
-    into = tuple(invocation.bridge.from_host(inputs[f"into {name}"].copy()) for name in sample.tensors)
+    into = tuple(invocation.bridge.from_host(inputs[f"into {name}"].copy()) for name in sample.invocation.tensors)
     result = invocation.start(sample.inputs(), into=into[0] if len(into) == 1 else into)
     invocation.bridge.synchronize(result)
     return invocation.split(result)

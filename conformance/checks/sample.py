@@ -32,7 +32,7 @@ from conformance.inputs.golden import check as check_golden
 from conformance.judge import Contract, Expected, Judgement
 from conformance.judge.expected import expect_few
 from conformance.judge.judgement import told
-from conformance.operators import FAMILIES, Arrays, Tensor
+from conformance.operators import FAMILIES, Arrays
 from conformance.problems import Problem, Variant
 from conformance.problems.table import unlisted
 from conformance.results.schema import Facts
@@ -66,16 +66,6 @@ class Sample:
     contract: Contract
     judged: list[str] = field(default_factory=list)
     """The list of the subject that the sample belongs to."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the arguments, by position."""
-        return self.invocation.workload.operator.arguments
-
-    @property
-    def tensors(self) -> dict[str, Tensor]:
-        """Tensors that a call must return, by name."""
-        return self.invocation.tensors
 
     @property
     def stored(self) -> list[np.ndarray | None]:

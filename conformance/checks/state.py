@@ -26,7 +26,7 @@ from conformance.execution.trial import Trial
 from conformance.implementations.errors import KernelFailure
 from conformance.implementations.implementation import BEHAVIOUR, Unsupported
 from conformance.layouts import arranged, layouts_of, rank_of
-from conformance.operators import FAMILIES, OPERATORS, GeometryError, Operator
+from conformance.operators import FAMILIES, OPERATORS, GeometryError, Workload
 from conformance.operators.descriptor import FLAG, NEGATED_FLAG, Field
 from conformance.problems import Problem, Variant, typed
 from conformance.results.schema import Facts
@@ -179,7 +179,7 @@ def _pairs(subject: Subject) -> Iterator[tuple[str, str, Subject, Subject]]:
         base = at(problem, variant)
         if base is None:
             continue
-        tensors = operator.inputs(problem.geometry).values()
+        tensors = base.trial.workload.inputs.values()
         for name, changed in _other_variants(variant, variants):
             before, after = (
                 [arranged(t, v.layout, problem.geometry).stored for t in tensors] for v in (variant, changed)
@@ -226,19 +226,20 @@ def _neighbours(name: str, geometry: Any) -> tuple[tuple[str, Any], ...]:
     """Return problems that differ in one field and whose inputs, as far as both have them, have the same shapes: for
     each field one with the same outputs, if there is one, or else one with others. The operator is given by its name,
     so that every implementation is asked about the same problems."""
-    return tuple(_changed(OPERATORS[name], geometry))
+    return tuple(_changed(OPERATORS[name].on(geometry)))
 
 
-def _changed(operator: Operator, geometry: Any) -> Iterator[tuple[str, Any]]:
-    inputs = {name: tensor.shape for name, tensor in operator.inputs(geometry).items()}
-    outputs = {name: tensor.shape for name, tensor in operator.outputs(geometry).items()}
+def _changed(workload: Workload) -> Iterator[tuple[str, Any]]:
+    geometry = workload.geometry
+    inputs = {name: tensor.shape for name, tensor in workload.inputs.items()}
+    outputs = {name: tensor.shape for name, tensor in workload.outputs.items()}
     for field in geometry.fields:
         nearest = None
         for value in _values(field, field.of(geometry)):
             try:
-                other = field.changed(geometry, value)
-                same = {name: tensor.shape for name, tensor in operator.inputs(other).items()}
-                returned = {name: tensor.shape for name, tensor in operator.outputs(other).items()}
+                near = workload.operator.on(other := field.changed(geometry, value))
+                same = {name: tensor.shape for name, tensor in near.inputs.items()}
+                returned = {name: tensor.shape for name, tensor in near.outputs.items()}
             except GeometryError:
                 continue
             if _reaches_beyond(other) and not _reaches_beyond(geometry):
@@ -247,7 +248,7 @@ def _changed(operator: Operator, geometry: Any) -> Iterator[tuple[str, Any]]:
                 continue
             if returned != outputs:
                 nearest = nearest or other
-            elif _differ(operator, geometry, other):
+            elif _differ(workload, near):
                 nearest = other
                 break
         if nearest:
@@ -261,17 +262,17 @@ def _changed(operator: Operator, geometry: Any) -> Iterator[tuple[str, Any]]:
                 yield "split of the padding", other
 
 
-def _differ(operator: Operator, geometry: Any, other: Any) -> bool:
+def _differ(workload: Workload, other: Workload) -> bool:
     """Return whether two problems with outputs of the same shapes have different results: a stride does nothing along
     an axis with one output."""
-    tensors, dice = operator.inputs(geometry), np.random.default_rng(0)
-    if operator.inputs(other).keys() != tensors.keys():
+    dtype, dice = workload.operator.dtypes[0], np.random.default_rng(0)
+    if other.inputs.keys() != workload.inputs.keys():
         return True
     inputs = {
-        name: dice.integers(1, 9, tensor.shape).astype(STORAGE[tensor.stored_as(operator.dtypes[0])])
-        for name, tensor in tensors.items()
+        name: dice.integers(1, 9, tensor.shape).astype(STORAGE[tensor.stored_as(dtype)])
+        for name, tensor in workload.inputs.items()
     }
-    first, second = (operator.reference(problem, inputs) for problem in (geometry, other))
+    first, second = workload.reference(inputs), other.reference(inputs)
     return not all(np.array_equal(first[name], second[name], equal_nan=True) for name in first)
 
 

@@ -10,7 +10,6 @@ an error of the variance is passed on to all results, so that honest accumulator
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -23,7 +22,7 @@ from conformance.implementations.implementation import ImplementationError, Kern
 from conformance.inputs import Expectation, Recipe
 from conformance.judge import Exact, passes
 from conformance.judge.accuracy import KNOWN
-from conformance.operators import Operator, takes
+from conformance.operators import Geometry, Workload, takes
 from conformance.operators.spatial import Index
 from conformance.problems import PROBLEMS, of_family
 from conformance.problems.table import usual
@@ -54,21 +53,20 @@ def require_adequate(trial: Trial, kernel: Kernel) -> None:
 def _weakness(trial: Trial, kernel: Kernel) -> str | None:
     """Return which wrong results are accepted on every problem, and what to declare; None if none is."""
     problems = of_family(PROBLEMS, trial.operator.family)
-    small = sorted(
-        {trial.problem.geometry, *(p.geometry for p in usual(problems) if takes(trial.operator.name, p.geometry))},
-        key=lambda g: (trial.operator.flops(g), g.descriptor),
-    )
+    listed = {p.geometry for p in usual(problems) if takes(trial.operator.name, p.geometry)}
+    workloads = map(trial.operator.on, {trial.problem.geometry} | listed)
     most_flops, most_elements = LARGEST
-    small = [g for g in small if trial.operator.flops(g) <= most_flops and trial.operator.bytes(g, 1) <= most_elements]
-    accepted = _some([geometry for geometry in small if _takes(trial, kernel, geometry)])
+    small = [w for w in workloads if w.flops <= most_flops and w.bytes(1) <= most_elements]
+    small.sort(key=lambda workload: (workload.flops, workload.geometry.descriptor))
+    accepted = _some([workload for workload in small if _takes(trial, kernel, workload.geometry)])
     # of each number of dimensions apart, so that problems of one do not change what is tried of another
     ranks = dict.fromkeys((2, trial.problem.geometry.rank))
-    geometries = [*accepted, *(g for rank in ranks for g in _some([g for g in small if g.rank == rank]))]
+    tried = [*accepted, *(w for rank in ranks for w in _some([w for w in small if w.geometry.rank == rank]))]
 
     def hidden(contract: Contract) -> list[str]:
         return [
             *_hidden(trial, accepted, contract, (ZEROS,)),
-            *_hidden(trial, geometries, contract, (SCALED, WITHOUT_TAP)),
+            *_hidden(trial, tried, contract, (SCALED, WITHOUT_TAP)),
         ]
 
     if not (mistakes := hidden(kernel.contract)):
@@ -82,12 +80,12 @@ def _weakness(trial: Trial, kernel: Kernel) -> str | None:
     )
 
 
-def _some(geometries: list[Any]) -> list[Any]:
+def _some(workloads: list[Workload]) -> list[Workload]:
     """Return at most MAX_TRIED of the problems, evenly spaced."""
-    return geometries[:: -(-len(geometries) // MAX_TRIED)] if geometries else []
+    return workloads[:: -(-len(workloads) // MAX_TRIED)] if workloads else []
 
 
-def _takes(trial: Trial, kernel: Kernel, geometry: Any) -> bool:
+def _takes(trial: Trial, kernel: Kernel, geometry: Geometry) -> bool:
     name, dtype, layout = trial.operator.name, trial.variant.dtype, trial.variant.layout
     try:
         return trial.implementation.find(name, geometry, dtype, layout) is kernel
@@ -95,14 +93,14 @@ def _takes(trial: Trial, kernel: Kernel, geometry: Any) -> bool:
         return False
 
 
-def _hidden(trial: Trial, geometries: list[Any], contract: Contract, sought: tuple[str, ...]) -> list[str]:
+def _hidden(trial: Trial, workloads: list[Workload], contract: Contract, sought: tuple[str, ...]) -> list[str]:
     """Return which wrong outputs are within the limits on every problem that has them, as `dx times 1.01`."""
-    operator, visible, allowed = trial.operator, set[str](), dict[str, None]()
+    visible, allowed = set[str](), dict[str, None]()
     # zeros are wrong for all outputs; the others leave some as they are, or on some problems
-    certain = {f"{n} {ZEROS}" for geometry in geometries for n in operator.outputs(geometry) if ZEROS in sought}
-    for geometry in geometries:
-        expected = Exact(Expectation(Recipe(operator.on(geometry), trial.variant.dtype, "fixed", trial.seed)))
-        for what, passed in _judged(operator, expected, contract, sought):
+    certain = {f"{n} {ZEROS}" for workload in workloads for n in workload.outputs if ZEROS in sought}
+    for workload in workloads:
+        expected = Exact(Expectation(Recipe(workload, trial.variant.dtype, "fixed", trial.seed)))
+        for what, passed in _judged(expected, contract, sought):
             if passed:
                 allowed[what] = None
             else:
@@ -112,25 +110,23 @@ def _hidden(trial: Trial, geometries: list[Any], contract: Contract, sought: tup
     return [what for what in allowed if what not in visible]
 
 
-def _judged(
-    operator: Operator, expected: Exact, contract: Contract, sought: tuple[str, ...]
-) -> Iterator[tuple[str, bool]]:
+def _judged(expected: Exact, contract: Contract, sought: tuple[str, ...]) -> Iterator[tuple[str, bool]]:
     """Yield wrong outputs of one problem, and whether the judge lets them pass."""
-    geometry, dtype, reference = expected.recipe.workload.geometry, expected.recipe.dtype, expected.tensors.reference
-    without = expected.inputs[operator.operand].copy()
+    workload, dtype, reference = expected.recipe.workload, expected.recipe.dtype, expected.tensors.reference
+    geometry, operand = workload.geometry, workload.operator.operand
+    without = expected.inputs[operand].copy()
     last: Index = (..., *[-1] * geometry.rank)
     without[last] = 0
     wrongs = {
         ZEROS: {name: np.zeros_like(exact) for name, exact in reference.items()},
-        WITHOUT_TAP: operator.reference(geometry, expected.inputs | {operator.operand: without}),
+        WITHOUT_TAP: workload.reference(expected.inputs | {operand: without}),
     }
-    if operator.errors(geometry).propagate is None:
+    if workload.errors.propagate is None:
         main = next(iter(reference))
         wrongs[SCALED] = reference | {main: reference[main] * FACTOR}
     for what, wrong in ((what, wrongs[what]) for what in sought if what in wrongs):
-        tensors = operator.outputs(geometry)
         outputs = {
-            name: values.astype(STORAGE[tensors[name].stored_as(dtype)])
+            name: values.astype(STORAGE[workload.outputs[name].stored_as(dtype)])
             for name, values in wrong.items()
             if not np.array_equal(values, reference[name])
         }
