@@ -75,12 +75,9 @@ def fixed(recipe: Recipe) -> Arrays:
 def room(recipe: Recipe) -> int:
     """Return the largest integer up to which all integers are exact in the results' format and in an fp32
     accumulator."""
-    return 1 << min(FORMATS[_results(recipe)].precision, FORMATS["fp32"].precision)
-
-
-def _results(recipe: Recipe) -> str:
-    """Return the format of results; fp32 for integer dtypes, whose impulse results an fp32 accumulator holds."""
-    return "fp32" if recipe.dtype in WHOLE else sums_of(recipe.dtype)
+    # an fp32 accumulator holds the impulse results of integer dtypes
+    results = "fp32" if recipe.dtype in WHOLE else sums_of(recipe.dtype)
+    return 1 << min(FORMATS[results].precision, FORMATS["fp32"].precision)
 
 
 def largest_integer(recipe: Recipe) -> int:

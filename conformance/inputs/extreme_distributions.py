@@ -18,16 +18,11 @@ FP64_POWER = 400
 """Largest exponent of fp64 data that are judged by a bound, whose squares must not overflow fp64 either."""
 
 
-def _are_sums(recipe: Recipe) -> bool:
-    """Tell whether results are plain sums of inputs or products, as in all families but batch normalisation."""
-    return recipe.workload.errors.propagate is None
-
-
 def nonfinite(recipe: Recipe) -> Arrays:
     """Draw -1, 0, 1 with the values of `Operator.nonfinite`, which complement the values of `special`. For batch
     normalisation, draw fractions, because a few integers may have a variance of zero."""
     workload, operator = recipe.workload, recipe.workload.operator
-    if not _are_sums(recipe):
+    if workload.errors.propagate is not None:
         inputs = fixed(recipe)
     else:
         inputs, density = {}, {operator.data: min(1.0, room(recipe) / 4 / recipe.terms)}
@@ -196,14 +191,14 @@ def _signed(values: np.ndarray, signs: np.ndarray) -> np.ndarray:
 def range_(recipe: Recipe) -> Arrays:
     """Draw normal numbers over the whole range, in both factors, and sums of one sign, most of which overflow."""
     operator = recipe.workload.operator
-    if not _are_sums(recipe):
+    if recipe.workload.errors.propagate is not None:  # not plain sums: batch normalisation
         return ranged(recipe)
     format, (bits, terms), largest = FORMATS[recipe.dtype], _bits_and_terms(recipe), largest_integer(recipe)
     top, quarter = format.emax - 2 * bits - terms, (format.emax + 1) // 4
     if operator.factors == 1:
         most = top if recipe.dtype != "fp64" else FP64_POWER
         # if the divisors of all windows have more bits than the format has exponents, inputs would be infinite
-        least = min(max(format.emin + _spare(recipe), -most), format.emax - bits)
+        least = min(max(format.emin + term_bits(recipe.workload.errors.divisor), -most), format.emax - bits)
         return _powers(recipe, (0,), [(e, 0) for e in (most, least, quarter, -quarter)], 0, 0)
     units = [(top, 0), (format.emin, 0)]
     if largest:  # otherwise numbers are sparse, because sums are too long for one sign
@@ -217,7 +212,8 @@ def subnormal(recipe: Recipe) -> Arrays:
     format = FORMATS[recipe.dtype]
     lowest, highest = format.emin - format.precision + 1, _highest(recipe)
     if recipe.workload.operator.factors == 1:
-        return _powers(recipe, (0,), ((lowest + _spare(recipe), 0), (0, 0)), 0, 0)
+        divided = term_bits(recipe.workload.errors.divisor)  # a division before or after the sum may need these bits
+        return _powers(recipe, (0,), ((lowest + divided, 0), (0, 0)), 0, 0)
     return _powers(recipe, (lowest, 0), ((lowest, 0), (lowest + highest, 0)), lowest, highest)
 
 
@@ -226,11 +222,6 @@ def _highest(recipe: Recipe) -> int:
     bits, terms = _bits_and_terms(recipe)
     summed = terms if len(recipe.workload.outputs) > 1 else 0
     return FORMATS[recipe.dtype].emax - bits - summed
-
-
-def _spare(recipe: Recipe) -> int:
-    """Return the bits that a division before or after the sum may need."""
-    return term_bits(recipe.workload.errors.divisor)
 
 
 def _bits_and_terms(recipe: Recipe) -> tuple[int, int]:

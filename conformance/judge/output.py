@@ -104,6 +104,7 @@ def outputs_of(
     """Return every output that a kernel returned as an `Output`; arrays are in canonical order, by name. `known` is
     a cache of the bounds propagated for these inputs; new bounds are added to it."""
     operator, geometry, errors = workload.operator, workload.geometry, workload.errors
+    data, operand = (inputs[name] for name in (operator.data, operator.operand))
     bounds = enclosed = None
     propagated = {} if known is None else known
     if (propagate := errors.propagate) is not None:
@@ -132,7 +133,7 @@ def outputs_of(
             magnitude=magnitude,
             exact=errors.exact_on_integers,
             selects=errors.selects,
-            signed=errors.selects and _one_sign(inputs[operator.data]),
+            signed=errors.selects and np.unique(np.signbit(data[data == 0])).size < 2,
             constants=Constants(errors.constants, errors.shared_constant),
             fan_out=errors.error_fan_out,
             propagated=bounds,
@@ -140,21 +141,14 @@ def outputs_of(
             rest=rest.get(name),
             channels=_channels(tensor),
             taps=math.prod(geometry.window),
-            numbers=min(inputs[factor].size for factor in (operator.data, operator.operand)),
+            numbers=min(data.size, operand.size),
             adds_inputs=(name == "dbias" or operator.factors == 1) and not errors.divisor & (errors.divisor - 1),
             biased="bias" in inputs,
-            reach=lambda: float(
-                np.linalg.norm(inputs[operator.data].astype(np.float64)) * np.max(np.abs(inputs[operator.operand]))
-            ),
+            reach=lambda: float(np.linalg.norm(data.astype(np.float64)) * np.max(np.abs(operand))),
         )
         for name, tensor in workload.outputs.items()
         if name in actual
     ]
-
-
-def _one_sign(data: np.ndarray) -> bool:
-    negative = np.signbit(data[data == 0])
-    return bool(negative.all() or not negative.any())
 
 
 def _channels(tensor: Tensor) -> np.ndarray:
