@@ -57,9 +57,9 @@ def _rows(catalogue: registry.Registry) -> Rows:
 def _operators(_: list[str]) -> Rows:
     rows = []
     for name, operator in OPERATORS.items():
-        geometries = (problem.geometry for problem in PROBLEMS if takes(name, problem.geometry))
-        geometry = max(geometries, key=lambda g: len(operator.inputs(g)) + len(operator.outputs(g)))
-        words = (operator.inputs(geometry), operator.outputs(geometry), operator.keywords)
+        workloads = (operator.on(problem.geometry) for problem in PROBLEMS if takes(name, problem.geometry))
+        workload = max(workloads, key=lambda workload: len(workload.inputs) + len(workload.outputs))
+        words = (workload.inputs, workload.outputs, operator.keywords)
         rows.append({"name": name} | dict(zip(("inputs", "returns", "parameters"), map(" ".join, words), strict=True)))
     return rows
 

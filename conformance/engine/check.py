@@ -318,8 +318,7 @@ def _comparisons(trial: Trial, verdict: Verdict, tensors: Tensors) -> dict[str, 
     contract = verdict.contract.on(trial.problem.geometry, trial.variant.dtype)  # as it is judged
     copies = {name: array.copy() for name, array in tensors.outputs.items()}
     if not isinstance(expected, Exact):
-        names = trial.operator.outputs(trial.problem.geometry)
-        return {name: Comparison(None, None, copies.get(name), None, None) for name in names}
+        return {name: Comparison(None, None, copies.get(name), None, None) for name in trial.workload.outputs}
     judged = bool(verdict.judgements)  # otherwise there are the limits, and outputs that cannot be compared with them
     compared = expected.outputs(tensors.outputs if judged else expected.tensors.reference)
     comparisons = {output.name: compare(output, trial.variant.distribution, contract) for output in compared}

@@ -118,7 +118,7 @@ def export(result: CheckResult, folder: str | Path) -> Path:
         raise SelectionError("nothing to compare with: the case is judged by probes; use method exact")
     invocation = trial.invocation()
     operator, geometry = trial.operator, trial.problem.geometry
-    tensors, returned = operator.inputs(geometry), operator.outputs(geometry)
+    tensors, returned = trial.workload.inputs, trial.workload.outputs
     parameters = invocation.parameters()
 
     def stored(name: str, array: np.ndarray) -> np.ndarray:

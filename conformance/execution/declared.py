@@ -123,7 +123,7 @@ def candidates(
     """
     operator = declared.operator
     ranked = [problem for problem in problems if _is_small(operator, problem.geometry)]
-    ranked.sort(key=lambda problem: (_is_thin(problem.geometry), OPERATORS[operator].bytes(problem.geometry, 1)))
+    ranked.sort(key=lambda problem: (_is_thin(problem.geometry), OPERATORS[operator].on(problem.geometry).bytes(1)))
     ranks = sorted(RANKS, key=lambda rank: (rank != 2, rank))
     return {rank: _taken(declared, [p for p in ranked if p.geometry.rank == rank], wants) for rank in ranks}
 
@@ -173,11 +173,11 @@ def _is_thin(geometry: Any) -> bool:
 @cache
 def _is_small(operator: str, geometry: Any) -> bool:
     """Return whether a problem is small enough for a check to call it a hundred times, and has something to compute."""
-    definition = OPERATORS[operator]
+    workload = OPERATORS[operator].on(geometry)
     return (
         takes(operator, geometry)
-        and 0 < definition.flops(geometry) <= MAX_WORK
-        and definition.bytes(geometry, 1) <= MAX_ELEMENTS
+        and 0 < workload.flops <= MAX_WORK
+        and workload.bytes(1) <= MAX_ELEMENTS
         and geometry.c <= MAX_CHANNELS
         and max(geometry.n, *geometry.size, getattr(geometry, "k", 0)) <= MAX_EXTENT
         and math.prod(geometry.window) <= MAX_WINDOW

@@ -136,11 +136,6 @@ def _place(row: Case) -> str:
     return row.operator if rank == 2 else f"{row.operator} {rank}-D"
 
 
-def _shapes(row: Case) -> list[Any]:
-    operator = OPERATORS[row.operator]
-    return [tensor.shape for tensor in operator.inputs(row.geometry).values()]
-
-
 class Search:
     """The state of a search: the cases that were drawn, their verdicts, the findings.
 
@@ -242,7 +237,8 @@ class Search:
             draws = [case for _ in range(NOVELTY) if (case := self._draw(operator, dice, again)) is not None]
             if draws:
                 described = [features(row.geometry, row.variant) for row in draws]
-                shapes = [again is not None and _shapes(row) == _shapes(again) for row in draws]
+                inputs = OPERATORS[operator].inputs
+                shapes = [again is not None and inputs(row.geometry) == inputs(again.geometry) for row in draws]
                 new = [coverage[_place(row)].new(features) for row, features in zip(draws, described, strict=True)]
                 place = max(range(len(draws)), key=lambda place: (shapes[place], new[place]))
                 coverage[_place(draws[place])].add(described[place])

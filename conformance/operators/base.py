@@ -406,16 +406,6 @@ class Operator:
         """Count the required floating-point operations; a multiply-add counts as two."""
         raise NotImplementedError
 
-    def bytes(self, geometry: Any, itemsize: int) -> int:
-        """Return the least traffic in bytes: every input read once, every output written once."""
-        tensors = [*self.inputs(geometry).values(), *self.outputs(geometry).values()]
-        return itemsize * sum(tensor.size for tensor in tensors)
-
-    def traffic(self, geometry: Any, dtype: str) -> int:
-        """Return the least traffic in bytes of a problem of `dtype`, with every tensor in its own format."""
-        tensors = [*self.inputs(geometry).values(), *self.outputs(geometry).values()]
-        return sum(tensor.size * STORAGE[tensor.stored_as(dtype)].itemsize for tensor in tensors)
-
 
 @dataclass(frozen=True)
 class Workload:
@@ -451,8 +441,13 @@ class Workload:
         return self.operator.flops(self.geometry)
 
     def bytes(self, itemsize: int) -> int:
-        """Return the least traffic in bytes."""
-        return self.operator.bytes(self.geometry, itemsize)
+        """Return the least traffic in bytes: every input read once, every output written once."""
+        return itemsize * sum(tensor.size for tensor in (*self.inputs.values(), *self.outputs.values()))
+
+    def traffic(self, dtype: str) -> int:
+        """Return the least traffic in bytes of a problem of `dtype`, with every tensor in its own format."""
+        tensors = *self.inputs.values(), *self.outputs.values()
+        return sum(tensor.size * STORAGE[tensor.stored_as(dtype)].itemsize for tensor in tensors)
 
     def reference(self, inputs: Given, dtype: Any = np.float64) -> Arrays:
         """Compute the outputs in `dtype`."""

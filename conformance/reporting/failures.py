@@ -159,5 +159,5 @@ def cost(operator: str, descriptor: str) -> tuple[float, float]:
         return math.inf, math.inf
     if operator not in OPERATORS or not takes(operator, geometry):
         return math.inf, math.inf
-    definition = OPERATORS[operator]
-    return definition.flops(geometry), sum(tensor.size for tensor in definition.inputs(geometry).values())
+    workload = OPERATORS[operator].on(geometry)
+    return workload.flops, sum(tensor.size for tensor in workload.inputs.values())

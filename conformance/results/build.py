@@ -95,8 +95,8 @@ def verdict_fields(verdict: Verdict) -> dict[str, Any]:
 
 
 def _attempt(trial: Trial, verdict: Verdict) -> dict[str, Any]:
-    geometry, dtype, here = trial.problem.geometry, trial.variant.dtype, trial.implementation
-    least = trial.operator.traffic(geometry, dtype)
+    workload, dtype, here = trial.workload, trial.variant.dtype, trial.implementation
+    least = workload.traffic(dtype)
     return {
         "schema": SCHEMA,
         "implementation": here.name,
@@ -108,7 +108,7 @@ def _attempt(trial: Trial, verdict: Verdict) -> dict[str, Any]:
         "contract": verdict.contract.as_record() if verdict.contract else None,
         "problem": trial.problem.name,
         "origin": trial.problem.origin,
-        "descriptor": geometry.descriptor,
+        "descriptor": workload.geometry.descriptor,
         "dtype": dtype,
         "layout": trial.variant.layout,
         "distribution": trial.variant.distribution,
@@ -117,7 +117,7 @@ def _attempt(trial: Trial, verdict: Verdict) -> dict[str, Any]:
         "generator": GENERATOR,
         "method": expect(trial.recipe, trial.method).method,
         "refused": verdict.refused,
-        "terms": dict(trial.operator.errors(geometry).terms),
+        "terms": dict(workload.errors.terms),
         "checks": {
             judgement.output: {check.name: (number(check.value), float(check.limit)) for check in judgement.checks}
             for judgement in verdict.judgements

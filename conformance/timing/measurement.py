@@ -108,26 +108,26 @@ class Measurement:
     @property
     def flops(self) -> float:
         """Required operations a second."""
-        return self.trial.operator.flops(self.trial.problem.geometry) / self.median
+        return self.trial.workload.flops / self.median
 
     @property
     def bandwidth(self) -> float:
         """Bytes a second of the least possible traffic."""
-        return self.trial.operator.bytes(self.trial.problem.geometry, self._itemsize) / self.median
+        return self.trial.workload.bytes(self._itemsize) / self.median
 
     @property
     def intensity(self) -> float:
         """Operations a byte."""
-        operator, geometry = self.trial.operator, self.trial.problem.geometry
-        return operator.flops(geometry) / operator.bytes(geometry, self._itemsize)
+        return self.trial.workload.flops / self.trial.workload.bytes(self._itemsize)
 
     @property
     def share(self) -> float | None:
         """Roofline's time over the median; None where the device's ceilings are unknown."""
         if self.ceilings is None:
             return None
-        trial = self.trial
-        return self.ceilings.floor(trial.operator, trial.problem.geometry, trial.variant.dtype) / self.median
+        workload, ceilings = self.trial.workload, self.ceilings
+        floor = max(workload.flops / ceilings.flops, workload.bytes(self._itemsize) / ceilings.bandwidth)
+        return floor / self.median
 
     @property
     def cold(self) -> bool:
@@ -145,10 +145,10 @@ class Measurement:
         contract, ceilings, share = self.trial.kernel.contract, self.ceilings, self.share
         if ceilings is None or share is None:
             return None
-        operator, geometry = self.trial.operator, self.trial.problem.geometry
-        floor = products = operator.flops(geometry) / ceilings.flops
+        workload = self.trial.workload
+        floor = products = workload.flops / ceilings.flops
         if self.cold:
-            read = sum(tensor.size * self._itemsize for tensor in operator.inputs(geometry).values())
+            read = sum(tensor.size * self._itemsize for tensor in workload.inputs.values())
             floor = max(floor, read / ceilings.bandwidth)
         arithmetic = ""
         if contract.algorithm != "direct":

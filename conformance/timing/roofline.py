@@ -9,13 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from conformance.dtypes import STORAGE
 from conformance.execution.process import Crash, Process
 from conformance.execution.remote import Exited, Raised, run
 from conformance.implementations.devices import Unavailable
-from conformance.operators import Operator
 from conformance.worker import ceilings
 
 
@@ -30,11 +27,6 @@ class Ceilings:
     bandwidth: float
     source: str
     spread: float = 0.0
-
-    def floor(self, operator: Operator, geometry: Any, dtype: str) -> float:
-        """Return the least seconds of a problem: for its operations, or for reading inputs and writing outputs once."""
-        moved = operator.bytes(geometry, STORAGE[dtype].itemsize)
-        return max(operator.flops(geometry) / self.flops, moved / self.bandwidth)
 
     def __str__(self) -> str:
         return f"{self.flops / 1e12:.3g} TFLOP/s fp32 products, {self.bandwidth / 1e9:.3g} GB/s copied ({self.source})"

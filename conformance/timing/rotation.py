@@ -134,8 +134,8 @@ class _Visit:
     def __init__(self, trial: Trial, digests: dict[int, bytes]) -> None:
         self.trial, self.bridge, self.invocation = trial, trial.implementation.arrays, trial.invocation()
         self.clock = Clock(self.invocation)
-        self.outputs = trial.operator.outputs(trial.problem.geometry)
-        self.size = trial.operator.bytes(trial.problem.geometry, STORAGE[trial.variant.dtype].itemsize)
+        self.outputs = trial.workload.outputs
+        self.size = trial.workload.bytes(STORAGE[trial.variant.dtype].itemsize)
         self.cache = self.bridge.perform(memory.last_level_cache, trial.implementation.device)
         self.warm_up: tuple[_Slot, ...] = ()
         """Slots that the kernel is called on before a timed call."""

@@ -70,7 +70,7 @@ def _row(implementation: Implementation, dtype: str, layer: Problem, direction: 
     except Unsupported as refusal:
         return LayerTime(target, dtype, layer.name, direction, refused=str(refusal))
     geometry = layer.geometry
-    least = operator.bytes(geometry, STORAGE[dtype].itemsize)
+    least = operator.on(geometry).bytes(STORAGE[dtype].itemsize)
     return LayerTime(
         target, dtype, layer.name, direction, report.lower_us, report.scheduled_us, report.upper_us,
         report.roofline_us(dtype, operator.flops(geometry), least), report.limit, report.shortest_run,

@@ -145,9 +145,9 @@ def test_dtypes_that_an_operator_has_not_are_refused():
 
 def test_bytes_are_counted_in_each_tensors_format():
     g = parse("q n2 c8 h9 w7 k12 r3 s3 p1 b1")
-    assert OPERATOR.traffic(g, "int8") == g.x.size + g.filter.size + 4 * 12 + 4 * 12 + g.y.size
+    assert OPERATOR.on(g).traffic("int8") == g.x.size + g.filter.size + 4 * 12 + 4 * 12 + g.y.size
     plain = parse("n2 c8 h9 w7 k12 r3 s3 p1 b1")
-    wide = OPERATORS["conv_forward"].traffic(plain, "int8")
+    wide = OPERATORS["conv_forward"].on(plain).traffic("int8")
     assert wide == plain.x.size + plain.filter.size + 4 * 12 + 4 * plain.y.size
 
 

@@ -138,7 +138,7 @@ def test_buffers_rotate_through_more_than_the_cache(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(memory, "last_level_cache", lambda _, size=size: size)
         found = kit.rotate(case)
         cold.append(found.cold)
-        assert found.rotated <= memory.MAX_FLOOD + len(found.rounds) * case.operator.bytes(case.problem.geometry, 4)
+        assert found.rotated <= memory.MAX_FLOOD + len(found.rounds) * case.workload.bytes(4)
         assert size != 1 << 20 or found.rotated >= rotation.FLOOD_FACTOR * size
     assert cold == [True, False, False]
 

@@ -211,7 +211,7 @@ LEAN += [(operator, "bn n2 c144 h28 w28 k144 r3 s3 p1 g144") for operator in (TR
 
 @pytest.mark.parametrize(("operator", "problem"), LEAN)
 def test_every_tensor_moves_once(operator: str, problem: str):
-    assert _moved(operator, problem) <= 1.01 * OPERATORS[operator].bytes(typed(problem).geometry, 4)
+    assert _moved(operator, problem) <= 1.01 * OPERATORS[operator].on(typed(problem).geometry).bytes(4)
 
 
 SAME: dict[str, Any] = {"stride": (1, 1), "padding": ((0, 0), (0, 0))}
