@@ -26,7 +26,7 @@ from conformance.execution.trial import Trial
 from conformance.implementations.errors import KernelFailure
 from conformance.implementations.implementation import BEHAVIOUR, Unsupported
 from conformance.layouts import arranged, layouts_of, rank_of
-from conformance.operators import FAMILIES, OPERATORS, GeometryError, Workload
+from conformance.operators import FAMILIES, OPERATORS, Geometry, GeometryError, Workload
 from conformance.operators.descriptor import FLAG, NEGATED_FLAG, Field
 from conformance.problems import Problem, Variant, typed
 from conformance.results.schema import Facts
@@ -222,7 +222,7 @@ def _subject(subject: Subject, trial: Trial) -> Subject | None:
 
 
 @cache
-def _neighbours(name: str, geometry: Any) -> tuple[tuple[str, Any], ...]:
+def _neighbours(name: str, geometry: Geometry) -> tuple[tuple[str, Any], ...]:
     """Return problems that differ in one field and whose inputs, as far as both have them, have the same shapes: for
     each field one with the same outputs, if there is one, or else one with others. The operator is given by its name,
     so that every implementation is asked about the same problems."""

@@ -21,6 +21,7 @@ from conformance.layouts import (
     letters,
     of_letters,
 )
+from conformance.operators.base import Geometry
 from conformance.operators.mistakes import Change, InapplicableError, Misread, Mistake
 
 _OF_IMAGES = str.maketrans("ktrs", "ndhw")
@@ -54,14 +55,14 @@ def _misreadings(layout: str, image: str, rank: int) -> tuple[Mistake, ...]:
     return tuple(found)
 
 
-def _as_it_is(geometry: Any) -> Any:
+def _as_it_is(geometry: Geometry) -> Any:
     return geometry
 
 
 def _taken_for(actual: str, other: str, is_filter: bool) -> Change:
     """Return the change that reads a canonical array from memory as `other` although it is stored as `actual`."""
 
-    def change(array: np.ndarray, geometry: Any) -> np.ndarray:
+    def change(array: np.ndarray, geometry: Geometry) -> np.ndarray:
         groups = getattr(geometry, "groups", 1)
         places: list[Arrangement] = [
             of_letters(array.shape, axes.translate(_OF_IMAGES), groups, is_filter) for axes in (actual, other)

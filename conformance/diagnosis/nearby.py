@@ -13,7 +13,7 @@ from typing import Any
 
 from conformance.diagnosis.traits import Traits, of_case
 from conformance.layouts import layouts_of
-from conformance.operators import GeometryError
+from conformance.operators import Geometry, GeometryError
 from conformance.operators.spatial import IMAGE, WINDOW
 from conformance.problems import Variant
 from conformance.problems.drawn import THIN
@@ -52,7 +52,7 @@ class Tried:
         return len(self.geometry.descriptor), cost(self.geometry)[1]
 
 
-def is_empty(geometry: Any) -> bool:
+def is_empty(geometry: Geometry) -> bool:
     """Return whether a problem has no results that could be wrong."""
     return bool(geometry.n == 0)
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from conformance.dtypes import STORAGE
 from conformance.judge.judgement import AxisIndices
-from conformance.operators import Arrays, Workload
+from conformance.operators import Arrays, Geometry, Workload
 
 Compute = Callable[[Arrays], Arrays]
 """Calls the kernel on inputs, in canonical order. It may raise anything."""
@@ -241,7 +241,7 @@ def zeros(workload: Workload, dtype: str) -> Arrays:
     return inputs
 
 
-def _codes(geometry: Any, dtype: str) -> int:
+def _codes(geometry: Geometry, dtype: str) -> int:
     """Return how many elements can be told apart."""
     if dtype != "int8":
         return CODES.get(dtype, 0)
@@ -249,7 +249,7 @@ def _codes(geometry: Any, dtype: str) -> int:
     return (int(np.iinfo(dtype).max) - max(points)) // 2
 
 
-def _without_zero(geometry: Any, array: np.ndarray) -> np.ndarray:
+def _without_zero(geometry: Geometry, array: np.ndarray) -> np.ndarray:
     return array.astype(np.float64) - getattr(geometry, "y_zero_point", 0)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from msgspec import structs
 
@@ -29,7 +28,7 @@ from conformance.implementations.errors import KernelFailure
 from conformance.implementations.implementation import Implementation, ImplementationError, Unsupported
 from conformance.inputs import DISTRIBUTIONS
 from conformance.layouts import LAYOUTS
-from conformance.operators import Arrays, takes
+from conformance.operators import Arrays, Geometry, takes
 from conformance.problems import PROBLEMS, Variant
 from conformance.problems.case import BEHAVIOUR, Case
 from conformance.reporting.evidence import RunEvidence, Verified
@@ -109,7 +108,7 @@ class Searched:
         operator, check, work = failing.operator, failing.check, WorkLeft()
         _, parameter = confused(failing) or ("", "")
 
-        def verified(geometry: Any, variant: Variant) -> Record | None:
+        def verified(geometry: Geometry, variant: Variant) -> Record | None:
             interrupts.require_none()
             if not (takes(operator, geometry) and variant.suits(operator, geometry)):
                 return None

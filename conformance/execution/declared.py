@@ -22,7 +22,7 @@ from conformance.implementations.implementation import (
     Unsupported,
 )
 from conformance.layouts import is_optional, rank_of
-from conformance.operators import OPERATORS, takes
+from conformance.operators import OPERATORS, Geometry, takes
 from conformance.operators.spatial import RANKS
 from conformance.problems import PROBLEMS, Problem, Variant, at_level, of_family
 from conformance.problems.features import AXES, LARGE, of_geometry, options
@@ -74,7 +74,7 @@ class Declared:
                 ranks = {rank_of(layout) for layout in kernel.layouts}
                 kernel.when.learn(geometry for geometry in geometries if geometry.rank in ranks)
 
-    def kernel(self, geometry: Any, dtype: str, layout: str) -> Kernel:
+    def kernel(self, geometry: Geometry, dtype: str, layout: str) -> Kernel:
         """Return the kernel for a problem. Raises Unsupported with the reason if there is none, and ImplementationError
         if a predicate raises."""
         key = geometry.descriptor, dtype, layout

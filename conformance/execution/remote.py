@@ -25,6 +25,7 @@ from conformance.implementations.bridges.tape import Footprint, Tape
 from conformance.implementations.devices import Unavailable
 from conformance.implementations.errors import KernelFailure, printable, shortened
 from conformance.layouts import LayoutError, declare
+from conformance.operators.base import Geometry
 from conformance.worker import call, wire
 
 P = ParamSpec("P")
@@ -283,7 +284,7 @@ class Condition:
         self.home, self._place, self._known = home, place, dict[str, bool | str]()
         self._error: declared.ImplementationError | None = None
 
-    def __call__(self, geometry: Any) -> bool:
+    def __call__(self, geometry: Geometry) -> bool:
         """Return whether it holds. Raises ImplementationError if it does not answer, and Unsupported with its
         reason."""
         self._ask([geometry])

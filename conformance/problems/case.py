@@ -19,7 +19,7 @@ from typing import Any
 from conformance.dtypes import DECLARABLE
 from conformance.files import LARGEST_SOURCE, content_of
 from conformance.layouts import grouped_of, has_groups, is_known, layouts_of, rank_of
-from conformance.operators import FAMILIES, OPERATORS, GeometryError, parse, takes
+from conformance.operators import FAMILIES, OPERATORS, Geometry, GeometryError, parse, takes
 from conformance.problems.table import SPARSE, Variant, applies, is_huge, usual_distribution
 from conformance.storage import StorageError
 
@@ -53,7 +53,7 @@ class Case:
     check: str = ""
 
     @classmethod
-    def of(cls, operator: str, geometry: Any, variant: Variant, seed: int = 0, check: str = "") -> Case:
+    def of(cls, operator: str, geometry: Geometry, variant: Variant, seed: int = 0, check: str = "") -> Case:
         """Return the case of an operator on a geometry, in a variant."""
         v = variant
         return cls(operator, geometry.descriptor, v.dtype, v.layout, v.distribution, v.storage, seed, check)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from conformance.dtypes import ordinary
 from conformance.layouts import arranged, is_optional, layouts_of
-from conformance.operators import FAMILIES, OPERATORS, GeometryError
+from conformance.operators import FAMILIES, OPERATORS, Geometry, GeometryError
 from conformance.operators.spatial import IMAGE, WINDOW, spans
 from conformance.problems import PROBLEMS, of_family
 from conformance.problems.parameters import SIMPLEST, Coverage, Parameters, cost, features, geometry, parameters
@@ -221,7 +221,7 @@ def distribution(family: str, dtype: str, choose: Choose) -> str:
     return choose([*names, *(name for name in names if name in ("fixed", "integer", "natural"))])
 
 
-def storage(operator: str, problem: Any, layout: str, choose: Choose, *, pages: bool) -> str:
+def storage(operator: str, problem: Geometry, layout: str, choose: Choose, *, pages: bool) -> str:
     """Choose a storage for one operand or for each of them; with `pages` also kinds that lie beside protected pages."""
     inputs = OPERATORS[operator].inputs(problem)
 
@@ -273,7 +273,7 @@ def _drawing(operator: str, seed: int, rank: int) -> Iterator[tuple[Problem, tup
     return tee(_candidates(operator, words, rank, CANDIDATES[rank]), 1)[0]
 
 
-def neighbours(geometry: Any) -> Iterator[Any]:
+def neighbours(geometry: Geometry) -> Iterator[Any]:
     """Yield small problems like this one, each with one parameter changed, on all axes or on the first; for a depthwise
     problem, c, k and groups change together."""
     small, changes = _changes(geometry)
@@ -282,7 +282,7 @@ def neighbours(geometry: Any) -> Iterator[Any]:
             yield replace(small, **change)
 
 
-def combinations_near(geometry: Any) -> Iterator[Any]:
+def combinations_near(geometry: Geometry) -> Iterator[Any]:
     """Yield small problems like this one, the same in every call, with two to five parameters changed, some of them to
     their simplest value: a bias that was lost only with dilation passed on every problem with one change."""
     small, changes = _changes(geometry)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from conformance.dtypes import DECLARABLE, DTYPES, SUMS, WHOLE
 from conformance.layouts import grouped_of, has_groups, in_rank, layouts_of
-from conformance.operators import FAMILIES, OPERATORS, parse
+from conformance.operators import FAMILIES, OPERATORS, Geometry, parse
 from conformance.storage import fits, repeats
 from conformance.storage import parse as parse_storage
 
@@ -24,7 +24,7 @@ DISTRIBUTIONS = (*dict.fromkeys(name for family in FAMILIES.values() for name in
 """Ways of drawing a problem's inputs; `conformance.inputs.distributions` has one function for each."""
 
 
-def unlisted(geometry: Any, origin: Origin, level: str, variants: tuple[Variant, ...]) -> Problem:
+def unlisted(geometry: Geometry, origin: Origin, level: str, variants: tuple[Variant, ...]) -> Problem:
     """Return a problem that is not in a table; its name is its descriptor with `_` for blanks."""
     return Problem(geometry.descriptor.replace(" ", "_"), geometry, level, variants, origin)
 
@@ -45,7 +45,7 @@ class Variant:
     storage: str = ""
     """How operands lie in memory, see `conformance.storage`; empty if all are contiguous."""
 
-    def suits(self, operator: str, geometry: Any) -> bool:
+    def suits(self, operator: str, geometry: Geometry) -> bool:
         """Tell whether the operator has a unique correct result for this variant of the problem, and has all operands
         that the storage names, in kinds that they can have."""
         if not OPERATORS[operator].defined(geometry, self.dtype):

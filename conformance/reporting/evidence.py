@@ -11,7 +11,7 @@ from conformance.diagnosis.conditions import holds
 from conformance.diagnosis.nearby import Tried
 from conformance.diagnosis.where import FEWEST, TRIES, Runs, Where, where
 from conformance.explaining import Tell, explaining
-from conformance.operators import FAMILIES, OPERATORS, GeometryError, parse
+from conformance.operators import FAMILIES, OPERATORS, Geometry, GeometryError, parse
 from conformance.problems import Variant
 from conformance.problems.features import axes
 from conformance.reporting.failures import (
@@ -95,7 +95,7 @@ class RunEvidence:
                 return by_storage(record) and not {*first.causes}.isdisjoint(record.causes)
             return is_wrong(record) if wrongly else signature(record) == signature(first)
 
-        def fails(geometry: Any, variant: Variant) -> bool | None:
+        def fails(geometry: Geometry, variant: Variant) -> bool | None:
             record = verified(geometry, variant)
             if record is None or record.status == "pass":
                 return None if record is None else False
