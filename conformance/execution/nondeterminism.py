@@ -122,7 +122,7 @@ def never_written(
         return cause
     if cause is not None and not set(cause.names) <= GENERAL:
         return cause
-    geometry, tensors = invocation.geometry, [*invocation.tensors.values()]
+    geometry, tensors = invocation.workload.geometry, [*invocation.tensors.values()]
     extents = (size + sum(pad) for size, pad in zip(geometry.size, geometry.padding, strict=True))
     padded = replace(geometry.x, shape=(*geometry.x.shape[:2], *extents))  # of which results may be a part
     try:
