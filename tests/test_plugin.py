@@ -44,7 +44,7 @@ STATUSES = {
     "operator": ({"tail": ONLY_GRADIENT}, "unsupported", 5, "not implement"),
     "waived": ({"body": "return y + 1", "tail": WAIVER}, "waived", 5, "sums in fp16 (https://example.org/1)"),
     "waived-error": ({"body": "1 / 0", "tail": WAIVER}, "waived", 5, "sums in fp16 (https://example.org/1)"),
-    "outdated": ({"tail": WAIVER}, "fail", 1, "passes, although waived as 'sums in fp16' (https://example.org/1)"),
+    "outdated": ({"tail": WAIVER}, "fail", 1, "remove the waiver or narrow its when="),
     "import": ({"head": "import not_installed"}, "unavailable", 5, "No module named 'not_installed'"),
     "device": ({"construct": f", device='{ABSENT}'"}, "unavailable", 5, (missing(ABSENT) or "") if ABSENT else ""),
 }

@@ -158,7 +158,10 @@ def conclude(
         return verdict
     if covering is not None and verdict.status == "pass":
         verdict.status = "fail"
-        verdict.reason = f"passes, although waived as {covering.reason!r} ({covering.url}): remove the waiver"
+        verdict.reason = (
+            f"passes, although waived as {covering.reason!r} ({covering.url}): remove the waiver or narrow its when=, "
+            f"{covering.place}"
+        )
         verdict.failure = Failure(kind="waiver", message=verdict.reason)
     elif covering is not None:
         verdict.status, verdict.waiver = "waived", covering

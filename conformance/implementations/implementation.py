@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -176,6 +177,8 @@ class Waiver:
     distributions: tuple[str, ...]
     storages: tuple[str, ...] = ()
     layouts: tuple[str, ...] = ()
+    place: str = ""
+    """File and line of the declaration."""
 
     def covers(self, storage: str, layout: str) -> bool:
         """Return whether the waiver applies to this storage and layout; empty `storages` or `layouts` apply to all."""
@@ -415,7 +418,9 @@ class Implementation:
             except storage.StorageError as error:
                 raise ImplementationError(f"storages: {error}") from None
         scope = tuple(dtypes), tuple(distributions), tuple(storages), tuple(layouts)
-        self.waivers.append(Waiver(operator, reason, url, when, *scope))
+        caller = sys._getframe(1)
+        place = f"{caller.f_code.co_filename}:{caller.f_lineno}"
+        self.waivers.append(Waiver(operator, reason, url, when, *scope, place))
 
     def require(self) -> None:
         """Raise Unavailable with the reason where the device, or a package that the bridge needs, is not here. A

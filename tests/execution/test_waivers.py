@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,13 @@ def test_what_a_call_does_besides_is_waived_as_behaviour_alone(distribution: str
     case = trial_of(cheaters.spoils_input())
     case.implementation.waive("conv_forward", reason="r", url="u", distributions=(distribution,))
     assert verify.verify(case).status == status
+
+
+def test_a_waiver_of_a_case_that_passes_is_named_with_its_place():
+    case = trial_of(lambda x, w, bias: x * w, "n1 c1 h1 w1 k1 r1 s1")
+    case.implementation.waive("conv_forward", reason="known", url="https://example.org/1")
+    verdict = verify.verify(replace(case, problem=replace(case.problem, origin="table")))
+    assert (verdict.status, f" narrow its when=, {__file__}:" in verdict.reason) == ("fail", True), verdict.reason
 
 
 def spoiled(expected):
