@@ -12,7 +12,7 @@ from conformance import Contract
 from conformance.diagnosis.diagnose import GENERAL
 from conformance.execution.nondeterminism import DIFFERS
 from conformance.reporting.evidence import RunEvidence
-from conformance.reporting.groups import ALONE, Group, amount, described, group
+from conformance.reporting.groups import ALONE, Group, amount, conditions, described, group
 from conformance.results import schema
 from tests.report_samples import CAUSES, as_read, broken, failed, sample, waived
 
@@ -406,6 +406,18 @@ def test_an_outdated_waiver_and_a_broken_file_are_groups_by_their_own_words():
     outdated = sample(status="fail", reason=reason, failure={"kind": "waiver", "message": reason})
     records = [as_read(outdated), as_read(broken()), wrong("A")]
     assert [one.title for one in group(records)] == ["A", f"conv_forward: {reason}", "SyntaxError"]
+
+
+def test_missing_goldens_are_one_line_without_conditions():
+    """Before goldens were written, 251 cases ended in 84 kinds of failure, some where the dtype was fp32."""
+    failure = {"kind": "golden", "message": "goldens are missing: write them"}
+    error = {"status": "error", "checks": {}, "failure": failure}
+    records = [as_read(sample(**error, problem=str(n), reason=f"entry {n} is missing")) for n in range(9)]
+    records += [as_read(sample(**error, reason="entry 0 is missing", operator="conv_backward_data"))]
+    right = [as_read(sample(problem=f"{n} in bf16", dtype="bf16")) for n in range(20)]
+    evidence = RunEvidence([*records, *right])
+    (only,) = group(records, evidence)
+    assert (only.text, only.cases, conditions(only, evidence)) == ("9 goldens are missing: write them", 10, [])
 
 
 def test_causes_and_other_kinds_of_failure_are_counted_apart():

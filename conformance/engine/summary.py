@@ -13,7 +13,7 @@ from conformance.engine.run import Run
 from conformance.engine.search import MAX_WHOLE
 from conformance.implementations.devices import missing
 from conformance.reporting import github, modules, report_command, terminal, training
-from conformance.reporting.failures import has_no_kernel
+from conformance.reporting.failures import has, has_no_kernel
 from conformance.reporting.groups import Group, amount, described, located
 from conformance.reporting.report import total
 from conformance.reporting.report_command import ReportError
@@ -235,9 +235,11 @@ class Summary:
     def _group(self, number: int, group: Group, condition: str) -> None:
         """Write the smallest case of a group, of the first groups in full: what the kernel raised, or else the reason,
         without what the heading says of all cases: a small problem is often explained by several mistakes or
-        precisions."""
+        precisions. Of goldens only the heading is written, which says what to run."""
         run, screen, smallest = self._run, self._screen, group.smallest
         screen.line(f"{number}. {harmless(group.title)}: {group.counted}", "red", bold=True)
+        if has(smallest, "golden"):
+            return
         for text in (condition, group.shown):
             for line in textwrap.wrap(text, screen.width):
                 screen.line(line)

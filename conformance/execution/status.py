@@ -130,9 +130,13 @@ def conclude(
     except ImplementationError as error:
         verdict.status, verdict.reason, verdict.failure = "error", str(error), error.failure
         return verdict
-    except (GoldenError, MissingReferenceError) as error:
+    except GoldenError as error:
         verdict.status, verdict.reason = "error", str(error)
-        verdict.failure = Failure(kind="golden" if isinstance(error, GoldenError) else "reference", message=str(error))
+        verdict.failure = Failure(kind="golden", message=error.alike)
+        return verdict
+    except MissingReferenceError as error:
+        verdict.status, verdict.reason = "error", str(error)
+        verdict.failure = Failure(kind="reference", message=str(error))
         return verdict
     except InsufficientMemoryError as shortage:
         verdict.status, verdict.reason = "unavailable", str(shortage)

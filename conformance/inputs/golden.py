@@ -10,7 +10,16 @@ from conformance.floating_point import mode
 from conformance.inputs import recipes
 from conformance.inputs.drawing import Recipe
 from conformance.inputs.expectation import Expectation
-from conformance.inputs.manifest import MANIFEST, REMEDY, SEED, GoldenError, differences, entry, read
+from conformance.inputs.manifest import (
+    MANIFEST,
+    REMEDY,
+    SEED,
+    GoldenError,
+    MissingGoldenError,
+    differences,
+    entry,
+    read,
+)
 from conformance.operators import OPERATORS
 from conformance.problems import PROBLEMS, Problem, Variant, at_level, of_family
 
@@ -66,10 +75,14 @@ def check(expected: Expectation) -> None:
         if changes:
             raise GoldenError(
                 f"{MANIFEST}, entry {key!r}: {changes}; no verdict can be trusted on this machine; "
-                "run: conformance golden verify"
+                "run: conformance golden verify",
+                "goldens differ: conformance golden verify",
             )
     elif required(expected.recipe):
-        raise GoldenError(f"{MANIFEST}: entry {key!r} is missing, which the tables ask for; {REMEDY}")
+        raise MissingGoldenError(
+            f"{MANIFEST}: entry {key!r} is missing, which the tables ask for; {REMEDY}",
+            "goldens are missing: python -m tests.calibration goldens",
+        )
     expected.verified = True
 
 
@@ -79,8 +92,9 @@ def check_known(operators: Collection[str]) -> None:
 
     These recipes are the ones that are stored as files, with every dtype and many distributions. Whatever the seed of a
     run, this verifies that its references are still computed correctly in this process. After the first time it takes
-    10 to 30 milliseconds.
+    10 to 30 milliseconds. A missing golden is no sign of wrong arithmetic: the cases that need it report it.
     """
     families = {OPERATORS[name].family for name in operators}
     for recipe in recipes.stored(families):
-        check(Expectation(recipe))
+        with suppress(MissingGoldenError):
+            check(Expectation(recipe))

@@ -34,7 +34,18 @@ Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
 class GoldenError(Exception):
-    """A golden that cannot be read or does not hold; the message names the file, the entry and what to do."""
+    """A golden that cannot be read or does not hold; the message names the file, the entry and what to do.
+
+    `alike` says it without the entry, for all goldens that have the same defect.
+    """
+
+    def __init__(self, message: str, alike: str = "") -> None:
+        super().__init__(message)
+        self.alike = alike or message
+
+
+class MissingGoldenError(GoldenError):
+    """A golden that the tables ask for and the manifest does not have."""
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

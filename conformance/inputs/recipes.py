@@ -24,6 +24,8 @@ from conformance.problems import PROBLEMS, Problem, Variant, at_level, of_family
 Item = TypeVar("Item")
 SECONDS = 10.0
 """Time between two lines of progress."""
+SMALL = 2_000
+"""Most elements of data and result in a golden that is kept as a file without being named."""
 THREADS = "OMP_NUM_THREADS"
 """Environment variable for the number of threads, which every BLAS reads when it is loaded."""
 
@@ -52,8 +54,8 @@ def pinned() -> list[Recipe]:
 
 
 def stored(families: Collection[str] = tuple(FAMILIES)) -> list[Recipe]:
-    """Return the recipes of goldens that are kept as files. Raises GoldenError for a row that is no longer in the
-    tables."""
+    """Return the recipes of goldens that are kept as files: those that families name, and for each other operator the
+    first of a small problem. Raises GoldenError for a row that is no longer in the tables."""
     by_key = {}
     for family in families:
         geometries = {problem.name: problem.geometry for problem in of_family(PROBLEMS, family)}
@@ -69,7 +71,17 @@ def stored(families: Collection[str] = tuple(FAMILIES)) -> list[Recipe]:
                 raise GoldenError(f"goldens of {family} ask for {line!r}, which no table has any more; edit that line")
             recipe = Recipe(OPERATORS[operator].on(geometries[problem]), dtype, distribution, SEED)
             by_key[recipe.key] = recipe
+        named = {recipe.operator.name for recipe in by_key.values()}
+        for name in (operator.name for operator in FAMILIES[family].operators if operator.name not in named):
+            by_key |= {recipe.key: recipe for recipe in from_rows(_small(family), SEED, [name])[:1]}
     return list(by_key.values())
+
+
+def _small(family: str) -> Iterator[tuple[Problem, tuple[Variant, ...]]]:
+    """Yield the rows of a family's small problems that have elements."""
+    for problem in of_family(PROBLEMS, family):
+        if 0 < problem.geometry.y.size <= SMALL and problem.geometry.x.size <= SMALL:
+            yield problem, problem.variants
 
 
 def entries(recipes: Sequence[Recipe], jobs: int) -> Iterator[tuple[Recipe, Entry]]:

@@ -74,7 +74,8 @@ class Family:
     unreached      problems with elements that no window reaches: a kernel set them to zero although it had to leave
                    them unchanged
     at_smoke       cases that are brought forward
-    goldens        recipes whose tensors are kept as files for other languages: operator, problem, dtype, distribution
+    goldens        recipes whose tensors are kept as files for other languages: operator, problem, dtype, distribution.
+                   Of an operator that no line names, the first inputs of the first small problem are kept
     timed          sections of the table that benchmarks take, of networks' layers
     grouped_apart  whether dense and grouped problems are verified in suites of their own
     lacks          fields that are meant to be empty; a test reports any other empty field

@@ -407,6 +407,8 @@ def _text(records: list[Record], passed: Sequence[Record], *, has_condition: boo
         return f"raised {message if len(message) <= MAX_TEXT else message[:MAX_TEXT] + ' ...'}{place}"
     if differs(first):
         return first.headline
+    if first.failure and first.failure.kind == "golden" and len(entries := {record.headline for record in records}) > 1:
+        return f"{len(entries):,} {first.failure.message}"
     if first.check and not has(first, "claim"):
         return f"{first.check}: {first.headline}"
     beyond = [(record, output, check) for record in records for output, check in exceeded(record)]
