@@ -37,7 +37,7 @@ ONE = 1.0
 ULP = 2.0**-23
 """Spacing of fp32 at 1."""
 
-every = pytest.mark.parametrize("known_good", KNOWN_GOOD, ids=NAMES)
+every = pytest.mark.parametrize("known_good", KNOWN_GOOD, ids=lambda kernel: f"{kernel.family}-{kernel.name}")
 every_convolution = pytest.mark.parametrize(
     "known_good", [a for a in KNOWN_GOOD if a.family == "conv"], ids=lambda known_good: known_good.name
 )

@@ -164,9 +164,15 @@ def test_every_dtype_and_number_of_dimensions_meets_natural_inputs(operator: str
 
 
 MET_AT_SMOKE = {
-    "shifted data": (NORMALISED, lambda p, v: v.distribution == "shifted" and p.count > 1000),
-    "ties of 2x2": (MAXIMA, lambda p, v: v.distribution == "integer" and v.layout == "nhwc" and p.window == (2, 2)),
-    "a tail of the batch": (ORDINARY, lambda p, v: p.n > 4 and p.n % 4),
+    "shifted data (more than 1,000 elements of a channel)": (
+        NORMALISED,
+        lambda p, v: v.distribution == "shifted" and p.count > 1000,
+    ),
+    "ties (whole numbers, channels last, windows of 2x2)": (
+        MAXIMA,
+        lambda p, v: v.distribution == "integer" and v.layout == "nhwc" and p.window == (2, 2),
+    ),
+    "a tail of the batch (n > 4 and n % 4)": (ORDINARY, lambda p, v: p.n > 4 and p.n % 4),
 }
 
 
@@ -178,7 +184,9 @@ def test_smoke_meets_what_kernels_are_wrong_on(named: str, dtype: str):
     for operator in operators:
         one = Implementation("acme")
         one.implements(operator, dtypes=(dtype,), layouts=("nchw", "nhwc"))(lambda *arrays: np.zeros(1))
-        assert any(holds(problem, variant) for problem, variant in geometries(one, operator)), operator
+        assert any(holds(problem, variant) for problem, variant in geometries(one, operator)), (
+            f"{operator} meets no {named} at smoke: give its table such a problem, and rank the family anew"
+        )
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp16"])

@@ -242,7 +242,7 @@ def _integers(geometry: Any, request: Request) -> Request:
 WINDOW_BEYOND_IMAGE: dict[str, Spoil] = {"a window larger than the padded image": _window_beyond_image}
 CHANNELS_MISMATCH: dict[str, Spoil] = {"channels that do not match": _channels_mismatch}
 INTEGER_TENSORS: dict[str, Spoil] = {"integer tensors": _integers}
-"""Listed by operators with averages or roots only; convolutions and maxima of integers are well defined."""
+"""Listed by operators with averages or roots only; convolutions, sums and maxima of integers are well defined."""
 
 
 def _with_parameter(name: str, value: Any) -> Spoil:

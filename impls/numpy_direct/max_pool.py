@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from .avg_pool import _output_size, _overhang
 from .declared import direct, small_pool
-from .pool import _output_size, _overhang
 from .windows import accumulator, cropped, empty_image, taps
 
 

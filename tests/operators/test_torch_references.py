@@ -70,7 +70,9 @@ def by_torch(g: Any, names: Iterable[str], inputs: Arrays) -> Arrays:
     return {name: array.numpy() for name, array in zip(names, found, strict=True)}
 
 
-@pytest.mark.parametrize(("problem", "dtype"), CASES, ids=lambda value: getattr(value, "name", value))
+@pytest.mark.parametrize(
+    ("problem", "dtype"), CASES, ids=[f"{p.geometry.family}-{p.name}-{dtype}" for p, dtype in CASES]
+)
 def test_reference_equals_torch_float64(problem: Problem, dtype: str):
     """Bit for bit, but that torch rounds every share of the gradient of an average, and their sum as often."""
     g = problem.geometry

@@ -32,8 +32,10 @@ PATHS: dict[str, When] = {
     "depthwise": lambda g: g.groups == g.c > 1,
     "grouped": lambda g: 1 < g.groups < g.c,
 }
-SIZED = {name: one for name, one in FAMILIES.items() if name not in ("conv_transpose", "conv_requantized")}
-"""Families whose tables here have problems of every size and edge: all families except the two that are named."""
+SIZED = {name: family for name, family in FAMILIES.items() if "sizes" not in family.lacks and name != "conv_transpose"}
+"""Families whose tables have problems of every size and edge."""
+COUNTED = tuple(name for name in ORDINARY if "sizes" not in FAMILIES[OPERATORS[name].family].lacks)
+"""Operators whose tables have long axes."""
 
 
 def data_shape(operators: tuple[str, ...], geometry: Any) -> tuple[int, ...]:
@@ -71,7 +73,7 @@ def _ranks(name: str) -> tuple[int, ...]:
 def _wrapping() -> Iterator[Mutant]:
     for name, axis in AXES.items():
         for bits in (8, 10, 15, 16):
-            for operator in ORDINARY:
+            for operator in COUNTED:
                 yield Mutant(
                     f"{name} counted in {bits} bits, {operator}", "sizes", wrapped(axis, bits), operators=(operator,),
                     when=_longer(operator, axis, bits), base=exact, ranks=_ranks(name),
