@@ -37,7 +37,7 @@ RUN = {
     "right.py --operator=conv_foward": "did you mean conv_forward? Choices: avg_pool_backward",
     "right.py --dtype=fp31": "did you mean fp32? Choices: bf16, fp16, fp32, fp64",
     "right.py --layout=nhcw": "nhcw: unknown; did you mean nchw or nhwc? Choices: gndhwc, gnhwc, gnwc, ncdhw",
-    "right.py --distribution=fix": "--distribution fix: unknown; did you mean fixed? Choices: behaviour, cancelled, ",
+    "right.py --distribution=fix": "--distribution fix: unknown; did you mean fixed? Choices: absorbed, behaviour, ",
     "right.py --storage=x:krop": "--storage 'x:krop': must be OPERAND:KIND",
     "right.py -m trn9": "-m trn9: unknown; did you mean trn3? Choices: cpu, cuda",
     "right.py -m 'cpu or cudda'": "-m cudda: unknown; did you mean cuda? Choices: ",

@@ -71,7 +71,7 @@ def stored(families: Collection[str] = tuple(FAMILIES)) -> list[Recipe]:
                 raise GoldenError(f"goldens of {family} ask for {line!r}, which no table has any more; edit that line")
             recipe = Recipe(OPERATORS[operator].on(geometries[problem]), dtype, distribution, SEED)
             by_key[recipe.key] = recipe
-        named = {recipe.operator.name for recipe in by_key.values()}
+        named = {recipe.workload.operator.name for recipe in by_key.values()}
         for name in (operator.name for operator in FAMILIES[family].operators if operator.name not in named):
             by_key |= {recipe.key: recipe for recipe in from_rows(_small(family), SEED, [name])[:1]}
     return list(by_key.values())

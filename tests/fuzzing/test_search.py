@@ -243,7 +243,7 @@ def cropped(x, w, bias, *, stride, padding, dilation, groups):
 @pytest.mark.parametrize(("kernel", "told"), [(causal, " g"), (cropped, " x:")])
 def test_a_search_meets_what_is_padded_alike_on_every_axis_and_views(kernel: Any, told: str):
     """In a minute it met neither: each axis was padded by itself, and operands were contiguous."""
-    search = searched(acme(kernel), 1)
+    search = searched(acme(kernel), 2)
     assert search.findings
     assert all(told in str(finding.rows[-1]) for finding in search.findings)
 

@@ -295,6 +295,7 @@ FAMILY = Family(
         "conv_forward fp8.plain fp8_e4m3 codes",
         "conv_forward fp8.groups fp8_e5m2 fixed",
         "conv_forward int8.plain int8 large",
+        "conv_forward absorbed.grouped fp16 absorbed",
     ),
     timed=("unet.reduced", "unet", "networks.reduced", "networks"),
     grouped_apart=True,
