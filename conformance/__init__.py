@@ -2,6 +2,7 @@
 
 Implementation, Contract      connect a kernel, and declare its arithmetic, with the Accumulator of a matrix unit
 Unsupported, Unavailable      raised by a kernel that does not do this, and where its device is missing
+read_contract                 the arithmetic of a kernel, and the contract that fits it
 check, CheckResult, export    one case: verify it, look at its arrays, write it to a folder
 torch_arrays(), ...           bridges: the arrays that a kernel takes
 """
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from conformance.contract import Contract
     from conformance.engine.check import CheckResult, check
     from conformance.engine.export import export
+    from conformance.engine.reading import read_contract
     from conformance.implementations.bridges.jax import jax_arrays
     from conformance.implementations.bridges.neuron import (
         jax_neuron_arrays,
@@ -46,6 +48,7 @@ __all__ = [
     "nki_arrays",
     "numba_cuda_arrays",
     "numpy_arrays",
+    "read_contract",
     "torch_arrays",
     "torch_neuron_arrays",
 ]
@@ -67,6 +70,7 @@ _MODULES = {
     "nki_arrays": "implementations.bridges.neuron",
     "numba_cuda_arrays": "implementations.bridges.numba_cuda",
     "numpy_arrays": "implementations.bridges.numpy",
+    "read_contract": "engine.reading",
     "torch_arrays": "implementations.bridges.torch",
     "torch_neuron_arrays": "implementations.bridges.neuron",
 }

@@ -32,6 +32,7 @@ FAMILIES = {
     "run": "cli.run:declare",
     "list": "cli.listing:declare",
     "check": "cli.check:declare_check",
+    "contract": "cli.contract:declare",
     "fuzz": "fuzzing.command:declare",
     "export": "cli.check:declare_export",
     "report": "reporting.report_command:declare",
@@ -60,7 +61,10 @@ exit codes:
 """
 
 
-ELSEWHERE, HERE = ("run", "check", "verify", "fuzz", "report", "compare"), {"--in-process", "--pdb", "--trace"}
+ELSEWHERE, HERE = (
+    ("run", "check", "contract", "verify", "fuzz", "report", "compare"),
+    {"--in-process", "--pdb", "--trace"},
+)
 """Commands that run no kernel in their process, and options with which they do."""
 
 

@@ -118,7 +118,7 @@ class _Asked:
 
     def _seen(self, place: tuple[int, ...]) -> Iterator[_Wrong]:
         workload, plan = self.workload, self.plan
-        inputs = _asked(workload, self.dtype, plan, place)
+        inputs = with_one_term(workload, self.dtype, plan, place)
         if self.ties:
             inputs["x"][...] = 0
         found = self.ask(inputs)
@@ -210,7 +210,7 @@ def planned(workload: Workload) -> TermPlan | None:
     return TermPlan(selected, coded, {letter: extents[letter] for letter in letters}, terms)
 
 
-def _asked(workload: Workload, dtype: str, plan: TermPlan, place: tuple[int, ...]) -> Arrays:
+def with_one_term(workload: Workload, dtype: str, plan: TermPlan, place: tuple[int, ...]) -> Arrays:
     """Return inputs that have only the terms of one place."""
     tensors, inputs = workload.inputs, zeros(workload, dtype)
     if plan.coded != plan.selected:

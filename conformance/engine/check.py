@@ -275,11 +275,8 @@ def chosen(
     states = isinstance(kernel, (Implementation, Path, str)) or is_module
     if states and not (arrays is None and contract is None):
         raise SelectionError("arrays, contract: only with a plain function; an implementation states its own")
-    if isinstance(kernel, Implementation):
-        implementation = kernel
-    elif isinstance(kernel, (Path, str)):
-        loader: Loader = registry if in_process or sys.platform == "win32" else _workers(timeout)
-        implementation, absent = _load(kernel, operator, loader)
+    if isinstance(kernel, (Implementation, Path, str)):
+        implementation, absent = loaded(kernel, operator, in_process, timeout)
     elif is_module:
         implementation = modules.adapted(kernel)
     elif not callable(kernel):
@@ -298,6 +295,17 @@ def chosen(
     variant = Variant(dtype, layout, distribution, storage)
     Case.of(operator, resolved.geometry, variant, seed, behaviour).require_one_result()
     return Trial(implementation, OPERATORS[operator], resolved, variant, seed, method), absent
+
+
+def loaded(
+    kernel: Implementation | Path | str, operator: str | None, in_process: bool, timeout: float
+) -> tuple[Implementation, str]:
+    """Return the implementation that is given, or that a path or name leads to, and why it is not available (empty if
+    it is). Raises ValueError."""
+    if isinstance(kernel, Implementation):
+        return kernel, ""
+    loader: Loader = registry if in_process or sys.platform == "win32" else _workers(timeout)
+    return _load(kernel, operator, loader)
 
 
 def _only_operator(implementation: Implementation, possible: Sequence[str], geometry: Geometry) -> str:

@@ -1,0 +1,1 @@
+"""The arithmetic of a kernel, read off it by calls with chosen inputs."""

@@ -1,0 +1,187 @@
+"""What follows from a reading: the contract that fits, what contradicts a declared one, and the lines that say so."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from typing import Any
+
+from conformance.contract import Contract
+from conformance.dtypes import FORMATS, WHOLE
+from conformance.reading.read import Reading
+from conformance.reading.tree import described, drawn
+
+ACCUMULATORS = {53: "fp64", 24: "fp32", 11: "fp16", 8: "bf16"}
+INDENT = 16
+PRECISE = ("exact", "bf16x9", "bf16x6", "tf32x3", "bf16x3", "tf32", "fp16", "bf16")
+"""Values of a contract's `inputs`, the most precise first."""
+
+
+def fitting(reading: Reading) -> Contract | None:
+    """Return the strictest contract that allows what was read, with the default where nothing was; None if nothing was
+    read at all."""
+    if reading.nothing or (not reading.bits and not reading.ties):
+        return None
+    fields: dict[str, Any] = {}
+    if reading.inputs and not _is_of_dtype(reading):
+        fields["inputs"] = reading.inputs
+    if reading.bits and reading.dtype not in WHOLE:
+        name = next(name for bits, name in ACCUMULATORS.items() if bits <= max(8, reading.bits))
+        fields["accumulate"] = "auto" if name == ("fp64" if reading.dtype == "fp64" else "fp32") else name
+    if {reading.rounding, reading.input_rounding, reading.group_rounding} & {"zero", "down", "up"}:
+        fields["rounding"] = "zero"
+    if reading.algorithm in ("winograd-f2", "winograd-f4", "fft"):
+        fields["algorithm"] = reading.algorithm
+    if reading.inputs_flushed or reading.results_flushed:
+        fields["subnormals"] = "flushed"
+    if reading.partial_bits in ACCUMULATORS and reading.partial_sums > 1:
+        fields |= {"splits": reading.partial_sums, "partials": ACCUMULATORS[reading.partial_bits]}
+    if reading.ties:
+        fields["ties"] = reading.ties
+    if reading.overflow:
+        fields["overflow"] = reading.overflow
+    return Contract(**fields)
+
+
+def _is_of_dtype(reading: Reading) -> bool:
+    return reading.inputs in FORMATS and FORMATS[str(reading.inputs)].holds(FORMATS[reading.dtype])
+
+
+def unnamed(reading: Reading) -> Iterator[str]:
+    """Yield what was read and no field of a contract says."""
+    if reading.bits and reading.bits not in ACCUMULATORS:
+        yield f"an accumulator of {reading.bits} bits, which is declared as the next smaller one"
+    if reading.rounding in ("down", "up"):
+        yield f"sums rounded {reading.rounding}"
+    if reading.group > 1:
+        yield f"{reading.group} terms that are added at once"
+    if reading.promoted:
+        yield f"promotion after {reading.promoted} terms"
+    if reading.algorithm == "winograd-f6":
+        yield "F(6x6, 3x3)"
+    if reading.bias == "after":
+        yield "a bias that is added after the rounding"
+
+
+def contradictions(reading: Reading, declared: Contract) -> list[str]:
+    """Return what was read and a declared contract does not allow. A kernel may be more precise than it declares."""
+    contract = fitting(reading)
+    if contract is None:
+        return []
+    wrong = []
+    if "inputs" in reading.agreeing and PRECISE.index(contract.inputs) > PRECISE.index(declared.inputs):
+        wrong.append("inputs")
+    if "bits" in reading.agreeing and reading.bits and declared.accumulator(reading.dtype).precision > reading.bits:
+        wrong.append("accumulate")
+    if contract.rounding == "zero" and declared.rounding == "nearest":
+        wrong.append("rounding")
+    levels = ("direct", "winograd-f2", "winograd-f4", "winograd-f6", "fft")
+    if reading.algorithm and levels.index(reading.algorithm) > levels.index(declared.algorithm):
+        wrong.append("algorithm")
+    if contract.subnormals == "flushed" and declared.subnormals == "kept":
+        wrong.append("subnormals")
+    if contract.splits > 1 and (
+        declared.splits < contract.splits or FORMATS[declared.partials].precision > reading.partial_bits
+    ):
+        wrong.append("splits")
+    wrong += [
+        name
+        for name in ("ties", "overflow")
+        if getattr(reading, name) and getattr(contract, name) != getattr(declared, name)
+    ]
+    return wrong
+
+
+def summary(reading: Reading, declared: Contract, width: int) -> Iterator[str]:
+    """Yield the lines of a reading, of at most so many columns where words allow it."""
+    yield f"{reading.operator} in {reading.dtype}"
+    if reading.nothing:
+        yield from _wrapped("nothing read", reading.nothing, width)
+        return
+    for name, text in properties(reading):
+        yield from _wrapped(name, text, width)
+    for line in drawn(reading.tree) if reading.tree else ():
+        yield f"{'':{INDENT}}{line}"
+    for names, why in _grouped(reading.unknown):
+        yield from _wrapped("unknown", f"{names}: {why}", width)
+    contract = fitting(reading)
+    if contract is not None:
+        default = "; it is the default" if contract == Contract() else ""
+        yield from _wrapped("declare", f"{contract.declaration}{default}", width)
+        if lacking := ", ".join(unnamed(reading)):
+            yield from _wrapped("", f"no contract says: {lacking}", width)
+    if wrong := contradictions(reading, declared):
+        yield f"{'CONTRADICTION':{INDENT}}{declared.declaration} is declared: {', '.join(wrong)}"
+    shapes = ", ".join(f"{descriptor!r}" for descriptor in reading.problems.values())
+    yield from _wrapped("read on", f"{shapes}; {reading.calls:,} calls", width)
+
+
+LABELS = {"inputs_flushed": "subnormal inputs", "results_flushed": "subnormal results", "promoted": "promotion",
+          "bits": "accumulator", "group_bits": "bits of a group", "group_rounding": "rounding of a group",
+          "promoted_bits": "wider accumulator", "input_rounding": "rounding of inputs"}  # fmt: skip
+
+
+def _grouped(unknown: dict[str, str]) -> list[tuple[str, str]]:
+    """Return unknown properties by reason."""
+    reasons: dict[str, list[str]] = {}
+    for name, why in unknown.items():
+        reasons.setdefault(why, []).append(LABELS.get(name, name))
+    return [(", ".join(names), why) for why, names in reasons.items()]
+
+
+def properties(reading: Reading) -> Iterator[tuple[str, str]]:
+    """Yield what was read: its name, and the value with the number of probes that agree."""
+
+    def sure(*names: str) -> str:
+        return f"  ({min(reading.agreeing[name] for name in names)} probes agree)"
+
+    toward = {
+        "nearest": "to nearest",
+        "zero": "cut off",
+        "down": "rounded down",
+        "up": "rounded up",
+        None: "rounded in an unknown way",
+    }
+    if reading.inputs:
+        whole = f"all {reading.input_bits} bits are used"
+        text = {"exact": whole}.get(
+            reading.inputs, f"{reading.inputs}, {reading.input_bits} bits {toward[reading.input_rounding]}"
+        )
+        if "x" in reading.inputs and reading.inputs != "exact":
+            text = f"split in parts: {reading.inputs}"
+        yield "inputs", text + sure("inputs")
+    if reading.algorithm:
+        yield "algorithm", reading.algorithm + sure("algorithm")
+    if reading.bits:
+        yield "accumulator", f"{reading.bits} bits, {toward[reading.rounding]}" + sure("bits")
+    if reading.group > 1:
+        text = f"{reading.group} terms at once"
+        if reading.group_bits:
+            text += f", aligned to {reading.group_bits} fraction bits, {toward[reading.group_rounding]}"
+        yield "group", text + sure("group")
+    if reading.promoted:
+        yield "promotion", f"every {reading.promoted} terms, to {reading.promoted_bits} bits" + sure("promoted")
+    if reading.partial_bits:
+        yield "partial sums", f"{reading.partial_sums}, stored in {reading.partial_bits} bits" + sure("partial_bits")
+    for name, flushed in (("inputs", reading.inputs_flushed), ("results", reading.results_flushed)):
+        if flushed is not None:
+            yield "subnormals", f"{name}: {'become zero' if flushed else 'kept'}" + sure(f"{name}_flushed")
+    if reading.bias:
+        yield "bias", f"added {reading.bias} the sum is rounded" + sure("bias")
+    for name in ("ties", "overflow"):
+        if getattr(reading, name):
+            yield name, getattr(reading, name) + sure(name)
+    if reading.tree:
+        yield "order", described(reading.tree) + sure("order")
+
+
+def _wrapped(name: str, text: str, width: int) -> list[str]:
+    first, rest = f"  {name:{INDENT - 2}}", " " * INDENT
+    return textwrap.wrap(text, max(width, INDENT + 24), initial_indent=first, subsequent_indent=rest,
+                         break_long_words=False, break_on_hyphens=False)  # fmt: skip
+
+
+def as_record(reading: Reading) -> dict[str, Any]:
+    """Return a reading as plain data."""
+    return {name: value for name, value in asdict(replace(reading, tree=None)).items() if name != "tree"}
