@@ -49,9 +49,7 @@ class ReadContract:
 
     def explain(self, width: int = 100) -> str:
         """Return what was read, how sure it is, the line to declare, and what is unknown."""
-        if self.error:
-            return f"{self.reading.operator} in {self.reading.dtype}\n  error         {self.error}"
-        return "\n".join(summary(self.reading, self.declared, width))
+        return "\n".join(summary(self.reading, self.declared, self.error, width))
 
 
 def read_contract(

@@ -196,7 +196,7 @@ class Sum:
         if self.sums.dtype in ("fp8_e4m3", "fp8_e5m2"):
             return 28, 2.0**-12
         if self.sums.dtype == "fp16":
-            return (24, 2.0**-8) if self.sums.averages else (27, 1.0)
+            return (25, 2.0**-10) if self.sums.averages else (27, 1.0)
         return (60, 2.0**-20) if self.sums.dtype in ("fp32", "fp64", "bf16") else (0, 1.0)
 
     @property

@@ -21,7 +21,7 @@ PRECISE = ("exact", "bf16x9", "bf16x6", "tf32x3", "bf16x3", "tf32", "fp16", "bf1
 def fitting(reading: Reading) -> Contract | None:
     """Return the strictest contract that allows what was read, with the default where nothing was; None if nothing was
     read at all."""
-    if reading.nothing or (not reading.bits and not reading.ties):
+    if reading.nothing or not (reading.bits or reading.inputs or reading.algorithm or reading.ties):
         return None
     fields: dict[str, Any] = {}
     if reading.inputs and not _is_of_dtype(reading):
@@ -93,9 +93,12 @@ def contradictions(reading: Reading, declared: Contract) -> list[str]:
     return wrong
 
 
-def summary(reading: Reading, declared: Contract, width: int) -> Iterator[str]:
-    """Yield the lines of a reading, of at most so many columns where words allow it."""
+def summary(reading: Reading, declared: Contract, error: str, width: int) -> Iterator[str]:
+    """Yield the lines of a reading, or of the error that ended it, of at most so many columns where words allow it."""
     yield f"{reading.operator} in {reading.dtype}"
+    if error:
+        yield from _wrapped("error", error, width)
+        return
     if reading.nothing:
         yield from _wrapped("nothing read", reading.nothing, width)
         return
@@ -108,11 +111,13 @@ def summary(reading: Reading, declared: Contract, width: int) -> Iterator[str]:
     contract = fitting(reading)
     if contract is not None:
         default = "; it is the default" if contract == Contract() else ""
+        default += "; what is unknown may need more" if not (reading.bits or reading.ties) else ""
         yield from _wrapped("declare", f"{contract.declaration}{default}", width)
         if lacking := ", ".join(unnamed(reading)):
             yield from _wrapped("", f"no contract says: {lacking}", width)
     if wrong := contradictions(reading, declared):
-        yield f"{'CONTRADICTION':{INDENT}}{declared.declaration} is declared: {', '.join(wrong)}"
+        text = f"{declared.declaration} is declared, which allows no such {' and '.join(wrong)}"
+        yield from _wrapped("CONTRADICTION", text, width)
     shapes = ", ".join(f"{descriptor!r}" for descriptor in reading.problems.values())
     yield from _wrapped("read on", f"{shapes}; {reading.calls:,} calls", width)
 

@@ -13,11 +13,11 @@ FEWEST, MOST = 32, 128
 LARGEST = 1 << 24
 """Most floating-point operations of a problem of the tables."""
 
-IMAGES = ("n1 c64 h8 w8 k32 r1 s1", "n1 c8 h8 w8 k16 r3 s3", "n1 c8 h8 w8 k16 r3 s3 p1", "n1 c4 h12 w12 k4 r7 s7 g4",
-          "n1 c64 w8 k32 s1", "n1 c64 d4 h4 w4 k8 t1 r1 s1")  # fmt: skip
-GRADIENTS = ("n1 c32 h8 w8 k64 r1 s1", "n1 c16 h8 w8 k8 r3 s3", "n1 c16 h8 w8 k8 r3 s3 p1", "n1 c32 w8 k64 s1",
+IMAGES = ("n1 c64 h4 w4 k16 r1 s1", "n1 c8 h8 w8 k16 r3 s3", "n1 c8 h8 w8 k16 r3 s3 p1", "n1 c4 h12 w12 k4 r7 s7 g4",
+          "n1 c64 w8 k16 s1", "n1 c64 d4 h4 w4 k8 t1 r1 s1")  # fmt: skip
+GRADIENTS = ("n1 c16 h4 w4 k64 r1 s1", "n1 c16 h8 w8 k8 r3 s3", "n1 c16 h8 w8 k8 r3 s3 p1", "n1 c32 w8 k64 s1",
              "n1 c8 d4 h4 w4 k64 t1 r1 s1")  # fmt: skip
-FILTERS = ("n1 c8 h8 w8 k8 r1 s1", "n1 c8 h10 w10 k8 r3 s3", "n1 c8 w64 k8 s1", "n1 c8 d4 h4 w4 k8 t1 r1 s1")
+FILTERS = ("n1 c4 h8 w8 k4 r1 s1", "n1 c8 h10 w10 k8 r3 s3", "n1 c8 w64 k8 s1", "n1 c8 d4 h4 w4 k8 t1 r1 s1")
 TERMS: dict[str, tuple[str, ...]] = {
     "conv_forward": IMAGES,
     "conv_backward_data": GRADIENTS,
@@ -32,11 +32,11 @@ TERMS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 """Operator -> problems whose sums have 32 to 128 terms; those of no window first."""
 LONG: dict[str, tuple[str, ...]] = {
-    "conv_forward": ("n1 c1024 h4 w4 k8 r1 s1", "n1 c1024 h8 w8 k32 r1 s1", "n1 c512 h8 w8 k32 r1 s1"),
-    "conv_backward_data": ("n1 c8 h4 w4 k1024 r1 s1", "n1 c32 h8 w8 k1024 r1 s1"),
-    "conv_backward_weight": ("n1 c8 h32 w32 k8 r1 s1", "n16 c8 h8 w8 k8 r1 s1"),
+    "conv_forward": ("n1 c1024 h2 w2 k4 r1 s1", "n1 c1024 h8 w8 k32 r1 s1", "n1 c512 h8 w8 k32 r1 s1"),
+    "conv_backward_data": ("n1 c4 h2 w2 k1024 r1 s1", "n1 c32 h8 w8 k1024 r1 s1"),
+    "conv_backward_weight": ("n1 c2 h32 w32 k2 r1 s1", "n16 c8 h8 w8 k8 r1 s1"),
 }
-WINDOWS = ("n1 c4 h18 w18 k4 r3 s3", "n1 c4 h18 w18 k4 r3 s3 p1", "n1 c16 h18 w18 k16 r3 s3",
+WINDOWS = ("n1 c2 h18 w18 k2 r3 s3", "n1 c2 h18 w18 k2 r3 s3 p1", "n1 c16 h18 w18 k16 r3 s3",
            "n1 c16 h18 w18 k16 r3 s3 p1")  # fmt: skip
 
 

@@ -425,35 +425,38 @@ def _read_parts(reading: Reading, of: Sum, kept: Callable[[int, int, float], flo
 
 
 def read_subnormals(reading: Reading, of: Sum) -> None:
-    """Read whether subnormal inputs and results become zero. Raises UnreadableError."""
+    """Read whether subnormal inputs and results become zero."""
     form, terms = FORMATS[reading.dtype], (0, of.terms - 1)
-
-    def is_flushed(term: int, factors: tuple[float, float]) -> bool | None:
-        product = factors[0] * factors[1]
-        return {0.0: True, product: False}.get(of.of_factors({term: factors}))
-
     stored = of.sums.operator.outputs(of.sums.geometry)[of.sums.output].stored_as(reading.dtype)
+
+    def agree(name: str, normal: Sequence[tuple[float, float]], below: Sequence[tuple[float, float]]) -> None:
+        """Set a property by products of numbers, of which the first are to be kept."""
+        answers = [
+            {0.0: True, factors[0] * factors[1]: False}.get(of.of_factors({term: factors}))
+            for term in terms for factors in (*normal, *below)
+        ]  # fmt: skip
+        controls = [answer for place, answer in enumerate(answers) if place % (len(answers) // 2) < len(normal)]
+        if any(answer is not False for answer in controls):
+            reading.unknown[name] = "numbers that are not subnormal do not come out either"
+        else:
+            answers = [answer for place, answer in enumerate(answers) if place % (len(answers) // 2) >= len(normal)]
+            reading.agree(name, answers)
+
+    tiny = form.smallest_normal
     if of.sums.averages:
-        reading.unknown["inputs_flushed"] = "an average of a subnormal number is subnormal itself"
-        small = [form.smallest_normal, form.smallest_normal / 2]
-        reading.agree("results_flushed", [is_flushed(t, (v / of.scale * 2, 0.5)) for t in terms for v in small[1:]])
+        reading.unknown["inputs_flushed"] = "the average of a subnormal number is subnormal itself"
+        agree("results_flushed", [(tiny / of.scale, 1.0)], [(tiny / of.scale / 2, 1.0), (tiny / of.scale / 4, 1.0)])
         return
-    if reading.inputs in ("fp16", None) and reading.input_bits < form.precision:
-        reading.unknown["inputs_flushed"] = "inputs are rounded to another format"
-    else:
-        large = 2.0 ** min(form.emax - 1, -form.emin)
-        below = [form.smallest_normal / 2, form.smallest_normal / 4]
-        pairs = [factors for value in below for factors in ((value, large), (large, value))]
-        reading.agree("inputs_flushed", [is_flushed(t, factors) for t in terms for factors in pairs])
-    result = FORMATS[stored]
+    large, result = 2.0 ** min(form.emax - 1, -form.emin), FORMATS[stored]
+    pairs = [(value, large) for value in (tiny, tiny / 2, tiny / 4)]
+    pairs = [factors for pair in pairs for factors in (pair, pair[::-1])]
+    agree("inputs_flushed", pairs[:2], pairs[2:])
     half = (result.emin - 2) // 2
     if half < form.emin:
         reading.unknown["results_flushed"] = f"no product of {reading.dtype} is a subnormal number of {stored}"
-    elif reading.bits and reading.bits < result.precision:
-        reading.unknown["results_flushed"] = "the accumulator has another format"
     else:
-        pairs = [(2.0**half, 2.0 ** (result.emin - lower - half)) for lower in (1, 2)]
-        reading.agree("results_flushed", [is_flushed(t, factors) for t in terms for factors in pairs])
+        pairs = [(2.0**half, 2.0 ** (result.emin - lower - half)) for lower in (0, 1, 2)]
+        agree("results_flushed", pairs[:1], pairs[1:])
 
 
 def read_bias(reading: Reading, of: Sum, sums_of: Problem) -> None:
@@ -506,33 +509,44 @@ def read_transforms(reading: Reading, sums: Sums) -> None:
     In F(m x m, 3 x 3) the first and the last row of a tile enter one product each, so that the first and the last of m
     results are right all the same. Their distance is m (Lavin and Gray 2016). Raises UnreadableError.
     """
-    rows = sums.counts.shape[-2]
-    full = [row for row in range(rows) if sums.counts[0, 0, row, rows // 2] == sums.counts.max()][:ROWS]
-    intact = []
-    wide = sums.dtype in ("fp32", "bf16", "fp64")
-    huge, small = (2.0**60, 1.0) if wide else (2.0**8, 2.0**-9) if sums.dtype == "fp8_e4m3" else (2.0**15, 2.0**-14)
-    for end in (0, 1):
-        rights = list[int]()
-        for row in full:
-            of = sums.at((0, 0, row, rows // 2 + row % 2))
-            extents = tuple(sums.plan.axes.values())
-            middle = extents[-1] // 2
-            terms = [int(np.ravel_multi_index((0, r, middle), extents)) for r in (0, extents[-2] - 1)]
-            terms = terms if end == 0 else terms[::-1]
-            result = of.of_factors({terms[0]: (small, 1.0), terms[1]: (huge, 0.0)})
-            if result == small:
-                rights.append(row)
-        intact.append(rights)
-    if intact[0] == intact[1] == full:
-        reading.algorithm = "direct"
-    elif intact == [[], []]:
-        reading.algorithm = "fft"
+    pairs = {"fp8_e4m3": [(2.0**8, 2.0**-9)], "fp16": [(2.0**15, 2.0**-14)], "fp8_e5m2": [(2.0**15, 2.0**-14)]}
+    for huge, small in pairs.get(sums.dtype, [(2.0**60, 1.0), (2.0**15, 2.0**-14)]):
+        intact = _intact(sums, huge, small)
+        if intact is not None:
+            break  # else the number leaves the range of the format that inputs are rounded to
     else:
-        steps = {after - before for rights in intact for before, after in itertools.pairwise(rights)}
-        if len(steps) != 1 or not steps <= {2, 4, 6} or min(map(len, intact)) < 2:
-            raise UnreadableError("its data are transformed, in no way that is known")
+        raise UnreadableError("results are not finite")
+    first, last, rows = intact
+    steps = {after - before for rights in (first, last) for before, after in itertools.pairwise(rights)}
+    if first == last == rows:
+        reading.algorithm = "direct"
+    elif first == last == []:
+        reading.algorithm = "fft"
+    elif len(steps) == 1 and steps <= {2, 4, 6} and min(len(first), len(last)) > 1:
         reading.algorithm = f"winograd-f{steps.pop()}"
-    reading.agreeing["algorithm"] = 2 * len(full)
+    else:
+        raise UnreadableError("its data are transformed, in no way that is known")
+    reading.agreeing["algorithm"] = 2 * len(rows)
+
+
+def _intact(sums: Sums, huge: float, small: float) -> tuple[list[int], list[int], list[int]] | None:
+    """Return the rows of results in which a small number at one end of the window, and at the other, is intact beside a
+    huge number at the opposite end that is multiplied with zero, and all rows; None where a result is not finite."""
+    extents = tuple(sums.plan.axes.values())
+    rows = [row for row, count in enumerate(sums.counts[0, 0, :, sums.counts.shape[-1] // 2])
+            if count == sums.counts.max()][:ROWS]  # fmt: skip
+    column = sums.counts.shape[-1] // 2
+    ends: list[list[int]] = []
+    for taps in ((0, extents[-2] - 1), (extents[-2] - 1, 0)):
+        near, far = (int(np.ravel_multi_index((0, tap, extents[-1] // 2), extents)) for tap in taps)
+        results = [
+            sums.at((0, 0, row, column + row % 2)).of_factors({near: (small, 1.0), far: (huge, 0.0)}) for row in rows
+        ]
+        if not np.isfinite(results).all():
+            return None
+        # a small number that is lost leaves nothing, or much more
+        ends.append([row for row, result in zip(rows, results, strict=True) if abs(result - small) < small / 8])
+    return ends[0], ends[1], rows
 
 
 def read_ties(reading: Reading, of: Sum) -> None:
