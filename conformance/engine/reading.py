@@ -110,7 +110,13 @@ def _result(implementation: Implementation, operator: Operator, dtype: str) -> R
                 with suppress(Unsupported, UnreadableError, *([] if purpose == "terms" else [CallError])):
                     kernel = implementation.find(operator.name, geometry, dtype, layout)
                     invocation = Invocation(kernel, implementation.arrays, operator, geometry, dtype, layout)
-                    sums = Sums(operator, geometry, dtype, _compute(invocation))
+                    sums = Sums(
+                        operator,
+                        geometry,
+                        dtype,
+                        _compute(invocation),
+                        is_simulated=bool(implementation.arrays.stands_for),
+                    )
                     sums.at().of({0: 1.0})
                     used.append(kernel)
                     return sums

@@ -22,8 +22,6 @@ from conformance.reading.tree import Node, NoTreeError, built, leaves_of
 
 MOST_LEVELS = 8
 """Most additions on the way from a term to the result whose bits are read."""
-SLOW = 0.05
-"""Seconds of a call from which on the order of summation, which takes hundreds, is not read."""
 ROWS = 14
 """Rows of results on which transforms are looked for: two tiles of F(6x6, 3x3)."""
 AGAINST = "two probes contradict each other"
@@ -193,8 +191,8 @@ def read_order(reading: Reading, of: Sum) -> None:
     """Read the tree of a sum. Raises UnreadableError."""
     if of.terms >= 1 << of.precision:
         raise UnreadableError(f"results of {of.precision} bits do not hold the number of terms")
-    if of.sums.fastest > SLOW:
-        raise UnreadableError("a call takes too long")
+    if of.sums.is_simulated:
+        raise UnreadableError("it takes hundreds of calls, for which a simulator is too slow")
     reason = "no term is lost beside any other: sums are exact, or are kept wide"
     pairs = [*_pairs(of.terms)]
     for large, small in of.masks:
