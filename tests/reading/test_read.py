@@ -64,6 +64,12 @@ KNOWN: dict[str, tuple[Any, str, dict[str, Any], dict[str, Any]]] = {
                 "bias": None, "results_flushed": None},
         {"accumulate": "fp16", "rounding": "zero"},
     ),
+    "FP8, promoted after each group": (
+        k.convolution(k.unit(16, 13, 13, promote=16)), "fp8_e4m3",
+        UNIT | {"bits": 14, "input_bits": 4, "group": 16, "group_bits": 13, "promoted": 16, "promoted_bits": 24,
+                "partial_sums": 4, "bias": None, "results_flushed": None},
+        {"accumulate": "fp16", "rounding": "zero"},
+    ),
     "Ada, FP8, never promoted": (
         k.convolution(k.unit(16, 13, 13)), "fp8_e5m2",
         UNIT | {"bits": 14, "input_bits": 3, "group": 16, "group_bits": 13, "bias": None, "results_flushed": None},
