@@ -54,6 +54,10 @@ TREES = {
          f"[{t + 8} {t + 9} {t + 10} {t + 11}] + [{t + 12} {t + 13} {t + 14} {t + 15}]"
          for place, t in enumerate(range(0, 64, 16))] + ["((s0 + s1) + s2) + s3"], 300,
     ),
+    "2 partial sums of 32 terms, adjacent; each one after another, the last one first; then one after another": (
+        Node((chain(ALL[:32][::-1]), chain(ALL[32:][::-1]))), 2, 1,
+        ["s0 = 30 + 31 + 29 + ... + 0", "s1 = 62 + 63 + 61 + ... + 32", "s0 + s1"], 200,
+    ),
     "16 at once": (
         chain(ALL, 16), 1, 16,
         ["[0 1 2 ... 15] + [16 17 18 ... 31] + [32 33 34 ... 47] + [48 49 50 ... 63]"], 600,
