@@ -18,8 +18,9 @@ from functools import cached_property
 
 from conformance.dtypes import FORMATS, Format
 
-STORED = ("fp64", "fp32", "tf32", "fp16", "bf16")
-"""Formats in which a sum may be stored."""
+STORED = {name: FORMATS[name] for name in ("fp64", "fp32", "tf32", "fp16", "bf16")}
+"""Formats in which a sum may be stored, by name."""
+STORED["e8m13"] = Format("e8m13", 14, -126, 127)  # registers of FP8 sums, see MMA-Sim
 ROUNDINGS = ("zero", "nearest", "down")
 MOST_BITS, MOST_PRODUCTS = 52, 1 << 20
 
@@ -69,7 +70,7 @@ class Accumulator:
     def format(self) -> Format:
         """Format with the fewest bits that a sum passes through: integers that it holds are added exactly in any
         order."""
-        stored = FORMATS[self.stored]
+        stored = STORED[self.stored]
         precision = min(self.bits + 1, stored.precision)
         return Format(f"{precision}-bit", precision, stored.emin, stored.emax)
 
@@ -89,15 +90,15 @@ class Accumulator:
         alone = min(terms, self.promote or terms)
         groups = -(-alone // self.group)
         halved = 1.0 if self.is_cut else 0.5
-        aligned, after = halved * 2.0**-self.bits, halved * 2 * FORMATS[self.stored].unit_roundoff
-        if self.group == 1 and self.bits + 1 >= FORMATS[self.stored].precision:
+        aligned, after = halved * 2.0**-self.bits, halved * 2 * STORED[self.stored].unit_roundoff
+        if self.group == 1 and self.bits + 1 >= STORED[self.stored].precision:
             aligned = 0.0  # one addition, rounded once
         aligned_terms = min(self.group, alone) + 1
         largest, square = groups * (aligned_terms * aligned + after), groups * (aligned_terms * aligned**2 + after**2)
         if self.promote:
             promotions = -(-terms // self.promote)
-            largest += promotions * FORMATS[self.into].unit_roundoff
-            square += promotions * FORMATS[self.into].unit_roundoff ** 2
+            largest += promotions * STORED[self.into].unit_roundoff
+            square += promotions * STORED[self.into].unit_roundoff ** 2
         return largest, square**0.5
 
     def absorbs(self, terms: int) -> float:
@@ -107,12 +108,12 @@ class Accumulator:
         alone, halved, u = (
             min(terms, self.promote or terms),
             1.0 if self.is_cut else 0.5,
-            FORMATS[self.stored].unit_roundoff,
+            STORED[self.stored].unit_roundoff,
         )
-        aligned = 0.0 if self.group == 1 and self.bits + 1 >= FORMATS[self.stored].precision else 2.0**-self.bits
+        aligned = 0.0 if self.group == 1 and self.bits + 1 >= STORED[self.stored].precision else 2.0**-self.bits
         of_group = min(self.group, alone) * aligned + max(0.0, 2 * u - aligned)
         parts, promotions = (2, -(-terms // self.promote)) if alone < terms else (1, int(self.promote > 0))
-        return parts * -(-alone // self.group) * halved * of_group + promotions * FORMATS[self.into].unit_roundoff
+        return parts * -(-alone // self.group) * halved * of_group + promotions * STORED[self.into].unit_roundoff
 
     def __str__(self) -> str:
         groups = f" of {self.group} products" if self.group > 1 else ""
@@ -133,11 +134,11 @@ UNITS: dict[str, Accumulator] = {
     "ampere-16": Accumulator(bits=24, group=8),
     "ampere-tf32": Accumulator(bits=24, group=4),
     "ada-16": Accumulator(bits=24, group=8),
-    "ada-fp8": Accumulator(bits=13, group=16),
+    "ada-fp8": Accumulator(bits=13, group=16, stored="e8m13"),
     "hopper-16": Accumulator(bits=25, group=16),
     "hopper-tf32": Accumulator(bits=25, group=8),
-    "hopper-fp8": Accumulator(bits=13, group=32),
-    "hopper-fp8-promoted": Accumulator(bits=13, group=32, promote=128),
+    "hopper-fp8": Accumulator(bits=13, group=32, stored="e8m13"),
+    "hopper-fp8-promoted": Accumulator(bits=13, group=32, stored="e8m13", promote=128),
     "blackwell-16": Accumulator(bits=25, group=16),
     "blackwell-fp8": Accumulator(bits=25, group=32),
     "blackwell-fp4": Accumulator(bits=35, group=64),

@@ -41,7 +41,7 @@ def test_every_example_passes_at_smoke(tmp_path: Path, monkeypatch: pytest.Monke
     judged = [(record.implementation, record.status) for _, record in verdicts(tmp_path / "run.jsonl")]
     counts = Counter(one for one in judged if one[1] != "unsupported")
     assert {status for _, status in counts} == {"pass"}
-    assert {name for name, _ in counts if counts[name, "pass"] > (3 if name == "fp8" else 50)} == EXAMPLES.keys()
+    assert {name for name, _ in counts if counts[name, "pass"] > (1 if name == "fp8" else 50)} == EXAMPLES.keys()
 
 
 def test_every_example_that_declares_something_is_here():

@@ -109,14 +109,9 @@ def _result(implementation: Implementation, operator: Operator, dtype: str) -> R
             for layout in _layouts(implementation, operator, geometry, dtype):
                 with suppress(Unsupported, UnreadableError, *([] if purpose == "terms" else [CallError])):
                     kernel = implementation.find(operator.name, geometry, dtype, layout)
-                    invocation = Invocation(kernel, implementation.arrays, operator, geometry, dtype, layout)
-                    sums = Sums(
-                        operator,
-                        geometry,
-                        dtype,
-                        _compute(invocation),
-                        is_simulated=bool(implementation.arrays.stands_for),
-                    )
+                    invocation = Invocation(kernel, implementation.arrays, operator.on(geometry), dtype, layout)
+                    simulated = bool(implementation.arrays.stands_for)
+                    sums = Sums(invocation.workload, dtype, _compute(invocation), is_simulated=simulated)
                     sums.at().of({0: 1.0})
                     used.append(kernel)
                     return sums

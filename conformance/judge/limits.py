@@ -121,6 +121,7 @@ from functools import cache, lru_cache
 
 import numpy as np
 
+from conformance.accumulator import STORED
 from conformance.contract import WINOGRAD, Contract
 from conformance.dtypes import FORMATS, Format
 
@@ -262,7 +263,7 @@ def limits(
     if contract.unit is not None:
         largest, together = contract.unit.losses(math.ceil(roundings))
         nearest, toward_zero = together * growth, largest / 2 * growth if contract.is_cut else 0.0
-        u_constant = FORMATS[contract.unit.into if contract.unit.promote else contract.unit.stored].unit_roundoff
+        u_constant = STORED[contract.unit.into if contract.unit.promote else contract.unit.stored].unit_roundoff
 
     smallest = {
         name: format.smallest_subnormal if contract.subnormals == "kept" else format.smallest_normal

@@ -216,8 +216,8 @@ def drawn(
 
 
 def distribution(family: str, dtype: str, choose: Choose) -> str:
-    """Choose a distribution of the family; distributions with data in every element are twice as likely. Not `absorbed`,
-    whose data are all ones: they show no index, and what they do show depends on no shape that is drawn."""
+    """Choose a distribution of the family; distributions with data in every element are twice as likely. Not
+    `absorbed`, whose data are all ones: they show no index, and what they do show depends on no shape that is drawn."""
     names = [name for name in FAMILIES[family].distributions if applies(name, dtype) and name != "absorbed"]
     return choose([*names, *(name for name in names if name in ("fixed", "integer", "natural"))])
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from conformance.diagnosis.terms import ELEMENTS, Compute, TermPlan, planned, with_one_term, zeros
 from conformance.dtypes import FORMATS, WHOLE
 from conformance.operators import OPERATORS, Arrays, Operator
+from conformance.operators.base import Workload
 
 HALF = 14
 """Largest exponent of a factor, and least one less its sign: numbers of fp16, which inputs may be rounded to."""
@@ -33,19 +33,18 @@ class Sums:
     one operand and a divisor.
     """
 
-    def __init__(
-        self, operator: Operator, geometry: Any, dtype: str, compute: Compute, *, is_simulated: bool = False
-    ) -> None:
-        self.operator, self.geometry, self.dtype, self._compute = operator, geometry, dtype, compute
+    def __init__(self, workload: Workload, dtype: str, compute: Compute, *, is_simulated: bool = False) -> None:
+        self.workload, self.dtype, self._compute = workload, dtype, compute
         # a requantized convolution adds as a plain one does, whose results are not of 8 bits
-        self.linear = OPERATORS["conv_forward"] if operator.name == "conv_requantized" else operator
-        plan = planned(self.linear, geometry, self.linear.inputs(geometry))
+        requantizes = workload.operator.name == "conv_requantized"
+        self.linear = OPERATORS["conv_forward"].on(workload.geometry) if requantizes else workload
+        plan = planned(self.linear)
         if plan is None or plan.terms == ELEMENTS or (plan.selected == plan.coded and len(plan.axes) == 0):
-            raise UnreadableError(f"{operator.name} has no sums of products, or averages")
+            raise UnreadableError(f"{workload.operator.name} has no sums of products, or averages")
         self.plan: TermPlan = plan
-        self.output = next(iter(operator.outputs(geometry)))
+        self.output = next(iter(workload.outputs))
         self.counts = self._of_ones()
-        self.zeros = zeros(operator, geometry, dtype)
+        self.zeros = zeros(workload, dtype)
         self.is_simulated = is_simulated
         """A call takes seconds, in a simulator of a device."""
         self.calls = 0
@@ -56,10 +55,10 @@ class Sums:
         return self.plan.selected == self.plan.coded
 
     def _of_ones(self) -> np.ndarray:
-        inputs = zeros(self.linear, self.geometry, "fp64")
+        inputs = zeros(self.linear, "fp64")
         for name in {self.plan.selected, self.plan.coded}:
             inputs[name][...] = 1
-        return self.linear.reference(self.geometry, inputs)[self.output]
+        return self.linear.reference(inputs)[self.output]
 
     def compute(self, inputs: Arrays) -> np.ndarray:
         """Call the kernel, and return the output in float64. Raises what the kernel does."""
@@ -106,14 +105,14 @@ class Sum:
     def _weights(self) -> np.ndarray:
         """Return what each element of the operand is multiplied with."""
         sums, (name,) = self.sums, {self.sums.plan.selected}
-        inputs = zeros(sums.linear, sums.geometry, "fp64")
+        inputs = zeros(sums.linear, "fp64")
         extent = inputs[name].shape
         weights = np.zeros(extent)
         for index in np.ndindex(*extent[2:]):
             inputs[name][...] = 0
             where = (*self.place[:2], *index)
             inputs[name][where] = 1
-            weights[where] = sums.linear.reference(sums.geometry, inputs)[sums.output][self.place]
+            weights[where] = sums.linear.reference(inputs)[sums.output][self.place]
         return weights.ravel()
 
     def position(self, term: int) -> tuple[int, int]:
@@ -121,9 +120,9 @@ class Sum:
         if term not in self._positions:
             sums, plan = self.sums, self.sums.plan
             index = tuple(map(int, np.unravel_index(term, tuple(plan.axes.values()))))
-            inputs = with_one_term(sums.linear, sums.geometry, "fp64", plan, index)
+            inputs = with_one_term(sums.linear, "fp64", plan, index)
             coded = self._code(inputs)
-            inputs = zeros(sums.linear, sums.geometry, "fp64")
+            inputs = zeros(sums.linear, "fp64")
             inputs[plan.coded].flat[coded] = 1
             selected = inputs[plan.selected]
             selected[...] = 2 * np.arange(selected.size).reshape(selected.shape) + 1
@@ -131,7 +130,7 @@ class Sum:
         return self._positions[term]
 
     def _code(self, inputs: Arrays) -> int:
-        return (int(self.sums.linear.reference(self.sums.geometry, inputs)[self.sums.output][self.place]) - 1) // 2
+        return (int(self.sums.linear.reference(inputs)[self.sums.output][self.place]) - 1) // 2
 
     def of_factors(
         self, factors: Mapping[int, tuple[float, float]], bias: float = 0.0, rest: tuple[float, float] = (0.0, 0.0),
@@ -167,7 +166,7 @@ class Sum:
     def in_units(self, values: Mapping[int, float]) -> float:
         """Return the kernel's sum of terms in units of the smallest one of `reach`."""
         _, unit = self.reach
-        scale = 1 / unit if self.sums.operator.name == "conv_requantized" else 1.0
+        scale = 1 / unit if self.sums.workload.operator.name == "conv_requantized" else 1.0
         factors = {term: self.split(value * unit) for term, value in values.items()}
         return self.of_factors(factors, scale=scale) / (unit * scale)
 
@@ -202,5 +201,5 @@ class Sum:
     @property
     def precision(self) -> int:
         """Bits of the dtype that sums are returned in."""
-        stored = self.sums.operator.outputs(self.sums.geometry)[self.sums.output].stored_as(self.sums.dtype)
+        stored = self.sums.workload.outputs[self.sums.output].stored_as(self.sums.dtype)
         return FORMATS[stored].precision if stored in FORMATS else 0

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
+from conformance.accumulator import ROUNDINGS, STORED, UNITS, Accumulator
 from conformance.contract import Contract
 from conformance.dtypes import FORMATS, WHOLE
 from conformance.reading.read import Reading
@@ -26,10 +27,12 @@ def fitting(reading: Reading) -> Contract | None:
     fields: dict[str, Any] = {}
     if reading.inputs and not _is_of_dtype(reading):
         fields["inputs"] = reading.inputs
-    if reading.bits and reading.dtype not in WHOLE:
+    if (unit := _unit(reading)) is not None:
+        fields["accumulate"] = next((name for name, accumulator in UNITS.items() if accumulator == unit), unit)
+    elif reading.bits and reading.dtype not in WHOLE:
         name = next(name for bits, name in ACCUMULATORS.items() if bits <= max(8, reading.bits))
         fields["accumulate"] = "auto" if name == ("fp64" if reading.dtype == "fp64" else "fp32") else name
-    if {reading.rounding, reading.input_rounding, reading.group_rounding} & {"zero", "down", "up"}:
+    if {reading.input_rounding, *(() if unit else (reading.rounding, reading.group_rounding))} & {"zero", "down", "up"}:
         fields["rounding"] = "zero"
     if reading.algorithm in ("winograd-f2", "winograd-f4", "fft"):
         fields["algorithm"] = reading.algorithm
@@ -44,19 +47,34 @@ def fitting(reading: Reading) -> Contract | None:
     return Contract(**fields)
 
 
+def _unit(reading: Reading) -> Accumulator | None:
+    """Return the accumulator of a matrix unit; None where sums are those of ordinary additions, or not all is known of
+    them."""
+    if reading.dtype in WHOLE or not reading.bits:
+        return None
+    promote = reading.promoted if reading.promoted and reading.promoted_bits == FORMATS["fp32"].precision else 0
+    if reading.group > 1 and reading.group_bits and reading.group_rounding in ROUNDINGS:
+        stored = "e8m13" if reading.bits == STORED["e8m13"].precision else "fp32"
+        return Accumulator(reading.group_bits, reading.group, str(reading.group_rounding), stored, promote)
+    if reading.group <= 1 and reading.bits not in ACCUMULATORS and reading.rounding in ROUNDINGS:
+        return Accumulator(reading.bits - 1, rounding=str(reading.rounding), promote=promote)
+    return None
+
+
 def _is_of_dtype(reading: Reading) -> bool:
     return reading.inputs in FORMATS and FORMATS[str(reading.inputs)].holds(FORMATS[reading.dtype])
 
 
 def unnamed(reading: Reading) -> Iterator[str]:
     """Yield what was read and no field of a contract says."""
-    if reading.bits and reading.bits not in ACCUMULATORS:
+    unit = _unit(reading)
+    if unit is None and reading.bits and reading.bits not in ACCUMULATORS:
         yield f"an accumulator of {reading.bits} bits, which is declared as the next smaller one"
-    if reading.rounding in ("down", "up"):
+    if reading.rounding == "up" or (unit is None and reading.rounding == "down"):
         yield f"sums rounded {reading.rounding}"
-    if reading.group > 1:
+    if unit is None and reading.group > 1:
         yield f"{reading.group} terms that are added at once"
-    if reading.promoted:
+    if reading.promoted and not (unit and unit.promote):
         yield f"promotion after {reading.promoted} terms"
     if reading.algorithm == "winograd-f6":
         yield "F(6x6, 3x3)"
@@ -74,7 +92,9 @@ def contradictions(reading: Reading, declared: Contract) -> list[str]:
         wrong.append("inputs")
     if "bits" in reading.agreeing and reading.bits and declared.accumulator(reading.dtype).precision > reading.bits:
         wrong.append("accumulate")
-    if contract.rounding == "zero" and declared.rounding == "nearest":
+    if contract.unit and declared.unit and contract.unit.bits < declared.unit.bits and "accumulate" not in wrong:
+        wrong.append("accumulate")
+    if contract.is_cut and not declared.is_cut:
         wrong.append("rounding")
     levels = ("direct", "winograd-f2", "winograd-f4", "winograd-f6", "fft")
     if reading.algorithm and levels.index(reading.algorithm) > levels.index(declared.algorithm):
@@ -111,6 +131,8 @@ def summary(reading: Reading, declared: Contract, error: str, width: int) -> Ite
     contract = fitting(reading)
     if contract is not None:
         default = "; it is the default" if contract == Contract() else ""
+        if alike := [name for name, unit in UNITS.items() if unit == contract.unit and name != contract.accumulate]:
+            default += f"; the same as {', '.join(alike)}"
         default += "; what is unknown may need more" if not (reading.bits or reading.ties) else ""
         yield from _wrapped("declare", f"{contract.declaration}{default}", width)
         if lacking := ", ".join(unnamed(reading)):

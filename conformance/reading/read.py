@@ -109,7 +109,7 @@ def read(operator: Operator, dtype: str, problem: Problem) -> Reading:
         sums = problem(purpose)
         if sums is not None:
             opened.append(sums)
-            reading.problems[purpose] = sums.geometry.descriptor
+            reading.problems[purpose] = sums.workload.geometry.descriptor
         return sums
 
     if not adds(operator):
@@ -148,7 +148,7 @@ def _read(reading: Reading, of: Sum, sums_of: Problem) -> None:
     elif not of.sums.averages:
         reading.unknown["algorithm"] = "it is read off forward convolutions and gradients of images only"
     transformed = reading.algorithm != "direct" and reading.problems.get("window") == reading.problems["terms"]
-    window = math.prod(getattr(of.sums.geometry, "window", ()))
+    window = math.prod(getattr(of.sums.workload.geometry, "window", ()))
     if transformed or (window > 1 and reading.algorithm not in ("direct", None)):
         reading.unknown |= dict.fromkeys(("order", "bits", "inputs"), "what is added are transforms of inputs")
     else:
@@ -156,7 +156,7 @@ def _read(reading: Reading, of: Sum, sums_of: Problem) -> None:
         _attempt(reading, "bits", read_accumulator, of)
         _attempt(reading, "inputs", read_inputs, of)
     _attempt(reading, "subnormals", read_subnormals, of)
-    if "bias" in of.sums.operator.arguments and reading.operator != "conv_requantized":
+    if "bias" in of.sums.workload.operator.arguments and reading.operator != "conv_requantized":
         _attempt(reading, "bias", read_bias, of, sums_of)
     if reading.bits and reading.bits < WIDE:
         _attempt(reading, "promoted", read_promotion, sums_of)
@@ -425,7 +425,7 @@ def _read_parts(reading: Reading, of: Sum, kept: Callable[[int, int, float], flo
 def read_subnormals(reading: Reading, of: Sum) -> None:
     """Read whether subnormal inputs and results become zero."""
     form, terms = FORMATS[reading.dtype], (0, of.terms - 1)
-    stored = of.sums.operator.outputs(of.sums.geometry)[of.sums.output].stored_as(reading.dtype)
+    stored = of.sums.workload.outputs[of.sums.output].stored_as(reading.dtype)
 
     def agree(name: str, normal: Sequence[tuple[float, float]], below: Sequence[tuple[float, float]]) -> None:
         """Set a property by products of numbers, of which the first are to be kept."""

@@ -80,7 +80,7 @@ def test_what_depends_on_where_inputs_lie_is_no_chance():
 
 
 def test_results_that_are_never_written_are_told_from_chance(monkeypatch: pytest.MonkeyPatch):
-    """What lay in memory was another number in each call: no condition of two strangers' kernels was looked for."""
+    """Garbage was another number in each call: no condition of two strangers' kernels was looked for."""
     in_memory = [1.0]
 
     def fill(bridge: Any, tensors: Any, blocks: int) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.accumulator import UNITS, Accumulator, ContractError
+from conformance.accumulator import STORED, UNITS, Accumulator, ContractError
 from conformance.contract import Contract
-from conformance.dtypes import FORMATS, STORAGE
+from conformance.dtypes import STORAGE
 from conformance.inputs.drawing import Recipe
 from conformance.inputs.expectation import Expectation
 from conformance.judge.expected import expect
@@ -32,7 +32,7 @@ def step_of(values: np.ndarray, bits: int) -> Any:
 
 def added(products: np.ndarray, unit: Accumulator) -> np.ndarray:
     """Return sums [...] of products [..., T] as a unit adds them."""
-    fraction = FORMATS[unit.stored].precision - 1
+    fraction = STORED[unit.stored].precision - 1
     total, whole = np.zeros(products.shape[:-1]), np.zeros(products.shape[:-1])
     for start in range(0, products.shape[-1], unit.group):
         terms = np.concatenate([products[..., start : start + unit.group], total[..., None]], axis=-1)
@@ -105,7 +105,7 @@ def test_fp8_sums_of_few_bits_are_no_fp32_sums(real: str):
         ({"bits": True}, "bits=True"),
         ({"bits": 24, "group": 1.5}, "group=1.5"),
         ({"bits": 24, "rounding": "up"}, "must be one of zero, nearest, down"),
-        ({"bits": 24, "stored": "fp8_e4m3"}, "stored='fp8_e4m3'"),
+        ({"bits": 24, "stored": "fp8_e4m3"}, "must be one of fp64, fp32, tf32, fp16, bf16, e8m13"),
         ({"bits": 24, "group": 8, "promote": 12}, "must be a multiple of group=8"),
     ],
 )

@@ -46,7 +46,7 @@ def test_lines_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: int
     code, text = command("contract", written(tmp_path, body, "fp8_e4m3"))
     assert code == 1
     assert max(map(len, text.splitlines())) < columns
-    assert "no contract says: an accumulator of 14 bits" in text
+    assert 'contract=Contract(accumulate="hopper-fp8")' in text
 
 
 def test_a_contradiction_has_one_line_and_its_exit_code(tmp_path: Path):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from conformance import Contract, Implementation
+from conformance.accumulator import Accumulator
 from conformance.engine.reading import ReadContract, read_contract
 from tests.reading import kernels as k
 
@@ -62,26 +63,30 @@ KNOWN: dict[str, tuple[Any, str, dict[str, Any], dict[str, Any]]] = {
         k.convolution(k.unit(32, 13, 13, promote=128)), "fp8_e4m3",
         UNIT | {"bits": 14, "input_bits": 4, "group": 32, "group_bits": 13, "promoted": 128, "promoted_bits": 24,
                 "bias": None, "results_flushed": None},
-        {"accumulate": "fp16", "rounding": "zero"},
+        {"accumulate": "hopper-fp8-promoted"},
     ),
     "FP8, promoted after each group": (
         k.convolution(k.unit(16, 13, 13, promote=16)), "fp8_e4m3",
         UNIT | {"bits": 14, "input_bits": 4, "group": 16, "group_bits": 13, "promoted": 16, "promoted_bits": 24,
                 "partial_sums": 4, "bias": None, "results_flushed": None},
-        {"accumulate": "fp16", "rounding": "zero"},
+        {"accumulate": Accumulator(bits=13, group=16, stored="e8m13", promote=16)},
     ),
     "Ada, FP8, never promoted": (
         k.convolution(k.unit(16, 13, 13)), "fp8_e5m2",
         UNIT | {"bits": 14, "input_bits": 3, "group": 16, "group_bits": 13, "bias": None, "results_flushed": None},
-        {"accumulate": "fp16", "rounding": "zero"},
+        {"accumulate": "ada-fp8"},
     ),
-    "Volta": (k.convolution(k.unit(4, 23)), "fp16", UNIT | {"group": 4, "group_bits": 23}, {"rounding": "zero"}),
-    "Ampere": (k.convolution(k.unit(8, 24)), "fp16", UNIT | {"group": 8, "group_bits": 24}, {"rounding": "zero"}),
-    "Hopper": (k.convolution(k.unit(16, 25)), "fp16", UNIT | {"group": 16, "group_bits": 25}, {"rounding": "zero"}),
+    "Volta": (k.convolution(k.unit(4, 23)), "fp16", UNIT | {"group": 4, "group_bits": 23}, {"accumulate": "volta-16"}),
+    "Ampere": (
+        k.convolution(k.unit(8, 24)), "fp16", UNIT | {"group": 8, "group_bits": 24}, {"accumulate": "turing-16"},
+    ),
+    "Hopper": (
+        k.convolution(k.unit(16, 25)), "fp16", UNIT | {"group": 16, "group_bits": 25}, {"accumulate": "hopper-16"},
+    ),
     "CDNA3": (
         k.convolution(k.unit(8, 24, rounding=np.floor)), "bf16",
         UNIT | {"input_bits": 8, "group": 8, "group_bits": 24, "rounding": "down", "group_rounding": "down"},
-        {"rounding": "zero"},
+        {"accumulate": "cdna3-16"},
     ),
     "TF32": (
         k.convolution(k.rounded_inputs(k.tf32, k.sequential())), "fp32",
@@ -90,7 +95,7 @@ KNOWN: dict[str, tuple[Any, str, dict[str, Any], dict[str, Any]]] = {
     "TF32, cut": (
         k.convolution(k.rounded_inputs(k.tf32_cut, k.unit(8, 24))), "fp32",
         FP32 | {"inputs": "tf32", "input_bits": 11, "input_rounding": "zero", "rounding": "zero", "group": 8},
-        {"inputs": "tf32", "rounding": "zero"},
+        {"inputs": "tf32", "rounding": "zero", "accumulate": "turing-16"},
     ),
     "fp16 inputs": (
         k.convolution(k.rounded_inputs(lambda v: k.kept(v, np.float16), k.sequential())), "fp32",
