@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
@@ -23,6 +23,9 @@ _CHOICES = {
 }
 __all__ = ["WINOGRAD", "Contract", "ContractError"]
 
+_OF_FAMILIES = {"between": ("conv_bn",), "variance": ("conv_bn",), "ties": ("conv_requantized",),
+                "overflow": ("conv_requantized",)}  # fmt: skip
+"""Field -> beginnings of the names of the operators that it is about; others are about all."""
 NONFINITE = ("special", "nonfinite", "mixed")
 """Distributions with NaN or infinities among the inputs."""
 
@@ -212,6 +215,13 @@ class Contract:
             return f"sums of integers of {dtype} leave the range of the declared arithmetic"
         return ""
 
+    def without_effect(self, operators: Collection[str]) -> list[str]:
+        """Return the fields that are declared and change nothing of what these operators may compute: whoever declares
+        them believes that the kernel does something which nobody looks at."""
+        default = Contract()
+        declared = [name for name in _OF_FAMILIES if getattr(self, name) != getattr(default, name)]
+        return [name for name in declared if not any(operator.startswith(_OF_FAMILIES[name]) for operator in operators)]
+
     @property
     def weakness(self) -> str:
         """Declared properties that make limits wider than those of fp32 sums of inputs as given; empty if none does."""
@@ -221,6 +231,8 @@ class Contract:
         found += [self.algorithm] if self.algorithm != "direct" else []
         found += [f"{self.partials} partial sums"] if self.splits > 1 and self.partials != "fp32" else []
         found += ["rounded between"] if self.between == "storage" else []
+        found += ["variance from raw moments"] if self.variance == "raw" else []
+        found += ["subnormals flushed"] if self.subnormals == "flushed" else []
         return ", ".join(found)
 
     @property

@@ -240,6 +240,15 @@ class Implementation:
         if self.compiles_per_shape is None:
             self.compiles_per_shape = bool(self.arrays.compiles_per_shape)
 
+    def require_effect(self) -> None:
+        """Raise ImplementationError for a contract with a field that changes nothing of the operators declared under
+        it."""
+        for contract in dict.fromkeys(kernel.contract for kernel in self.kernels):
+            operators = dict.fromkeys(kernel.operator for kernel in self.kernels if kernel.contract == contract)
+            if fields := contract.without_effect(operators):
+                what = f"{', '.join(fields)} has no effect on {', '.join(operators)}; leave it out"
+                raise ImplementationError(f"{contract.declaration}: {what}")
+
     def require_same_source(self) -> None:
         """Raise ImplementationError where `source` is not what ran; called before a pass is given."""
         if self.files is not None:

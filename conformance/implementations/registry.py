@@ -182,6 +182,7 @@ def register(registry: Registry, place: str, files: SourceFiles | None, values: 
         raise ValueError("defines no conformance.Implementation at module level, as acme = Implementation('acme')")
     is_own = Path(place).resolve().is_relative_to(IMPLS.resolve())
     for implementation in implementations.values():
+        implementation.require_effect()
         if not is_own and (home := OWN_NAMES.get(implementation.name)):
             where = f"here and in {home} of the suite, whose verdicts these would be taken for"
             registry.broken[place] = unusable(f"the name {implementation.name!r} is defined {where}; rename it")

@@ -57,6 +57,34 @@ def test_file_and_package_are_loaded(tmp_path: Path):
     assert registry.paths == {"one": str(tmp_path / "one.py"), "two": str(tmp_path / "two")}
 
 
+CONTRACTS = """
+from conformance import Contract, Implementation
+acme = Implementation("acme", contract=Contract({declared}))
+
+
+@acme.implements("conv_forward")
+@acme.implements({second!r})
+def kernel(*arguments):
+    ...
+"""
+
+
+def test_a_contract_that_changes_nothing_of_its_kernels_is_an_error_of_the_file(tmp_path: Path):
+    """`between="storage"` of a plain convolution was accepted, printed, and without effect."""
+    for declared, second, effect in (
+        ('between="storage"', "conv_backward_data", False),
+        ('between="storage"', "conv_bn_forward", True),
+        ('ties="away", variance="raw"', "conv_requantized", False),
+        ('subnormals="flushed"', "conv_backward_data", True),
+    ):
+        file = write(tmp_path / "acme.py", CONTRACTS.format(declared=declared, second=second))
+        broken = load([file]).broken
+        assert (broken == {}) == effect, declared
+    file = write(tmp_path / "acme.py", CONTRACTS.format(declared='ties="away"', second="avg_pool_forward"))
+    said = 'contract=Contract(ties="away"): ties has no effect on avg_pool_forward, conv_forward; leave it out'
+    assert said in load([file]).broken[str(file)].reason
+
+
 def test_packages_of_one_name_keep_their_own_modules(tmp_path: Path):
     first, second = (package(tmp_path / place / "acme", place) for place in ("here", "there"))
     assert [only(first).version, only(second).version] == ["here", "there"]
