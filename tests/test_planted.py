@@ -57,8 +57,11 @@ CONTRACTS = {
     "default": (Contract(), ""),
     "bf16": (Contract(inputs="bf16", accumulate="bf16", rounding="zero"), "range subnormal small"),
     "split": (Contract(splits=64, partials="bf16", subnormals="flushed"), "range subnormal small"),
-    "winograd": (Contract(algorithm="winograd-f4"), "special wide nonfinite range subnormal mixed large small"),
-    "fft": (Contract(algorithm="fft"), "special wide nonfinite range subnormal mixed large small"),
+    "winograd": (
+        Contract(algorithm="winograd-f4"),
+        "special wide nonfinite range subnormal mixed large small absorbed",
+    ),
+    "fft": (Contract(algorithm="fft"), "special wide nonfinite range subnormal mixed large small absorbed"),
 }
 """Contracts, and the distributions on which each has no one result."""
 

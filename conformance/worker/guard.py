@@ -93,7 +93,12 @@ class Guard:
 
     def install(self) -> None:
         """Guard the rest of the process."""
-        for name in ("CheckResult", "check", "export"):  # a file may import them for a script of its own
+        for name in (
+            "CheckResult",
+            "check",
+            "export",
+            "read_contract",
+        ):  # a file may import them for a script of its own
             setattr(sys.modules["conformance"], name, partial(self._refuse, name))
         sys.meta_path.insert(0, self)
         sys.addaudithook(self._audit)

@@ -53,7 +53,11 @@ ALLOW, REFUSE, OF_X32 = 0x7FFF0000, 0x00050001, 0x40000000
 """Answers of a filter, the second with EPERM, and numbers of calls in x86's third mode."""
 LOADS_DRIVER, DRIVER = Path("/usr/bin/nvidia-modprobe"), Path("/dev/nvidia-uvm")
 """CUDA starts the one with root's rights where the other is not there yet, which a restricted process cannot do."""
-INSTEAD = {"engine/check.py": b"CheckResult = check = None", "engine/export.py": b"export = None"}
+INSTEAD = {
+    "engine/check.py": b"CheckResult = check = None",
+    "engine/export.py": b"export = None",
+    "engine/reading.py": b"read_contract = None",
+}
 """Contents that a kernel's child finds in files of the package: a kernel's file may import them for a script of its
 own. Other files that it may not read are empty."""
 

@@ -97,7 +97,7 @@ def test_work_on_another_stream_has_no_time(clock: Clock):
 
 def answering(answer: Callable[..., Timed]) -> clocks.Clock:
     """The judge's clock, and a process that answers so."""
-    invocation: Any = SimpleNamespace(timed=answer, bridge=None)
+    invocation: Any = SimpleNamespace(timed=answer, bridge=SimpleNamespace(perform=lambda routine: routine()))
     return clocks.Clock(invocation)
 
 
