@@ -225,15 +225,15 @@ class Contract:
     @property
     def weakness(self) -> str:
         """Declared properties that make limits wider than those of fp32 sums of inputs as given; empty if none does."""
-        found = [f"{self.inputs} inputs"] if self.narrow else []
-        found += [self.sums("sums")] if self.accumulate in ("fp16", "bf16") or self.unit is not None else []
-        found += ["toward zero"] if self.rounding == "zero" else []
-        found += [self.algorithm] if self.algorithm != "direct" else []
-        found += [f"{self.partials} partial sums"] if self.splits > 1 and self.partials != "fp32" else []
-        found += ["rounded between"] if self.between == "storage" else []
-        found += ["variance from raw moments"] if self.variance == "raw" else []
-        found += ["subnormals flushed"] if self.subnormals == "flushed" else []
-        return ", ".join(found)
+        weaker = [f"{self.inputs} inputs"] if self.narrow else []
+        weaker += [self.sums("sums")] if self.accumulate in ("fp16", "bf16") or self.unit is not None else []
+        weaker += ["toward zero"] if self.rounding == "zero" else []
+        weaker += [self.algorithm] if self.algorithm != "direct" else []
+        weaker += [f"{self.partials} partial sums"] if self.splits > 1 and self.partials != "fp32" else []
+        weaker += ["rounded between"] if self.between == "storage" else []
+        weaker += ["variance from raw moments"] if self.variance == "raw" else []
+        weaker += ["subnormals flushed"] if self.subnormals == "flushed" else []
+        return ", ".join(weaker)
 
     @property
     def arithmetic(self) -> str:
