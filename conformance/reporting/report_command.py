@@ -27,8 +27,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
     """Make a page and a Markdown summary from records, or a badge."""
     parser.add_argument(
         "results", nargs="+", type=Path, metavar="RESULTS",
-        help="what pytest --records=FILE or pytest --benchmark-json=FILE wrote; of two verdicts on one case the later "
-        "file's counts",
+        help="what pytest --records=FILE or pytest --benchmark-json=FILE wrote; of two verdicts on one case that of "
+        "the later run counts",
     )  # fmt: skip
     parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="where to write the report")
     parser.add_argument(

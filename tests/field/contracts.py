@@ -210,7 +210,7 @@ ROWS = [
            result=lambda y, o: changed(y, o, S[:, -1])),
     # declares as little as can be; dbias is zero.
     spoilt("contracts-36-everything-zero-dbias", W, ("fp32",), where=lambda o: o.with_bias,
-           contract=replace(EVERYTHING, splits=10**6, algorithm="fft", subnormals="flushed", variance="raw"),
+           contract=replace(EVERYTHING, splits=10**6, algorithm="fft", subnormals="flushed"),
            result=lambda out, o: (out[0], out[1] * 0)),
     # raises Unsupported for half of all data.
     refusing("contracts-37-refuses-half", F, "a tile of this size",
