@@ -379,6 +379,8 @@ def _load(kernel: Path | str, operator: str | None, loader: Loader) -> tuple[Imp
     path = Path(text).absolute()  # a kernel's process is where this one was when it began
     if not path.exists():
         raise SelectionError(f"kernel {text}: no such file")
+    if path.is_dir() and not (path / "__init__.py").exists():
+        raise SelectionError(f"kernel {text}: a folder without __init__.py; name a file in it")
     if isinstance(loader, Workers):
         loader.forget(path)
     catalogue = loader.load([path])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import chain, islice
@@ -22,7 +22,7 @@ from conformance.problems.ranking import PROGRAMS, SMOKE_CASES, Row
 from conformance.problems.table import applies
 from conformance.storage import parse
 
-NATURAL = "natural"
+NATURAL, ABSORBED = "natural", "absorbed"
 ENOUGH_RESULTS = 64
 """Results of a problem that is chosen for natural inputs: its image then has a bright and a dark half."""
 LONGEST_SPAN = 1 << 20
@@ -93,7 +93,8 @@ def share(
     is wanted: rows take dtypes and layouts in turn, and a kernel of one pair would miss most shapes. A problem with
     `spread` is run in the kernel's pairs in turn: nearly every layer of a network was in fp32 and channels first. A
     distribution that the rows have on no problem that the kernel takes is run on the first that it does: a kernel for
-    1x1 windows alone would meet no subnormal number, and one that flushes them would pass. Natural inputs are run in
+    1x1 windows alone would meet no subnormal number, and one that flushes them would pass. Terms that an accumulator
+    absorbs are met in every dtype, in windows of one element and larger ones. Natural inputs are run in
     every dtype and number of dimensions, or a kernel that is right only on numbers of few bits would pass in the
     others. The rows of level standard are looked at by themselves: a kernel failed at standard and passed at full,
     where the table had the problem in its dtype with other inputs.
@@ -104,7 +105,7 @@ def share(
     shares: list[list[Variant]] = []
     first: list[tuple[Problem, Variant]] = []
     spent, counted, programs = 0, set[tuple[str, str, str]](), set[tuple[str, str, str]]()
-    substituted, run, turns = set[tuple[str, Variant]](), set[str](), Counter[int]()
+    substituted, met, turns = set[tuple[str, Variant]](), set[Hashable](), Counter[int]()
     natural = NaturalCases(declared.operator, rows)
     for place, (problem, variants) in enumerate(rows):
         row: list[Variant] = []
@@ -124,8 +125,9 @@ def share(
                 continue
             if (problem.name, variant) in substituted:
                 continue
-            if place < usual:  # whether this level has room for it or not, so that every level adds the same
-                run.add(variant.distribution)
+            # whether this level has room for it or not, so that every level adds the same; smoke meets absorbed terms
+            if place < usual and (variant.distribution != ABSORBED or spent < SMOKE_CASES):
+                met.add(_demand(problem, variant))
             if variant in instead or variant in spread:
                 substituted.add((problem.name, variant))
             program = problem.name, variant.dtype, variant.layout
@@ -155,8 +157,8 @@ def share(
             if variant not in shares[place]:
                 bring(place, variant)
                 natural.offer(place, rows[place][0], variant)
-    if allowance.programs is None and run:
-        for place, variant in _further(declared, rows[:usual], pairs, run):
+    if allowance.programs is None and met:
+        for place, variant in _further(declared, rows[:usual], pairs, met):
             bring(place, variant)
             natural.offer(place, rows[place][0], variant)
     for place, variant in natural.chosen:
@@ -300,22 +302,52 @@ def _is_suited(declared: Declared, problem: Problem, variant: Variant, pairs: Se
 
 
 def _further(
-    declared: Declared, rows: Sequence[Row], pairs: Sequence[tuple[str, str]], run: set[str]
+    declared: Declared, rows: Sequence[Row], pairs: Sequence[tuple[str, str]], met: set[Hashable]
 ) -> Iterator[tuple[int, Variant]]:
-    """Yield the rows' distributions that are not among `run`, each on the first small problem that a kernel takes in
-    one of its dtypes and layouts, which take turns."""
-    names = sorted({v.distribution for _, variants in rows for v in variants if v.dtype in DTYPES})
-    for turn, name in enumerate(name for name in names if name not in run):
-        variants = [Variant(dtype, layout, name) for dtype, layout in pairs if dtype in DTYPES and applies(name, dtype)]
+    """Yield the rows' distributions that are not among those `met`, each on the first small problem that a kernel takes
+    in one of its dtypes and layouts, which take turns; absorbed terms on the problem whose sums are longest, those made
+    for them first, since a short sum hides the bits that it loses."""
+    of_rows = [v for _, variants in rows for v in variants]
+    small = [(place, problem) for place, (problem, _) in enumerate(rows) if cost(problem.geometry)[1] <= SMALL]
+    for turn, name in enumerate(sorted({v.distribution for v in of_rows})):
+        variants = [Variant(dtype, layout, name) for dtype, layout in pairs if applies(name, dtype)]
         variants = variants[turn % len(variants) :] + variants[: turn % len(variants)] if variants else []
         suited = (
-            (place, variant)
-            for place, (problem, _) in enumerate(rows)
-            if cost(problem.geometry)[1] <= SMALL
+            (place, problem, variant)
+            for place, problem in (_longest(declared.operator, small) if name == ABSORBED else small)
             for variant in variants
-            if rank_of(variant.layout) == problem.geometry.rank and _is_suited(declared, problem, variant, pairs)
+            if rank_of(variant.layout) == problem.geometry.rank
         )
-        yield from islice(suited, 1)
+        for place, problem, variant in suited:
+            demand = _demand(problem, variant)
+            if demand not in met and _is_suited(declared, problem, variant, pairs):
+                met.add(demand)
+                yield place, variant
+
+
+def _demand(problem: Problem, variant: Variant) -> Hashable:
+    """Return what a kernel meets in a case: a distribution, and of absorbed terms also the dtype and whether the window
+    has one element, since each may have an accumulator of its own."""
+    if variant.distribution != ABSORBED:
+        return variant.distribution
+    return ABSORBED, variant.dtype, {*problem.geometry.window} == {1}
+
+
+def _longest(operator: str, problems: Iterable[tuple[int, Problem]]) -> list[tuple[int, Problem]]:
+    """Return problems whose sums have terms between a first and a last one, with their places: first those that a table
+    has with absorbed terms, then those with the longest sums."""
+
+    adding = [
+        (place, problem, terms)
+        for place, problem in problems
+        if takes(operator, problem.geometry) and (terms := OPERATORS[operator].errors(problem.geometry).span) > 2
+    ]
+
+    def order(candidate: tuple[int, Problem, int]) -> tuple[bool, int]:
+        _, problem, terms = candidate
+        return all(variant.distribution != ABSORBED for variant in problem.variants), -terms
+
+    return [(place, problem) for place, problem, _ in sorted(adding, key=order)]
 
 
 def _offered(rows: Iterable[Row]) -> dict[str, set[tuple[str, str]]]:

@@ -23,7 +23,8 @@ RATIOS = range(6, 27)
 
 def absorbed(recipe: Recipe) -> Arrays:
     """Draw ones for the data, and for each index of the operand's free axis a large number first, its negative last,
-    and small numbers of one size between them, another one for each index. What else is added is zero."""
+    and small numbers of one size between them, another one for each index. What else is added is zero. An operator
+    without filters adds elements of one image: each has its own large number and negative."""
     workload, operator, inputs = recipe.workload, recipe.workload.operator, {}
     for name, tensor in workload.inputs.items():
         inputs[name] = np.zeros(tensor.shape, STORAGE[tensor.stored_as(recipe.dtype)])
@@ -36,13 +37,13 @@ def absorbed(recipe: Recipe) -> Arrays:
         for ratio, small in dict.fromkeys((*TELLING, *remaining))
         if largest - ratio >= format.emin
     ]
-    operand = inputs[operator.operand]
+    operand, has_no_filter = inputs[operator.operand], operator.operand == operator.data
     along = np.moveaxis(operand, operator.free_axis, 0)
-    grouped = workload.inputs[operator.operand].is_filter and operator.free_axis
-    groups = workload.geometry.groups if grouped else 1
+    is_grouped = workload.inputs[operator.operand].is_filter and operator.free_axis
+    separate = workload.geometry.groups if is_grouped else workload.geometry.n if has_no_filter else 1
     for index, channel in enumerate(along if operand.size else ()):
         terms = np.full(channel.size, sizes[index % len(sizes)])
-        sums = terms.reshape(groups, -1)
+        sums = terms.reshape(separate, -1)
         sums[:, 0], sums[:, -1] = 2.0**largest, -(2.0**largest)
         channel[...] = terms.reshape(channel.shape)
     return inputs

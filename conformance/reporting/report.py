@@ -146,7 +146,7 @@ class Report:
     @cached_property
     def findings(self) -> list[Table]:
         """Tables of weaker contracts, of reasons with their cases, of unverified outputs, and of invalid arguments."""
-        weak = tuple((*key, ", ".join(sorted(places))) for key, places in sorted(self.tally.weak.items()))
+        weak = tuple(self.tally.weaker())
         heads = ("implementation", "weaker than fp32 in", "operators")
         tables = [Table("Weaker contracts", heads, weak, 3)] if weak else []
         for kind in (NOT_VERIFIED, "waived", "unavailable", ACCEPTS):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from functools import cache, lru_cache
 
 import msgspec
@@ -25,6 +25,8 @@ NOT_ISOLATED = "kernels' processes are not isolated here: see docs/isolation.md"
 NOT_VERIFIED, ACCEPTS, REFUSED = "not verified", "accepts invalid arguments", "refused when called"
 """Findings that are not a status: an output whose limits are as large as its results; invalid arguments that a kernel
 accepts; cases that it declares and then refuses."""
+UNTRIED = "whose bits no case tried"
+"""Said of a kernel whose contract is that of a matrix unit."""
 JUDGED = ("pass", "fail")
 """Statuses of which a good run has at least one: a waived case is known to be wrong."""
 
@@ -42,12 +44,12 @@ def exposure_of(record: Record) -> str:
 
 
 @cache
-def _weakness(contract: bytes) -> str:
-    """Return the weakness of a contract, given as JSON; empty if it has none, or if nobody can declare it."""
+def _contract(declared: bytes) -> Contract:
+    """Return a contract that is given as JSON; that of fp32 sums if nobody can declare it."""
     try:
-        return Contract.of_record(msgspec.json.decode(contract)).weakness
+        return Contract.of_record(msgspec.json.decode(declared))
     except ContractError:
-        return ""
+        return Contract()
 
 
 def compares(record: Record) -> bool:
@@ -93,8 +95,9 @@ class Tally:
         """Status or finding -> implementation -> what or why, with the number of cases."""
         self.undeclared: dict[str, Undeclared] = {}
         """Reason of unsupported cases -> what is not declared, if that is the reason."""
-        self.weak: defaultdict[tuple[str, str], dict[str, None]] = defaultdict(dict)
-        """(implementation, weakness of its contract compared with fp32) -> operators with dtypes."""
+        self.weak: defaultdict[tuple[str, str], dict[str, bool]] = defaultdict(dict)
+        """(implementation, weakness of its contract compared with fp32) -> operator with dtype -> whether a case would
+        have told its sums from those of a matrix unit with fewer bits."""
         self.not_implemented: defaultdict[str, Counter[str]] = defaultdict(Counter)
         """Implementation -> operators that it does not implement, and their cases."""
         self.ran: defaultdict[tuple[str, str], dict[str, Counter[str]]] = defaultdict(dict)
@@ -127,8 +130,11 @@ class Tally:
                 self.not_run[name, record.operator] += cases
             else:
                 ran[status] += cases
-        if weakness := _weakness(msgspec.json.encode(record.contract or {})):
-            self.weak[name, weakness][f"{record.operator} {record.dtype}"] = None
+        contract = _contract(msgspec.json.encode(record.contract or {}))
+        if contract.weakness:
+            kernels, kernel = self.weak[name, contract.weakness], f"{record.operator} {record.dtype}"
+            tells_bits = status in JUDGED and isinstance(record, CaseRecord) and record.distribution == "absorbed"
+            kernels[kernel] = kernels.get(kernel, contract.unit is None) or tells_bits
         for output in record.unverified:
             self.reasons[NOT_VERIFIED][name][f"{record.operator} {output}"] += cases
         if record.work is not None:
@@ -143,6 +149,14 @@ class Tally:
             self.reasons[REFUSED if record.refused else status][name][record.headline] += cases
             if record.undeclared:
                 self.undeclared[record.headline] = record.undeclared
+
+    def weaker(self, name: str = "") -> Iterator[tuple[str, str, str]]:
+        """Yield the implementation, what its contract is weaker in than fp32, and its operators with dtypes, of each
+        implementation, or of the one that is named."""
+        for (implementation, weakness), kernels in sorted(self.weak.items()):
+            if name in ("", implementation):
+                texts = (kernel if is_tried else f"{kernel} {UNTRIED}" for kernel, is_tried in sorted(kernels.items()))
+                yield implementation, weakness, ", ".join(texts)
 
     @property
     def totals(self) -> Counter[str]:

@@ -57,8 +57,8 @@ def notes(report: Report, width: int, listed: Set[str]) -> Iterator[Line]:
     present = sorted({name for name, operator in tally.cells if operator} - tally.absent.keys())
     ran = {verdict.implementation for verdict in report.verdicts}
     for name in present:
-        for (_, weakness), places in sorted(item for item in tally.weak.items() if item[0][0] == name):
-            yield from _wrapped(f"weaker contract: {name}: {weakness} ({', '.join(sorted(places))})", width)
+        for _, weakness, kernels in tally.weaker(name):
+            yield from _wrapped(f"weaker contract: {name}: {weakness} ({kernels})", width)
         if "unsupported" in listed or name not in ran:  # where nothing ran, this is why
             if missing := tally.not_implemented[name]:
                 yield from _wrapped(f"unsupported: {name} does not implement {', '.join(missing)}", width)

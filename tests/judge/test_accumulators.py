@@ -93,6 +93,15 @@ def test_sums_in_pieces_are_right_and_without_promotion_wrong():
     assert not verdict("hopper-fp8-promoted", plain, "fp8_e4m3", "absorbed", LONGER)
 
 
+@pytest.mark.parametrize(("bits", "is_right"), [(23, True), (22, False)])
+def test_averages_of_absorbed_elements_tell_one_bit(bits: int, is_right: bool):
+    recipe = Recipe(OPERATORS["avg_pool_forward"].on(parse("pool n2 c26 h5 w7 r5 s7")), "fp32", "absorbed", 0)
+    x = Expectation(recipe).inputs["x"].astype(np.float64)
+    sums = added(x.reshape(*x.shape[:2], -1), Accumulator(bits=bits, rounding="nearest"))
+    y = (sums / 35).astype(np.float32)[..., None, None]
+    assert expect(recipe).passes({"y": y}, Contract()) == is_right
+
+
 @pytest.mark.parametrize("real", ["hopper-fp8", "ada-fp8", "hopper-fp8-promoted"])
 def test_fp8_sums_of_few_bits_are_no_fp32_sums(real: str):
     assert not verdict("auto", UNITS[real], "fp8_e4m3", "absorbed")

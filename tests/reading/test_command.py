@@ -49,6 +49,12 @@ def test_lines_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: int
     assert 'contract=Contract(accumulate="hopper-fp8")' in text
 
 
+def test_a_folder_that_is_no_package_is_refused(tmp_path: Path):
+    """It was named as a FileNotFoundError of its __init__.py."""
+    code, text = command("contract", str(tmp_path))
+    assert (code, text) == (4, f"error: kernel {tmp_path}: a folder without __init__.py; name a file in it\n")
+
+
 def test_a_contradiction_has_one_line_and_its_exit_code(tmp_path: Path):
     code, text = command("contract", written(tmp_path, TF32))
     assert code == 1

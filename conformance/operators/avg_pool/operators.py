@@ -176,7 +176,7 @@ def _window_sums(geometry: PoolGeometry, x: np.ndarray) -> np.ndarray:
 FAMILY = Family(
     geometry=PoolGeometry,
     operators=(AvgPoolForward(), AvgPoolBackward()),
-    distributions=(*LINEAR, "large"),
+    distributions=(*LINEAR, "large", "absorbed"),
     place=2,
     storages=Storages(
         everywhere=("pool.3x3s2-padded", "pool.row", "pool.overlap", "pool.gaps", "pool.by-axis"),
