@@ -51,7 +51,10 @@ FP8_E4M3 = Format("fp8_e4m3", 4, -6, 8)
 so that the largest is 448. A NaN is 0x7f or 0xff."""
 FP8_E5M2 = Format("fp8_e5m2", 3, -14, 15)
 
-FORMATS = {format.name: format for format in (FP64, FP32, TF32, BF16, FP16, FP8_E4M3, FP8_E5M2)}
+FP8_BOTH = Format("fp8_e5m2_e4m3", 3, -6, 8)
+"""Numbers that both have: inputs of problems with both are drawn from them, where they are not every number."""
+
+FORMATS = {format.name: format for format in (FP64, FP32, TF32, BF16, FP16, FP8_E4M3, FP8_E5M2, FP8_BOTH)}
 
 STORAGE: dict[str, np.dtype] = {
     "fp32": np.dtype(np.float32),
@@ -68,7 +71,10 @@ STORAGE: dict[str, np.dtype] = {
 DTYPES = ("fp32", "bf16", "fp16", "fp64")
 """Dtypes of problems whose tensors all have one format. `all` stands for these in tables, drawn problems and behaviour
 checks."""
-SUMS = {"fp8_e4m3": "fp32", "fp8_e5m2": "fp32", "int8": "int32"}
+TRAINED = {"fp8_e5m2_e4m3": ("fp8_e5m2", "fp8_e4m3")}
+"""Dtypes of gradients' problems with two formats -> that of the gradient, which needs range, and that of data and
+filters, which need precision (Micikevicius et al., "FP8 formats for deep learning", 2022, section 3)."""
+SUMS = {"fp8_e4m3": "fp32", "fp8_e5m2": "fp32", **dict.fromkeys(TRAINED, "fp32"), "int8": "int32"}
 """Dtypes of problems whose inputs have 8 bits -> dtype that sums of products, and tensors added to these, are stored
 in."""
 DECLARABLE = (*DTYPES, *SUMS)

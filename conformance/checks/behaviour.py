@@ -226,7 +226,8 @@ def worked_example_is_exact(subject: Subject) -> None:
     if example is None:
         raise Unsupported(f"no public text works out a case of {subject.trial.operator.name}")
     trial = replace(subject.trial, problem=typed(example.descriptor))
-    inputs = {name: array.astype(STORAGE[trial.variant.dtype]) for name, array in example.inputs.items()}
+    stored = {name: tensor.stored_as(trial.variant.dtype) for name, tensor in trial.workload.inputs.items()}
+    inputs = {name: array.astype(STORAGE[stored[name]]) for name, array in example.inputs.items()}
     sample = subject.on(trial).sample().holding(inputs)
     sample.require_right(sample.call(sample.inputs()), example.what)
 

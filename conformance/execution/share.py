@@ -158,7 +158,8 @@ def share(
                 bring(place, variant)
                 natural.offer(place, rows[place][0], variant)
     if allowance.programs is None and met:
-        for place, variant in _further(declared, rows[:usual], pairs, met):
+        further = _further(declared, rows[:usual], pairs, met), _absorbed(declared, rows[:usual], pairs, met)
+        for place, variant in chain(*further):
             bring(place, variant)
             natural.offer(place, rows[place][0], variant)
     for place, variant in natural.chosen:
@@ -305,24 +306,48 @@ def _further(
     declared: Declared, rows: Sequence[Row], pairs: Sequence[tuple[str, str]], met: set[Hashable]
 ) -> Iterator[tuple[int, Variant]]:
     """Yield the rows' distributions that are not among those `met`, each on the first small problem that a kernel takes
-    in one of its dtypes and layouts, which take turns; absorbed terms on the problem whose sums are longest, those made
-    for them first, since a short sum hides the bits that it loses."""
-    of_rows = [v for _, variants in rows for v in variants]
-    small = [(place, problem) for place, (problem, _) in enumerate(rows) if cost(problem.geometry)[1] <= SMALL]
-    for turn, name in enumerate(sorted({v.distribution for v in of_rows})):
+    in one of its dtypes and layouts, which take turns."""
+    names = sorted({v.distribution for _, variants in rows for v in variants} - met - {ABSORBED})
+    for turn, name in enumerate(names):
         variants = [Variant(dtype, layout, name) for dtype, layout in pairs if applies(name, dtype)]
         variants = variants[turn % len(variants) :] + variants[: turn % len(variants)] if variants else []
         suited = (
-            (place, problem, variant)
-            for place, problem in (_longest(declared.operator, small) if name == ABSORBED else small)
+            (place, variant)
+            for place, (problem, _) in enumerate(rows)
+            if cost(problem.geometry)[1] <= SMALL
             for variant in variants
-            if rank_of(variant.layout) == problem.geometry.rank
+            if rank_of(variant.layout) == problem.geometry.rank and _is_suited(declared, problem, variant, pairs)
         )
-        for place, problem, variant in suited:
-            demand = _demand(problem, variant)
-            if demand not in met and _is_suited(declared, problem, variant, pairs):
-                met.add(demand)
-                yield place, variant
+        yield from islice(suited, 1)
+
+
+def _absorbed(
+    declared: Declared, rows: Sequence[Row], pairs: Sequence[tuple[str, str]], met: set[Hashable]
+) -> Iterator[tuple[int, Variant]]:
+    """Yield absorbed terms in each dtype, and on windows of one element and larger ones, that are not among those
+    `met`, on the small problem that a kernel takes with the longest sums: a short one hides the bits that it loses. The
+    problems that a table has them on come first."""
+    if all(variant.distribution != ABSORBED for _, variants in rows for variant in variants):
+        return
+    operator = OPERATORS[declared.operator]
+    adding = [
+        (all(variant.distribution != ABSORBED for variant in problem.variants), -terms, place, problem)
+        for place, (problem, _) in enumerate(rows)
+        if cost(problem.geometry)[1] <= SMALL and (terms := operator.errors(problem.geometry).span) > 2
+    ]
+    candidates = [(place, problem) for *_, place, problem in sorted(adding, key=lambda ordered: ordered[:3])]
+    for dtype in dict.fromkeys(dtype for dtype, _ in pairs if applies(ABSORBED, dtype)):
+        for is_pointwise in (True, False):
+            suited = (
+                (place, variant)
+                for place, problem in candidates
+                for variant in (Variant(dtype, layout, ABSORBED) for of_dtype, layout in pairs if of_dtype == dtype)
+                if rank_of(variant.layout) == problem.geometry.rank
+                and _demand(problem, variant) == (ABSORBED, dtype, is_pointwise)
+                and _is_suited(declared, problem, variant, pairs)
+            )
+            if (ABSORBED, dtype, is_pointwise) not in met:
+                yield from islice(suited, 1)
 
 
 def _demand(problem: Problem, variant: Variant) -> Hashable:
@@ -331,23 +356,6 @@ def _demand(problem: Problem, variant: Variant) -> Hashable:
     if variant.distribution != ABSORBED:
         return variant.distribution
     return ABSORBED, variant.dtype, {*problem.geometry.window} == {1}
-
-
-def _longest(operator: str, problems: Iterable[tuple[int, Problem]]) -> list[tuple[int, Problem]]:
-    """Return problems whose sums have terms between a first and a last one, with their places: first those that a table
-    has with absorbed terms, then those with the longest sums."""
-
-    adding = [
-        (place, problem, terms)
-        for place, problem in problems
-        if takes(operator, problem.geometry) and (terms := OPERATORS[operator].errors(problem.geometry).span) > 2
-    ]
-
-    def order(candidate: tuple[int, Problem, int]) -> tuple[bool, int]:
-        _, problem, terms = candidate
-        return all(variant.distribution != ABSORBED for variant in problem.variants), -terms
-
-    return [(place, problem) for place, problem, _ in sorted(adding, key=order)]
 
 
 def _offered(rows: Iterable[Row]) -> dict[str, set[tuple[str, str]]]:

@@ -13,7 +13,7 @@ from conformance.inputs.stream import GENERATOR, Stream, term_bits
 from conformance.operators import Arrays, Workload
 
 EXACT_BITS = 53
-FIXED_POINT_BITS = {"fp32": 19, "bf16": 8, "fp16": 11, "fp8_e4m3": 4, "fp8_e5m2": 3}
+FIXED_POINT_BITS = {"fp32": 19, "bf16": 8, "fp16": 11, "fp8_e4m3": 4, "fp8_e5m2": 3, "fp8_e5m2_e4m3": 3}
 """Largest number of bits of a fixed-point input. 19 is more than TF32's 11 and few enough for long exact sums."""
 SUMMAND_BITS = {"fp32": 24, "bf16": 8, "fp16": 11, "fp64": 30}
 """Bits of an input that is added, not multiplied: all bits of the format, so that sums have to be rounded."""

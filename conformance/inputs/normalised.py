@@ -35,7 +35,7 @@ def with_scales(recipe: Recipe, inputs: Arrays, exponents: Sequence[int]) -> Arr
     operand, axis = inputs[operator.operand].astype(np.float64), operator.free_axis
     shape = [-1] + [1] * (operand.ndim - 1 - axis)
     scaled = np.ldexp(operand, np.resize(exponents, operand.shape[axis]).reshape(shape))
-    return inputs | {operator.operand: scaled.astype(STORAGE[recipe.dtype])}
+    return inputs | {operator.operand: scaled.astype(inputs[operator.operand].dtype)}
 
 
 def scaled(recipe: Recipe) -> Arrays:

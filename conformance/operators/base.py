@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
-from conformance.dtypes import DTYPES, STORAGE, sums_of
+from conformance.dtypes import DTYPES, STORAGE, TRAINED, sums_of
 from conformance.operators.spatial import unpadded
 
 if TYPE_CHECKING:
@@ -66,10 +66,17 @@ class Tensor:
         """True if the tensor holds weights: axes KCRS, or CKRS for a transposed convolution."""
         return self.axes.startswith(("KC", "CK"))
 
+    @property
+    def is_gradient(self) -> bool:
+        """True if the tensor has the shape of a result: that of an input is the gradient of one."""
+        return self.axes.startswith("NK")
+
     def stored_as(self, dtype: str) -> str:
         """Return the dtype of this tensor in a problem of `dtype`."""
         if self.sums:
             return sums_of(dtype)
+        if dtype in TRAINED:
+            return TRAINED[dtype][0 if self.is_gradient else 1]
         return "fp32" if self.wide and dtype not in ("fp32", "fp64") else dtype
 
 

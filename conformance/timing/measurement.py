@@ -113,12 +113,12 @@ class Measurement:
     @property
     def bandwidth(self) -> float:
         """Bytes a second of the least possible traffic."""
-        return self.trial.workload.bytes(self._itemsize) / self.median
+        return self._traffic / self.median
 
     @property
     def intensity(self) -> float:
         """Operations a byte."""
-        return self.trial.workload.flops / self.trial.workload.bytes(self._itemsize)
+        return self.trial.workload.flops / self._traffic
 
     @property
     def share(self) -> float | None:
@@ -126,7 +126,7 @@ class Measurement:
         if self.ceilings is None:
             return None
         workload, ceilings = self.trial.workload, self.ceilings
-        floor = max(workload.flops / ceilings.flops, workload.bytes(self._itemsize) / ceilings.bandwidth)
+        floor = max(workload.flops / ceilings.flops, self._traffic / ceilings.bandwidth)
         return floor / self.median
 
     @property
@@ -148,12 +148,13 @@ class Measurement:
         workload = self.trial.workload
         floor = products = workload.flops / ceilings.flops
         if self.cold:
-            read = sum(tensor.size * self._itemsize for tensor in workload.inputs.values())
+            dtype = self.trial.variant.dtype
+            read = sum(t.size * STORAGE[t.stored_as(dtype)].itemsize for t in workload.inputs.values())
             floor = max(floor, read / ceilings.bandwidth)
         arithmetic = ""
         if contract.algorithm != "direct":
             arithmetic = f"its algorithm ({contract.algorithm}) needs fewer operations"
-        elif contract.inputs != "exact" or self._itemsize < 4:
+        elif contract.inputs != "exact" or self.trial.variant.dtype not in ("fp32", "fp64"):
             inputs = self.trial.variant.dtype if contract.inputs == "exact" else f"rounded to {contract.inputs}"
             arithmetic = f"the ceiling is that of fp32, its inputs are {inputs}"
         # for a single call only the products count, because its data may lie in the cache
@@ -214,8 +215,9 @@ class Measurement:
         return {**rates, "timing": msgspec.to_builtins(timing)}
 
     @property
-    def _itemsize(self) -> int:
-        return STORAGE[self.trial.variant.dtype].itemsize
+    def _traffic(self) -> int:
+        """Bytes of the least possible traffic."""
+        return self.trial.workload.traffic(self.trial.variant.dtype)
 
 
 def medians(rounds: Sequence[float], visits: Sequence[int]) -> tuple[float, ...]:

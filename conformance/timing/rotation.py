@@ -135,7 +135,7 @@ class _Visit:
         self.trial, self.bridge, self.invocation = trial, trial.implementation.arrays, trial.invocation()
         self.clock = Clock(self.invocation)
         self.outputs = trial.workload.outputs
-        self.size = trial.workload.bytes(STORAGE[trial.variant.dtype].itemsize)
+        self.size = trial.workload.traffic(trial.variant.dtype)
         self.cache = self.bridge.perform(memory.last_level_cache, trial.implementation.device)
         self.warm_up: tuple[_Slot, ...] = ()
         """Slots that the kernel is called on before a timed call."""

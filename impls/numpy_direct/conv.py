@@ -80,14 +80,14 @@ def require_outputs(dy, size, kernel_size, stride, padding, dilation):
         raise ValueError(f"dy is {dy.shape[2:]}, the output {outputs}")
 
 
-@direct("conv_backward_data", dtypes=("fp8_e4m3", "fp8_e5m2"), when=small_conv)
+@direct("conv_backward_data", dtypes=("fp8_e4m3", "fp8_e5m2", "fp8_e5m2_e4m3"), when=small_conv)
 @direct("conv_backward_data", when=small_conv)
 def conv_backward_data(dy, w, *, input_size, stride, padding, dilation, groups, into=None):
     require_outputs(dy, input_size, w.shape[2:], stride, padding, dilation)
     return stored(image_gradient(dy, w, input_size, stride, padding, dilation, groups), result(dy), into)
 
 
-@direct("conv_backward_weight", dtypes=("fp8_e4m3", "fp8_e5m2"), when=small_conv)
+@direct("conv_backward_weight", dtypes=("fp8_e4m3", "fp8_e5m2", "fp8_e5m2_e4m3"), when=small_conv)
 @direct("conv_backward_weight", when=small_conv)
 def conv_backward_weight(
     x, dy, *, kernel_size, with_bias, stride, padding, dilation, groups, output_mask=(True, True), into=None

@@ -294,6 +294,7 @@ FAMILY = Family(
         "conv_backward_weight edge.prime bf16 integer",
         "conv_forward fp8.plain fp8_e4m3 codes",
         "conv_forward fp8.groups fp8_e5m2 fixed",
+        "conv_backward_data fp8.trained-group fp8_e5m2_e4m3 codes",
         "conv_forward int8.plain int8 large",
         "conv_forward absorbed.grouped fp16 absorbed",
     ),

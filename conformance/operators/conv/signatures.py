@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from conformance.dtypes import DECLARABLE, WHOLE
+from conformance.dtypes import DECLARABLE, TRAINED, WHOLE
 from conformance.operators.base import Operator, Tensor
 from conformance.operators.conv.geometry import ConvGeometry
 
@@ -40,7 +40,7 @@ class Forward(Convolution):
     """x[N,C,H,W], w[K,C/g,R,S], bias[K]? -> y[N,K,P,Q]. bias is always passed, None when absent."""
 
     name = "conv_forward"
-    dtypes = DECLARABLE
+    dtypes = tuple(name for name in DECLARABLE if name not in TRAINED)
     arguments = ("x", "w", "bias")
     returns = ("y",)
     capabilities = ("into",)

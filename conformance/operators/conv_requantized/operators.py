@@ -31,7 +31,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from conformance.dtypes import FP32, STORAGE, SUMS, WHOLE, name_of
+from conformance.dtypes import FP32, STORAGE, SUMS, TRAINED, WHOLE, name_of
 from conformance.operators.base import (
     CHANNELS_MISMATCH,
     WINDOW_BEYOND_IMAGE,
@@ -73,7 +73,7 @@ class ConvRequantized(Operator):
     """x[N,C,H,W], w[K,C/g,R,S], bias[K]?, scale[K] -> y[N,K,P,Q]. bias is always passed, None when absent."""
 
     name = family = "conv_requantized"
-    dtypes = tuple(SUMS)
+    dtypes = tuple(dtype for dtype in SUMS if dtype not in TRAINED)
     arguments, returns = ("x", "w", "bias", "scale"), ("y",)
     keywords = ("stride", "padding", "dilation", "groups", "x_zero_point", "y_zero_point", "layout")
     data, operand, free_axis = "x", "w", 0

@@ -10,7 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from conformance.dtypes import BF16, FP16
+from conformance.dtypes import BF16, FP16, TRAINED
 from conformance.operators import CONVOLUTIONS, Arrays, Operator
 from tests.calibration.kernels.arithmetic import EXACT, KernelArithmetic, folded, short, to, to_storage
 from tests.calibration.kernels.kernel import FP8, INT8, Mutant, Run, exact, of_operator, on_inputs, on_outputs
@@ -48,6 +48,11 @@ def _writing(change: Change) -> Run:
 def _as(dtype: Any) -> Change:
     """Read the bits as numbers of another format."""
     return lambda array: array.view(dtype).astype(np.float64)
+
+
+def _rounded(dtype: Any) -> Change:
+    """Round the numbers to another format, as a kernel does that has one for all operands."""
+    return lambda array: array.astype(dtype).astype(np.float64)
 
 
 def _within(largest: float) -> Change:
@@ -98,6 +103,15 @@ _CODES = (
         _mutant(f"{name}: {of} read as the other format", _reading(_as(dtype), *names), (name,), operators)
         for name, dtype in (("fp8_e4m3", ml_dtypes.float8_e5m2), ("fp8_e5m2", ml_dtypes.float8_e4m3fn))
         for of, names, operators in (("w", ("w",), CONVOLUTIONS[:2]), ("x", ("x",), CONVOLUTIONS[::2]))
+    ),
+    *(
+        _mutant(f"dy in e5m2, x and w in e4m3: {name}", _reading(change, *names), tuple(TRAINED), CONVOLUTIONS[1:])
+        for name, change, names in (
+            ("dy read as e4m3", _as(ml_dtypes.float8_e4m3fn), ("dy",)),
+            ("x and w read as e5m2", _as(ml_dtypes.float8_e5m2), ("x", "w")),
+            ("dy rounded to e4m3", _rounded(ml_dtypes.float8_e4m3fn), ("dy",)),
+            ("x and w rounded to e5m2", _rounded(ml_dtypes.float8_e5m2), ("x", "w")),
+        )
     ),
     _mutant("e4m3: data beyond 240 clamped", _reading(_within(240.0), "x"), E4M3, FORWARD),
     _mutant("e4m3: filters beyond 240 clamped", _reading(_within(240.0), "w"), E4M3, CONVOLUTIONS[:2]),
