@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from conformance.diagnosis.terms import ELEMENTS, Compute, TermPlan, planned, with_one_term, zeros
-from conformance.dtypes import FORMATS, WHOLE
+from conformance.dtypes import FORMATS, FP8_BOTH, WHOLE
 from conformance.operators import OPERATORS, Arrays, Operator
 from conformance.operators.base import Workload
 
@@ -182,7 +182,9 @@ class Sum:
         """Exponents of a large and of a small term, so that fp32, or fp64, holds no sum of them; in the order in which
         they are tried: with factors of fp16's range, sums of its range, any."""
         dtype, terms = self.sums.dtype, self.terms.bit_length()
-        if dtype in ("fp8_e4m3", "fp8_e5m2"):
+        if dtype == FP8_BOTH.name:
+            return [(16, -16), (8, -12)]
+        if dtype.startswith("fp8"):
             return [(16, -18), (8, -12)]
         pairs = [(28, -8), (14, -8), (40, -26 - terms)]
         if self.sums.averages:
@@ -192,7 +194,7 @@ class Sum:
     @property
     def reach(self) -> tuple[int, float]:
         """Return the largest exponent of a large term beside a small one, and the small one."""
-        if self.sums.dtype in ("fp8_e4m3", "fp8_e5m2"):
+        if self.sums.dtype.startswith("fp8"):
             return 28, 2.0**-12
         if self.sums.dtype == "fp16":
             return (25, 2.0**-10) if self.sums.averages else (27, 1.0)

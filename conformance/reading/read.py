@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.dtypes import FORMATS, WHOLE
+from conformance.dtypes import FORMATS, FP8_BOTH, WHOLE
 from conformance.operators import Operator
 from conformance.reading.chosen import Sum, Sums, UnreadableError, adds
 from conformance.reading.tree import Node, NoTreeError, built, leaves_of
@@ -180,8 +180,11 @@ def _is_wrong(of: Sum) -> bool:
 
 def _changes(of: Sum) -> bool:
     """Return whether the bits of a sum change from call to call."""
-    dtype, draw = of.sums.zeros[of.sums.plan.selected].dtype, np.random.default_rng(1)
-    numbers = (draw.uniform(1, 2, (of.terms, 2)) * draw.choice((-1, 1), (of.terms, 2))).astype(dtype).astype(np.float64)
+    plan, draw = of.sums.plan, np.random.default_rng(1)
+    drawn = draw.uniform(1, 2, (of.terms, 2)) * draw.choice((-1, 1), (of.terms, 2))
+    numbers = np.empty_like(drawn)
+    for place, name in enumerate((plan.selected, plan.coded)):  # operands may differ in format
+        numbers[:, place] = drawn[:, place].astype(of.sums.zeros[name].dtype)
     if of.sums.averages:
         numbers[:, 1] = 1
     return len({of.of_factors(dict(enumerate(map(tuple, numbers)))) for _ in range(6)}) > 1
@@ -507,7 +510,8 @@ def read_transforms(reading: Reading, sums: Sums) -> None:
     In F(m x m, 3 x 3) the first and the last row of a tile enter one product each, so that the first and the last of m
     results are right all the same. Their distance is m (Lavin and Gray 2016). Raises UnreadableError.
     """
-    pairs = {"fp8_e4m3": [(2.0**8, 2.0**-9)], "fp16": [(2.0**15, 2.0**-14)], "fp8_e5m2": [(2.0**15, 2.0**-14)]}
+    wide, narrow = [(2.0**15, 2.0**-14)], [(2.0**8, 2.0**-9)]
+    pairs = {"fp16": wide, "fp8_e5m2": wide, "fp8_e4m3": narrow, FP8_BOTH.name: narrow}
     for huge, small in pairs.get(sums.dtype, [(2.0**60, 1.0), (2.0**15, 2.0**-14)]):
         intact = _intact(sums, huge, small)
         if intact is not None:
