@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import NamedTuple
 
 from conformance.dtypes import FORMATS, Format
 
@@ -27,6 +28,25 @@ MOST_BITS, MOST_PRODUCTS = 52, 1 << 20
 
 class ContractError(ValueError):
     """Raised for a value that a field of a contract cannot have; the message names the field and its choices."""
+
+
+class _Roundings(NamedTuple):
+    """Roundings of a sum of products; largest errors are in units of the largest number that is rounded with it.
+
+    groups      number of groups, up to a promotion
+    products    number of products of a group
+    aligned     largest error of an aligned term: a unit of its last place, 2^-bits, or half of it to nearest
+    stored      largest error of the sum that is stored after a group: 2u, or u to nearest
+    promotions  number of promotions
+    promoted    largest error of a promotion: u
+    """
+
+    groups: int
+    products: int
+    aligned: float
+    stored: float
+    promotions: int
+    promoted: float
 
 
 @dataclass(frozen=True)
@@ -79,41 +99,40 @@ class Accumulator:
         """Tell whether rounding is one-sided."""
         return self.rounding != "nearest"
 
+    def _roundings(self, terms: int) -> _Roundings:
+        alone = min(terms, self.promote or terms)
+        stored = STORED[self.stored]
+        rounds_once = self.group == 1 and self.bits + 1 >= stored.precision  # as an addition of IEEE 754
+        halved = 1.0 if self.is_cut else 0.5
+        return _Roundings(
+            groups=-(-alone // self.group),
+            products=min(self.group, alone),
+            aligned=0.0 if rounds_once else halved * 2.0**-self.bits,
+            stored=halved * 2 * stored.unit_roundoff,
+            promotions=-(-terms // self.promote) if self.promote else 0,
+            promoted=STORED[self.into].unit_roundoff,
+        )
+
     def losses(self, terms: int) -> tuple[float, float]:
         """Return the largest error of a sum of so many products, in units of its largest partial sum, and the root of
         the sum of the squares of its roundings.
 
-        In a group each of b products and the sum before loses up to one unit of its last place, 2^-bits, of the largest
-        one, half of that to nearest; the stored sum up to 2u. A sum that begins anew after `promote` products loses
-        this for its own products, whose partial sums add up to those of the whole; each promotion loses u.
+        In a group each of b products and the sum before are aligned, and the sum is stored. The parts of a sum that
+        begins anew after `promote` products have these roundings for their own products, and their partial sums add up
+        to those of the whole.
         """
-        alone = min(terms, self.promote or terms)
-        groups = -(-alone // self.group)
-        halved = 1.0 if self.is_cut else 0.5
-        aligned, after = halved * 2.0**-self.bits, halved * 2 * STORED[self.stored].unit_roundoff
-        if self.group == 1 and self.bits + 1 >= STORED[self.stored].precision:
-            aligned = 0.0  # one addition, rounded once
-        aligned_terms = min(self.group, alone) + 1
-        largest, square = groups * (aligned_terms * aligned + after), groups * (aligned_terms * aligned**2 + after**2)
-        if self.promote:
-            promotions = -(-terms // self.promote)
-            largest += promotions * STORED[self.into].unit_roundoff
-            square += promotions * STORED[self.into].unit_roundoff ** 2
+        groups, products, aligned, stored, promotions, promoted = self._roundings(terms)
+        largest = groups * ((products + 1) * aligned + stored) + promotions * promoted
+        square = groups * ((products + 1) * aligned**2 + stored**2) + promotions * promoted**2
         return largest, square**0.5
 
     def absorbs(self, terms: int) -> float:
         """Return the largest error of a sum in which one term is larger than all others together, in units of that
-        term: each other one loses up to a unit of its last place, 2^-bits, and the stored sum what is left of its own.
-        Of a sum that begins anew, the part with the large term and the one with its negative lose this."""
-        alone, halved, u = (
-            min(terms, self.promote or terms),
-            1.0 if self.is_cut else 0.5,
-            STORED[self.stored].unit_roundoff,
-        )
-        aligned = 0.0 if self.group == 1 and self.bits + 1 >= STORED[self.stored].precision else 2.0**-self.bits
-        of_group = min(self.group, alone) * aligned + max(0.0, 2 * u - aligned)
-        parts, promotions = (2, -(-terms // self.promote)) if alone < terms else (1, int(self.promote > 0))
-        return parts * -(-alone // self.group) * halved * of_group + promotions * STORED[self.into].unit_roundoff
+        term: each other one loses what its alignment cuts off, and the stored sum what is left of its own rounding. Of
+        a sum that begins anew, the part with the large term and the one with its negative lose this."""
+        groups, products, aligned, stored, promotions, promoted = self._roundings(terms)
+        parts = 2 if promotions > 1 else 1
+        return parts * groups * (products * aligned + max(0.0, stored - aligned)) + promotions * promoted
 
     def __str__(self) -> str:
         groups = f" of {self.group} products" if self.group > 1 else ""
