@@ -4,23 +4,29 @@ result is the difference of two longer sums.
 The terms of each call are chosen so that every order of addition in the declared format gives the exact result: ones
 beside a power of two and its negative show a partial sum that cannot hold both (the idea of FPRev, Xie et al., USENIX
 ATC 2025), and sums that grow term by term show the largest one.
+
+This is not left to `conformance.reading`, which reads a single element of the output in three times as many calls, and
+neither sums of whole numbers nor differences of running sums. That element is often right where a kernel fails: only
+the tail of its results is added in another format.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from conformance.contract import Contract
 from conformance.diagnosis.terms import ELEMENTS, MAX_WORK, Compute, TermPlan, planned, zeros
 from conformance.dtypes import FORMATS, WHOLE
 from conformance.operators import Arrays, Workload
 
 SMALLEST_POWER = 5
 """Least exponent of the large term: a kernel that is wrong with a smaller one is not imprecise, but wrong."""
-PLACES = 4
-"""Most pairs of places among the terms at which the large one and its negative stand."""
+CALLS = 32
+"""Most calls on a problem."""
 FAR = 1 << 30
 """An element beside which fp32 holds no ones."""
 FULL_SCALE = 100
@@ -31,14 +37,13 @@ IsWrong = Callable[..., bool]
 from the exact ones."""
 
 
-def read(workload: Workload, dtype: str, compute: Compute) -> str:
-    """Return how the kernel adds, in words that follow the names of outputs; empty if sums are as they must be, or if
-    the operator has none. Raises what `compute` does."""
+def read(workload: Workload, dtype: str, compute: Compute, declared: Contract) -> str:
+    """Return how the kernel adds, in words that follow the names of outputs; empty if sums are as its contract declares
+    them, or if the operator has none. Raises what `compute` does."""
     plan = planned(workload)
     if plan is None or plan.terms == ELEMENTS:
         return ""
-    calls = PLACES * FORMATS["fp64"].precision
-    if calls * max(workload.flops, workload.bytes(1)) > MAX_WORK:
+    if CALLS * max(workload.flops, workload.bytes(1)) > MAX_WORK:
         return ""
 
     def is_wrong(inputs: Arrays, among: Callable[[str, np.ndarray], Any] = lambda name, exact: ...) -> bool:
@@ -54,28 +59,38 @@ def read(workload: Workload, dtype: str, compute: Compute) -> str:
         return _of_windows(workload, dtype, is_wrong) if plan.coded == "x" else ""
     if dtype in WHOLE:
         return _of_large_sums(workload, dtype, plan, is_wrong)
-    return _of_formats(workload, dtype, plan, is_wrong)
+    return _of_formats(workload, dtype, plan, is_wrong, declared)
 
 
-def _of_formats(workload: Workload, dtype: str, plan: TermPlan, is_wrong: IsWrong) -> str:
-    """Return in how many bits partial sums are kept, if these are fewer than those of fp32, or fp64 in fp64."""
+def _of_formats(workload: Workload, dtype: str, plan: TermPlan, is_wrong: IsWrong, declared: Contract) -> str:
+    """Return in how many bits partial sums are kept, if these are fewer than declared."""
     extents = tuple(plan.axes.values())
     terms = int(np.prod(extents))
-    wide, stored = FORMATS["fp64" if dtype == "fp64" else "fp32"], FORMATS[dtype]
-    last = min(wide.precision - 1 - terms.bit_length(), stored.emax)
-    if terms < 3:
+    stored = FORMATS[dtype]
+    kept = declared.accumulator(dtype).precision
+    if declared.splits > 1:
+        kept = min(kept, FORMATS[declared.partials].precision)
+    last = min(kept - 1, stored.emax - stored.emin)
+    if not 3 <= terms <= 1 << (kept - 1) or last <= SMALLEST_POWER:
         return ""
     places = dict.fromkeys(((0, terms - 1), (0, terms // 2), (terms // 2, terms - 1), (0, 1)))
-    for power in range(SMALLEST_POWER, last + 1):
+
+    def loses(power: int) -> bool:
+        """Return whether a small term is lost beside 2^power as much."""
+        large = 2.0 ** min(power, stored.emax)
         for first, second in places:
-            values = np.ones(terms)
-            values[first], values[second] = 2.0**power, -(2.0**power)
+            values = np.full(terms, large / 2.0**power)
+            values[first], values[second] = large, -large
             if is_wrong(_chosen(workload, dtype, plan, values.reshape(extents))):
-                if power == SMALLEST_POWER:
-                    return ""
-                names = [name for name, kept in FORMATS.items() if kept.precision == power]
-                return f"partial sums are kept in {power} bits" + (f", as {' or '.join(names)} has" if names else "")
-    return ""
+                return True
+        return False
+
+    if not loses(last) or loses(SMALLEST_POWER):
+        return ""
+    bits = bisect_left(range(last), True, lo=SMALLEST_POWER + 1, key=loses)
+    names = [name for name, format in FORMATS.items() if format.precision == bits]
+    like = f", as {' or '.join(names)} has," if names else ""
+    return f"partial sums are kept in {bits} bits{like} instead of {kept}"
 
 
 def _of_large_sums(workload: Workload, dtype: str, plan: TermPlan, is_wrong: IsWrong) -> str:
@@ -98,15 +113,12 @@ def _of_large_sums(workload: Workload, dtype: str, plan: TermPlan, is_wrong: IsW
 
     if not fails(terms):
         return ""
-    right, wrong = 0, terms
-    while wrong - right > 1:
-        middle = (right + wrong) // 2
-        right, wrong = (right, middle) if fails(middle) else (middle, wrong)
+    right = bisect_left(range(1, terms), True, key=fails)
     if right == 0:
         return ""
     for bits, what in ((15, "sums beyond 32,767 are wrong: they are kept in 16 bits"),
                        (24, "sums beyond 2^24 are rounded, as fp32 does")):  # fmt: skip
-        if right * product <= 1 << bits < wrong * product:
+        if right * product <= 1 << bits < (right + 1) * product:
             return what
     return f"sums beyond {right * product:,} are wrong"
 

@@ -142,7 +142,8 @@ def _read(trial: Trial) -> str:
 
     try:
         invocation = trial.invocation()
-        return terms.read(workload, dtype, compute) or sums.read(workload, dtype, compute)
+        declared = trial.kernel.contract.on(workload.geometry, dtype)
+        return terms.read(workload, dtype, compute) or sums.read(workload, dtype, compute, declared)
     except (Crash, Exited, Unsupported, KernelFailure, ImplementationError):
         return ""
 

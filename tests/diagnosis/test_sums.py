@@ -8,6 +8,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from conformance.accumulator import Accumulator
+from conformance.contract import Contract
 from conformance.diagnosis.sums import read
 from conformance.dtypes import STORAGE
 from conformance.operators import OPERATORS, Arrays, parse
@@ -60,7 +62,55 @@ SAID = [
 def test_how_sums_are_kept_is_read_off(operator: str, problem: str, dtype: str, split: Any, keep: Any, said: str):
     geometry = parse(problem)
     compute = adding(operator, geometry, dtype, split, keep) if split else pair_sums(geometry)
-    assert said in read(OPERATORS[operator].on(geometry), dtype, compute)
+    assert said in read(OPERATORS[operator].on(geometry), dtype, compute, Contract())
+
+
+def cut(values: np.ndarray) -> np.ndarray:
+    """Cut to 13 significant bits, toward zero."""
+    step = np.ldexp(1.0, np.frexp(values)[1] - 13)
+    return np.trunc(values / step) * step
+
+
+@pytest.mark.parametrize(
+    ("contract", "said"),
+    [
+        (Contract(), "partial sums are kept in 13 bits instead of 24"),
+        (Contract(accumulate=Accumulator(13, stored="e8m13")), "partial sums are kept in 13 bits instead of 14"),
+        (Contract(accumulate=Accumulator(12)), ""),
+        (Contract(accumulate="bf16"), ""),
+        (Contract(splits=2, partials="fp16"), ""),
+    ],
+)
+def test_bits_are_compared_with_those_that_are_declared(contract: Contract, said: str):
+    """Numbers of fp8 reach from 2^-6 to 2^8, so that ones beside 2^13 were not tried."""
+    workload = OPERATORS["conv_forward"].on(parse(CONV))
+    compute = adding("conv_forward", workload.geometry, "fp8_e4m3", ("w", 1, 16), cut)
+    assert read(workload, "fp8_e4m3", compute, contract) == said
+
+
+def test_sums_of_some_elements_alone_are_read_off():
+    """Only the last column of y is added in bf16."""
+    workload = OPERATORS["conv_forward"].on(parse(CONV))
+    short = adding("conv_forward", workload.geometry, "fp32", ("w", 1, 16), as_format(BF16))
+
+    def compute(inputs: Arrays) -> Arrays:
+        y = workload.reference(inputs)["y"].astype(np.float32)
+        y[..., -1] = short(inputs)["y"][..., -1]
+        return {"y": y}
+
+    assert "kept in 8 bits" in read(workload, "fp32", compute, Contract())
+
+
+def test_few_calls_show_that_sums_are_right():
+    calls = list[Arrays]()
+    workload = OPERATORS["conv_forward"].on(parse(CONV))
+
+    def compute(inputs: Arrays) -> Arrays:
+        calls.append(inputs)
+        return {"y": workload.reference(inputs)["y"].astype(np.float32)}
+
+    assert not read(workload, "fp32", compute, Contract())
+    assert len(calls) <= 4
 
 
 def pair_sums(geometry: Any) -> Any:
@@ -85,7 +135,7 @@ def running(inputs: Arrays) -> Arrays:
 
 def test_running_sums_are_read_off():
     geometry = parse("pool n1 c2 w24 s5 u1")
-    assert "outside of their windows" in read(OPERATORS["avg_pool_forward"].on(geometry), "fp32", running)
+    assert "outside of their windows" in read(OPERATORS["avg_pool_forward"].on(geometry), "fp32", running, Contract())
 
 
 @pytest.mark.parametrize(
@@ -103,4 +153,4 @@ def test_nothing_is_said_of_right_sums(operator: str, problem: str, dtype: str):
         exact = OPERATORS[operator].reference(geometry, inputs)
         return {name: array.astype(STORAGE[tensors[name].stored_as(dtype)]) for name, array in exact.items()}
 
-    assert not read(OPERATORS[operator].on(geometry), dtype, right)
+    assert not read(OPERATORS[operator].on(geometry), dtype, right, Contract())
