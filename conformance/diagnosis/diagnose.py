@@ -39,13 +39,18 @@ NEVER_WRITTEN = "some results are never written, and hold what lay in memory"
 
 OF_DY = Mistake("size of the gradient taken from dy alone", "size", misread())
 """The only name that is needed if this mistake explains a gradient: no element of the gradient is wrong."""
-LEFT_ZERO, NOT_ZERO, BIAS_AGAIN, DBIAS_AGAIN = (Mistake(name, "results", misread()) for name in (
-    "some results left zero, as if never written", "what must be zero is not",
-    "bias added more than once", "dbias added more than once",
-))  # fmt: skip
+LEFT_ZERO, BITS_LOST, NOT_ZERO, BIAS_AGAIN, DBIAS_AGAIN = FROM_RESULTS = tuple(
+    Mistake(name, "results", misread())
+    for name in (
+        "some results left zero, as if never written",
+        "small terms are lost beside a large one: the sum is kept in fewer bits than declared",
+        "what must be zero is not",
+        "bias added more than once",
+        "dbias added more than once",
+    )
+)
 """Mistakes that are read from the results themselves, whichever elements are wrong: blocks that a grid does not reach,
-elements of a gradient that no window reaches, slices of a sum that each add a bias."""
-FROM_RESULTS = (LEFT_ZERO, NOT_ZERO, BIAS_AGAIN, DBIAS_AGAIN)
+short accumulators, elements of a gradient that no window reaches, slices of a sum that each add a bias."""
 GENERAL = frozenset(one.name for one in FROM_RESULTS)
 """Names that are given only if there is no other: many mistakes look like these on some problems."""
 CUT = Mistake("results cut to their format instead of rounded", "results", misread())
@@ -103,11 +108,13 @@ def diagnose(
     outputs: Arrays,
     reference: Arrays | None = None,
     layout: str = "",
+    distribution: str = "",
 ) -> Diagnosis | None:
     """Return the known mistake that explains wrong outputs (canonical order, storage dtype); None if none clearly does.
 
     Elements that are not finite in one of the arrays are ignored. `reference` saves computing the exact outputs once
-    more; `layout` is the kernel's, which the kernel may have taken for another one.
+    more; `layout` is the kernel's, which the kernel may have taken for another one; `distribution` is that of the
+    inputs.
     """
     if not affordable(workload):
         return None
@@ -120,7 +127,8 @@ def diagnose(
             return lost if _loses_nan(outputs, reference) else None
         rank = workload.geometry.rank
         further = misreadings(layout or layouts_of(rank)[0], rank)
-        computed = itertools.chain(_computed(workload, inputs, further), _read(outputs, reference, inputs))
+        from_results = _read(outputs, reference, inputs, distribution)
+        computed = itertools.chain(_computed(workload, inputs, further), from_results)
         return _best(workload.operator, outputs, reference, computed, further)
 
 
@@ -261,9 +269,11 @@ def _cut(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
     return np.where(np.abs(nearest.astype(np.float64)) > np.abs(values), np.nextafter(nearest, dtype.type(0)), nearest)
 
 
-def _read(actual: Arrays, reference: Arrays, inputs: Arrays) -> Iterator[tuple[Mistake, Arrays]]:
+def _read(actual: Arrays, reference: Arrays, inputs: Arrays, distribution: str) -> Iterator[tuple[Mistake, Arrays]]:
     """Yield each mistake that is read from the results, with the outputs that are wrong in that way alone."""
-    if any(array.any() for array in actual.values()):
+    if distribution == "absorbed":  # a sum that loses all its small terms is zero
+        yield BITS_LOST, {name: _with_terms_lost(actual[name], array) for name, array in reference.items()}
+    elif any(array.any() for array in actual.values()):
         yield LEFT_ZERO, {name: np.where(actual[name] == 0, 0.0, array) for name, array in reference.items()}
     yield NOT_ZERO, {name: np.where(array == 0, actual[name], array) for name, array in reference.items()}
     if (dbias := reference.get("dbias")) is not None:
@@ -276,6 +286,13 @@ def _read(actual: Arrays, reference: Arrays, inputs: Arrays) -> Iterator[tuple[M
         times = np.rint(_median((actual["y"].astype(np.float64) - y) / added))
         if times >= 1:
             yield BIAS_AGAIN, reference | {"y": y + times * added}
+
+
+def _with_terms_lost(actual: np.ndarray, exact: np.ndarray) -> np.ndarray:
+    """Return the results that differ from exact ones by no more than all small terms of their sum; exact ones for the
+    others. In inputs of `conformance.inputs.absorbed`, the large terms of a sum are each other's negatives."""
+    results = actual.astype(np.float64)
+    return np.where(np.abs(results - exact) <= np.abs(exact), results, exact)
 
 
 def _median(values: np.ndarray) -> float:
@@ -317,9 +334,7 @@ def _best(
         residuals, best, how = of_wrong, min(of_wrong.values(), default=math.inf), f"in {', '.join(wrong)} alone"
     if not best <= EXPLAINED:
         return None
-    order = dict.fromkeys(
-        mistake.name for mistake in (OF_DY, *_known(operator), *further, LEFT_ZERO, NOT_ZERO, BIAS_AGAIN, DBIAS_AGAIN)
-    )
+    order = dict.fromkeys(mistake.name for mistake in (OF_DY, *_known(operator), *further, *FROM_RESULTS))
     names = [name for name in order if residuals.get(name, math.inf) <= max(EQUAL, best * APART)]
     return Diagnosis(tuple(names), best, how)
 

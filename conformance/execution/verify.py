@@ -191,7 +191,10 @@ def explained(
                 has_patience = memory.unexplained < IN_VAIN and (memory.diagnosed < WORK or work < LITTLE)
                 if calls is None and has_patience and affordable(workload):
                     memory.diagnosed += work
-                    cause = diagnose(workload, expected.inputs, outputs, layout=invocation.layout)
+                    distribution = trial.variant.distribution
+                    cause = diagnose(
+                        workload, expected.inputs, outputs, layout=invocation.layout, distribution=distribution
+                    )
                     memory.unexplained = 0 if cause else memory.unexplained + 1
                 if has_patience and (calls is None or calls.wrong == calls.count):
                     cause = never_written(invocation, expected.inputs, exact, cause)

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from conformance.diagnosis.diagnose import GENERAL, specific
+from conformance.diagnosis.diagnose import BITS_LOST, GENERAL, specific
 from conformance.diagnosis.where import Where, said
 from conformance.failure import WrongElements
 from conformance.judge.accuracy import contradicted, shows
@@ -317,9 +317,13 @@ class _Sorting:
 
     def _group(self, key: Signature, records: list[Record]) -> Group:
         attributed, cause, cases = self._attributed[key], self._causes.get(key, ""), Counter[str]()
-        # a reading of the case says more than a general mistake
-        if GENERAL.issuperset(key) and any(record.reading for record in records):
-            cause = ""
+        passed = self._evidence.passed(records[0])
+        reading = next((record.reading for record in records if record.reading), "")
+        if reading and GENERAL.issuperset(key) and cause != BITS_LOST.name:
+            cause = ""  # a reading of the case says more than a general mistake
+        text = cause or _text(records, passed, has_condition=key in self._conditions)
+        if reading and cause == BITS_LOST.name:
+            text += f" ({reading})"
         shown = next(
             (
                 record
@@ -330,13 +334,11 @@ class _Sorting:
         )
         for record in (*records, *attributed):
             cases[record.operator] += _cases(record)
-        passed = self._evidence.passed(records[0])
         is_right_alone = any(is_deciding(record) and record.case == shown.case for record in passed)
         return Group(
             implementation=records[0].implementation,
             cause=cause,
-            text=(cause or _text(records, passed, has_condition=key in self._conditions))
-            + (ALONE if is_right_alone else ""),
+            text=text + (ALONE if is_right_alone else ""),
             records=[shown, *(record for record in records if record is not shown), *sorted(attributed, key=size)],
             plainer=None if shown is records[0] else records[0],
             cases=cases.total(),

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.diagnosis.diagnose import NAN_LOST, Diagnosis, diagnose
+from conformance.diagnosis.diagnose import BITS_LOST, NAN_LOST, Diagnosis, diagnose
 from conformance.dtypes import STORAGE
 from conformance.inputs import Expectation, Recipe
 from conformance.operators import CONVOLUTIONS, FAMILIES, OPERATORS, POOLINGS, Arrays, ConvGeometry, parse
@@ -36,8 +36,8 @@ def case(operator: str, descriptor: str, distribution: str = "fixed") -> Expecta
 
 def diagnosed(known: Expectation, outputs: Arrays, reference: Arrays | None = None) -> Diagnosis | None:
     """Of outputs rounded to fp32."""
-    stored = {name: array.astype(np.float32) for name, array in outputs.items()}
-    return diagnose(known.recipe.workload, known.inputs, stored, reference)
+    stored, recipe = {name: array.astype(np.float32) for name, array in outputs.items()}, known.recipe
+    return diagnose(recipe.workload, known.inputs, stored, reference, distribution=recipe.distribution)
 
 
 def names(found: Diagnosis | None) -> tuple[str, ...]:
@@ -287,6 +287,16 @@ def test_results_that_are_left_zero_are_said_to_be_wherever_they_are():
     outputs = {"y": known.reference["y"].copy()}
     outputs["y"].reshape(-1)[-37:] = 0
     assert names(diagnosed(known, outputs)) == ("some results left zero, as if never written",)
+
+
+def test_a_sum_whose_small_terms_are_lost_is_not_said_to_be_never_written():
+    """Results of a sum that loses all its small terms beside a large one are zero."""
+    expected = case("conv_forward", "n1 c14 h4 w4 k26 r3 s3", "absorbed")
+    lossy, wrong = ({"y": expected.reference["y"].copy()} for _ in range(2))
+    lossy["y"][:, 5:9] = 0
+    assert names(diagnosed(expected, lossy)) == (BITS_LOST.name,)
+    wrong["y"][:, 5:9] += 2.0**13
+    assert diagnosed(expected, wrong) is None
 
 
 def test_a_bias_of_every_slice_of_a_sum_is_said_to_be():

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
+from conformance.diagnosis.diagnose import BITS_LOST
 from tests.conftest import Project
+from tests.documents import contract_examples
+from tests.kit import command
 
 pytest_plugins = ["pytester"]
 
@@ -62,3 +66,13 @@ def test_what_is_no_arithmetic_has_no_hint(project: Project, body: str):
     assert failed.exit == 1
     assert "mismatched" in failed.text or "NaN" in failed.text
     assert not HINT.search(failed.text.replace("\n", " "))
+
+
+def test_bits_that_an_accumulator_lacks_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A unit with a bit less than declared was said to leave some results zero, as if never written."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fp8.py").write_text(dict(contract_examples())["fp8"].replace(", 13)", ", 12)"))
+    exit_code, report = command("run", "fp8.py", "--level=full", "--distribution=absorbed")
+    assert exit_code == 1
+    title = f"1. {BITS_LOST.name} (partial sums are kept in 13 bits instead of 14): 1 case"
+    assert title in " ".join(report.split())
