@@ -190,9 +190,13 @@ def with_repeats(inputs: Mapping[str, np.ndarray], text: str) -> dict[str, np.nd
     return found
 
 
+NAN_BYTE = 0xFF
+"""Byte of which numbers of every floating-point format are NaN."""
+
+
 def nan_bytes(size: int) -> np.ndarray:
     """Return bytes that are NaN in every floating-point format."""
-    return np.full(size, 0xFF, np.uint8)
+    return np.full(size, NAN_BYTE, np.uint8)
 
 
 def buffer(array: np.ndarray, place: Placement) -> np.ndarray:

@@ -35,6 +35,7 @@ AFFORDABLE, LARGEST_WINDOW = 1 << 24, 1 << 12
 SHOWN = 3
 NAN_LOST = "a number where the result must be NaN"
 NEVER_WRITTEN = "some results are never written, and hold what lay in memory"
+READ_UNWRITTEN = "some results are computed from memory that was never written, as beyond the end of an input"
 
 
 OF_DY = Mistake("size of the gradient taken from dy alone", "size", misread())

@@ -61,11 +61,14 @@ def require_storage(bridge: ArrayBridge, text: str) -> None:
         raise Unsupported(f"operands are never reversed: {bridge.name} has no negative strides")
 
 
-def fill_freed_memory(bridge: ArrayBridge, tensors: Iterable[Tensor], blocks: int = 3) -> None:
-    """Fill memory with NaN and free it for the next allocation, in the sizes of these tensors and of their
-    accumulators, several blocks of each: an element that a kernel does not write must not be zero by chance."""
+def fill_freed_memory(
+    bridge: ArrayBridge, tensors: Iterable[Tensor], blocks: int = 3, byte: int = storage.NAN_BYTE
+) -> None:
+    """Fill memory with a byte, by default NaN, and free it for the next allocation, in the sizes of these tensors and
+    of their accumulators, several blocks of each: an element that a kernel does not write must not be zero by
+    chance."""
     sizes = {tensor.size * itemsize for tensor in tensors for itemsize in (2, 4, 8)}
-    filled = [bridge.from_host(storage.nan_bytes(size)) for size in sizes for _ in range(blocks)]
+    filled = [bridge.from_host(np.full(size, byte, np.uint8)) for size in sizes for _ in range(blocks)]
     del filled
 
 

@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from conformance.diagnosis.diagnose import EXPLAINED, GENERAL, NEVER_WRITTEN, Diagnosis
+from conformance.diagnosis.diagnose import EXPLAINED, GENERAL, NEVER_WRITTEN, READ_UNWRITTEN, Diagnosis
 from conformance.execution.invocation import Invocation, MismatchedError, fill_freed_memory
 from conformance.execution.process import Crash
 from conformance.execution.remote import blame, failure_of
 from conformance.failure import Failure
 from conformance.implementations.errors import KernelFailure
 from conformance.operators import Arrays
+from conformance.storage import NAN_BYTE
 
 CALLS, SECONDS = 10, 5.0
 """Calls on the same inputs, the first among them, that are made if the second gives another result, or if the first was
@@ -27,6 +28,8 @@ DIFFERS = "results differ from call to call"
 """Words with which the reason of a NondeterminismError begins."""
 
 ALIKE_IN_MEMORY = "alike in all calls on the same memory: is something kept by the address of {}?"
+MARK = 0x3F
+"""Byte of which numbers of every format are near 1, so that a result to which one is added is another number."""
 BLOCKS = 16
 """Blocks of NaN of each size: a kernel also frees and allocates what its result does not lie in."""
 OFTEN = 3
@@ -116,8 +119,9 @@ def differing_calls(
 def never_written(
     invocation: Invocation, inputs: Arrays, exact: Arrays | None, cause: Diagnosis | None
 ) -> Diagnosis | None:
-    """Call the kernel once more, with NaN in the memory that is free, where nothing particular explains its results:
-    return the diagnosis that results are never written, if some become NaN, else the `cause` as it was."""
+    """Call the kernel again, with NaN in the memory that is free, where nothing particular explains its results, and if
+    some become NaN, with a number there. Return the diagnosis that these are never written, if most are that number, or
+    that they are computed from such memory, if they are not; the `cause` as it was if none become NaN."""
     if exact is None or invocation.kernel.memory.repeated_alike >= ALIKE:
         return cause
     if cause is not None and not set(cause.names) <= GENERAL:
@@ -125,18 +129,28 @@ def never_written(
     geometry, tensors = invocation.workload.geometry, [*invocation.tensors.values()]
     extents = (size + sum(pad) for size, pad in zip(geometry.size, geometry.padding, strict=True))
     padded = replace(geometry.x, shape=(*geometry.x.shape[:2], *extents))  # of which results may be a part
-    try:
+
+    def called(byte: int) -> Arrays:
         native, _ = invocation.laid_out(inputs)
-        fill_freed_memory(invocation.bridge, [*tensors, padded], BLOCKS)
-        outputs = invocation.outputs(invocation.call(native))
+        fill_freed_memory(invocation.bridge, [*tensors, padded], BLOCKS, byte)
+        return invocation.outputs(invocation.call(native))
+
+    try:
+        became_nan = {
+            name: np.isnan(array.astype(np.float64)) & ~np.isnan(exact[name])
+            for name, array in called(NAN_BYTE).items()
+        }
+        if not any(map(np.any, became_nan.values())):
+            return cause
+        marked = called(MARK)
     except (Crash, Exception):
         return cause
-    became = any(np.isnan(array.astype(np.float64))[~np.isnan(exact[name])].any() for name, array in outputs.items())
-    return (
-        Diagnosis((NEVER_WRITTEN,), 0.0, "they are NaN where NaN lay in free memory before the call")
-        if became
-        else cause
-    )
+    marks = [
+        array[became_nan[name]] == np.full(array.itemsize, MARK, np.uint8).view(array.dtype)
+        for name, array in marked.items()
+    ]
+    name = NEVER_WRITTEN if np.concatenate(marks).mean() > 0.5 else READ_UNWRITTEN
+    return Diagnosis((name,), 0.0, "they are NaN where NaN lay in free memory before the call")
 
 
 def _alike_in_memory(invocation: Invocation, inputs: Arrays, kept: Collection[int]) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.diagnosis.diagnose import NEVER_WRITTEN
+from conformance.diagnosis.diagnose import NEVER_WRITTEN, READ_UNWRITTEN
 from conformance.engine.check import check
 from conformance.execution import nondeterminism
 from conformance.execution.nondeterminism import ALIKE_IN_MEMORY, CALLS, DIFFERS
@@ -79,19 +79,24 @@ def test_what_depends_on_where_inputs_lie_is_no_chance():
     assert by_turns == f"{DIFFERS}: wrong in 5 of {CALLS} calls on the same inputs, by up to 1"
 
 
-def test_results_that_are_never_written_are_told_from_chance(monkeypatch: pytest.MonkeyPatch):
-    """Garbage was another number in each call: no condition of two strangers' kernels was looked for."""
-    in_memory = [1.0]
+@pytest.mark.parametrize(
+    ("weight", "cause"), [(0, NEVER_WRITTEN), (1, READ_UNWRITTEN)], ids=["never written", "read beyond the end"]
+)
+def test_results_that_hold_free_memory_are_told_from_chance(monkeypatch: pytest.MonkeyPatch, weight: int, cause: str):
+    """Garbage was another number in each call: no condition of two strangers' kernels was looked for. A kernel that
+    adds what lies beyond its input was said not to write its results."""
+    in_memory = [np.float32(1)]
 
-    def fill(bridge: Any, tensors: Any, blocks: int) -> None:
-        in_memory[0] = np.nan
+    def fill(bridge: Any, tensors: Any, blocks: int, byte: int) -> None:
+        in_memory[:] = np.full(4, byte, np.uint8).view(np.float32)
 
     def change(y: np.ndarray, call: int) -> None:
-        y[..., -1] = in_memory[0] * call
+        y[..., -1] = weight * y[..., -1] + in_memory[0]
+        in_memory[0] *= 2
 
     monkeypatch.setattr(nondeterminism, "fill_freed_memory", fill)
     verdict = verify(trial_of(calling(change)))
-    assert f"likely cause: {NEVER_WRITTEN}" in str(verdict.diagnosis)
+    assert f"likely cause: {cause}" in str(verdict.diagnosis)
     assert DIFFERS not in verdict.reason
 
 
