@@ -1,1 +1,1 @@
-"""Which known mistake explains a wrong output."""
+"""Diagnosis of wrong results: the mistake that explains them, where a kernel makes it, and how its sums are added."""

@@ -40,19 +40,19 @@ def _misreadings(layout: str, image: str, rank: int) -> tuple[Mistake, ...]:
     images = grouped_of(rank) if "g" in image else (first, last, *grouped_of(rank))
     weights = filter_letters(layout)
     inside = {weights.replace("g", "").replace("k", "kg"), weights.replace("g", "").replace("c", "gc")}
-    others = [filter_letters(name) for name in grouped_of(rank)] if "g" in image else [*map(filter_letters, images)]
-    found = [
+    filters = [filter_letters(name) for name in (grouped_of(rank) if "g" in image else images)]
+    mistakes = [
         Mistake(f"{what} as {other.upper()} instead of {image.upper()}", "index", Misread(_as_it_is, {role: change}))
         for other in dict.fromkeys(map(letters, images))
         if other != image
         for what, role in (("image read", "x"), ("y (dy) laid out", "y"))
         for change in [_taken_for(image, other, False)]
     ]
-    for other in dict.fromkeys((*others, *sorted(inside if "g" in image else ()))):
+    for other in dict.fromkeys((*filters, *sorted(inside if "g" in image else ()))):
         if other != weights:
             name = f"filter read as {other.upper()} instead of {weights.upper()}"
-            found.append(Mistake(name, "index", Misread(_as_it_is, {"w": _taken_for(weights, other, True)})))
-    return tuple(found)
+            mistakes.append(Mistake(name, "index", Misread(_as_it_is, {"w": _taken_for(weights, other, True)})))
+    return tuple(mistakes)
 
 
 def _as_it_is(geometry: Geometry) -> Any:

@@ -175,17 +175,17 @@ def weight(condition: Condition) -> float:
 
 def common(failing: Sequence[Traits]) -> list[Literal]:
     """Return every literal that holds for all failing cases, the plainest first."""
-    found = [Literal(name) for name in frozenset.intersection(*(one.features for one in failing))]
+    literals = [Literal(name) for name in frozenset.intersection(*(traits.features for traits in failing))]
     for name in failing[0].sizes:
-        values = [one.sizes[name] for one in failing if name in one.sizes]
+        values = [traits.sizes[name] for traits in failing if name in traits.sizes]
         if len(values) == len(failing):
             least, most = min(values), max(values)
             # a lower limit of a few elements is hardly a path of a kernel: mistakes hide in fewer elements
-            found += [Literal(name, least=least)] if least > FEW_ELEMENTS or not name.startswith(COUNTS) else []
-            found += [Literal(name, most=most)] if not name.startswith(UNLIMITED) else []
+            literals += [Literal(name, least=least)] if least > FEW_ELEMENTS or not name.startswith(COUNTS) else []
+            literals += [Literal(name, most=most)] if not name.startswith(UNLIMITED) else []
             # only sizes with few values get a fixed one: a kernel has no path for any other value
-            found += [Literal(name, least, most)] if least == most and name.startswith(FEW) else []
-    return sorted(found, key=lambda one: (one.weight, one.name, str(one)))
+            literals += [Literal(name, least, most)] if least == most and name.startswith(FEW) else []
+    return sorted(literals, key=lambda literal: (literal.weight, literal.name, str(literal)))
 
 
 def conditions(
@@ -203,8 +203,8 @@ def conditions(
     Of literals that hold for the same passing cases only the plainest is considered. `gain` is the number of bits that
     the best condition must save; None if more cases will follow.
     """
-    held = int((HELD if gain is not None else 1) * len(passing.cases))
-    allowed = held if hidden is None else round(hidden * len(failing))
+    limit = int((HELD if gain is not None else 1) * len(passing.cases))
+    allowed = limit if hidden is None else round(hidden * len(failing))
     allowed = allowed if len(failing) >= ENOUGH else 0
     kept: dict[int, Literal] = {}
     for literal in common(failing):
@@ -221,10 +221,12 @@ def conditions(
     near = (cost <= np.minimum.accumulate(cost) + MARGIN) & (combined.passes <= allowed)
     (places,) = np.nonzero(near)
     places = places[np.argsort(cost[places], kind="stable")][:KEPT]
-    kept_ones = [(cost[place], tuple(literals[one][1] for one in combined.of(int(place)))) for place in places]
-    found = [one for _, one in sorted(kept_ones, key=lambda one: (one[0], sorted(map(str, one[1]))))]
-    longer = [one for one in found[:1] if len(one) >= MOST - 1 and most >= MOST]
-    return [*(_extended(one, failing, passing, kept.values()) for one in longer), *found[len(longer) :]]
+    ranked = [(cost[place], tuple(literals[index][1] for index in combined.of(int(place)))) for place in places]
+    ranked.sort(key=lambda pair: (pair[0], sorted(map(str, pair[1]))))
+    best_first = [condition for _, condition in ranked]
+    if most >= MOST and best_first and len(best_first[0]) >= MOST - 1:
+        best_first[0] = _extended(best_first[0], failing, passing, kept.values())
+    return best_first
 
 
 def _extended(
@@ -234,8 +236,8 @@ def _extended(
     dilation or groups takes more literals than are combined."""
     while len(condition) < LONGEST:
         names = {literal.name for literal in condition}
-        longer = [(*condition, one) for one in literals if one.name not in names and one.weight < 2]
-        costs = [bits_of(one, failing, passing) for one in longer]
+        longer = [(*condition, literal) for literal in literals if literal.name not in names and literal.weight < 2]
+        costs = [bits_of(candidate, failing, passing) for candidate in longer]
         if not costs or min(costs) > bits_of(condition, failing, passing) - GAIN:
             break
         condition = longer[costs.index(min(costs))]
@@ -265,47 +267,47 @@ class Combined(NamedTuple):
 
     def of(self, place: int) -> list[int]:
         """Return the places of the literals of one combination."""
-        return [int(one) for one in self.places[place] if one >= 0]
+        return [int(index) for index in self.places[place] if index >= 0]
 
 
 def _combined(literals: Sequence[tuple[int, Literal]], cases: int, most: float) -> Combined:
     """Combine literals, each given with the passing cases that it holds for as bits, up to a weight that is less than
     `most` + 1. All pairs are counted by one product of matrices: in Python a search took seconds."""
-    each = np.array([place for place, (_, one) in enumerate(literals) if one.weight < most + 1], int)
-    weights = np.array([literals[place][1].weight for place in each])
-    _, names = np.unique([literals[place][1].name for place in each], return_inverse=True)
-    held = np.array([_unpacked(literals[place][0], cases) for place in each]).reshape(len(each), cases)
-    left = held.sum(axis=1).astype(int)
+    usable = np.array([place for place, (_, literal) in enumerate(literals) if literal.weight < most + 1], int)
+    weights = np.array([literals[place][1].weight for place in usable])
+    _, names = np.unique([literals[place][1].name for place in usable], return_inverse=True)
+    holding = np.array([_unpacked(literals[place][0], cases) for place in usable]).reshape(len(usable), cases)
+    counts = holding.sum(axis=1).astype(int)
 
-    first, second = np.triu_indices(len(each), 1)
-    both = np.rint(held @ held.T).astype(int)[first, second]
+    first, second = np.triu_indices(len(usable), 1)
+    both = np.rint(holding @ holding.T).astype(int)[first, second]
     says = weights[first] + weights[second]
-    fewer = (both < left[first]) & (both < left[second])
+    fewer = (both < counts[first]) & (both < counts[second])
     chosen = (says < most + 1) & fewer & (names[first] != names[second])
     first, second, both, says = first[chosen], second[chosen], both[chosen], says[chosen]
 
     (pairs,) = np.nonzero((both > 0) & (says < most))
     pairs = pairs[np.argsort(both[pairs], kind="stable")][:WIDENED]
-    of_pairs = held[first[pairs]] * held[second[pairs]]
+    of_pairs = holding[first[pairs]] * holding[second[pairs]]
     (thirds,) = np.nonzero(weights < 2)
-    all_three = np.rint(of_pairs @ held[thirds].T).astype(int)
-    others = (names[thirds] != names[first[pairs], None]) & (names[thirds] != names[second[pairs], None])
-    pair, third = np.nonzero((all_three < both[pairs, None]) & others)
+    all_three = np.rint(of_pairs @ holding[thirds].T).astype(int)
+    distinct = (names[thirds] != names[first[pairs], None]) & (names[thirds] != names[second[pairs], None])
+    pair, third = np.nonzero((all_three < both[pairs, None]) & distinct)
 
     def placed(*columns: np.ndarray) -> np.ndarray:
         none = np.full(len(columns[0]), -1)
-        return np.stack([each[column] for column in columns] + [none] * (3 - len(columns)), axis=1)
+        return np.stack([usable[column] for column in columns] + [none] * (3 - len(columns)), axis=1)
 
     return Combined(
         np.concatenate(
             [
-                placed(np.arange(len(each))),
+                placed(np.arange(len(usable))),
                 placed(first, second),
                 placed(first[pairs[pair]], second[pairs[pair]], thirds[third]),
             ]
         ),
         np.concatenate([weights, says, says[pairs[pair]] + weights[thirds[third]]]),
-        np.concatenate([left, both, all_three[pair, third]]),
+        np.concatenate([counts, both, all_three[pair, third]]),
     )
 
 
@@ -320,42 +322,44 @@ def clusters(failing: Sequence[Traits], passing: Passing, gain: float | None = G
     without one or two cases that have another defect, if that takes fewer bits. Empty if there is no such condition."""
     if not failing or not passing.cases:
         return []
-    one = conditions(failing, passing, gain=gain)
-    bits = bits_of(one[0], failing, passing) if one else math.inf
+    candidates = conditions(failing, passing, gain=gain)
+    bits = bits_of(candidates[0], failing, passing) if candidates else math.inf
     if bits < PLAIN:
-        return [Cluster([*failing], one)]
+        return [Cluster([*failing], candidates)]
     parted = [parts for name in _telling(failing, passing) if (parts := _parted(name, failing, passing))]
     costs = [_bits_of_parts([part.conditions[0] for part in parts], failing, passing) for parts in parted]
     cost, parts = min(zip(costs, parted, strict=True), key=itemgetter(0), default=(math.inf, list[Cluster]()))
     if cost < min(bits, _bits(len(failing), len(passing.cases))):
         return parts
-    return [Cluster([*failing], one)] if one else []
+    return [Cluster([*failing], candidates)] if candidates else []
 
 
 def _bits_of_parts(parts: Sequence[Condition], failing: Sequence[Traits], passing: Passing) -> float:
     """Return the bits needed to state one or two conditions, which cases of the first fail, which other cases of the
     second, and the failing cases that neither holds for."""
-    bits, left, told = SECOND * (len(parts) - 1), [*failing], 0
+    bits, unexplained, covered = SECOND * (len(parts) - 1), [*failing], 0
     for condition in parts:
-        others = [one for one in left if not holds(condition, one)]
-        passes = passing.having(condition) & ~told
-        bits += LITERAL * weight(condition) + _bits(len(left) - len(others), passes.bit_count())
-        left, told = others, told | passes
-    return bits + EXCEPTION * len(left)
+        rest = [traits for traits in unexplained if not holds(condition, traits)]
+        passes = passing.having(condition) & ~covered
+        bits += LITERAL * weight(condition) + _bits(len(unexplained) - len(rest), passes.bit_count())
+        unexplained, covered = rest, covered | passes
+    return bits + EXCEPTION * len(unexplained)
 
 
 def _telling(failing: Sequence[Traits], passing: Passing) -> list[str]:
     """Return features that some failing cases have and others do not: first those that say most about which cases fail,
     and only one of those that split the cases alike. Pairs of features on the same axis are too many to try."""
-    often = Counter(name for one in failing for name in one.features if SAME_AXIS not in name)
+    often = Counter(name for traits in failing for name in traits.features if SAME_AXIS not in name)
 
-    def left(name: str) -> float:
+    def remaining_bits(name: str) -> float:
         """Return the bits needed to say which cases fail, if it is known which cases have the feature."""
         fails, passes = often[name], passing.mask(Literal(name)).bit_count()
         return _bits(fails, passes) + _bits(len(failing) - fails, len(passing.cases) - passes)
 
-    names = sorted((name for name, times in often.items() if times < len(failing)), key=lambda name: (left(name), name))
-    parts = {tuple(name in one.features for one in failing): name for name in reversed(names)}
+    names = sorted(
+        (name for name, times in often.items() if times < len(failing)), key=lambda name: (remaining_bits(name), name)
+    )
+    parts = {tuple(name in traits.features for traits in failing): name for name in reversed(names)}
     return sorted(parts.values(), key=names.index)[:PARTED]
 
 
@@ -363,22 +367,22 @@ def _parted(name: str, failing: Sequence[Traits], passing: Passing) -> list[Clus
     """Return a cluster of the failing cases that have a feature, and one of the failing cases that its condition does
     not hold for; each needs two cases at least as evidence. One or two cases of many are left out instead: a kernel can
     have a second defect that few cases meet."""
-    mine = [one for one in failing if name in one.features]
-    if len(mine) < 2 or not (first := _sure(mine, failing, passing)):
+    part = [traits for traits in failing if name in traits.features]
+    if len(part) < 2 or not (first := _sure(part, failing, passing)):
         return []
-    others = [one for one in failing if not holds(first[0], one)]
-    second = _sure(others, failing, passing) if len(others) > 1 else []
+    rest = [traits for traits in failing if not holds(first[0], traits)]
+    second = _sure(rest, failing, passing) if len(rest) > 1 else []
     if second:
-        return [Cluster(mine, first), Cluster(others, second)]
-    few = len(others) <= min(2, len(failing) // ENOUGH_OTHERS)
-    return [Cluster([one for one in failing if holds(first[0], one)], first)] if few else []
+        return [Cluster(part, first), Cluster(rest, second)]
+    few = len(rest) <= min(2, len(failing) // ENOUGH_OTHERS)
+    return [Cluster([traits for traits in failing if holds(first[0], traits)], first)] if few else []
 
 
-def _sure(some: Sequence[Traits], failing: Sequence[Traits], passing: Passing) -> list[Condition]:
+def _sure(part: Sequence[Traits], failing: Sequence[Traits], passing: Passing) -> list[Condition]:
     """Return conditions of some failing cases, if nearly all other cases that they hold for fail too."""
 
     def share(condition: Condition) -> float:
-        fails = sum(holds(condition, one) for one in failing)
+        fails = sum(holds(condition, traits) for traits in failing)
         return fails / (fails + passing.having(condition).bit_count())
 
-    return [one for one in conditions(some, passing, MOST - 1, HIDDEN) if share(one) >= SURE]
+    return [condition for condition in conditions(part, passing, MOST - 1, HIDDEN) if share(condition) >= SURE]

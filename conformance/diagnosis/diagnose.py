@@ -52,7 +52,7 @@ LEFT_ZERO, BITS_LOST, NOT_ZERO, BIAS_AGAIN, DBIAS_AGAIN = FROM_RESULTS = tuple(
 )
 """Mistakes that are read from the results themselves, whichever elements are wrong: blocks that a grid does not reach,
 short accumulators, elements of a gradient that no window reaches, slices of a sum that each add a bias."""
-GENERAL = frozenset(one.name for one in FROM_RESULTS)
+GENERAL = frozenset(mistake.name for mistake in FROM_RESULTS)
 """Names that are given only if there is no other: many mistakes look like these on some problems."""
 CUT = Mistake("results cut to their format instead of rounded", "results", misread())
 UNEXPLAINED = 1.0
@@ -69,9 +69,9 @@ class Diagnosis:
     """Evidence for the mistakes, if it is not the values of all outputs."""
 
     def __str__(self) -> str:
-        told = plainest(specific(self.names))
-        more = len(told) - SHOWN
-        names = ", or ".join(told[:SHOWN]) + (f", or {more} more" if more > 0 else "")
+        mistakes = plainest(specific(self.names))
+        more = len(mistakes) - SHOWN
+        names = ", or ".join(mistakes[:SHOWN]) + (f", or {more} more" if more > 0 else "")
         if self.how:
             return f"likely cause: {names} ({self.how})"
         if self.residual == UNEXPLAINED:
@@ -121,14 +121,14 @@ def diagnose(
         return None
     with np.errstate(all="ignore"):
         reference = reference or workload.reference(inputs)
-        if found := _rounded(workload, inputs, outputs, reference):
-            return found
+        if diagnosis := _rounded(workload, inputs, outputs, reference):
+            return diagnosis
         if _equal(outputs, reference):
             lost = Diagnosis((NAN_LOST,), 0.0, "by the elements that must be NaN")
             return lost if _loses_nan(outputs, reference) else None
         rank = workload.geometry.rank
         further = misreadings(layout or layouts_of(rank)[0], rank)
-        from_results = _read(outputs, reference, inputs, distribution)
+        from_results = _read_from_results(outputs, reference, inputs, distribution)
         computed = itertools.chain(_computed(workload, inputs, further), from_results)
         return _best(workload.operator, outputs, reference, computed, further)
 
@@ -147,10 +147,10 @@ def diagnose_shapes(workload: Workload, inputs: Arrays, returned: Arrays, layout
     places = {name: arranged(tensor, layout, geometry) for name, tensor in tensors.items()}
     canonical = _canonical(returned, places)
     resized = [
-        (mistake, seen)
-        for mistake in (OF_DY, *_known(operator))
-        for seen in mistake.taken_for(workload)
-        if _shapes(seen.outputs) == _shapes(canonical) != _shapes(tensors)
+        (mistake, taken)
+        for mistake in (OF_DY, *_mistakes(operator))
+        for taken in mistake.taken_for(workload)
+        if _shapes(taken.outputs) == _shapes(canonical) != _shapes(tensors)
     ]
     if workload.flops > 2 * AFFORDABLE:
         names = [mistake.name for mistake, _ in resized]
@@ -161,14 +161,14 @@ def diagnose_shapes(workload: Workload, inputs: Arrays, returned: Arrays, layout
                 if _equal(outputs, reference):
                     return Diagnosis((name,), 0.0)
                 computed = _computed(workload, inputs, further)
-                if found := _best(operator, outputs, reference, computed, further):
-                    return found
-            tried = [(m, m.outputs_as(workload, seen, inputs)) for m, seen in resized]
+                if diagnosis := _best(operator, outputs, reference, computed, further):
+                    return diagnosis
+            tried = [(m, m.outputs_as(workload, taken, inputs)) for m, taken in resized]
             values = [(mistake, outputs) for mistake, outputs in tried if outputs is not None]
             sized = [(mistake, outputs) for mistake, outputs in values if mistake is OF_DY]
-            for some in filter(None, (sized, values)):
-                if found := _best(operator, canonical, reference, some):
-                    return found
+            for candidates in filter(None, (sized, values)):
+                if diagnosis := _best(operator, canonical, reference, candidates):
+                    return diagnosis
             for name, outputs in _transposed(tensors, places, returned, layout):
                 if _equal(outputs, reference):
                     return Diagnosis((name,), 0.0)
@@ -177,8 +177,8 @@ def diagnose_shapes(workload: Workload, inputs: Arrays, returned: Arrays, layout
     names += [
         f"{name} in the shape of {other}"
         for name, array in canonical.items()
-        for other, given in inputs.items()
-        if array.shape == given.shape != tensors[name].shape
+        for other, operand in inputs.items()
+        if array.shape == operand.shape != tensors[name].shape
     ]
     return Diagnosis(tuple(dict.fromkeys(names)), UNEXPLAINED) if names else None
 
@@ -211,8 +211,8 @@ def _transposed(
     for axes in itertools.permutations(range(dimensions)):
         moved = {name: returned[name].transpose(axes) for name in wrong}
         if _shapes(moved) == {name: shapes[name] for name in wrong}:
-            found = "".join(due[axes.index(axis)] for axis in range(dimensions))
-            yield f"{' and '.join(wrong)} laid out as {found} instead of {due}", _canonical(returned | moved, places)
+            order = "".join(due[axes.index(axis)] for axis in range(dimensions))
+            yield f"{' and '.join(wrong)} laid out as {order} instead of {due}", _canonical(returned | moved, places)
 
 
 def _canonical(arrays: Arrays, places: Mapping[str, Arrangement]) -> Arrays:
@@ -226,7 +226,7 @@ def _canonically(array: np.ndarray, place: Arrangement) -> np.ndarray:
     return array.transpose(place.back) if array.ndim == len(place.back) == len(place.shape) else array
 
 
-def _known(operator: Operator) -> tuple[Mistake, ...]:
+def _mistakes(operator: Operator) -> tuple[Mistake, ...]:
     family = FAMILIES[operator.family]
     return family.mistakes + family.further
 
@@ -237,7 +237,9 @@ def _shapes(tensors: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 
 def _computed(workload: Workload, inputs: Arrays, further: Iterable[Mistake] = ()) -> Iterator[tuple[Mistake, Arrays]]:
     """Yield every mistake but roundings that exists here, with the outputs, of right shapes, that it makes."""
-    for mistake in (one for one in (*_known(workload.operator), *further) if one.kind != ROUNDING):
+    for mistake in (*_mistakes(workload.operator), *further):
+        if mistake.kind == ROUNDING:
+            continue
         for compute in (mistake.outputs, mistake.read_beyond):
             outputs = compute(workload, inputs)
             if outputs is not None:
@@ -255,7 +257,7 @@ def _rounded(workload: Workload, inputs: Arrays, actual: Arrays, reference: Arra
         return same / sum(array.size for array in short.values())
 
     names = []
-    for mistake in (*_known(workload.operator), CUT) if short else ():
+    for mistake in (*_mistakes(workload.operator), CUT) if short else ():
         mistaken = mistake.outputs(workload, inputs) if mistake.kind == ROUNDING else None
         if mistake is CUT:
             mistaken = {name: _cut(array, actual[name].dtype) for name, array in reference.items()}
@@ -270,7 +272,9 @@ def _cut(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
     return np.where(np.abs(nearest.astype(np.float64)) > np.abs(values), np.nextafter(nearest, dtype.type(0)), nearest)
 
 
-def _read(actual: Arrays, reference: Arrays, inputs: Arrays, distribution: str) -> Iterator[tuple[Mistake, Arrays]]:
+def _read_from_results(
+    actual: Arrays, reference: Arrays, inputs: Arrays, distribution: str
+) -> Iterator[tuple[Mistake, Arrays]]:
     """Yield each mistake that is read from the results, with the outputs that are wrong in that way alone."""
     if distribution == "absorbed":  # a sum that loses all its small terms is zero
         yield BITS_LOST, {name: _with_terms_lost(actual[name], array) for name, array in reference.items()}
@@ -320,14 +324,14 @@ def _best(
         frames = {name: tuple(map(max, array.shape, reference[name].shape)) for name, array in actual.items()}
         return {name: fitted(array, frames[name]).astype(np.float64) / units[name] for name, array in arrays.items()}
 
-    found, exact = comparable(actual), comparable(reference)
-    wrong = {name: array for name, array in exact.items() if not _equal(found, {name: array})}
+    results, exact = comparable(actual), comparable(reference)
+    wrong = {name: array for name, array in exact.items() if not _equal(results, {name: array})}
     of_all, of_wrong = dict[str, float](), dict[str, float]()
-    asked = [(of_all, exact)] if len(wrong) == len(exact) else [(of_all, exact), (of_wrong, wrong)]
+    comparisons = [(of_all, exact)] if len(wrong) == len(exact) else [(of_all, exact), (of_wrong, wrong)]
     for mistake, outputs in computed:
         mistaken = comparable({name: outputs[name].astype(array.dtype) for name, array in actual.items()})
-        for residuals, right in asked:
-            residuals[mistake.name] = min(_residual(found, mistaken, right), residuals.get(mistake.name, math.inf))
+        for residuals, right in comparisons:
+            residuals[mistake.name] = min(_residual(results, mistaken, right), residuals.get(mistake.name, math.inf))
     # a kernel that forgets the last image in dw may be right in dbias, which another loop computes
     how = ""
     residuals, best = of_all, min(of_all.values(), default=math.inf)
@@ -335,7 +339,7 @@ def _best(
         residuals, best, how = of_wrong, min(of_wrong.values(), default=math.inf), f"in {', '.join(wrong)} alone"
     if not best <= EXPLAINED:
         return None
-    order = dict.fromkeys(mistake.name for mistake in (OF_DY, *_known(operator), *further, *FROM_RESULTS))
+    order = dict.fromkeys(mistake.name for mistake in (OF_DY, *_mistakes(operator), *further, *FROM_RESULTS))
     names = [name for name in order if residuals.get(name, math.inf) <= max(EQUAL, best * APART)]
     return Diagnosis(tuple(names), best, how)
 
@@ -366,10 +370,10 @@ def _residual(actual: Arrays, mistaken: Arrays, exact: Arrays) -> float:
     """Return the share of the error that a mistake leaves; infinite if fewer than half of the elements can be compared,
     or the results equal the reference."""
     finite = {name: np.isfinite(actual[name] - mistaken[name] - exact[name]) for name in exact}
-    left, count = _distance(actual, mistaken, finite)
+    remaining, count = _distance(actual, mistaken, finite)
     whole, _ = _distance(actual, exact, finite)
     size = sum(array.size for array in exact.values())
-    return left / whole if whole > 0 and 2 * count >= size else math.inf
+    return remaining / whole if whole > 0 and 2 * count >= size else math.inf
 
 
 def _distance(first: Arrays, second: Arrays, mask: Mapping[str, np.ndarray]) -> tuple[float, int]:

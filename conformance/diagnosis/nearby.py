@@ -75,8 +75,8 @@ def _meets(axis: Axis) -> bool:
 def plainest(failing: Iterable[Tried]) -> list[Tried]:
     """Return the smallest cases, and the smallest of each number of dimensions that is not among them: with a single
     axis nothing shows whether a mistake concerns that axis alone."""
-    ordered = sorted(failing, key=lambda one: one.size)
-    ranks = {one.geometry.rank: one for one in reversed(ordered)}
+    ordered = sorted(failing, key=lambda case: case.size)
+    ranks = {case.geometry.rank: case for case in reversed(ordered)}
     return list(dict.fromkeys([*ordered[:NEAR], *ranks.values()]))
 
 
@@ -88,25 +88,25 @@ def kinds_of(geometry: Any) -> list[list[str]]:
 
 def _axes_exchanged(geometry: Any) -> dict[str, int]:
     """Return parameters with the last two axes exchanged: a condition on one of the two does not hold on the other."""
-    own, rank = parameters(geometry), geometry.rank
+    values, rank = parameters(geometry), geometry.rank
     if rank == 1:
-        return own
+        return values
     pairs = [(names[rank - 2], names[rank - 1]) for names in (IMAGE[rank], WINDOW[rank])]
     pairs += [(f"{kind}{rank - 2}", f"{kind}{rank - 1}") for kind in ("u", "dil", "d", "o")]
     pairs += [(f"p{2 * rank - 4}", f"p{2 * rank - 2}"), (f"p{2 * rank - 3}", f"p{2 * rank - 1}")]
-    there = [pair for pair in pairs if pair[0] in own]
-    return {one: own[other] for one, other in there} | {other: own[one] for one, other in there}
+    there = [pair for pair in pairs if pair[0] in values]
+    return {first: values[other] for first, other in there} | {other: values[first] for first, other in there}
 
 
 def _whole_blocks(geometry: Any) -> Iterator[dict[str, int]]:
     """Yield changes that make sizes, and outputs along an axis, whole blocks: without a tail a kernel may pass."""
-    own = parameters(geometry)
+    values = parameters(geometry)
     for name in SIZES:
-        if own.get(name, 0) > 1:
-            yield from ({name: size} for size in (_power(own[name]), *PARTS))
+        if values.get(name, 0) > 1:
+            yield from ({name: size} for size in (_power(values[name]), *PARTS))
     for name, outputs, stride in zip(IMAGE[geometry.rank], geometry.output_size, geometry.stride, strict=True):
         for whole in (_power(outputs), BLOCK):
-            yield {name: max(1, own[name] + (whole - outputs) * stride)}
+            yield {name: max(1, values[name] + (whole - outputs) * stride)}
 
 
 def _power(size: int) -> int:
@@ -114,40 +114,40 @@ def _power(size: int) -> int:
     return 1 << max(0, size - 1).bit_length()
 
 
-def changed(one: Tried, change: dict[str, int]) -> Tried | None:
+def changed(case: Tried, change: dict[str, int]) -> Tried | None:
     """Return a case with other parameters; None if they are the same, no such problem exists, or it is large: 256 rows
     of a long image took three minutes."""
-    own = parameters(one.geometry)
+    values = parameters(case.geometry)
     try:
-        made = geometry(one.geometry.family, own | change) if own | change != own else None
+        problem = geometry(case.geometry.family, values | change) if values | change != values else None
     except GeometryError:
         return None
-    allowed = (max(thin, its + its // 4) for thin, its in zip(THIN, cost(one.geometry), strict=True))
-    if made is None or any(map(gt, cost(made), allowed)):
+    allowed = (max(thin, size + size // 4) for thin, size in zip(THIN, cost(case.geometry), strict=True))
+    if problem is None or any(map(gt, cost(problem), allowed)):
         return None
-    return Tried(made, one.variant, failed=False)
+    return Tried(problem, case.variant, failed=False)
 
 
-def flattened(one: Tried) -> Tried | None:
+def flattened(case: Tried) -> Tried | None:
     """Return a case in one dimension, as along its last axis; None if it has but one, or no such problem exists."""
-    family, rank, own = one.geometry.family, one.geometry.rank, parameters(one.geometry)
-    found = dict(SIMPLEST[family, 1])
-    for name in found:
+    family, rank, values = case.geometry.family, case.geometry.rank, parameters(case.geometry)
+    flat = dict(SIMPLEST[family, 1])
+    for name in flat:
         letter = name.rstrip("0123456789")
         if letter == name:
-            found[name] = own[name]
+            flat[name] = values[name]
             continue
         last = int(name.removeprefix(letter)) + (rank - 1) * (2 if letter == "p" else 1)
-        found[name] = own[f"{'dil' if letter == 'd' and rank == 3 else letter}{last}"]  # d is the depth of an image
+        flat[name] = values[f"{'dil' if letter == 'd' and rank == 3 else letter}{last}"]  # d is the depth of an image
     try:
-        made = geometry(family, found) if rank > 1 else None
+        problem = geometry(family, flat) if rank > 1 else None
     except GeometryError:
         return None
     layouts = layouts_of(rank)
-    if made is None or one.variant.layout not in layouts:
+    if problem is None or case.variant.layout not in layouts:
         return None
-    layout = layouts_of(1)[layouts.index(one.variant.layout)]
-    return Tried(made, replace(one.variant, layout=layout), failed=False)
+    layout = layouts_of(1)[layouts.index(case.variant.layout)]
+    return Tried(problem, replace(case.variant, layout=layout), failed=False)
 
 
 def toggled(failing: Tried, dtypes: Iterable[str]) -> Iterator[Tried]:
@@ -158,20 +158,20 @@ def toggled(failing: Tried, dtypes: Iterable[str]) -> Iterator[Tried]:
         yield Tried(failing.geometry, replace(failing.variant, dtype=dtype), failed=False)
     for layout in sorted({*layouts_of(failing.geometry.rank)} - {failing.variant.layout}):
         yield Tried(failing.geometry, replace(failing.variant, layout=layout), failed=False)
-    own = parameters(failing.geometry)
+    values = parameters(failing.geometry)
     kinds, goal = kinds_of(failing.geometry), SIMPLEST[failing.geometry.family, failing.geometry.rank]
     sides = [[f"p{2 * axis}", f"p{2 * axis + 1}"] for axis in range(failing.geometry.rank)]
-    changes = [{name: goal[name] for name in names} for names in (*kinds, *sides, *([name] for name in own))]
-    changes += [dict.fromkeys(names, own[names[0]]) for names in kinds if names]
+    changes = [{name: goal[name] for name in names} for names in (*kinds, *sides, *([name] for name in values))]
+    changes += [dict.fromkeys(names, values[names[0]]) for names in kinds if names]
     # equal parameters stay equal: a window that is as large as the image, or as the stride
-    equal = [[name for name in own if own[name] == value] for value in {*own.values()} if value > 1]
-    changes += [{name: own[name] + 1 for name in names} for names in (*equal, *([name] for name in own))]
-    changes += [{name: own[name] * MULTIPLE} for name in SIZES if name in own]
+    equal = [[name for name in values if values[name] == value] for value in {*values.values()} if value > 1]
+    changes += [{name: values[name] + 1 for name in names} for names in (*equal, *([name] for name in values))]
+    changes += [{name: values[name] * MULTIPLE} for name in SIZES if name in values]
     changes += [_axes_exchanged(failing.geometry), *_whole_blocks(failing.geometry)]
-    if "g" in own:  # all channels in groups of one; one group with a single output; one with a single channel
-        channels, outputs = own["c"] * own["g"], own["k"] * own["g"]
+    if "g" in values:  # all channels in groups of one; one group with a single output; one with a single channel
+        channels, outputs = values["c"] * values["g"], values["k"] * values["g"]
         shares = ((1, 1, channels), (channels, 1, 1), (1, outputs, 1))
         changes += [dict(zip("ckg", share, strict=True)) for share in shares]
-    for made in (changed(failing, change) for change in changes):
-        if made is not None:
-            yield made
+    for case in (changed(failing, change) for change in changes):
+        if case is not None:
+            yield case

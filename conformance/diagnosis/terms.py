@@ -83,14 +83,14 @@ class TermPlan:
         return [*dict.fromkeys((tuple(0 for _ in last), tuple(middle), tuple(last)))]
 
 
-class _Asked:
+class _Probes:
     """Calls with single terms, and the wrong elements that they showed."""
 
     def __init__(self, workload: Workload, dtype: str, plan: TermPlan, compute: Compute) -> None:
         self.workload, self.dtype, self.plan = workload, dtype, plan
-        self.ask = compute
+        self.compute = compute
         self.ties = False
-        """Whether the calls make all elements of windows equal."""
+        """True if the calls make all elements of windows equal."""
         self.wrong: dict[tuple[int, ...], list[_Wrong]] = {}
         self.able: dict[str, np.ndarray] = {}
         """Output -> which of its elements had a term, or any other value, in some call."""
@@ -102,30 +102,30 @@ class _Asked:
         extent = [*self.plan.axes.values()][axis]
         for line in self.plan.lines(axis):
             spread = np.linspace(0, extent - 1, min(extent, PER_AXIS)).round().astype(int).tolist()
-            known = {index: self._is_wrong(line, axis, index) for index in spread}
-            for low, high in itertools.pairwise([*known]):
-                while high - low > 1 and known[low] != known[high]:
+            wrong_at = {index: self._is_wrong(line, axis, index) for index in spread}
+            for low, high in itertools.pairwise([*wrong_at]):
+                while high - low > 1 and wrong_at[low] != wrong_at[high]:
                     middle = (low + high) // 2
-                    known[middle] = self._is_wrong(line, axis, middle)
-                    low, high = (low, middle) if known[middle] == known[high] else (middle, high)
+                    wrong_at[middle] = self._is_wrong(line, axis, middle)
+                    low, high = (low, middle) if wrong_at[middle] == wrong_at[high] else (middle, high)
 
     def _is_wrong(self, line: tuple[int, ...], axis: int, index: int) -> bool:
         self.indices[axis].add(index)
         place = (*line[:axis], index, *line[axis + 1 :])
         if place not in self.wrong:
-            self.wrong[place] = [*self._seen(place)]
+            self.wrong[place] = [*self._errors_at(place)]
         return bool(self.wrong[place])
 
-    def _seen(self, place: tuple[int, ...]) -> Iterator[_Wrong]:
+    def _errors_at(self, place: tuple[int, ...]) -> Iterator[_Wrong]:
         workload, plan = self.workload, self.plan
         inputs = with_one_term(workload, self.dtype, plan, place)
         if self.ties:
             inputs["x"][...] = 0
-        found = self.ask(inputs)
+        outputs = self.compute(inputs)
         for name, right in workload.reference(inputs).items():
             if name == "dbias" and plan.selected != "dy":
                 continue  # a sum of the coded operand
-            exact, actual = (_without_zero(workload.geometry, array) for array in (right, found[name]))
+            exact, actual = (_without_zero(workload.geometry, array) for array in (right, outputs[name]))
             self.able[name] = self.able.get(name, np.False_) | (exact != 0) | (actual != 0)
             tells_apart = plan.coded != plan.selected and name != "dbias"
             yield from _compared(name, place, exact, actual, inputs[plan.coded].shape if tells_apart else None)
@@ -133,8 +133,8 @@ class _Asked:
     def is_state(self) -> bool:
         """Return whether the first call gives another result when it is repeated."""
         place = next(iter(self.wrong))
-        again = [(one.way, one.at.tolist()) for one in self._seen(place)]
-        return again != [(one.way, one.at.tolist()) for one in self.wrong[place]]
+        again = [(error.way, error.at.tolist()) for error in self._errors_at(place)]
+        return again != [(error.way, error.at.tolist()) for error in self.wrong[place]]
 
 
 def read(workload: Workload, dtype: str, compute: Compute) -> str:
@@ -146,44 +146,46 @@ def read(workload: Workload, dtype: str, compute: Compute) -> str:
     calls = LINES * len(plan.axes) * PER_AXIS
     if calls * max(workload.flops, workload.bytes(1)) > MAX_WORK:
         return ""
-    asked = _Asked(workload, dtype, plan, compute)
+    probes = _Probes(workload, dtype, plan, compute)
     for axis in range(len(plan.axes)):
-        asked.along(axis)
-    if asked.is_state():
+        probes.along(axis)
+    if probes.is_state():
         return ""
-    if any(asked.wrong.values()):
-        return _told(asked)
+    if any(probes.wrong.values()):
+        return _in_words(probes)
     for name in ("bias", "scale"):
         if name in tensors and (text := _of_channels(workload, dtype, compute, name)):
             return text
     if plan.terms == ELEMENTS:
-        return _of_no_maximum(asked)
+        return _of_no_maximum(probes)
     if plan.terms == GRADIENTS:
-        return _of_ties(asked)
+        return _of_ties(probes)
     return ""
 
 
-def _of_no_maximum(asked: _Asked) -> str:
+def _of_no_maximum(probes: _Probes) -> str:
     """Return the value that the kernel gives as the maximum of minus infinities, in words; empty if it is right."""
-    inputs = zeros(asked.workload, asked.dtype)
+    inputs = zeros(probes.workload, probes.dtype)
     inputs["x"] += inputs["x"].dtype.type(-np.inf)
-    (exact, *_), (actual, *_) = ([*found.values()] for found in (asked.workload.reference(inputs), asked.ask(inputs)))
+    (exact, *_), (actual, *_) = (
+        [*arrays.values()] for arrays in (probes.workload.reference(inputs), probes.compute(inputs))
+    )
     wrong = actual != exact
     if not wrong.any():
         return ""
     values = {*actual[wrong].tolist()}
     said = f"of minus infinities is {values.pop():g}" if len(values) == 1 else "of minus infinities is none"
-    letters = next(iter(asked.workload.outputs.values())).axes
+    letters = next(iter(probes.workload.outputs.values())).axes
     return f"the maximum {said}{_places(letters, np.ones_like(wrong), np.argwhere(wrong))}"
 
 
-def _of_ties(asked: _Asked) -> str:
+def _of_ties(probes: _Probes) -> str:
     """Return where the gradients of equal elements are added wrongly, in words; empty if nowhere."""
-    asked.ties = True
-    asked.wrong.clear()
-    for axis in range(len(asked.plan.axes)):
-        asked.along(axis)
-    text = _told(asked) if any(asked.wrong.values()) else ""
+    probes.ties = True
+    probes.wrong.clear()
+    for axis in range(len(probes.plan.axes)):
+        probes.along(axis)
+    text = _in_words(probes) if any(probes.wrong.values()) else ""
     return f"of equal maxima, {text}" if text else ""
 
 
@@ -291,44 +293,44 @@ def _compared(
 
 def _moved(exact: np.ndarray, actual: np.ndarray, lost: np.ndarray, extra: np.ndarray) -> np.ndarray | None:
     """Return the distance from their places at which terms were added elsewhere; None if they were not."""
-    due, given = exact[lost], actual[extra]
-    if len(due) != len(given) or len({*due}) != len(due) or {*due} != {*given}:
+    due, moved = exact[lost], actual[extra]
+    if len(due) != len(moved) or len({*due}) != len(due) or {*due} != {*moved}:
         return None
-    return np.argwhere(extra)[np.argsort(given)][np.argsort(np.argsort(due))] - np.argwhere(lost)
+    return np.argwhere(extra)[np.argsort(moved)][np.argsort(np.argsort(due))] - np.argwhere(lost)
 
 
-def _told(asked: _Asked) -> str:
+def _in_words(probes: _Probes) -> str:
     """Return in words the way in which most elements are wrong, the terms concerned, and where."""
-    workload, plan = asked.workload, asked.plan
-    wrong = [one for several in asked.wrong.values() for one in several]
+    workload, plan = probes.workload, probes.plan
+    wrong = [error for several in probes.wrong.values() for error in several]
     counts = Counter[tuple[str, str]]()
-    for one in wrong:
-        counts[one.output, one.way] += len(one.at)
+    for error in wrong:
+        counts[error.output, error.way] += len(error.at)
     (output, way), most = counts.most_common(1)[0]
     if way == "other" or most < MAIN * sum(n for (name, _), n in counts.items() if name == output):
         return ""
-    mine = [one for one in wrong if (one.output, one.way) == (output, way)]
+    main = [error for error in wrong if (error.output, error.way) == (output, way)]
     parts = []
     for axis, (letter, extent) in enumerate(plan.axes.items()):
         lines = {*plan.lines(axis)}
-        seen = {one.place[axis] for one in mine if (*one.place[:axis], 0, *one.place[axis + 1 :]) in lines}
-        if seen and (indices := AxisIndices.of(letter.lower(), extent, sorted(asked.indices[axis]), seen)):
+        on_lines = [error for error in main if (*error.place[:axis], 0, *error.place[axis + 1 :]) in lines]
+        wrong_indices = {error.place[axis] for error in on_lines}
+        tried = sorted(probes.indices[axis])
+        if wrong_indices and (indices := AxisIndices.of(letter.lower(), extent, tried, wrong_indices)):
             parts.append(str(indices))
     what = plan.terms + (f" with {' and '.join(parts)}" if parts else "")
     letters = workload.outputs[output].axes
-    where = _places(letters, asked.able[output], np.concatenate([one.at for one in mine]))
+    where = _places(letters, probes.able[output], np.concatenate([error.at for error in main]))
+    distances = [error.by for error in main if error.by is not None]
     if way == "taken":
         coded = workload.inputs[plan.coded]
-        if _codes(workload.geometry, asked.dtype) < coded.size:
+        if _codes(workload.geometry, probes.dtype) < coded.size:
             return f"{what} take other elements of {plan.coded}{where}"
-        far = _distance(coded.axes, np.concatenate([one.by for one in mine if one.by is not None]))
-        return f"{what} take {plan.coded} {far}{where}"
+        return f"{what} take {plan.coded} {_distance(coded.axes, np.concatenate(distances))}{where}"
     if way == UNWRITTEN:
         return f"{UNWRITTEN}{where}"
     if way == "added":
-        return (
-            f"{what} are added at {_distance(letters, np.concatenate([one.by for one in mine if one.by is not None]))}"
-        )
+        return f"{what} are added at {_distance(letters, np.concatenate(distances))}"
     return f"{what} {'divided by another number' if way == 'scaled' else way}{where}"
 
 
@@ -336,8 +338,8 @@ def _places(letters: str, able: np.ndarray, at: np.ndarray) -> str:
     """Return in words where the wrong elements of an output are, compared with the elements that can be wrong."""
     places = []
     for axis, letter in enumerate(letters):
-        others = tuple(other for other in range(able.ndim) if other != axis)
-        possible = np.flatnonzero(able.any(axis=others)).tolist()
+        rest = tuple(other for other in range(able.ndim) if other != axis)
+        possible = np.flatnonzero(able.any(axis=rest)).tolist()
         if indices := AxisIndices.of(letter.lower(), able.shape[axis], possible, {*at[:, axis].tolist()}):
             places.append(str(indices))
     return f" at {', '.join(places)}" if places else ""
@@ -367,9 +369,9 @@ def _of_channels(workload: Workload, dtype: str, compute: Compute, of: str) -> s
     wrong = [*_compared(name, (), exact, actual, (size,))]
     if not wrong:
         return ""
-    one = max(wrong, key=lambda one: len(one.at))
-    if one.way == "taken" and one.by is not None:
-        k = int(one.at[0, 1])
-        return f"{of} of another channel: k = {k} has that of k = {k + int(one.by[0, 0])}"
-    places = _places(workload.outputs[name].axes, (exact != 0) | (actual != 0), one.at)
-    return "" if one.way == "other" else f"{of} {one.way}{places}"
+    error = max(wrong, key=lambda error: len(error.at))
+    if error.way == "taken" and error.by is not None:
+        k = int(error.at[0, 1])
+        return f"{of} of another channel: k = {k} has that of k = {k + int(error.by[0, 0])}"
+    places = _places(workload.outputs[name].axes, (exact != 0) | (actual != 0), error.at)
+    return "" if error.way == "other" else f"{of} {error.way}{places}"

@@ -88,8 +88,8 @@ PER_AXIS: dict[str, Callable[[Axis], bool]] = {
 }
 """Feature of an axis, with {} for the axis's name -> predicate."""
 OF_TWO: dict[str, Callable[[Axis], bool]] = {
-    "windows overlap along {}": lambda a: _overlap(a),
-    "elements in no window along {}": lambda a: _unread(a),
+    "windows overlap along {}": _overlap,
+    "elements in no window along {}": _unread,
     "windows reach beyond the image along {}": lambda a: a.before > 0 or _end(a) > a.size,
     "windows reach beyond the end along {}": lambda a: _end(a) > a.size,
     "one more window would begin in the image along {}": lambda a: a.outputs * a.stride - a.before < a.size,
@@ -128,60 +128,61 @@ WHOLE_PROBLEM = {text: holds for text, holds in OF_PROBLEM.items() if not _THRES
 
 def of_case(geometry: Any, variant: Variant) -> Traits:
     """Return the traits of a case; those of the problem, without inputs and storage, are `of_geometry`'s and cached."""
-    known = of_geometry(geometry)
-    found = {*known.features, *of_variant(variant)}
+    of_problem = of_geometry(geometry)
+    features = {*of_problem.features, *of_variant(variant)}
     if variant.dtype in ("fp16", "bf16"):
-        found.add("16-bit")
+        features.add("16-bit")
     if variant.distribution in NONFINITE:
-        found.add("inputs with NaN or infinities")
-    found.add("channels last" if letters(variant.layout).endswith("c") else "channels first")
+        features.add("inputs with NaN or infinities")
+    features.add("channels last" if letters(variant.layout).endswith("c") else "channels first")
     if not variant.storage:
-        found.add("contiguous operands")
-    return Traits(frozenset(found), known.sizes)
+        features.add("contiguous operands")
+    return Traits(frozenset(features), of_problem.sizes)
 
 
 @lru_cache(maxsize=4096)
 def of_geometry(geometry: Any) -> Traits:
     """Return the traits that a problem has by itself."""
     sizes = _sizes(geometry)
-    found = {text for text, holds in WHOLE_PROBLEM.items() if holds(geometry)} | _on_axes(geometry)
-    found |= _options(geometry)
+    features = {text for text, holds in WHOLE_PROBLEM.items() if holds(geometry)} | _on_axes(geometry)
+    features |= _options(geometry)
     if all(map(_is_inside, axes(geometry))):
-        found.add("a window wholly inside the image")
+        features.add("a window wholly inside the image")
     if sizes["taps"].bit_count() > 1:
-        found.add("taps no power of two")
+        features.add("taps no power of two")
     if min(geometry.window) == 1 < max(geometry.window):
-        found.add("window 1 on some axis, not on every")
+        features.add("window 1 on some axis, not on every")
     for side, padding in zip(("before", "after"), zip(*geometry.padding, strict=True), strict=True):
-        found |= {f"padding {side} differs by axis"} if len({*padding}) > 1 else set()
-    found |= {f"{geometry.rank}-D", *(["one group"] if sizes.get("groups") == 1 else [])}
+        features |= {f"padding {side} differs by axis"} if len({*padding}) > 1 else set()
+    features |= {f"{geometry.rank}-D", *(["one group"] if sizes.get("groups") == 1 else [])}
     for name, values in (("stride", geometry.stride), ("dilation", geometry.dilation), ("window", geometry.window)):
-        found |= {f"{name} of W > {name} of H"} if geometry.rank > 1 and values[-1] > values[-2] else set()
-        found |= {f"{name} of H > {name} of W"} if geometry.rank > 1 and values[-1] < values[-2] else set()
+        features |= {f"{name} of W > {name} of H"} if geometry.rank > 1 and values[-1] > values[-2] else set()
+        features |= {f"{name} of H > {name} of W"} if geometry.rank > 1 and values[-1] < values[-2] else set()
     if "K" in sizes:
-        found.add("K = C" if sizes["K"] == sizes["C"] else "K and C differ")
+        features.add("K = C" if sizes["K"] == sizes["C"] else "K and C differ")
     for name, most in BLOCKED.items():
         for block in MULTIPLES:
             if name not in sizes or block > most:
                 continue
             if sizes[name] % block:
-                found.add(f"{name} not a multiple of {block}")
-                found |= {f"{name} > {block} and no multiple of {block}"} if sizes[name] > block else set()
+                features.add(f"{name} not a multiple of {block}")
+                features |= {f"{name} > {block} and no multiple of {block}"} if sizes[name] > block else set()
             elif name in WHOLE:
-                found.add(f"{name} a multiple of {block}")
-    return Traits(frozenset(found), sizes)
+                features.add(f"{name} a multiple of {block}")
+    return Traits(frozenset(features), sizes)
 
 
 def _options(geometry: Any) -> set[str]:
     """Return a feature for each option of the family, on or off, and for each number that is 0 unless given."""
     flags = (f for f in geometry.fields if isinstance(f.of(geometry), bool) or f.of(geometry) is None)
-    found = {_option(f, f.of(geometry)) for f in flags}
+    features = {_option(f, f.of(geometry)) for f in flags}
     for field in _own(geometry):
         usual = _quantity(field, int(field.default or 0))
         if field.of(geometry) % 2 and not _is_exponent(field):
-            found.add(f"{_meaning(field)} odd")
-        found.add(usual if field.of(geometry) == (field.default or 0) else f"{_meaning(field)} not {usual.split()[-1]}")
-    return found
+            features.add(f"{_meaning(field)} odd")
+        is_usual = field.of(geometry) == (field.default or 0)
+        features.add(usual if is_usual else f"{_meaning(field)} not {usual.split()[-1]}")
+    return features
 
 
 def _option(field: Field, value: object) -> str:
@@ -202,8 +203,8 @@ def _is_exponent(field: Field) -> bool:
 
 def _own(geometry: Any) -> Iterator[Field]:
     """Yield the fields of numbers that only this family has and that concern no axis."""
-    own = (f for f in geometry.fields if f.letter not in SHARED and f.axis is None)
-    return (f for f in own if type(f.of(geometry)) is int)
+    numbers = (f for f in geometry.fields if f.letter not in SHARED and f.axis is None)
+    return (f for f in numbers if type(f.of(geometry)) is int)
 
 
 def _meaning(field: Field) -> str:
@@ -216,16 +217,21 @@ def _on_axes(geometry: Any) -> set[str]:
     names = AXES[geometry.rank]
     per_axis = [{text for text, holds in (PER_AXIS | OF_TWO).items() if holds(axis)} for axis in axes(geometry)]
     if geometry.windows_on_output:  # elements that no window reaches are called output padding there
-        per_axis = [{"output padding of {}" if text == LEFT_OVER else text for text in held} for held in per_axis]
+        per_axis = [
+            {"output padding of {}" if text == LEFT_OVER else text for text in predicates} for predicates in per_axis
+        ]
     else:
-        per_axis = [held - {BEYOND_AFTER} for held in per_axis]
-    found = {text.format(name) for name, held in zip(names, per_axis, strict=True) for text in held}
-    found |= {text.format(SOME) for text in set.union(*per_axis)}
-    found |= {text.format(EVERY) for text in set.intersection(*per_axis)}
-    found |= {text.format(BUT_LAST) for text in set[str]().union(*per_axis[:-1])}
-    for held in per_axis:
-        found |= {f"{one.format('an axis')}, {other.format(SAME_AXIS)}" for one, other in pairs(held - OF_TWO.keys())}
-    return found
+        per_axis = [predicates - {BEYOND_AFTER} for predicates in per_axis]
+    features = {text.format(name) for name, predicates in zip(names, per_axis, strict=True) for text in predicates}
+    features |= {text.format(SOME) for text in set.union(*per_axis)}
+    features |= {text.format(EVERY) for text in set.intersection(*per_axis)}
+    features |= {text.format(BUT_LAST) for text in set[str]().union(*per_axis[:-1])}
+    for predicates in per_axis:
+        features |= {
+            f"{first.format('an axis')}, {other.format(SAME_AXIS)}"
+            for first, other in pairs(predicates - OF_TWO.keys())
+        }
+    return features
 
 
 def parameter(geometry: Any, name: str) -> str:
@@ -240,9 +246,9 @@ def parameter(geometry: Any, name: str) -> str:
         if name in sizes:
             return f"{what} of {names[sizes.index(name)]}"
     grouped = {"c": "channels of a group", "k": "outputs of a group"} if hasattr(geometry, "groups") else {}
-    known = {"n": "N", "c": "C", "k": "K", "g": "groups"} | grouped
+    words = {"n": "N", "c": "C", "k": "K", "g": "groups"} | grouped
     meanings = {field.letter: _meaning(field) for field in geometry.fields}
-    return known.get(name) or meanings.get(name, name)
+    return words.get(name) or meanings.get(name, name)
 
 
 def assigned(geometry: Any, name: str, value: object) -> str:
@@ -254,37 +260,37 @@ def assigned(geometry: Any, name: str, value: object) -> str:
 
 
 def _sizes(geometry: Any) -> dict[str, int]:
-    found = {"N": geometry.n, "C": geometry.c}
+    sizes = {"N": geometry.n, "C": geometry.c}
     if hasattr(geometry, "k"):
-        found["K"] = geometry.k
+        sizes["K"] = geometry.k
     if hasattr(geometry, "groups"):
-        each = {"channels of a group": geometry.c, "outputs of a group": geometry.k}
-        found |= {"groups": geometry.groups, **{name: size // geometry.groups for name, size in each.items()}}
-    taps, outputs, inputs = (math.prod(sizes) for sizes in (geometry.window, geometry.output_size, geometry.size))
-    found |= {
+        grouped = {"channels of a group": geometry.c, "outputs of a group": geometry.k}
+        sizes |= {"groups": geometry.groups, **{name: size // geometry.groups for name, size in grouped.items()}}
+    taps, outputs, inputs = (math.prod(extents) for extents in (geometry.window, geometry.output_size, geometry.size))
+    sizes |= {
         "taps": taps,
         "outputs of an image": outputs,
         "N*P*Q": geometry.n * outputs,
         "N*C": geometry.n * geometry.c,
         "elements of an image": inputs,
     }
-    found |= {"elements of the input": geometry.n * geometry.c * inputs}
-    found |= {"elements of the output": geometry.n * outputs * found.get("K", geometry.c)}
-    if "K" in found:
-        found["N*K"] = geometry.n * found["K"]
-        found[WIDER] = max(geometry.c, found["K"])
-    if "groups" in found:
-        found["taps * channels of a group"] = taps * found["channels of a group"]
-        found["taps * outputs of a group"] = taps * found["outputs of a group"]
-        found["elements of the filters"] = taps * geometry.k * found["channels of a group"]
-    found |= {_meaning(f): f.of(geometry) for f in _own(geometry) if not _is_exponent(f)}
+    sizes |= {"elements of the input": geometry.n * geometry.c * inputs}
+    sizes |= {"elements of the output": geometry.n * outputs * sizes.get("K", geometry.c)}
+    if "K" in sizes:
+        sizes["N*K"] = geometry.n * sizes["K"]
+        sizes[WIDER] = max(geometry.c, sizes["K"])
+    if "groups" in sizes:
+        sizes["taps * channels of a group"] = taps * sizes["channels of a group"]
+        sizes["taps * outputs of a group"] = taps * sizes["outputs of a group"]
+        sizes["elements of the filters"] = taps * geometry.k * sizes["channels of a group"]
+    sizes |= {_meaning(f): f.of(geometry) for f in _own(geometry) if not _is_exponent(f)}
     per_axis = axes(geometry)
     for name, axis in zip(AXES[geometry.rank], per_axis, strict=True):
-        found |= {text.format(name): size(axis) for text, size in SIZE_ON_AXIS.items()}
+        sizes |= {text.format(name): size(axis) for text, size in SIZE_ON_AXIS.items()}
         if geometry.windows_on_output:
-            found |= {f"image of {name}": axis.outputs, f"outputs along {name}": axis.size}
+            sizes |= {f"image of {name}": axis.outputs, f"outputs along {name}": axis.size}
     for name, values in (("stride", geometry.stride), ("window", geometry.window), ("dilation", geometry.dilation)):
-        found[f"largest {name}"] = max(values)
+        sizes[f"largest {name}"] = max(values)
         if len({*values}) == 1:
-            found[f"{name} of every axis"] = values[0]
-    return found
+            sizes[f"{name} of every axis"] = values[0]
+    return sizes

@@ -65,16 +65,16 @@ TELLING = 0.1
 class Where:
     """A condition, and the evidence for it.
 
-    such       number of cases that it holds for, of which `fails` fail: a mistake does not show in all of them
-    others     number of other cases, of which `elsewhere` fail: they have another condition
+    cases      number of cases that it holds for, of which `fails` fail: a mistake does not show in all of them
+    outside    number of other cases, of which `elsewhere` fail: they have another condition
     smallest   the smallest failing case that it holds for
     nearest    a passing case that differs from that one in one parameter; `differs` is such as "with stride of W = 1"
     """
 
     condition: Condition
-    such: int
+    cases: int
     fails: int
-    others: int
+    outside: int
     elsewhere: int
     smallest: Tried
     nearest: Tried | None = None
@@ -83,36 +83,40 @@ class Where:
     def __str__(self) -> str:
         return " and ".join(map(str, self.condition))
 
+    def is_supported(self, share: float) -> bool:
+        """Tell if at least this share of the cases fails, and enough of them for so many literals."""
+        return self.fails >= max(SUPPORT * weight(self.condition), share * self.cases)
 
-def named(found: Sequence[Where]) -> str:
+
+def named(regions: Sequence[Where]) -> str:
     """Return the conditions in words; empty if there are none."""
-    return "; and where ".join(map(str, found))
+    return "; and where ".join(map(str, regions))
 
 
-def seen(found: Sequence[Where], smallest: str = "") -> str:
+def evidence_for(regions: Sequence[Where], smallest: str = "") -> str:
     """Return the evidence for conditions in a sentence. `smallest` is the descriptor of the case that is shown."""
-    if len(found) > 1:
-        first, second = map(_counted, found)
+    if len(regions) > 1:
+        first, second = map(_counted, regions)
         return f"{first} similar cases that meet the first condition fail, and {second} that meet the second"
-    (one,) = found
+    (region,) = regions
     # "similar": cases on other inputs, on which the mistake may not show, are not counted
-    text = f"{_counted(one)} similar cases that meet this condition fail"
-    if one.others:
-        text += f", and {one.elsewhere:,}" if one.elsewhere else ", none"
-        text += f" of the other {one.others:,}"
-    if one.differs:
-        case = one.smallest.geometry.descriptor
-        text += f"; {'the smallest case' if case == smallest else case} passes {one.differs}"
+    text = f"{_counted(region)} similar cases that meet this condition fail"
+    if region.outside:
+        text += f", and {region.elsewhere:,}" if region.elsewhere else ", none"
+        text += f" of the other {region.outside:,}"
+    if region.differs:
+        case = region.smallest.geometry.descriptor
+        text += f"; {'the smallest case' if case == smallest else case} passes {region.differs}"
     return text
 
 
-def said(found: Sequence[Where], smallest: str = "") -> str:
+def said(regions: Sequence[Where], smallest: str = "") -> str:
     """Return the conditions and the evidence for them in one line; empty if there are none."""
-    return f"fails where {named(found)}: {seen(found, smallest)}" if found else ""
+    return f"fails where {named(regions)}: {evidence_for(regions, smallest)}" if regions else ""
 
 
-def _counted(one: Where) -> str:
-    return f"all {one.fails:,}" if one.fails == one.such else f"{one.fails:,} of the {one.such:,}"
+def _counted(region: Where) -> str:
+    return f"all {region.fails:,}" if region.fails == region.cases else f"{region.fails:,} of the {region.cases:,}"
 
 
 Runs = Callable[[Any, Variant], bool | None]
@@ -126,8 +130,8 @@ def where(cases: Iterable[Tried], runs: Runs | None = None, tries: int = TRIES) 
     """
     tried = [*cases]
     for hidden in (is_empty, hides):
-        if not any(one.failed and hidden(one.geometry) for one in tried):
-            tried = [one for one in tried if not hidden(one.geometry)]
+        if not any(case.failed and hidden(case.geometry) for case in tried):
+            tried = [case for case in tried if not hidden(case.geometry)]
     if runs is not None:
         search = _Search(tried, runs)
         search.reduce(tries)
@@ -136,59 +140,60 @@ def where(cases: Iterable[Tried], runs: Runs | None = None, tries: int = TRIES) 
         for place in range(parts):
             search.decide(place, tries // parts)
         tried = search.tried
-    passing = Passing(one.traits for one in tried if not one.failed)
-    found = clusters([one.traits for one in tried if one.failed], passing)
-    observed = [_seen(_supported(cluster.conditions[0], tried), tried) for cluster in found]
-    enough = (one.fails >= max(SUPPORT * weight(one.condition), SHOWN * one.such) for one in observed)
-    return (observed if all(enough) else []) or _by_variant(tried)
+    passing = Passing(case.traits for case in tried if not case.failed)
+    failing = [case.traits for case in tried if case.failed]
+    regions = [_region(_supported(cluster.conditions[0], tried), tried) for cluster in clusters(failing, passing)]
+    supported = all(region.is_supported(SHOWN) for region in regions)
+    return (regions if supported else []) or _by_variant(tried)
 
 
 def _by_variant(tried: Sequence[Tried]) -> list[Where]:
     """Return the dtype, layout and inputs that all failing cases share as a condition, if the problem tells nothing."""
-    failing, passing = [one for one in tried if one.failed], [one for one in tried if not one.failed]
+    failing = [case for case in tried if case.failed]
+    passing = [case for case in tried if not case.failed]
     if not failing or not passing:
         return []
-    names = frozenset.intersection(*(one.traits.features for one in failing)) & frozenset[str]().union(
-        *map(_of_variant, failing)
-    )
-    literals, left = list[Literal](), passing
-    for literal in sorted(
-        map(Literal, names), key=lambda one: (sum(one.holds(case.traits) for case in passing), str(one))
-    ):
-        fewer = [one for one in left if literal.holds(one.traits)]
-        if len(fewer) <= TOLD * len(left):
-            literals, left = [*literals, literal], fewer
-    observed = [_seen(tuple(literals), tried)] if literals else []
-    return [one for one in observed if one.fails >= max(SUPPORT * weight(one.condition), SEEN * one.such)]
+    shared = frozenset.intersection(*(case.traits.features for case in failing))
+    of_problems = frozenset.intersection(*(of_geometry(case.geometry).features for case in failing))
 
+    def passes(literal: Literal) -> int:
+        return sum(literal.holds(case.traits) for case in passing)
 
-def _of_variant(one: Tried) -> frozenset[str]:
-    return one.traits.features - of_geometry(one.geometry).features
+    literals = sorted(map(Literal, shared - of_problems), key=lambda literal: (passes(literal), str(literal)))
+    condition, remaining = list[Literal](), passing
+    for literal in literals:
+        fewer = [case for case in remaining if literal.holds(case.traits)]
+        if len(fewer) <= TOLD * len(remaining):
+            condition.append(literal)
+            remaining = fewer
+    region = _region(tuple(condition), tried) if condition else None
+    return [region] if region and region.is_supported(SEEN) else []
 
 
 def _supported(condition: Condition, tried: Sequence[Tried]) -> Condition:
     """Drop sizes and multiples of a condition that exclude only one passing problem: which one it is is an accident."""
     kept = [*condition]
     for literal in condition:
-        rest = tuple(one for one in kept if one is not literal)
-        passing = (one for one in tried if not one.failed and holds(rest, one.traits) and not literal.holds(one.traits))
-        if rest and literal.is_accidental and len({one.geometry for one in passing}) < 2:
+        rest = tuple(other for other in kept if other is not literal)
+        passing = (case for case in tried if not case.failed and holds(rest, case.traits))
+        excluded = {case.geometry for case in passing if not literal.holds(case.traits)}
+        if rest and literal.is_accidental and len(excluded) < 2:
             kept.remove(literal)
     return tuple(kept)
 
 
-def _seen(condition: Condition, tried: Sequence[Tried]) -> Where:
-    mine = [one for one in tried if holds(condition, one.traits)]
-    failing = sorted((one for one in mine if one.failed), key=lambda one: one.size)
-    passed = [(one, _described(one)) for one in tried if not one.failed]
-    pairs = ((one, *found) for one in failing[:SHOWABLE] if (found := _nearest(one, passed)))
+def _region(condition: Condition, tried: Sequence[Tried]) -> Where:
+    matching = [case for case in tried if holds(condition, case.traits)]
+    failing = sorted((case for case in matching if case.failed), key=lambda case: case.size)
+    passed = [(case, _described(case)) for case in tried if not case.failed]
+    pairs = ((case, *near) for case in failing[:SHOWABLE] if (near := _nearest(case, passed)))
     smallest, passing, differs = next(pairs, (failing[0], None, ""))
     return Where(
         condition=tuple(_rounded(literal, condition, tried) for literal in condition),
-        such=len(mine),
+        cases=len(matching),
         fails=len(failing),
-        others=len(tried) - len(mine),
-        elsewhere=sum(one.failed for one in tried) - len(failing),
+        outside=len(tried) - len(matching),
+        elsewhere=sum(case.failed for case in tried) - len(failing),
         smallest=smallest,
         nearest=passing,
         differs=differs,
@@ -197,17 +202,17 @@ def _seen(condition: Condition, tried: Sequence[Tried]) -> Where:
 
 def _nearest(failing: Tried, passing: Iterable[tuple[Tried, dict[str, Any]]]) -> tuple[Tried, str] | None:
     """Return the smallest passing case that differs in one parameter, and that parameter with its value there."""
-    given, found = _described(failing), list[tuple[Tried, str]]()
-    for one, own in passing:
-        if one.geometry.rank == failing.geometry.rank:
-            different = [name for name in given if own[name] != given[name]]
+    failing_values, neighbours = _described(failing), list[tuple[Tried, str]]()
+    for case, passing_values in passing:
+        if case.geometry.rank == failing.geometry.rank:
+            different = [name for name in failing_values if passing_values[name] != failing_values[name]]
             if len(different) == 1:
-                found.append((one, assigned(one.geometry, different[0], own[different[0]])))
-    return min(found, key=lambda pair: pair[0].size, default=None)
+                neighbours.append((case, assigned(case.geometry, different[0], passing_values[different[0]])))
+    return min(neighbours, key=lambda pair: pair[0].size, default=None)
 
 
-def _described(one: Tried) -> dict[str, Any]:
-    return parameters(one.geometry) | {part.name: getattr(one.variant, part.name) for part in fields(one.variant)}
+def _described(case: Tried) -> dict[str, Any]:
+    return parameters(case.geometry) | {part.name: getattr(case.variant, part.name) for part in fields(case.variant)}
 
 
 def _rounded(literal: Literal, condition: Condition, tried: Iterable[Tried]) -> Literal:
@@ -221,7 +226,7 @@ def _rounded(literal: Literal, condition: Condition, tried: Iterable[Tried]) -> 
 
 def _below(literal: Literal, condition: Condition, tried: Iterable[Tried]) -> int:
     """Return the largest passing size below a limit, among the cases that the rest of the condition holds for."""
-    rest = tuple(one for one in condition if one is not literal)
+    rest = tuple(other for other in condition if other is not literal)
     sizes = (t.traits.sizes.get(literal.name, 0) for t in tried if not t.failed and holds(rest, t.traits))
     return max((size for size in sizes if literal.least and size < literal.least), default=0)
 
@@ -246,44 +251,44 @@ class _Search:
 
     def __init__(self, tried: Iterable[Tried], runs: Runs) -> None:
         self.tried, self._runs = [*tried], runs
-        self._passing = Passing(one.traits for one in self.tried if not one.failed)
-        self._known = {(one.geometry.descriptor, one.variant) for one in self.tried}
+        self._passing = Passing(case.traits for case in self.tried if not case.failed)
+        self._keys = {(case.geometry.descriptor, case.variant) for case in self.tried}
         self._dice = random.Random(0)
 
     def clusters(self) -> list[Any]:
         """Return the clusters of the cases so far, however little evidence there is for them yet."""
-        return clusters([one.traits for one in self.tried if one.failed], self._passing, gain=None)
+        return clusters([case.traits for case in self.tried if case.failed], self._passing, gain=None)
 
     def reduce(self, tries: int) -> None:
         """Make one parameter after the other of the smallest failing case plain, and keep it so if the case still
         fails: the parameters that are left are needed to fail, and a case that passed on the way lacks one of them
         (Zeller and Hildebrandt, IEEE TSE 28(2), 2002)."""
-        failing = min((one for one in self.tried if one.failed), key=lambda one: one.size, default=None)
+        failing = min((case for case in self.tried if case.failed), key=lambda case: case.size, default=None)
         if failing is None:
             return
 
         def fails(plainer: Tried | None) -> bool:
             nonlocal tries
-            if plainer is None or hides(plainer.geometry) or self._is_known(plainer) or not tries:
+            if plainer is None or hides(plainer.geometry) or self._has_run(plainer) or not tries:
                 return False
             failed = self._run(plainer)
             tries -= failed is not None
             return bool(failed)
 
         for step in (
-            lambda one: Tried(one.geometry, replace(one.variant, dtype="fp32"), failed=False),
-            lambda one: Tried(
-                one.geometry, replace(one.variant, layout=layouts_of(one.geometry.rank)[0]), failed=False
+            lambda case: Tried(case.geometry, replace(case.variant, dtype="fp32"), failed=False),
+            lambda case: Tried(
+                case.geometry, replace(case.variant, layout=layouts_of(case.geometry.rank)[0]), failed=False
             ),
             flattened,
         ):
             failing = self.tried[-1] if fails(step(failing)) else failing
-        own = failing.geometry
-        goal = SIMPLEST[own.family, own.rank]
-        for names in (*kinds_of(own), *([name] for name in parameters(own))):
+        smallest = failing.geometry
+        goal = SIMPLEST[smallest.family, smallest.rank]
+        for names in (*kinds_of(smallest), *([name] for name in parameters(smallest))):
             if fails(changed(failing, {name: goal[name] for name in names})):
                 failing = self.tried[-1]
-        halved = [*parameters(own)]
+        halved = [*parameters(smallest)]
         while halved and tries:  # a row of 2,046 elements was shown where two are enough
             name = halved.pop(0)
             value = parameters(failing.geometry)[name]
@@ -292,34 +297,33 @@ class _Search:
 
     def contrast(self, tries: int) -> None:
         """If no condition is left, run problems that lack most of what the failing cases have in common."""
-        near = plainest(one for one in self.tried if one.failed)
-        pool = [one for one in self._drawn(near) if not hides(one.geometry)] if near else []
+        near = plainest(case for case in self.tried if case.failed)
+        pool = [case for case in self._drawn(near) if not hides(case.geometry)] if near else []
         while pool and tries:
-            failing = [one.traits for one in self.tried if one.failed]
+            failing = [case.traits for case in self.tried if case.failed]
             if conditions(failing, self._passing, gain=None):
                 return
             shared = common(failing)
-            pool = [one for one in pool if not self._is_known(one)]
-            names, sizes = {one.name for one in shared if not one.is_size}, [one for one in shared if one.is_size]
-            pool.sort(key=lambda one: len(names & one.traits.features) + sum(size.holds(one.traits) for size in sizes))
+            pool = [case for case in pool if not self._has_run(case)]
+            pool.sort(key=lambda case: sum(literal.holds(case.traits) for literal in shared))
             tries -= bool(pool) and self._run(pool.pop(0)) is not None
 
     def decide(self, place: int, tries: int) -> None:
         """Run up to `tries` problems to decide the condition of one of the clusters."""
-        found = self.clusters()
-        if place >= len(found):
+        current = self.clusters()
+        if place >= len(current):
             return
-        mine, left = [*found[place].failing], found[place].conditions
-        near = plainest(one for one in self.tried if one.traits in mine)
+        failing, candidates = [*current[place].failing], current[place].conditions
+        near = plainest(case for case in self.tried if case.traits in failing)
         pool: list[Tried] = [*chain.from_iterable(map(self._toggled, near)), *self._drawn(near)]
-        if not any(hides(one.geometry) for one in near):
-            pool = [one for one in pool if not hides(one.geometry)]
+        if not any(hides(case.geometry) for case in near):
+            pool = [case for case in pool if not hides(case.geometry)]
         more = 0
         for turn in range(PATIENCE * tries):
-            fresh = [one for one in pool if not self._is_known(one)]
+            fresh = [case for case in pool if not self._has_run(case)]
             # by turns: some conditions cannot be separated, and trying that alone would never test the best one
-            telling = self._telling(left, mine, fresh) if turn % 2 else None
-            chosen = telling or self._doubting(left[0], mine, fresh, turn)
+            telling = self._telling(candidates, failing, fresh) if turn % 2 else None
+            chosen = telling or self._doubting(candidates[0], failing, fresh, turn)
             if chosen is None:
                 continue
             failed = self._run(chosen)
@@ -327,25 +331,25 @@ class _Search:
                 continue
             tries -= 1
             if failed:
-                mine.append(chosen.traits)
+                failing.append(chosen.traits)
                 more += 1
                 # a case found between two sizes may be the plainest of few, and more cases like it are needed
                 pool += self._toggled(chosen) if more <= NEAR else ()
-            if failed and not holds(left[0], chosen.traits):  # it may have another defect
-                parts = clusters(mine, self._passing, gain=None)
-                mine, now = max(parts, key=lambda part: len(part.failing), default=Cluster(mine, []))
+            if failed and not holds(candidates[0], chosen.traits):  # it may have another defect
+                parts = clusters(failing, self._passing, gain=None)
+                failing, now = max(parts, key=lambda part: len(part.failing), default=Cluster(failing, []))
             else:
-                now = conditions(mine, self._passing, gain=None)
-            if not tries or (not now and len(mine) >= ENOUGH):
+                now = conditions(failing, self._passing, gain=None)
+            if not tries or (not now and len(failing) >= ENOUGH):
                 return
-            left = now or left  # no condition holds for few cases if a mistake hides in one
+            candidates = now or candidates  # no condition holds for few cases if a mistake hides in one
 
-    def _is_known(self, one: Tried) -> bool:
-        return (one.geometry.descriptor, one.variant) in self._known
+    def _has_run(self, case: Tried) -> bool:
+        return (case.geometry.descriptor, case.variant) in self._keys
 
     def _run(self, chosen: Tried) -> bool | None:
         """Run a case and keep its verdict; return whether it fails, or None if that cannot be said."""
-        self._known.add((chosen.geometry.descriptor, chosen.variant))
+        self._keys.add((chosen.geometry.descriptor, chosen.variant))
         failed = self._runs(chosen.geometry, chosen.variant)
         if failed is not None:
             self.tried.append(Tried(chosen.geometry, chosen.variant, failed))
@@ -354,53 +358,55 @@ class _Search:
         return failed
 
     def _toggled(self, failing: Tried) -> Iterator[Tried]:
-        return toggled(failing, {one.variant.dtype for one in self.tried})
+        return toggled(failing, {case.variant.dtype for case in self.tried})
 
     def _drawn(self, near: Sequence[Tried]) -> Iterator[Tried]:
         """Yield problems near failing ones, in their formats and in others of the cases, and unrelated problems."""
         choose = self._dice.choice
         formats: dict[int, list[Variant]] = {}
-        for one in self.tried:
-            formats.setdefault(one.geometry.rank, []).append(one.variant)
+        for case in self.tried:
+            formats.setdefault(case.geometry.rank, []).append(case.variant)
         family = near[0].geometry.family
         for place in range(POOL):
-            one = choose(near)
+            case = choose(near)
             if place % 4 < 3:
-                made = drawn(family, choose, THIN, [parameters(one.geometry)], rank=one.geometry.rank)
-                variant = one.variant if place % 4 < 2 else choose(formats[made.rank])
+                problem = drawn(family, choose, THIN, [parameters(case.geometry)], rank=case.geometry.rank)
+                variant = case.variant if place % 4 < 2 else choose(formats[problem.rank])
             else:
-                made = drawn(family, choose, THIN, rank=choose([*formats]))
-                variant = choose(formats[made.rank])
-            yield Tried(made, variant, failed=False)
+                problem = drawn(family, choose, THIN, rank=choose([*formats]))
+                variant = choose(formats[problem.rank])
+            yield Tried(problem, variant, failed=False)
 
-    def _telling(self, left: Sequence[Condition], mine: Sequence[Traits], fresh: Sequence[Tried]) -> Tried | None:
+    def _telling(
+        self, candidates: Sequence[Condition], failing: Sequence[Traits], fresh: Sequence[Tried]
+    ) -> Tried | None:
         """Return the problem that best separates the conditions; those of fewer bits (`bits_of`) weigh more."""
-        bits = {condition: bits_of(condition, mine, self._passing) for condition in left}
-        weights = {condition: math.exp((bits[left[0]] - its) / LITERAL) for condition, its in bits.items()}
+        bits = {condition: bits_of(condition, failing, self._passing) for condition in candidates}
+        weights = {condition: math.exp((bits[candidates[0]] - needed) / LITERAL) for condition, needed in bits.items()}
         total = sum(weights.values())
-        literals = {literal for condition in left for literal in condition}
+        literals = {literal for condition in candidates for literal in condition}
         shares = [(frozenset(condition), share) for condition, share in weights.items()]
 
-        def parted(one: Tried) -> float:
-            true = {literal for literal in literals if literal.holds(one.traits)}
-            held = sum(share for condition, share in shares if condition <= true)
-            return min(held, total - held)
+        def parted(case: Tried) -> float:
+            true = {literal for literal in literals if literal.holds(case.traits)}
+            true_share = sum(share for condition, share in shares if condition <= true)
+            return min(true_share, total - true_share)
 
         best = max(fresh, key=parted, default=None)
         return best if best is not None and parted(best) > TELLING * total else None
 
     def _doubting(
-        self, condition: Condition, mine: Sequence[Traits], fresh: Sequence[Tried], turn: int
+        self, condition: Condition, failing: Sequence[Traits], fresh: Sequence[Tried], turn: int
     ) -> Tried | None:
         """Return a problem that tests a condition, in turn: one that should fail and differs from a failing case in one
         respect, or shares little else with the failing cases; one that all of the condition holds for but one literal,
         each literal in turn; one with a size in the middle between passing and failing ones."""
-        if turn % 3 == 0 or (turn % 3 == 2 and len(mine) < ENOUGH):
-            held = [one for one in fresh if holds(condition, one.traits)]
+        if turn % 3 == 0 or (turn % 3 == 2 and len(failing) < ENOUGH):
+            holding = [case for case in fresh if holds(condition, case.traits)]
             if turn % 2 == 0:  # problems that differ in one respect come first
-                return next(iter(held), None)
-            shared = frozenset.intersection(*(one.features for one in mine))
-            return max(held, key=lambda one: len(shared - one.traits.features), default=None)
+                return next(iter(holding), None)
+            shared = frozenset.intersection(*(traits.features for traits in failing))
+            return max(holding, key=lambda case: len(shared - case.traits.features), default=None)
         # a zero point may be negative, and no powers of two lie below it
         limits = [literal for literal in condition if (literal.least or 0) > 1 and literal.most is None]
         if turn % 3 == 1 and limits:
@@ -408,28 +414,30 @@ class _Search:
         again, place = divmod(turn // 3, len(condition))
         doubted = condition[place]
         rest = tuple(literal for literal in condition if literal is not doubted)
-        without = [one for one in fresh if holds(rest, one.traits) and not doubted.holds(one.traits)]
+        without = [case for case in fresh if holds(rest, case.traits) and not doubted.holds(case.traits)]
         # it may pass because it hides the mistake, which is unlikely with several outputs along every axis
         if again % 2:
-            return max(without, key=lambda one: min(one.geometry.output_size), default=None)
+            return max(without, key=lambda case: min(case.geometry.output_size), default=None)
         return next(iter(without), None)
 
     def _between(self, limit: Literal, condition: Condition, fresh: Iterable[Tried]) -> Tried | None:
         """Return a problem with a size between passing and failing ones, as near as possible to the middle of the
         powers of two: one that was drawn, or a failing one with a parameter made smaller."""
-        rest, passes = tuple(one for one in condition if one is not limit), _below(limit, condition, self.tried)
+        rest, passes = tuple(other for other in condition if other is not limit), _below(limit, condition, self.tried)
         least = limit.least or 1
         middle = math.sqrt(max(1, passes) * least)
 
-        def size(one: Tried) -> int:
-            return one.traits.sizes.get(limit.name, 0)
+        def size(case: Tried) -> int:
+            return case.traits.sizes.get(limit.name, 0)
 
-        failing = sorted((one for one in self.tried if one.failed and holds(condition, one.traits)), key=size)[:NEAR]
-        made = (
-            changed(one, {name: max(1, math.ceil(value * middle / size(one)))})
-            for one in failing
-            for name, value in parameters(one.geometry).items()
+        failing = sorted((case for case in self.tried if case.failed and holds(condition, case.traits)), key=size)[
+            :NEAR
+        ]
+        smaller = (
+            changed(case, {name: max(1, math.ceil(value * middle / size(case)))})
+            for case in failing
+            for name, value in parameters(case.geometry).items()
         )
-        scaled = (one for one in made if one is not None and not self._is_known(one) and not hides(one.geometry))
-        between = (one for one in chain(fresh, scaled) if holds(rest, one.traits) and passes < size(one) < least)
-        return min(between, key=lambda one: abs(math.log(size(one) / middle)), default=None)
+        scaled = (case for case in smaller if case is not None and not self._has_run(case) and not hides(case.geometry))
+        between = (case for case in chain(fresh, scaled) if holds(rest, case.traits) and passes < size(case) < least)
+        return min(between, key=lambda case: abs(math.log(size(case) / middle)), default=None)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from conformance.diagnosis.where import Where, named, seen
+from conformance.diagnosis.where import Where, evidence_for, named
 from conformance.dtypes import dtype_place
 from conformance.reporting import accuracy, emulator_counts, modules
 from conformance.reporting.evidence import RunEvidence
@@ -189,7 +189,7 @@ class Report:
         operators = few([*filter(None, failures.operators)], "operator")
         where = self.where(failures)
         said = f"{failures.text}, where {named(where)}" if where else failures.text
-        observed = seen(where, (failures.plainer or failures.smallest).descriptor) if where else ""
+        observed = evidence_for(where, (failures.plainer or failures.smallest).descriptor) if where else ""
         return f"{operators}: {said}" if operators else said, observed
 
 

@@ -127,7 +127,7 @@ def test_a_size_that_takes_one_passing_problem_away_is_not_said():
     assert str(found) == "groups > 1"
     told = [replace(one, failed=one.failed and one.geometry != hidden) for one in grouped]
     (found,) = where(told)
-    assert (str(found), found.fails < found.such) == ("groups > 1", True)
+    assert (str(found), found.fails < found.cases) == ("groups > 1", True)
 
 
 def test_sizes_are_run_between_what_passes_and_what_fails():
@@ -254,7 +254,7 @@ def test_a_second_defect_that_few_cases_meet_hides_no_condition():
     other = next(one for one in cases if not one.failed and one.geometry.n)
     (found,) = where([*(one for one in cases if one is not other), Tried(other.geometry, other.variant, failed=True)])
     assert (str(found), found.elsewhere) == ("groups > 1", 1)
-    assert said([found]).endswith(f", and 1 of the other {found.others}")
+    assert said([found]).endswith(f", and 1 of the other {found.outside}")
 
 
 def test_that_failing_cases_have_little_padding_is_no_condition():
