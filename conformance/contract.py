@@ -18,7 +18,7 @@ _CHOICES = {
     "subnormals": ("kept", "flushed"),
     "between": ("accumulator", "storage"),
     "variance": ("centred", "raw"),
-    "ties": ("even", "away", "up"),
+    "ties": ("even", "away", "up", "gemmlowp"),
     "overflow": ("saturates", "nonfinite"),
 }
 __all__ = ["WINOGRAD", "Contract", "ContractError"]
@@ -77,7 +77,8 @@ class Contract:
     between      where a fused operator keeps what lies between its parts: in the accumulator's format, or rounded to
                  that of the tensors, as separate kernels do
     variance     computed from distances from the mean, or as the mean of squares less the square of the mean
-    ties         where a requantized result half way between two integers goes: to the even one, away from zero, or up
+    ties         where a requantized result half way between two integers goes: to the even one, away from zero, or up;
+                 or `gemmlowp`: a multiplier of 32 bits, whose product is rounded twice
     overflow     what a requantized result beyond the range of fp8 becomes: the largest finite number (`saturates`), or
                  NaN in e4m3 and infinity in e5m2 (`nonfinite`); int8 always saturates
     """
@@ -273,6 +274,8 @@ class Contract:
     def storing(self, dtype: str) -> str:
         """Describe how a requantized result is stored."""
         if dtype in WHOLE:
+            if self.ties == "gemmlowp":
+                return "rounded twice, as gemmlowp does, and saturated"
             toward = {"even": "to even", "away": "away from zero", "up": "up"}[self.ties]
             return f"rounded to nearest, ties {toward}, and saturated"
         return f"rounded to {dtype}, {'saturated' if self.overflow == 'saturates' else 'or not finite beyond it'}"

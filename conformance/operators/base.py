@@ -101,7 +101,7 @@ class Arithmetic(Protocol):
 
     @property
     def ties(self) -> str:
-        """How a number half way between two integers is rounded: `even`, `away` or `up`."""
+        """How a number half way between two integers is rounded: `even`, `away` or `up`; or `gemmlowp`."""
         ...
 
     @property

@@ -56,7 +56,7 @@ class Reading:
     algorithm       direct, winograd-f2, winograd-f4, winograd-f6 or fft
     inputs_flushed, results_flushed  whether subnormal ones become zero
     bias            before or after the sum is rounded to the dtype
-    ties            of a requantized result: even, away or up
+    ties            of a requantized result: even, away or up; or gemmlowp
     overflow        of a requantized result: saturates or nonfinite
     """
 
@@ -552,13 +552,15 @@ def _intact(sums: Sums, huge: float, small: float) -> tuple[list[int], list[int]
 
 
 def read_ties(reading: Reading, of: Sum) -> None:
-    """Read how results of int8 half way between two integers are rounded."""
+    """Read how results of int8 half way between two integers are rounded, and one a quarter above an integer, which the
+    first of two roundings makes such a result."""
     halves = (1, 3, -1, -3), (5, 7, -5, -7)
     rules: list[dict[tuple[float, ...], str]] = [
-        {(0, 2, 0, -2): "even", (1, 2, -1, -2): "away", (1, 2, 0, -1): "up"},
-        {(2, 4, -2, -4): "even", (3, 4, -3, -4): "away", (3, 4, -2, -3): "up"},
+        {(0, 2, 0, -2, 0): "even", (1, 2, -1, -2, 0): "away", (1, 2, 0, -1, 0): "up", (1, 2, 0, -1, 1): "gemmlowp"},
+        {(2, 4, -2, -4, 1): "even", (3, 4, -3, -4, 1): "away", (3, 4, -2, -3, 1): "up", (3, 4, -2, -3, 2): "gemmlowp"},
     ]
-    results = [tuple(of.of_factors({term: (value, 1.0)}, scale=0.5) for value in values)
+    results = [tuple(of.of_factors({term: (value, 1.0)}, scale=scale)
+                     for value, scale in (*((value, 0.5) for value in values), (values[0], 0.25)))
                for term, values in zip((0, of.terms - 1), halves, strict=True)]  # fmt: skip
     reading.agree("ties", [rule.get(result) for rule, result in zip(rules, results, strict=True)])
 

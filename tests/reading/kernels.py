@@ -223,13 +223,22 @@ def requantized(ties: str = "even", saturates: bool = True) -> Callable[..., np.
         y = sums * scale.astype(np.float64)[:, None, None]
         if whole:
             up = np.floor(np.abs(y) + 0.5) * np.sign(y)
-            rounded = {"even": np.rint(y), "away": up, "up": np.floor(y + 0.5)}[ties]
+            rules = {"even": np.rint(y), "away": up, "up": np.floor(y + 0.5)}
+            rounded = rules[ties] if ties in rules else twice_rounded(sums, scale.astype(np.float64)[:, None, None])
             return np.clip(rounded + y_zero_point, -128, 127).astype(np.int8)
         largest = float(ml_dtypes.finfo(x.dtype).max)
         with np.errstate(all="ignore"):
             return (np.clip(y, -largest, largest) if saturates else y).astype(np.float32).astype(x.dtype)
 
     return conv_requantized
+
+
+def twice_rounded(sums: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """Sums times a scale up to 1, as gemmlowp rounds them: to the bits of the shift, ties up, then to an integer."""
+    significand, exponent = np.frexp(scale)
+    y = np.ldexp(np.floor(sums * significand + 0.5), exponent)
+    rounded: np.ndarray = np.floor(np.abs(y) + 0.5) * np.sign(y)
+    return rounded
 
 
 def restless(dot: Dot) -> Dot:

@@ -164,7 +164,7 @@ def test_transforms_are_told_apart(kernel: Any, algorithm: str, declared: str, e
     assert ("what is unknown may need more" in result.explain()) == (not elsewhere)
 
 
-@pytest.mark.parametrize("ties", ["even", "away", "up"])
+@pytest.mark.parametrize("ties", ["even", "away", "up", "gemmlowp"])
 def test_ties_are_read_off(ties: str):
     result = only(k.requantized(ties), "int8", "conv_requantized", is_plain)
     assert (result.reading.ties, result.contract) == (ties, Contract(ties=ties))

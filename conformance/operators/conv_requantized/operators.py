@@ -18,8 +18,8 @@ two and sums are below 2^24, the distance is zero, and a result half way between
 declared. In fp8 the bound of fp32 accumulation (`conformance.judge.limits`), multiplied with the scale, is added,
 unless sums are exact in any order.
 
-A fixed-point multiplier (gemmlowp's and TFLite's: 31 bits of the scale, two roundings) gives other results and is not
-covered: in a tie of the second rounding it is off by one where this definition has only one correct result.
+A fixed-point multiplier (gemmlowp's and TFLite's: the scale as 31 bits and a shift) rounds the product twice. Its
+results are other integers, declared as `ties="gemmlowp"`; each has one correct value (`fixed_point`).
 """
 
 from __future__ import annotations
@@ -113,6 +113,9 @@ def _enclosed(
     """Return the smallest and the largest correct y, see the module's docstring."""
     dtype, exact = name_of(inputs["x"].dtype), magnitude["sums"]
     scale = per_channel(inputs["scale"].astype(np.float64), geometry.rank)
+    if dtype in WHOLE and arithmetic.ties == "gemmlowp":
+        y = np.clip(fixed_point(exact, scale) + geometry.y_zero_point, LOWEST, HIGHEST)
+        return {"y": (y, y)}
     product, before, u = exact * scale, np.zeros_like(exact), FP32.unit_roundoff
     if dtype not in WHOLE:
         u = arithmetic.u
@@ -140,6 +143,22 @@ TIES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 """Rule for numbers half way between two integers -> rounding to the nearest integer (IEEE 754-2019, 4.3.1; `up` is
 floor(v + 1/2))."""
+
+
+def fixed_point(exact: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """Return whole sums times a scale of fp32, rounded twice as gemmlowp does (Jacob et al., "Quantization and training
+    of neural networks for efficient integer-arithmetic-only inference", 2017, section 2.2; gemmlowp's fixedpoint.h).
+
+    scale = multiplier * 2^(exponent - 31), with a multiplier of 31 bits, which hold the significand of fp32. The sum,
+    shifted to the left where the exponent is positive, times the multiplier is rounded to a multiple of 2^31, ties up
+    (SaturatingRoundingDoublingHighMul), and the quotient is shifted to the right, ties away from zero
+    (RoundingDivideByPOT). A shift to the left saturates: gemmlowp leaves its overflow undefined.
+    """
+    significand, exponent = np.frexp(scale)
+    multiplier = np.ldexp(significand, 31).astype(np.int64)
+    shifted = np.clip(np.ldexp(exact, np.maximum(exponent, 0)), -(2.0**31), 2.0**31 - 1).astype(np.int64)
+    high = (shifted * multiplier + (1 << 30)) >> 31
+    return TIES["away"](np.ldexp(high.astype(np.float64), np.minimum(exponent, 0)))
 
 
 LARGEST = {name: float(ml_dtypes.finfo(STORAGE[name]).max) for name in ("fp8_e4m3", "fp8_e5m2")}  # type: ignore[no-untyped-call]
