@@ -20,11 +20,12 @@ _CHOICES = {
     "variance": ("centred", "raw"),
     "ties": ("even", "away", "up", "gemmlowp"),
     "overflow": ("saturates", "nonfinite"),
+    "stored": ("nearest", "stochastic"),
 }
 __all__ = ["WINOGRAD", "Contract", "ContractError"]
 
 _OF_FAMILIES = {"between": ("conv_bn",), "variance": ("conv_bn",), "ties": ("conv_requantized",),
-                "overflow": ("conv_requantized",)}  # fmt: skip
+                "overflow": ("conv_requantized",), "stored": ("conv", "avg_pool")}  # fmt: skip
 """Field -> beginnings of the names of the operators that it is about; others are about all."""
 NONFINITE = ("special", "nonfinite", "mixed")
 """Distributions with NaN or infinities among the inputs."""
@@ -81,6 +82,8 @@ class Contract:
                  or `gemmlowp`: a multiplier of 32 bits, whose product is rounded twice
     overflow     what a requantized result beyond the range of fp8 becomes: the largest finite number (`saturates`), or
                  NaN in e4m3 and infinity in e5m2 (`nonfinite`); int8 always saturates
+    stored       how results are rounded to the format of the tensors: to nearest, or at random to a neighbour
+                 so that the mean is the result (`stochastic`)
     """
 
     inputs: str = "exact"
@@ -94,6 +97,7 @@ class Contract:
     variance: str = "centred"
     ties: str = "even"
     overflow: str = "saturates"
+    stored: str = "nearest"
 
     def __init_subclass__(cls) -> None:
         """Raise ContractError: a subclass could answer anything, but only the fields are declared."""
@@ -234,6 +238,7 @@ class Contract:
         weaker += ["rounded between"] if self.between == "storage" else []
         weaker += ["variance from raw moments"] if self.variance == "raw" else []
         weaker += ["subnormals flushed"] if self.subnormals == "flushed" else []
+        weaker += ["results rounded stochastically"] if self.stored == "stochastic" else []
         return ", ".join(weaker)
 
     @property
@@ -269,7 +274,8 @@ class Contract:
         split = "" if self.splits == 1 else f", {self.splits} partial sums in {self.partials}"
         split += f", rounded to {dtype} in between" if self.between == "storage" else ""
         split += ", variance from raw moments" if self.variance == "raw" else ""
-        return f"{self.algorithm}, {given}, {added}{toward}, one rounding to {sums_of(dtype)}{flushed}{split}"
+        rounding = "rounding" if self.stored == "nearest" else "stochastic rounding"
+        return f"{self.algorithm}, {given}, {added}{toward}, one {rounding} to {sums_of(dtype)}{flushed}{split}"
 
     def storing(self, dtype: str) -> str:
         """Describe how a requantized result is stored."""
@@ -278,7 +284,8 @@ class Contract:
                 return "rounded twice, as gemmlowp does, and saturated"
             toward = {"even": "to even", "away": "away from zero", "up": "up"}[self.ties]
             return f"rounded to nearest, ties {toward}, and saturated"
-        return f"rounded to {dtype}, {'saturated' if self.overflow == 'saturates' else 'or not finite beyond it'}"
+        how = "" if self.stored == "nearest" else "stochastically "
+        return f"rounded {how}to {dtype}, {'saturated' if self.overflow == 'saturates' else 'or not finite beyond it'}"
 
     def as_record(self) -> dict[str, Any]:
         return asdict(self)

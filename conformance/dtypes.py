@@ -83,6 +83,25 @@ WHOLE = frozenset({"int8", "int32"})
 """Whole numbers: nothing is rounded, and results must be equal."""
 
 
+def neighbours(values: np.ndarray, dtype: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the largest number of a format that is at most each float64 value, and the smallest that is at least; both
+    are the value where the format holds it. Beyond the largest number lies infinity, or NaN where a format has none."""
+    form, storage, size = FORMATS[dtype], STORAGE[dtype], np.abs(values)
+    with np.errstate(over="ignore", invalid="ignore"):
+        nearest = values.astype(storage if dtype == "fp64" else np.float32).astype(storage)
+        wide = np.abs(nearest.astype(np.float64))
+        is_inner = wide <= size
+        bits = nearest.view(f"u{storage.itemsize}")
+        # the bits of numbers of one sign are in their order
+        other = np.where(is_inner, bits + 1, bits - 1).astype(bits.dtype).view(storage)
+        largest = float(ml_dtypes.finfo(storage).max)  # type: ignore[no-untyped-call]
+        beyond = largest + 2.0 ** (form.emax - form.precision + 1)
+        other = np.where((wide == size) | ~(size < beyond), nearest, other).astype(np.float64)
+    nearest = nearest.astype(np.float64)
+    inner, outer = np.where(is_inner, nearest, other), np.where(is_inner, other, nearest)
+    return np.where(values < 0, outer, inner), np.where(values < 0, inner, outer)
+
+
 def sums_of(dtype: str) -> str:
     """Return the dtype that a problem of `dtype` stores its results in."""
     return SUMS.get(dtype, dtype)

@@ -1,4 +1,4 @@
-"""The files of docs/contracts.md and docs/matrix-units.md pass as they stand, and fail without what they declare."""
+"""The files of contracts.md, matrix-units.md and rounding.md pass as they stand, and fail without their contracts."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ SHOWN_BY = {
     "tf32": (POINTWISE, "fp32", "fixed"),
     "fp16": (POINTWISE, "fp16", "fixed"),
     "fp8": ("n1 c64 h2 w2 k24 r1 s1", "fp8_e4m3", "absorbed"),
+    "stochastic": (POINTWISE, "bf16", "fixed"),
     "splitk": (POINTWISE, "bf16", "fixed"),
     "winograd": (SQUARE, "fp32", "nonfinite"),
     "fft": (SQUARE, "fp32", "nonfinite"),

@@ -258,7 +258,7 @@ class Probed(Expected):
             allowed = limits(contract, output.dtype, output.terms, output.actual.size)
             x = math.log(exact.size / ALPHA) / self.projection.lanes
             references = self.projection.square * (1 + 2 * math.sqrt(x) + 2 * x)
-            rounded = FORMATS[output.dtype].unit_roundoff ** 2 * references
+            rounded = allowed.halves * FORMATS[output.dtype].unit_roundoff ** 2 * references
             squared = max(allowed.sums / LAMBDA, allowed.unit) ** 2 + self.projection.noise**2
             limit = LAMBDA * math.sqrt(rounded + squared * (self.projection.square + references))
         error = np.abs(projected(self.projection, output.actual) - exact)

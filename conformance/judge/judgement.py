@@ -11,12 +11,13 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from conformance.contract import Contract
-from conformance.dtypes import FORMATS, STORAGE, WHOLE
+from conformance.dtypes import FORMATS, STORAGE, WHOLE, neighbours
 from conformance.failure import Edge, Failure, Kind, WrongElements
 from conformance.judge import accuracy
-from conformance.judge.limits import OutputLimits
+from conformance.judge.limits import OutputLimits, Z
 from conformance.judge.output import Output
-from conformance.judge.residuals import Residuals, Statistics
+from conformance.judge.residuals import Residuals, Statistics, rounding_z
+from conformance.operators.base import Interval
 
 EQUALITY_DISTRIBUTIONS = frozenset(
     ("integer", "impulse", "special", "nonfinite", "range", "subnormal", "mixed", "large", "small", "close", "codes")
@@ -303,10 +304,12 @@ def checked(output: Output, distribution: str, contract: Contract) -> dict[str, 
     """Return name -> limit of every check that `judge` makes. Only names, sizes and the contract matter, not the
     arrays' values: the limit on rms assumes as many independent errors as there are elements."""
     if output.enclosed is not None or demands_equality(output, distribution, contract):
-        return {"mismatched elements": 0.0}
+        enclosed = output.enclosed is not None and _is_stochastic(output, contract)
+        return {"mismatched elements": 0.0} | ({"rounding z": Z} if enclosed else {})
     limit_of = {"worst error / bound": 1.0}
     if distribution in STATISTICS_DISTRIBUTIONS:
         allowed = output.allowed(contract)
+        limit_of |= {"rounding z": Z} if _is_stochastic(output, contract) else {}
         limit_of["rms"] = allowed.rms(output.actual.size)
         if not allowed.one_sided:
             limit_of |= {"gain z": allowed.z, "offset z": allowed.z}
@@ -365,7 +368,8 @@ def judge(output: Output, distribution: str, contract: Contract, infer: bool = T
 def passes(output: Output, distribution: str, contract: Contract) -> bool:
     """Tell whether `judge` would pass the output."""
     if output.enclosed is not None:
-        return not _outside(output, distribution, contract)[2].any()
+        is_unbiased = all(check.passed for check in _of_roundings(output, distribution, contract))
+        return is_unbiased and not _outside(output, distribution, contract)[2].any()
     if demands_equality(output, distribution, contract):
         return not _unequal(output, contract)[1].any()
     residuals = output.measured(contract, distribution)[2]
@@ -386,6 +390,11 @@ def _checks(
             allowed = _on_natural_data(output, contract, allowed)
         statistics = residuals.statistics(allowed, output.channels, output.taps)
         values |= {"rms": statistics.rms, "gain z": statistics.gain_z, "offset z": statistics.offset_z}
+        if _is_stochastic(output, contract):
+            exact = output.reference.astype(np.float64)
+            before = allowed.before(exact, residuals.s2.astype(np.float64), np.abs(exact))
+            actual = output.actual.astype(np.float64)
+            values["rounding z"] = rounding_z(actual, exact - before, exact + before, output.dtype)
         named["rms"] = statistics.rms_limit
     return [Check(name, values[name], limit) for name, limit in named.items()], statistics
 
@@ -419,17 +428,39 @@ def _unequal(output: Output, contract: Contract) -> tuple[np.ndarray, np.ndarray
         expected = output.reference.astype(wide).astype(STORAGE[output.dtype])
     may_be_nan = ~np.isfinite(expected) if contract.parts > 1 else np.isnan(expected)
     wrong = (output.actual != expected) & ~(np.isnan(output.actual) & may_be_nan)
+    if _is_stochastic(output, contract):
+        below, above = neighbours(output.reference.astype(np.float64), output.dtype)
+        wrong &= (output.actual != below) & (output.actual != above)
     if output.signed:
         wrong |= (expected == 0) & (np.signbit(output.actual) != np.signbit(expected))
     return expected, wrong
 
 
+def _is_stochastic(output: Output, contract: Contract) -> bool:
+    return contract.stored == "stochastic" and output.dtype not in WHOLE
+
+
+def _enclosed(output: Output, distribution: str, contract: Contract) -> Interval:
+    """Return the ends of the correct values of each element; before they are stored, if that is stochastic."""
+    assert output.enclosed is not None
+    exact = distribution in EQUALITY_DISTRIBUTIONS and contract.exact_on_integers(output.dtype)
+    return output.enclosed(contract, exact)[output.name]
+
+
+def _of_roundings(output: Output, distribution: str, contract: Contract) -> tuple[Check, ...]:
+    """Return the check of stochastic roundings of enclosed results."""
+    if not _is_stochastic(output, contract):
+        return ()
+    low, high = _enclosed(output, distribution, contract)
+    return (Check("rounding z", rounding_z(output.actual.astype(np.float64), low, high, output.dtype), Z),)
+
+
 def _outside(output: Output, distribution: str, contract: Contract) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return for each element a correct value and the distance to the furthest correct value, and the mask of the wrong
     elements."""
-    assert output.enclosed is not None
-    exact = distribution in EQUALITY_DISTRIBUTIONS and contract.exact_on_integers(output.dtype)
-    low, high = output.enclosed(contract, exact)[output.name]
+    low, high = _enclosed(output, distribution, contract)
+    if _is_stochastic(output, contract):
+        low, high = neighbours(low, output.dtype)[0], neighbours(high, output.dtype)[1]
     actual = output.actual.astype(np.float64)
     may_be_nan, must_be_nan = np.isnan(low) | np.isnan(high), np.isnan(low) & np.isnan(high)
     within = (actual >= np.nan_to_num(low, nan=-np.inf, posinf=np.inf, neginf=-np.inf)) & (
@@ -447,6 +478,7 @@ def _by_enclosure(output: Output, distribution: str, contract: Contract) -> Judg
     shown = replace(output, reference=expected)
     criterion = f"each must be the exact result, {contract.storing(output.dtype)}"
     judgement = _counted(shown, expected, limit, wrong, criterion)
+    judgement = replace(judgement, checks=(*judgement.checks, *_of_roundings(output, distribution, contract)))
     if judgement.zeros == "fail" and passes(
         replace(output, actual=np.zeros_like(output.actual)), distribution, contract
     ):

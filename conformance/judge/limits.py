@@ -9,6 +9,16 @@ spread = hypot(s2, ref):
 rounded once, after everything else, cannot be further away (IEEE 754-2019, section 4.3.1). Nothing converts fp64 to 16
 bits directly, neither processors nor NumPy's bf16: a wider result is rounded to fp32 on the way, u_fp32*|ref| more.
 
+*Stochastic rounding.* A result that lies between two numbers of the format becomes either, with probabilities by
+distance, and is right if it is one of them (Croci, Fasi, Higham, Mary, Mikaitis, "Stochastic rounding: implementation,
+error analysis and applications", R. Soc. Open Sci. 9:211631, 2022, section 2): a whole spacing takes the place of half
+of it, and the mean square f(1 - f) of the errors, 1/6 over all fractions f, that of 1/12. They are independent, have
+mean zero and differ by a spacing, so that their sum stays below z times half the root of the sum of squared spacings,
+but for one time in 2 exp(-z^2/2) (Hoeffding, JASA 58, 1963), beyond what the sums before the rounding are off; so does
+each sum with weights up to 1 that the results before rounding determine. Errors are added as they are and away from
+zero, where a kernel that always cuts fails, and away from the nearer neighbour, where one fails whose probabilities do
+not follow the distance (`rounding_z`). Rounding to nearest is told from it only where a few results repeat.
+
 *Accumulation to nearest.* A sum of KS terms in any order makes at most KS - 1 roundings, each an independent
 mean-zero error of at most u times the partial sum at that point (Higham and Mary, "A new approach to probabilistic
 rounding error analysis", SISC 41(5), 2019: the constant KS of worst-case analysis becomes a multiple of sqrt(KS)). For
@@ -129,6 +139,9 @@ LAMBDA = 4.0
 INPUT_FACTOR = 4.0
 ALPHA = 1e-8
 """False alarms of one statistic in one verdict: a hundred runs of 10,000 verdicts raise about one."""
+Z = math.sqrt(2 * math.log(2 / ALPHA))
+"""Deviations that the sum of independent errors exceeds once in 1/ALPHA verdicts."""
+HALVES = {"nearest": 1, "stochastic": 2}
 RMS = 0.5
 """Limit on the rms error in units of u_out*rms(ref) + unit*rms(s2): sequential fp32 has 0.30, one output rounding
 0.42."""
@@ -180,8 +193,10 @@ class OutputLimits:
     """Whether there are few states and hardly any sums: each rounding is of one or a few products."""
     coarse: float = 1.0
     """Rms of the output's rounding error, in multiples of that of a continuous error."""
-    z: float = math.sqrt(2 * math.log(2 / ALPHA))
+    z: float = Z
     """Limit on |gain| and |offset|."""
+    halves: int = 1
+    """Half spacings that the output's own rounding may add to an error: one to nearest, two stochastically."""
     absorbs: bool = False
     """Whether sums are bounded by the worst case, in units of the largest partial sum: see the module, "Absorption"."""
 
@@ -195,12 +210,19 @@ class OutputLimits:
         """Return the largest |y - ref| of a kernel that keeps its contract, for each element. `size` and `spreads` are
         |ref| and the spread, if the caller has them already."""
         size = np.abs(reference) if size is None else size
-        partial = self.partial(reference, s2) if spreads is None else spreads
-        before = self.inputs * s2 + self.sums * partial + self.tiny
-        if self.format.precision < FORMATS["fp32"].precision:
-            before = before + FORMATS["fp32"].unit_roundoff * size
-        allowed: np.ndarray = before + half_ulp(size + before, self.format)
+        before = self.before(reference, s2, size, spreads)
+        allowed: np.ndarray = before + self.halves * half_ulp(size + before, self.format)
         return allowed
+
+    def before(
+        self, reference: np.ndarray, s2: np.ndarray, size: np.ndarray, spreads: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Return the largest error before the output's rounding; arguments as those of `bound`."""
+        partial = self.partial(reference, s2) if spreads is None else spreads
+        error: np.ndarray = self.inputs * s2 + self.sums * partial + self.tiny
+        if self.format.precision < FORMATS["fp32"].precision:
+            error = error + FORMATS["fp32"].unit_roundoff * size
+        return error
 
     def partial(self, reference: np.ndarray, s2: np.ndarray) -> np.ndarray:
         """Return the scale of partial sums, of which `sums` is a multiple."""
@@ -310,6 +332,7 @@ def limits(
         few_states=few_states,
         lone_products=few_states and min(terms, numbers or terms) <= max(FEW_PRODUCTS, 2 * splits),
         z=math.sqrt(fan_out * 2 * math.log(2 / ALPHA)),
+        halves=HALVES[contract.stored],
         absorbs=absorbs,
     )
 
@@ -329,7 +352,8 @@ def propagated_limits(contract: Contract, dtype: str) -> OutputLimits:
         unit = 1 / 2
     if contract.between == "storage" or contract.variance == "raw":
         unit = 1 / (RMS * math.sqrt(3))
-    return OutputLimits(format, 1.0, 0.0, 1.0, tiny, unit, 0.0, one_sided=True, local=True)
+    halves = HALVES[contract.stored]
+    return OutputLimits(format, 1.0, 0.0, 1.0, tiny, unit, 0.0, one_sided=True, local=True, halves=halves)
 
 
 @cache

@@ -34,6 +34,10 @@ class ContractArithmetic:
         return self.contract.overflow == "saturates"
 
     @property
+    def stochastic(self) -> bool:
+        return self.contract.stored == "stochastic"
+
+    @property
     def rounds_between(self) -> bool:
         return self.contract.between == "storage"
 

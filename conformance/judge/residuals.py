@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from conformance.dtypes import FORMATS
+from conformance.dtypes import FORMATS, neighbours
 from conformance.judge.limits import RMS, OutputLimits, half_ulp
 
 _TINY = np.finfo(np.float64).tiny
@@ -145,7 +145,7 @@ class Residuals:
             square = max(0.0, square - 2 * gain * self.product + gain**2 * self.reference_square)
         uneven = 0.0 if limits.shared_constants else limits.gain / RMS
         unit = (
-            (limits.format.unit_roundoff + uneven) * math.sqrt(self.reference_square)
+            (math.sqrt(limits.halves) * limits.format.unit_roundoff + uneven) * math.sqrt(self.reference_square)
             + limits.unit * math.sqrt(self.magnitude_square)
             + limits.tiny * math.sqrt(self.actual.size)
         )
@@ -186,6 +186,24 @@ def z_score(total: float, allowed: float, square: float) -> float:
     """Return the part of a sum of errors beyond `allowed`, with its sign, over the root of the sum of their squares."""
     beyond = total if math.isnan(total) else math.copysign(max(0.0, abs(total) - allowed), total)
     return beyond / math.sqrt(square) if square > 0 else 0.0
+
+
+def rounding_z(actual: np.ndarray, low: np.ndarray, high: np.ndarray, dtype: str) -> float:
+    """Return the sum of the errors of stochastic roundings in units of the deviation that it has at most, the farthest
+    of three: as they are, away from zero, and away from the nearer neighbour (`conformance.judge.limits`, "Stochastic
+    rounding"). What is rounded lies between `low` and `high`."""
+    below, above = neighbours(low, dtype)[0], neighbours(high, dtype)[1]
+    with np.errstate(invalid="ignore"):
+        middle, spacing = (low + high) / 2, above - below
+        error = actual - middle
+        rounded = np.isfinite(error) & np.isfinite(spacing) & (spacing > 0)
+    middle, below, spacing, error = middle[rounded], below[rounded], spacing[rounded], error[rounded]
+    if not error.size:
+        return 0.0
+    nearer = 1 - 2 * (middle - below) / spacing
+    farthest = max(abs(float(error.sum())), abs(float(np.sign(middle) @ error)), float(nearer @ error))
+    before = float((high - low)[rounded].sum()) / 2
+    return max(0.0, farthest - before) / (float(np.linalg.norm(spacing)) / 2)
 
 
 def measure(
@@ -233,7 +251,8 @@ def measure(
                     residuals.mismatched = np.zeros(actual.size, bool)
                 residuals.mismatched[start : start + BLOCK] = share > 1
 
-            excess = size - half_ulp(np.maximum(np.abs(exact + error), result), limits.format) - limits.tiny
+            rounding = limits.halves * half_ulp(np.maximum(np.abs(exact + error), result), limits.format)
+            excess = size - rounding - limits.tiny
             if not is_finite:
                 excess[~np.isfinite(size)] = math.inf
             scales = np.maximum(scale, _TINY)

@@ -110,6 +110,11 @@ class Arithmetic(Protocol):
         ...
 
     @property
+    def stochastic(self) -> bool:
+        """True if results are rounded at random to one of the numbers beside them."""
+        ...
+
+    @property
     def exact(self) -> bool:
         """True if sums of these inputs are exact in every order of addition."""
         ...

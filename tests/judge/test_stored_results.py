@@ -1,4 +1,4 @@
-"""Roundings of results as kernels of today do them: each contract allows its own kernel, and none that is a step worse."""
+"""Roundings of results as kernels of today do them: a contract allows its own kernel, and none that is a step worse."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from conformance import Contract
+from conformance.dtypes import FORMATS, STORAGE, neighbours
 from conformance.inputs import Expectation, Recipe
 from conformance.judge import Exact
 from conformance.operators import OPERATORS, parse
@@ -16,6 +17,115 @@ from conformance.operators import OPERATORS, parse
 
 def expected(operator: str, problem: str, dtype: str, distribution: str) -> Exact:
     return Exact(Expectation(Recipe(OPERATORS[operator].on(parse(problem)), dtype, distribution, 0)))
+
+
+def rounded(values: np.ndarray, dtype: str, up: Any, noise: int = 0) -> np.ndarray:
+    """fp32 values, rounded up where the fraction beyond a number of the format is larger than `up`, a random number in
+    stochastic rounding; `noise`: the most spacings that a result is off at random besides."""
+    form = FORMATS[dtype]
+    exponent = np.maximum(np.frexp(values.astype(np.float32))[1] - 1, form.emin)
+    spacing = np.ldexp(1.0, exponent - form.precision + 1)
+    steps = np.floor(values / spacing + 1 - up)
+    off = np.random.default_rng(1).integers(-noise, noise, values.shape, endpoint=True) if noise else 0
+    with np.errstate(over="ignore"):
+        return ((steps + np.where(np.isfinite(values), off, 0)) * spacing).astype(np.float32).astype(STORAGE[dtype])
+
+
+def randomly(values: np.ndarray, dtype: str) -> np.ndarray:
+    return rounded(values, dtype, 1 - np.random.default_rng(0).random(values.shape))
+
+
+STOCHASTIC = Contract(stored="stochastic")
+PLAIN = {
+    "conv_forward": "n2 c8 h9 w7 k12 r3 s3 p1 b1",
+    "conv_backward_weight": "n2 c8 h9 w7 k12 r3 s3 p1",
+    "avg_pool_forward": "pool n2 c5 h11 w12 r3 s3 u2 p1",
+    "conv_bn_forward": "bn n2 c8 h9 w9 k8 r3 s3 p1",
+}
+
+
+def of_fp32(case: Exact) -> dict[str, np.ndarray]:
+    """Exact results as sums in fp32, whose errors are far below a spacing of 16 bits, have them."""
+    return {name: exact.astype(np.float32) for name, exact in case.tensors.reference.items()}
+
+
+def stored(case: Exact, store: Callable[[np.ndarray, str], np.ndarray]) -> dict[str, np.ndarray]:
+    outputs, dtype = case.recipe.workload.outputs, case.recipe.dtype
+    results = of_fp32(case)
+    return {
+        name: store(results[name], as_stored) if as_stored in ("bf16", "fp16") else results[name]
+        for name, as_stored in ((name, tensor.stored_as(dtype)) for name, tensor in outputs.items())
+    }
+
+
+@pytest.mark.parametrize("distribution", ["fixed", "natural", "integer", "wide", "range", "subnormal", "large"])
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+@pytest.mark.parametrize("operator", PLAIN)
+def test_results_rounded_at_random_are_right(operator: str, dtype: str, distribution: str):
+    if operator.startswith("conv_bn") and distribution != "fixed":
+        pytest.skip("drawn by no row")
+    case = expected(operator, PLAIN[operator], dtype, distribution)
+    outputs = stored(case, randomly)
+    for judgement in case.judge(outputs, STOCHASTIC):
+        assert judgement.passed, judgement.explain()
+    if distribution == "fixed":
+        assert not case.passes(outputs, Contract())
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+@pytest.mark.parametrize("operator", PLAIN)
+@pytest.mark.parametrize(
+    ("store", "check"),
+    [
+        (lambda values, dtype: np.copysign(rounded(np.abs(values), dtype, 1.0), values), "rounding z"),
+        (lambda values, dtype: rounded(values, dtype, 1.0), "rounding z"),
+        (lambda values, dtype: rounded(values, dtype, 0.0), "rounding z"),
+        (lambda values, dtype: rounded(values, dtype, 0.5, noise=2), "worst error / bound"),
+    ],
+    ids=["cut", "down", "up", "noise of two spacings"],
+)
+def test_results_that_are_cut_or_noisy_are_wrong(store: Any, check: str, operator: str, dtype: str):
+    case = expected(operator, PLAIN[operator], dtype, "fixed")
+    judgement = case.judge(stored(case, store), STOCHASTIC)[0]
+    assert check in [failed.name for failed in judgement.checks if not failed.passed], judgement.explain()
+
+
+def test_probabilities_follow_the_distance():
+    case = expected("conv_forward", PLAIN["conv_forward"], "bf16", "fixed")
+    tossed = stored(
+        case, lambda values, dtype: rounded(values, dtype, np.random.default_rng(5).integers(2, size=values.shape))
+    )
+    assert not case.passes(tossed, STOCHASTIC)
+
+
+@pytest.mark.parametrize("distribution", ["scales", "ties", "natural", "special"])
+@pytest.mark.parametrize(("dtype", "largest"), [("fp8_e4m3", 448.0), ("fp8_e5m2", 57344.0)])
+def test_results_of_8_bits_are_rounded_at_random(dtype: str, largest: float, distribution: str):
+    case = expected("conv_requantized", "q n2 c8 h9 w7 k12 r3 s3 p1 b1", dtype, distribution)
+    scale = case.inputs["scale"].astype(np.float64).reshape(-1, 1, 1)
+    exact = np.clip(case.tensors.magnitude["sums"] * scale, -largest, largest)
+    (judgement,) = case.judge({"y": randomly(exact, dtype)}, STOCHASTIC)
+    assert judgement.passed, judgement.explain()
+    assert not case.passes({"y": rounded(exact, dtype, 1.0)}, STOCHASTIC)
+    assert not case.passes({"y": rounded(exact, dtype, 0.5, noise=2)}, STOCHASTIC)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp8_e4m3", "fp8_e5m2"])
+def test_neighbours_are_those_of_the_format(dtype: str):
+    codes = np.arange(1 << 8 * STORAGE[dtype].itemsize).astype(f"u{STORAGE[dtype].itemsize}").view(STORAGE[dtype])
+    numbers = np.unique(codes[np.isfinite(codes)].astype(np.float64))
+    below, above = neighbours(numbers, dtype)
+    np.testing.assert_array_equal(below, numbers)
+    np.testing.assert_array_equal(above, numbers)
+    for share in (0.25, 0.5, 0.75):
+        below, above = neighbours(numbers[:-1] + share * np.diff(numbers), dtype)
+        np.testing.assert_array_equal(below, numbers[:-1])
+        np.testing.assert_array_equal(above, numbers[1:])
+    spacing, beyond = np.diff(numbers)[-1], np.nan if dtype == "fp8_e4m3" else np.inf
+    edge = numbers[-1] + np.array([0.25, 0.75, 1.25]) * spacing
+    np.testing.assert_array_equal(neighbours(edge, dtype)[0], [numbers[-1], numbers[-1], beyond])
+    np.testing.assert_array_equal(neighbours(edge, dtype)[1], [beyond] * 3)
+    np.testing.assert_array_equal(neighbours(-edge, dtype)[1], [-numbers[-1], -numbers[-1], -beyond])
 
 
 def high_product(a: int, b: int) -> int:

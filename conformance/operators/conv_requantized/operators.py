@@ -110,7 +110,8 @@ class ConvRequantized(Operator):
 def _enclosed(
     geometry: RequantizedGeometry, inputs: Arrays, magnitude: Arrays, arithmetic: Arithmetic
 ) -> dict[str, Interval]:
-    """Return the smallest and the largest correct y, see the module's docstring."""
+    """Return the smallest and the largest correct y, see the module's docstring; if results are rounded stochastically,
+    the ends of what is rounded."""
     dtype, exact = name_of(inputs["x"].dtype), magnitude["sums"]
     scale = per_channel(inputs["scale"].astype(np.float64), geometry.rank)
     if dtype in WHOLE and arithmetic.ties == "gemmlowp":
@@ -126,6 +127,9 @@ def _enclosed(
     distance = before + ((1 + u) ** (converted.astype(int) + rounded) - 1) * (np.abs(product) + before)
     # an infinite product has no error bound
     distance = np.where(np.isfinite(product), distance, 0)
+    if arithmetic.stochastic and dtype not in WHOLE:
+        largest = LARGEST[dtype] if arithmetic.saturates else np.inf
+        return {"y": (np.clip(product - distance, -largest, largest), np.clip(product + distance, -largest, largest))}
     how = geometry.y_zero_point, arithmetic.ties, arithmetic.saturates
     return {"y": (stored(product - distance, dtype, *how), stored(product + distance, dtype, *how))}
 
