@@ -63,8 +63,9 @@ WINOGRAD = {
 class Contract:
     """How a kernel computes.
 
-    inputs       rounding applied to the inputs before they are multiplied; x3: split in two parts, three products;
-                 x6 and x9: in three parts, six or all nine products
+    inputs       rounding applied to the inputs before they are multiplied, or to what winograd and fft made of them,
+                 whatever the dtype of the tensors; x3: split in two parts, three products; x6 and x9: in three parts,
+                 six or all nine products
     accumulate   format of the accumulator; `auto` is fp32, or fp64 for fp64 tensors; or what a matrix unit does, by its
                  name in `conformance.accumulator.UNITS` or as an `Accumulator`
     rounding     of the accumulator, and of inputs that are rounded: to nearest, or toward zero as tensor cores do that
@@ -118,14 +119,16 @@ class Contract:
         """Return the contract that a problem is judged under: a declared property that it cannot have widens no limit.
 
         Winograd's F(m x m, 3 x 3) is for windows of 3x3 with stride and dilation 1 (Lavin and Gray 2016); a kernel
-        computes others directly. Inputs are not rounded by a format that holds their own, such as fp16 ones to TF32.
+        computes others directly. Inputs are not rounded by a format that holds their own, such as fp16 ones to TF32;
+        those that a transform has added up are.
         """
         found, g = self, geometry
         exists = "conv" in g.family and g.window == (3, 3) and g.stride == g.dilation == (1, 1)
         if self.algorithm.startswith("winograd") and not exists:
             found = replace(found, algorithm="direct")
-        # filters that a batch norm has scaled are no longer numbers of dtype
-        if self.narrow and dtype in FORMATS and g.family != "conv_bn" and FORMATS[self.narrow].holds(FORMATS[dtype]):
+        # data in a transform's domain, and filters that a batch norm has scaled, are no longer numbers of dtype
+        own = g.family != "conv_bn" and (found.algorithm == "direct" or "conv" not in g.family)
+        if self.narrow and dtype in FORMATS and own and FORMATS[self.narrow].holds(FORMATS[dtype]):
             found = replace(found, inputs="exact")
         return found
 

@@ -53,19 +53,21 @@ lies beyond what 67M elements reach. Splitting an input in two parts and droppin
 tf32x3) leaves u_in = u^2 of the parts' format, and three times the additions; in three parts (bf16x6, bf16x9; Henry,
 Tang and Heinecke, "Leveraging the bfloat16 artificial intelligence datatype for higher-precision computations", 2019),
 u^3 and six or nine times. Every part of a small input may underflow: eta_in, below. Toward zero, an input loses up to
-2u: u_in is twice as large.
+2u: u_in is twice as large. Winograd and FFT round what they made of data and filters, numbers of no dtype: u_in stands
+for the format that these are stored in, and the way back enlarges it as it does the roundings of sums, by `growth`.
 
 *Winograd and FFT.* Winograd accumulates KS/9 products of transformed data, after a few additions in each transform;
 `winograd_growth` says by how much the transforms enlarge rounding errors. FFT adds an error of u_acc per stage, log2 of
 the transform's length (Higham, Accuracy and Stability of Numerical Algorithms, 2002, theorem 24.2). Neighbours outside
 an element's own window take part in both, so that the scale is the largest magnitude of the tensor. An input that takes
 part need not reach any output: if a stride skips an impulse, all results are zero, and FFT computes them as differences
-of results that are not. The scale is then that of the results at stride 1 and beyond the edges, at most
-|data|_2 * max|operand| (`reach`); the same holds on natural data, where the largest numbers of both factors need not
-meet in any result. The constants of F(4x4,3x3) and of FFT are rounded, too, in the same way for every output: a gain of
-up to u_acc for each constant that a result passes, two for F(4x4,3x3) (one on each axis) and 2 + log2 for FFT (1/n on
-each axis, a twiddle a stage). The filter that F(2x2,3x3) transforms is rounded once for all of its results: two as
-well.
+of results that are not. The scale is then that of the results at stride 1 and beyond the edges, at most |data|_2 *
+max|operand|, and at most max|data| times the norm of the largest filter (`reach`); the same holds on natural data,
+where the largest numbers of both factors need not meet in any result, and where an image is smaller than a window: taps
+that meet nothing but padding are transformed with the others. The constants of F(4x4,3x3) and of FFT are rounded, too,
+in the same way for every output: a gain of up to u_acc for each constant that a result passes, two for F(4x4,3x3) (one
+on each axis) and 2 + log2 for FFT (1/n on each axis, a twiddle a stage). The filter that F(2x2,3x3) transforms is
+rounded once for all of its results: two as well.
 
 *Underflow.* Every product and the result may lose half a spacing below the smallest normal number, or all of it when
 subnormals are flushed; so may a rounded input, and a stored partial sum. By the same square-root law
@@ -298,7 +300,8 @@ def limits(
     if contract.narrow:
         narrow = FORMATS[contract.narrow]
         # bf16 numbers may leave the range of fp16, but lose no bits in it
-        u_in = narrow.unit_roundoff**contract.parts if narrow.precision < FORMATS[dtype].precision else 0.0
+        loses = contract.algorithm != "direct" or narrow.precision < FORMATS[dtype].precision
+        u_in = narrow.unit_roundoff**contract.parts if loses else 0.0
         u_in *= 2 if contract.rounding == "zero" else 1
         lost += math.sqrt(terms) * smallest[contract.narrow]
     if contract.splits > 1:

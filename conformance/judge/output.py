@@ -15,6 +15,7 @@ from conformance.judge.propagation import ContractArithmetic
 from conformance.judge.residuals import Residuals, measure
 from conformance.operators import Arrays, Tensor, Workload
 from conformance.operators.base import Interval
+from conformance.operators.spatial import spans
 
 NOTHING: Mapping[str, np.ndarray] = MappingProxyType({})
 
@@ -32,6 +33,7 @@ class Output:
     rest        low part of the exact output beyond `reference`, where float64 does not hold all of it
     propagated  contract -> bounds before the outputs' own rounding, by name, where the output is not a plain sum
     reach       bound on s2 of the intermediate results of transforms, even those that no output needs
+    fills       whether the image has room for a whole window
     enclosed    contract, and whether sums are exact in every order -> interval of correct values, by name, where
                 rounding is coarse
     taps        elements of a window: the most places of a channel that one number of the other operand reaches
@@ -56,6 +58,7 @@ class Output:
     propagated: Callable[[Contract], Arrays] | None = None
     rest: np.ndarray | None = None
     reach: Callable[[], float] = lambda: 0.0
+    fills: bool = True
     channels: np.ndarray | None = None
     taps: int = 1
     numbers: int = 0
@@ -74,14 +77,16 @@ class Output:
 
     def limits(self, contract: Contract, distribution: str = "") -> tuple[OutputLimits, np.ndarray]:
         """Return the limits under a contract and the scale s2 of every element. On natural data, whose numbers differ
-        widely, intermediate results of transforms can be larger than any result (`limits`, "Winograd")."""
+        widely, and where part of every window is padding, intermediate results of transforms can be larger than any
+        result (`limits`, "Winograd")."""
         allowed = self.allowed(contract, distribution)
         if self.propagated is not None:
             return allowed, self.propagated(contract)[self.name]
         s2 = self.magnitude()[self.name]
         if allowed.local:
             return allowed, s2
-        largest = max(s2.max(), self.reach()) if distribution == "natural" else s2.max() or self.reach()
+        is_part = distribution == "natural" or not self.fills
+        largest = max(s2.max(), self.reach()) if is_part else s2.max() or self.reach()
         return allowed, np.broadcast_to(largest, s2.shape)
 
     def measured(self, contract: Contract, distribution: str) -> tuple[OutputLimits, np.ndarray, Residuals]:
@@ -144,11 +149,24 @@ def outputs_of(
             numbers=min(data.size, operand.size),
             adds_inputs=(name == "dbias" or operator.factors == 1) and not errors.divisor & (errors.divisor - 1),
             biased="bias" in inputs,
-            reach=lambda: float(np.linalg.norm(data.astype(np.float64)) * np.max(np.abs(operand))),
+            reach=lambda: _reach(data, operand, operator.free_axis),
+            fills=not workload.inputs[operator.operand].is_filter or _fills(data.shape[2:], spans(geometry)),
         )
         for name, tensor in workload.outputs.items()
         if name in actual
     ]
+
+
+def _reach(data: np.ndarray, operand: np.ndarray, free_axis: int) -> float:
+    """Return a bound on the root of a sum of squares of products of `data` and an index of `operand`'s free axis, each
+    number taken once: all of either, times the largest of the other."""
+    data, operand = np.abs(data.astype(np.float64)), np.abs(operand.astype(np.float64))
+    largest = np.linalg.norm(np.moveaxis(operand, free_axis, 0).reshape(operand.shape[free_axis], -1), axis=1).max()
+    return float(min(np.linalg.norm(data) * operand.max(), data.max() * largest))
+
+
+def _fills(image: tuple[int, ...], window: tuple[int, ...]) -> bool:
+    return all(size >= span for size, span in zip(image, window, strict=True))
 
 
 def _channels(tensor: Tensor) -> np.ndarray:

@@ -1,6 +1,11 @@
-"""Algorithms that form other products than the definition: Winograd and FFT, in fp32 throughout."""
+"""Algorithms that form other products than the definition: Winograd and FFT, in fp32 but for what is stored between.
+
+`kept` rounds the transformed data and filters, as kernels do that store them in a narrower format.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 
@@ -10,6 +15,11 @@ from conformance.operators.spatial import Extents, Index, padded, spans, windows
 from tests.calibration.kernels.sums import Sum, finished
 
 _SEQUENTIAL = Sum()
+Kept = Callable[[np.ndarray], np.ndarray]
+
+
+def as_computed(transformed: np.ndarray) -> np.ndarray:
+    return transformed
 
 
 def unit_steps(geometry: ConvGeometry) -> bool:
@@ -43,13 +53,15 @@ def _last(rank: int) -> tuple[int, ...]:
     return tuple(range(-rank, 0))
 
 
-def winograd(name: str, operator: Operator, geometry: ConvGeometry, inputs: Arrays, dtype: str) -> Arrays:
+def winograd(
+    name: str, operator: Operator, geometry: ConvGeometry, inputs: Arrays, dtype: str, kept: Kept = as_computed
+) -> Arrays:
     """Transform tiles and filters, multiply element by element and sum over channels, transform back."""
     b, g, a = (np.array(matrix, np.float32) for matrix in WINOGRAD[name])
     image, w, size = as_forward(operator, geometry, inputs)
     tiles = -(-size[0] // len(a)), -(-size[1] // len(a))
     seen = _both(b, _tiles(image, len(b), len(a), tiles))
-    left, right = _by_frequency(_both(g, w), seen, geometry.groups)
+    left, right = _by_frequency(kept(_both(g, w)), kept(seen), geometry.groups)
     sums = _SEQUENTIAL(left.astype(np.float64), right.astype(np.float64))
     # [t, t, G, M, N, rows, columns] -> [N, G*M, rows, columns, t, t]
     sums = sums.reshape(len(b), len(b), -1, len(image), *tiles)
@@ -85,13 +97,13 @@ def _by_frequency(w: np.ndarray, seen: np.ndarray, groups: int) -> tuple[np.ndar
     return left, right
 
 
-def fft(operator: Operator, geometry: ConvGeometry, inputs: Arrays, dtype: str) -> Arrays:
+def fft(operator: Operator, geometry: ConvGeometry, inputs: Arrays, dtype: str, kept: Kept = as_computed) -> Arrays:
     """Multiply spectra of the padded image and of the filter, channel by channel, and transform back."""
     image, w, result = as_forward(operator, geometry, inputs)
     rank, axes, size = geometry.rank, _last(geometry.rank), image.shape[2:]
-    seen = np.fft.rfftn(image, axes=axes)
+    seen = kept(np.fft.rfftn(image, axes=axes))
     seen = seen.reshape(len(image), geometry.groups, -1, *seen.shape[2:])
-    kernel = np.fft.rfftn(w, size, axes).conj()
+    kernel = kept(np.fft.rfftn(w, size, axes).conj())
     # [rows, columns, G, K/g, C/g] @ [rows, columns, G, C/g, N] -> [rows, columns, G, K/g, N]
     places = tuple(range(3, 3 + rank))
     product = kernel.transpose(*places, 0, 1, 2) @ seen.transpose(*places, 1, 2, 0)
