@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from conformance import Unavailable
+from conformance.execution.process import Limits
+from conformance.execution.workers import Workers
 from conformance.operators.mistakes import Mistake
 from tests.kit import CEILINGS, command, source
 
@@ -194,6 +196,13 @@ def no_traceback_of_ours(text: str) -> bool:
     package = ROOT / "conformance"
     text = text.replace(str(package / "__init__.py"), "")
     return not any(mark in text for mark in ("Traceback", "INTERNALERROR", str(package)))
+
+
+@pytest.fixture
+def workers() -> Iterator[Workers]:
+    """Processes of kernels, which end with the test."""
+    with Workers(Limits(seconds=60)) as workers:
+        yield workers
 
 
 @pytest.fixture

@@ -19,10 +19,11 @@ from conformance.__main__ import main
 from conformance.execution.plan import Plan
 from conformance.execution.selection import Selection
 from conformance.execution.trial import Trial
+from conformance.execution.workers import Workers
 from conformance.implementations.bridges.base import ArrayBridge
 from conformance.implementations.registry import Registry, load
-from conformance.inputs import DISTRIBUTIONS
-from conformance.operators import OPERATORS
+from conformance.inputs import DISTRIBUTIONS, Expectation, Recipe
+from conformance.operators import OPERATORS, Geometry, parse
 from conformance.problems import PROBLEMS, Problem, Variant, typed
 from conformance.resources import IMPLS
 from conformance.timing.measurement import Measurement
@@ -106,6 +107,20 @@ def results(records: Path) -> list[dict[str, Any]]:
     return timeless(line for line in lines if line["kind"] not in ("header", "footer"))
 
 
+def loaded(workers: Workers, folder: Path, text: str = "") -> Implementation:
+    """Load a file of this text, by default with a right kernel, in a process of its own; return its `acme`."""
+    (file := folder / "acme.py").write_text(text or source())
+    catalogue = workers.load([file])
+    assert catalogue.broken == {}
+    return catalogue.implementations["acme"]
+
+
+def unusable(workers: Workers, folder: Path, text: str) -> str:
+    """Load a file of this text in a process of its own; return why it cannot be used, empty if it can."""
+    (file := folder / "acme.py").write_text(text)
+    return "".join(map(str, workers.load([file]).broken.values()))
+
+
 def only(path: Path) -> Implementation:
     """Load the one implementation of a file."""
     registry = load([path])
@@ -133,6 +148,14 @@ def trial_of(
         kernel = implementation
     known = typed(problem) if isinstance(problem, str) else problem
     return Trial(kernel, OPERATORS[operator], known, Variant(dtype, layout, distribution, storage), 0, method)
+
+
+def expectation(
+    operator: str, problem: str | Geometry, dtype: str = "fp32", distribution: str = "fixed", seed: int = 0
+) -> Expectation:
+    """Draw the inputs of a case, which have a reference."""
+    geometry = parse(problem) if isinstance(problem, str) else problem
+    return Expectation(Recipe(OPERATORS[operator].on(geometry), dtype, distribution, seed))
 
 
 def rotate(case: Trial) -> Measurement:

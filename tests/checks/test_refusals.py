@@ -12,7 +12,6 @@ import pytest
 
 from conformance.checks import check_behaviour
 from conformance.checks.behaviour import invalid_arguments, worked_example_is_exact
-from conformance.execution.process import Limits
 from conformance.execution.trial import Trial
 from conformance.execution.workers import Workers
 from conformance.implementations import registry
@@ -20,7 +19,6 @@ from conformance.operators import FAMILIES, OPERATORS, ORDINARY
 from conformance.problems import PROBLEMS
 from conformance.resources import IMPLS
 from tests import kernels, kit
-from tests.report_samples import as_read, checked, summary
 
 BATCH_NORM = "bn n2 c4 h6 w5 k4 r3 s3 p1"
 
@@ -141,25 +139,14 @@ def test_what_a_kernel_does_not_take_is_not_tried():
     assert not {"stride 0", "dilation 0", "groups 0", "groups -1", "padding -1"} & {*accepted}
 
 
-def test_a_crash_names_the_argument(tmp_path: Path):
+def test_a_crash_names_the_argument(workers: Workers, tmp_path: Path):
     """A division by zero in compiled code ends the process; the message said nothing of stride 0."""
-    file = tmp_path / "acme.py"
     divides = "    if 0 in stride: os.kill(os.getpid(), signal.SIGFPE)\n    y = "
-    file.write_text(kit.source(head="import os, signal").replace("    y = ", divides))
-    with Workers(Limits(seconds=30)) as workers:
-        (one,) = workers.load([file]).implementations.values()
-        verdict = check_behaviour(kit.trial_of(one, distribution="integer"), invalid_arguments)
+    acme = kit.loaded(workers, tmp_path, kit.source(head="import os, signal").replace("    y = ", divides))
+    verdict = check_behaviour(kit.trial_of(acme, distribution="integer"), invalid_arguments)
     assert verdict.status == "error"
     assert verdict.reason.splitlines()[0].startswith("crashed: its process was ended by SIGFPE")
     assert verdict.reason.splitlines()[0].endswith(", called with stride 0")
-
-
-def test_summary_names_what_was_answered():
-    records = [as_read(checked({"accepted": ["channels that do not match"]}))]
-    assert (
-        "acme accepts invalid arguments (not counted as a failure): conv_forward: channels that do not match"
-        in summary(records, 100)
-    )
 
 
 def pooled(half: Callable[[np.ndarray], np.ndarray]) -> Callable[..., Any]:

@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 from conformance.checks import CHECKS, check_behaviour
-from conformance.execution.process import Limits
 from conformance.execution.refusals import PATIENCE
 from conformance.execution.status import Verdict
 from conformance.execution.verify import verify
 from conformance.execution.workers import Workers
 from tests.conftest import Project
-from tests.kit import trial_of
+from tests.kit import loaded, trial_of
 
 pytest_plugins = ["pytester"]
 
@@ -95,20 +94,6 @@ LEGITIMATE = {
 }
 
 
-@pytest.fixture
-def workers() -> Iterator[Workers]:
-    with Workers(Limits(60.0)) as found:
-        yield found
-
-
-def loaded(workers: Workers, folder: Path, body: str) -> Any:
-    path = folder / "acme.py"
-    path.write_text(HEAD + body)
-    registry = workers.load([path])
-    assert registry.broken == {}
-    return registry.implementations["acme"]
-
-
 def run(one: Any) -> Iterator[Verdict]:
     """Yield the verdicts of all distributions on a few problems."""
     for problem in (PLAIN, "n1 c3 h7 w7 k4 r3 s3 u2", "n2 c4 h8 w8 k5 r1 s1"):
@@ -119,14 +104,14 @@ def run(one: Any) -> Iterator[Verdict]:
 @pytest.mark.parametrize("body", BY_VALUE.values(), ids=BY_VALUE)
 def test_a_kernel_that_refuses_by_value_fails(body: str, workers: Workers, tmp_path: Path):
     """It passed 108 of 108, with one line `refused when called`: the same process was asked again, which remembers."""
-    found = [*run(loaded(workers, tmp_path, body))]
+    found = [*run(loaded(workers, tmp_path, HEAD + body))]
     failed = [verdict.reason for verdict in found if verdict.status == "fail"]
     assert failed
     assert all("refuses" in reason for reason in failed)
 
 
 def test_a_second_process_does_not_remember_what_was_refused(workers: Workers, tmp_path: Path):
-    one = loaded(workers, tmp_path, BY_VALUE["loses NaN, and refuses the geometry for its next forty calls"])
+    one = loaded(workers, tmp_path, HEAD + BY_VALUE["loses NaN, and refuses the geometry for its next forty calls"])
     assert verify(trial_of(one, "n2 c4 h8 w8 k5 r1 s1")).status == "pass"
     verdict = verify(trial_of(one, PLAIN, distribution="nonfinite"))
     assert verdict.reason == (
@@ -135,14 +120,14 @@ def test_a_second_process_does_not_remember_what_was_refused(workers: Workers, t
 
 
 def test_a_refusal_does_not_hide_the_next(workers: Workers, tmp_path: Path):
-    one = loaded(workers, tmp_path, BY_VALUE["refuses all after a refusal of strides"])
+    one = loaded(workers, tmp_path, HEAD + BY_VALUE["refuses all after a refusal of strides"])
     found = [verify(trial_of(one, f"n2 c4 h8 w8 k5 r1 s1{how}")).status for how in ("", " u2", " p1")]
     assert found == ["pass", "unsupported", "fail"]
 
 
 @pytest.mark.parametrize("body", LEGITIMATE.values(), ids=LEGITIMATE)
 def test_a_kernel_that_refuses_by_anything_else_does_not(body: str, workers: Workers, tmp_path: Path):
-    one = loaded(workers, tmp_path, f"    {body}\n    return y\n")
+    one = loaded(workers, tmp_path, f"{HEAD}    {body}\n    return y\n")
     cases = [
         trial_of(one, problem, distribution=distribution, dtype=dtype, layout=layout, storage=storage)
         for problem in (PLAIN, f"{PLAIN} d2", "n2 c8 h20 w20 k5 r3 s3")
@@ -156,7 +141,7 @@ def test_a_kernel_that_refuses_by_anything_else_does_not(body: str, workers: Wor
 
 
 def test_another_refusal_of_the_same_costs_nothing(workers: Workers, tmp_path: Path):
-    one = loaded(workers, tmp_path, "    raise Unsupported('never')\n")
+    one = loaded(workers, tmp_path, HEAD + "    raise Unsupported('never')\n")
     verify(trial_of(one, PLAIN))
     (other,) = workers._others.values()
     asked = other._question
@@ -173,7 +158,7 @@ def test_a_kernel_that_refuses_all_is_asked_little(workers: Workers, tmp_path: P
     """It was asked for fifteen sets of values of each problem, to the end."""
     log = tmp_path / "calls"
     body = f"    with open({str(log)!r}, 'a') as file: file.write('.')\n    raise Unsupported('never')\n"
-    one, calls = loaded(workers, tmp_path, body), [0]
+    one, calls = loaded(workers, tmp_path, HEAD + body), [0]
     for problem in (*NOTHING, PLAIN, f"{PLAIN} u2"):
         assert verify(trial_of(one, problem)).status == "unsupported"
         calls.append(log.stat().st_size)
@@ -190,7 +175,7 @@ def test_a_kernel_that_computes_something_is_asked_for_all_values_again(
     body = (
         "    if y.shape[1] != 4 or not (y.any() and abs(x).max() < 1e3) or {!r} == 'never': raise Unsupported('it')\n"
     )
-    one = loaded(workers, tmp_path, f"{body.format(computes)}    return y\n")
+    one = loaded(workers, tmp_path, f"{HEAD}{body.format(computes)}    return y\n")
     for problem in NOTHING:
         verify(trial_of(one, problem))
     assert verify(trial_of(one, PLAIN, distribution="large")).status == "unsupported", "zeros are refused too"
@@ -200,7 +185,7 @@ def test_a_kernel_that_computes_something_is_asked_for_all_values_again(
 
 def test_a_refusal_in_the_middle_of_a_check_fails(workers: Workers, tmp_path: Path):
     """It counted as a check that the kernel does not support."""
-    one = loaded(workers, tmp_path, BY_VALUE["refuses after twenty calls"])
+    one = loaded(workers, tmp_path, HEAD + BY_VALUE["refuses after twenty calls"])
     verdict = check_behaviour(trial_of(one, PLAIN, distribution="behaviour"), CHECKS["calls_in_a_row_are_right"].check)
     assert (verdict.status, "computes the same one another time" in verdict.reason) == ("fail", True)
 
@@ -238,7 +223,7 @@ def test_where_there_can_be_no_second_process_the_first_is_asked(workers: Worker
     """A process may have a device for itself."""
     lock = tmp_path / "lock"
     body = BY_VALUE["refuses large values"] + f"\nPath({str(lock)!r}).mkdir()\n"
-    one = loaded(workers, tmp_path, body)
+    one = loaded(workers, tmp_path, HEAD + body)
     verdict = verify(trial_of(one, PLAIN, distribution="large"))
     assert verdict.reason.startswith(
         "refuses these values, and computes others of the problem: this alignment\ncomputed: "

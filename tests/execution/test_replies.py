@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from conformance.execution import remote
-from conformance.execution.process import Limits
 from conformance.execution.workers import Workers
 from conformance.implementations.devices import Unavailable
 from tests.conftest import Project
+from tests.kit import loaded, source
 
 pytest_plugins = ["pytester"]
 
@@ -85,19 +84,15 @@ def test_a_bridge_that_tells_too_much_says_which(project: Project):
     assert all(len(record.get("versions", {})) < 100 for record in outcome.records)
 
 
-def test_a_list_without_end_is_no_answer(tmp_path: Path):
+def test_a_list_without_end_is_no_answer(workers: Workers, tmp_path: Path):
     """A process that has rewritten what describes its bridge."""
-    file = tmp_path / "acme.py"
     told = "{str(n): 'x' for n in range(100_001)}"
-    file.write_text(
-        "from conformance import Implementation\nfrom conformance.worker import call\n"
-        f"def described(bridge) -> 'dict[str, str]': return {told}\n"
-        "call.described.__code__ = described.__code__\nacme = Implementation('acme')\n"
+    rewritten = (
+        f"def described(bridge) -> 'dict[str, str]': return {told}\ncall.described.__code__ = described.__code__"
     )
-    with Workers(Limits(seconds=20)) as workers:
-        bridge: Any = workers.load([file]).implementations["acme"].arrays
-        with pytest.raises(Unavailable, match=r"describe\(\) has 100,001 entries"):
-            bridge.require()
+    bridge = loaded(workers, tmp_path, source(head=f"from conformance.worker import call\n{rewritten}")).arrays
+    with pytest.raises(Unavailable, match=r"describe\(\) has 100,001 entries"):
+        bridge.require()
 
 
 def test_what_a_process_tells_is_bounded_where_it_is_read():
