@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from conformance import Implementation, numpy_arrays, torch_arrays
-from conformance.checks import check_behaviour, memory
+from conformance.checks import CHECKS, check_behaviour, memory
 from conformance.execution.status import Verdict
 from conformance.execution.trial import Trial
 from conformance.implementations.bridges.tape import Saved
@@ -20,16 +20,12 @@ from conformance.implementations.registry import load
 from conformance.operators import OPERATORS
 from conformance.problems import Variant, typed
 from conformance.problems.case import BEHAVIOUR
-from conformance.reporting import training
 from conformance.resources import IMPLS
 from conformance.results.schema import SavedForBackward
-from tests.conftest import Project
-from tests.report_samples import as_read, checked, sample
+from tests.kit import standard
 
 torch = pytest.importorskip("torch")
 from conformance.implementations.bridges import torch_memory  # noqa: E402
-
-pytest_plugins = ["pytester"]
 
 KERNELS = {"unfused": "torch-cpu", "fused": "torch-fused-cpu"}
 PROBLEM = typed("bn n2 c3 h12 w12 k5 r3 s3")
@@ -249,39 +245,18 @@ def test_jax_residuals():
     jax = pytest.importorskip("jax")
     from conformance import jax_arrays
 
+    def taped(function: Callable[..., Any], *inputs: Any) -> Any:
+        return jax_arrays("cpu").differentiate(function, [*inputs], [0, 1], {})
+
     x, w = (jax.numpy.ones(shape, "float32") for shape in ((40, 30), (30, 20)))
-    both = jax.checkpoint(lambda x, w: (jax.numpy.sin(x @ w), x.sum()))
-    tape = jax_arrays("cpu").differentiate(both, [x, w], [0, 1], {})
+    tape = taped(jax.checkpoint(lambda x, w: (jax.numpy.sin(x @ w), x.sum())), x, w)
     assert sorted(saved.shape for saved in tape.saved) == [(30, 20), (40, 30)]
     assert sum(saved.nbytes for saved in tape.saved) == x.nbytes + w.nbytes
     dx, dw = tape.pull(jax.numpy.ones((40, 20), "float32"))
     assert (dx.shape, dw.shape, tape.result[0].shape) == (x.shape, w.shape, (40, 20))
-    other = jax.numpy.ones_like(x)
-    twice = jax_arrays("cpu").differentiate(lambda x, other: x * other, [x, x], [0, 1], {})
-    assert len(twice.saved) == 1
-    assert len(jax_arrays("cpu").differentiate(lambda x, other: x * other, [x, other], [0, 1], {}).saved) == 2
-    plain = jax_arrays("cpu").differentiate(lambda x, w: jax.numpy.sin(x @ w), [x, w], [0, 1], {})
-    assert (40, 20) in {saved.shape for saved in plain.saved}
-
-
-ROW = {"variant": "fused", "activation_bytes": 692224, "buffers": 1, "parameter_bytes": 9, "vector_bytes": 768}
-STEP = {"variant": "fused", "batch": 64, "peak_bytes": 43576024, "forward_bytes": 27089328}
-TABLE = """\
-                                                                         per-
-                                                           parameter  channel
-implementation  variant  dtype  activation bytes  buffers      bytes    bytes
-acme            fused    fp32            692,224        1          9      768"""
-STEPS = """\
-implementation  variant  batch  peak bytes  bytes after forward
-acme            fused       64  43,576,024           27,089,328"""
-
-
-def test_tables():
-    record = as_read(checked({"saved_for_backward": [ROW], "training_steps": [STEP]}, descriptor="bn n1"))
-    saved, steps = training.memory_tables([record, as_read(sample(implementation="other"))])
-    assert (saved.title, "\n".join(saved.lines(80))) == ("Saved for backward, bn n1", TABLE)
-    assert (steps.note, "\n".join(steps.lines(80))) == (training.PUBLISHED, STEPS)
-    assert training.memory_tables([as_read(sample())]) == []
+    for other, buffers in ((x, 1), (jax.numpy.ones_like(x), 2)):
+        assert len(taped(lambda x, other: x * other, x, other).saved) == buffers
+    assert (40, 20) in {saved.shape for saved in taped(lambda x, w: jax.numpy.sin(x @ w), x, w).saved}
 
 
 def test_live_bytes_follow_tensors():
@@ -371,53 +346,18 @@ def test_cuda_is_allowed_scratch_memory_and_warmed_up(torch_kernels, monkeypatch
     assert (found.hidden, found.scratch) == (0, 2 * 32 * 26 * 26 * 4)
 
 
-SUITE = """
-import pytest
-
-@pytest.mark.behaves("backward_keeps_what_is_declared")
-def test_memory(check, name, case):
-    check(name, case)
-"""
-IMPLEMENTATION = """
-import torch
-from torch.nn.functional import batch_norm, conv2d
-from conformance import Implementation, torch_arrays
-
-acme = Implementation("acme", arrays=torch_arrays("cpu"))
-
-@acme.implements("conv_bn_forward", when=lambda p: p.stride == (2, 2))
-@acme.differentiates("conv_bn_forward", label="modules", saves={saves})
-def pair(x, w, gamma, beta, running_mean, running_var, *, eps, stride, padding):
-    z = conv2d(x, w, None, stride, [side for side, _ in padding])
-    var, mean = torch.var_mean(z, (0, 2, 3), correction=0)
-    return batch_norm(z, None, None, gamma, beta, True, 0.0, eps), mean, var
-"""
-
-
-OF_THE_FAMILY = "--problem=bn n2 c3 h5 w5 k4 r3 s3"
-"""Without one, a run of the suite asks for a problem of another family, whose checks these are not."""
-
-
-@pytest.fixture
-def measured(project: Project) -> Project:
-    project.write("suite/test_suite.py", SUITE.format(descriptor="bn n2 c3 h12 w12 k5 r3 s3 run0"))
-    return project
-
-
-@pytest.mark.parametrize(("saves", "status", "how"), [(2, "pass", ()), (1, "fail", ("--in-process",))])
-def test_run(measured: Project, saves: int, status: str, how: tuple[str, ...]):
-    """One in a process of the kernel's own, where torch is imported once more."""
-    measured.write("impls/acme.py", IMPLEMENTATION.format(saves=saves))
-    outcome = measured.pytest("--distribution=behaviour", OF_THE_FAMILY, *how)
-    records = [r for r in outcome.records if r["status"] != "unsupported"]
-    assert [(r["status"], r["check"]) for r in records] == [(status, "backward_keeps_what_is_declared")]
-    assert (outcome.exit == 0) is (status == "pass")
-    assert ("acme            modules  fp32" in outcome.text) is (status == "pass")
-
-
-@pytest.mark.parametrize("option", ["--operator=conv_forward", "--distribution=fixed", "--layout=nhwc", "--dtype=fp64"])
-def test_what_is_not_asked_for_is_not_measured(measured: Project, option: str):
-    measured.write("impls/acme.py", IMPLEMENTATION.format(saves=2))
-    given = ["--distribution=behaviour"] if "distribution" not in option else []
-    outcome = measured.pytest(*given, option, OF_THE_FAMILY, "--in-process")
-    assert (outcome.records, outcome.exit) == ([], int(pytest.ExitCode.NO_TESTS_COLLECTED))
+@pytest.mark.parametrize(
+    "option",
+    [
+        {},
+        {"operators": ("conv_forward",)},
+        {"distributions": ("fixed",)},
+        {"layouts": ("nhwc",)},
+        {"dtypes": ("fp64",)},
+    ],
+    ids=str,
+)
+def test_what_is_not_asked_for_is_not_measured(torch_kernels, option: dict[str, tuple[str, ...]]):
+    plan = standard(offering(torch_kernels["fused"], 1), **{"distributions": (BEHAVIOUR,)} | option)
+    (demand,) = CHECKS["backward_keeps_what_is_declared"].demands(plan.ranked)
+    assert bool(plan.required(demand)) == (not option)
