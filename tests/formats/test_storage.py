@@ -14,11 +14,9 @@ from conformance.execution.status import Verdict
 from conformance.execution.trial import Trial
 from conformance.execution.verify import verify
 from conformance.implementations.bridges.base import beside_guard_page
-from conformance.inputs.drawing import Recipe
-from conformance.inputs.expectation import Expectation
 from conformance.layouts import NAMES, arrangement, declare, layouts_of, rank_of
 from conformance.operators import FAMILIES, OPERATORS, takes
-from conformance.problems import PROBLEMS, typed
+from conformance.problems import PROBLEMS
 from conformance.problems.storage_cases import ALONE, LOOSE_ONES
 from conformance.results import build, claims_file
 from conformance.storage import (
@@ -141,7 +139,6 @@ def misreads_w(x, w, bias, **parameters):
         (cheaters.spoils_input, "bias:crop,w:chunk", "fail", "input w was written to"),
         (lambda: misreads_w, "x:crop,w:strided", "fail", "strides of w ignored (wrong only with w:strided)"),
         (lambda: misreads_w, "x:crop,bias:strided", "pass", ""),
-        (lambda: lambda *given, **p: 2 * cheaters.honest(*given, **p), "x:crop", "fail", "mismatched"),
         (cheaters.refuses_without_a_word, "x:strided", "error", "raised AssertionError"),
         (cheaters.refuses_clearly, "x:strided,w:crop", "unsupported", "refuses x:strided: ValueError: x must be"),
         (cheaters.sums_in_any_order, "x:transposed,w:other-format", "pass", ""),
@@ -155,7 +152,7 @@ def test_verdict_names_the_operand(make: Callable[[], Kernel], storage: str, sta
 
 def test_wrong_on_contiguous_operands_too_is_not_blamed_on_storage():
     verdict = verdict_of(lambda *given, **p: 2 * cheaters.honest(*given, **p), "x:crop")
-    assert "x:crop" not in verdict.reason
+    assert (verdict.status, "mismatched" in verdict.reason, "x:crop" in verdict.reason) == ("fail", True, False)
 
 
 def test_refusal_of_one_operand_does_not_hide_another_that_is_wrong():
@@ -212,8 +209,7 @@ def test_framework_without_views_is_told_once(project: Project):
 
 
 def test_mathematics_of_a_repeated_operand_is_that_of_its_values():
-    recipe = Recipe(OPERATORS["conv_backward_data"].on(typed(kit.SUMS).geometry), "fp64", "integer", 0)
-    expected = Expectation(recipe)
+    expected = kit.expectation("conv_backward_data", kit.SUMS, "fp64", "integer")
     other = expected.holding(with_repeats(expected.inputs, "dy:expanded"))
     np.testing.assert_array_equal(other.reference["dx"][0], expected.reference["dx"][0])
     np.testing.assert_array_equal(other.reference["dx"][1], other.reference["dx"][0])

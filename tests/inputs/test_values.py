@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -10,22 +11,20 @@ import numpy as np
 import pytest
 
 from conformance.dtypes import DTYPES, FORMATS, STORAGE
-from conformance.inputs import Expectation, Recipe
 from conformance.inputs.natural import BINADES, HIGHEST, LAWS, law_of
 from conformance.inputs.stream import Stream
 from conformance.judge import Contract, Exact
 from conformance.judge.limits import limits
 from conformance.judge.residuals import measure
-from conformance.operators import CONVOLUTIONS, FAMILIES, OPERATORS, ORDINARY, Arrays, parse
+from conformance.operators import CONVOLUTIONS, FAMILIES, OPERATORS, ORDINARY, Arrays
 from conformance.problems.parameters import SIMPLEST
 from conformance.problems.parameters import geometry as geometry_of
 from conformance.problems.table import applies
 from tests.calibration.kernels.kernel import DEFAULT, Mutant, exact
 from tests.calibration.mutation import outcomes
+from tests.kit import expectation
 
-
-def drawn(operator: str, text: str, dtype: str, distribution: str) -> Expectation:
-    return Expectation(Recipe(OPERATORS[operator].on(parse(text)), dtype, distribution, 3))
+drawn = partial(expectation, seed=3)
 
 
 def made(family: str, **sizes: int) -> Any:
@@ -152,7 +151,7 @@ def test_exempted_distributions_are_not_counted():
     def run(operator, geometry, inputs: Arrays, dtype: str) -> Arrays:
         return {n: np.where(np.abs(a) < 2.0**-126, 0, a) for n, a in exact(operator, geometry, inputs, dtype).items()}
 
-    recipe = Recipe(OPERATORS["conv_forward"].on(parse("n1 c2 h4 w4 k4 r1 s1")), "fp32", "subnormal", 0)
+    recipe = drawn("conv_forward", "n1 c2 h4 w4 k4 r1 s1", "fp32", "subnormal").recipe
     for contract, detected in ((DEFAULT, True), (Contract(subnormals="flushed"), False)):
         (found,) = outcomes([Mutant("flushing", "values", run, contract, base=exact)], "conv_forward", [("", recipe)])
         assert found.detected == found.differs == detected
@@ -160,25 +159,23 @@ def test_exempted_distributions_are_not_counted():
 
 @pytest.mark.parametrize("operator", ["conv_forward", "conv_backward_data", "conv_backward_weight"])
 def test_large_fp16_sums_fit_and_half_of_them_do_not(operator: str) -> None:
-    recipe = Recipe(OPERATORS[operator].on(parse("n2 c16 h4 w5 k16 r3 s3 p1")), "fp16", "large", 0)
-    expected = Expectation(recipe)
+    expected = drawn(operator, "n2 c16 h4 w5 k16 r3 s3 p1", "fp16", "large")
     (total,) = expected.reference.values()
-    positive = np.maximum(expected.inputs[recipe.workload.operator.operand], 0)
-    half = recipe.workload.reference(expected.inputs | {recipe.workload.operator.operand: positive})
+    operand = OPERATORS[operator].operand
+    positive = np.maximum(expected.inputs[operand], 0)
+    half = expected.recipe.workload.reference(expected.inputs | {operand: positive})
     assert np.abs(total).max() <= 65504 < min(part.max() for part in half.values())
 
 
 def test_small_holds_the_smallest_normal_numbers_and_nothing_subnormal() -> None:
-    expected = Expectation(Recipe(OPERATORS["conv_forward"].on(parse("n1 c4 h4 w4 k4 r1 s1")), "fp32", "small", 0))
+    expected = drawn("conv_forward", "n1 c4 h4 w4 k4 r1 s1", "fp32", "small")
     for array in (*expected.inputs.values(), *expected.reference.values()):
         sizes = np.abs(array[array != 0].astype(np.float64))
         assert 2.0**-126 <= sizes.min() < 2.0**-118
 
 
 def test_the_maximum_of_negative_zeros_is_negative() -> None:
-    expected = Expectation(
-        Recipe(OPERATORS["max_pool_forward"].on(parse("maxpool n2 c5 h8 w9 r2 s3")), "fp32", "mixed", 0)
-    )
+    expected = drawn("max_pool_forward", "maxpool n2 c5 h8 w9 r2 s3", "fp32", "mixed")
     right = {"y": expected.reference["y"].astype(np.float32)}
     assert Exact(expected).judge(right, Contract())[0].passed
     assert not Exact(expected).judge({"y": right["y"] + np.float32(0)}, Contract())[0].passed
@@ -191,7 +188,7 @@ def test_an_empty_batch_has_every_distribution(operator: str):
     geometry = made(family, n=0, c=4, h=5, w=5, k=4, r=3, s=3, b=1)
     every = product(OPERATORS[operator].dtypes, FAMILIES[family].distributions)
     for dtype, distribution in ((d, name) for d, name in every if applies(name, d)):
-        expected = Expectation(Recipe(OPERATORS[operator].on(geometry), dtype, distribution, 0))
+        expected = drawn(operator, geometry, dtype, distribution)
         assert all(not np.any(array) for array in expected.reference.values())
 
 
@@ -205,6 +202,6 @@ def test_a_maximum_of_minus_infinities_alone_is_asked_for(text: str):
 
 def test_natural_numbers_of_no_channels_are_none():
     """A problem of fuzz without channels raised a TypeError: an empty list of powers has no whole numbers."""
-    expected = Expectation(Recipe(OPERATORS["conv_forward"].on(parse("n1 c0 h1 w2 k3 r1 s1 b1")), "fp32", "natural", 0))
+    expected = drawn("conv_forward", "n1 c0 h1 w2 k3 r1 s1 b1", "fp32", "natural")
     assert expected.inputs["x"].shape == (1, 0, 1, 2)
     assert np.isfinite(expected.reference["y"]).all()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from decimal import Decimal, localcontext
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conformance.inputs import Expectation, Recipe
+from conformance.inputs import Expectation
 from conformance.judge import Contract, Exact, passes
 from conformance.judge.output import Output
-from conformance.operators import NORMALISED, OPERATORS, Arrays, ConvBnGeometry, double_double, parse
+from conformance.operators import NORMALISED, OPERATORS, Arrays, ConvBnGeometry, double_double
 from conformance.operators.conv_bn.steps import Steps
 from tests.calibration.conv_bn.known_bad import KNOWN_BAD
+from tests.kit import expectation
 from tests.operators.definitions import convolved, gradients
 
 SMALL = {
@@ -32,8 +34,7 @@ ULPS = 8
 """Of float64, at the largest element of an output, or of the terms that cancel in it."""
 
 
-def expected(operator: str, text: str, dtype: str = "fp32", distribution: str = "fixed", seed: int = 1) -> Expectation:
-    return Expectation(Recipe(OPERATORS[operator].on(ConvBnGeometry.parse(text)), dtype, distribution, seed))
+expected = partial(expectation, seed=1)
 
 
 def decimals(array: np.ndarray) -> np.ndarray:
@@ -153,7 +154,7 @@ LARGE_MEANS = ("bn n8 c4 w65 k6 s3", "bn n2 c4 h8 w9 k6 r3 s3", "bn n4 c3 d5 h6 
 def test_limits_beside_large_means_are_far_below_the_results(operator: str, dtype: str, text: str):
     """Those of dw were thirty times dw, so that any gradient of the filters passed there."""
     for seed in range(3):
-        found = expected(operator, text, dtype, "shifted", seed)
+        found = expected(operator, text, dtype, "shifted", seed=seed)
         for output in outputs(found, found.reference):
             allowed, scale = output.limits(Contract())
             limit = allowed.bound(output.reference, scale)
@@ -164,7 +165,7 @@ def test_a_sum_that_cancels_is_no_dgamma():
     """Of an honest sum for the mean the error in dgamma was as large as that of sums that cancel."""
     (cancels,) = (mutant for mutant in KNOWN_BAD if "dgamma as a difference" in mutant.name)
     for seed in range(3):
-        found = expected("conv_bn_backward", LARGE_MEANS[0], "fp32", "shifted", seed)
+        found = expected("conv_bn_backward", LARGE_MEANS[0], "fp32", "shifted", seed=seed)
         for run, right in ((cancels.base, True), (cancels.run, False)):
             made = run(found.recipe.workload.operator, found.recipe.workload.geometry, found.inputs, "fp32")
             failed = [output.name for output in outputs(found, made) if not passes(output, "shifted", Contract())]
@@ -186,8 +187,8 @@ def test_bounds_whose_squares_leave_float32_are_numbers():
 def test_a_few_large_results_are_judged_as_few():
     """Running variances of other data make some of 1,024 channels far larger: their roundings are all there is in the
     rms, and every right kernel's exceeded a limit for 3,072."""
-    operator, geometry = OPERATORS["conv_bn_inference"], parse("bn n3 c24 h2 w2 k1024 r2 s2 u5x3 p1:0 g8 affine0 mom0")
-    one, other = (Expectation(Recipe(operator.on(geometry), "fp16", "fixed", seed)) for seed in (0, 1))
+    problem = "bn n3 c24 h2 w2 k1024 r2 s2 u5x3 p1:0 g8 affine0 mom0"
+    one, other = (expected("conv_bn_inference", problem, "fp16", seed=seed) for seed in (0, 1))
     mixed = one.holding(one.inputs | {"running_var": other.inputs["running_var"]})
 
     for change, right in ((1.0, True), (1.0003, False)):
