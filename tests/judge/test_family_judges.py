@@ -6,7 +6,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from conformance.inputs import Expectation, Recipe
 from conformance.inputs.manifest import SEED
 from conformance.judge import Contract, Exact, judge, outputs_of
 from conformance.operators import NORMALISED, OPERATORS, POOLINGS, TRANSPOSED, parse
@@ -14,6 +13,7 @@ from tests.calibration.false_alarms import verdicts
 from tests.calibration.kernels.kernel import FP8, INT8, CampaignRow, KnownGood
 from tests.calibration.known_kernels import KNOWN_GOOD, MUTANTS, judgements
 from tests.calibration.mutation import outcomes, rows, score
+from tests.kit import expectation
 
 MAXIMA = ("max_pool_forward", "max_pool_backward")
 DETECTED = {
@@ -82,8 +82,7 @@ DEPENDENT = {
 
 @pytest.mark.parametrize(("name", "text", "dtype"), DEPENDENT.values(), ids=DEPENDENT)
 def test_errors_that_elements_share_are_no_bias(name: str, text: str, dtype: str):
-    recipe = Recipe(OPERATORS["avg_pool_backward"].on(parse(text)), dtype, "fixed", 4)
-    (found,) = judgements(known_good(name), Expectation(recipe))
+    (found,) = judgements(known_good(name), expectation("avg_pool_backward", text, dtype, seed=4))
     assert found.passed, found.explain()
 
 
@@ -91,16 +90,15 @@ def test_errors_that_elements_share_are_no_bias(name: str, text: str, dtype: str
 def test_what_is_exempted_the_special_distribution_would_be_detected_there(name: str):
     """They are right about numbers, and wrong about NaN: a kernel of this kind needs a waiver."""
     kernel = known_good(name)
-    recipe = Recipe(OPERATORS["avg_pool_forward"].on(parse("pool n2 c3 h9 w9 r3 s3 u2 p1")), "fp32", "special", SEED)
+    expected = expectation("avg_pool_forward", "pool n2 c3 h9 w9 r3 s3 u2 p1", "fp32", "special", SEED)
     assert set(kernel.exempted) == {"special", "nonfinite", "mixed"}
-    assert not all(judgement.passed for judgement in judgements(kernel, Expectation(recipe)))
+    assert not all(judgement.passed for judgement in judgements(kernel, expected))
 
 
 @pytest.mark.parametrize("distribution", ["fixed", "wide"])
 def test_a_maximum_must_be_equal(distribution: str):
     """Whatever its accumulator, of which it has none; unless it is declared that inputs or subnormals are not kept."""
-    geometry = parse("maxpool n1 c2 h5 w6 r3 s2 u1 p1")
-    expected = Expectation(Recipe(OPERATORS["max_pool_forward"].on(geometry), "fp32", distribution, 0))
+    expected = expectation("max_pool_forward", "maxpool n1 c2 h5 w6 r3 s2 u1 p1", "fp32", distribution)
 
     def passes(change: float, contract: Contract) -> bool:
         return Exact(expected).judge({"y": (expected.reference["y"] * change).astype(np.float32)}, contract)[0].passed

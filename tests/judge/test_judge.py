@@ -13,15 +13,15 @@ import pytest
 
 from conformance.dtypes import DTYPES, STORAGE
 from conformance.failure import in_brief
-from conformance.inputs import Expectation, Recipe
 from conformance.judge import Check, Contract, ContractError, Judgement, Output, Worst, judge
 from conformance.judge.accuracy import ladder
 from conformance.judge.judgement import locate, told
 from conformance.judge.limits import limits
 from conformance.judge.residuals import BLOCK
-from conformance.operators import OPERATORS, parse
+from conformance.operators import parse
 from tests.calibration.kernels.kernel import KnownKernel, plain
 from tests.calibration.known_kernels import judgements
+from tests.kit import expectation
 
 TERMS, COUNT = 4608, 1024
 LOOSEST = Contract(inputs="bf16", accumulate="bf16", rounding="zero", algorithm="fft", subnormals="flushed")
@@ -108,7 +108,6 @@ CONTRACTS = {
     "tf32": Contract(inputs="tf32"),
     "zero": Contract(rounding="zero"),
     "fft": Contract(algorithm="fft"),
-    "split": Contract(splits=8, partials="bf16"),
 }
 
 
@@ -118,7 +117,7 @@ CONTRACTS = {
 def test_bound_is_sharp(contract: Contract, sign: int, distribution: str):
     rng = np.random.default_rng(1)
     reference, s2 = rng.normal(size=200), np.ones(200)
-    promised = Contract(accumulate="fp32", **{f: getattr(contract, f) for f in ("inputs", "rounding", "algorithm")})
+    promised = replace(contract, accumulate="fp32")
     bound = limits(promised, "fp64", 9, 200).bound(reference[:1], s2[:1])[0]
     just_within, just_beyond = reference.copy(), reference.copy()
     just_within[0] += sign * bound * (1 - 1e-6)
@@ -393,7 +392,7 @@ def test_a_gain_that_all_channels_have_from_one_operand_of_few_numbers_is_none()
 @pytest.mark.parametrize("seed", SEEDS)
 def test_one_bias_of_all_bits_is_no_gain(text: str, seed: int):
     """Ties of the sums before it leave even numbers: where the same bias is added to all, one direction is commoner."""
-    expected = Expectation(Recipe(OPERATORS["conv_forward"].on(parse(text)), "fp32", "natural", seed))
+    expected = expectation("conv_forward", text, "fp32", "natural", seed)
     (judgement,) = judgements(KnownKernel("right", "good", plain), expected)
     assert failed(judgement) == set()
     truncated = KnownKernel("truncated", "bad", lambda *case: {"y": plain(*case)["y"] * np.float32(1 - 2e-6)})

@@ -8,22 +8,19 @@ import numpy as np
 import pytest
 
 from conformance.dtypes import FP32
-from conformance.inputs import Expectation, Recipe
+from conformance.inputs import Expectation
 from conformance.judge.expected import RISK, Exact, Expected, Probed, Sparse, expect
-from conformance.operators import CONVOLUTIONS, OPERATORS, ConvGeometry
+from conformance.operators import CONVOLUTIONS, ConvGeometry
 from conformance.operators.conv.probes import projected
 from conformance.problems import PROBLEMS, Problem
 from tests.calibration.known_kernels import judged_by_probes
+from tests.kit import expectation
 
 CONV = [problem for problem in PROBLEMS if problem.level == "standard" and problem.geometry.family == "conv"]
 # thin problems are never judged by probes, and a few lanes are no random projection
 STANDARD = [problem for problem in CONV if not problem.name.startswith(("sizes.", "empty."))]
 LAYER = ConvGeometry.parse("n2 c24 h20 w18 k32 r3 s3 p1")
 GROUPED = ConvGeometry.parse("n2 c24 h15 w13 k48 r3 s3 u2 p1 g3")
-
-
-def expected(operator: str, geometry: ConvGeometry, distribution: str = "fixed", seed: int = 0) -> Expectation:
-    return Expectation(Recipe(OPERATORS[operator].on(geometry), "fp32", distribution, seed))
 
 
 def honest(known: Expectation) -> np.ndarray:
@@ -38,7 +35,7 @@ def honest(known: Expectation) -> np.ndarray:
     ids=lambda value: getattr(value, "name", value),
 )
 def test_probes_know_what_the_reference_knows(operator: str, problem: Problem):
-    known = expected(operator, problem.geometry)
+    known = expectation(operator, problem.geometry)
     reference = next(iter(known.reference.values()))
     probes = Probed(known)
     values, magnitudes = probes.samples
@@ -62,7 +59,7 @@ def test_probes_know_what_the_reference_knows(operator: str, problem: Problem):
 @pytest.mark.parametrize("geometry", [LAYER, GROUPED], ids=["dense", "grouped"])
 def test_honest_kernel_passes(operator: str, geometry: ConvGeometry, distribution: str):
     for seed in range(8):
-        known = expected(operator, geometry, distribution, seed)
+        known = expectation(operator, geometry, distribution=distribution, seed=seed)
         judgement = judged_by_probes(known, honest(known))
         assert judgement.passed, judgement.explain()
 
@@ -103,14 +100,14 @@ DEFECTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 @pytest.mark.parametrize("defect", DEFECTS)
 @pytest.mark.parametrize("operator", CONVOLUTIONS)
 def test_defects_are_seen(operator: str, defect: str, distribution: str):
-    known = expected(operator, LAYER, distribution)
+    known = expectation(operator, LAYER, distribution=distribution)
     judgement = judged_by_probes(known, np.ascontiguousarray(DEFECTS[defect](honest(known))))
     assert not judgement.passed
     assert "projection error" in judgement.explain()
 
 
 def test_every_sampled_place_is_another():
-    probes = Probed(expected("conv_backward_weight", ConvGeometry.parse("n1 c2 h5 w5 k2 r2 s2")))
+    probes = Probed(expectation("conv_backward_weight", ConvGeometry.parse("n1 c2 h5 w5 k2 r2 s2")))
     assert len({tuple(place) for place in probes.index}) == len(probes.index)
 
 
@@ -134,8 +131,7 @@ def test_how_a_case_is_judged_is_chosen_before_anything_is_drawn(
     text: str, dtype: str, distribution: str, method: str, kind: type[Expected], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("conformance.inputs.expectation.DISTRIBUTIONS", {})
-    recipe = Recipe(OPERATORS["conv_forward"].on(ConvGeometry.parse(text)), dtype, distribution, 0)
-    expected = expect(recipe, method)
+    expected = expect(expectation("conv_forward", text, dtype, distribution).recipe, method)
     assert type(expected) is kind
     assert expected.method == ("probes" if kind is Probed else "exact")
     assert expected.bytes_needed > 0
