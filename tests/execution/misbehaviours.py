@@ -54,12 +54,8 @@ FORK = "child = os.fork()\n    if child == 0: "
 MISBEHAVIOURS: dict[str, Misbehaviour] = {
     # crashes
     "segfault": error("ctypes.string_at(0)", CRASHED + "was ended by SIGSEGV at "),
-    "abort": error("os.abort()", CRASHED + "was ended by SIGABRT"),
     "kills-itself": error("os.kill(os.getpid(), signal.SIGKILL)", CRASHED + "was ended by SIGKILL"),
-    "illegal-instruction": error("os.kill(os.getpid(), signal.SIGILL)", CRASHED + "was ended by SIGILL"),
-    "writes-everywhere": error("ctypes.memset(8, 1, 1 << 30)", CRASHED + "was ended by SIGSEGV"),
     "double-free": error("p = libc.free; p.argtypes = [ctypes.c_void_p]; p(0x10)", CRASHED + "was ended by SIG"),
-    "c-stack": error("signal.raise_signal(signal.SIGBUS)", CRASHED + "was ended by SIGBUS"),
     "segfault-with-child": error(FORK + "time.sleep(1000)\n    ctypes.string_at(0)",
                                  CRASHED + "was ended by SIGSEGV at "),
     "python-stack": error("conv_forward(x, w, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)",
@@ -67,19 +63,15 @@ MISBEHAVIOURS: dict[str, Misbehaviour] = {
     "crashes-later": Misbehaviour("error pass", "if calls == 3: os.abort()", reason=CRASHED + "was ended by SIGABRT"),
     # exits
     "exits-0": error("os._exit(0)", CRASHED + "exited with status 0"),
-    "exits-1": error("os._exit(1)", CRASHED + "exited with status 1"),
     "system-exit": error("sys.exit(0)", "raised SystemExit: 0"),
-    "c-exit": error("libc.exit(0)", CRASHED + "exited with status 0"),
     "execs": error("os.execv('/bin/true', ['true'])", CRASHED),
     "exits-in-thread": error("threading.Thread(target=os._exit, args=(0,)).start(); time.sleep(1)", CRASHED),
     "exits-when-deleted": Misbehaviour("error pass", "if calls == 2: D()",
                                        "class D:\n    def __del__(self): os._exit(0)",
                                        reason=CRASHED + "exited with status 0"),
     # hangs
-    "loops": error("while True: pass", HANGS),
     "sleeps": error("time.sleep(1000)", HANGS),
     "sleeps-with-lock": error("libc_with_lock.sleep(1000)", HANGS),
-    "deadlock": error("lock = threading.Lock(); lock.acquire(); lock.acquire()", HANGS),
     "waits-for-child": error("subprocess.run(['sleep', '1000'])", HANGS),
     "stops": error("os.kill(os.getpid(), signal.SIGSTOP)", HANGS),
     "blocks-signals": error("signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65)); time.sleep(1000)", HANGS),
@@ -88,7 +80,6 @@ MISBEHAVIOURS: dict[str, Misbehaviour] = {
     # imports
     "import-exits-0": broken("os._exit(0)", CRASHED + "exited with status 0"),
     "import-sys-exit": broken("sys.exit(0)", "SystemExit: 0"),
-    "import-segfault": broken("ctypes.string_at(0)", CRASHED + "was ended by SIGSEGV"),
     "import-hangs": broken("time.sleep(1000)", HANGS),
     "import-bad-message": broken("raise type('E', (Exception,), {'__str__': lambda self: 1 / 0})()", "cannot be shown"),
     "import-surrogate": broken("raise ValueError('\\ud800 \\0')", "ValueError"),
@@ -144,16 +135,14 @@ MISBEHAVIOURS: dict[str, Misbehaviour] = {
                            "servers = [one for one in gc.get_objects() if type(one).__name__ == 'Server']"),
     # signals
     "alarm": error("signal.setitimer(signal.ITIMER_REAL, 0.05); time.sleep(1)", CRASHED + "was ended by SIGALRM"),
-    "interrupts-itself": error("os.kill(os.getpid(), signal.SIGINT); time.sleep(0.1)", "raised KeyboardInterrupt"),
     "interrupts-group": error("os.killpg(0, signal.SIGINT); time.sleep(0.1)", "raised KeyboardInterrupt"),
     "terminates-group": error("os.killpg(0, signal.SIGTERM); time.sleep(0.1)", CRASHED + "was ended by SIGTERM"),
     "ignores-signals": harmless("[signal.signal(s, signal.SIG_IGN) for s in (2, 6, 15)]"),
     # exceptions
     "keyboard-interrupt": error("raise KeyboardInterrupt", "raised KeyboardInterrupt"),
-    "generator-exit": error("raise GeneratorExit", "raised GeneratorExit"),
-    "bad-message": error("raise type('E', (Exception,), {'__str__': lambda self: 1 / 0})()", "raised E"),
+    "bad-message": error("raise type('E', (Exception,), {'__str__': lambda self: 1 / 0})()",
+                         "raised E: (its message cannot be shown: ZeroDivisionError)"),
     "surrogate": error("raise ValueError('\\ud800\\0\\x1b[2J')", "raised ValueError"),
-    "megabytes": error("raise ValueError('x' * (32 << 20))", "raised ValueError: xxx"),
     "long-name": error("raise type('E' * 100000, (BaseException,), {})", "raised EEE"),
     # threads, children, memory
     "endless-thread": harmless("threading.Thread(target=time.sleep, args=(1000,)).start()"),
@@ -167,8 +156,6 @@ MISBEHAVIOURS: dict[str, Misbehaviour] = {
     "memory-limit": error("resource.setrlimit(resource.RLIMIT_AS, (1, 1)); np.ones(1 << 24)", "MemoryError"),
     "file-size-limit": error("resource.setrlimit(resource.RLIMIT_FSIZE, (1, 1))", "raised OSError"),
     # results
-    "no-result": Misbehaviour("fail", "return None"),
     "lying-length": error("return type('T', (tuple,), {'__len__': lambda self: 10 ** 30})((y, y))", ""),
     "iterates-forever": error("return type('T', (tuple,), {'__iter__': lambda self: iter(int, 1)})((y,))", ""),
-    "objects": Misbehaviour("fail", "return y.astype(object)"),
 }  # fmt: skip

@@ -17,6 +17,7 @@ from conformance.execution import usage
 from conformance.execution.process import Limits, Process
 from conformance.execution.reaper import Reaper, carried
 from conformance.execution.workers import Workers
+from tests import kit
 from tests.worker.test_isolation_cheats import needs_isolation
 
 HEAD = """
@@ -61,21 +62,20 @@ files = [tempfile.TemporaryFile(dir="/dev/shm", buffering=0) for _ in range(3)]
 """How a file takes more than the limit beside its own 150 MiB."""
 
 
-def loaded(folder: Path, text: str, limits: Limits) -> list[str]:
-    """Why a file cannot be used; afterwards nothing of it is left."""
-    (file := folder / "acme.py").write_text(HEAD + text)
+def unusable(folder: Path, text: str, limits: Limits) -> str:
+    """Return why a file cannot be used, empty if it can; afterwards nothing of it is left."""
     with Workers(limits) as workers:
-        broken = [*map(str, workers.load([file]).broken.values())]
+        reason = kit.unusable(workers, folder, HEAD + text)
         marks = [process._mark for process in workers._begun]
     assert [place for place in Path("/proc").glob("[1-9]*") if carried(int(place.name)) in marks] == []
-    return broken
+    return reason
 
 
 @needs_isolation
 @pytest.mark.parametrize("takes", TAKES)
 def test_memory_of_all_that_a_kernel_starts_and_fills_is_counted(tmp_path: Path, takes: str):
     """It was that of its process alone, and as far as it was mapped."""
-    (reason,) = loaded(tmp_path, f"{TAKES[takes]}wait()", Limits(seconds=60, memory=LIMIT))
+    reason = unusable(tmp_path, f"{TAKES[takes]}wait()", Limits(seconds=60, memory=LIMIT))
     assert re.search(r"took 0\.\d+ GiB of memory; the limit is 0\.391 GiB \(--memory\)", reason)
 
 
@@ -89,14 +89,14 @@ def test_memory_of_all_that_a_kernel_starts_and_fills_is_counted(tmp_path: Path,
     ids=["after a fork", "mapped and open"],
 )
 def test_memory_that_is_shared_counts_once(tmp_path: Path, text: str):
-    assert loaded(tmp_path, f"{text}\ntime.sleep(1)", Limits(seconds=60, memory=LIMIT)) == []
+    assert unusable(tmp_path, f"{text}\ntime.sleep(1)", Limits(seconds=60, memory=LIMIT)) == ""
 
 
 @needs_isolation
 def test_a_process_that_starts_others_without_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(processes, "PROCESSES", 40)
     text = "del big\nchildren = [os.fork() or wait() for _ in range(60)]\nwait()"
-    (reason,) = loaded(tmp_path, text, Limits(seconds=60))
+    reason = unusable(tmp_path, text, Limits(seconds=60))
     assert re.search(r"has [4-6]\d processes; there may be at most 40", reason)
 
 
@@ -117,9 +117,7 @@ def test_a_process_has_the_number_that_the_judge_knows(tmp_path: Path):
 def test_time_of_what_has_ended_is_the_judges(tmp_path: Path):
     """A benchmark tells its own load from that of others by it."""
     before = os.times()
-    (file := tmp_path / "acme.py").write_text(f"{HEAD}while time.process_time() < 1.5:\n    pass\n")
-    with Workers(Limits(seconds=60)) as workers:
-        assert workers.load([file]).broken == {}
+    assert unusable(tmp_path, "while time.process_time() < 1.5:\n    pass\n", Limits(seconds=60)) == ""
     after = os.times()
     assert after.children_user + after.children_system >= before.children_user + before.children_system + 1.4
 
@@ -127,7 +125,7 @@ def test_time_of_what_has_ended_is_the_judges(tmp_path: Path):
 @pytest.mark.skipif(sys.platform != "linux", reason="signals")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGRTMIN + 3])
 def test_a_process_ends_as_the_kernel_has_ended(tmp_path: Path, number: int):
-    (reason,) = loaded(tmp_path, f"del big; os.kill(os.getpid(), {int(number)}); time.sleep(5)", Limits(seconds=60))
+    reason = unusable(tmp_path, f"del big; os.kill(os.getpid(), {int(number)}); time.sleep(5)", Limits(seconds=60))
     assert processes._signal(number) in reason
 
 
@@ -154,19 +152,19 @@ def test_others_cannot_be_limited_where_there_is_no_namespace_of_processes(
     impossible = "from conformance.worker import isolation; isolation._number_elsewhere = lambda: 1 / 0; isolate("
     monkeypatch.setattr(processes, "START", processes.START.replace("isolate(", impossible))
     text = f"del big\nimport subprocess\nJUDGE = os.getppid()\nassert JUDGE == {os.getpid()}\n{TRIED}"
-    assert loaded(tmp_path, text, Limits(seconds=60)) == []
+    assert unusable(tmp_path, text, Limits(seconds=60)) == ""
 
 
 @needs_isolation
 def test_what_has_set_its_mark_is_ended_with_the_process_that_started_it(tmp_path: Path):
     """A descendant may set any limit of its own: it is ended with the namespace."""
-    (file := tmp_path / "acme.py").write_text(
-        HEAD + "import resource\ndel big\nread, write = os.pipe()\nif os.fork() == 0:\n    os.setsid()\n"
+    text = (
+        "import resource\ndel big\nread, write = os.pipe()\nif os.fork() == 0:\n    os.setsid()\n"
         f"    resource.setrlimit(10, (7, 7))\n    os.chdir({str(tmp_path)!r})\n    os.write(write, b'1')\n    wait()\n"
         "    os._exit(0)\nos.read(read, 1)\n"
     )
     with Workers(Limits(seconds=60)) as workers:
-        assert workers.load([file]).broken == {}
+        assert kit.unusable(workers, tmp_path, HEAD + text) == ""
         assert there(tmp_path)
     for _ in range(100):
         if not there(tmp_path):
