@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -78,15 +77,6 @@ def test_streams_that_cannot_be_used(project: Project, words: tuple[str, ...], s
     line = f"exec {shlex.join([sys.executable, '-m', 'conformance', *words])} {streams}"
     found = subprocess.run(line, shell=True, cwd=project.folder, capture_output=True, text=True, check=False)
     assert (found.returncode, found.stderr.strip()) == (status, said)
-
-
-def test_problem_that_no_machine_holds_is_unavailable(project: Project):
-    project.kernel()
-    huge = ("--problem=n1 c1 h999999999999 w999999999999 k1 r1 s1", "--distribution=sparse")
-    outcome = project.pytest(*huge, "--problem=n1 c1 h1 w1 k1 r1 s1", "--distribution=integer")
-    assert (outcome.exit, outcome.statuses) == (0, {"unavailable": 1, "pass": 1})
-    assert any(re.match(r"needs [\d,]+ GiB of memory; \d+ GiB are available", r["reason"]) for r in outcome.records)
-    assert no_traceback_of_ours(outcome.text)
 
 
 RIGHT = 'from conformance import *\na = Implementation("acme")\n'
@@ -175,10 +165,8 @@ def test_missing_folder_of_implementations(project: Project):
 
 RESULTS = {
     "shape": ("return y[..., :-1]", "fail", "y has shape (1, 2, 4, 3); expected (1, 2, 4, 4) (nchw)"),
-    "transposed": ("return y.transpose(0, 2, 3, 1)", "fail", "y has shape (1, 4, 4, 2); expected (1, 2, 4, 4) (nchw)"),
     "scalar": ("return y.sum()", "fail", "returned numpy.float32; expected numpy.ndarray"),
     "dtype": ("return y.astype('float64')", "fail", "y has dtype fp64; expected fp32"),
-    "integers": ("return y.astype('int32')", "fail", "y has dtype int32; expected fp32"),
     "byte-order": ("return y.astype('>f4')", "fail", "y has dtype >f4; expected fp32"),
     "nan": ("return y * float('nan')", "fail", "all of them are NaN"),
     "some-nan": ("y[0, 0, 0, 0] = float('nan'); return y", "fail", "1 are NaN where the reference is not"),
@@ -186,7 +174,6 @@ RESULTS = {
     "two": ("return y, y", "fail", "returned 2 results; expected 1 (y)"),
     "none-at-all": ("return ()", "fail", "returned 0 results; expected 1 (y)"),
     "None": ("return None", "fail", "returned None; expected numpy.ndarray"),
-    "list": ("return y.tolist()", "fail", "returned list; expected numpy.ndarray"),
     "list-of-channels": ("return y[0].tolist()", "fail", "returned list; expected numpy.ndarray"),
     "empty-list": ("return []", "fail", "returned list; expected numpy.ndarray"),
     "dict": ("return {'y': y}", "fail", "returned dict; expected numpy.ndarray"),
@@ -196,7 +183,6 @@ RESULTS = {
         "returned array.array; expected numpy.ndarray",
     ),
     "subclass": ("import numpy; return y.view(numpy.recarray)", "fail", "returned numpy.rec.recarray; expected"),
-    "masked": ("import numpy; return numpy.ma.masked_array(y)", "fail", "returned numpy.ma.MaskedArray; expected"),
     "object": ("return y.astype(object)", "fail", "y has dtype object; expected fp32"),
     "own-fault": ("return undefined", "error", "raised NameError: name 'undefined' is not defined at "),
 }
@@ -240,32 +226,6 @@ def test_faults_of_kernels(project: Project):
         assert message in reason
         assert reason.endswith(f"{name}.py:6") or not message.endswith(" at ")
     assert no_traceback_of_ours(outcome.text)
-
-
-def test_fault_of_a_waivers_predicate(project: Project):
-    project.kernel(tail="acme.waive('conv_forward', reason='r', url='u', when=lambda p: p.group == 1)")
-    outcome = project.pytest()
-    assert (outcome.exit, outcome.statuses) == (1, {"error": 1})
-    assert "when=... raised AttributeError" in outcome.of("acme")["reason"]
-
-
-SAYS_NOTHING = "class Silent(Exception):\n    def __str__(self): raise RuntimeError('no words')"
-RAISED = {
-    "without-words": (
-        {"head": SAYS_NOTHING, "body": "raise Silent"},
-        "raised Silent: (its message cannot be shown: RuntimeError)",
-    ),
-    "with-megabytes": ({"body": "raise ValueError('m' * 3_000_000)"}, " ... (left out: 2,998,000 characters) ... mmm"),
-}
-
-
-def test_whatever_an_exception_says_is_one_short_verdict(project: Project):
-    for name, (changes, _) in RAISED.items():
-        project.kernel(name, **changes)
-    outcome = project.pytest()
-    assert (outcome.exit, outcome.statuses) == (1, {"error": len(RAISED)})
-    assert all(reason in outcome.of(name)["reason"] for name, (_, reason) in RAISED.items())
-    assert len(outcome.text) < 20_000
 
 
 def test_a_run_that_was_given_an_implementation_and_has_no_case_for_it_does_not_end_well(project: Project):

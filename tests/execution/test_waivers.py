@@ -62,14 +62,6 @@ def test_a_golden_that_does_not_hold_is_not_waived_in_a_check_of_behaviour(monke
     assert sample.check_behaviour(waived_case(), results_are_plain).status == "error"
 
 
-def test_a_kernel_that_refuses_everything_when_it_is_called_verifies_nothing(project: Project):
-    """Invalid arguments are refused too, which is no verdict about any result."""
-    project.kernel(body="raise Unsupported('never')")
-    project.write("suite/test_behaviour.py", BEHAVIOUR)
-    outcome = project.run("--distribution=integer", "--distribution=behaviour")
-    assert (outcome.exit, set(outcome.statuses)) == (5, {"unsupported"})
-
-
 def raises(*arrays, **parameters):
     raise RuntimeError("no")
 
