@@ -132,8 +132,11 @@ ONES = {name: IMAGE[name] for name in ("batch", "channels", "rows", "columns", "
     ("family", "sizes", "paths"),
     [
         ("conv", ONES | {"filters": FILTERS["filters"]}, {path: PATHS[path] for path in (POINTWISE, DENSE)}),
-        ("conv", {n: s for n, s in ONES.items() if n != "channels"}, {DEPTHWISE: PATHS[DEPTHWISE]}),
-        ("conv", {n: s for n, s in ONES.items() if n != "channels"}, {GROUPED: PATHS[GROUPED]}),
+        (
+            "conv",
+            {n: s for n, s in ONES.items() if n != "channels"},
+            {path: PATHS[path] for path in (DEPTHWISE, GROUPED)},
+        ),
         ("conv_bn", ONES | {"filters": FILTERS["filters"]}, WHOLE),
         ("avg_pool", ONES, WHOLE),
         ("max_pool", ONES, WHOLE),
@@ -142,12 +145,12 @@ ONES = {name: IMAGE[name] for name in ("batch", "channels", "rows", "columns", "
 def test_every_size_is_one_where_the_others_are_not(family: str, sizes: Sizes, paths: Any):
     """The output is as short as the image, which takes padding with it."""
     together = {"rows": "output rows", "columns": "output columns"}
+    together |= {output: image for image, output in together.items()}
     missing = []
     for (name, size), (path, taken) in product(sizes.items(), paths.items()):
-        free = {n: s for n, s in sizes.items() if n not in (name, together.get(name))}
-        free = {n: s for n, s in free.items() if together.get(n) != name}
+        others = [other for n, other in sizes.items() if n not in (name, together.get(name))]
         rows = [g for g, formats in standard(family) if taken(g) and ("fp32", "nchw") in formats]
-        if not any(size(g) == 1 and all(s(g) > 1 for s in free.values()) for g in rows):
+        if not any(size(g) == 1 and all(other(g) > 1 for other in others) for g in rows):
             missing.append((name, path))
     assert missing == []
 

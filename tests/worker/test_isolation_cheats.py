@@ -204,6 +204,13 @@ def test_whoever_stays_at_home_is_free(project: Project):
     assert passing(project, HARMLESS) == sorted(HARMLESS)
 
 
+def command(project: Project, beside: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line in a process of its own, with a folder before the suite in PYTHONPATH."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(beside), str(PACKAGE.parent)])}
+    line = [sys.executable, "-m", "conformance", *words]
+    return subprocess.run(line, cwd=project.folder, env=environment, capture_output=True, text=True, check=False)
+
+
 LEAVES = """
 from pathlib import Path
 for name in ("rich", "platformdirs", "psutil", "jinja2"):
@@ -220,19 +227,8 @@ def test_the_judge_imports_nothing_that_a_kernel_has_left(project: Project):
     trace = project.folder / "imported"
     file = project.write("acme.py", LEAVES.format(root=str(root), trace=str(trace)))
     project.kernel("right")
-    words = [
-        sys.executable,
-        "-m",
-        "conformance",
-        "run",
-        str(file),
-        "impls/right.py",
-        "--level=smoke",
-        "--report=page",
-        "-n2",
-    ]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(PACKAGE.parent)])}
-    outcome = subprocess.run(words, cwd=project.folder, env=environment, capture_output=True, text=True, check=False)
+    words = ("run", str(file), "impls/right.py", "--level=smoke", "--report=page", "-n2")
+    outcome = command(project, root, *words)
     assert "left them" in outcome.stdout
     assert "right conv_forward" in outcome.stdout
     assert (project.folder / "page/index.html").is_file()
@@ -264,9 +260,8 @@ def test_what_is_compiled_beside_a_source_is_not_run_instead_of_it(project: Proj
         project.write(str(source.relative_to(project.folder)), "right = True")
     wrong = {str(each): "raise ImportError('compiled by another kernel')" for each in files}
     leaves = project.write("leaves.py", COMPILES.format(wrong=wrong))
-    words = [sys.executable, "-m", "conformance", "run", str(leaves), str(file), "packed", "--level=smoke"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(project.folder / "beside"), str(PACKAGE.parent)])}
-    outcome = subprocess.run(words, cwd=project.folder, env=environment, capture_output=True, text=True, check=False)
+    words = ("run", str(leaves), str(file), "packed", "--level=smoke")
+    outcome = command(project, project.folder / "beside", *words)
     assert "left them" in outcome.stdout
     assert "compiled by another" not in outcome.stdout
     assert outcome.stdout.count("conv_forward") >= 2, outcome.stdout
@@ -276,12 +271,7 @@ def test_what_is_compiled_beside_a_source_is_not_run_instead_of_it(project: Proj
 def test_a_kernel_imports_from_what_pythonpath_says(project: Project, workers: str):
     project.write("elsewhere/acme_helpers.py", "")
     project.kernel("right", head="import acme_helpers")
-    words = [sys.executable, "-m", "conformance", "run", "impls/right.py", "--level=smoke", "-n", workers]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(project.folder / "elsewhere"), str(PACKAGE.parent)]),
-    }
-    outcome = subprocess.run(words, cwd=project.folder, env=environment, capture_output=True, text=True, check=False)
+    outcome = command(project, project.folder / "elsewhere", "run", "impls/right.py", "--level=smoke", "-n", workers)
     assert outcome.returncode == 0, outcome.stdout
 
 
