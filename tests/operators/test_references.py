@@ -67,14 +67,6 @@ def test_reference_of_a_pooling_is_the_definition_at_its_edges(text: str):
         require_definition(Recipe(operator.on(geometry), *known, 1))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@settings(max_examples=60, deadline=None)
-@given(data=st.data())
-def test_descriptor_reads_back(family: str, data: st.DataObject):
-    geometry = data.draw(geometries(family))
-    assert parse(geometry.descriptor) == geometry
-
-
 @pytest.mark.parametrize("family", ["conv", "conv_transpose", "avg_pool"])
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
