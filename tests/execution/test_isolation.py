@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import platform
-import re
 import signal
 import subprocess
 import sys
@@ -27,11 +26,11 @@ from conformance.execution.workers import Workers
 from conformance.failure import Failure, Kind
 from conformance.implementations.implementation import Kernel, KernelMemory
 from conformance.operators import FAMILIES
-from conformance.problems import PROBLEMS
+from conformance.problems.parameters import SIMPLEST, geometry
 from conformance.worker import call, wire
 from tests.conftest import ROOT, Project
 from tests.execution.misbehaviours import MISBEHAVIOURS
-from tests.kit import timeless
+from tests.kit import loaded, source, timeless, unusable
 
 pytest_plugins = ["pytester"]
 
@@ -128,38 +127,34 @@ def test_floating_point_mode_is_changed_for_oneself_alone(project: Project):
         assert outcome.statuses["pass"] == 4
 
 
-def test_nothing_of_the_judge_is_to_be_found(tmp_path: Path):
+LOADED = """
+import sys
+
+def told(geometry):
+    names = {".".join(name.split(".")[:3]) for name in sys.modules if name.split(".")[0] in KNOWN}
+    raise ValueError(" ".join(sorted(names)))
+
+KNOWN = ("conformance", "pytest", "_pytest", "xdist", "torch", "jax")
+"""
+AVERAGES = "acme.implements('avg_pool_forward', when=told)(lambda x: x)"
+
+
+def test_nothing_of_the_judge_is_to_be_found(workers: Workers, tmp_path: Path):
     """A kernel's process has loaded no more, and every family's geometry arrives there."""
-    file = tmp_path / "acme.py"
-    file.write_text(
-        "import sys\nfrom conformance import Implementation\nacme = Implementation('acme')\n"
-        "def known(geometry):\n"
-        "    ours = {'.'.join(name.split('.')[:3]) for name in sys.modules if name.split('.')[0] in KNOWN}\n"
-        "    raise ValueError(' '.join(sorted(ours)))\n"
-        "KNOWN = ('conformance', 'pytest', '_pytest', 'xdist', 'torch', 'jax')\n"
-        "@acme.implements('conv_forward', when=lambda p: True)\ndef one(x, w, bias): pass\n"
-        "@acme.implements('avg_pool_forward', when=known)\ndef two(x): pass\n"
-    )
-    with Workers(Limits()) as workers:
-        found = workers.load([file])
-        assert found.broken == {}
-        (acme,) = found.implementations.values()
-        for family in FAMILIES:
-            every = (p.geometry for p in PROBLEMS if p.geometry.family == family)
-            geometry = next(g for g in every if not getattr(g, "x_zero_point", 0) and not getattr(g, "y_zero_point", 0))
-            assert acme.supports("conv_forward", geometry, "fp32", "nchw")
-        with pytest.raises(ValueError, match=r"when=\.\.\. raised ValueError") as caught:
-            acme.supports("avg_pool_forward", geometry, "fp32", "nchw")
-    loaded = str(caught.value).split()
-    assert "conformance.implementations.implementation" in loaded
-    assert [name for name in loaded if name.split(".")[0] in ("pytest", "_pytest", "xdist", "torch", "jax")] == []
-    rooms = {name.split(".")[1] for name in loaded if name.startswith("conformance.")}
+    acme = loaded(workers, tmp_path, source(head=LOADED, declares=", when=lambda p: True", tail=AVERAGES))
+    for family in FAMILIES:
+        assert acme.supports("conv_forward", geometry(family, SIMPLEST[family, 2] | {"n": 2}), "fp32", "nchw")
+    with pytest.raises(ValueError, match=r"when=\.\.\. raised ValueError") as caught:
+        acme.supports("avg_pool_forward", geometry("avg_pool", SIMPLEST["avg_pool", 2]), "fp32", "nchw")
+    modules = str(caught.value).partition("ValueError: ")[2].partition(" at ")[0].split()
+    rooms = {name.removeprefix("conformance.").split(".")[0] for name in modules} - {"conformance"}
+    assert "implementations" in rooms
     assert rooms <= {
         *("accumulator", "contract", "dtypes", "failure", "layouts", "floating_point", "implementations", "operators"),
         *("files", "import_path", "resources", "storage", "worker", "zeros"),
     }
     assert not any(
-        name.count(".") > 1 and name.endswith(("operators", "mistakes", "table", "family")) for name in loaded
+        name.endswith(("operators", "mistakes", "table", "family")) for name in modules if name.count(".") > 1
     )
 
 
@@ -175,46 +170,49 @@ def test_a_process_that_waited_has_the_variables_that_were_set_meanwhile(
             assert "AssertionError" not in reason
 
 
-def test_an_array_that_is_dropped_before_it_was_sent_is_freed(tmp_path: Path):
+COUNTING = """
+import weakref
+from conformance import Implementation, numpy_arrays
+
+seen = []
+
+class Counting(type(numpy_arrays())):
+    def from_host(self, array):
+        copy = array.copy()
+        seen.append(weakref.ref(copy))
+        return copy
+    def describe(self):
+        return {"alive": str(sum(one() is not None for one in seen))}
+
+acme = Implementation("acme", arrays=Counting())
+"""
+
+
+def test_an_array_that_is_dropped_before_it_was_sent_is_freed(workers: Workers, tmp_path: Path):
     """Memory that is poisoned for whoever allocates next would otherwise never be handed back."""
-    file = tmp_path / "acme.py"
-    file.write_text(
-        "import weakref\nfrom conformance import Implementation, numpy_arrays\nseen = []\n"
-        "class Counting(type(numpy_arrays())):\n"
-        "    def from_host(self, array):\n        copy = array.copy()\n        seen.append(weakref.ref(copy))\n"
-        "        return copy\n"
-        "    def describe(self):\n        return {'alive': str(sum(one() is not None for one in seen))}\n"
-        "acme = Implementation('acme', arrays=Counting())\n"
-    )
-    with Workers(Limits(seconds=20)) as workers:
-        bridge: Any = workers.load([file]).implementations["acme"].arrays
-        held = bridge.from_host(np.zeros(3))
-        bridge.from_host(np.zeros(4))
-        assert bridge.perform(call.described, bridge) == {"alive": "1"}
-        del held
-        assert bridge.perform(call.described, bridge) == {"alive": "0"}
+    bridge: Any = loaded(workers, tmp_path, COUNTING).arrays
+    held = bridge.from_host(np.zeros(3))
+    bridge.from_host(np.zeros(4))
+    assert bridge.perform(call.described, bridge) == {"alive": "1"}
+    del held
+    assert bridge.perform(call.described, bridge) == {"alive": "0"}
 
 
-def test_an_array_of_a_process_that_has_ended_is_no_array_of_the_next(tmp_path: Path):
+def test_an_array_of_a_process_that_has_ended_is_no_array_of_the_next(workers: Workers, tmp_path: Path):
     """Numbers begin anew there: another array would have been taken for it."""
-    file = tmp_path / "acme.py"
-    file.write_text("from conformance import Implementation\nacme = Implementation('acme')\n")
-    with Workers(Limits(seconds=20)) as workers:
-        bridge: Any = workers.load([file]).implementations["acme"].arrays
-        old = bridge.from_host(np.zeros(3))
-        bridge.home.process().end("was ended")
-        new = bridge.from_host(np.ones(3))
-        for given in ([old], [new, old], [old, new]):
-            with pytest.raises(Crash, match="was ended"):
-                bridge.perform(call.fetched, bridge, given)
-        assert bridge.to_host(new).tolist() == [1, 1, 1]
+    bridge: Any = loaded(workers, tmp_path).arrays
+    old = bridge.from_host(np.zeros(3))
+    bridge.home.process().end("was ended")
+    new = bridge.from_host(np.ones(3))
+    for given in ([old], [new, old], [old, new]):
+        with pytest.raises(Crash, match="was ended"):
+            bridge.perform(call.fetched, bridge, given)
+    assert bridge.to_host(new).tolist() == [1, 1, 1]
 
 
 def test_process_is_replaced_and_its_file_loaded_ahead(tmp_path: Path):
-    file = tmp_path / "acme.py"
-    file.write_text("from conformance import Implementation\nacme = Implementation('acme')\n")
     with Workers(Limits(seconds=20)) as workers:
-        bridge: Any = workers.load([file]).implementations["acme"].arrays
+        bridge: Any = loaded(workers, tmp_path).arrays
         numbers = set()
         for _ in range(3):
             bridge.floating_point_mode()
@@ -226,43 +224,27 @@ def test_process_is_replaced_and_its_file_loaded_ahead(tmp_path: Path):
     assert left() == []
 
 
-def test_a_file_is_loaded_in_the_process_that_began_for_it(tmp_path: Path):
-    (file := tmp_path / "acme.py").write_text("from conformance import Implementation\nacme = Implementation('acme')\n")
-    with Workers(Limits(seconds=20)) as workers:
-        workers.begin(file)
-        (begun,) = workers._begun
-        assert not begun.loaded
-        assert workers.load([file]).implementations.keys() == {"acme"}
-        assert workers._begun == [begun]
-        assert len(begun.loaded) == 1
+def test_a_file_is_loaded_in_the_process_that_began_for_it(workers: Workers, tmp_path: Path):
+    (file := tmp_path / "acme.py").write_text(source())
+    workers.begin(file)
+    (begun,) = workers._begun
+    assert not begun.loaded
+    assert workers.load([file]).implementations.keys() == {"acme"}
+    assert workers._begun == [begun]
+    assert len(begun.loaded) == 1
 
 
 def test_a_process_that_the_system_does_not_start_is_no_fault_of_a_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """It was `OSError: Too many open files` of the file that was to be loaded."""
 
     def full() -> int:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    file = tmp_path / "acme.py"
-    file.write_text("from conformance import Implementation\nacme = Implementation('acme')\n")
-    with Workers(Limits()) as workers:
-        monkeypatch.setattr(wire, "memory_file", full)
-        (reason,) = map(str, workers.load([file]).broken.values())
+    monkeypatch.setattr(wire, "memory_file", full)
+    reason = unusable(workers, tmp_path, source())
     assert reason.startswith("not run: no process can be started for it (Too many open files); ulimit -n and")
-
-
-def test_memory_without_end_is_ended(tmp_path: Path):
-    """Long before the time for a call is over."""
-    file = tmp_path / "acme.py"
-    file.write_text(
-        "import numpy as np\nfrom conformance import Implementation\nacme = Implementation('acme')\nkept = []\n"
-        "while True:\n    kept.append(np.ones(1 << 22))\n"
-    )
-    with Workers(Limits(seconds=300, memory=500 << 20)) as workers:
-        (reason,) = map(str, workers.load([file]).broken.values())
-    assert re.search(r"took 0\.\d+ GiB of memory; the limit is 0\.488 GiB \(--memory\)", reason)
 
 
 GROWS = """
@@ -280,18 +262,19 @@ JAX = "import sys, types\nsys.modules['jax'] = types.SimpleNamespace(clear_cache
 
 
 @pytest.mark.parametrize(("kind", "times"), [("crashed", 8), ("hung", 3)])
-def test_a_kernel_that_crashes_is_run_until_it_has_done_so_too_often_in_a_row(project: Project, kind: Kind, times: int):
+def test_a_kernel_that_crashes_is_run_until_it_has_done_so_too_often_in_a_row(
+    workers: Workers, tmp_path: Path, kind: Kind, times: int
+):
     """A hang costs a minute. One that passes in between crashes on a path: where, only more cases tell."""
     ended, passed = Verdict("error", failure=Failure(kind=kind), crashed=True), Verdict("pass")
-    with Workers(Limits(seconds=20)) as workers:
-        acme = workers.load([project.kernel("acme")]).implementations["acme"]
-        home: Any = acme.arrays
-        for verdict in (*[ended] * (times - 1), passed, *[ended] * (times - 1)):
-            workers.conclude(acme, verdict)
-            home.home.process()
-        workers.conclude(acme, ended)
-        with pytest.raises(Crash, match="not run, crashed too often"):
-            home.home.process()
+    acme = loaded(workers, tmp_path)
+    bridge: Any = acme.arrays
+    for verdict in (*[ended] * (times - 1), passed, *[ended] * (times - 1)):
+        workers.conclude(acme, verdict)
+        bridge.home.process()
+    workers.conclude(acme, ended)
+    with pytest.raises(Crash, match="not run, crashed too often"):
+        bridge.home.process()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a signal")
@@ -314,11 +297,9 @@ def test_process_that_has_grown_is_replaced_between_cases(
     """Without a crash, seldom, and not where it can give back what it has taken."""
     monkeypatch.setattr("conformance.execution.workers.GROWTH", 60 << 20)
     monkeypatch.setattr("conformance.execution.workers.CASES_TO_LOOK", looks)
-    file = tmp_path / "acme.py"
-    file.write_text(head + GROWS.format(size=50, keep=keep))
     x, w = np.ones((1, 1, 2, 2), np.float32), np.ones((1, 1, 1, 1), np.float32)
     with Workers(Limits(seconds=20)) as workers:
-        acme = workers.load([file]).implementations["acme"]
+        acme = loaded(workers, tmp_path, head + GROWS.format(size=50, keep=keep))
         numbers = set()
         for _ in range(7):
             bridge: Any = acme.arrays
@@ -372,18 +353,6 @@ def test_what_lies_in_a_kernels_process_is_not_trusted():
                 process.tensor(tensor)
     finally:
         reaper.close()
-
-
-def test_problem_is_given_to_one_kernel_as_to_the_other(project: Project):
-    """In its own process and in the judge's: the same records, but for the mark."""
-    project.kernel()
-    for option, name in (("--level=standard", "apart"), ("--in-process", "together")):
-        assert project.run(option, *DISTRIBUTIONS, f"--records={name}.jsonl").exit == 0
-    apart, together = project.records("apart.jsonl"), project.records("together.jsonl")
-    marked = [record.pop("in_process") for record in together if record["kind"] == "case"]
-    assert marked == [True] * 4
-    keys = ("implementation", "distribution", "status", "checks", "reason")
-    assert [[r.get(k) for k in keys] for r in apart] == [[r.get(k) for k in keys] for r in together]
 
 
 def test_what_a_process_says_of_a_kernels_past_is_dropped():
