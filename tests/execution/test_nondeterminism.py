@@ -22,12 +22,10 @@ def calling(change: Callable[[np.ndarray, int], None]) -> Callable[..., Any]:
     """A right convolution whose result is changed by its place among all calls, from 1 on."""
     calls = 0
 
-    def conv_forward(x: Any, w: Any, bias: Any, *, stride: Any, padding: Any, dilation: Any, groups: int) -> np.ndarray:
+    def conv_forward(x: Any, w: Any, bias: Any, **parameters: Any) -> np.ndarray:
         nonlocal calls
         calls += 1
-        y: np.ndarray = kernels.conv_forward(
-            x, w, bias, stride=stride, padding=padding, dilation=dilation, groups=groups
-        )
+        y: np.ndarray = kernels.conv_forward(x, w, bias, **parameters)
         change(y, calls)
         return y
 
@@ -55,12 +53,10 @@ def test_a_result_that_is_wrong_in_some_calls_says_in_how_many_and_by_how_much(s
 def by_memory(kept: list[np.ndarray]) -> Callable[..., Any]:
     """A convolution that is wrong in every other memory that its image lies in."""
 
-    def conv_forward(x: Any, w: Any, bias: Any, *, stride: Any, padding: Any, dilation: Any, groups: int) -> np.ndarray:
+    def conv_forward(x: Any, w: Any, bias: Any, **parameters: Any) -> np.ndarray:
         place = next((n for n, known in enumerate(kept) if known.ctypes.data == x.ctypes.data), len(kept))
         kept[place:] = kept[place:] or [x]  # which is not freed
-        y: np.ndarray = kernels.conv_forward(
-            x, w, bias, stride=stride, padding=padding, dilation=dilation, groups=groups
-        )
+        y: np.ndarray = kernels.conv_forward(x, w, bias, **parameters)
         return y + np.float32(place % 2 == 0)
 
     return conv_forward
