@@ -19,6 +19,49 @@ from conformance.results.schema import MachineState
 from tests.noisy_runs import BUSY, Bench, Noise, row, run_of, tried, write
 
 
+class Pair:
+    """Two files of the same code, and the document of the second, which a test changes."""
+
+    def __init__(self, folder: Path) -> None:
+        rng, bench = np.random.default_rng(7), Bench()
+        self.before, self.after = folder / "a.json", folder / "b.json"
+        self.first, self.document = bench.drawn(rng), bench.drawn(rng)
+        write(self.before, self.first)
+        write(self.after, self.document)
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """The records of the second run."""
+        return [entry["extra_info"] for entry in self.document["benchmarks"]]
+
+    def status(self, *words: str) -> int:
+        """The exit status of the command, after the document is written."""
+        write(self.after, self.document)
+        return main(["compare", str(self.before), str(self.after), *words])
+
+    def found(self) -> RunComparison:
+        return compared(run_of(self.first), run_of(self.document))
+
+    def slow(self, factor: float, name: str = "") -> None:
+        """Let an implementation, or all of them, take longer in the second run."""
+        for entry in self.document["benchmarks"]:
+            if name in ("", entry["extra_info"]["implementation"]):
+                entry["stats"]["data"] = [factor * seconds for seconds in entry["stats"]["data"]]
+
+    def judge(self, state: str, *reasons: str) -> None:
+        """Let a benchmark of the second run say how the machine was."""
+        self.records[5]["timing"]["machine"] = {"state": state, "reasons": reasons}
+
+    def swap(self) -> None:
+        self.first, self.document = self.document, self.first
+        write(self.before, self.first)
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Pair:
+    return Pair(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("timing", "reason"),
     [
@@ -26,174 +69,123 @@ from tests.noisy_runs import BUSY, Bench, Noise, row, run_of, tried, write
         ({"clock": "device"}, "clocks unknown and device"),
     ],
 )
-def test_times_in_doubt_are_not_compared(timing, reason, pair):
-    before, _, document = pair
-    spoilt = next(entry["extra_info"] for entry in document["benchmarks"] if entry["extra_info"]["problem"] == "p3")
+def test_times_in_doubt_are_not_compared(timing: dict[str, str], reason: str, pair: Pair):
+    spoilt = next(record for record in pair.records if record["problem"] == "p3")
     spoilt["timing"] = timing
-    found = compared(runs.read(before), run_of(document))
+    found = pair.found()
     assert sum(reason in note for note in found.notes) == 1
-    name = f"{spoilt['operator']} p3"
-    assert not any(a.name == name and a.implementation == spoilt["implementation"] for a in found.answers)
+    kernel = spoilt["implementation"], f"{spoilt['operator']} p3"
+    assert kernel not in [(answer.implementation, answer.name) for answer in found.answers]
 
 
-@pytest.fixture
-def pair(tmp_path: Path) -> tuple[Path, Path, dict[str, Any]]:
-    """Two files of the same code, and the document of the second."""
-    rng, bench = np.random.default_rng(7), Bench()
-    one, two = bench.drawn(rng), bench.drawn(rng)
-    return write(tmp_path / "a.json", one), write(tmp_path / "b.json", two), two
-
-
-def seen(before: Path, after: Path, *words: str) -> tuple[int, RunComparison]:
-    """The exit status of the command, and what it prints."""
-    return main(["compare", str(before), str(after), *words]), compared(runs.read(before), runs.read(after))
-
-
-def test_one_file_is_no_two_runs(pair, capsys):
-    before, after, _ = pair
-    assert main(["compare", str(before), str(before.parent / "." / before.name)]) == 4
+def test_one_file_is_no_two_runs(pair: Pair, capsys):
+    before, after = str(pair.before), str(pair.after)
+    assert main(["compare", before, str(pair.before.parent / "." / pair.before.name)]) == 4
     assert "a.json is given as both runs" in capsys.readouterr().err
-    assert main(["compare", str(before), str(after), "--and", str(after), str(after)]) == 4
+    assert pair.status("--and", after, after) == 4
 
 
-def slowed(document: dict[str, Any], factor: float, name: str = "") -> dict[str, Any]:
-    """The same run, in which an implementation, or all of them, took longer."""
-    for entry in document["benchmarks"]:
-        if name in ("", entry["extra_info"]["implementation"]):
-            entry["stats"]["data"] = [factor * seconds for seconds in entry["stats"]["data"]]
-    return document
-
-
-def test_equal_runs_have_not_changed(pair):
-    before, after, _ = pair
-    status, found = seen(before, after)
-    assert (status, found.changed, found.worse, found.missing) == (0, False, (), ())
-
-
-def test_a_slow_kernel(pair, capsys):
-    before, after, document = pair
-    write(after, slowed(document, 1.2, "acme"))
-    status, found = seen(before, after)
-    assert (status, {(a.implementation, a.outcome) for a in found.answers if a.overall}) == (
-        1,
-        {("acme", "slower"), ("other", "unchanged")},
-    )
-    interval = next(a for a in found.answers if a.outcome == "slower").relative
+def test_a_slow_kernel(pair: Pair, capsys):
+    pair.slow(1.2, "acme")
+    assert pair.status() == 1
+    told = " ".join(capsys.readouterr().out.partition("\n\n")[0].split())
+    found = pair.found()
+    assert {(answer.implementation, answer.outcome) for answer in found.answers if answer.overall} == {
+        ("acme", "slower"),
+        ("other", "unchanged"),
+    }
+    interval = next(answer for answer in found.answers if answer.outcome == "slower").relative
     low, middle, high = (math.exp(value) for value in (interval.low, interval.middle, interval.high))
     assert 1.1 < low < 1.2 < high < 1.3
     assert low < middle < high
-    told = " ".join(capsys.readouterr().out.partition("\n\n")[0].split())
     assert told.startswith("Slower in B: acme all operators (20 problems): +")
     assert told.count("acme") == 1  # its operators are in the details
     assert "Of 6 implementations and operators: 3 slower, 3 unchanged within 5%." in told
-    assert main(["compare", str(before), str(after), "--threshold", "30%"]) == 0
-    assert main(["compare", str(before), str(after), "--threshold=0.05"]) == 1
+    assert [pair.status(*words) for words in (("--threshold", "30%"), ("--threshold=0.05",))] == [0, 1]
 
 
-def test_a_verdict_that_got_worse(pair):
-    before, after, document = pair
-    document["benchmarks"][0]["extra_info"]["status"] = "fail"
-    write(after, document)
-    status, found = seen(before, after)
-    assert (status, [line[-15:] for line in found.worse], found.better) == (1, ["pass, then fail"], ())
-    status, found = seen(after, before)
-    assert (status, found.worse, [line[-15:] for line in found.better]) == (0, (), ["fail, then pass"])
+def test_a_verdict_that_got_worse(pair: Pair):
+    pair.records[0]["status"] = "fail"
+    found = pair.found()
+    assert (pair.status(), [line[-15:] for line in found.worse], found.better) == (1, ["pass, then fail"], ())
+    pair.swap()
+    found = pair.found()
+    assert (pair.status(), found.worse, [line[-15:] for line in found.better]) == (0, (), ["fail, then pass"])
 
 
-def test_missing_and_new_benchmarks(pair):
-    before, after, document = pair
-    gone = document["benchmarks"].pop(0)["extra_info"]
+def test_missing_and_new_benchmarks(pair: Pair):
+    gone = pair.document["benchmarks"].pop(0)["extra_info"]
     name = f"{gone['implementation']} {gone['operator']} {gone['problem']}"
-    write(after, document)
-    status, found = seen(before, after)
-    assert (status, found.missing, found.new) == (1, (name,), ())
-    assert main(["compare", str(before), str(after), "--subset"]) == 0
-    status, found = seen(after, before)
-    assert (status, found.missing, found.new) == (0, (), (name,))
+    found = pair.found()
+    assert (pair.status(), pair.status("--subset"), found.missing, found.new) == (1, 0, (name,), ())
+    pair.swap()
+    found = pair.found()
+    assert (pair.status(), found.missing, found.new) == (0, (), (name,))
 
 
-def test_another_machine_is_refused_unless_forced(pair):
-    before, after, document = pair
-    write(after, document | {"machine_info": document["machine_info"] | {"cpu": {"brand_raw": "Other", "count": 2}}})
-    status, found = seen(before, after)
-    assert (status, found.answers) == (4, ())
+def test_another_machine_is_refused_unless_forced_and_verdicts_count(pair: Pair):
+    pair.document["machine_info"] = {**pair.document["machine_info"], "cpu": {"brand_raw": "Other", "count": 2}}
+    found = pair.found()
+    assert (pair.status(), pair.status("--force"), found.answers) == (4, 0, ())
     assert found.refused.startswith("times are not comparable: CPU Acme CPU and Other")
-    assert main(["compare", str(before), str(after), "--force"]) == 0
+    pair.records[0]["status"] = "fail"
+    assert pair.status() == 1
 
 
-def test_another_accelerator_is_refused(pair):
-    *_, document = pair
-    one = copy.deepcopy(document)
-    for each, device in ((one, "H100"), (document, "H200")):
-        for entry in each["benchmarks"]:
+def test_another_accelerator_is_refused(pair: Pair):
+    pair.first = copy.deepcopy(pair.document)
+    for document, device in ((pair.first, "H100"), (pair.document, "H200")):
+        for entry in document["benchmarks"]:
             entry["extra_info"]["versions"]["device"] = device
-    found = compared(run_of(one), run_of(document))
-    assert "device H100 and H200" in found.refused
-    assert not found.answers
+    found = pair.found()
+    assert ("device H100 and H200" in found.refused, found.answers) == (True, ())
 
 
-def test_a_verdict_counts_where_times_do_not(pair):
-    before, after, document = pair
-    document["benchmarks"][0]["extra_info"]["status"] = "fail"
-    write(after, document | {"machine_info": {"cpu": {"brand_raw": "Other"}}})
-    assert main(["compare", str(before), str(after)]) == 1
+def test_another_contract_is_noted(pair: Pair):
+    pair.records[0]["contract"] = {"inputs": "tf32"}
+    assert any(note.startswith("another contract in 1 benchmarks") for note in pair.found().notes)
 
 
-def test_another_contract_is_noted(pair):
-    before, _, document = pair
-    document["benchmarks"][0]["extra_info"]["contract"] = {"inputs": "tf32"}
-    found = compared(runs.read(before), run_of(document))
-    assert any(note.startswith("another contract in 1 benchmarks") for note in found.notes)
-
-
-def test_runs_of_different_sources_are_not_taken_together(pair):
-    before, after, document = pair
-    for entry in document["benchmarks"]:
+def test_runs_of_different_sources_are_not_taken_together(pair: Pair):
+    changed = copy.deepcopy(pair.document)
+    for entry in changed["benchmarks"]:
         entry["extra_info"]["source"] = "c" * 64
-    changed = write(after.with_name("c.json"), document)
-    assert main(["compare", str(before), str(after), "--and", str(changed), str(after)]) == 4
-    assert main(["compare", str(before), str(after), "--and", str(before), str(after)]) == 0
+    file = write(pair.after.with_name("c.json"), changed)
+    statuses = [pair.status("--and", str(first), str(pair.after)) for first in (file, pair.before)]
+    assert statuses == [4, 0]
 
 
-def judged(document: dict[str, Any], state: str, *reasons: str) -> dict[str, Any]:
-    """The same run, one benchmark of which says how the machine was."""
-    held = copy.deepcopy(document)
-    held["benchmarks"][5]["extra_info"]["timing"]["machine"] = {"state": state, "reasons": reasons}
-    return held
-
-
-def test_on_an_unusable_machine_nothing_is_told(pair, capsys):
-    before, after, document = pair
-    write(after, judged(slowed(document, 1.5), "unusable", "4 other processes ran"))
-    status, found = seen(before, after)
-    assert (status, {answer.outcome for answer in found.answers}) == (0, {"inconclusive"})
+def test_on_an_unusable_machine_nothing_is_told(pair: Pair, capsys):
+    pair.slow(1.5)
+    pair.judge("unusable", "4 other processes ran")
+    found = pair.found()
+    assert (pair.status(), {answer.outcome for answer in found.answers}) == (0, {"inconclusive"})
     assert found.states == (None, MachineState(state="unusable", reasons=("4 other processes ran",)))
     assert all(answer.relative == answer.measured == compare.UNKNOWN for answer in found.answers)
     told = capsys.readouterr().out
     assert "unusable during B (4 other processes ran)" in " ".join(told.split())
     assert not re.search(r"^\s*(acme|other|drift|ratios)|\(\+", told, re.MULTILINE)
-    assert main(["compare", str(before), str(after), "--strict"]) == 4
+    assert pair.status("--strict") == 4
 
 
-def test_a_noisy_machine_is_told(pair):
-    before, after, document = pair
-    write(after, judged(document, "noisy", "clock", "load"))
-    status, found = seen(before, after)
-    assert (status, found.during("noisy"), found.during("unusable")) == (0, "during B (clock; load)", "")
+def test_a_noisy_machine_is_told(pair: Pair):
+    pair.judge("noisy", "clock", "load")
+    found = pair.found()
+    assert (pair.status(), found.during("noisy"), found.during("unusable")) == (0, "during B (clock; load)", "")
     assert any("noisy during B (clock; load)" in text for text in compare.sentences(found))
-    calm = write(before, judged(document, "stable"))
-    _, steady = seen(calm, calm)
-    assert "The machine was stable during both." in compare.sentences(steady)
+    pair.judge("stable")
+    pair.first = pair.document
+    assert "The machine was stable during both." in compare.sentences(pair.found())
 
 
-def test_a_disturbed_run_taken_with_others_is_told(pair):
-    before, after, document = pair
-    disturbed = run_of(judged(document, "unusable", "load"))
-    side = runs.pooled([runs.read(before), disturbed])
+def test_a_disturbed_run_taken_with_others_is_told(pair: Pair):
+    first = run_of(pair.first)
+    assert runs.pooled([first, run_of(pair.document)]).state is None
+    pair.judge("unusable", "load")
+    pair.records[0]["timing"]["status"] = "finding"
+    disturbed = run_of(pair.document)
+    side = runs.pooled([first, disturbed])
     assert side.state == disturbed.state
-    assert runs.pooled([runs.read(before), runs.read(after)]).state is None
-    document["benchmarks"][0]["extra_info"]["timing"]["status"] = "finding"
-    side = runs.pooled([runs.read(before), run_of(document)])
     assert [timed.timing.doubt for timed in side.benchmarks.values()].count("doubted") == 1
 
 
@@ -205,54 +197,46 @@ def test_the_worst_condition_counts_with_all_of_its_reasons():
     assert runs.worst([None]) is None
 
 
-def test_strict_needs_something_to_compare(pair):
-    before, after, document = pair
-    for entry in document["benchmarks"]:
-        entry["extra_info"]["problem"] += "other"
-    write(after, document)
-    status, found = seen(before, after, "--subset")
-    assert (status, found.answers) == (0, ())
-    assert main(["compare", str(before), str(after), "--subset", "--strict"]) == 4
+def test_strict_needs_something_to_compare(pair: Pair):
+    for record in pair.records:
+        record["problem"] += "other"
+    assert (pair.status("--subset"), pair.status("--subset", "--strict"), pair.found().answers) == (0, 4, ())
 
 
-def test_strict_is_about_implementations_and_operators(pair):
+def test_strict_is_about_implementations_and_operators(pair: Pair):
     """Single kernels are inconclusive in nearly every comparison: a gate on them would never open."""
-    before, after, document = pair
     quiet = tried(Bench(Noise(visit=0.03)), 1)
     assert any(answer.outcome == "inconclusive" for answer in quiet.answers if not answer.overall)
     assert quiet.status(subset=False, strict=True) == 0
     wide = tried(Bench(BUSY, visits=3), 5)
+    assert {answer.outcome for answer in wide.answers if not answer.overall} == {"inconclusive"}
     assert (wide.status(subset=False), wide.status(subset=False, strict=True)) == (0, 4)
     single = tried(Bench(BUSY, problems=1), 5)
     assert single.undecided
     assert {answer.overall for answer in single.undecided} == {True}
-    write(after, document | {"benchmarks": document["benchmarks"][:1]})
-    assert main(["compare", str(after), str(after), "--strict"]) == 4
-    document["benchmarks"][0]["extra_info"]["status"] = "fail"
-    write(after, document)
-    assert main(["compare", str(before), str(after), "--strict"]) == 1
+    pair.records[0]["status"] = "fail"
+    assert pair.status("--strict") == 1
 
 
 @pytest.mark.parametrize("counts", [[3, 3, 3, 3], [21, 0], [22]])
-def test_visits_that_are_not_those_of_the_rounds_are_refused(counts: list[int], pair, capsys):
-    before, after, document = pair
-    document["benchmarks"][0]["extra_info"]["timing"] = {"visits": counts}
-    assert main(["compare", str(before), str(write(after, document))]) == 4
+def test_visits_that_are_not_those_of_the_rounds_are_refused(counts: list[int], pair: Pair, capsys):
+    pair.records[0]["timing"] = {"visits": counts}
+    assert pair.status() == 4
     assert "benchmark 1: has 21 rounds, which are not those of its visits" in capsys.readouterr().err
 
 
-def test_a_file_without_visits_has_one(pair):
-    _, _, document = pair
-    key, timed = next(iter(run_of(document).benchmarks.items()))
+def test_a_file_without_visits_has_one(pair: Pair):
+    key, timed = next(iter(run_of(pair.document).benchmarks.items()))
     assert [len(visit) for visit in timed.runs[0]] == [3] * 7
-    for entry in document["benchmarks"]:
-        del entry["extra_info"]["timing"]
-    assert run_of(document).benchmarks[key].runs == ((timed.rounds,),)
+    for record in pair.records:
+        del record["timing"]
+    assert run_of(pair.document).benchmarks[key].runs == ((timed.rounds,),)
 
 
 KEY = Bench().keys()[0]
 BAD = {
     "is cut off": "{",
+    "is not UTF-8": "\xff",
     "field machine_info.release: expected `str`, got `int`": '{"machine_info": {"release": 3}, "benchmarks": []}',
     "field benchmarks[0].stats.median: number out of range": json.dumps(
         {"machine_info": {}, "benchmarks": [{"stats": {"median": 10**400}}]}
@@ -275,57 +259,46 @@ BAD = {
 
 
 @pytest.mark.parametrize("defect", BAD)
-def test_bad_files_are_named_with_their_defect(defect: str, pair, capsys):
-    before, after, _ = pair
-    after.write_text(BAD[defect])
-    assert main(["compare", str(before), str(after)]) == 4
+def test_bad_files_are_named_with_their_defect(defect: str, pair: Pair, capsys):
+    pair.after.write_bytes(BAD[defect].encode("latin-1"))
+    assert main(["compare", str(pair.before), str(pair.after)]) == 4
     told = capsys.readouterr().err
     assert defect in told
-    assert str(after) in told
+    assert str(pair.after) in told
     assert "Traceback" not in told
 
 
-def test_benchmarks_of_something_else_are_passed_over(pair):
+def test_benchmarks_of_something_else_are_passed_over(pair: Pair):
     """As a project's own tests write them: the file of `tox -e bench` was refused for it."""
-    before, after, document = pair
-    other = {"name": "other", "extra_info": {"note": [1.0]}, "stats": {"data": [1.0]}}
-    write(after, document | {"benchmarks": [other, *document["benchmarks"]]})
-    status, found = seen(before, after)
-    assert (status, found.changed, found.new) == (0, False, ())
+    pair.document["benchmarks"].insert(0, {"name": "other", "extra_info": {"note": [1.0]}, "stats": {"data": [1.0]}})
+    found = pair.found()
+    assert (pair.status(), found.changed, found.worse, found.missing, found.new) == (0, False, (), (), ())
 
 
-def test_files_that_cannot_be_read(pair, capsys):
-    before, after, _ = pair
-    assert main(["compare", str(before), str(after.with_name("none.json"))]) == 4
+def test_a_file_that_is_not_there(pair: Pair, capsys):
+    assert main(["compare", str(pair.before), str(pair.after.with_name("none.json"))]) == 4
     assert "cannot be read" in capsys.readouterr().err
-    after.write_bytes(b"\xff")
-    assert main(["compare", str(before), str(after)]) == 4
-    assert "is not UTF-8" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["0", "-5%", "5 %", "200%", "nan", "1e-3", "\u0665%", ""])
-def test_thresholds_that_cannot_be_meant(text: str, pair):
-    before, after, _ = pair
+def test_thresholds_that_cannot_be_meant(text: str, pair: Pair):
     with pytest.raises(SystemExit) as end:
-        main(["compare", str(before), str(after), f"--threshold={text}"])
+        pair.status(f"--threshold={text}")
     assert end.value.code == 4
 
 
-def test_names_cannot_act_on_a_terminal(pair, capsys):
-    before, after, document = pair
-    document["benchmarks"].append(row(KEY._replace(implementation="\x1b[2J<b>"), [1.0]))
-    write(after, document)
-    assert main(["compare", str(before), str(after)]) == 0
+def test_names_cannot_act_on_a_terminal(pair: Pair, capsys):
+    pair.document["benchmarks"].append(row(KEY._replace(implementation="\x1b[2J<b>"), [1.0]))
+    assert pair.status() == 0
     told = capsys.readouterr().out
     assert "\\x1b[2J\\x3cb\\x3e" in told
     assert "\x1b" not in told
 
 
-def test_lists_are_whole_where_all_is_asked_for(pair, capsys):
-    before, after, document = pair
-    write(after, document | {"benchmarks": document["benchmarks"][12:]})
+def test_lists_are_whole_where_all_is_asked_for(pair: Pair, capsys):
+    del pair.document["benchmarks"][:12]
     for words, count in (((), compare.MOST), (("--all",), 12)):
-        assert main(["compare", str(before), str(after), *words]) == 1
+        assert pair.status(*words) == 1
         told = capsys.readouterr().out
         assert len(re.findall(r"^  [\w-]+ conv_forward p\d$", told.partition("missing")[2], re.MULTILINE)) == count
         assert ("--all" in told) == (not words)

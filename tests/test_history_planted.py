@@ -83,26 +83,17 @@ def test_what_does_not_matter_is_unchanged():
     assert [a.outcome for a in found.answers if a.overall] == ["unchanged"] * 6
 
 
-def test_wide_intervals_cannot_tell():
-    found = tried(Bench(BUSY, visits=3), 5)
-    assert {answer.outcome for answer in found.answers if not answer.overall} == {"inconclusive"}
-
-
 def test_few_benchmarks_cannot_tell_how_runs_scatter():
     found = tried(Bench(problems=1), 6, by_a_fifth("acme"))
     assert {answer.outcome for answer in found.answers} == {"inconclusive"}
     assert any("how runs scatter" in note for note in found.notes)
 
 
-def test_one_slow_kernel_is_found_alone_by_one_run():
-    found = [slower(tried(Bench(), seed, by_a_fifth("acme", "conv_forward p3"))) for seed in range(TRIES)]
-    assert sum(one == {("acme", "conv_forward p3")} for one in found) >= TRIES - 2
-    assert set().union(*found) == {("acme", "conv_forward p3")}
-
-
-def test_a_machine_that_changes_its_speed_within_seconds_hides_nothing():
-    """By 15%, as a virtual one does: torch's visit to the same problem was made in the same seconds."""
-    bench = Bench(Noise(moment=0.15))
+@pytest.mark.parametrize("moment", [0.0, 0.15])
+def test_one_slow_kernel_is_found_alone_by_one_run(moment: float):
+    """Also where the machine changes its speed within seconds by 15%, as a virtual one does: torch's visit to the same
+    problem was made in the same seconds."""
+    bench = Bench(Noise(moment=moment))
     found = [slower(tried(bench, seed, by_a_fifth("acme", "conv_forward p3"))) for seed in range(TRIES)]
     assert sum(one == {("acme", "conv_forward p3")} for one in found) >= TRIES - 2
     assert set().union(*found) == {("acme", "conv_forward p3")}
@@ -129,11 +120,6 @@ def test_a_kernel_beside_its_siblings_has_the_freedom_of_all_its_visits():
     asked = [q for q in decide._questions(pairs, decide.surveyed(pairs)) if not q.overall]
     assert {q.control.errors[0].freedom for q in asked} == {8.0}
     assert len({q.relative.errors[0].freedom for q in asked}) == len(asked)
-
-
-def test_one_visit_tells_nothing():
-    found = tried(Bench(visits=1), 0, by_a_fifth("acme"))
-    assert {answer.outcome for answer in found.answers} == {"inconclusive"}
 
 
 def test_a_fifth_is_found_although_one_kernel_became_four_times_as_fast():
