@@ -34,43 +34,60 @@ from tests.report_samples import (
 Record = dict[str, Any]
 
 
+CUDA = {"implementation": "torch-cuda", "device": "cuda"}
+ON_H100 = CUDA | {"versions": H100}
+LOCATED = [failed(reason=""), failed(problem="b", reason="", origin="where")]
+"""A failure, and a problem that was run to locate it."""
+
+
 def merged(tmp_path: Path, *files: list[Record]) -> Results:
     return load([written(tmp_path / f"{place}.jsonl", records) for place, records in enumerate(files)])
 
 
-def shown(results: Results) -> list[tuple[str, str]]:
-    return [(v.record.problem, v.record.status) for v in results.verdicts]
+def shown(results: Results) -> list[str]:
+    """Problem, status, and reason, or where there is none: why the problem was run."""
+    records = [verdict.record for verdict in results.verdicts]
+    return [f"{record.problem}: {record.status}, {record.reason or record.origin}" for record in records]
 
 
-@pytest.mark.parametrize(
-    "later",
-    [sample(seconds={"total": 9.0}, reason="later"), failed(reason="later"), sample(source="b" * 64, reason="later")],
-)
-def test_the_later_of_two_verdicts_wins(tmp_path: Path, later: Record):
-    results = merged(tmp_path, [sample(), sample(problem="b")], [later])
-    assert shown(results) == [("b", "pass"), ("edge.plain", later["status"])]
-    assert results.verdicts[1].record.reason == "later"
+MERGED: dict[str, tuple[list[list[Record]], list[str]]] = {
+    "later": (
+        [[sample(), sample(problem="b")], [sample(seconds={"total": 9.0}, reason="later")]],
+        ["b: pass, table", "edge.plain: pass, later"],
+    ),
+    "later, and wrong": ([[sample()], [failed(reason="later")]], ["edge.plain: fail, later"]),
+    "later, of another source": (
+        [[sample()], [sample(source="b" * 64, reason="later")]],
+        ["edge.plain: pass, later"],
+    ),
+    "located by another shard": (
+        [LOCATED, [sample(problem="c")]],
+        ["b: fail, where", "c: pass, table", "edge.plain: fail, table"],
+    ),
+    "located, and mended since": ([LOCATED, [sample()]], ["edge.plain: pass, table"]),
+    "asked for, after a search": (
+        [LOCATED, [failed(problem="b", reason="")]],
+        ["b: fail, table", "edge.plain: fail, table"],
+    ),
+    "asked for, before a search": (
+        [[failed(problem="b", reason="")], LOCATED],
+        ["b: fail, table", "edge.plain: fail, table"],
+    ),
+}
+"""Records of several files -> the verdicts in force."""
+
+
+@pytest.mark.parametrize(("files", "verdicts"), MERGED.values(), ids=MERGED)
+def test_of_two_verdicts_on_a_case_the_later_one_that_was_asked_for_counts(
+    tmp_path: Path, files: list[list[Record]], verdicts: list[str]
+):
+    assert shown(merged(tmp_path, *files)) == verdicts
 
 
 def test_the_run_that_began_later_has_the_later_verdict_whatever_the_order_of_files(tmp_path: Path):
     now = written(tmp_path / "now.jsonl", [sample()], HEADER | {"started": "2026-11-30T12:00:00+00:00"})
     then = written(tmp_path / "then.jsonl", [failed()], HEADER | {"started": "2026-11-29T12:00:00+00:00"})
-    assert [shown(load(files)) for files in ([then, now], [now, then])] == [[("edge.plain", "pass")]] * 2
-
-
-def test_what_one_shard_ran_to_locate_a_failure_is_kept(tmp_path: Path):
-    located = [failed(), failed(problem="n1", origin="where")]
-    assert shown(merged(tmp_path, located, [sample(problem="b")])) == [
-        ("b", "pass"), ("edge.plain", "fail"), ("n1", "fail"),
-    ]  # fmt: skip
-    assert shown(merged(tmp_path, located, [sample()])) == [("edge.plain", "pass")]
-
-
-@pytest.mark.parametrize("swapped", [False, True])
-def test_a_verdict_that_was_asked_for_stands_above_one_of_a_search(tmp_path: Path, swapped: bool):
-    shards = [[failed(), failed(problem="b", origin="where")], [failed(problem="b")]]
-    verdicts = merged(tmp_path, *(shards[::-1] if swapped else shards)).verdicts
-    assert [(v.record.problem, v.record.origin) for v in verdicts] == [("b", "table"), ("edge.plain", "table")]
+    assert [shown(load(files)) for files in ([then, now], [now, then])] == [["edge.plain: pass, table"]] * 2
 
 
 DIFFERENT = {
@@ -87,42 +104,49 @@ def test_other_cases_are_other_verdicts(tmp_path: Path, name: str):
     assert len(results.verdicts) == 2
 
 
-def test_two_machines_are_two_rows_named_by_device(tmp_path: Path):
-    cuda = {"implementation": "torch-cuda", "device": "cuda"}
-    other = H100 | {"device": "NVIDIA A100"}
-    results = merged(tmp_path, [sample(**cuda, versions=H100)], [failed(**cuda, versions=other)])
-    digest = Digest(results)
-    assert [digest.name(row) for row in digest.rows] == ["torch-cuda on NVIDIA A100", "torch-cuda on NVIDIA H100"]
+@pytest.mark.parametrize(
+    ("known", "other", "rows"),
+    [
+        (ON_H100, H100 | {"device": "NVIDIA A100"}, ["torch-cuda on NVIDIA A100", "torch-cuda on NVIDIA H100"]),
+        (
+            {},
+            VERSIONS | {"machine": "arm64", "system": "Darwin"},
+            ["acme on cpu, arm64 Darwin", "acme on cpu, x86_64 Linux"],
+        ),
+    ],
+)
+def test_two_machines_are_two_rows_named_by_device_or_else_by_the_rest(
+    tmp_path: Path, known: Record, other: dict[str, str], rows: list[str]
+):
+    digest = Digest(merged(tmp_path, [sample(**known)], [failed(**known | {"versions": other})]))
+    assert [digest.name(row) for row in digest.rows] == rows
 
 
-def test_machines_whose_devices_have_one_name_are_told_apart_by_the_rest(tmp_path: Path):
-    results = merged(tmp_path, [sample()], [sample(versions=VERSIONS | {"machine": "arm64", "system": "Darwin"})])
-    digest = Digest(results)
-    assert [digest.name(row) for row in digest.rows] == ["acme on cpu, arm64 Darwin", "acme on cpu, x86_64 Linux"]
+OLD, NEW = ({"implementation": "t", "versions": VERSIONS | {"processor": name}} for name in ("i7", "i9"))
+CPU, HOST = {"device": "cpu"}, {"processor": "i9"}
+MACHINES: dict[str, tuple[list[list[Record]], list[str]]] = {
+    "two processors": (
+        [[sample(**OLD | {"versions": OLD["versions"] | CPU}), absent(**OLD)], [sample(**NEW)]],
+        ["1 i9", "2 i7"],
+    ),
+    "one device, of which a run names the processor": (
+        [
+            [sample(**CUDA, versions=H100 | HOST), absent(**CUDA, versions=VERSIONS | HOST)],
+            [sample(problem="b", **ON_H100)],
+        ],
+        ["3 NVIDIA H100"],
+    ),
+    "NumPy and torch on a CPU": ([[sample(), sample(implementation="t", versions=VERSIONS | CPU)]], ["2 "]),
+    "cases that were not attempted": ([[sample(**ON_H100), absent(**CUDA)]], ["2 NVIDIA H100"]),
+    "a missing device": ([[sample(**ON_H100)], [absent(**CUDA, status="unavailable")]], ["1 ", "1 NVIDIA H100"]),
+}
+"""Records of several files -> how many verdicts are from each machine."""
 
 
-def test_processors_are_kept_apart(tmp_path: Path):
-    torch, old, new = (
-        {"implementation": "t", "device": "cpu"},
-        VERSIONS | {"processor": "i7"},
-        VERSIONS | {"processor": "i9"},
-    )
-    own = VERSIONS | {"device": "cpu"}
-    results = merged(
-        tmp_path,
-        [sample(**torch, versions=old | own), absent(**torch, versions=old)],
-        [sample(**torch, versions=new | own)],
-    )
-    assert Counter(v.machine.name for v in results.verdicts) == {"i7": 2, "i9": 1}
-
-
-def test_a_processor_does_not_tell_other_devices_apart(tmp_path: Path):
-    cuda, host = {"implementation": "torch-cuda", "device": "cuda"}, {"processor": "i9"}
-    absence = absent(**cuda, versions=VERSIONS | host)
-    results = merged(
-        tmp_path, [sample(**cuda, versions=H100 | host), absence], [sample(problem="b", **cuda, versions=H100)]
-    )
-    assert {v.machine.name for v in results.verdicts} == {"NVIDIA H100"}
+@pytest.mark.parametrize(("files", "machines"), MACHINES.values(), ids=MACHINES)
+def test_machines_are_kept_apart(tmp_path: Path, files: list[list[Record]], machines: list[str]):
+    counted = Counter(verdict.machine for verdict in merged(tmp_path, *files).verdicts)
+    assert sorted(f"{count} {machine.name}" for machine, count in counted.items()) == machines
 
 
 def test_levels_of_runs_are_told(tmp_path: Path):
@@ -130,23 +154,6 @@ def test_levels_of_runs_are_told(tmp_path: Path):
         tmp_path, [sample(run_level="full"), sample(problem="b", run_level="smoke")], [sample(problem="c")]
     )
     assert "level smoke, full" in Digest(results).facts
-
-
-def test_numpy_and_torch_share_a_cpu(tmp_path: Path):
-    results = merged(tmp_path, [sample(), sample(implementation="t", versions=VERSIONS | {"device": "cpu"})])
-    assert len({v.machine for v in results.verdicts}) == 1
-
-
-def test_cases_not_attempted_belong_to_the_machine_that_attempted_others(tmp_path: Path):
-    cuda = {"implementation": "torch-cuda", "device": "cuda"}
-    results = merged(tmp_path, [sample(**cuda, versions=H100), absent(**cuda)])
-    assert {v.machine.name for v in results.verdicts} == {"NVIDIA H100"}
-
-
-def test_a_missing_device_is_not_the_one_of_another_machine(tmp_path: Path):
-    cuda = {"implementation": "torch-cuda", "device": "cuda"}
-    results = merged(tmp_path, [sample(**cuda, versions=H100)], [absent(**cuda, status="unavailable")])
-    assert {v.machine.name for v in results.verdicts} == {"NVIDIA H100", ""}
 
 
 def cases(results: Results) -> Counter[str]:
@@ -198,7 +205,7 @@ def test_a_benchmark_and_the_records_of_its_run_are_one_verdict(tmp_path: Path):
     record = sample(implementation="torch-cpu")
     paths = [written(tmp_path / "run.jsonl", [record]), benchmarks(tmp_path / "bench.json", [(record, 0.5)])]
     results = load(paths)
-    assert shown(results) == [("edge.plain", "pass")]
+    assert shown(results) == ["edge.plain: pass, table"]
     assert [c.seconds for c in results.clocked] == [0.5]
 
 
@@ -220,13 +227,6 @@ def of(tmp_path: Path, content: bytes, name: str = "run.jsonl") -> ResultsFile:
     path = tmp_path / name
     path.write_bytes(content)
     return only(path)
-
-
-def test_records_are_read(tmp_path: Path):
-    records = [sample(), failed(problem="other"), absent()]
-    source = only(written(tmp_path / "run.jsonl", records))
-    assert source.records == list(map(as_read, records))
-    assert source.errors == []
 
 
 @pytest.mark.parametrize("line", [GOOD[:200].encode(), b'{"kind": "case", "schema": 3, "implementation": "\xff"}'])
@@ -253,15 +253,19 @@ def test_another_schema_is_refused_with_the_file_and_what_to_do(tmp_path: Path):
         only(path)
 
 
-def test_a_file_without_an_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("conformance.reporting.page.merge.MAX_BYTES", 1 << 20)
-    with pytest.raises(ReportError, match=r"/dev/zero: cannot be read \(Not a regular file\); give files of records"):
-        only(Path("/dev/zero"))
     hole = tmp_path / "hole.jsonl"
     with hole.open("wb") as file:
         file.truncate((1 << 20) + 1)
-    with pytest.raises(ReportError, match=r"hole\.jsonl: cannot be read \(Larger than 1 MiB\)"):
-        only(hole)
+    for path, reason in (
+        (Path("/dev/zero"), "Not a regular file"),
+        (hole, "Larger than 1 MiB"),
+        (tmp_path / "nowhere.jsonl", "No such file or directory"),
+    ):
+        with pytest.raises(ReportError) as refused:
+            only(path)
+        assert str(refused.value) == f"{path}: cannot be read ({reason}); give files of records"
 
 
 @pytest.mark.parametrize(("digits", "field"), [(5000, "terms[...]"), (5000, "contract[...]"), (19, "contract[...]")])
@@ -272,11 +276,6 @@ def test_a_number_of_thousands_of_digits_is_named_where_it_is_read(tmp_path: Pat
     assert error.startswith(f"run.jsonl, line 2: field {field}: ")
     unread = GOOD.replace('"cases": 1', '"cases": 1, "of another version": ' + "9" * digits)
     assert of(tmp_path, sealed([HEADER, unread.encode(), FOOTER])).errors == []
-
-
-def test_a_file_that_is_not_there(tmp_path: Path):
-    with pytest.raises(ReportError, match=r"nowhere\.jsonl: cannot be read"):
-        only(tmp_path / "nowhere.jsonl")
 
 
 def test_an_empty_file_is_said(tmp_path: Path):
