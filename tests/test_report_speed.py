@@ -49,7 +49,7 @@ def old(name: str, rounds: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def written(path: Path, entries: Sequence[dict[str, Any]], when: str = "2026-11-01T10:00:00") -> Path:
+def written(path: Path, entries: Sequence[dict[str, Any]], when: str) -> Path:
     held = {"machine_info": {"cpu": {"brand_raw": "Xeon"}}, "benchmarks": entries, "datetime": when}
     path.write_text(json.dumps(held, indent=1))
     return path
@@ -59,8 +59,11 @@ def both(machine: dict[str, Any] | None, **timing: Any) -> list[dict[str, Any]]:
     return [entry("torch-cpu", TORCH, machine=machine), entry("acme", OWN, machine=machine, **timing)]
 
 
-def digest(tmp_path: Path, entries: Sequence[dict[str, Any]]) -> Digest:
-    return Digest(load([written(tmp_path / "bench.json", entries)]))
+def digest(tmp_path: Path, *runs: Sequence[dict[str, Any]]) -> Digest:
+    """The times of runs of successive days."""
+    days = enumerate(runs, start=1)
+    files = [written(tmp_path / f"{day}.json", entries, f"2026-11-0{day}T10:00:00") for day, entries in days]
+    return Digest(load(files))
 
 
 def cells(found: Digest) -> dict[str, str]:
@@ -102,19 +105,18 @@ def test_ratios_pair_visit_by_visit(tmp_path: Path):
     assert f" · {known.value:#.3g}x [{known.interval[0]:#.3g}, {known.interval[1]:#.3g}] · " in acme.cell()
 
 
-def test_visits_of_two_runs_have_nothing_in_common(tmp_path: Path):
-    torch, acme = both(STABLE)
-    files = [written(tmp_path / "a.json", [torch]), written(tmp_path / "b.json", [acme], "2026-11-02T10:00:00")]
-    acme_there, _ = speeds.speeds(Digest(load(files)))
-    assert acme_there.ratio is not None
-    assert acme_there.ratio.value == pytest.approx(1.15 / 0.65)
-    assert acme_there.ratio.interval is None
+UNPAIRED: dict[str, list[list[dict[str, Any]]]] = {
+    "two runs": [[entry("torch-cpu", TORCH)], [entry("acme", OWN)]],
+    **{
+        f"visits {visits}": [[entry("torch-cpu", TORCH, visits=visits), entry("acme", OWN, visits=visits)]]
+        for visits in ([], [6], [1, 1], [0, 6])
+    },
+}
 
 
-@pytest.mark.parametrize("visits", [[], [6], [1, 1], [0, 6]])
-def test_rounds_without_visits_are_one_visit(tmp_path: Path, visits: list[int]):
-    entries = [entry("torch-cpu", TORCH, visits=visits), entry("acme", OWN, visits=visits)]
-    acme, _ = speeds.speeds(digest(tmp_path, entries))
+@pytest.mark.parametrize("runs", UNPAIRED.values(), ids=UNPAIRED)
+def test_rounds_of_two_runs_or_without_visits_have_nothing_in_common(tmp_path: Path, runs: list[list[dict[str, Any]]]):
+    acme, _ = speeds.speeds(digest(tmp_path, *runs))
     assert acme.ratio is not None
     assert acme.ratio.value == pytest.approx(1.15 / 0.65)
     assert acme.ratio.interval is None
@@ -177,8 +179,7 @@ def test_one_noisy_time_leaves_no_mean_of_its_operator(tmp_path: Path):
     noisy = [entry(name, rounds, "q", machine=NOISY) for name, rounds in (("torch-cpu", TORCH), ("acme", OWN))]
     noisy += [entry("acme", OWN, "r", machine=UNUSABLE)]
     calm = [*both(STABLE), entry("other", OWN, machine=STABLE)]
-    files = [written(tmp_path / "a.json", calm), written(tmp_path / "b.json", noisy, "2026-11-02T10:00:00")]
-    found = Digest(load(files))
+    found = digest(tmp_path, calm, noisy)
     means = speeds.geometric_means(speeds.speeds(found))
     assert {(row[0], operator) for row, operator in means} == {("other", "conv_forward")}
     table = speeds.speed_tables(found, speeds.speeds(found))[0]
@@ -192,18 +193,14 @@ def test_one_noisy_time_leaves_no_mean_of_its_operator(tmp_path: Path):
     assert "machine: stable (cpu, x86_64 Linux, 3 times)." in said
 
 
-def test_a_noisy_baseline_leaves_no_mean_either(tmp_path: Path):
-    torch, acme = entry("torch-cpu", TORCH, machine=NOISY), entry("acme", OWN, machine=STABLE)
-    files = [written(tmp_path / "a.json", [torch]), written(tmp_path / "b.json", [acme], "2026-11-02T10:00:00")]
-    found = speeds.speeds(Digest(load(files)))
-    assert found[0].ratio is not None
+@pytest.mark.parametrize(("machine", "compared"), [(NOISY, True), (UNUSABLE, False)])
+def test_a_baseline_of_a_machine_that_was_not_stable_leaves_no_mean(
+    tmp_path: Path, machine: dict[str, Any], compared: bool
+):
+    runs = [entry("torch-cpu", TORCH, machine=machine)], [entry("acme", OWN, machine=STABLE)]
+    found = speeds.speeds(digest(tmp_path, *runs))
+    assert [speed.ratio is not None for speed in found] == [compared, False]
     assert speeds.geometric_means(found) == {}
-
-
-def test_a_time_of_an_unusable_machine_has_no_ratio_to_a_good_one(tmp_path: Path):
-    torch, acme = entry("torch-cpu", TORCH, machine=UNUSABLE), entry("acme", OWN, machine=STABLE)
-    files = [written(tmp_path / "a.json", [torch]), written(tmp_path / "b.json", [acme], "2026-11-02T10:00:00")]
-    assert [s.ratio for s in speeds.speeds(Digest(load(files)))] == [None, None]
 
 
 @pytest.mark.parametrize(

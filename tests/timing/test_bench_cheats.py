@@ -122,47 +122,43 @@ def test_a_busy_machine_is_no_proof(monkeypatch: pytest.MonkeyPatch, suspicious:
     assert next(answers) == asked
 
 
+MACHINES = {"always": (1, 1, True), "not always": (1, 0, False), "now and then": (0, 0, False)}
+"""Seconds that every call but the first is late, and the last one; and whether that proves a cheat."""
+
+
+@pytest.mark.parametrize(("most", "last", "caught"), MACHINES.values(), ids=MACHINES)
 @pytest.mark.parametrize(
-    ("waits", "caught"),
-    [((1, 1, 1, *(1,) * clocks.AGAIN), True), ((1, 1, 1, *(1,) * (clocks.AGAIN - 1), 0), False), ((1, 0, 0), False)],
-    ids=["always", "not-always", "now-and-then"],
+    ("early", "calls", "said"),
+    [
+        (False, 3, r"calls take 0\.003 s; by the judge's clock it was 1 s"),
+        (True, 2, r"timed calls take 0\.003 s, those just before them 1 s or more"),
+    ],
+    ids=["answers", "calls before timed ones"],
 )
-def test_to_wait_for_an_answer_on_a_busy_machine_is_no_proof(clock: Clock, waits: tuple[int, ...], caught: bool):
-    left = list(waits)
-
-    def answer(*inputs: Any) -> Timed:
-        clock.spend(WORK + left.pop(0))
-        return Timed(Result(None), (WORK,), None)
-
-    found = answering(answer)
-    for _ in range(3):
-        found.call([])
-    with refused(caught, r"calls take 0\.003 s; by the judge's clock it was 1 s"):
-        found.require_agreement([])
-    assert not left
-
-
-@pytest.mark.parametrize(
-    ("late", "caught"),
-    [((1, 1, *(1,) * clocks.AGAIN), True), ((1, 1, *(1,) * (clocks.AGAIN - 1), 0), False), ((1, 0), False)],
-    ids=["always", "not-always", "now-and-then"],
-)
-def test_slow_calls_before_timed_ones_are_no_proof_on_a_busy_machine(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch, late: tuple[int, ...], caught: bool
+def test_late_answers_and_calls_on_a_busy_machine_are_no_proof(
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    early: bool,
+    calls: int,
+    said: str,
+    most: int,
+    last: int,
+    caught: bool,
 ):
     monkeypatch.setattr(clocks, "BURST", 0.0)
-    left = list(late)
+    left = [1] + [most] * (calls - 1) + ([most] * (clocks.AGAIN - 1) + [last]) * most
 
     def answer(*inputs: Any) -> Timed:
-        walls = (WORK + left.pop(0), WORK)
-        clock.spend(sum(walls))
+        late = left.pop(0)
+        walls = (WORK + late, WORK) if early else (WORK,)
+        clock.spend(sum(walls) if early else WORK + late)
         return Timed(Result(None), walls, None)
 
-    found = answering(answer)
-    for _ in range(2):
-        found.call([], [])
-    with refused(caught, r"timed calls take 0\.003 s, those just before them 1 s or more"):
-        found.require_agreement([], [])
+    found, inputs = answering(answer), [[]] * (2 if early else 1)
+    for _ in range(calls):
+        found.call(*inputs)
+    with refused(caught, said):
+        found.require_agreement(*inputs)
     assert not left
 
 
