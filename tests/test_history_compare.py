@@ -39,7 +39,7 @@ class Pair:
         write(self.after, self.document)
         return main(["compare", str(self.before), str(self.after), *words])
 
-    def found(self) -> RunComparison:
+    def comparison(self) -> RunComparison:
         return compared(run_of(self.first), run_of(self.document))
 
     def slow(self, factor: float, name: str = "") -> None:
@@ -72,10 +72,10 @@ def pair(tmp_path: Path) -> Pair:
 def test_times_in_doubt_are_not_compared(timing: dict[str, str], reason: str, pair: Pair):
     spoilt = next(record for record in pair.records if record["problem"] == "p3")
     spoilt["timing"] = timing
-    found = pair.found()
-    assert sum(reason in note for note in found.notes) == 1
+    comparison = pair.comparison()
+    assert sum(reason in note for note in comparison.notes) == 1
     kernel = spoilt["implementation"], f"{spoilt['operator']} p3"
-    assert kernel not in [(answer.implementation, answer.name) for answer in found.answers]
+    assert kernel not in [(answer.implementation, answer.name) for answer in comparison.answers]
 
 
 def test_one_file_is_no_two_runs(pair: Pair, capsys):
@@ -89,12 +89,12 @@ def test_a_slow_kernel(pair: Pair, capsys):
     pair.slow(1.2, "acme")
     assert pair.status() == 1
     told = " ".join(capsys.readouterr().out.partition("\n\n")[0].split())
-    found = pair.found()
-    assert {(answer.implementation, answer.outcome) for answer in found.answers if answer.overall} == {
+    comparison = pair.comparison()
+    assert {(answer.implementation, answer.outcome) for answer in comparison.answers if answer.overall} == {
         ("acme", "slower"),
         ("other", "unchanged"),
     }
-    interval = next(answer for answer in found.answers if answer.outcome == "slower").relative
+    interval = next(answer for answer in comparison.answers if answer.outcome == "slower").relative
     low, middle, high = (math.exp(value) for value in (interval.low, interval.middle, interval.high))
     assert 1.1 < low < 1.2 < high < 1.3
     assert low < middle < high
@@ -106,28 +106,28 @@ def test_a_slow_kernel(pair: Pair, capsys):
 
 def test_a_verdict_that_got_worse(pair: Pair):
     pair.records[0]["status"] = "fail"
-    found = pair.found()
-    assert (pair.status(), [line[-15:] for line in found.worse], found.better) == (1, ["pass, then fail"], ())
+    comparison = pair.comparison()
+    assert (pair.status(), [line[-15:] for line in comparison.worse], comparison.better) == (1, ["pass, then fail"], ())
     pair.swap()
-    found = pair.found()
-    assert (pair.status(), found.worse, [line[-15:] for line in found.better]) == (0, (), ["fail, then pass"])
+    comparison = pair.comparison()
+    assert (pair.status(), comparison.worse, [line[-15:] for line in comparison.better]) == (0, (), ["fail, then pass"])
 
 
 def test_missing_and_new_benchmarks(pair: Pair):
     gone = pair.document["benchmarks"].pop(0)["extra_info"]
     name = f"{gone['implementation']} {gone['operator']} {gone['problem']}"
-    found = pair.found()
-    assert (pair.status(), pair.status("--subset"), found.missing, found.new) == (1, 0, (name,), ())
+    comparison = pair.comparison()
+    assert (pair.status(), pair.status("--subset"), comparison.missing, comparison.new) == (1, 0, (name,), ())
     pair.swap()
-    found = pair.found()
-    assert (pair.status(), found.missing, found.new) == (0, (), (name,))
+    comparison = pair.comparison()
+    assert (pair.status(), comparison.missing, comparison.new) == (0, (), (name,))
 
 
 def test_another_machine_is_refused_unless_forced_and_verdicts_count(pair: Pair):
     pair.document["machine_info"] = {**pair.document["machine_info"], "cpu": {"brand_raw": "Other", "count": 2}}
-    found = pair.found()
-    assert (pair.status(), pair.status("--force"), found.answers) == (4, 0, ())
-    assert found.refused.startswith("times are not comparable: CPU Acme CPU and Other")
+    comparison = pair.comparison()
+    assert (pair.status(), pair.status("--force"), comparison.answers) == (4, 0, ())
+    assert comparison.refused.startswith("times are not comparable: CPU Acme CPU and Other")
     pair.records[0]["status"] = "fail"
     assert pair.status() == 1
 
@@ -137,13 +137,13 @@ def test_another_accelerator_is_refused(pair: Pair):
     for document, device in ((pair.first, "H100"), (pair.document, "H200")):
         for entry in document["benchmarks"]:
             entry["extra_info"]["versions"]["device"] = device
-    found = pair.found()
-    assert ("device H100 and H200" in found.refused, found.answers) == (True, ())
+    comparison = pair.comparison()
+    assert ("device H100 and H200" in comparison.refused, comparison.answers) == (True, ())
 
 
 def test_another_contract_is_noted(pair: Pair):
     pair.records[0]["contract"] = {"inputs": "tf32"}
-    assert any(note.startswith("another contract in 1 benchmarks") for note in pair.found().notes)
+    assert any(note.startswith("another contract in 1 benchmarks") for note in pair.comparison().notes)
 
 
 def test_runs_of_different_sources_are_not_taken_together(pair: Pair):
@@ -158,10 +158,10 @@ def test_runs_of_different_sources_are_not_taken_together(pair: Pair):
 def test_on_an_unusable_machine_nothing_is_told(pair: Pair, capsys):
     pair.slow(1.5)
     pair.judge("unusable", "4 other processes ran")
-    found = pair.found()
-    assert (pair.status(), {answer.outcome for answer in found.answers}) == (0, {"inconclusive"})
-    assert found.states == (None, MachineState(state="unusable", reasons=("4 other processes ran",)))
-    assert all(answer.relative == answer.measured == compare.UNKNOWN for answer in found.answers)
+    comparison = pair.comparison()
+    assert (pair.status(), {answer.outcome for answer in comparison.answers}) == (0, {"inconclusive"})
+    assert comparison.states == (None, MachineState(state="unusable", reasons=("4 other processes ran",)))
+    assert all(answer.relative == answer.measured == compare.UNKNOWN for answer in comparison.answers)
     told = capsys.readouterr().out
     assert "unusable during B (4 other processes ran)" in " ".join(told.split())
     assert not re.search(r"^\s*(acme|other|drift|ratios)|\(\+", told, re.MULTILINE)
@@ -170,12 +170,16 @@ def test_on_an_unusable_machine_nothing_is_told(pair: Pair, capsys):
 
 def test_a_noisy_machine_is_told(pair: Pair):
     pair.judge("noisy", "clock", "load")
-    found = pair.found()
-    assert (pair.status(), found.during("noisy"), found.during("unusable")) == (0, "during B (clock; load)", "")
-    assert any("noisy during B (clock; load)" in text for text in compare.sentences(found))
+    comparison = pair.comparison()
+    assert (pair.status(), comparison.during("noisy"), comparison.during("unusable")) == (
+        0,
+        "during B (clock; load)",
+        "",
+    )
+    assert any("noisy during B (clock; load)" in text for text in compare.sentences(comparison))
     pair.judge("stable")
     pair.first = pair.document
-    assert "The machine was stable during both." in compare.sentences(pair.found())
+    assert "The machine was stable during both." in compare.sentences(pair.comparison())
 
 
 def test_a_disturbed_run_taken_with_others_is_told(pair: Pair):
@@ -191,8 +195,8 @@ def test_a_disturbed_run_taken_with_others_is_told(pair: Pair):
 
 def test_the_worst_condition_counts_with_all_of_its_reasons():
     stable, noisy = MachineState(state="stable"), MachineState(state="noisy", reasons=("clock",))
-    one, two = (MachineState(state="unusable", reasons=reasons) for reasons in (("load",), ("load", "heat")))
-    assert runs.worst([stable, one, None, noisy, two]) == two
+    short, long = (MachineState(state="unusable", reasons=reasons) for reasons in (("load",), ("load", "heat")))
+    assert runs.worst([stable, short, None, noisy, long]) == long
     assert runs.worst([stable, noisy]) == noisy
     assert runs.worst([None]) is None
 
@@ -200,7 +204,7 @@ def test_the_worst_condition_counts_with_all_of_its_reasons():
 def test_strict_needs_something_to_compare(pair: Pair):
     for record in pair.records:
         record["problem"] += "other"
-    assert (pair.status("--subset"), pair.status("--subset", "--strict"), pair.found().answers) == (0, 4, ())
+    assert (pair.status("--subset"), pair.status("--subset", "--strict"), pair.comparison().answers) == (0, 4, ())
 
 
 def test_strict_is_about_implementations_and_operators(pair: Pair):
@@ -271,8 +275,14 @@ def test_bad_files_are_named_with_their_defect(defect: str, pair: Pair, capsys):
 def test_benchmarks_of_something_else_are_passed_over(pair: Pair):
     """As a project's own tests write them: the file of `tox -e bench` was refused for it."""
     pair.document["benchmarks"].insert(0, {"name": "other", "extra_info": {"note": [1.0]}, "stats": {"data": [1.0]}})
-    found = pair.found()
-    assert (pair.status(), found.changed, found.worse, found.missing, found.new) == (0, False, (), (), ())
+    comparison = pair.comparison()
+    assert (pair.status(), comparison.changed, comparison.worse, comparison.missing, comparison.new) == (
+        0,
+        False,
+        (),
+        (),
+        (),
+    )
 
 
 def test_a_file_that_is_not_there(pair: Pair, capsys):

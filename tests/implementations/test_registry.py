@@ -50,13 +50,6 @@ def test_files_and_packages_are_found_in_order(tmp_path: Path):
     assert [path.name for path in discover(tmp_path)] == ["a.py", "b.py", "pkg"]
 
 
-def test_file_and_package_are_loaded(tmp_path: Path):
-    registry = load([module(tmp_path / "one.py"), package(tmp_path / "two", "inner")])
-    assert registry.broken == {}
-    assert {name: i.version for name, i in registry.implementations.items()} == {"one": "", "two": "inner"}
-    assert registry.paths == {"one": str(tmp_path / "one.py"), "two": str(tmp_path / "two")}
-
-
 CONTRACTS = """
 from conformance import Contract, Implementation
 acme = Implementation("acme", contract=Contract({declared}))
@@ -211,13 +204,6 @@ def test_hash_is_of_the_source_alone(tmp_path: Path):
     (folder / "conv.o").write_bytes(b"\x7fELF\0")
     assert source_hash(folder) == before == source_hash(package(tmp_path / "there" / "acme", "x"))
     assert len(before) == 64
-
-
-def test_hash_of_a_file(tmp_path: Path):
-    file = module(tmp_path / "acme.py")
-    before = only(file).source
-    assert before == source_hash(file)
-    assert source_hash(module(file, "'2'")) != before
 
 
 def test_hash_of_a_file_covers_native_code_beside_it(tmp_path: Path):
