@@ -13,6 +13,8 @@ from typing import Any
 
 from conformance.reporting import terminal
 from conformance.reporting.evidence import RunEvidence
+from conformance.reporting.page.merge import load
+from conformance.reporting.page.tables import Digest
 from conformance.reporting.report import Report, total
 from conformance.reporting.tally import Tally
 from conformance.results import schema
@@ -151,6 +153,11 @@ def written(path: Path, records: Iterable[Mapping[str, Any]], header: Mapping[st
     """A file of the records of one run, whose header is its first line."""
     path.write_bytes(sealed([header, *records, FOOTER]))
     return path
+
+
+def digest(folder: Path, records: Iterable[Mapping[str, Any]], *others: Path) -> Digest:
+    """The digest of a run with these records, and of other files."""
+    return Digest(load([written(folder / "run.jsonl", records), *others]))
 
 
 def benchmarks(path: Path, timed: Iterable[tuple[Record, float]]) -> Path:

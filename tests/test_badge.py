@@ -12,7 +12,7 @@ from conformance.__main__ import main
 from conformance.reporting.badge import NOTHING, RIGHT, WRONG, badge
 from conformance.reporting.page.merge import load
 from conformance.reporting.page.tables import Digest
-from tests.report_samples import HEADER, absent, failed, sample, waived, written
+from tests.report_samples import HEADER, absent, digest, failed, sample, waived, written
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -27,7 +27,7 @@ SVG = "{http://www.w3.org/2000/svg}"
     ],
 )
 def test_a_badge_says_how_much_passes(tmp_path: Path, records: list[dict[str, Any]], said: str, color: str):
-    drawn = badge(Digest(load([written(tmp_path / "run.jsonl", records)])))
+    drawn = badge(digest(tmp_path, records))
     image = ElementTree.fromstring(drawn)
     assert [text.text for text in image.iter(f"{SVG}text")] == ["conformance", said]
     assert f'fill="{color}"' in drawn
@@ -54,8 +54,7 @@ def test_a_badge_of_a_file_that_was_changed_is_not_green(tmp_path: Path):
 
 def test_a_name_is_no_markup(tmp_path: Path):
     hostile = "\"'></title><script>alert(1)</script>\x00"
-    path = written(tmp_path / "run.jsonl", [sample(implementation=hostile, run_level=hostile)])
-    image = ElementTree.fromstring(badge(Digest(load([path]))))
+    image = ElementTree.fromstring(badge(digest(tmp_path, [sample(implementation=hostile, run_level=hostile)])))
     assert {one.tag.removeprefix(SVG) for one in image.iter()} == {"svg", "title", "rect", "path", "g", "text"}
 
 

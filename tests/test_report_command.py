@@ -88,13 +88,6 @@ def test_of_many_lines_left_out_the_first_are_named(tmp_path: Path, capsys: pyte
     assert lines[-1] == "report: and 11 more"
 
 
-def test_no_report_of_another_schema(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    path = written(tmp_path / "new.jsonl", [sample(schema=99)])
-    assert main(["report", str(path), "-o", str(tmp_path / "out")]) == 4
-    assert "new.jsonl, line 2: written in schema 99" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_folder_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     path = written(tmp_path / "a.jsonl", [sample()])
     for folder in (path / "below", tmp_path / ("long" * 100) / "out"):

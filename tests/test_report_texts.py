@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from conformance.reporting import report_command
 from conformance.reporting.page import markdown
-from conformance.reporting.page.merge import load
-from conformance.reporting.page.tables import Digest
 from tests.conftest import absence
-from tests.report_samples import failed, sample, waived, written
+from tests.report_samples import digest, failed, sample, waived
 
 HOSTILE = "| `x` **b** <img src=x> [a](javascript:b) @octocat #12 $x$ ~s~ ![i](j)\n# head\n- item\x00\x1b\ufffe\r\n=1+1"
-
-
-def digest(tmp_path: Path, records: list[dict[str, Any]]) -> Digest:
-    return Digest(load([written(tmp_path / "run.jsonl", records)]))
 
 
 def test_the_summary_shows_no_folder_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
