@@ -22,7 +22,6 @@ from conformance.reporting.emulator_counts import rows
 from conformance.results import build
 from conformance.results.schema import Record, Work
 from tests import kernels
-from tests.report_samples import sample, summary, written
 
 NKI = Path(__file__).parents[1] / "impls" / "nki"
 PROBLEM = "n1 c3 h5 w5 k4 r3 s3 p1"
@@ -88,21 +87,3 @@ def test_the_table_names_the_problem_that_moves_most():
     ]
     (row,) = rows({("acme", "conv_forward"): cases})
     assert row == ("acme", "conv_forward", "3", "1.25", "2.50", "ragged", "12", "0")
-
-
-def test_the_summary_shows_it_once_and_only_where_counted():
-    loud, silent = (summary([tried(planted(arrays))], 120) for arrays in (Counting(), numpy_arrays()))
-    assert sum("acme            conv_forward" in line for line in loud) == 1
-    assert not any("traffic" in line for line in silent)
-
-
-def test_the_page_shows_what_is_counted(tmp_path: Path):
-    pytest.importorskip("jinja2", reason="no jinja2 (extra: report)")
-    from conformance.reporting.page.merge import load
-    from conformance.reporting.page.render import page
-    from conformance.reporting.page.tables import Digest
-
-    counted_case = sample(work={"least_bytes": 4, "dma_bytes": 8})
-    found, silent = (Digest(load([written(tmp_path / "r.jsonl", [case])])) for case in (counted_case, sample()))
-    assert "Traffic as counted by emulators" in page(found, "t")
-    assert "Traffic" not in page(silent, "t")
