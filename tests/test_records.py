@@ -15,13 +15,12 @@ from typing import Any
 import psutil
 import pytest
 
-from conformance.__main__ import main
 from conformance.inputs.manifest import digest
 from conformance.results.reading import UnfinishedError, read
 from conformance.results.writing import Records, RecordsError
 from tests.conftest import CONFTEST, TINY, Project, no_traceback_of_ours
 from tests.kill_and_resume import Run
-from tests.kit import largest_file, timeless
+from tests.kit import largest_file, source, timeless
 from tests.report_samples import sealed
 from tests.test_results import every_kind, header
 
@@ -165,76 +164,55 @@ def test_a_run_that_stopped_at_its_first_failure(project: Project):
     assert (outcome.exit, outcome.statuses, project.lines()[-1]["interrupted"]) == (1, {"fail": 2}, False)
 
 
-OTHER = {
-    "seed": (
-        ("--seed=1",),
-        "its run had --seed 0, this one has 1; make them the same, or begin again",
+def untouched(project: Project) -> None: ...
+
+
+def spoilt(change: Callable[[list[dict[str, Any]]], object]) -> Callable[[Project], None]:
+    """Return a function that changes the lines of a file of records, whose digest fits them nevertheless."""
+
+    def spoil(project: Project) -> None:
+        change(lines := project.lines())
+        (project.folder / "records.jsonl").write_bytes(sealed(lines))
+
+    return spoil
+
+
+REFUSALS: dict[str, tuple[Callable[[Project], object], tuple[str, ...], str]] = {
+    "seed": (untouched, ("--seed=1",), "its run had --seed 0, this one has 1; make them the same, or begin again"),
+    "level": (untouched, ("--level=smoke",), "its run had --level standard, this one has smoke"),
+    "selection": (untouched, ("--dtype=bf16",), "its run had --dtype fp32, this one has bf16"),
+    "more": (untouched, ("-k", "acme"), "its run had -k none, this one has acme"),
+    "another kernel": (
+        lambda project: project.kernel(tail="# other"),
+        (),
+        "acme was changed since; begin again with --overwrite",
     ),
-    "level": (("--level=smoke",), "its run had --level standard, this one has smoke"),
-    "selection": (("--dtype=bf16",), "its run had --dtype fp32, this one has bf16"),
-    "more": (("-k", "acme"), "its run had -k none, this one has acme"),
+    "no kernel": (lambda project: project.write("impls/acme.py", source("other")), (), "acme is not here; begin again"),
+    "no header": (spoilt(lambda lines: lines.pop(0)), (), "it, lines 1 to 2: belong to no run"),
+    "other goldens": (spoilt(lambda lines: lines[0].update(golden="0" * 64)), (), "its run had goldens 000000"),
+    "other versions": (spoilt(lambda lines: lines[0]["versions"].update(numpy="9")), (), "its run had numpy 9"),
+    "a broken line": (
+        spoilt(lambda lines: lines.insert(1, {"kind": "case"})),
+        (),
+        "it, line 2 object missing required field",
+    ),
+    "two runs": (spoilt(lambda lines: lines.extend([*lines])), (), "it holds the records of several runs"),
 }
+"""What becomes of a project after a run, the words of the next one, and why that does not resume it."""
 
 
-@pytest.mark.parametrize(("arguments", "message"), OTHER.values(), ids=OTHER)
-def test_another_run_is_not_resumed(project: Project, arguments: tuple[str, ...], message: str):
+@pytest.mark.parametrize(("change", "words", "reason"), REFUSALS.values(), ids=REFUSALS)
+def test_what_cannot_be_resumed(
+    project: Project, change: Callable[[Project], object], words: tuple[str, ...], reason: str
+):
     project.kernel()
     project.run("--in-process")
+    change(project)
     before = (project.folder / "records.jsonl").read_bytes()
-    outcome = project.run("--resume", "--in-process", *arguments)
+    outcome = project.run("--resume", "--in-process", *words)
     assert (outcome.exit, (project.folder / "records.jsonl").read_bytes()) == (4, before)
-    assert f"--records records.jsonl: cannot be resumed: {message}" in outcome.text
-
-
-def test_a_run_on_a_kernel_that_was_changed_is_not_resumed(project: Project):
-    project.kernel()
-    project.pytest("--in-process")
-    project.kernel(tail="# other")
-    outcome = project.pytest("--resume", "--in-process")
-    assert (outcome.exit, len(outcome.records)) == (4, 1)
-    assert "acme was changed since; begin again with --overwrite" in outcome.text
-    (project.folder / "impls/acme.py").unlink()
-    assert "acme is not here; begin again" in project.pytest("--resume", "--in-process").text
-
-
-SPOILT: dict[str, tuple[Callable[[list[dict[str, Any]]], object], str]] = {
-    "no header": (lambda lines: lines.pop(0), "it, lines 1 to 2: belong to no run"),
-    "other goldens": (lambda lines: lines[0].update(golden="0" * 64), "its run had goldens 000000"),
-    "other versions": (lambda lines: lines[0]["versions"].update(numpy="9"), "its run had numpy 9"),
-    "a broken line": (lambda lines: lines.insert(1, {"kind": "case"}), "it, line 2 object missing required field"),
-    "two runs": (lambda lines: lines.extend([*lines]), "it holds the records of several runs"),
-}
-
-
-@pytest.mark.parametrize(("spoil", "message"), SPOILT.values(), ids=SPOILT)
-def test_a_file_that_cannot_be_resumed(project: Project, spoil: Callable[[list[dict[str, Any]]], object], message: str):
-    project.kernel()
-    project.run("--in-process")
-    spoil(lines := project.lines())
-    (project.folder / "records.jsonl").write_bytes(sealed(lines))
-    outcome = project.run("--resume", "--in-process")
-    assert outcome.exit == 4
-    assert f"cannot be resumed: {message}" in outcome.text
+    assert f"--records records.jsonl: cannot be resumed: {reason}" in outcome.text
     assert no_traceback_of_ours(outcome.text)
-
-
-EDITS = """
-    import os
-    records, before = "records.jsonl", os.stat("records.jsonl") if os.path.exists("records.jsonl") else None
-    if before:
-        with open(records, "r+") as file:
-            text = file.read()
-            file.seek(0)
-            file.write(text.replace('"status":"pass"', '"status":"fail"'))
-        os.utime(records, ns=(before.st_atime_ns, before.st_mtime_ns))
-    return y"""
-
-
-def test_a_kernel_that_writes_over_a_verdict_in_its_place_is_found_out(project: Project):
-    project.kernel(body=EDITS)
-    outcome = project.run("--distribution=integer", "--distribution=fixed")
-    assert outcome.exit == 4
-    assert "--records records.jsonl: was changed during the run by somebody else" in outcome.text
 
 
 def test_a_run_with_other_values_of_variables_is_not_resumed(project: Project, monkeypatch: pytest.MonkeyPatch):
@@ -258,19 +236,35 @@ def test_times_are_not_resumed(project: Project):
     )
 
 
-OPENED = "import pathlib; file = pathlib.Path('records.jsonl'); "
 INTRUDERS = {
-    "renamed": ("file.exists() and file.rename('moved.jsonl'); return y", "was moved, replaced or deleted"),
-    "deleted": ("file.unlink(missing_ok=True); return y", "was moved, replaced or deleted"),
-    "cut": ("file.exists() and file.write_text(''); return y", "was changed during the run by somebody else"),
+    "renamed": ("file.exists() and file.rename('moved.jsonl')", "was moved, replaced or deleted during the run"),
+    "deleted": ("file.unlink(missing_ok=True)", "was moved, replaced or deleted"),
+    "cut": ("file.exists() and file.write_text('')", "was changed during the run by somebody else"),
+    "folder deleted": ("shutil.rmtree(file.parent, ignore_errors=True)", "was moved, replaced or deleted"),
+    "verdict changed in its place": ("edited(file)", "was changed during the run by somebody else"),
 }
+"""Part of a kernel, and how its run ends."""
+INTRUDES = """
+import os, pathlib, shutil
+file = pathlib.Path("new/records.jsonl")
+
+def edited(file):
+    if file.exists():
+        before = file.stat()
+        with file.open("r+") as records:
+            text = records.read()
+            records.seek(0)
+            records.write(text.replace('"status":"pass"', '"status":"fail"'))
+        os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+"""
 
 
 @pytest.mark.parametrize(("body", "message"), INTRUDERS.values(), ids=INTRUDERS)
 def test_a_run_ends_with_the_file_that_it_began_with(project: Project, body: str, message: str):
-    project.kernel(body=OPENED + body)
-    outcome = project.run(*TWO)
-    assert (outcome.exit, message in outcome.text) == (4, True)
+    project.kernel(head=INTRUDES, body=f"{body}; return y")
+    outcome = project.run("--records=new/records.jsonl", *TWO)
+    assert outcome.exit == 4
+    assert f"--records new/records.jsonl: {message}" in outcome.text
     assert no_traceback_of_ours(outcome.text)
 
 
@@ -289,14 +283,6 @@ def test_no_process_of_a_kernel_is_left_when_the_footer_is_written(project: Proj
     monkeypatch.setattr(Records, "end", look)
     project.kernel(body=STARTED)
     assert (project.run().exit, left) == (0, [False])
-
-
-def test_a_folder_that_vanishes_during_the_run(project: Project):
-    project.kernel(body="import shutil; shutil.rmtree('gone', ignore_errors=True); return y")
-    outcome = project.run("--records=gone/records.jsonl", *TWO)
-    assert outcome.exit == 4
-    assert "--records gone/records.jsonl: was moved, replaced or deleted during the run" in outcome.text
-    assert no_traceback_of_ours(outcome.text)
 
 
 THREE = tuple(f"--distribution={name}" for name in ("integer", "fixed", "impulse"))
@@ -455,20 +441,6 @@ def test_a_crash_names_the_case(project: Project):
     assert "deadly" in crash["command"]
     resumed = project.pytest("--in-process", "--resume", subprocess=True)  # one process: it has nothing to run
     assert resumed.records == outcome.records
-
-
-def test_an_unfinished_file_is_no_claim_and_no_whole_report(
-    project: Project, capsys: pytest.CaptureFixture[str], tmp_path: Path
-):
-    file = project.kernel()
-    project.run()
-    records = project.folder / "records.jsonl"
-    records.write_bytes(b"".join(records.read_bytes().splitlines(True)[:-1]))
-    assert main(["claims", "write", str(file), str(records)]) == 4
-    assert "was cut off or interrupted; give its command --resume" in capsys.readouterr().err
-    assert main(["report", str(records), "-o", str(tmp_path)]) == 1
-    assert "records.jsonl: the run of 20" in capsys.readouterr().err
-    assert "was cut off or interrupted" in (tmp_path / "index.html").read_text()
 
 
 def test_the_records_beside_a_report_are_replaced_where_they_are_whole(project: Project):
