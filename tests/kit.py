@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import resource
 import signal
 from collections.abc import Callable, Iterable, Iterator
@@ -21,6 +22,7 @@ from conformance.execution.selection import Selection
 from conformance.execution.trial import Trial
 from conformance.execution.workers import Workers
 from conformance.implementations.bridges.base import ArrayBridge
+from conformance.implementations.devices import DEVICES, missing
 from conformance.implementations.registry import Registry, load
 from conformance.inputs import DISTRIBUTIONS, Expectation, Recipe
 from conformance.operators import OPERATORS, Geometry, parse
@@ -66,6 +68,24 @@ def command(*words: str) -> tuple[int, str]:
         except SystemExit as ended:
             status = int(ended.code or 0)
     return status, printed.getvalue()
+
+
+def lasting(text: str) -> str:
+    """Return an output without what differs between runs and machines: folders, times, versions, devices, cores."""
+    for device in DEVICES:
+        text = text.replace(missing(device) or device, device)
+    for pattern, constant in {
+        r"/\S+/(?=impls/)": "",
+        r"\d+ \w+ 20\d\d, .*|20\d\d-[-\d]+ [:\d]+ UTC": "TIME",
+        r"\b[\d.]+ ?m?s\b( \(\d+:\d+:\d+\))?": "0 s",
+        r"with \d+ cores?, \d+ ": "with so many cores, so many ",
+        r"kernel-conformance \S+: (.*), devices .*": r"kernel-conformance: \1",
+        "1 warning, |, 1 warning": "",
+        r".* not isolated here: .*\n": "",
+        "={3,}": "===",
+    }.items():
+        text = re.sub(pattern, constant, text)
+    return text
 
 
 @contextmanager
