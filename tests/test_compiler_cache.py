@@ -173,11 +173,6 @@ def test_a_disk_that_is_full_at_the_start_leaves_a_temporary_one(monkeypatch: py
     assert not cache.folder.exists()
 
 
-def test_a_cache_that_cannot_be_written_is_none(tmp_path: Path):
-    (tmp_path / "file").write_text("")
-    assert CompilerCache(tmp_path / "file", "main").kept_for("it", limits := Limits()) is limits
-
-
 def test_what_a_killed_run_has_left_and_what_was_changed_is_deleted():
     with kept() as folder:
         (folder / SHIPPED).mkdir()
@@ -193,12 +188,6 @@ def test_what_a_killed_run_has_left_and_what_was_changed_is_deleted():
     killed.pop_all()  # without its end
     with kept() as after:
         assert [*after.iterdir()] == []
-
-
-def test_no_two_writers_of_one_folder():
-    with kept() as one, kept() as other:
-        judges = [CompilerCache(one, "gw0"), CompilerCache(one, "gw1"), CompilerCache(other, "gw0")]
-        assert len({judge.environment({})[NUMBA] for judge in judges}) == 3
 
 
 def test_what_no_key_has_is_in_a_folders_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
