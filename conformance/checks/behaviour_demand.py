@@ -10,6 +10,7 @@ from itertools import islice, product
 from typing import Any
 
 from conformance.checks.adjoint import COFACTORS, directions_are_adjoint
+from conformance.checks.arithmetic import arithmetic_is_as_declared
 from conformance.checks.behaviour import (
     BEHAVIOUR_CHECKS,
     invalid_arguments,
@@ -27,6 +28,7 @@ from conformance.checks.partial import (
 )
 from conformance.checks.sample import Check
 from conformance.checks.state import STATE, calls_in_a_row_are_right
+from conformance.execution.declared import Declared, Path
 from conformance.execution.required import Demand, Keys, Lacking, keys, with_kernel
 from conformance.execution.share import Ranked, behaviour_dtypes
 from conformance.execution.trial import Trial
@@ -81,6 +83,7 @@ class RequiredCheck:
     of_right_kernels  whether it says nothing about a kernel that is wrong on plain inputs, and is not made there
     judges            whether it is about results and can fail: a run in which only others pass has verified nothing
     of_modules        whether it is made on torch modules alone, once each
+    of_units          whether it is made where a contract is that of a matrix unit alone, once in each of these dtypes
     of_its_problem    whether its result depends on the problem that it is made on
     place             number of the check among all: at which of the kernel's paths it begins
     paths             on how many of a kernel's paths at most, see `conformance.execution.declared`; 0 as many as
@@ -96,6 +99,7 @@ class RequiredCheck:
     of_right_kernels: bool = False
     judges: bool = True
     of_modules: bool = False
+    of_units: bool = False
     of_its_problem: bool = True
     paths: int | None = None
     place: int = 0
@@ -123,7 +127,9 @@ class BehaviourDemand(Demand):
         """Return whether the check is not asked of an implementation. A check for modules is asked only of torch
         modules, and only for the module's forward operator."""
         forward = implementation.adapted is not None and implementation.adapted.operator == self.operator
-        return super().is_foreign(implementation) or (self.required.of_modules and not forward)
+        units = any(kernel.operator == self.operator and kernel.contract.unit for kernel in implementation.kernels)
+        is_not_asked = (self.required.of_modules and not forward) or (self.required.of_units and not units)
+        return super().is_foreign(implementation) or is_not_asked
 
     def require(self, implementation: Implementation) -> None:
         """Raise Unsupported where the implementation has no kernel of the operator that the check applies to."""
@@ -178,6 +184,8 @@ class BehaviourDemand(Demand):
                 chosen = [] if implementation.compiles_per_shape else [*islice(taken, PARTIAL_AT_SMOKE)]
                 yield from (self.trial(implementation, *path) for path in chosen)
                 return
+        elif self.required.of_units:
+            chosen = [*self._of_units(declared)]
         elif self.required.prefers is not None:
             paths = self.ranked.paths(declared)
             chosen = ([path for path in paths if self.required.prefers(path[0].geometry)] or paths)[: self._few]
@@ -192,6 +200,24 @@ class BehaviourDemand(Demand):
         if not chosen:
             reason = "no small problem of those asked for is supported: behaviour not checked"
             yield Lacking(reason, 1, self.everything(implementation.device)[1])
+
+    def _of_units(self, declared: Declared) -> Iterator[Path]:
+        """Yield the first small problem in each dtype in which the contract is that of a matrix unit."""
+        problems = self.ranked.small(OPERATORS[self.operator].family)
+        for name in dict.fromkeys(dtype for dtype, _ in declared.pairs):
+            cases = (
+                (problem, Variant(dtype, layout, DISTRIBUTION))
+                for problem in problems
+                for dtype, layout in declared.pairs
+                if dtype == name and rank_of(layout) == problem.geometry.rank and self.selection.wants(dtype, layout)
+            )
+            units = (
+                (problem, variant)
+                for problem, variant in cases
+                if declared.takes(problem, variant)
+                and declared.kernel(problem.geometry, variant.dtype, variant.layout).contract.unit
+            )
+            yield from islice(units, 1)
 
 
 def _capable(capability: str) -> tuple[str, ...]:
@@ -226,6 +252,7 @@ _CHECKS = (
         ("fp32", "bf16"),
         require=require_autograd,
     ),
+    RequiredCheck(arithmetic_is_as_declared, of_right_kernels=True, judges=False, of_units=True),
     RequiredCheck(
         results_are_added_to_arrays, _capable("into"), UNREACHED + PARTIAL, ("fp32", "bf16"), require=require_into
     ),

@@ -40,6 +40,7 @@ BEHAVES: dict[str, tuple[str, ...]] = {
     "memory": ("backward_keeps_what_is_declared", "training_holds_what_autograd_shows"),
     "switches": ("switches_are_unchanged",),
     "worked_example": ("worked_example_is_exact",),
+    "arithmetic": ("arithmetic_is_as_declared",),
 }
 """Name of a suite -> its behaviour checks."""
 TRAINS = ("digits", "unet")

@@ -15,7 +15,7 @@ from conformance.reporting.evidence import RunEvidence
 from conformance.reporting.failures import is_wrong
 from conformance.reporting.groups import Group, conditions, group
 from conformance.reporting.table import Table, many
-from conformance.reporting.tally import ACCEPTS, NOT_VERIFIED, REFUSED, Tally, operator_place
+from conformance.reporting.tally import ACCEPTS, CONTRADICTS, NOT_VERIFIED, REFUSED, Tally, operator_place
 from conformance.results.schema import Record
 
 LETTERS = {"pass": "", "fail": "F", "error": "E", "waived": "w", "not run": "n"}
@@ -149,7 +149,7 @@ class Report:
         weak = tuple(self.tally.weaker())
         heads = ("implementation", "weaker than fp32 in", "operators")
         tables = [Table("Weaker contracts", heads, weak, 3)] if weak else []
-        for kind in (NOT_VERIFIED, "waived", "unavailable", ACCEPTS):
+        for kind in (NOT_VERIFIED, "waived", "unavailable", CONTRADICTS, ACCEPTS):
             if rows := _reasons(self.tally.reasons[kind], "{}: " + TOO_COARSE if kind == NOT_VERIFIED else "{}"):
                 tables.append(Table(kind.capitalize(), REASONS, rows, 2))
         return tables

@@ -23,8 +23,9 @@ RAN = ("pass", "fail", "error", "waived")
 """Statuses of cases that ran. Fractions leave out cases that are unsupported or unavailable."""
 NOT_ISOLATED = "kernels' processes are not isolated here: see docs/isolation.md"
 NOT_VERIFIED, ACCEPTS, REFUSED = "not verified", "accepts invalid arguments", "refused when called"
+CONTRADICTS = "contradicts its contract"
 """Findings that are not a status: an output whose limits are as large as its results; invalid arguments that a kernel
-accepts; cases that it declares and then refuses."""
+accepts; cases that it declares and then refuses; arithmetic, read off it, that its contract does not allow."""
 UNTRIED = "whose bits no case tried"
 """Said of a kernel whose contract is that of a matrix unit."""
 JUDGED = ("pass", "fail")
@@ -141,6 +142,8 @@ class Tally:
             self.moved[name, record.operator].append((record, record.work))
         if isinstance(record, CheckRecord):
             self.reasons[ACCEPTS][name].update(f"{record.operator}: {request}" for request in record.facts.accepted)
+            kernel = f"{record.operator} {record.dtype}"
+            self.reasons[CONTRADICTS][name].update(f"{kernel}: {what}" for what in record.facts.contradictions)
         if status == "unavailable":
             self.absent[name] = record.reason
         if status == "unsupported" and has_no_kernel(record):

@@ -12,7 +12,7 @@ from conformance.implementations.errors import printable
 from conformance.implementations.implementation import OUTSIDE
 from conformance.reporting.report import TOO_COARSE, Report
 from conformance.reporting.table import Table, many
-from conformance.reporting.tally import ACCEPTS, NOT_ISOLATED, NOT_VERIFIED, REFUSED, Tally
+from conformance.reporting.tally import ACCEPTS, CONTRADICTS, NOT_ISOLATED, NOT_VERIFIED, REFUSED, Tally
 from conformance.streams import uncommanded
 
 DETAILS = "details"
@@ -67,8 +67,9 @@ def notes(report: Report, width: int, listed: Set[str]) -> Iterator[Line]:
         elif refused := reasons[REFUSED][name].total():
             yield from _wrapped(f"{REFUSED}: {name}: {many(refused, 'case')}; --show unsupported", width)
         yield from _reasons("waived", name, reasons["waived"][name], width, listed)
-        if accepted := "; ".join(sorted(reasons[ACCEPTS][name])):
-            yield from _wrapped(f"{name} {ACCEPTS} (not counted as a failure): {accepted}", width)
+        for finding in (CONTRADICTS, ACCEPTS):
+            if told := "; ".join(sorted(reasons[finding][name])):
+                yield from _wrapped(f"{name} {finding} (not counted as a failure): {told}", width)
     absent: defaultdict[str, list[str]] = defaultdict(list)
     for name, why in sorted(tally.absent.items()):
         absent[why].append(name)

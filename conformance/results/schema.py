@@ -135,12 +135,14 @@ class Facts(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     repeatable           whether calls repeat to the bit
     accepted             invalid arguments that were accepted
+    contradictions       fields of the declared contract, and the contract that was read off the kernel
     saved_for_backward   a row for each autograd variant
     training_steps       a row for each autograd variant
     """
 
     repeatable: bool | None = None
     accepted: tuple[str, ...] = ()
+    contradictions: tuple[str, ...] = ()
     saved_for_backward: tuple[SavedForBackward, ...] = ()
     training_steps: tuple[TrainingStep, ...] = ()
 

@@ -54,3 +54,9 @@ def test_switches(check, name, case):
 def test_worked_example(check, name, case):
     """Check a public tutorial's averages of 0, 1, 2, ... over 2x6x6 in windows of 2, exactly, and nothing else."""
     check(name, case)
+
+
+@pytest.mark.behaves("arithmetic_is_as_declared")
+def test_arithmetic(check, name, case):
+    """Read the arithmetic off a kernel that declares a matrix unit; report what the declaration does not allow."""
+    check(name, case)
