@@ -6,10 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from conformance import Accumulator, Contract
+from conformance.__main__ import main
 from conformance.checks import CHECKS
 from conformance.checks.behaviour_demand import BehaviourDemand
 from conformance.execution.share import Ranked
 from tests.kit import command, only, results, standard
+from tests.report_samples import sample
+from tests.report_samples import written as written_records
 
 FILE = """
 from conformance import Contract, Implementation
@@ -55,3 +59,12 @@ def test_only_matrix_units_are_read(tmp_path: Path, contract: str, asked: int):
     plan = standard(acme)
     demand = BehaviourDemand(Ranked(plan.selection), CHECKS["arithmetic_is_as_declared"], "conv_forward")
     assert demand.is_foreign(acme) == (not asked)
+
+
+def test_a_page_is_made_of_records_whose_contract_has_an_accumulator(tmp_path: Path):
+    """None was: texts that many records share are held once, and fields of an accumulator are no key of these."""
+    pytest.importorskip("jinja2", reason="no jinja2 (extra: report)")
+    unit = Accumulator(bits=12, group=4)
+    records = written_records(tmp_path / "r.jsonl", [sample(contract=Contract(accumulate=unit).as_record())])
+    assert main(["report", str(records), "-o", str(tmp_path / "page")]) == 0
+    assert str(unit) in (tmp_path / "page" / "index.html").read_text()

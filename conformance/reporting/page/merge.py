@@ -183,7 +183,7 @@ def _lean(record: Record, shared: dict[Any, Any]) -> Record:
     """Return the record with the texts and tables that many records share held once: a third of the memory."""
     for name in ALIKE:
         value = getattr(record, name)
-        key = tuple(value.items()) if isinstance(value, dict) else value
+        key = msgspec.json.encode(value) if isinstance(value, dict) else value
         msgspec.structs.force_setattr(record, name, shared.setdefault(key, value))
     return record
 
