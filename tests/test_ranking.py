@@ -263,6 +263,21 @@ def test_what_a_kernel_names_is_checked_at_smoke():
     assert checked(plain, "conv_backward_weight", "smoke", *checks) == []
 
 
+@pytest.mark.parametrize(("level", "windows"), [("smoke", [(3, 3)]), ("standard", [(3, 3), (1, 1)])])
+def test_batch_invariance_is_seen_in_every_dtype(level: str, windows: list[tuple[int, ...]]):
+    """On paths of the longest sums, or of most features, torch's fp32 convolution was said to be invariant."""
+    several = kernel(("fp32", "bf16", "fp64"), ("nchw", "nhwc"))
+    cases = checked(several, "conv_forward", level, "images_do_not_depend_on_the_batch")
+    by_dtype = {dtype: [c for c in cases if c.variant.dtype == dtype] for dtype in ("fp32", "bf16", "fp64")}
+    assert [[c.problem.geometry.window for c in of_dtype] for of_dtype in by_dtype.values()] == [windows] * 3
+    assert {c.problem.geometry.groups for c in cases} == {1}
+    compiled = kernel(("fp32", "bf16"), ("nchw",), compiles_per_shape=True)
+    cases = checked(compiled, "conv_forward", level, "images_do_not_depend_on_the_batch")
+    assert len(cases) == 2
+    usual = checked(compiled, "conv_forward", level, "calls_in_a_row_are_right")
+    assert {c.problem.geometry for c in cases} <= {c.problem.geometry for c in usual}
+
+
 def ranked_at(level: str, operator: str) -> Ranked:
     every = (operator,), DTYPES, LAYOUTS, tuple(DISTRIBUTIONS)
     return Ranked(Selection((), (), level, PROBLEMS, *every, 0, "auto"))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import islice, product
+from itertools import chain, islice, product
 from typing import Any
 
 from conformance.checks.adjoint import COFACTORS, directions_are_adjoint
 from conformance.checks.arithmetic import arithmetic_is_as_declared
+from conformance.checks.batch import images_do_not_depend_on_the_batch
 from conformance.checks.behaviour import (
     BEHAVIOUR_CHECKS,
     invalid_arguments,
@@ -65,6 +67,10 @@ dtype."""
 BEHAVIOUR_PATHS = 3
 """Number of a kernel's paths that a check runs on whose result seldom depends on the path; at smoke one. Checks take
 paths in turn, so that together they see all of them."""
+OF_A_DTYPE = {"smoke": 1, "standard": 2, "full": 4}
+"""Level -> number of paths in each dtype for a check whose result depends on the dtype."""
+WORK_OF_AN_IMAGE = 1 << 17
+"""FLOPs of an image above which a check that calls on a batch of them, and judges it, prefers other paths."""
 MEMORY_PAIRS = (
     typed("bn n8 c32 h26 w26 k64 r3 s3", "standard"),
     typed("bn n4 c24 h14 w14 k40 r3 s3 u2 p1 affine0 run0", "standard"),
@@ -88,6 +94,7 @@ class RequiredCheck:
     place             number of the check among all: at which of the kernel's paths it begins
     paths             on how many of a kernel's paths at most, see `conformance.execution.declared`; 0 as many as
                       the level asks for. None: on the first few problems that it takes
+    each_dtype        whether it is made on paths in each dtype, the plainest ones
     prefers           problems that it says more about than about others
     require           raises Unsupported where it does not apply to an implementation and operator; reported once
     """
@@ -102,6 +109,7 @@ class RequiredCheck:
     of_units: bool = False
     of_its_problem: bool = True
     paths: int | None = None
+    each_dtype: bool = False
     place: int = 0
     prefers: Callable[[Any], bool] | None = None
     require: Callable[[Implementation, str], None] = lambda implementation, operator: None
@@ -164,10 +172,42 @@ class BehaviourDemand(Demand):
         """Number of cases of a check whose result seldom depends on the path."""
         return min(len(self._rows), BEHAVIOUR_PATHS if self.selection.level in ("standard", "full") else 1)
 
+    @property
+    def _of_a_dtype(self) -> int:
+        """Number of cases in each dtype of a check whose result depends on the dtype."""
+        return OF_A_DTYPE.get(self.selection.level, OF_A_DTYPE["smoke"])
+
+    def _plainest(self, declared: Declared) -> list[Path]:
+        """Return some paths in each dtype, of different windows, those first for which libraries have most algorithms:
+        little work an image, two dimensions, dense, windows of 3 or 1, long sums. If a call on a new shape takes the
+        time of a compiler or a simulator, they are among the paths of other checks, one in each dtype."""
+
+        def order(path: Path) -> tuple[bool, bool, bool, int, int]:
+            geometry = path[0].geometry
+            workload = OPERATORS[self.operator].on(geometry)
+            return (
+                workload.flops > WORK_OF_AN_IMAGE * geometry.n,
+                geometry.rank != 2,
+                getattr(geometry, "groups", 1) > 1,
+                {(3,): 0, (1,): 1}.get(tuple({*geometry.window}), 2),
+                -max(workload.errors.terms.values()),
+            )
+
+        is_slow = self.ranked.is_slow(declared.implementation)
+        paths = self.ranked.paths(declared) if is_slow else chain(*self.ranked.programs(declared).values())
+        first: defaultdict[str, dict[tuple[int, ...], Path]] = defaultdict(dict)
+        for path in sorted(paths, key=order):
+            first[path[1].dtype].setdefault(path[0].geometry.window, path)
+        most = 1 if is_slow else self._of_a_dtype
+        return [path for of_dtype in first.values() for path in islice(of_dtype.values(), most)]
+
     def everything(self, device: str) -> tuple[int, Keys]:
         """Return the number of cases at most, and their keys: all of the check's own problems; or as many paths as a
         kernel has at most, or one, of any that are asked for."""
         count = self._few if self.required.paths is None else min(1, len(self._rows))
+        if self.required.each_dtype:
+            dtypes = {variant.dtype for _, variants in self._rows for variant in variants}
+            count = min(len(self._rows), self._of_a_dtype) * len(dtypes)
         if self.required.problems:  # at smoke a kernel is not reported as lacking an optional capability
             count = sum(len(variants) for _, variants in self._rows) if self.selection.level != "smoke" else 0
         return count, partial(keys, self.operator, self._rows, self.name)
@@ -189,6 +229,8 @@ class BehaviourDemand(Demand):
         elif self.required.prefers is not None:
             paths = self.ranked.paths(declared)
             chosen = ([path for path in paths if self.required.prefers(path[0].geometry)] or paths)[: self._few]
+        elif self.required.each_dtype:
+            chosen = self._plainest(declared)
         elif self.required.paths is None:
             paths = self.ranked.spread(declared)
             step = max(1, len(paths) // self._few)
@@ -255,6 +297,12 @@ _CHECKS = (
     RequiredCheck(arithmetic_is_as_declared, of_right_kernels=True, judges=False, of_units=True),
     RequiredCheck(
         results_are_added_to_arrays, _capable("into"), UNREACHED + PARTIAL, ("fp32", "bf16"), require=require_into
+    ),
+    RequiredCheck(
+        images_do_not_depend_on_the_batch,
+        tuple(name for name, operator in OPERATORS.items() if operator.has_independent_images),
+        of_right_kernels=True,
+        each_dtype=True,
     ),
 )
 CHECKS: dict[str, RequiredCheck] = {

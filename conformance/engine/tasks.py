@@ -41,6 +41,7 @@ BEHAVES: dict[str, tuple[str, ...]] = {
     "switches": ("switches_are_unchanged",),
     "worked_example": ("worked_example_is_exact",),
     "arithmetic": ("arithmetic_is_as_declared",),
+    "batch": ("images_do_not_depend_on_the_batch",),
 }
 """Name of a suite -> its behaviour checks."""
 TRAINS = ("digits", "unet")

@@ -328,6 +328,7 @@ def implementation(home: Home, spec: wire.ImplementationSpec) -> declared.Implem
     implementation = declared.Implementation(
         name, spec.device, RemoteBridge(home, name, spec.bridge), spec.contract,
         shortened(spec.version, MAX_LABEL), spec.deterministic, spec.unsafe, spec.compiles_per_shape,
+        spec.batch_invariant,
     )  # fmt: skip
     for layout, letters in spec.layouts.items():
         try:

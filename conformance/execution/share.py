@@ -389,7 +389,7 @@ class Ranked:
         self.selection = selection
         self.rows, self.share = cache(self._rows), cache(self._share)
         self.small, self.paths, self.spread = cache(self._small), cache(self._paths), cache(self._spread)
-        self._programs = cache(self._candidates)
+        self.programs = cache(self._candidates)
         self._at_level = cache(lambda family, level: [*replace(selection, level=level).rows(family)])
         self._declared: dict[tuple[str, str], Declared] = {}
 
@@ -444,13 +444,17 @@ class Ranked:
     def _spread(self, declared: Declared) -> list[Path]:
         """Return the paths for checks that are each made on only a few of them. If a call on a new shape takes a
         compiler's or a simulator's time, they are the paths of the other checks."""
-        implementation = declared.implementation
-        if implementation.compiles_per_shape or bool(implementation.arrays.stands_for):
+        if self.is_slow(declared.implementation):
             return self.paths(declared)
         return self._covering(declared, SPREAD)
 
+    @staticmethod
+    def is_slow(implementation: Implementation) -> bool:
+        """Return whether a call on a new shape takes a compiler's or a simulator's time."""
+        return implementation.compiles_per_shape or bool(implementation.arrays.stands_for)
+
     def _covering(self, declared: Declared, by_level: Mapping[str, int]) -> list[Path]:
-        return paths(self._programs(declared), by_level.get(self.selection.level, by_level["smoke"]))
+        return paths(self.programs(declared), by_level.get(self.selection.level, by_level["smoke"]))
 
     def _candidates(self, declared: Declared) -> dict[int, list[Path]]:
         selection, of_kernels = self.selection, declared.layouts

@@ -195,6 +195,8 @@ class Implementation:
     same bits for the same inputs in every call; `unsafe` names what callers must not do: call from several `threads` at
     once, or in a `fork` of a process that has called before. `compiles_per_shape` says that a first call on a shape
     takes a compiler's time, as with JAX, whose bridge says so by itself: such an implementation gets fewer programs.
+    `batch_invariant` promises an image the same bits in every batch, at every place of it and beside any others, of
+    operators that compute each image by itself.
     """
 
     name: str
@@ -205,6 +207,7 @@ class Implementation:
     deterministic: bool = False
     unsafe: tuple[str, ...] = ()
     compiles_per_shape: bool | None = None
+    batch_invariant: bool = False
     kernels: list[Kernel] = field(default_factory=list, init=False)
     waivers: list[Waiver] = field(default_factory=list, init=False)
     autograd_variants: list[AutogradVariant] = field(default_factory=list, init=False)
@@ -237,6 +240,9 @@ class Implementation:
         if not isinstance(self.contract, Contract):
             raise ImplementationError(f"contract={self.contract!r}: must be a Contract(...)")
         _known("unsafe", self.unsafe, ("threads", "fork"))
+        for promise in ("deterministic", "batch_invariant"):
+            if not isinstance(value := getattr(self, promise), bool):
+                raise ImplementationError(f"{promise}={value!r}: must be True or False")
         if self.compiles_per_shape is None:
             self.compiles_per_shape = bool(self.arrays.compiles_per_shape)
 

@@ -346,6 +346,12 @@ class Operator:
     dtypes: tuple[str, ...] = DTYPES
     """Dtypes of the problems on which the operator is defined."""
 
+    @property
+    def has_independent_images(self) -> bool:
+        """Return whether the results of an image depend on no other image of the batch: they are of images, and not on
+        statistics of a batch."""
+        return self.takes_empty_batch and all(_TENSORS.get(name) in ("x", "y") for name in self.returns)
+
     def on(self, geometry: Any) -> Workload:
         """Bind the operator to a geometry of its family. Kernels, dtypes and layouts of a problem share the result."""
         return _workload(self, geometry)

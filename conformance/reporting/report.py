@@ -10,7 +10,7 @@ from functools import cached_property
 
 from conformance.diagnosis.where import Where, evidence_for, named
 from conformance.dtypes import dtype_place
-from conformance.reporting import accuracy, emulator_counts, modules
+from conformance.reporting import accuracy, batches, emulator_counts, modules
 from conformance.reporting.evidence import RunEvidence
 from conformance.reporting.failures import is_wrong
 from conformance.reporting.groups import Group, conditions, group
@@ -139,20 +139,26 @@ class Report:
         return accuracy.table(self.tally.profiles)
 
     @cached_property
+    def batches(self) -> Table | None:
+        """Batch invariance by implementation and operator; None where nobody looked."""
+        return batches.table(self.tally.batches)
+
+    @cached_property
     def counted(self) -> list[Table]:
         """Table of what emulators count; empty if nothing is."""
         return emulator_counts.tables(self.tally.moved)
 
     @cached_property
     def findings(self) -> list[Table]:
-        """Tables of weaker contracts, of reasons with their cases, of unverified outputs, and of invalid arguments."""
+        """Tables of weaker contracts, of reasons with their cases, of unverified outputs, of invalid arguments, and of
+        batch invariance."""
         weak = tuple(self.tally.weaker())
         heads = ("implementation", "weaker than fp32 in", "operators")
         tables = [Table("Weaker contracts", heads, weak, 3)] if weak else []
         for kind in (NOT_VERIFIED, "waived", "unavailable", CONTRADICTS, ACCEPTS):
             if rows := _reasons(self.tally.reasons[kind], "{}: " + TOO_COARSE if kind == NOT_VERIFIED else "{}"):
                 tables.append(Table(kind.capitalize(), REASONS, rows, 2))
-        return tables
+        return [*tables, *([self.batches] if self.batches else [])]
 
     @cached_property
     def unsupported(self) -> Table | None:

@@ -14,7 +14,7 @@ from conformance.failure import Undeclared
 from conformance.operators import OPERATORS, GeometryError, parse
 from conformance.reporting.accuracy import AccuracyProfile
 from conformance.reporting.failures import has_no_kernel, is_deciding, is_not_run
-from conformance.results.schema import CaseRecord, CheckRecord, Record, Work
+from conformance.results.schema import BatchInvariance, CaseRecord, CheckRecord, Record, Work
 from conformance.training.tables import OPERATOR as TRAINING
 
 ORDER = {name: place for place, name in enumerate((*OPERATORS, TRAINING))}
@@ -88,6 +88,8 @@ class Tally:
         """(implementation, dtype) -> the worst of every number over its cases."""
         self.moved: defaultdict[tuple[str, str], list[tuple[Record, Work]]] = defaultdict(list)
         """(implementation, operator) -> its records, with the work that an emulator counted."""
+        self.batches: defaultdict[tuple[str, str], dict[str, list[BatchInvariance]]] = defaultdict(dict)
+        """(implementation, operator) -> dtype -> whether bits of images depend on their batch, for each problem."""
         self.seconds: Counter[str] = Counter()
         """Phase -> seconds over all cases."""
         self.overheads: list[float] = []
@@ -144,6 +146,8 @@ class Tally:
             self.reasons[ACCEPTS][name].update(f"{record.operator}: {request}" for request in record.facts.accepted)
             kernel = f"{record.operator} {record.dtype}"
             self.reasons[CONTRADICTS][name].update(f"{kernel}: {what}" for what in record.facts.contradictions)
+            if record.facts.batch_invariance is not None:
+                self.batches[name, record.operator].setdefault(record.dtype, []).append(record.facts.batch_invariance)
         if status == "unavailable":
             self.absent[name] = record.reason
         if status == "unsupported" and has_no_kernel(record):

@@ -130,10 +130,46 @@ class TrainingStep(Struct, frozen=True, kw_only=True):
     forward_bytes: Count
 
 
+class BatchDifference(Struct, frozen=True, kw_only=True):
+    """Bits of an image that differ from those in its batch when it is computed in another way: the image of a way and
+    an output with the largest difference.
+
+    how        how it was computed again: `alone`, `in reverse order` of the batch, `beside images of zeros`
+    image      its place in the batch, counted from 0
+    images     size of the batch
+    results    number of elements of the output that the image has
+    differing  number of these that differ
+    ulps       largest distance of two of them, counted in numbers of their format
+    """
+
+    output: str
+    how: str
+    image: Count
+    images: Positive
+    results: Count
+    differing: Count
+    ulps: Count
+
+    def __str__(self) -> str:
+        """`image 2 of a batch of 5 has other bits alone: 37 of 512 results of y differ, by up to 3 ulps`."""
+        return (
+            f"image {self.image} of a batch of {self.images} has other bits {self.how}: {self.differing:,} of "
+            f"{self.results:,} results of {self.output} differ, by up to {self.ulps:,} ulp{'s' * (self.ulps != 1)}"
+        )
+
+
+class BatchInvariance(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Differences of images' bits by their batch, and whether the implementation declares that there are none."""
+
+    declared: bool
+    differences: tuple[BatchDifference, ...] = ()
+
+
 class Facts(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Findings of a behaviour check that it does not judge.
 
     repeatable           whether calls repeat to the bit
+    batch_invariance     whether the bits of images depend on their batch
     accepted             invalid arguments that were accepted
     contradictions       fields of the declared contract, and the contract that was read off the kernel
     saved_for_backward   a row for each autograd variant
@@ -141,6 +177,7 @@ class Facts(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     repeatable: bool | None = None
+    batch_invariance: BatchInvariance | None = None
     accepted: tuple[str, ...] = ()
     contradictions: tuple[str, ...] = ()
     saved_for_backward: tuple[SavedForBackward, ...] = ()

@@ -60,3 +60,9 @@ def test_worked_example(check, name, case):
 def test_arithmetic(check, name, case):
     """Read the arithmetic off a kernel that declares a matrix unit; report what the declaration does not allow."""
     check(name, case)
+
+
+@pytest.mark.behaves("images_do_not_depend_on_the_batch")
+def test_batch(check, name, case):
+    """Check that the bits of an image do not depend on its batch where that is declared; report whether they do."""
+    check(name, case)

@@ -359,6 +359,7 @@ def _described(implementation: declared.Implementation) -> wire.ImplementationSp
         autograd_variants=tuple(implementation.autograd_variants),
         waivers=tuple(implementation.waivers),
         deterministic=bool(implementation.deterministic),
+        batch_invariant=bool(implementation.batch_invariant),
         unsafe=tuple(implementation.unsafe),
         compiles_per_shape=bool(implementation.compiles_per_shape),
         settings=tuple(

@@ -98,6 +98,7 @@ class ImplementationSpec(Struct, frozen=True):
     autograd_variants: tuple[AutogradVariant, ...]
     waivers: tuple[Waiver, ...]
     deterministic: bool
+    batch_invariant: bool
     unsafe: tuple[str, ...]
     compiles_per_shape: bool
     settings: tuple[Setting, ...]
