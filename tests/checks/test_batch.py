@@ -32,7 +32,8 @@ Order = Callable[[np.ndarray], list[bool]]
 
 def backwards(x: np.ndarray, w: np.ndarray, bias: Any, **window: Any) -> np.ndarray:
     """Add the products of the last channels first."""
-    return kernels.conv_forward(x[:, ::-1], w[:, ::-1], bias, **window)
+    y: np.ndarray = kernels.conv_forward(x[:, ::-1], w[:, ::-1], bias, **window)
+    return y
 
 
 def ordered(is_backwards: Order) -> Callable[..., np.ndarray]:
