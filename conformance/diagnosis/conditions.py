@@ -79,8 +79,9 @@ class Literal(NamedTuple):
 
     @property
     def weight(self) -> float:
-        """Number of things that the literal says. Of two literals that hold for the same cases, a feature is plainer
-        than a size, and a fixed size plainer than a limit. A kernel fails from some size on rather than up to it."""
+        """Weight of the literal in a condition, 1 for a feature. Of two literals that hold for the same cases, a
+        feature is plainer than a size, and a fixed size plainer than a limit. A kernel fails from some
+        size on rather than up to it."""
         if not self.is_size:
             if self.name.endswith(" odd"):
                 return 1.3  # a window of one tap is odd too
@@ -169,7 +170,7 @@ def holds(condition: Condition, traits: Traits) -> bool:
 
 
 def weight(condition: Condition) -> float:
-    """Return the number of things that a condition says."""
+    """Return the weight of a condition, the sum of those of its literals."""
     return sum(literal.weight for literal in condition)
 
 
@@ -181,10 +182,13 @@ def common(failing: Sequence[Traits]) -> list[Literal]:
         if len(values) == len(failing):
             least, most = min(values), max(values)
             # a lower limit of a few elements is hardly a path of a kernel: mistakes hide in fewer elements
-            literals += [Literal(name, least=least)] if least > FEW_ELEMENTS or not name.startswith(COUNTS) else []
-            literals += [Literal(name, most=most)] if not name.startswith(UNLIMITED) else []
+            if least > FEW_ELEMENTS or not name.startswith(COUNTS):
+                literals.append(Literal(name, least=least))
+            if not name.startswith(UNLIMITED):
+                literals.append(Literal(name, most=most))
             # only sizes with few values get a fixed one: a kernel has no path for any other value
-            literals += [Literal(name, least, most)] if least == most and name.startswith(FEW) else []
+            if least == most and name.startswith(FEW):
+                literals.append(Literal(name, least, most))
     return sorted(literals, key=lambda literal: (literal.weight, literal.name, str(literal)))
 
 
@@ -257,9 +261,12 @@ def _bits(failing: int, passing: int) -> float:
 
 
 class Combined(NamedTuple):
-    """Combinations of one, two and three literals, each of which excludes passing cases: the places of the literals, -1
-    for none, the weight of each combination and the number of passing cases that are left. Arrays of the same length;
-    the places [..., 3]."""
+    """Combinations of one, two or three literals, each of which excludes passing cases.
+
+    places   indices of the literals, -1 for none [combinations, 3]
+    weights  weight of each combination [combinations]
+    passes   number of passing cases that each holds for [combinations]
+    """
 
     places: np.ndarray
     weights: np.ndarray
@@ -312,7 +319,7 @@ def _combined(literals: Sequence[tuple[int, Literal]], cases: int, most: float) 
 
 
 def _unpacked(mask: int, cases: int) -> np.ndarray:
-    """Return the bits of a number, one for each case: as float32, which can count as many cases as there can be."""
+    """Return the bits of a number, one for each case, in float32: products of matrices then count cases exactly."""
     packed = np.frombuffer(mask.to_bytes(-(-cases // 8), "little"), np.uint8)
     return np.unpackbits(packed, count=cases, bitorder="little").astype(np.float32)
 
@@ -335,8 +342,8 @@ def clusters(failing: Sequence[Traits], passing: Passing, gain: float | None = G
 
 
 def _bits_of_parts(parts: Sequence[Condition], failing: Sequence[Traits], passing: Passing) -> float:
-    """Return the bits needed to state one or two conditions, which cases of the first fail, which other cases of the
-    second, and the failing cases that neither holds for."""
+    """Return the bits needed to state one or two conditions, to say which of their cases fail, and to list the failing
+    cases that neither holds for."""
     bits, unexplained, covered = SECOND * (len(parts) - 1), [*failing], 0
     for condition in parts:
         rest = [traits for traits in unexplained if not holds(condition, traits)]
@@ -347,12 +354,12 @@ def _bits_of_parts(parts: Sequence[Condition], failing: Sequence[Traits], passin
 
 
 def _telling(failing: Sequence[Traits], passing: Passing) -> list[str]:
-    """Return features that some failing cases have and others do not: first those that say most about which cases fail,
-    and only one of those that split the cases alike. Pairs of features on the same axis are too many to try."""
+    """Return features by which the failing cases can be split in two, those that say most about failure first. Of
+    features that split the cases alike only one is returned. Pairs of features on the same axis are too many to try."""
     often = Counter(name for traits in failing for name in traits.features if SAME_AXIS not in name)
 
     def remaining_bits(name: str) -> float:
-        """Return the bits needed to say which cases fail, if it is known which cases have the feature."""
+        """Return the bits needed to say which cases fail once it is known which of them have a feature."""
         fails, passes = often[name], passing.mask(Literal(name)).bit_count()
         return _bits(fails, passes) + _bits(len(failing) - fails, len(passing.cases) - passes)
 
@@ -379,7 +386,7 @@ def _parted(name: str, failing: Sequence[Traits], passing: Passing) -> list[Clus
 
 
 def _sure(part: Sequence[Traits], failing: Sequence[Traits], passing: Passing) -> list[Condition]:
-    """Return conditions of some failing cases, if nearly all other cases that they hold for fail too."""
+    """Return the conditions of a part of the failing cases for which nearly all cases fail that they hold for."""
 
     def share(condition: Condition) -> float:
         fails = sum(holds(condition, traits) for traits in failing)

@@ -163,8 +163,11 @@ def diagnose_shapes(workload: Workload, inputs: Arrays, returned: Arrays, layout
                 computed = _computed(workload, inputs, further)
                 if diagnosis := _best(operator, outputs, reference, computed, further):
                     return diagnosis
-            tried = [(m, m.outputs_as(workload, taken, inputs)) for m, taken in resized]
-            values = [(mistake, outputs) for mistake, outputs in tried if outputs is not None]
+            values = [
+                (mistake, mistaken)
+                for mistake, taken in resized
+                if (mistaken := mistake.outputs_as(workload, taken, inputs)) is not None
+            ]
             sized = [(mistake, outputs) for mistake, outputs in values if mistake is OF_DY]
             for candidates in filter(None, (sized, values)):
                 if diagnosis := _best(operator, canonical, reference, candidates):
@@ -217,13 +220,14 @@ def _transposed(
 
 def _canonical(arrays: Arrays, places: Mapping[str, Arrangement]) -> Arrays:
     """Return arrays in canonical order; those of other shapes have their axes in that order, if they have as many."""
-    return {name: _canonically(array, places[name]) for name, array in arrays.items()}
-
-
-def _canonically(array: np.ndarray, place: Arrangement) -> np.ndarray:
-    if array.shape == place.stored:
-        return place.from_memory(array)
-    return array.transpose(place.back) if array.ndim == len(place.back) == len(place.shape) else array
+    canonical = dict(arrays)
+    for name, array in arrays.items():
+        place = places[name]
+        if array.shape == place.stored:
+            canonical[name] = place.from_memory(array)
+        elif array.ndim == len(place.back) == len(place.shape):
+            canonical[name] = array.transpose(place.back)
+    return canonical
 
 
 def _mistakes(operator: Operator) -> tuple[Mistake, ...]:
@@ -236,7 +240,7 @@ def _shapes(tensors: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 
 
 def _computed(workload: Workload, inputs: Arrays, further: Iterable[Mistake] = ()) -> Iterator[tuple[Mistake, Arrays]]:
-    """Yield every mistake but roundings that exists here, with the outputs, of right shapes, that it makes."""
+    """Yield every mistake that exists on this problem, except roundings, with the outputs that it makes."""
     for mistake in (*_mistakes(workload.operator), *further):
         if mistake.kind == ROUNDING:
             continue
@@ -377,7 +381,7 @@ def _residual(actual: Arrays, mistaken: Arrays, exact: Arrays) -> float:
 
 
 def _distance(first: Arrays, second: Arrays, mask: Mapping[str, np.ndarray]) -> tuple[float, int]:
-    """Return the root of the summed squared differences over the elements of the mask, and how many elements it has."""
+    """Return the norm of the difference over the elements of the mask, and the number of these elements."""
     total, count = 0.0, 0
     for name, places in mask.items():
         kept = np.where(places, first[name] - second[name], 0.0)

@@ -71,12 +71,12 @@ def _of_formats(workload: Workload, dtype: str, plan: TermPlan, is_wrong: IsWron
     if declared.splits > 1:
         kept = min(kept, FORMATS[declared.partials].precision)
     last = min(kept - 1, stored.emax - stored.emin)
-    if not 3 <= terms <= 1 << (kept - 1) or last <= SMALLEST_POWER:
-        return ""
+    if declared.algorithm != "direct" or not 3 <= terms <= 1 << (kept - 1) or last <= SMALLEST_POWER:
+        return ""  # transforms round sums of these numbers
     places = dict.fromkeys(((0, terms - 1), (0, terms // 2), (terms // 2, terms - 1), (0, 1)))
 
     def loses(power: int) -> bool:
-        """Return whether a small term is lost beside 2^power as much."""
+        """Return whether a sum loses a small term beside one that is 2^power times as large."""
         large = 2.0 ** min(power, stored.emax)
         for first, second in places:
             values = np.full(terms, large / 2.0**power)

@@ -131,15 +131,15 @@ class _Probes:
             yield from _compared(name, place, exact, actual, inputs[plan.coded].shape if tells_apart else None)
 
     def is_state(self) -> bool:
-        """Return whether the first call gives another result when it is repeated."""
+        """Return whether the first call gives another result when it is repeated, so that the kernel keeps a state."""
         place = next(iter(self.wrong))
         again = [(error.way, error.at.tolist()) for error in self._errors_at(place)]
         return again != [(error.way, error.at.tolist()) for error in self.wrong[place]]
 
 
 def read(workload: Workload, dtype: str, compute: Compute) -> str:
-    """Return what happens to which terms, in words that follow the name of an output; empty if nothing is wrong, if it
-    cannot be said in this way, or if the answers change from call to call. Raises what `compute` does."""
+    """Return which terms a kernel treats wrongly, and how, in words that follow the name of an output. Empty if nothing
+    is wrong, if the errors follow no rule, or if results change from call to call. Raises what `compute` does."""
     tensors, plan, codes = workload.inputs, planned(workload), _codes(workload.geometry, dtype)
     if plan is None or codes < FEWEST_CODES or (dtype in CODES and codes < tensors[plan.coded].size):
         return ""
@@ -258,7 +258,8 @@ def _without_zero(geometry: Geometry, array: np.ndarray) -> np.ndarray:
 def _compared(
     name: str, place: tuple[int, ...], exact: np.ndarray, actual: np.ndarray, coded: tuple[int, ...] | None
 ) -> Iterator[_Wrong]:
-    """Yield the errors in one output of one call; `coded` is the shape of the operand whose elements are told apart."""
+    """Yield the errors of an output in one call. `coded` is the shape of the operand whose elements are told apart,
+    None in pooling."""
     differ = ~(np.abs(actual - exact) <= (0 if coded else NEAR) * np.abs(exact))
     if not differ.any():
         return
@@ -292,7 +293,7 @@ def _compared(
 
 
 def _moved(exact: np.ndarray, actual: np.ndarray, lost: np.ndarray, extra: np.ndarray) -> np.ndarray | None:
-    """Return the distance from their places at which terms were added elsewhere; None if they were not."""
+    """Return how far from their places terms were added [elements, axes]; None if they were not added elsewhere."""
     due, moved = exact[lost], actual[extra]
     if len(due) != len(moved) or len({*due}) != len(due) or {*due} != {*moved}:
         return None
@@ -300,7 +301,7 @@ def _moved(exact: np.ndarray, actual: np.ndarray, lost: np.ndarray, extra: np.nd
 
 
 def _in_words(probes: _Probes) -> str:
-    """Return in words the way in which most elements are wrong, the terms concerned, and where."""
+    """Return the way in which most elements are wrong, the terms concerned and the places, in words."""
     workload, plan = probes.workload, probes.plan
     wrong = [error for several in probes.wrong.values() for error in several]
     counts = Counter[tuple[str, str]]()
@@ -335,7 +336,7 @@ def _in_words(probes: _Probes) -> str:
 
 
 def _places(letters: str, able: np.ndarray, at: np.ndarray) -> str:
-    """Return in words where the wrong elements of an output are, compared with the elements that can be wrong."""
+    """Return the indices of the wrong elements of an output in words, among those of the elements that can be wrong."""
     places = []
     for axis, letter in enumerate(letters):
         rest = tuple(other for other in range(able.ndim) if other != axis)
@@ -346,7 +347,7 @@ def _places(letters: str, able: np.ndarray, at: np.ndarray) -> str:
 
 
 def _distance(axes: str, by: np.ndarray) -> str:
-    """Return how far away something lies along the axes, or the axes alone if the distances differ."""
+    """Return the distance along each axis in words; only the names of the axes if elements have several distances."""
     moved = [axis for axis in range(len(axes)) if by[:, axis].any()]
     far = [(axes[axis].lower(), {*by[:, axis].tolist()}) for axis in moved]
     if all(len(steps) == 1 for _, steps in far):

@@ -127,7 +127,7 @@ WHOLE_PROBLEM = {text: holds for text, holds in OF_PROBLEM.items() if not _THRES
 
 
 def of_case(geometry: Any, variant: Variant) -> Traits:
-    """Return the traits of a case; those of the problem, without inputs and storage, are `of_geometry`'s and cached."""
+    """Return the traits of a case: those of its problem, its inputs and its storage."""
     of_problem = of_geometry(geometry)
     features = {*of_problem.features, *of_variant(variant)}
     if variant.dtype in ("fp16", "bf16"):
@@ -142,7 +142,7 @@ def of_case(geometry: Any, variant: Variant) -> Traits:
 
 @lru_cache(maxsize=4096)
 def of_geometry(geometry: Any) -> Traits:
-    """Return the traits that a problem has by itself."""
+    """Return the traits of a problem alone."""
     sizes = _sizes(geometry)
     features = {text for text, holds in WHOLE_PROBLEM.items() if holds(geometry)} | _on_axes(geometry)
     features |= _options(geometry)
@@ -153,11 +153,15 @@ def of_geometry(geometry: Any) -> Traits:
     if min(geometry.window) == 1 < max(geometry.window):
         features.add("window 1 on some axis, not on every")
     for side, padding in zip(("before", "after"), zip(*geometry.padding, strict=True), strict=True):
-        features |= {f"padding {side} differs by axis"} if len({*padding}) > 1 else set()
-    features |= {f"{geometry.rank}-D", *(["one group"] if sizes.get("groups") == 1 else [])}
+        if len({*padding}) > 1:
+            features.add(f"padding {side} differs by axis")
+    features.add(f"{geometry.rank}-D")
+    if sizes.get("groups") == 1:
+        features.add("one group")
     for name, values in (("stride", geometry.stride), ("dilation", geometry.dilation), ("window", geometry.window)):
-        features |= {f"{name} of W > {name} of H"} if geometry.rank > 1 and values[-1] > values[-2] else set()
-        features |= {f"{name} of H > {name} of W"} if geometry.rank > 1 and values[-1] < values[-2] else set()
+        if geometry.rank > 1 and values[-1] != values[-2]:
+            larger, smaller = "WH" if values[-1] > values[-2] else "HW"
+            features.add(f"{name} of {larger} > {name} of {smaller}")
     if "K" in sizes:
         features.add("K = C" if sizes["K"] == sizes["C"] else "K and C differ")
     for name, most in BLOCKED.items():
@@ -166,35 +170,32 @@ def of_geometry(geometry: Any) -> Traits:
                 continue
             if sizes[name] % block:
                 features.add(f"{name} not a multiple of {block}")
-                features |= {f"{name} > {block} and no multiple of {block}"} if sizes[name] > block else set()
+                if sizes[name] > block:
+                    features.add(f"{name} > {block} and no multiple of {block}")
             elif name in WHOLE:
                 features.add(f"{name} a multiple of {block}")
     return Traits(frozenset(features), sizes)
 
 
 def _options(geometry: Any) -> set[str]:
-    """Return a feature for each option of the family, on or off, and for each number that is 0 unless given."""
-    flags = (f for f in geometry.fields if isinstance(f.of(geometry), bool) or f.of(geometry) is None)
-    features = {_option(f, f.of(geometry)) for f in flags}
+    """Return a feature for each option of the family, on or off, such as "no bias", and for each number that has a
+    default: "zero point of x not 0", or "epsilon 1e-5", which has its exponent."""
+    features = set[str]()
+    for field in geometry.fields:
+        value = field.of(geometry)
+        if not isinstance(value, bool) and value is not None:
+            continue
+        if field.form is NEGATED_FLAG:
+            features.add(f"{_meaning(field)} is {str(bool(value)).lower()}")
+        else:
+            features.add(_meaning(field) if value else f"no {_meaning(field)}")
     for field in _own(geometry):
-        usual = _quantity(field, int(field.default or 0))
-        if field.of(geometry) % 2 and not _is_exponent(field):
+        value, default = field.of(geometry), int(field.default or 0)
+        if value % 2 and not _is_exponent(field):
             features.add(f"{_meaning(field)} odd")
-        is_usual = field.of(geometry) == (field.default or 0)
-        features.add(usual if is_usual else f"{_meaning(field)} not {usual.split()[-1]}")
+        number = f"1e-{default}" if _is_exponent(field) else str(default)
+        features.add(f"{_meaning(field)} {number}" if value == default else f"{_meaning(field)} not {number}")
     return features
-
-
-def _option(field: Field, value: object) -> str:
-    """Return the feature of an option that is on or off, such as "no bias"."""
-    if field.form is NEGATED_FLAG:
-        return f"{_meaning(field)} is {str(bool(value)).lower()}"
-    return _meaning(field) if value else f"no {_meaning(field)}"
-
-
-def _quantity(field: Field, value: int) -> str:
-    """Return a number of a family with its name: "zero point of x 0", or "epsilon 1e-5", which has its exponent."""
-    return f"{_meaning(field)} {f'1e-{value}' if _is_exponent(field) else value}"
 
 
 def _is_exponent(field: Field) -> bool:
@@ -213,7 +214,8 @@ def _meaning(field: Field) -> str:
 
 
 def _on_axes(geometry: Any) -> set[str]:
-    """Return every predicate by its axis, for some and for every axis, and every two that hold on the same one."""
+    """Return the predicates that hold by axis, on some, on every or on all axes but the last, and pairs of them that
+    hold on the same axis."""
     names = AXES[geometry.rank]
     per_axis = [{text for text, holds in (PER_AXIS | OF_TWO).items() if holds(axis)} for axis in axes(geometry)]
     if geometry.windows_on_output:  # elements that no window reaches are called output padding there

@@ -84,7 +84,7 @@ class Where:
         return " and ".join(map(str, self.condition))
 
     def is_supported(self, share: float) -> bool:
-        """Tell if at least this share of the cases fails, and enough of them for so many literals."""
+        """Tell if enough cases fail for the number of literals, and at least this share of all cases."""
         return self.fails >= max(SUPPORT * weight(self.condition), share * self.cases)
 
 
@@ -148,7 +148,8 @@ def where(cases: Iterable[Tried], runs: Runs | None = None, tries: int = TRIES) 
 
 
 def _by_variant(tried: Sequence[Tried]) -> list[Where]:
-    """Return the dtype, layout and inputs that all failing cases share as a condition, if the problem tells nothing."""
+    """Return the dtype, layout and inputs that all failing cases share as a condition, where no parameter separates the
+    cases."""
     failing = [case for case in tried if case.failed]
     passing = [case for case in tried if not case.failed]
     if not failing or not passing:
@@ -171,7 +172,7 @@ def _by_variant(tried: Sequence[Tried]) -> list[Where]:
 
 
 def _supported(condition: Condition, tried: Sequence[Tried]) -> Condition:
-    """Drop sizes and multiples of a condition that exclude only one passing problem: which one it is is an accident."""
+    """Drop sizes and multiples that exclude a single passing problem: they are an accident of that problem."""
     kept = [*condition]
     for literal in condition:
         rest = tuple(other for other in kept if other is not literal)
