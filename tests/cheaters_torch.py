@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -83,10 +82,3 @@ class LazyTensor(torch.Tensor):
 def lazy_subclass() -> Kernel:
     """Returns a promise instead of a result."""
     return after(lambda y, *_: y.as_subclass(LazyTensor))
-
-
-MAKERS = (
-    *(unwritten, spoils_input, remembers_by_address, static_buffer),
-    *(result_shares_input, leaves_work_to_a_thread, lazy_subclass),
-)
-CHEATERS: dict[str, Callable[[], Kernel]] = {make.__name__.replace("_", "-"): make for make in MAKERS}
