@@ -1,25 +1,19 @@
-"""Times of kernels in processes of their own: cheaters are found there too, and what a process says is not believed."""
+"""Times of kernels in processes of their own: what a process says is not believed."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from conformance.checks import behaviour, check_behaviour
-from conformance.execution.invocation import MalformedError
-from conformance.execution.process import Limits
-from conformance.execution.trial import Trial
 from conformance.execution.workers import Workers
 from conformance.inputs import Expectation
 from conformance.timing import rotation
 from conformance.timing.clock import CheatError
-from conformance.worker import memory
-from tests import cheaters
 from tests.conftest import Project
-from tests.kit import rotate, source, trial_of
+from tests.kit import loaded, rotate, source, trial_of
 from tests.test_speed import PLUGINS, SUITE
 
 pytest_plugins = ["pytester"]
@@ -33,22 +27,12 @@ import time
 from conformance import Implementation
 from tests import cheaters
 
-right = cheaters.honest
+acme = Implementation("acme")
 
+@acme.implements("conv_forward")
 def honest(*inputs, **parameters):
     time.sleep(SECONDS)
-    return right(*inputs, **parameters)
-
-cheaters.honest = honest
-
-def declare(name, make):
-    one = Implementation(name)
-    one.implements("conv_forward")(make())
-    return one
-"""
-CHEATERS = f"""{HEAD}
-SECONDS = {WORK}
-globals().update((name, declare(name, make)) for name, (make, _) in cheaters.TIMED.items())
+    return cheaters.honest(*inputs, **parameters)
 """
 LIAR = (
     f"{HEAD}\nSECONDS = {LONG}\n"
@@ -63,7 +47,6 @@ def lying(*given):
     return measuring.Timed(found.result, tuple(walls), events)
 
 measuring.timed = lying
-one = declare("liar", lambda: honest)
 """
 )
 LIES = {
@@ -80,35 +63,9 @@ LIES = {
 """What a process says of the seconds of calls and of a device's events."""
 
 
-@pytest.fixture(scope="module")
-def workers() -> Iterator[Workers]:
-    with Workers(Limits(), 99) as found:
-        yield found
-
-
-def cases(workers: Workers, file: Path, text: str) -> dict[str, Trial]:
-    """Return a case of each implementation that a file declares."""
-    file.write_text(text)
-    found = workers.load([file])
-    assert not found.broken
-    return {name: trial_of(one) for name, one in found.implementations.items()}
-
-
-@pytest.fixture(scope="module")
-def cheating(workers: Workers, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trial]:
-    return cases(workers, tmp_path_factory.mktemp("cheaters") / "cheaters.py", CHEATERS)
-
-
-@pytest.mark.parametrize(("name", "reason"), [(n, reason) for n, (_, reason) in cheaters.TIMED.items()])
-def test_a_cheater_has_no_time(cheating: dict[str, Trial], name: str, reason: str):
-    with pytest.raises((CheatError, MalformedError), match=reason):
-        rotate(cheating[name])
-
-
 def test_another_clock_in_the_time_module_changes_nothing(workers: Workers, tmp_path: Path):
-    stopped = f"SECONDS = {WORK}\ntime.perf_counter = lambda: 0.0\none = declare('stopped', lambda: honest)\n"
-    (case,) = cases(workers, tmp_path / "stopped.py", HEAD + stopped).values()
-    found = rotate(case)
+    stopped = f"{HEAD}\nSECONDS = {WORK}\ntime.perf_counter = lambda: 0.0\n"
+    found = rotate(trial_of(loaded(workers, tmp_path, stopped)))
     assert len(found.rounds) >= rotation.DEFAULT_ROUNDS
     assert (found.visits[0].clock, found.rounds) == ("wall", found.visits[0].wall)
     assert min(found.rounds) >= WORK
@@ -116,13 +73,12 @@ def test_another_clock_in_the_time_module_changes_nothing(workers: Workers, tmp_
 
 @pytest.mark.parametrize("lie", LIES)
 def test_what_a_process_says_is_checked(workers: Workers, tmp_path: Path, lie: str):
-    (case,) = cases(workers, tmp_path / "liar.py", LIAR.format(lie=LIES[lie])).values()
+    case = trial_of(loaded(workers, tmp_path, LIAR.format(lie=LIES[lie])))
     with pytest.raises(CheatError, match=r"by the judge's clock|those just before them|many in a row"):
         rotate(case)
 
 
 STREAMS = source(
-    "streams",
     head="""from conformance.implementations.bridges.numpy import NumpyArrays
 
 class Streams(NumpyArrays):
@@ -135,25 +91,12 @@ class Streams(NumpyArrays):
 
 
 def test_events_of_a_device_reach_the_judge(workers: Workers, tmp_path: Path):
-    (case,) = cases(workers, tmp_path / "streams.py", STREAMS).values()
+    case = trial_of(loaded(workers, tmp_path, STREAMS))
     native = case.invocation().to_device(Expectation(case.recipe).inputs)
     found = case.invocation().timed(native, native)
     assert (found.walls, found.events) == ((0.01, 0.01), 1e-5)
     verdict = check_behaviour(case, behaviour.work_is_finished)
     assert (verdict.status, verdict.reason[:28]) == ("fail", "the device works 0.01 s, of ")
-
-
-def test_memory_is_that_of_the_process(workers: Workers, tmp_path: Path):
-    takes = "def takes(*inputs, **more):\n    scratch = bytearray(1 << 26)\n    return honest(*inputs, **more)\n"
-    text = f"{HEAD}\nSECONDS = 0\n{takes}\none = declare('takes', lambda: takes)\n"
-    (case,) = cases(workers, tmp_path / "takes.py", text).values()
-    invocation, bridge = case.invocation(), case.implementation.arrays
-    given = invocation.to_device(Expectation(case.recipe).inputs)
-    parameters = invocation.parameters()
-    host, device = bridge.perform(memory.growth, bridge, invocation.kernel.function, parameters, given)
-    assert device is None
-    assert host is None or (1 << 26) * 0.9 < host < 1 << 27
-    assert bridge.perform(memory.last_level_cache, "cpu") == memory.last_level_cache("cpu")
 
 
 CACHED = """
