@@ -62,7 +62,7 @@ MISBEHAVIOURS: dict[str, Misbehaviour] = {
                           "raised RecursionError"),
     "crashes-later": Misbehaviour("error pass", "if calls == 3: os.abort()", reason=CRASHED + "was ended by SIGABRT"),
     # exits
-    "exits-0": error("os._exit(0)", CRASHED + "exited with status 0"),
+    "exits-1": error("os._exit(1)", CRASHED + "exited with status 1"),
     "system-exit": error("sys.exit(0)", "raised SystemExit: 0"),
     "execs": error("os.execv('/bin/true', ['true'])", CRASHED),
     "exits-in-thread": error("threading.Thread(target=os._exit, args=(0,)).start(); time.sleep(1)", CRASHED),
