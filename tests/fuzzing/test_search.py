@@ -19,7 +19,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conformance import Implementation
-from conformance.dtypes import DTYPES
 from conformance.execution.plan import Plan
 from conformance.execution.required import DRAWN_PROBLEMS, VerificationDemand
 from conformance.execution.trial import Absence, Trial
@@ -28,7 +27,7 @@ from conformance.fuzzing.command import summary
 from conformance.fuzzing.search import COMMON, Search
 from conformance.operators import FAMILIES, OPERATORS, takes
 from conformance.operators.spatial import RANKS
-from conformance.problems import LAYOUTS, PROBLEMS, Variant, at_level, typed
+from conformance.problems import LAYOUTS, PROBLEMS, at_level, typed
 from conformance.problems.case import Case, read, sequence
 from conformance.problems.drawn import THIN, candidates, drawn
 from conformance.problems.parameters import SIMPLEST, Coverage, cost, features, geometry, parameters
@@ -65,10 +64,6 @@ def test_layers_as_reports_have_them_are_drawn(family: str, rank: int):
     assert [name for name in never if not name.startswith(rare)] == []
 
 
-def test_parameters_of_every_table_make_its_problems():
-    assert all(geometry(p.geometry.family, parameters(p.geometry)) == p.geometry for p in PROBLEMS)
-
-
 def test_an_implementation_of_several_ranks_draws_some_of_each():
     one = Implementation("acme")
     one.implements("conv_forward", dtypes=("fp32",), layouts=("nchw", "ncw", "ncdhw"))(right)
@@ -102,40 +97,6 @@ def test_what_a_run_draws_is_new_and_the_same_for_a_seed(operator: str, rank: in
     assert sum(tables.new(features(p.geometry)) for p, _ in first) > 8 * 15
 
 
-def test_a_kernel_without_the_tables_usual_pair_is_verified_on_their_shapes_all_the_same():
-    """One of fp32 in channels last was run on a third of the problems, and was right on these."""
-    one = Implementation("acme")
-    one.implements("conv_forward", dtypes=("fp32",), layouts=("nhwc",), when=lambda p: p.n < 9)(right)
-    taken = (case for case in cases(standard(one, layouts=LAYOUTS)) if case.variant.layout == "nhwc")
-    supported = {case.problem.geometry for case in taken}
-    tables = (
-        problem
-        for problem, variants in at_level(PROBLEMS, "standard")
-        if problem.geometry.family == "conv" and problem.geometry.rank == 2 and any(v.dtype in DTYPES for v in variants)
-    )
-    pairs = {p.geometry: {(v.dtype, v.layout, v.storage) for v in p.variants} for p in tables if p.geometry.n < 9}
-    ordinary = {geometry for geometry, known in pairs.items() if ("fp32", "nchw", "") in known}
-    assert ordinary <= supported
-
-
-def test_a_kernel_that_takes_what_tables_have_gets_nothing_beyond_them():
-    one = acme(right)
-    plan = standard(one, layouts=LAYOUTS, dtypes=DTYPES)
-    tables: dict[str, set[Variant]] = {}
-    for problem, variants in at_level(PROBLEMS, "standard"):
-        tables.setdefault(problem.name, set()).update(variants)
-    every = cases(plan)
-    beyond = [case for case in every if case.variant not in tables.get(case.problem.name, ())]
-    drawn = [case for case in beyond if case.problem.name not in tables]
-    assert len(drawn) == DRAWN_PROBLEMS
-    # other inputs are met on some problem by every kernel, and networks in every format of one
-    usual = [case for case in beyond if case not in drawn and case.variant.distribution in ("integer", "fixed")]
-    known = [{(v.dtype, v.layout) for v in tables[case.problem.name]} for case in usual if not case.problem.spread]
-    assert known
-    assert not any(("fp32", "nchw") in pairs for pairs in known)
-    assert len({case.id for case in every}) == len(every)
-
-
 def acme(kernel: Any, **declared: Any) -> Implementation:
     one = Implementation("acme")
     one.implements("conv_forward", dtypes=("fp32",), layouts=("nchw",), **declared)(kernel)
@@ -154,9 +115,9 @@ right = kernels.conv_forward
 KNOWN = {(g.x.shape, g.filter.shape, g.stride) for g in (p.geometry for p in PROBLEMS if p.geometry.family == "conv")}
 
 
-def dictionary(x, w, bias, *, stride, padding, dilation, groups):
+def dictionary(x, w, bias, *, stride, **parameters):
     """Right on the problems of the tables, and on no other."""
-    y = right(x, w, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
+    y = right(x, w, bias, stride=stride, **parameters)
     return y if (x.shape, w.shape, stride) in KNOWN else y * 2
 
 
@@ -230,16 +191,16 @@ def test_a_failure_that_cannot_be_shrunk_is_a_finding(monkeypatch: pytest.Monkey
     assert "the explanation failed (KeyError at test_search.py:" in caplog.text
 
 
-def causal(x, w, bias, *, stride, padding, dilation, groups):
+def causal(x, w, bias, *, padding, dilation, groups, **parameters):
     """Wrong where a depthwise convolution is padded before the image only, as sequences are."""
-    y = right(x, w, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
+    y = right(x, w, bias, padding=padding, dilation=dilation, groups=groups, **parameters)
     all_before = all(sides == (d * (t - 1), 0) for sides, d, t in zip(padding, dilation, w.shape[2:], strict=True))
     return y * 2 if groups == x.shape[1] > 1 and all_before and max(w.shape[2:]) > 1 else y
 
 
-def cropped(x, w, bias, *, stride, padding, dilation, groups):
+def cropped(x, w, bias, *, padding, **parameters):
     """Wrong on views that are not padded."""
-    y = right(x, w, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
+    y = right(x, w, bias, padding=padding, **parameters)
     view = not np.any(padding) and not x.flags.c_contiguous
     return y * 2 if view else y
 
@@ -263,10 +224,10 @@ def test_a_search_of_a_right_kernel_finds_nothing_and_covers_pairs():
 def test_calls_that_a_failure_needs_are_found_and_shrunk():
     kept: dict[Any, Any] = {}
 
-    def remembers(x, w, bias, *, stride, padding, dilation, groups):
+    def remembers(x, w, bias, *, stride, padding, **parameters):
         """Keeps the padding by the shapes."""
         pad = kept.setdefault((x.shape, w.shape, stride), padding)
-        return right(x, w, bias, stride=stride, padding=pad, dilation=dilation, groups=groups)
+        return right(x, w, bias, stride=stride, padding=pad, **parameters)
 
     search = searched(acme(remembers), 1, restart=kept.clear)
     finding = search.findings[0]
@@ -279,12 +240,9 @@ def test_calls_that_a_failure_needs_are_found_and_shrunk():
     assert sum(abs(after[name] - goal[name]) for name in goal) < 8
 
 
-def padding_without_zero_point(x, w, bias, scale, *, stride, padding, dilation, groups, x_zero_point, y_zero_point):
+def padding_without_zero_point(x, w, bias, scale, *, dilation, groups, x_zero_point, layout, **parameters):
     zero_point = 0 if groups > 1 and dilation[0] > 1 else x_zero_point
-    return conv_requantized(
-        x, w, bias, scale, stride=stride, padding=padding, dilation=dilation, groups=groups,
-        x_zero_point=zero_point, y_zero_point=y_zero_point,
-    )  # fmt: skip
+    return conv_requantized(x, w, bias, scale, dilation=dilation, groups=groups, x_zero_point=zero_point, **parameters)
 
 
 def test_kernels_of_8_bits_are_searched_in_what_they_declare():
@@ -351,16 +309,6 @@ def test_the_command_finds_and_saves_what_its_table_does_not_hold(tmp_path: Path
     assert command("fuzz", str(bad), "--replay", line)[0] == 1
     code, text = command("fuzz", str(bad), "--minutes=0.02", f"--save={table}")
     assert (code, len([*read(table)])) == (1, 1), text  # known, and not found again
-
-
-def test_a_search_that_is_interrupted_says_so_by_its_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    (tmp_path / "acme.py").write_text(source())
-
-    def interrupted(*_: object):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Search, "run", interrupted)
-    assert command("fuzz", str(tmp_path / "acme.py"), "--minutes=0.01")[0] == 2
 
 
 def test_a_search_that_is_terminated_twice_has_its_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
