@@ -49,24 +49,22 @@ def line(records: list[schema.Record]) -> str:
     return located(group(records, evidence)[0], evidence)
 
 
-def test_two_mistakes_that_explain_a_part_each_of_one_condition_are_one_group():
-    """A tail that was lost was told once as itself and once, where it is one channel, as that: of one defect."""
+@pytest.mark.parametrize(
+    ("causes", "attributed"),
+    [
+        # a tail that was lost was told once as itself and once, where it is one channel, as that: of one defect
+        ([("A",), ("B",)], 0),
+        # a halo without the dilation was told as dilation ignored, and where that is one column as that
+        ([("A", "B"), ("A", "B"), ("A", "B"), ("C",)], 6),
+    ],
+)
+def test_mistakes_that_explain_parts_of_one_condition_are_one_group(causes: list[tuple[str, ...]], attributed: int):
     records = run(lambda text, dtype: "u2" in text)
-    for place, record in enumerate(one for one in records if one.status == "fail"):
-        records[records.index(record)] = msgspec.structs.replace(record, causes=("AB"[place % 2],))
-    (one,) = group(records, RunEvidence(records))
-    assert (one.cause, one.attributed) == ("A, or B", 0)
-
-
-def test_of_what_three_mistakes_explain_in_parts_the_first_names_the_condition():
-    """A halo without the dilation was told as dilation ignored, and where that is one column as that: of one defect."""
-    records = run(lambda text, dtype: "u2" in text)
-    failing = [one for one in records if one.status == "fail"]
-    for place, record in enumerate(failing):
-        causes = ("C",) if place % 4 == 3 else ("A", "B")
-        records[records.index(record)] = msgspec.structs.replace(record, causes=causes)
-    (one,) = group(records, RunEvidence(records))
-    assert (one.cause, one.cases) == ("A, or B", len(failing))
+    for place, record in enumerate([record for record in records if record.status == "fail"]):
+        causes_here = causes[place % len(causes)]
+        records[records.index(record)] = msgspec.structs.replace(record, causes=causes_here)
+    (only,) = group(records, RunEvidence(records))
+    assert (only.cause, only.cases, only.attributed) == ("A, or B", 24, attributed)
 
 
 def test_problems_that_were_run_to_decide_choose_no_other_evidence():

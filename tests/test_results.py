@@ -94,6 +94,15 @@ def test_a_waiver_is_no_part_of_the_reason():
     assert waived.headline == "a known (odd) one (https://acme.example/7)"
 
 
+def test_a_case_has_what_was_measured_and_under_what():
+    measured = every_kind()[0]
+    assert isinstance(measured, schema.CaseRecord)
+    assert measured.checks.keys() == measured.profile.keys() == measured.terms.keys() == {"y"}
+    assert (measured.contract or {})["accumulate"] == "auto"
+    assert {"python", "numpy"} <= measured.versions.keys()
+    assert measured.seconds["total"] > 0
+
+
 def test_a_check_has_its_name_and_its_facts():
     checked = every_kind()[2]
     assert isinstance(checked, schema.CheckRecord)
