@@ -71,13 +71,15 @@ def command(*words: str) -> tuple[int, str]:
 
 
 def lasting(text: str) -> str:
-    """Return an output without what differs between runs and machines: folders, times, versions, devices, cores."""
+    """Return an output without what differs between runs and machines: folders, times, progress, versions,
+    devices, cores."""
     for device in DEVICES:
         text = text.replace(missing(device) or device, device)
     for pattern, constant in {
         r"/\S+/(?=impls/)": "",
         r"\d+ \w+ 20\d\d, .*|20\d\d-[-\d]+ [:\d]+ UTC": "TIME",
-        r"\b[\d.]+ ?m?s\b( \(\d+:\d+:\d+\))?": "0 s",
+        r"\b(\d+ min )?[\d.]+ ?m?s\b( \(\d+:\d+:\d+\))?": "0 s",
+        r"(?m)^\d+( done|/\d+(, \d+ failed)?), 0 s(, now .*)?\n": "",
         r"with \d+ cores?, \d+ ": "with so many cores, so many ",
         r"kernel-conformance \S+: (.*), devices .*": r"kernel-conformance: \1",
         "1 warning, |, 1 warning": "",

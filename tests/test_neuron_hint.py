@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from conformance.implementations.bridges.neuron_stacks import STACKS
 from conformance.implementations.devices import missing
 from conformance.reporting.terminal import simulators
 from tests.conftest import Project
+from tests.kit import lasting
 
 HEAD = """
 from dataclasses import dataclass
@@ -30,50 +32,36 @@ pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.skipif(not missing("trn1"), reason="this machine has trn1")
 
 
-def stand_in(project: Project, name: str, device: str, **fields: str) -> None:
-    """An implementation on `device` that executes Trainium's kernels."""
-    given = ", ".join(f"{field}={value!r}" for field, value in fields.items())
-    project.kernel(name, head=HEAD, construct=f", device={device!r}, arrays=StandIn({given})")
+def stand_in(device: str, reason: str = "") -> dict[str, str]:
+    """Return what makes an implementation on `device` one that executes Trainium's kernels."""
+    return {"head": HEAD, "construct": f", device={device!r}, arrays=StandIn(reason={reason!r})"}
 
 
-def test_a_missing_device_names_what_runs_its_kernels(project: Project):
-    project.kernel("acme", construct=", device='trn1'")
-    stand_in(project, "acme_sim", "simulator")
-    stand_in(project, "acme_emu", "emulator")
-    stand_in(project, "acme_emu_gen3", "emulator")
-    outcome = project.run("-m", "trn1")
-    assert outcome.exit == 5
-    ways = "pytest -m emulator (acme_emu, acme_emu_gen3), pytest -m simulator (acme_sim)"
-    assert f"trn1: the same kernels run on the CPU: {ways}" in outcome.text
+KERNELS = {
+    "acme": {"construct": ", device='trn1'"},
+    "acme_emu": stand_in("emulator"),
+    "acme_emu_gen3": stand_in("emulator"),
+    "acme_sim": stand_in("simulator"),
+    "no_wheel": stand_in("simulator", reason="no wheel for this machine"),
+}
+RUNS = {
+    "several": "trn1: acme acme_emu acme_emu_gen3 acme_sim",
+    "no implementation of the device": "trn2: acme_emu",
+    "another device": "trn3: acme_emu",
+    "the device itself": "emulator: acme_emu",
+    "what cannot run either": "trn1: acme no_wheel",
+    "something verified": "trn1 or emulator: acme_emu",
+}
+"""A marker, and the kernels of a run."""
 
 
-def test_no_implementation_of_the_device_is_needed(project: Project):
-    stand_in(project, "acme", "emulator")
-    outcome = project.run("-m", "trn2")
-    assert outcome.exit == 5
-    assert "trn2: the same kernels run on the CPU: pytest -m emulator (acme)" in outcome.text
-
-
-@pytest.mark.parametrize("marker", ["trn3", "cuda", "emulator"])
-def test_nothing_is_said_of_other_devices(project: Project, marker: str):
-    if not missing("cuda") and marker == "cuda":
-        pytest.skip("this machine has cuda")
-    stand_in(project, "acme", "emulator")
-    assert "the same kernels" not in project.run("-m", marker).text
-
-
-def test_what_cannot_run_either_is_not_named(project: Project):
-    project.kernel("acme", construct=", device='trn1'")
-    stand_in(project, "acme_sim", "simulator", reason="no wheel for this machine")
-    assert "the same kernels" not in project.run("-m", "trn1").text
-
-
-def test_nothing_is_said_where_something_was_verified(project: Project):
-    stand_in(project, "acme", "emulator")
-    outcome = project.run("-m", "trn1 or emulator")
-    assert outcome.statuses == {"pass": 1}
-    assert "trn1: the same kernels run on the CPU: pytest -m emulator (acme)" in outcome.text
-    assert "emulator: the same" not in outcome.text
+@pytest.mark.parametrize("words", RUNS.values(), ids=RUNS)
+def test_a_missing_device_names_what_runs_its_kernels(project: Project, snapshot: SnapshotAssertion, words: str):
+    marker, _, names = words.partition(": ")
+    for name in names.split():
+        project.kernel(name, **KERNELS[name])
+    outcome = project.run("-m", marker)
+    assert f"exit status {outcome.exit}\n{lasting(outcome.text)}" == snapshot
 
 
 @pytest.mark.parametrize("width", [40, 79, 160])
