@@ -84,11 +84,15 @@ def shares(one: Implementation, given: Budget, listed: int = len(TABLE)) -> Any:
 
 
 def kernel(
-    dtypes: Sequence[str] = ("fp32", "bf16"), layouts: Sequence[str] = ("nchw",), **declared: Any
+    dtypes: Sequence[str] = ("fp32", "bf16"),
+    layouts: Sequence[str] = ("nchw",),
+    operator: str = "conv_forward",
+    when: Any = None,
+    **declared: Any,
 ) -> Implementation:
-    one = Implementation("acme", **declared)
-    one.implements("conv_forward", dtypes=dtypes, layouts=layouts)(lambda x, w, bias: np.zeros(1))
-    return one
+    implementation = Implementation("acme", **declared)
+    implementation.implements(operator, dtypes=dtypes, layouts=layouts, when=when)(lambda *arrays: np.zeros(1))
+    return implementation
 
 
 def test_all_of_a_level_is_required_what_is_not_taken_too():
@@ -119,8 +123,7 @@ def pointwise(geometry: Any) -> bool:
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_kernel_of_few_problems_meets_all_inputs(level: str):
     """One for 1x1 windows and fp32 met no subnormal number, and passed although it flushed them."""
-    one = Implementation("acme")
-    one.implements("conv_forward", dtypes=("fp32",), when=pointwise)(lambda x, w, bias: x)
+    one = kernel(("fp32",), when=pointwise)
     met = {variant.distribution for _, variant in run(one, "conv_forward", level)}
     assert met >= {"subnormal", "special", "mixed", "wide", "large", "small", "nonfinite", "range", "impulse"}
 
@@ -135,8 +138,7 @@ def test_what_a_level_runs_of_a_kernel_the_next_one_runs_too(
     operator: str, dtypes: tuple[str, ...], layouts: tuple[str, ...], when: Any
 ):
     """One failed at smoke and standard and passed at full."""
-    one = Implementation("acme")
-    one.implements(operator, dtypes=dtypes, layouts=layouts, when=when)(lambda *arrays: np.zeros(1))
+    one = kernel(dtypes, layouts, operator, when)
     every = [run(one, operator, level) for level in LEVELS]
     smoke, standard, full = ([case for case in cases if case[1].distribution != "natural"] for cases in every)
     assert {*smoke} <= {*standard}
@@ -152,8 +154,8 @@ def test_what_a_level_runs_of_a_kernel_the_next_one_runs_too(
 @pytest.mark.parametrize("when", [lambda p: True, pointwise], ids=["all", "pointwise"])
 def test_every_dtype_and_number_of_dimensions_meets_natural_inputs(operator: str, when: Any, compiles: bool):
     """A kernel that is right on numbers of few bits alone passed; whoever compiles each shape compiles no more."""
-    one = Implementation("acme", arrays=jax_arrays() if compiles else numpy_arrays())
-    one.implements(operator, dtypes=DTYPES, layouts=("nchw", "nhwc", "ncw", "ncdhw"), when=when)(lambda *arrays: 0)
+    arrays = jax_arrays() if compiles else numpy_arrays()
+    one = kernel(DTYPES, ("nchw", "nhwc", "ncw", "ncdhw"), operator, when, arrays=arrays)
     for level in ("smoke", "standard"):
         cases = run(one, operator, level)
         natural = {(v.dtype, rank_of(v.layout)) for _, v in cases if v.distribution == "natural"}
@@ -182,8 +184,7 @@ def test_smoke_meets_what_kernels_are_wrong_on(named: str, dtype: str):
     """Kernels that were wrong there alone passed: the ranking has it among the cases of standard."""
     operators, holds = MET_AT_SMOKE[named]
     for operator in operators:
-        one = Implementation("acme")
-        one.implements(operator, dtypes=(dtype,), layouts=("nchw", "nhwc"))(lambda *arrays: np.zeros(1))
+        one = kernel((dtype,), ("nchw", "nhwc"), operator)
         assert any(holds(problem, variant) for problem, variant in geometries(one, operator)), (
             f"{operator} meets no {named} at smoke: give its table such a problem, and rank the family anew"
         )
@@ -196,8 +197,7 @@ def test_smoke_meets_what_kernels_are_wrong_on(named: str, dtype: str):
 def test_each_operand_lies_in_each_kind_of_view_at_smoke(operator: str, dtype: str):
     """One view was met, of whichever operand: kernels that misread another passed. An image of one pixel, where strides
     say nothing, does not count."""
-    one = Implementation("acme")
-    one.implements(operator, dtypes=(dtype,), layouts=("nchw", "nhwc"))(lambda *arrays: np.zeros(1))
+    one = kernel((dtype,), ("nchw", "nhwc"), operator)
     at_smoke, at_standard = (
         {
             (operand, next(kinds for kinds in VIEWS if kind in kinds))
@@ -245,8 +245,7 @@ def test_behaviour_checks_compile_no_further_program():
 
 @pytest.mark.parametrize("operator", [name for name in ORDINARY if not name.startswith("conv_bn")])
 def test_threads_meet_windows_of_many_taps_at_smoke(operator: str):
-    one = Implementation("acme")
-    one.implements(operator)(lambda *arrays: np.zeros(1))
+    one = kernel(("fp32",), operator=operator)
     cases = checked(one, operator, "smoke", "calls_in_a_row_are_right")
     assert any(math.prod(case.problem.geometry.window) >= 25 for case in cases)
 
@@ -320,8 +319,7 @@ def test_layers_of_networks_are_met_in_every_format_of_a_kernel(operator: str):
     """37 were run in fp32 and channels first, none in fp16 and channels last, of a kernel that declares both."""
     counts = {}
     for dtypes, layouts in ((("fp32", "fp16"), ("nchw", "nhwc")), (("fp32",), ("nchw",))):
-        one = Implementation("acme")
-        one.implements(operator, dtypes=dtypes, layouts=layouts)(lambda *arrays: np.zeros(1))
+        one = kernel(dtypes, layouts, operator)
         layers = [
             (p.name, v)
             for p, v in cases(one, operator, "standard")
