@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance import Implementation, check
+from conformance import Implementation
 from conformance.implementations.implementation import ImplementationError
 from tests.conftest import Project
 from tests.kit import command
@@ -41,14 +41,6 @@ def acme(tmp_path: Path) -> Path:
     path = tmp_path / "acme.py"
     path.write_text(FILE)
     return path
-
-
-@pytest.mark.parametrize(
-    ("label", "status"),
-    [("", "pass"), ("[fast]", "fail"), ("[threads=1]", "fail"), ("[negated]", "fail"), ("[same]", "pass")],
-)
-def test_a_variant_has_its_environment_and_what_it_prepares_and_wraps(acme: Path, label: str, status: str):
-    assert check(f"{acme}::acme{label}", PROBLEM).status == status
 
 
 def test_all_variants_run_beside_their_implementation(project: Project, acme: Path):
