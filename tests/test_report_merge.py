@@ -163,10 +163,6 @@ def cases(results: Results) -> Counter[str]:
     return found
 
 
-def test_parts_of_a_run_add_up(tmp_path: Path):
-    assert cases(merged(tmp_path, [sample(), absent()], [sample(problem="b"), absent()]))["unsupported"] == 36
-
-
 @pytest.mark.parametrize(("first", "second"), [(18, 5), (5, 18), (18, 18)])
 def test_of_two_runs_of_the_same_the_larger_count_stands(tmp_path: Path, first: int, second: int):
     results = merged(tmp_path, [sample(), absent(cases=first)], [sample(reason="again"), absent(cases=second)])
