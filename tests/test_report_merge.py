@@ -122,11 +122,14 @@ def test_two_machines_are_two_rows_named_by_device_or_else_by_the_rest(
     assert [digest.name(row) for row in digest.rows] == rows
 
 
-OLD, NEW = ({"implementation": "t", "versions": VERSIONS | {"processor": name}} for name in ("i7", "i9"))
+OLD, NEW = (VERSIONS | {"processor": name} for name in ("i7", "i9"))
 CPU, HOST = {"device": "cpu"}, {"processor": "i9"}
 MACHINES: dict[str, tuple[list[list[Record]], list[str]]] = {
     "two processors": (
-        [[sample(**OLD | {"versions": OLD["versions"] | CPU}), absent(**OLD)], [sample(**NEW)]],
+        [
+            [sample(implementation="t", versions=OLD | CPU), absent(implementation="t", versions=OLD)],
+            [sample(implementation="t", versions=NEW)],
+        ],
         ["1 i9", "2 i7"],
     ),
     "one device, of which a run names the processor": (

@@ -154,7 +154,8 @@ def test_late_answers_and_calls_on_a_busy_machine_are_no_proof(
         clock.spend(sum(walls) if early else WORK + late)
         return Timed(Result(None), walls, None)
 
-    found, inputs = answering(answer), [[]] * (2 if early else 1)
+    found = answering(answer)
+    inputs: list[list[Any]] = [[]] * (2 if early else 1)
     for _ in range(calls):
         found.call(*inputs)
     with refused(caught, said):
