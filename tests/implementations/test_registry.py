@@ -78,11 +78,6 @@ def test_a_contract_that_changes_nothing_of_its_kernels_is_an_error_of_the_file(
     assert said in load([file]).broken[str(file)].reason
 
 
-def test_packages_of_one_name_keep_their_own_modules(tmp_path: Path):
-    first, second = (package(tmp_path / place / "acme", place) for place in ("here", "there"))
-    assert [only(first).version, only(second).version] == ["here", "there"]
-
-
 LATER = """
 from conformance import Implementation
 acme = Implementation("acme")

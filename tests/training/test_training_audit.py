@@ -74,7 +74,6 @@ def without_last(axis: int) -> Any:
 
 
 PLANTED = {
-    "flipped dw": ("conv_backward_weight", {"after": flipped}),
     "dw without the last channel": ("conv_backward_weight", {"after": without_last(1)}),
     "dw off by one part in ten thousand": ("conv_backward_weight", {"after": lambda dw: dw * np.float32(1.0001)}),
     "dw of bf16 inputs": ("conv_backward_weight", {"before": to_bits(8)}),
