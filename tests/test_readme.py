@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from conformance.__main__ import FAMILIES, MAINTAINERS, _parser, main
+from conformance.cli.run import read
 from conformance.engine.options import EVERYDAY
 from tests.documents import DOCUMENTS
 from tests.kit import command
@@ -62,65 +63,50 @@ def test_vendor_guide_has_the_example_of_readme():
     assert first == second
 
 
+def understood(program: str, folder: Path) -> list[list[str]]:
+    """The commands of a program, at the lowest level and of one kernel where they name neither, without workers and
+    without files that a run reads and writes. One that requires a device refuses to start without it, as it should;
+    variants have processes of their own."""
+    (folder / "acme.py").write_text(EXAMPLE.findall((ROOT / "README.md").read_text())[0])
+    files = ("--records", "--resume", "--overwrite", "--problems", "--report", "--benchmark-json", "--store-durations")
+    few = {"--impl": "numpy-direct", "--level": "smoke"}
+    shortened = []
+    for words in commands(program):
+        if "--require" not in words and "[" not in " ".join(words):
+            kept = [word.replace("acme.py", f"{folder}/acme.py") for word in words if not word.startswith(files)]
+            if "-n" in kept:
+                place = kept.index("-n")
+                del kept[place : place + 2]
+            usual = [f"{option}={name}" for option, name in few.items() if option not in " ".join(words)]
+            shortened.append(["--in-process", *kept, *usual])
+    return shortened
+
+
+def test_runs_are_understood(tmp_path: Path):
+    runs = understood("conformance run", tmp_path)
+    assert len(runs) > 20
+    for words in runs:
+        read(words)
+
+
 COLLECT = """
 import json, sys, pytest
-from conformance.cli.run import read
-for program, words in json.load(sys.stdin):
-    if program == "conformance run":
-        read(words)  # which ends this process where it cannot be understood
-        ended = 0
-    else:
-        ended = pytest.main("--collect-only -qq -p no:xdist -p no:cacheprovider".split() + words)
-    print("ENDED", int(ended), program, *words)
+for words in json.load(sys.stdin):
+    print("ENDED", int(pytest.main("--collect-only -qq -p no:xdist -p no:cacheprovider".split() + words)), *words)
 """
 """Every command in one process, which imports the frameworks once."""
 
 
 def test_pytest_commands_are_understood(tmp_path: Path):
-    example, *_ = EXAMPLE.findall((ROOT / "README.md").read_text())
-    (tmp_path / "acme.py").write_text(example)
-    # one that requires a device refuses to start without it, as it should
-    understood = [
-        (program, without_files(words, tmp_path))
-        for program in ("pytest", "conformance run")
-        for words in commands(program)
-        if "--require" not in words and not any("[" in word for word in words)  # variants have processes of their own
-    ]
-    assert len(understood) > 20
+    given = understood("pytest", tmp_path)
     # a worker of pytest-xdist would pass on what it is
     alone = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     command = [sys.executable, "-c", COLLECT]
-    given = json.dumps(understood)
-    run = subprocess.run(command, input=given, cwd=ROOT, env=alone, capture_output=True, text=True)
+    run = subprocess.run(command, input=json.dumps(given), cwd=ROOT, env=alone, capture_output=True, text=True)
     ended = re.findall(r"^ENDED (\d+) ?(.*)$", run.stdout, re.MULTILINE)
-    assert len(ended) == len(understood), run.stdout + run.stderr
+    assert len(ended) == len(given), run.stdout + run.stderr
     # 5: of a device that is not here there is nothing to collect
     assert [command for status, command in ended if status not in ("0", "5")] == [], run.stdout + run.stderr
-
-
-def without_files(words: list[str], folder: Path) -> list[str]:
-    """The command without `-n auto` and without files that it reads or writes."""
-    written = (
-        *("--records", "--resume", "--overwrite", "--problems", "--report", "--benchmark-json"),
-        *("--durations", "--store-durations", "--splits", "--group"),
-    )
-    # one operator at the lowest level is enough for a command that names none of its own
-    named = {"--dtype", "--operator", "--problem"} & set(words) or "test_" in " ".join(words)
-    few = [] if named else ["--operator", "conv_forward"]
-    # nor do other implementations than one make it any clearer whether a command is understood
-    asked = {"--impl", "-m"} & set(words) or any("--impl=" in word or "/" in word for word in words)
-    few += [] if asked else ["--impl", "numpy-direct"]
-    any_level = {"--dtype", "--level"} & set(words) or "training" in " ".join(words)  # nothing is trained at smoke
-    level = [] if any_level else ["--level", "smoke"]
-    # together, they import the frameworks once
-    kept = [
-        "--in-process",
-        *few,
-        *level,
-        *(w.replace("acme.py", f"{folder}/acme.py") for w in words if not w.startswith(written)),
-    ]
-    place = kept.index("-n") if "-n" in kept else len(kept)
-    return kept[:place] + kept[place + 2 :]
 
 
 @pytest.mark.parametrize("words", [w for w in commands("conformance") if w[0] != "run"], ids=" ".join)
