@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from conformance.execution.invocation import Invocation
-from conformance.execution.status import Verdict
 from conformance.execution.verify import verify
 from conformance.implementations import registry
 from conformance.implementations.bridges.numba_cuda import SIMULATES, numba_cuda_arrays
@@ -52,12 +51,14 @@ def module(name: str, implementation: Implementation) -> ModuleType:
     return import_module(f"{sys.modules[function.__module__].__package__}.{name}")
 
 
-def tried(implementation: Implementation, operator: str, problem: str, distribution: str = "integer") -> Verdict:
-    """The verdict on one case, whatever its size, with channels first."""
+def require_right(implementation: Implementation, operator: str, problem: str, distribution: str = "integer") -> None:
+    """Fail where the verdict on one case, with channels first and whatever its size, is not that it passes."""
     kernel = next(kernel for kernel in implementation.kernels if kernel.operator == operator)
     layout, _ = layouts_of(typed(problem).geometry.rank)
     arrays = implementation.arrays
-    return verify(trial_of(kernel.function, problem, operator, layout=layout, distribution=distribution, arrays=arrays))
+    case = trial_of(kernel.function, problem, operator, layout=layout, distribution=distribution, arrays=arrays)
+    verdict = verify(case)
+    assert verdict.status == "pass", verdict.reason
 
 
 @only_simulated
@@ -69,8 +70,7 @@ def test_every_tile_of_the_table_is_right(monkeypatch, operator, problem, number
     choices = module("plan", implementation).CHOICES
     assert len(choices) == TILES
     monkeypatch.setattr(module("igemm", implementation), "tile_for", lambda products, layout: choices[number].tile)
-    verdict = tried(implementation, operator, problem)
-    assert verdict.status == "pass", verdict.reason
+    require_right(implementation, operator, problem)
 
 
 ROW = "n2 c6 w9 k6 s3 u2 p1:0 d2 g3 b1"
@@ -82,8 +82,7 @@ PLANES = "n1 c3 d4 h3 w4 k6 t2 r3 s2 u1x1x2 p1 g3 b1"
 @pytest.mark.parametrize(("kernel", "problem"), [(DIRECT, ROW), (TILED, ROW), (IGEMM, ROW), (IGEMM, PLANES)])
 @pytest.mark.parametrize("operator", NAMES)
 def test_one_and_three_dimensions_are_right(kernel, problem, operator):
-    verdict = tried(implementations()[kernel], operator, problem)
-    assert verdict.status == "pass", verdict.reason
+    require_right(implementations()[kernel], operator, problem)
 
 
 @only_simulated
@@ -93,8 +92,7 @@ def test_every_patch_is_right(monkeypatch, operator, shape):
     implementation = implementations()[TILED]
     patch = module("plan", implementation).Patch(*shape)
     monkeypatch.setattr(module("tiled", implementation), "patch_for", lambda columns, taps, rows, fits: patch)
-    verdict = tried(implementation, operator, GROUPED)
-    assert verdict.status == "pass", verdict.reason
+    require_right(implementation, operator, GROUPED)
 
 
 @only_simulated
@@ -104,8 +102,7 @@ def test_every_patch_is_right(monkeypatch, operator, shape):
 def test_sums_in_parts_are_right(monkeypatch, kernel, operator, splits):
     implementation = implementations()[kernel]
     monkeypatch.setattr(module("conv", implementation), "splits_for", lambda products, blocks: splits)
-    verdict = tried(implementation, operator, GROUPED, "fixed")
-    assert verdict.status == "pass", verdict.reason
+    require_right(implementation, operator, GROUPED, "fixed")
 
 
 @only_simulated
