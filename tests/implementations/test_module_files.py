@@ -322,18 +322,27 @@ def test_bias_that_a_reference_has_is_asked_of_the_kernel(tmp_path: Path, ignore
     assert forward(path, f"{CONV} b1").passed == ("self.layer(x)" in ignored)
 
 
+CONV_LAYER, ITSELF = "nn.Conv2d(c, k, kernel_size)", "self.layer(x)"
+
+
 @pytest.mark.parametrize(
-    ("layer", "said"),
+    ("layer", "returned", "said"),
     [
-        ("nn.Conv2d(c, k, kernel_size, padding=1, padding_mode='circular')", "Conv2d(padding_mode='circular')"),
-        ("nn.Conv2d(c, k, kernel_size, padding=1, padding_mode='reflect')", "Conv2d(padding_mode='reflect')"),
-        ("nn.LazyConv2d(k, kernel_size)", "LazyConv2d"),
-        ("nn.utils.weight_norm(nn.Conv2d(c, k, kernel_size))", "Conv2d with hooks"),
-        ("nn.BatchNorm2d(c, bias=False)", "BatchNorm2d(bias=False)"),
+        ("nn.Conv2d(c, k, kernel_size, padding=1, padding_mode='circular')", ITSELF, "Conv2d(padding_mode='circular')"),
+        ("nn.Conv2d(c, k, kernel_size, padding=1, padding_mode='reflect')", ITSELF, "Conv2d(padding_mode='reflect')"),
+        ("nn.LazyConv2d(k, kernel_size)", ITSELF, "LazyConv2d"),
+        ("nn.utils.weight_norm(nn.Conv2d(c, k, kernel_size))", ITSELF, "Conv2d with hooks"),
+        ("nn.BatchNorm2d(c, bias=False)", ITSELF, "BatchNorm2d(bias=False)"),
+        (CONV_LAYER, "(self.layer(x),)", "its reference returns a tuple, every operator a tensor"),
+        (CONV_LAYER, "[self.layer(x), x]", "its reference returns a list, every operator a tensor"),
+        (CONV_LAYER, "{'y': self.layer(x)}", "its reference returns a dict, every operator a tensor"),
     ],
 )
-def test_layer_that_no_operator_has_is_unsupported_with_that_reason(tmp_path: Path, layer: str, said: str):
-    why = adapted(written(tmp_path, pair(layer, "c, k, kernel_size", "2, 4, 8, 9", "[4, 6, 3]"))).unmapped
+def test_reference_that_no_operator_has_is_unsupported_with_that_reason(
+    tmp_path: Path, layer: str, returned: str, said: str
+):
+    text = pair(layer, "c, k, kernel_size", "2, 4, 8, 9", "[4, 6, 3]").replace(f"return {ITSELF}", f"return {returned}")
+    why = adapted(written(tmp_path, text)).unmapped
     assert said in why
     assert "cannot be called" not in why
 
@@ -512,16 +521,6 @@ def test_own_shape_that_no_problem_can_say_has_its_reason(tmp_path: Path, more: 
     known = adapted(written(tmp_path, pair(f"nn.BatchNorm2d(n, {more})", "n", "2, 4, 5, 6", "[4]")))
     assert known.problem == ""
     assert known.unknown.startswith(f"its {more.replace('=', ' is ').replace('2e-5', '2e-05')}; problems have ")
-
-
-@pytest.mark.parametrize(
-    ("kind", "returned"),
-    [("tuple", "(self.layer(x),)"), ("list", "[self.layer(x), x]"), ("dict", "{'y': self.layer(x)}")],
-)
-def test_reference_that_returns_no_tensor_is_unsupported(tmp_path: Path, kind: str, returned: str):
-    text = pair("nn.Conv2d(c, k, kernel_size)", "c, k, kernel_size", "2, 4, 9, 9", "[4, 6, 3]")
-    why = adapted(written(tmp_path, text.replace("return self.layer(x)", f"return {returned}"))).unmapped
-    assert why == f"its reference returns a {kind}, every operator a tensor"
 
 
 def test_stride_that_nobody_gives_is_the_window(tmp_path: Path):
