@@ -308,7 +308,7 @@ def checked(output: Output, distribution: str, contract: Contract) -> dict[str, 
         return {"mismatched elements": 0.0} | ({"rounding z": Z} if enclosed else {})
     limit_of = {"worst error / bound": 1.0}
     if distribution in STATISTICS_DISTRIBUTIONS:
-        allowed = output.allowed(contract)
+        allowed = output.allowed(contract, distribution)
         limit_of |= {"rounding z": Z} if _is_stochastic(output, contract) else {}
         limit_of["rms"] = allowed.rms(output.actual.size)
         if not allowed.one_sided:
@@ -385,7 +385,7 @@ def _checks(
         None,
     )
     if distribution in STATISTICS_DISTRIBUTIONS:
-        allowed = output.allowed(contract)
+        allowed = output.allowed(contract, distribution)
         if distribution == "natural":
             allowed = _on_natural_data(output, contract, allowed)
         statistics = residuals.statistics(allowed, output.channels, output.taps)

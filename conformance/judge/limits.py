@@ -42,7 +42,28 @@ not independent: each addition of a small term to the large one loses the same, 
 the laws above holds. The bound is that of the worst case instead (Higham 2002, section 4.2): KS roundings of u, or 2u
 where bits are cut off, of the largest partial sum, and one u_part for each partial sum that is stored. Of s2 =
 sqrt(2) * large the largest partial sum is s2/sqrt(2) + |ref|, in whatever order. The data reach this bound: a unit with
-one bit less exceeds it where terms are added one after the other.
+one bit less exceeds it where terms are added one after the other. All formats hold the data, so that no input is
+rounded.
+
+*Gain of cut sums.* A partial sum S that is cut toward zero loses half a unit of its last place on average, or less: a
+mean between 0 and u*|S|. If the products are those of independent numbers of mean zero, S is independent of what is
+added to it later, so that sum(e*ref) loses between 0 and u*S^2 at each rounding, and S^2 is not larger than ref^2 on
+average: the gain lies between -u_acc*KS, or half of what a matrix unit may lose, and 0; two more roundings are that of
+a product and that of the result. A sum without bias, in an order that does not depend on its numbers, grows from
+nothing to ref^2 evenly, and loses half of that. Numbers of the suite are uniform, and the average place of N of their
+squares has the variance 9/5/12/N, for either operand, so that half of the interval and z deviations remain.
+
+*Gain of rounded inputs.* As results are linear in each operand, sum(e*ref) is the mean of the operand's relative errors
+weighed by x_j times the derivative of sum(ref^2)/2, on average x_j^2. The N errors are independent and at most u_in:
+the gain of both operands is at most 2*u_in, and beyond z*u_in*sqrt(2*9/5/N) with the probability ALPHA (Hoeffding).
+Ties, half of the numbers where there is one bit to round, may go away from zero (cvt.rna of PTX): u_in more above. An
+input that is cut loses between 0 and u_in, half of that on average: u_in for both, half as much deviation, and at most
+half as much in the products that are not formed. Whoever declares sums that are cut may round inputs to nearest: the
+interval holds both.
+
+Both hold on `fixed` data and for sums of products. On other data, for sums of one operand, for transforms, and where
+sums are rounded down, gain and offset mean nothing. Rounding to nearest and cutting are odd: the sums of errors by
+channel have independent random signs ("Accumulators of 16 bits", below), and the offset is taken over channels.
 
 *Split-K partials.* Each of `splits` partial sums is rounded once to u_part, and so may be their running sum:
 LAMBDA * u_part * sqrt(splits) is added to sums.
@@ -53,8 +74,9 @@ lies beyond what 67M elements reach. Splitting an input in two parts and droppin
 tf32x3) leaves u_in = u^2 of the parts' format, and three times the additions; in three parts (bf16x6, bf16x9; Henry,
 Tang and Heinecke, "Leveraging the bfloat16 artificial intelligence datatype for higher-precision computations", 2019),
 u^3 and six or nine times. Every part of a small input may underflow: eta_in, below. Toward zero, an input loses up to
-2u: u_in is twice as large. Winograd and FFT round what they made of data and filters, numbers of no dtype: u_in stands
-for the format that these are stored in, and the way back enlarges it as it does the roundings of sums, by `growth`.
+2u, and (2u)^p of p parts: that is u_in, and 4*u_in holds the products of parts that are dropped, too. Winograd and FFT
+round what they made of data and filters, numbers of no dtype: u_in stands for the format that these are stored in, and
+the way back enlarges it as it does the roundings of sums, by `growth`.
 
 *Winograd and FFT.* Winograd accumulates KS/9 products of transformed data, after a few additions in each transform;
 `winograd_growth` says by how much the transforms enlarge rounding errors. FFT adds an error of u_acc per stage, log2 of
@@ -148,6 +170,8 @@ RMS = 0.5
 """Limit on the rms error in units of u_out*rms(ref) + unit*rms(s2): sequential fp32 has 0.30, one output rounding
 0.42."""
 
+UNEVEN = 9 / 5
+"""Mean of the fourth power of uniform numbers, in units of the square of that of their squares."""
 FEW_PRODUCTS = 4
 """Most products of a sum that has hardly more bits than a single product."""
 TRANSFORM_ADDITIONS = 8
@@ -199,6 +223,12 @@ class OutputLimits:
     """Limit on |gain| and |offset|."""
     halves: int = 1
     """Half spacings that the output's own rounding may add to an error: one to nearest, two stochastically."""
+    loss: float = 0.0
+    """Largest share of a result that cutting takes away on average, or that rounded inputs do by chance."""
+    excess: float = 0.0
+    """Largest share of a result that rounded inputs add on average."""
+    odd: bool = False
+    """Whether errors follow the sign of an operand, so that only the offsets of channels are independent."""
     absorbs: bool = False
     """Whether sums are bounded by the worst case, in units of the largest partial sum: see the module, "Absorption"."""
 
@@ -266,11 +296,14 @@ def limits(
     adds_inputs: bool = False,
     numbers: int = 0,
     absorbs: bool = False,
+    independent: bool = False,
+    biased: bool = False,
 ) -> OutputLimits:
     """Return the limits for an output of `count` elements of `dtype`, each the sum of `terms` products, or of inputs.
 
     `fan_out` is the most elements that one rounding may reach; `numbers` is the size of the smaller operand, if known;
-    `absorbs` says that small terms stand beside a large one.
+    `absorbs` says that small terms stand beside a large one; `independent` that products are those of independent
+    numbers of mean zero; `biased` that sums may begin with another number.
     """
     accumulator = contract.accumulator(dtype)
     u = accumulator.unit_roundoff
@@ -301,8 +334,8 @@ def limits(
         narrow = FORMATS[contract.narrow]
         # bf16 numbers may leave the range of fp16, but lose no bits in it
         loses = contract.algorithm != "direct" or narrow.precision < FORMATS[dtype].precision
-        u_in = narrow.unit_roundoff**contract.parts if loses else 0.0
-        u_in *= 2 if contract.rounding == "zero" else 1
+        u_of_part = narrow.unit_roundoff * (2 if contract.rounding == "zero" else 1)
+        u_in = u_of_part**contract.parts if loses else 0.0
         lost += math.sqrt(terms) * smallest[contract.narrow]
     if contract.splits > 1:
         u_part = FORMATS[contract.partials].unit_roundoff
@@ -317,7 +350,21 @@ def limits(
     if absorbs:
         one_by_one = u * roundings * (2 if contract.is_cut else 1)
         lost_terms = one_by_one if contract.unit is None else contract.unit.absorbs(math.ceil(roundings))
-        sums = lost_terms + 2 * splits * u_part
+        inputs, sums = 0.0, lost_terms + 2 * splits * u_part
+    z = math.sqrt(2 * math.log(2 / ALPHA))
+    is_down = contract.unit is not None and contract.unit.rounding == "down"
+    odd = independent and contract.algorithm == "direct" and not is_down and (contract.is_cut or u_in > 0)
+    loss = excess = 0.0
+    if odd:
+        uneven = z * math.sqrt(2 * UNEVEN / (numbers or terms))
+        if contract.is_cut:
+            loss += toward_zero * (1.0 if biased else min(1.0, 0.5 + uneven / math.sqrt(12))) + 2 * u
+        if u_in > 0:
+            to_nearest = FORMATS[contract.narrow].unit_roundoff ** contract.parts
+            excess = to_nearest * min(2.0, 1 + uneven)
+            dropped = 0.5 if contract.products in (3, 6) else 0.0
+            cut = u_in * (1 + min(2.0, uneven) / 2 + dropped) if contract.rounding == "zero" else 0.0
+            loss += max(to_nearest * min(2.0, uneven), cut)
     return OutputLimits(
         format=FORMATS[dtype],
         inputs=inputs,
@@ -326,7 +373,7 @@ def limits(
         tiny=LAMBDA * lost + truncated + smallest[dtype],
         unit=nearest + toward_zero + partials + 2 * u_in * growth,
         gain=u_constant * (constants.count + own_constants),
-        one_sided=contract.is_cut or u_in > 0 or single,
+        one_sided=single or (not odd and (contract.is_cut or u_in > 0)),
         local=contract.algorithm == "direct",
         shared_constants=constants.shared,
         fan_out=fan_out,
@@ -334,8 +381,11 @@ def limits(
         coarse=math.sqrt(1 + 2 / 4**bits) if adds_inputs else 1.0,
         few_states=few_states,
         lone_products=few_states and min(terms, numbers or terms) <= max(FEW_PRODUCTS, 2 * splits),
-        z=math.sqrt(fan_out * 2 * math.log(2 / ALPHA)),
         halves=HALVES[contract.stored],
+        z=math.sqrt(fan_out) * z,
+        loss=loss,
+        excess=excess,
+        odd=odd,
         absorbs=absorbs,
     )
 

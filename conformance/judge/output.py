@@ -39,6 +39,7 @@ class Output:
     taps        elements of a window: the most places of a channel that one number of the other operand reaches
     numbers     how many numbers the smaller operand has; 0 if unknown
     adds_inputs whether elements are sums of inputs, divided by a power of two at most, and not of products
+    multiplies  whether elements are sums of products of two operands
     biased      whether a bias is added to all elements of a channel
     channels    the channel of every element (each channel has its own filter or image); broadcasts to the output
     """
@@ -63,6 +64,7 @@ class Output:
     taps: int = 1
     numbers: int = 0
     adds_inputs: bool = False
+    multiplies: bool = False
     biased: bool = False
     enclosed: Callable[[Contract, bool], Mapping[str, Interval]] | None = None
 
@@ -72,7 +74,8 @@ class Output:
             return propagated_limits(contract, self.dtype)
         count, numbers = self.actual.size, self.numbers
         absorbs = distribution == "absorbed"
-        facts = self.constants, self.fan_out, self.adds_inputs, numbers, absorbs
+        independent = distribution == "fixed" and self.multiplies
+        facts = self.constants, self.fan_out, self.adds_inputs, numbers, absorbs, independent, self.biased
         return limits(contract, self.dtype, self.terms, count, *facts)
 
     def limits(self, contract: Contract, distribution: str = "") -> tuple[OutputLimits, np.ndarray]:
@@ -148,6 +151,7 @@ def outputs_of(
             taps=math.prod(geometry.window),
             numbers=min(data.size, operand.size),
             adds_inputs=(name == "dbias" or operator.factors == 1) and not errors.divisor & (errors.divisor - 1),
+            multiplies=operator.factors > 1 and name != "dbias",
             biased="bias" in inputs,
             reach=lambda: _reach(data, operand, operator.free_axis),
             fills=not workload.inputs[operator.operand].is_filter or _fills(data.shape[2:], spans(geometry)),

@@ -155,20 +155,23 @@ class Residuals:
             rms_limit = limits.rms(self.groups.count)
 
         allowed = limits.gain * self.reference_square + limits.drift * self.spread_product
-        gain_z, gain_allowed = z_score(self.product, allowed, self.product_square), allowed
+        gained, lost = (allowed + mean * self.reference_square for mean in (limits.excess, limits.loss))
+        gain_z = z_score(self.product, gained, self.product_square, lost)
         if not abs(gain_z) <= limits.z:
-            gain_z = z_score(self.groups.product, allowed, self.groups.product_square)
+            gain_z = z_score(self.groups.product, gained, self.groups.product_square, lost)
         allowed = limits.gain * (abs(self.reference_total) if limits.shared_constants else self.reference_sizes)
         offset_z = z_score(self.total, allowed, self.square)
         if not abs(offset_z) <= limits.z:
             offset_z = z_score(self.groups.total, allowed, self.groups.square)
-        if limits.few_states and channels is not None and not max(abs(gain_z), abs(offset_z)) <= limits.z:
-            sums, products = self.by_channel(channels)
-            gain_z = min(gain_z, z_score(self.groups.product, gain_allowed, products), key=abs)
+        if channels is not None and (limits.few_states or limits.odd) and not abs(offset_z) <= limits.z:
+            sums, _ = self.by_channel(channels)
             offset_z = min(offset_z, z_score(self.groups.total, allowed, sums), key=abs)
+        if channels is not None and limits.few_states and not abs(gain_z) <= limits.z:
+            _, products = self.by_channel(channels)
+            gain_z = min(gain_z, z_score(self.groups.product, gained, products, lost), key=abs)
             if limits.lone_products and not abs(gain_z) <= limits.z:
                 _, products = self.by_channel(_places(channels, self.reference.shape))
-                gain_z = min(gain_z, z_score(self.groups.product, gain_allowed, taps * products), key=abs)
+                gain_z = min(gain_z, z_score(self.groups.product, gained, taps * products, lost), key=abs)
         return Statistics(rms, rms_limit, gain_z, offset_z)
 
 
@@ -182,9 +185,10 @@ def _places(channels: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     return np.arange(math.prod(rest)).reshape(rest)
 
 
-def z_score(total: float, allowed: float, square: float) -> float:
-    """Return the part of a sum of errors beyond `allowed`, with its sign, over the root of the sum of their squares."""
-    beyond = total if math.isnan(total) else math.copysign(max(0.0, abs(total) - allowed), total)
+def z_score(total: float, above: float, square: float, below: float | None = None) -> float:
+    """Return the part of a sum of errors `above` what is allowed, or `below` it (as far, unless given), with its sign,
+    over the root of the sum of their squares."""
+    beyond = total - min(max(total, -(above if below is None else below)), above)
     return beyond / math.sqrt(square) if square > 0 else 0.0
 
 

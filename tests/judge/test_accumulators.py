@@ -86,6 +86,15 @@ def test_one_bit_less_is_wrong(name: str):
     assert not verdict(name, fewer, dtype_of(name), "absorbed")
 
 
+@pytest.mark.parametrize(("inputs", "name"), [("tf32", "ampere-tf32"), ("bf16", "hopper-tf32")])
+def test_one_bit_less_is_wrong_where_inputs_are_rounded(inputs: str, name: str):
+    """The allowance for rounded inputs hid it, though no input of these data is rounded."""
+    recipe = Recipe(OPERATORS["conv_forward"].on(PROBLEM), "fp32", "absorbed", 0)
+    contract, fewer = Contract(inputs=inputs, accumulate=name), replace(UNITS[name], bits=UNITS[name].bits - 1)
+    assert expect(recipe).passes(convolved(UNITS[name], recipe), contract)
+    assert not expect(recipe).passes(convolved(fewer, recipe), contract)
+
+
 def test_sums_in_pieces_are_right_and_without_promotion_wrong():
     promoted, plain = UNITS["hopper-fp8-promoted"], UNITS["hopper-fp8"]
     assert verdict("hopper-fp8", promoted, "fp8_e4m3", "absorbed", LONGER)
