@@ -5,9 +5,15 @@ from __future__ import annotations
 import argparse
 import sys
 
-from tests.calibration import false_alarms, goldens, mutation, ranking
+from tests.calibration import false_alarms, goldens, mutation, ranking, worse
 
-COMMANDS = {"mutation": mutation, "false-alarms": false_alarms, "rank": ranking, "goldens": goldens}
+COMMANDS = {
+    "mutation": mutation,
+    "false-alarms": false_alarms,
+    "worse": worse,
+    "rank": ranking,
+    "goldens": goldens,
+}
 
 
 def main(words: list[str]) -> int:

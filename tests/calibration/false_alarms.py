@@ -133,14 +133,15 @@ def report(margins: Margins) -> Iterator[str]:
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """How often the judge fails a known-good kernel; exits 1 at one false alarm."""
-    parser.add_argument("--seeds", type=_positive, default=1, metavar="N", help="data sets (default: 1)")
-    parser.add_argument("--jobs", type=_positive, default=2, metavar="N", help="processes (default: 2)")
+    parser.add_argument("--seeds", type=positive, default=1, metavar="N", help="data sets (default: 1)")
+    parser.add_argument("--jobs", type=positive, default=2, metavar="N", help="processes (default: 2)")
     parser.add_argument("--rank", type=int, choices=RANKS, help="only on problems of so many dimensions (default: all)")
     parser.add_argument("--operator", action="append", choices=tuple(OPERATORS), help="only this operator's kernels")
     parser.set_defaults(run=lambda a: run(a.seeds, a.jobs, a.rank, a.operator or tuple(OPERATORS)))
 
 
-def _positive(text: str) -> int:
+def positive(text: str) -> int:
+    """Return a whole number. Raises argparse.ArgumentTypeError."""
     if not re.fullmatch(r"[1-9]\d{0,3}", text, re.ASCII):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 9999")
     return int(text)

@@ -12,7 +12,7 @@ import numpy as np
 from conformance.contract import WINOGRAD
 from conformance.operators import Arrays, ConvGeometry, Operator
 from conformance.operators.spatial import Extents, Index, padded, spans, windows
-from tests.calibration.kernels.sums import Sum, finished
+from tests.calibration.kernels.sums import Sum, Total, finished
 
 _SEQUENTIAL = Sum()
 Kept = Callable[[np.ndarray], np.ndarray]
@@ -54,7 +54,13 @@ def _last(rank: int) -> tuple[int, ...]:
 
 
 def winograd(
-    name: str, operator: Operator, geometry: ConvGeometry, inputs: Arrays, dtype: str, kept: Kept = as_computed
+    name: str,
+    operator: Operator,
+    geometry: ConvGeometry,
+    inputs: Arrays,
+    dtype: str,
+    kept: Kept = as_computed,
+    total: Total = _SEQUENTIAL,
 ) -> Arrays:
     """Transform tiles and filters, multiply element by element and sum over channels, transform back."""
     b, g, a = (np.array(matrix, np.float32) for matrix in WINOGRAD[name])
@@ -62,7 +68,7 @@ def winograd(
     tiles = -(-size[0] // len(a)), -(-size[1] // len(a))
     seen = _both(b, _tiles(image, len(b), len(a), tiles))
     left, right = _by_frequency(kept(_both(g, w)), kept(seen), geometry.groups)
-    sums = _SEQUENTIAL(left.astype(np.float64), right.astype(np.float64))
+    sums = total(left.astype(np.float64), right.astype(np.float64), 1).astype(np.float32)
     # [t, t, G, M, N, rows, columns] -> [N, G*M, rows, columns, t, t]
     sums = sums.reshape(len(b), len(b), -1, len(image), *tiles)
     y = _both(a, sums.transpose(3, 2, 4, 5, 0, 1))

@@ -19,13 +19,14 @@ def outward(spacings: np.ndarray) -> np.ndarray:
     return np.copysign(np.ceil(np.abs(spacings)), spacings)
 
 
-def rounded(values: np.ndarray, format: Format, way: Way = np.rint) -> np.ndarray:
-    """Round float64 `values` to numbers of `format`, subnormals included.
+def rounded(values: np.ndarray, format: Format, way: Way = np.rint, at: np.ndarray | None = None) -> np.ndarray:
+    """Round float64 `values` to numbers of `format`, subnormals included; or to multiples of the spacing that it has at
+    other numbers.
 
     Powers of two scale without error, so `way` is the only rounding. Numbers beyond the format's range keep its
     precision and are left to the storage dtype to turn into infinities; see `overflowing`.
     """
-    power = (values.view(np.uint64) & _EXPONENT).view(np.float64)
+    power = ((values if at is None else at).view(np.uint64) & _EXPONENT).view(np.float64)
     spacing = np.clip(power, format.smallest_normal, 2.0**format.emax) * (2 * format.unit_roundoff)
     return way(values / spacing) * spacing
 
