@@ -8,53 +8,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.accumulator import STORED, UNITS, Accumulator, ContractError
+from conformance.accumulator import UNITS, Accumulator, ContractError
 from conformance.contract import Contract
-from conformance.dtypes import STORAGE
 from conformance.inputs.drawing import Recipe
 from conformance.inputs.expectation import Expectation
 from conformance.judge.expected import expect
 from conformance.operators import OPERATORS, parse
+from tests.calibration.kernels.emulated import Emulated
 
 PROBLEM, LONGER = parse("n1 c32 h3 w3 k42 r3 s3"), parse("n1 c64 h3 w3 k42 r3 s3")
 
 
-def rounded(values: np.ndarray, step: np.ndarray, rounding: str) -> Any:
-    """Return multiples of `step`."""
-    how = {"zero": np.trunc, "nearest": np.rint, "down": np.floor}[rounding]
-    return how(values / step) * step
-
-
-def step_of(values: np.ndarray, bits: int) -> Any:
-    """Return the unit of the last of so many fraction bits."""
-    return np.ldexp(1.0, np.where(values == 0, 0, np.frexp(values)[1] - 1) - bits)
-
-
-def added(products: np.ndarray, unit: Accumulator) -> np.ndarray:
-    """Return sums [...] of products [..., T] as a unit adds them."""
-    fraction = STORED[unit.stored].precision - 1
-    total, whole = np.zeros(products.shape[:-1]), np.zeros(products.shape[:-1])
-    for start in range(0, products.shape[-1], unit.group):
-        terms = np.concatenate([products[..., start : start + unit.group], total[..., None]], axis=-1)
-        largest = np.abs(terms).max(axis=-1)
-        if unit.group > 1 or unit.bits < fraction:
-            terms = rounded(terms, step_of(largest, unit.bits)[..., None], unit.rounding)
-        total = terms.sum(axis=-1)
-        total = rounded(total, step_of(np.abs(total), fraction), unit.rounding)
-        if unit.promote and (start + unit.group) % unit.promote == 0:
-            whole = (whole + total).astype(np.float32).astype(np.float64)
-            total = np.zeros_like(total)
-    return whole + total
-
-
 def convolved(unit: Accumulator, recipe: Recipe) -> dict[str, np.ndarray]:
-    """Return y of a convolution without padding as a unit computes it."""
-    inputs = Expectation(recipe).inputs
-    x, w = inputs["x"].astype(np.float64), inputs["w"].astype(np.float64)
-    seen = np.lib.stride_tricks.sliding_window_view(x, w.shape[2:], axis=(2, 3)).transpose(0, 2, 3, 1, 4, 5)
-    products = seen.reshape(*seen.shape[:3], 1, -1) * w.reshape(len(w), -1)
-    y = added(products, unit).transpose(0, 3, 1, 2)
-    return {"y": y.astype(np.float32).astype(STORAGE["fp32" if recipe.dtype.startswith("fp8") else recipe.dtype])}
+    """Return y of a convolution as a unit computes it."""
+    workload, kernel = recipe.workload, Emulated(Contract(accumulate=unit))
+    return kernel(workload.operator, workload.geometry, Expectation(recipe).inputs, recipe.dtype)
 
 
 def verdict(
