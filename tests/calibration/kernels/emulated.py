@@ -168,4 +168,4 @@ def _transformed(total: EmulatedSum, operator: Operator, geometry: Any, inputs: 
     algorithm = total.contract.algorithm
     if algorithm == "fft":
         return fft_with_steps(operator, geometry, inputs, dtype)
-    return winograd(algorithm, operator, geometry, inputs, dtype, total)
+    return winograd(algorithm, operator, geometry, inputs, dtype, total=total)
