@@ -13,7 +13,7 @@ _CHOICES = {
     "inputs": ("exact", "bf16x9", "bf16x6", "tf32x3", "bf16x3", "tf32", "fp16", "bf16"),
     "accumulate": ("auto", "fp64", "fp32", "fp16", "bf16", *UNITS),
     "rounding": ("nearest", "zero"),
-    "algorithm": ("direct", "winograd-f2", "winograd-f4", "fft"),
+    "algorithm": ("direct", "winograd-f2", "winograd-f4", "winograd-f6", "fft"),
     "partials": ("fp32", "fp16", "bf16"),
     "subnormals": ("kept", "flushed"),
     "between": ("accumulator", "storage"),
@@ -22,41 +22,13 @@ _CHOICES = {
     "overflow": ("saturates", "nonfinite"),
     "stored": ("nearest", "stochastic"),
 }
-__all__ = ["WINOGRAD", "Contract", "ContractError"]
+__all__ = ["Contract", "ContractError"]
 
 _OF_FAMILIES = {"between": ("conv_bn",), "variance": ("conv_bn",), "ties": ("conv_requantized",),
                 "overflow": ("conv_requantized",), "stored": ("conv", "avg_pool")}  # fmt: skip
 """Field -> beginnings of the names of the operators that it is about; others are about all."""
 NONFINITE = ("special", "nonfinite", "mixed")
 """Distributions with NaN or infinities among the inputs."""
-
-WINOGRAD = {
-    "winograd-f2": (
-        ((1, 0, -1, 0), (0, 1, 1, 0), (0, -1, 1, 0), (0, 1, 0, -1)),
-        ((1, 0, 0), (1 / 2, 1 / 2, 1 / 2), (1 / 2, -1 / 2, 1 / 2), (0, 0, 1)),
-        ((1, 1, 1, 0), (0, 1, -1, -1)),
-    ),
-    "winograd-f4": (
-        (
-            (4, 0, -5, 0, 1, 0),
-            (0, -4, -4, 1, 1, 0),
-            (0, 4, -4, -1, 1, 0),
-            (0, -2, -1, 2, 1, 0),
-            (0, 2, -1, -2, 1, 0),
-            (0, 4, 0, -5, 0, 1),
-        ),
-        (
-            (1 / 4, 0, 0),
-            (-1 / 6, -1 / 6, -1 / 6),
-            (-1 / 6, 1 / 6, -1 / 6),
-            (1 / 24, 1 / 12, 1 / 6),
-            (1 / 24, -1 / 12, 1 / 6),
-            (0, 0, 1),
-        ),
-        ((1, 1, 1, 1, 1, 0), (0, 1, -1, 2, -2, 0), (0, 1, 1, 4, 4, 0), (0, 1, -1, 8, -8, 1)),
-    ),
-}
-"""Algorithm -> (B^T, G, A^T) of Lavin and Gray, "Fast algorithms for convolutional neural networks", 2016."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +42,8 @@ class Contract:
                  name in `conformance.accumulator.UNITS` or as an `Accumulator`
     rounding     of the accumulator, and of inputs that are rounded: to nearest, or toward zero as tensor cores do that
                  cut bits off; an `Accumulator` has its own
-    algorithm    direct (any order of the same products), winograd F(2x2,3x3) or F(4x4,3x3), or fft (other products);
-                 winograd stands for direct where it does not exist, see `on`
+    algorithm    direct (any order of the same products), winograd F(2x2,3x3), F(4x4,3x3) or F(6x6,3x3), or fft (other
+                 products); winograd stands for direct where it does not exist, see `on`
     subnormals   kept, or flushed to zero on the way in or out
     splits       split-K: number of partial sums that are stored before they are added, or one for each product where
                  there are fewer
@@ -210,7 +182,7 @@ class Contract:
         if distribution == "large" and dtype == "fp16" and any(f.emax <= FORMATS[dtype].emax for f in stages):
             return "partial sums leave the range of the declared arithmetic"
         if distribution in ("wide", "range", "subnormal", "large", "small"):
-            if self.algorithm in ("winograd-f4", "fft"):
+            if self.algorithm not in ("direct", "winograd-f2"):
                 return f"{self.algorithm} enlarges its data and leaves the range first (declared)"
             stages += [FORMATS[self.narrow]] if self.narrow else []
             if any(format.emax < FORMATS[dtype].emax for format in stages):

@@ -91,6 +91,10 @@ in the same way for every output: a gain of up to u_acc for each constant that a
 on each axis) and 2 + log2 for FFT (1/n on each axis, a twiddle a stage). The filter that F(2x2,3x3) transforms is
 rounded once for all of its results: two as well.
 
+The errors of F(2x2,3x3), F(4x4,3x3) and F(6x6,3x3) are 1.7, 31 and 46 times those of a direct sum of as many roundings.
+A sum's order changes errors by more than 46/31, so that the limits of F(4x4,3x3) let F(6x6,3x3) pass where the rounding
+of sums is all; the rounding of what is transformed has no order, and exceeds them on tensors of many elements.
+
 *Underflow.* Every product and the result may lose half a spacing below the smallest normal number, or all of it when
 subnormals are flushed; so may a rounded input, and a stored partial sum. By the same square-root law
 tiny = LAMBDA * (sqrt(KS) * (eta_acc + eta_in) + sqrt(splits) * eta_part) + eta_out; truncation adds KS * eta_acc.
@@ -154,9 +158,10 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 
 import numpy as np
+from numpy.polynomial.polynomial import polyfromroots
 
 from conformance.accumulator import STORED
-from conformance.contract import WINOGRAD, Contract
+from conformance.contract import Contract
 from conformance.dtypes import FORMATS, Format
 
 LAMBDA = 4.0
@@ -174,8 +179,17 @@ UNEVEN = 9 / 5
 """Mean of the fourth power of uniform numbers, in units of the square of that of their squares."""
 FEW_PRODUCTS = 4
 """Most products of a sum that has hardly more bits than a single product."""
-TRANSFORM_ADDITIONS = 8
-"""Roundings in the two-dimensional Winograd transforms of an element: at most four additions on each axis."""
+WINOGRAD = {
+    "winograd-f2": (0, 1, -1),
+    "winograd-f4": (0, 1, -1, 2, -2),
+    "winograd-f6": (0, 1, -1, 2, -2, 1 / 2, -1 / 2),
+}
+"""Algorithm -> points of F(m x m, 3 x 3), beside infinity: Lavin and Gray, "Fast algorithms for convolutional neural
+networks", 2016; for m = 6 Barabasz, Anderson, Soodhalter and Gregg, "Error analysis and improving the accuracy of
+Winograd convolution for deep neural networks", ACM TOMS 46(4), 2020."""
+TRANSFORM_ADDITIONS = {"winograd-f2": 8, "winograd-f4": 8, "winograd-f6": 12}
+"""Roundings in the two-dimensional Winograd transforms of an element: at most four additions on each axis, six for
+F(6x6,3x3)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,7 +323,8 @@ def limits(
     u = accumulator.unit_roundoff
     growth, own_constants, u_constant = 1.0, 0.0, u
     if contract.algorithm in WINOGRAD:
-        roundings, growth, own_constants = terms / 9 + TRANSFORM_ADDITIONS, winograd_growth(contract.algorithm), 2.0
+        roundings, own_constants = terms / 9 + TRANSFORM_ADDITIONS[contract.algorithm], 2.0
+        growth = winograd_growth(contract.algorithm)
     elif contract.algorithm == "fft":
         stages = math.log2(max(2, count))
         roundings, own_constants = (math.sqrt(terms) + stages) ** 2, 2 + stages
@@ -410,6 +425,20 @@ def propagated_limits(contract: Contract, dtype: str) -> OutputLimits:
 
 
 @cache
+def winograd_matrices(algorithm: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return B^T, G and A^T, which transform data, filters and results, by the algorithm of Toom and Cook (Barabasz et
+    al. 2020, section 2): of other scales than published ones at most, which change no error."""
+    points = np.array(WINOGRAD[algorithm], np.float64)
+    roots_of = [np.delete(points, place) for place in range(len(points))]
+    divisors = np.array([np.prod(point - roots) for point, roots in zip(points, roots_of, strict=True)])
+    b = np.array([*([*polyfromroots(roots), 0.0] for roots in roots_of), polyfromroots(points)])
+    g = np.vstack([np.vander(points, 3, increasing=True) / divisors[:, None], np.eye(3)[-1:]])
+    size = len(points) - 1
+    a = np.hstack([np.vander(points, size, increasing=True).T, np.eye(size)[:, -1:]])
+    return b, g, a
+
+
+@cache
 def winograd_growth(algorithm: str) -> float:
     """Return the rounding error of F(m x m, 3 x 3) in units of u * sqrt(roundings) * s2.
 
@@ -417,6 +446,6 @@ def winograd_growth(algorithm: str) -> float:
     its rounding errors scale; output o sums them with weights A[o,t], where a direct sum of three terms has sqrt(3) for
     s2. Two dimensions square the ratio.
     """
-    b, g, a = (np.array(matrix, dtype=np.float64) for matrix in WINOGRAD[algorithm])
+    b, g, a = winograd_matrices(algorithm)
     transformed = np.linalg.norm(b, axis=1) * np.linalg.norm(g, axis=1)
     return float(np.max(np.linalg.norm(a * transformed, axis=1)) / math.sqrt(3)) ** 2

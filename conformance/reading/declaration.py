@@ -34,7 +34,7 @@ def fitting(reading: Reading) -> Contract | None:
         fields["accumulate"] = "auto" if name == ("fp64" if reading.dtype == "fp64" else "fp32") else name
     if {reading.input_rounding, *(() if unit else (reading.rounding, reading.group_rounding))} & {"zero", "down", "up"}:
         fields["rounding"] = "zero"
-    if reading.algorithm in ("winograd-f2", "winograd-f4", "fft"):
+    if reading.algorithm and reading.algorithm != "direct":
         fields["algorithm"] = reading.algorithm
     if reading.inputs_flushed or reading.results_flushed:
         fields["subnormals"] = "flushed"
@@ -76,8 +76,6 @@ def unnamed(reading: Reading) -> Iterator[str]:
         yield f"{reading.group} terms that are added at once"
     if reading.promoted and not (unit and unit.promote):
         yield f"promotion after {reading.promoted} terms"
-    if reading.algorithm == "winograd-f6":
-        yield "F(6x6, 3x3)"
     if reading.bias == "after":
         yield "a bias that is added after the rounding"
 

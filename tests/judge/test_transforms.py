@@ -11,6 +11,7 @@ from conformance.contract import Contract
 from conformance.dtypes import FORMATS
 from conformance.inputs.drawing import Recipe
 from conformance.judge.expected import Expected, expect
+from conformance.judge.limits import WINOGRAD, winograd_matrices
 from conformance.operators import OPERATORS, Arrays, parse
 from tests.calibration.conv.transforms import fft, winograd
 from tests.calibration.kernels.rounding import overflowing
@@ -22,7 +23,7 @@ JUDGED = [
     (GROUPS, "conv_backward_data", "natural"),
     (GROUPS, "conv_forward", "wide"),
 ]
-TRANSFORMS = {name: partial(winograd, name) for name in ("winograd-f2", "winograd-f4")} | {"fft": fft}
+TRANSFORMS = {name: partial(winograd, name) for name in WINOGRAD} | {"fft": fft}
 
 
 @cache
@@ -62,6 +63,32 @@ def test_transformed_data_of_16_bits_are_right(algorithm: str, kept: str):
 def test_transformed_data_of_fewer_bits_are_wrong(algorithm: str, dtype: str, declared: str, kept: str):
     of = expected(SQUARE, dtype, "fixed")
     assert not of.passes(transformed(algorithm, kept, of), Contract(algorithm=algorithm, inputs=declared))
+
+
+@pytest.mark.parametrize("algorithm", WINOGRAD)
+def test_matrices_of_winograd_compute_correlations(algorithm: str):
+    b, g, a = winograd_matrices(algorithm)
+    results = np.einsum("ot,tr,ti->ori", a, g, b)  # of every tap and every element of a tile
+    assert np.abs(results - [np.eye(3, len(b), place) for place in range(len(a))]).max() < 2.0**-48
+
+
+@pytest.mark.parametrize("distribution", ["fixed", "natural", "impulse"])
+@pytest.mark.parametrize("algorithm", WINOGRAD)
+def test_fp32_winograd_is_right(algorithm: str, distribution: str):
+    of = expected(SQUARE, "fp32", distribution)
+    assert of.passes(transformed(algorithm, "fp32", of), Contract(algorithm=algorithm))
+
+
+LARGER = [("winograd-f2", "winograd-f4", "fp32"), ("winograd-f2", "winograd-f6", "fp32"),
+          ("winograd-f4", "winograd-f6", "tf32")]  # fmt: skip
+
+
+@pytest.mark.parametrize(("declared", "real", "kept"), LARGER)
+def test_larger_tiles_are_wrong(declared: str, real: str, kept: str):
+    """F(6x6,3x3) in fp32 throughout is within the limits of F(4x4,3x3), whose errors are two thirds of its own."""
+    of = expected("n2 c1 h56 w56 k4 r3 s3 p1", "fp32", "fixed")
+    contract = Contract(algorithm=declared, inputs="exact" if kept == "fp32" else kept)
+    assert not of.passes(transformed(real, kept, of), contract)
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])

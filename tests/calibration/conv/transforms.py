@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from conformance.contract import WINOGRAD
+from conformance.judge.limits import winograd_matrices
 from conformance.operators import Arrays, ConvGeometry, Operator
 from conformance.operators.spatial import Extents, Index, padded, spans, windows
 from tests.calibration.kernels.sums import Sum, Total, finished
@@ -63,7 +63,7 @@ def winograd(
     total: Total = _SEQUENTIAL,
 ) -> Arrays:
     """Transform tiles and filters, multiply element by element and sum over channels, transform back."""
-    b, g, a = (np.array(matrix, np.float32) for matrix in WINOGRAD[name])
+    b, g, a = (matrix.astype(np.float32) for matrix in winograd_matrices(name))
     image, w, size = as_forward(operator, geometry, inputs)
     tiles = -(-size[0] // len(a)), -(-size[1] // len(a))
     seen = _both(b, _tiles(image, len(b), len(a), tiles))
