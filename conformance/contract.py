@@ -40,8 +40,8 @@ class Contract:
                  six or all nine products
     accumulate   format of the accumulator; `auto` is fp32, or fp64 for fp64 tensors; or what a matrix unit does, by its
                  name in `conformance.accumulator.UNITS` or as an `Accumulator`
-    rounding     of the accumulator, and of inputs that are rounded: to nearest, or toward zero as tensor cores do that
-                 cut bits off; an `Accumulator` has its own
+    rounding     of the accumulator, and of inputs, or parts of them, that are rounded: to nearest, or toward zero as
+                 tensor cores do that cut bits off; an `Accumulator` has its own
     algorithm    direct (any order of the same products), winograd F(2x2,3x3), F(4x4,3x3) or F(6x6,3x3), or fft (other
                  products); winograd stands for direct where it does not exist, see `on`
     subnormals   kept, or flushed to zero on the way in or out

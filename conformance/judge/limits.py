@@ -71,12 +71,20 @@ LAMBDA * u_part * sqrt(splits) is added to sums.
 *Input rounding.* Two factors rounded to u_in give each product a relative error of at most 2*u_in, independent and
 mean-zero: e / s2 is sub-Gaussian with standard deviation below 2*u_in/sqrt(3) times a spread below 1; inputs = 4*u_in
 lies beyond what 67M elements reach. Splitting an input in two parts and dropping the product of the low parts (bf16x3,
-tf32x3) leaves u_in = u^2 of the parts' format, and three times the additions; in three parts (bf16x6, bf16x9; Henry,
-Tang and Heinecke, "Leveraging the bfloat16 artificial intelligence datatype for higher-precision computations", 2019),
-u^3 and six or nine times. Every part of a small input may underflow: eta_in, below. Toward zero, an input loses up to
-2u, and (2u)^p of p parts: that is u_in, and 4*u_in holds the products of parts that are dropped, too. Winograd and FFT
+tf32x3) leaves u_in = u^2 of the parts' format, and three times the additions. Toward zero, an input loses up to 2u,
+and (2u)^p of p parts: that is u_in, and 4*u_in holds the products of parts that are dropped, too. Winograd and FFT
 round what they made of data and filters, numbers of no dtype: u_in stands for the format that these are stored in, and
 the way back enlarges it as it does the roundings of sums, by `growth`.
+
+*Parts that hold an input.* Three parts of 8 bits (bf16x6, bf16x9; Henry, Tang and Heinecke, "Leveraging the bfloat16
+artificial intelligence datatype for higher-precision computations", 2019) hold the 24 bits of fp32. Their second and
+third parts are at most u and u^2 of an input, so that the three products that x6 drops add up to 2u^3 of the whole,
+which is 2^-23. As products of two roundings they have a deviation below 2u^3/(3 sqrt(3)) * sqrt(1/2) and mean zero:
+inputs = 2u^3, u_in = u^3/2, and gain and offset are tested. x9 adds them, each to an fp32 sum that is larger by 2^24
+and loses as much: six additions count for both. So x6 under x9 exceeds no limit: what it drops, 0.1 * 2^-24 * s2 in the
+mean square, is less than the rounding of the result. Parts that are cut off, not rounded, have the sign of the input:
+what x6 drops of them is a gain, which is seen. Toward zero (declared) these are 16u^3 of a product, less than the
+6 * 2u_acc * KS that its sums are allowed. Every part of a small input may underflow: eta_in, below.
 
 *Winograd and FFT.* Winograd accumulates KS/9 products of transformed data, after a few additions in each transform;
 `winograd_growth` says by how much the transforms enlarge rounding errors. FFT adds an error of u_acc per stage, log2 of
@@ -177,6 +185,8 @@ RMS = 0.5
 
 UNEVEN = 9 / 5
 """Mean of the fourth power of uniform numbers, in units of the square of that of their squares."""
+SUMMED_PRODUCTS = 6
+"""Products of parts that sums of fp32 do not lose (see the module, "Parts that hold an input")."""
 FEW_PRODUCTS = 4
 """Most products of a sum that has hardly more bits than a single product."""
 WINOGRAD = {
@@ -329,7 +339,7 @@ def limits(
         stages = math.log2(max(2, count))
         roundings, own_constants = (math.sqrt(terms) + stages) ** 2, 2 + stages
     else:
-        roundings = float(contract.products * terms)
+        roundings = float(min(contract.products, SUMMED_PRODUCTS) * terms)
     nearest = u * math.sqrt(roundings) * growth
     toward_zero = u * roundings * growth if contract.is_cut else 0.0
     if contract.unit is not None:
@@ -344,13 +354,17 @@ def limits(
     splits = min(contract.splits, terms)
     smallest_sum = accumulator.smallest_subnormal if contract.subnormals == "kept" else accumulator.smallest_normal
     lost = math.sqrt(terms) * smallest_sum
-    u_in = u_part = 0.0
+    u_in, u_part, is_whole = 0.0, 0.0, True
     if contract.narrow:
         narrow = FORMATS[contract.narrow]
-        # bf16 numbers may leave the range of fp16, but lose no bits in it
-        loses = contract.algorithm != "direct" or narrow.precision < FORMATS[dtype].precision
-        u_of_part = narrow.unit_roundoff * (2 if contract.rounding == "zero" else 1)
-        u_in = u_of_part**contract.parts if loses else 0.0
+        # transforms compute in fp32 whatever the tensors; bf16 numbers may leave the range of fp16, but lose no bits
+        bits = max(FORMATS[dtype].precision, 0 if contract.algorithm == "direct" else FORMATS["fp32"].precision)
+        is_whole = contract.parts * narrow.precision >= bits
+        u_in, steps = narrow.unit_roundoff**contract.parts, 2 if contract.rounding == "zero" else 1
+        if not is_whole:
+            u_in *= steps**contract.parts
+        else:
+            u_in *= steps / 2 if contract.products > 1 else 0
         lost += math.sqrt(terms) * smallest[contract.narrow]
     if contract.splits > 1:
         u_part = FORMATS[contract.partials].unit_roundoff
@@ -368,17 +382,19 @@ def limits(
         inputs, sums = 0.0, lost_terms + 2 * splits * u_part
     z = math.sqrt(2 * math.log(2 / ALPHA))
     is_down = contract.unit is not None and contract.unit.rounding == "down"
-    odd = independent and contract.algorithm == "direct" and not is_down and (contract.is_cut or u_in > 0)
+    odd = independent and contract.algorithm == "direct" and not is_down and (contract.is_cut or not is_whole)
     loss = excess = 0.0
     if odd:
         uneven = z * math.sqrt(2 * UNEVEN / (numbers or terms))
         if contract.is_cut:
             loss += toward_zero * (1.0 if biased else min(1.0, 0.5 + uneven / math.sqrt(12))) + 2 * u
-        if u_in > 0:
+        if u_in > 0 and (contract.is_cut or not is_whole):
             to_nearest = FORMATS[contract.narrow].unit_roundoff ** contract.parts
             excess = to_nearest * min(2.0, 1 + uneven)
-            dropped = 0.5 if contract.products in (3, 6) else 0.0
-            cut = u_in * (1 + min(2.0, uneven) / 2 + dropped) if contract.rounding == "zero" else 0.0
+            cut = 0.0
+            if contract.rounding == "zero":
+                dropped = 0.5 if contract.products in (3, 6) else 0.0
+                cut = 2**contract.parts * to_nearest * (1 + min(2.0, uneven) / 2 + dropped)
             loss += max(to_nearest * min(2.0, uneven), cut)
     return OutputLimits(
         format=FORMATS[dtype],
@@ -388,7 +404,7 @@ def limits(
         tiny=LAMBDA * lost + truncated + smallest[dtype],
         unit=nearest + toward_zero + partials + 2 * u_in * growth,
         gain=u_constant * (constants.count + own_constants),
-        one_sided=single or (not odd and (contract.is_cut or u_in > 0)),
+        one_sided=single or (not odd and (contract.is_cut or not is_whole)),
         local=contract.algorithm == "direct",
         shared_constants=constants.shared,
         fan_out=fan_out,

@@ -408,7 +408,7 @@ LADDERS = {
     "bf16 sums": [Contract(accumulate=name) for name in ("fp64", "fp32", "bf16")],
     "rounding": [Contract(rounding=name) for name in ("nearest", "zero")],
     "subnormals": [Contract(subnormals=name) for name in ("kept", "flushed")],
-    "winograd": [Contract(algorithm=name) for name in ("winograd-f2", "winograd-f4")],
+    "winograd": [Contract(algorithm=name) for name in ("winograd-f2", "winograd-f4", "winograd-f6")],
     "fft": [Contract(algorithm=name) for name in ("direct", "fft")],
     "splits": [Contract(splits=number) for number in (1, 2, 8)],
     "fp16 partials": [Contract(splits=4, partials=name) for name in ("fp32", "fp16")],

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from conformance.contract import Contract
-from conformance.dtypes import FORMATS
+from conformance.dtypes import BF16, FORMATS
 from conformance.inputs.drawing import Recipe
 from conformance.judge.expected import Expected, expect
-from conformance.judge.limits import WINOGRAD, winograd_matrices
+from conformance.judge.limits import WINOGRAD, limits, winograd_matrices
 from conformance.operators import OPERATORS, Arrays, parse
 from tests.calibration.conv.transforms import fft, winograd
-from tests.calibration.kernels.rounding import overflowing
+from tests.calibration.kernels import sums
+from tests.calibration.kernels.rounding import Way, overflowing
 
 SQUARE, GROUPS = "n2 c16 h14 w15 k12 r3 s3 p1 b1", "n1 c12 h9 w9 k8 r3 s3 p1 g4"
 JUDGED = [
@@ -107,3 +108,46 @@ def test_taps_that_meet_padding_only_are_rounded_with_the_others(algorithm: str,
     for dtype, kept in (("fp16", "fp16"), ("fp32", "bf16")):
         of = expect(Recipe(OPERATORS["conv_forward"].on(geometry), dtype, "fixed", seed))
         assert of.passes(transformed(algorithm, kept, of), Contract(algorithm=algorithm, inputs=kept))
+
+
+POINTWISE = "n8 c2 h40 w40 k8 r1 s1"
+SPLITS = {"bf16x9": 9, "bf16x6": 6, "four products of three parts": 4}
+
+
+def of_parts(name: str, of: Expected, way: Way = np.rint) -> Arrays:
+    """Return the results of a convolution by products of parts of its inputs, added in one fp32 sum."""
+    prepare = partial(sums.split_in_three, BF16, SPLITS[name], way=way) if name in SPLITS else partial(sums.split, BF16)
+    workload = of.recipe.workload
+    return sums.direct(sums.Sum(prepare=prepare), workload.operator, workload.geometry, of.inputs, of.recipe.dtype)
+
+
+@pytest.mark.parametrize("distribution", ["fixed", "natural", "wide"])
+@pytest.mark.parametrize("problem", [POINTWISE, GROUPS])
+@pytest.mark.parametrize("declared", ["bf16x9", "bf16x6"])
+def test_products_of_three_parts_are_right(declared: str, problem: str, distribution: str):
+    of = expected(problem, "fp32", distribution)
+    assert of.passes(of_parts(declared, of), Contract(inputs=declared))
+
+
+@pytest.mark.parametrize("declared", ["bf16x9", "bf16x6"])
+@pytest.mark.parametrize(
+    ("real", "way"), [("bf16x3", np.rint), ("four products of three parts", np.rint), ("bf16x6", np.trunc)]
+)
+def test_fewer_products_or_parts_cut_off_are_wrong(declared: str, real: str, way: Way):
+    """Six products of parts that are cut off lose a share of each result, which no limit on single elements shows."""
+    of = expected(POINTWISE, "fp32", "fixed")
+    assert not of.passes(of_parts(real, of, way), Contract(inputs=declared))
+
+
+@pytest.mark.parametrize("declared", ["bf16x9", "bf16x6"])
+def test_parts_that_are_cut_off_are_right_where_this_is_declared(declared: str):
+    of = expected(POINTWISE, "fp32", "fixed")
+    assert of.passes(of_parts(declared, of, np.trunc), Contract(inputs=declared, rounding="zero"))
+
+
+def test_six_products_have_limits_as_narrow_as_sums_of_six_terms():
+    """They had those of nine, and of a rounding of every input beside."""
+    six, nine, plain = (limits(Contract(inputs=name), "fp32", 1536) for name in ("bf16x6", "bf16x9", "exact"))
+    assert six == nine
+    assert six.sums == pytest.approx(6**0.5 * plain.sums)
+    assert (six.inputs, six.one_sided) == (2 * BF16.unit_roundoff**3, False)

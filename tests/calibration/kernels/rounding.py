@@ -58,9 +58,9 @@ def bits(precision: int) -> Format:
     return Format(f"{precision} bits", precision, FORMATS["fp32"].emin, FORMATS["fp32"].emax)
 
 
-def parts(values: np.ndarray, format: Format, count: int) -> list[np.ndarray]:
+def parts(values: np.ndarray, format: Format, count: int, way: Way = np.rint) -> list[np.ndarray]:
     """Return `values` rounded to `format`, and the loss of that, rounded to it as well; and so on."""
     found: list[np.ndarray] = []
     for _ in range(count):
-        found.append(rounded(values - sum(found, start=np.zeros_like(values)), format))
+        found.append(rounded(values - sum(found, start=np.zeros_like(values)), format, way))
     return found

@@ -121,10 +121,10 @@ def cut_off(format: Format, a: np.ndarray, b: np.ndarray) -> Factors:
     return rounded(a, format, np.trunc), rounded(b, format, np.trunc)
 
 
-def split_in_three(format: Format, products: int, a: np.ndarray, b: np.ndarray) -> Factors:
+def split_in_three(format: Format, products: int, a: np.ndarray, b: np.ndarray, way: Way = np.rint) -> Factors:
     """Return the first six or all nine products of three parts of each factor, the smallest first."""
     places = sorted(np.ndindex(3, 3), key=sum)[:products][::-1]
-    left, right = (parts(factor, format, 3) for factor in (a, b))
+    left, right = (parts(factor, format, 3, way) for factor in (a, b))
     return (
         np.stack([left[i] for i, _ in places], axis=-1).reshape(*a.shape[:2], -1),
         np.stack([right[j] for _, j in places], axis=2).reshape(len(b), -1, b.shape[-1]),
