@@ -123,7 +123,8 @@ UNDECLARED = re.compile(r", contract=Contract\([^)]*\)")
 
 def contract_examples() -> list[tuple[str, str]]:
     """Name and content of each file that declares a contract in the documents."""
-    page = "".join((ROOT / "docs" / name).read_text() for name in ("contracts.md", "matrix-units.md", "rounding.md"))
+    pages = "contracts.md", "matrix-units.md", "transforms.md", "rounding.md"
+    page = "".join((ROOT / "docs" / name).read_text() for name in pages)
     return [(name, text) for text, name in re.findall(r"```python\n(# (\w+)\.py\n.*?)```", page, re.DOTALL)]
 
 

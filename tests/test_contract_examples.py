@@ -1,4 +1,4 @@
-"""The files of contracts.md, matrix-units.md and rounding.md pass as they stand, and fail without their contracts."""
+"""The files of the pages on contracts pass as they stand, and fail without what they declare."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ SHOWN_BY = {
     "stochastic": (POINTWISE, "bf16", "fixed"),
     "splitk": (POINTWISE, "bf16", "fixed"),
     "winograd": (SQUARE, "fp32", "nonfinite"),
+    "winograd16": (SQUARE, "fp16", "fixed"),
     "fft": (SQUARE, "fp32", "nonfinite"),
     "flushed": (POINTWISE, "fp32", "subnormal"),
 }
