@@ -97,11 +97,12 @@ where the largest numbers of both factors need not meet in any result, and where
 that meet nothing but padding are transformed with the others. The constants of F(4x4,3x3) and of FFT are rounded, too,
 in the same way for every output: a gain of up to u_acc for each constant that a result passes, two for F(4x4,3x3) (one
 on each axis) and 2 + log2 for FFT (1/n on each axis, a twiddle a stage). The filter that F(2x2,3x3) transforms is
-rounded once for all of its results: two as well.
+rounded once for all of its results: two as well. That of F(6x6,3x3) enters the first result of a tile 56 times
+enlarged: the squared norm over t of |A_t| |G_t| |B_t|, the latter of the three elements that the result is made of.
 
 The errors of F(2x2,3x3), F(4x4,3x3) and F(6x6,3x3) are 1.7, 31 and 46 times those of a direct sum of as many roundings.
-A sum's order changes errors by more than 46/31, so that the limits of F(4x4,3x3) let F(6x6,3x3) pass where the rounding
-of sums is all; the rounding of what is transformed has no order, and exceeds them on tensors of many elements.
+A sum's order changes errors by more than 46/31, so that F(6x6,3x3) exceeds the limits of F(4x4,3x3) in two cases only:
+transformed data are rounded, which has no order, on tensors of many elements; or one filter makes one result a tile.
 
 *Underflow.* Every product and the result may lose half a spacing below the smallest normal number, or all of it when
 subnormals are flushed; so may a rounded input, and a stored partial sum. By the same square-root law
@@ -197,6 +198,8 @@ WINOGRAD = {
 """Algorithm -> points of F(m x m, 3 x 3), beside infinity: Lavin and Gray, "Fast algorithms for convolutional neural
 networks", 2016; for m = 6 Barabasz, Anderson, Soodhalter and Gregg, "Error analysis and improving the accuracy of
 Winograd convolution for deep neural networks", ACM TOMS 46(4), 2020."""
+FILTER_GAIN = {"winograd-f2": 2.0, "winograd-f4": 2.0, "winograd-f6": 56.0}
+"""Relative error in all results of a filter, of the constants and of its transform, in units of u."""
 TRANSFORM_ADDITIONS = {"winograd-f2": 8, "winograd-f4": 8, "winograd-f6": 12}
 """Roundings in the two-dimensional Winograd transforms of an element: at most four additions on each axis, six for
 F(6x6,3x3)."""
@@ -333,8 +336,8 @@ def limits(
     u = accumulator.unit_roundoff
     growth, own_constants, u_constant = 1.0, 0.0, u
     if contract.algorithm in WINOGRAD:
-        roundings, own_constants = terms / 9 + TRANSFORM_ADDITIONS[contract.algorithm], 2.0
-        growth = winograd_growth(contract.algorithm)
+        roundings, growth = terms / 9 + TRANSFORM_ADDITIONS[contract.algorithm], winograd_growth(contract.algorithm)
+        own_constants = FILTER_GAIN[contract.algorithm]
     elif contract.algorithm == "fft":
         stages = math.log2(max(2, count))
         roundings, own_constants = (math.sqrt(terms) + stages) ** 2, 2 + stages
