@@ -28,7 +28,8 @@ def rounded(values: np.ndarray, dtype: str, up: Any, noise: int = 0) -> np.ndarr
     steps = np.floor(values / spacing + 1 - up)
     off = np.random.default_rng(1).integers(-noise, noise, values.shape, endpoint=True) if noise else 0
     with np.errstate(over="ignore"):
-        return ((steps + np.where(np.isfinite(values), off, 0)) * spacing).astype(np.float32).astype(STORAGE[dtype])
+        results: np.ndarray = ((steps + np.where(np.isfinite(values), off, 0)) * spacing).astype(np.float32)
+    return results.astype(STORAGE[dtype])
 
 
 def randomly(values: np.ndarray, dtype: str) -> np.ndarray:
