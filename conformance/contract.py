@@ -13,7 +13,7 @@ _CHOICES = {
     "inputs": ("exact", "bf16x9", "bf16x6", "tf32x3", "bf16x3", "tf32", "fp16", "bf16"),
     "accumulate": ("auto", "fp64", "fp32", "fp16", "bf16", *UNITS),
     "rounding": ("nearest", "zero"),
-    "algorithm": ("direct", "winograd-f2", "winograd-f4", "winograd-f6", "fft"),
+    "algorithm": ("direct", "winograd-f2", "winograd-f4", "winograd-f6", "fft", "running-sums", "summed-area"),
     "partials": ("fp32", "fp16", "bf16"),
     "subnormals": ("kept", "flushed"),
     "between": ("accumulator", "storage"),
@@ -30,6 +30,9 @@ _OF_FAMILIES = {"between": ("conv_bn",), "variance": ("conv_bn",), "ties": ("con
 NONFINITE = ("special", "nonfinite", "mixed")
 """Distributions with NaN or infinities among the inputs."""
 
+PREFIX_SUMS = ("running-sums", "summed-area")
+"""Algorithms of average pooling, and of nothing else."""
+
 
 @dataclass(frozen=True, slots=True)
 class Contract:
@@ -43,7 +46,8 @@ class Contract:
     rounding     of the accumulator, and of inputs, or parts of them, that are rounded: to nearest, or toward zero as
                  tensor cores do that cut bits off; an `Accumulator` has its own
     algorithm    direct (any order of the same products), winograd F(2x2,3x3), F(4x4,3x3) or F(6x6,3x3), or fft (other
-                 products); winograd stands for direct where it does not exist, see `on`
+                 products); winograd stands for direct where it does not exist, see `on`; in average pooling,
+                 differences of running sums along each axis, or of a summed-area table
     subnormals   kept, or flushed to zero on the way in or out
     splits       split-K: number of partial sums that are stored before they are added, or one for each product where
                  there are fewer
@@ -97,6 +101,8 @@ class Contract:
         found, g = self, geometry
         exists = "conv" in g.family and g.window == (3, 3) and g.stride == g.dilation == (1, 1)
         if self.algorithm.startswith("winograd") and not exists:
+            found = replace(found, algorithm="direct")
+        if self.algorithm in PREFIX_SUMS and g.family != "avg_pool":
             found = replace(found, algorithm="direct")
         # data in a transform's domain, and filters that a batch norm has scaled, are no longer numbers of dtype
         own = g.family != "conv_bn" and (found.algorithm == "direct" or "conv" not in g.family)
@@ -167,7 +173,8 @@ class Contract:
             return ""
         dtype = sums_of(dtype)
         if distribution in NONFINITE and self.algorithm != "direct":
-            return f"{self.algorithm} spreads NaN and Inf over its whole tile (declared)"
+            reached = "to the end of its row or image" if self.algorithm in PREFIX_SUMS else "over its whole tile"
+            return f"{self.algorithm} spreads NaN and Inf {reached} (declared)"
         if distribution == "subnormal" and self.subnormals == "flushed":
             return "subnormal numbers are flushed (declared)"
         if distribution == "range" and dtype == "fp16" and self.between == "storage":
@@ -200,7 +207,9 @@ class Contract:
         them believes that the kernel does something which nobody looks at."""
         default = Contract()
         declared = [name for name in _OF_FAMILIES if getattr(self, name) != getattr(default, name)]
-        return [name for name in declared if not any(operator.startswith(_OF_FAMILIES[name]) for operator in operators)]
+        families = _OF_FAMILIES | {"algorithm": ("avg_pool",)}
+        declared += ["algorithm"] if self.algorithm in PREFIX_SUMS else []
+        return [name for name in declared if not any(operator.startswith(families[name]) for operator in operators)]
 
     @property
     def weakness(self) -> str:

@@ -104,6 +104,13 @@ The errors of F(2x2,3x3), F(4x4,3x3) and F(6x6,3x3) are 1.7, 31 and 46 times tho
 A sum's order changes errors by more than 46/31, so that F(6x6,3x3) exceeds the limits of F(4x4,3x3) in two cases only:
 transformed data are rounded, which has no order, on tensors of many elements; or one filter makes one result a tile.
 
+*Prefix sums.* Average pooling may take a window's sum as a difference of prefix sums, along an axis or of a summed-area
+table. Their roundings are relative to the prefix sums, not to the window, which may be far smaller: each is at most u
+times the largest prefix sum of the row, or of the image (Higham 2002, section 4.2). Additions of equal numbers to a
+growing sum all err alike, so that no square root is taken: sums = u_acc * additions, in units of that largest sum
+(`conformance.operators.avg_pool.operators`). Windows share roundings, and have no gain and offset; their rms is that of
+independent roundings.
+
 *Underflow.* Every product and the result may lose half a spacing below the smallest normal number, or all of it when
 subnormals are flushed; so may a rounded input, and a stored partial sum. By the same square-root law
 tiny = LAMBDA * (sqrt(KS) * (eta_acc + eta_in) + sqrt(splits) * eta_part) + eta_out; truncation adds KS * eta_acc.
@@ -170,7 +177,7 @@ import numpy as np
 from numpy.polynomial.polynomial import polyfromroots
 
 from conformance.accumulator import STORED
-from conformance.contract import Contract
+from conformance.contract import PREFIX_SUMS, Contract
 from conformance.dtypes import FORMATS, Format
 
 LAMBDA = 4.0
@@ -326,7 +333,8 @@ def limits(
     independent: bool = False,
     biased: bool = False,
 ) -> OutputLimits:
-    """Return the limits for an output of `count` elements of `dtype`, each the sum of `terms` products, or of inputs.
+    """Return the limits for an output of `count` elements of `dtype`, each the sum of `terms` products, or of inputs;
+    or, of prefix sums, of so many additions.
 
     `fan_out` is the most elements that one rounding may reach; `numbers` is the size of the smaller operand, if known;
     `absorbs` says that small terms stand beside a large one; `independent` that products are those of independent
@@ -379,10 +387,10 @@ def limits(
     single = terms == 1 and not adds_inputs and FORMATS[dtype].precision < FORMATS["fp32"].precision
     bits = max(1, int(math.log2(math.sqrt(terms))))
     inputs, sums = INPUT_FACTOR * u_in * growth, LAMBDA * (nearest + partials) + 2 * toward_zero
-    if absorbs:
+    if absorbs or contract.algorithm in PREFIX_SUMS:
         one_by_one = u * roundings * (2 if contract.is_cut else 1)
         lost_terms = one_by_one if contract.unit is None else contract.unit.absorbs(math.ceil(roundings))
-        inputs, sums = 0.0, lost_terms + 2 * splits * u_part
+        inputs, sums = 0.0 if absorbs else inputs, lost_terms + 2 * splits * u_part
     z = math.sqrt(2 * math.log(2 / ALPHA))
     is_down = contract.unit is not None and contract.unit.rounding == "down"
     odd = independent and contract.algorithm == "direct" and not is_down and (contract.is_cut or not is_whole)
@@ -407,7 +415,7 @@ def limits(
         tiny=LAMBDA * lost + truncated + smallest[dtype],
         unit=nearest + toward_zero + partials + 2 * u_in * growth,
         gain=u_constant * (constants.count + own_constants),
-        one_sided=single or (not odd and (contract.is_cut or not is_whole)),
+        one_sided=single or contract.algorithm in PREFIX_SUMS or (not odd and (contract.is_cut or not is_whole)),
         local=contract.algorithm == "direct",
         shared_constants=constants.shared,
         fan_out=fan_out,

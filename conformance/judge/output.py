@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 import numpy as np
 
-from conformance.contract import Contract
+from conformance.contract import PREFIX_SUMS, Contract
 from conformance.judge.limits import NONE, Constants, OutputLimits, limits, propagated_limits
 from conformance.judge.propagation import ContractArithmetic
 from conformance.judge.residuals import Residuals, measure
@@ -41,6 +41,8 @@ class Output:
     adds_inputs whether elements are sums of inputs, divided by a power of two at most, and not of products
     multiplies  whether elements are sums of products of two operands
     biased      whether a bias is added to all elements of a channel
+    additions   algorithm that takes differences of prefix sums -> number of additions that an element depends on
+    prefixes    such an algorithm -> the largest prefix sum of each image, by name
     channels    the channel of every element (each channel has its own filter or image); broadcasts to the output
     """
 
@@ -67,6 +69,8 @@ class Output:
     multiplies: bool = False
     biased: bool = False
     enclosed: Callable[[Contract, bool], Mapping[str, Interval]] | None = None
+    additions: Mapping[str, int] = field(default_factory=dict)
+    prefixes: Callable[[str], Arrays] = lambda algorithm: {}
 
     def allowed(self, contract: Contract, distribution: str = "") -> OutputLimits:
         """Return the limits under a contract, which do not depend on the values."""
@@ -76,7 +80,7 @@ class Output:
         absorbs = distribution == "absorbed"
         independent = distribution == "fixed" and self.multiplies
         facts = self.constants, self.fan_out, self.adds_inputs, numbers, absorbs, independent, self.biased
-        return limits(contract, self.dtype, self.terms, count, *facts)
+        return limits(contract, self.dtype, self.additions.get(contract.algorithm, self.terms), count, *facts)
 
     def limits(self, contract: Contract, distribution: str = "") -> tuple[OutputLimits, np.ndarray]:
         """Return the limits under a contract and the scale s2 of every element. On natural data, whose numbers differ
@@ -88,6 +92,8 @@ class Output:
         s2 = self.magnitude()[self.name]
         if allowed.local:
             return allowed, s2
+        if contract.algorithm in PREFIX_SUMS:
+            return allowed, np.broadcast_to(self.prefixes(contract.algorithm)[self.name], s2.shape)
         is_part = distribution == "natural" or not self.fills
         largest = max(s2.max(), self.reach()) if is_part else s2.max() or self.reach()
         return allowed, np.broadcast_to(largest, s2.shape)
@@ -153,6 +159,8 @@ def outputs_of(
             adds_inputs=(name == "dbias" or operator.factors == 1) and not errors.divisor & (errors.divisor - 1),
             multiplies=operator.factors > 1 and name != "dbias",
             biased="bias" in inputs,
+            additions={algorithm: sums.additions for algorithm, sums in errors.prefix_sums.items()},
+            prefixes=lambda algorithm: errors.prefix_sums[algorithm].largest(inputs),
             reach=lambda: _reach(data, operand, operator.free_axis),
             fills=not workload.inputs[operator.operand].is_filter or _fills(data.shape[2:], spans(geometry)),
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -155,6 +155,18 @@ Enclosure = Callable[[Any, Arrays, Arrays, Arithmetic], dict[str, Interval]]
 
 
 @dataclass(frozen=True, slots=True)
+class PrefixSums:
+    """Sums of windows that are computed as differences of prefix sums.
+
+    additions  roundings that a result may depend on, each of at most u times `largest`
+    largest    (inputs) -> largest prefix sum of each image, in the unit of the results, by output: broadcasts to it
+    """
+
+    additions: int
+    largest: Callable[[Given], Arrays]
+
+
+@dataclass(frozen=True, slots=True)
 class ErrorModel:
     """Facts about rounding errors that follow from an operator's structure on one geometry.
 
@@ -169,6 +181,7 @@ class ErrorModel:
     error_fan_out      largest number of elements of an output that one rounding may reach, by an intermediate result
     propagate          derives the bounds of outputs that are not plain sums from the bounds of their parts
     encloses           gives the interval of correct outputs, where rounding is so coarse that they can be counted
+    prefix_sums        algorithm (`conformance.contract.PREFIX_SUMS`) -> what errors depend on in it
     """
 
     terms: Mapping[str, int]
@@ -181,6 +194,7 @@ class ErrorModel:
     error_fan_out: int = 1
     propagate: Propagation | None = None
     encloses: Enclosure | None = None
+    prefix_sums: Mapping[str, PrefixSums] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

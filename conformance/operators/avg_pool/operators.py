@@ -13,7 +13,8 @@ least common multiple before they are added.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -29,6 +30,7 @@ from conformance.operators.base import (
     Given,
     Homogeneous,
     Operator,
+    PrefixSums,
     WorkedExample,
     invalid_parameters,
 )
@@ -71,6 +73,48 @@ class _Pool(Operator):
     def flops(self, geometry: PoolGeometry) -> int:
         """Count an addition for every position of every window."""
         return geometry.y.size * math.prod(geometry.window)
+
+
+Largest = Callable[[np.ndarray], np.ndarray]
+"""Takes images [N, C, ...], and returns the largest prefix sum of each, [N, C, 1, ...]."""
+
+
+def prefix_sums(
+    counts: Sequence[int],
+    extents: Sequence[int],
+    largest_of: Callable[[Largest, Given], Arrays],
+) -> dict[str, PrefixSums]:
+    """Return what errors depend on where results are differences of prefix sums; `largest_of` applies a function of
+    images [N, C, ...] to what is added up, and returns results' sizes by output.
+
+    In D dimensions, `counts` are the numbers in a result along each axis, `extents` those in an image; T is the product
+    of the counts along the other axes. Along an axis, a result is the sum of T differences of two prefix sums of at
+    most L numbers: 2L roundings of u times T prefix sums, whether these are added one after the other or in a tree. Two
+    more for the difference and two for a reciprocal, of a window of up to two prefix sums. Axes may follow each other,
+    so that their roundings add up.
+
+    A prefix sum along some axes only is a difference of up to 2^(D-1) entries of the summed-area table, and a result of
+    2^D. Along an axis it depends on T sums of L numbers at each end: 2^D T L roundings of u times the largest entry;
+    2^D more for its own additions and two for each axis' reciprocal, of up to 2^D entries.
+    """
+    beside = [math.prod(counts) // count for count in counts]
+    axes = range(-len(counts), 0)
+    corners, lines = 2 ** len(counts), sum(map(math.prod, zip(beside, extents, strict=True)))
+
+    def of_lines(values: np.ndarray) -> np.ndarray:
+        """Return the largest sum of T prefix sums along an axis."""
+        lines = [count * np.abs(np.cumsum(values, axis)) for axis, count in zip(axes, beside, strict=True)]
+        return np.max(lines, axis=(0, *axes))[(..., *[None] * len(axes))]
+
+    def of_table(values: np.ndarray) -> np.ndarray:
+        for axis in axes:
+            values = np.cumsum(values, axis)
+        return np.max(np.abs(values), axis=tuple(axes), keepdims=True)
+
+    return {
+        "running-sums": PrefixSums(sum(2 * (extent + 2) for extent in extents), partial(largest_of, of_lines)),
+        "summed-area": PrefixSums(corners * (lines + corners + 2 * len(counts)), partial(largest_of, of_table)),
+    }
 
 
 def _divisors(g: Any, windows: Sequence[np.ndarray]) -> np.ndarray:
@@ -117,7 +161,13 @@ class AvgPoolForward(_Pool):
         """Count the window's elements, and one more rounding for the division. The windows that hold an element may
         share its quotient, or its sum with another element."""
         window = math.prod(geometry.window)
-        return self.error_model(geometry, {"y": window + 1}, window, taps_per_input(geometry))
+        model = self.error_model(geometry, {"y": window + 1}, window, taps_per_input(geometry))
+
+        def largest(of: Largest, inputs: Given) -> Arrays:
+            return {"y": of(inputs["x"].astype(np.float64)) / geometry.divisors}
+
+        counts = [*map(min, geometry.window, geometry.size)]
+        return replace(model, prefix_sums=prefix_sums(counts, geometry.size, largest))
 
     def reference(self, geometry: PoolGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
         """Divide the exact sum over the window once."""
@@ -147,7 +197,15 @@ class AvgPoolBackward(_Pool):
         divisors' least common multiple. All elements of a window get the same share."""
         holding = taps_per_input(geometry)
         elements = math.prod(map(min, geometry.window, geometry.size))
-        return self.error_model(geometry, {"dx": holding + 1}, holding * geometry.common_multiple, elements)
+        model = self.error_model(geometry, {"dx": holding + 1}, holding * geometry.common_multiple, elements)
+
+        def largest(of: Largest, inputs: Given) -> Arrays:
+            return {"dx": of(inputs["dy"].astype(np.float64) / geometry.divisors)}
+
+        windows = zip(geometry.window, geometry.stride, geometry.output_size, strict=True)
+        counts = [min(-(-window // stride), count) for window, stride, count in windows]
+        extents = [*map(max, geometry.size, geometry.output_size)]
+        return replace(model, prefix_sums=prefix_sums(counts, extents, largest))
 
     def reference(self, geometry: PoolGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
         """Add dy, scaled to the least common multiple of all divisors, at its elements of x; divide once."""
