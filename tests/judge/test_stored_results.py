@@ -129,6 +129,36 @@ def test_neighbours_are_those_of_the_format(dtype: str):
     np.testing.assert_array_equal(neighbours(-edge, dtype)[1], [-numbers[-1], -numbers[-1], -beyond])
 
 
+def atomic(case: Exact, additions: int, format: str) -> dict[str, np.ndarray]:
+    """Stretches of channels, whose sums are rounded and added to the result in its format, in a random order."""
+    x, w = (case.inputs[name].astype(np.float32) for name in ("x", "w"))
+    windows = np.lib.stride_tricks.sliding_window_view(x, w.shape[2:], axis=(2, 3))
+    y = np.zeros((len(x), len(w), *windows.shape[2:4]), STORAGE[format])
+    parts = np.array_split(np.arange(x.shape[1]), additions)
+    for part in np.random.default_rng(0).permutation(additions):
+        sums = np.einsum("kcrs,nchwrs->nkhw", w[:, parts[part]], windows[:, parts[part]], optimize=True)
+        y += sums.astype(STORAGE[format])
+    return {"y": y}
+
+
+@pytest.mark.parametrize("distribution", ["fixed", "natural", "absorbed", "integer"])
+@pytest.mark.parametrize("additions", [4, 16, 64])
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_partial_sums_cover_atomic_additions(dtype: str, additions: int, distribution: str):
+    # sums of more terms that absorb each other leave the range of fp16
+    problem = "n2 c96 h4 w5 k40 r1 s1" if distribution == "absorbed" else "n2 c128 h6 w6 k32 r3 s3"
+    case = expected("conv_forward", problem, dtype, distribution)
+    (judgement,) = case.judge(atomic(case, additions, dtype), Contract(splits=additions, partials=dtype))
+    assert judgement.passed, judgement.explain()
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_eight_times_the_atomic_additions_are_wrong(dtype: str):
+    case = expected("conv_forward", "n2 c128 h6 w6 k32 r3 s3", dtype, "fixed")
+    for additions in (8, 16):
+        assert not case.passes(atomic(case, 8 * additions, dtype), Contract(splits=additions, partials=dtype))
+
+
 def high_product(a: int, b: int) -> int:
     """SaturatingRoundingDoublingHighMul of gemmlowp's fixedpoint.h, whose division cuts toward zero."""
     product = a * b
