@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from conformance import Contract
+from conformance import Contract, check
 from conformance.dtypes import FORMATS, STORAGE, neighbours
 from conformance.inputs import Expectation, Recipe
 from conformance.judge import Exact
 from conformance.operators import OPERATORS, parse
+from tests.documents import contract_examples
 
 
 def expected(operator: str, problem: str, dtype: str, distribution: str) -> Exact:
@@ -97,6 +99,16 @@ def test_probabilities_follow_the_distance():
         case, lambda values, dtype: rounded(values, dtype, np.random.default_rng(5).integers(2, size=values.shape))
     )
     assert not case.passes(tossed, STOCHASTIC)
+
+
+def test_wrong_results_that_are_rounded_at_random_are_no_race(tmp_path: Path):
+    text = dict(contract_examples())["stochastic"].replace(
+        "& 0xFFFF", "+ (generator.integers(3, 6, y.shape, np.uint32) << 16) & 0xFFFF"
+    )
+    (tmp_path / "noisy.py").write_text(text)
+    result = check(tmp_path / "noisy.py", "n2 c8 h9 w9 k16 r1 s1", dtype="bf16", distribution="fixed", in_process=True)
+    assert result.status == "fail"
+    assert "differ from call to call" not in result.explain()
 
 
 @pytest.mark.parametrize("distribution", ["scales", "ties", "natural", "special"])
