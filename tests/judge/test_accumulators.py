@@ -14,7 +14,7 @@ from conformance.inputs.drawing import Recipe
 from conformance.inputs.expectation import Expectation
 from conformance.judge.expected import expect
 from conformance.operators import OPERATORS, parse
-from tests.calibration.kernels.emulated import Emulated
+from tests.calibration.kernels.emulated import Emulated, added
 
 PROBLEM, LONGER = parse("n1 c32 h3 w3 k42 r3 s3"), parse("n1 c64 h3 w3 k42 r3 s3")
 
@@ -74,8 +74,9 @@ def test_sums_in_pieces_are_right_and_without_promotion_wrong():
 def test_averages_of_absorbed_elements_tell_one_bit(bits: int, is_right: bool):
     recipe = Recipe(OPERATORS["avg_pool_forward"].on(parse("pool n2 c26 h5 w7 r5 s7")), "fp32", "absorbed", 0)
     x = Expectation(recipe).inputs["x"].astype(np.float64)
-    sums = added(x.reshape(*x.shape[:2], -1), Accumulator(bits=bits, rounding="nearest"))
-    y = (sums / 35).astype(np.float32)[..., None, None]
+    images = x.reshape(1, -1, 35)
+    sums = added(images, np.ones((1, 35, 1)), Accumulator(bits=bits, rounding="nearest"))
+    y = (sums / 35).astype(np.float32).reshape(*x.shape[:2], 1, 1)
     assert expect(recipe).passes({"y": y}, Contract()) == is_right
 
 
