@@ -330,6 +330,7 @@ def limits(
     adds_inputs: bool = False,
     numbers: int = 0,
     absorbs: bool = False,
+    unrounded: bool = False,
     independent: bool = False,
     biased: bool = False,
 ) -> OutputLimits:
@@ -337,8 +338,9 @@ def limits(
     or, of prefix sums, of so many additions.
 
     `fan_out` is the most elements that one rounding may reach; `numbers` is the size of the smaller operand, if known;
-    `absorbs` says that small terms stand beside a large one; `independent` that products are those of independent
-    numbers of mean zero; `biased` that sums may begin with another number.
+    `absorbs` says that small terms stand beside a large one; `unrounded` that the formats to which inputs are rounded
+    hold them; `independent` that products are those of independent numbers of mean zero; `biased` that sums may begin
+    with another number.
     """
     accumulator = contract.accumulator(dtype)
     u = accumulator.unit_roundoff
@@ -390,7 +392,7 @@ def limits(
     if absorbs or contract.algorithm in PREFIX_SUMS:
         one_by_one = u * roundings * (2 if contract.is_cut else 1)
         lost_terms = one_by_one if contract.unit is None else contract.unit.absorbs(math.ceil(roundings))
-        inputs, sums = 0.0 if absorbs else inputs, lost_terms + 2 * splits * u_part
+        inputs, sums = 0.0 if unrounded else inputs, lost_terms + 2 * splits * u_part
     z = math.sqrt(2 * math.log(2 / ALPHA))
     is_down = contract.unit is not None and contract.unit.rounding == "down"
     odd = independent and contract.algorithm == "direct" and not is_down and (contract.is_cut or not is_whole)

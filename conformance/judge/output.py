@@ -78,8 +78,10 @@ class Output:
             return propagated_limits(contract, self.dtype)
         count, numbers = self.actual.size, self.numbers
         absorbs = distribution == "absorbed"
+        # of absorbed terms, which have few bits, an average rounds reciprocals of its windows
+        unrounded = absorbs and (self.multiplies or self.adds_inputs)
         independent = distribution == "fixed" and self.multiplies
-        facts = self.constants, self.fan_out, self.adds_inputs, numbers, absorbs, independent, self.biased
+        facts = self.constants, self.fan_out, self.adds_inputs, numbers, absorbs, unrounded, independent, self.biased
         return limits(contract, self.dtype, self.additions.get(contract.algorithm, self.terms), count, *facts)
 
     def limits(self, contract: Contract, distribution: str = "") -> tuple[OutputLimits, np.ndarray]:

@@ -101,20 +101,32 @@ def prefix_sums(
     axes = range(-len(counts), 0)
     corners, lines = 2 ** len(counts), sum(map(math.prod, zip(beside, extents, strict=True)))
 
-    def of_lines(values: np.ndarray) -> np.ndarray:
-        """Return the largest sum of T prefix sums along an axis."""
-        lines = [count * np.abs(np.cumsum(values, axis)) for axis, count in zip(axes, beside, strict=True)]
-        return np.max(lines, axis=(0, *axes))[(..., *[None] * len(axes))]
-
-    def of_table(values: np.ndarray) -> np.ndarray:
-        for axis in axes:
-            values = np.cumsum(values, axis)
-        return np.max(np.abs(values), axis=tuple(axes), keepdims=True)
-
+    largest = partial(_largest_of_lines, axes, beside), partial(_largest_of_table, axes)
     return {
-        "running-sums": PrefixSums(sum(2 * (extent + 2) for extent in extents), partial(largest_of, of_lines)),
-        "summed-area": PrefixSums(corners * (lines + corners + 2 * len(counts)), partial(largest_of, of_table)),
+        "running-sums": PrefixSums(sum(2 * (extent + 2) for extent in extents), partial(largest_of, largest[0])),
+        "summed-area": PrefixSums(corners * (lines + corners + 2 * len(counts)), partial(largest_of, largest[1])),
     }
+
+
+def _largest_of_lines(axes: Sequence[int], beside: Sequence[int], values: np.ndarray) -> np.ndarray:
+    """Return the largest sum of T prefix sums along an axis."""
+    lines = [count * np.abs(np.cumsum(values, axis)) for axis, count in zip(axes, beside, strict=True)]
+    return np.max(lines, axis=(0, *axes))[(..., *[None] * len(axes))]
+
+
+def _largest_of_table(axes: Sequence[int], values: np.ndarray) -> np.ndarray:
+    """Return the largest entry of the summed-area table."""
+    for axis in axes:
+        values = np.cumsum(values, axis)
+    return np.max(np.abs(values), axis=tuple(axes), keepdims=True)
+
+
+def _largest_average(geometry: Any, of: Largest, inputs: Given) -> Arrays:
+    return {"y": of(inputs["x"].astype(np.float64)) / geometry.divisors}
+
+
+def _largest_share(geometry: Any, of: Largest, inputs: Given) -> Arrays:
+    return {"dx": of(inputs["dy"].astype(np.float64) / geometry.divisors)}
 
 
 def _divisors(g: Any, windows: Sequence[np.ndarray]) -> np.ndarray:
@@ -162,12 +174,8 @@ class AvgPoolForward(_Pool):
         share its quotient, or its sum with another element."""
         window = math.prod(geometry.window)
         model = self.error_model(geometry, {"y": window + 1}, window, taps_per_input(geometry))
-
-        def largest(of: Largest, inputs: Given) -> Arrays:
-            return {"y": of(inputs["x"].astype(np.float64)) / geometry.divisors}
-
         counts = [*map(min, geometry.window, geometry.size)]
-        return replace(model, prefix_sums=prefix_sums(counts, geometry.size, largest))
+        return replace(model, prefix_sums=prefix_sums(counts, geometry.size, partial(_largest_average, geometry)))
 
     def reference(self, geometry: PoolGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
         """Divide the exact sum over the window once."""
@@ -198,14 +206,10 @@ class AvgPoolBackward(_Pool):
         holding = taps_per_input(geometry)
         elements = math.prod(map(min, geometry.window, geometry.size))
         model = self.error_model(geometry, {"dx": holding + 1}, holding * geometry.common_multiple, elements)
-
-        def largest(of: Largest, inputs: Given) -> Arrays:
-            return {"dx": of(inputs["dy"].astype(np.float64) / geometry.divisors)}
-
         windows = zip(geometry.window, geometry.stride, geometry.output_size, strict=True)
         counts = [min(-(-window // stride), count) for window, stride, count in windows]
         extents = [*map(max, geometry.size, geometry.output_size)]
-        return replace(model, prefix_sums=prefix_sums(counts, extents, largest))
+        return replace(model, prefix_sums=prefix_sums(counts, extents, partial(_largest_share, geometry)))
 
     def reference(self, geometry: PoolGeometry, inputs: Given, dtype: Any = np.float64) -> Arrays:
         """Add dy, scaled to the least common multiple of all divisors, at its elements of x; divide once."""
