@@ -1,7 +1,8 @@
 """Tokens, functions, files, vague names and vague docstrings of each room, beside its budget in pyproject.toml.
 
 Exits 1 where a room has more. Lines are not counted: they were packed. `--table` prints the budget as of today, with a
-fiftieth more tokens and functions, for what follows the guides, such as a test of a bug or a known-bad kernel.
+fiftieth more tokens and functions, for what follows the guides, such as a test of a bug or a known-bad kernel. Where a
+room has more vague names than budgeted, its changed files are listed with theirs.
 """
 
 import ast
@@ -51,11 +52,27 @@ def counted(text: str) -> Room:
     return Room(len(tokens), len(functions), 1, sum(name in VAGUE_NAMES for name in names), vague)
 
 
+def listed(*words: str) -> list[str]:
+    """Return the lines that a command of git prints."""
+    return subprocess.run(["git", "-C", ROOT, *words], capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def vague_names() -> list[str]:
+    """Return the vague names of files that differ from the last commit, each with its file and line."""
+    new = listed("ls-files", "--others", "--exclude-standard", "*.py")
+    return [
+        f"{file}:{token.start[0]}: {token.string}"
+        for file in dict.fromkeys((*listed("diff", "--name-only", "--diff-filter=d", "HEAD", "--", "*.py"), *new))
+        for token in tokenize.generate_tokens(io.StringIO((ROOT / file).read_text("utf-8")).readline)
+        if token.type == tokenize.NAME and token.string in VAGUE_NAMES
+    ]
+
+
 def rooms(budgets: dict[str, list[int]]) -> dict[str, Room]:
-    """Return the counts of the innermost room of every tracked file; what has none of its own is in "."."""
-    tracked = subprocess.run(["git", "-C", ROOT, "ls-files", "*.py"], capture_output=True, text=True, check=True).stdout
+    """Return the counts of the innermost room of every file, also of new ones that git does not ignore; what has no
+    room of its own is in "."."""
     found: defaultdict[str, Room] = defaultdict(lambda: Room(0, 0, 0, 0, 0))
-    for file in map(Path, tracked.splitlines()):
+    for file in map(Path, listed("ls-files", "--cached", "--others", "--exclude-standard", "*.py")):
         if (ROOT / file).exists():
             room = next(parent for parent in map(Path.as_posix, file.parents) if parent in budgets)
             found[room] = found[room].plus(counted((ROOT / file).read_text("utf-8")))
@@ -78,6 +95,7 @@ def main() -> None:
         if count > most
     ]
     if over:
+        over += vague_names() if any("vague names" in line for line in over) else []
         sys.exit(
             "\n".join([*over, "Take out what nobody would miss, or raise the budget in pyproject.toml and say why."])
         )

@@ -17,7 +17,8 @@ from conformance.operators.spatial import IMAGE, RESULT, WINDOW, Padding, Spatia
 
 
 class Pooled(Described, Spatial):
-    """Geometry of a pooling."""
+    """Geometry of a pooling. Mistakes that poolings share look at n, c, size, window, stride, padding, dilation and
+    ceil_mode: a pooling without one of these has it as a property."""
 
     overhang: Padding
     """Padding that contains every window: in ceil mode the last windows may reach beyond the problem's padding."""

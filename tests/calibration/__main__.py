@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from conformance.problems.reading import MalformedTable
 from tests.calibration import false_alarms, goldens, mutation, ranking, worse
 
 COMMANDS = {
@@ -24,7 +25,10 @@ def main(words: list[str]) -> int:
         text = (module.declare.__doc__ or name).splitlines()[0]
         module.declare(commands.add_parser(name, help=text, description=text, allow_abbrev=False))
     arguments = parser.parse_args(words)
-    return int(arguments.run(arguments))
+    try:
+        return int(arguments.run(arguments))
+    except MalformedTable as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":
