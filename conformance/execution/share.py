@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import chain, islice
@@ -105,7 +105,7 @@ def share(
     shares: list[list[Variant]] = []
     first: list[tuple[Problem, Variant]] = []
     spent, counted, programs = 0, set[tuple[str, str, str]](), set[tuple[str, str, str]]()
-    substituted, met, turns = set[tuple[str, Variant]](), set[Hashable](), Counter[int]()
+    substituted, met, turns = set[tuple[str, Variant]](), set[str](), Counter[int]()
     natural = NaturalCases(declared.operator, rows)
     for place, (problem, variants) in enumerate(rows):
         row: list[Variant] = []
@@ -125,9 +125,8 @@ def share(
                 continue
             if (problem.name, variant) in substituted:
                 continue
-            # whether this level has room for it or not, so that every level adds the same; smoke meets absorbed terms
-            if place < usual and (variant.distribution != ABSORBED or spent < SMOKE_CASES):
-                met.add(_demand(problem, variant))
+            if place < usual:  # whether this level has room for it or not, so that every level adds the same
+                met.add(variant.distribution)
             if variant in instead or variant in spread:
                 substituted.add((problem.name, variant))
             program = problem.name, variant.dtype, variant.layout
@@ -158,7 +157,7 @@ def share(
                 bring(place, variant)
                 natural.offer(place, rows[place][0], variant)
     if allowance.programs is None and met:
-        further = _further(declared, rows[:usual], pairs, met), _absorbed(declared, rows[:usual], pairs, met)
+        further = _further(declared, rows[:usual], pairs, met), _absorbed(declared, rows[:usual], pairs)
         for place, variant in chain(*further):
             bring(place, variant)
             natural.offer(place, rows[place][0], variant)
@@ -303,7 +302,7 @@ def _is_suited(declared: Declared, problem: Problem, variant: Variant, pairs: Se
 
 
 def _further(
-    declared: Declared, rows: Sequence[Row], pairs: Sequence[tuple[str, str]], met: set[Hashable]
+    declared: Declared, rows: Sequence[Row], pairs: Sequence[tuple[str, str]], met: set[str]
 ) -> Iterator[tuple[int, Variant]]:
     """Yield the rows' distributions that are not among those `met`, each on the first small problem that a kernel takes
     in one of its dtypes and layouts, which take turns."""
@@ -322,11 +321,11 @@ def _further(
 
 
 def _absorbed(
-    declared: Declared, rows: Sequence[Row], pairs: Sequence[tuple[str, str]], met: set[Hashable]
+    declared: Declared, rows: Sequence[Row], pairs: Sequence[tuple[str, str]]
 ) -> Iterator[tuple[int, Variant]]:
-    """Yield absorbed terms in each dtype, and on windows of one element and larger ones, that are not among those
-    `met`, on the small problem that a kernel takes with the longest sums: a short one hides the bits that it loses. The
-    problems that a table has them on come first."""
+    """Yield absorbed terms in each dtype, on windows of one element and on larger ones, which may each have an
+    accumulator of their own: on the small problem that a kernel takes with the longest sums, because a short one hides
+    the bits that it loses. The problems that a table has them on come first."""
     if all(variant.distribution != ABSORBED for _, variants in rows for variant in variants):
         return
     operator = OPERATORS[declared.operator]
@@ -341,21 +340,11 @@ def _absorbed(
             suited = (
                 (place, variant)
                 for place, problem in candidates
+                if ({*problem.geometry.window} == {1}) == is_pointwise
                 for variant in (Variant(dtype, layout, ABSORBED) for of_dtype, layout in pairs if of_dtype == dtype)
-                if rank_of(variant.layout) == problem.geometry.rank
-                and _demand(problem, variant) == (ABSORBED, dtype, is_pointwise)
-                and _is_suited(declared, problem, variant, pairs)
+                if rank_of(variant.layout) == problem.geometry.rank and _is_suited(declared, problem, variant, pairs)
             )
-            if (ABSORBED, dtype, is_pointwise) not in met:
-                yield from islice(suited, 1)
-
-
-def _demand(problem: Problem, variant: Variant) -> Hashable:
-    """Return what a kernel meets in a case: a distribution, and of absorbed terms also the dtype and whether the window
-    has one element, since each may have an accumulator of its own."""
-    if variant.distribution != ABSORBED:
-        return variant.distribution
-    return ABSORBED, variant.dtype, {*problem.geometry.window} == {1}
+            yield from islice(suited, 1)
 
 
 def _offered(rows: Iterable[Row]) -> dict[str, set[tuple[str, str]]]:

@@ -15,14 +15,22 @@ from typing import NamedTuple
 
 import numpy as np
 
+from conformance import Implementation
+from conformance.execution.declared import Declared
+from conformance.execution.selection import Selection
+from conformance.execution.share import Ranked
 from conformance.inputs import Expectation, Recipe
+from conformance.inputs.manifest import SEED
 from conformance.inputs.recipes import progress
-from conformance.operators import Arrays
+from conformance.layouts import LAYOUTS
+from conformance.operators import OPERATORS, Arrays
+from conformance.problems import PROBLEMS
+from conformance.problems.table import DISTRIBUTIONS
 from tests.calibration.false_alarms import positive
 from tests.calibration.kernels.emulated import Emulated
 from tests.calibration.kernels.kernel import KnownKernel, Run
 from tests.calibration.known_kernels import computed, judgements
-from tests.calibration.mutation import JOBS, rows
+from tests.calibration.mutation import JOBS, cost
 from tests.calibration.steps import HIDDEN, STEPS, Hidden, Row, Step
 
 AFFORDABLE = 1 << 18
@@ -93,9 +101,22 @@ def judged(table: Mapping[Row, KnownKernel], recipes: Iterable[Recipe]) -> tuple
 
 
 def cases(operator: str, dtype: str) -> list[Recipe]:
-    """Return the cases of level standard in a dtype that are small enough."""
-    recipes = (recipe for _, recipe in rows(operator, "standard") if recipe.dtype == dtype)
-    return [r for r in recipes if r.workload.operator.flops(r.workload.geometry) < 2 * AFFORDABLE]
+    """Return the cases that level standard asks of a kernel in one dtype and every layout, the cheapest first, layouts
+    and storage apart: those that are small enough."""
+    kernel = Implementation("kernel")
+    kernel.implements(operator, dtypes=(dtype,), layouts=LAYOUTS)(lambda *arrays: None)
+    ranked = Ranked(
+        Selection((), (), "standard", PROBLEMS, (operator,), (dtype,), LAYOUTS, DISTRIBUTIONS, SEED, "exact")
+    )
+    asked_of = ranked.rows(operator).rows
+    share = ranked.share(Declared(kernel, operator, [problem.geometry for problem, _ in asked_of]))
+    recipes = dict.fromkeys(
+        Recipe(OPERATORS[operator].on(problem.geometry), dtype, variant.distribution, SEED)
+        for (problem, _), variants in zip(asked_of, share, strict=True)
+        for variant in variants
+        if variant.dtype == dtype and OPERATORS[operator].flops(problem.geometry) < 2 * AFFORDABLE
+    )
+    return sorted(recipes, key=cost)
 
 
 def outcomes(
