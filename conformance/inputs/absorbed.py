@@ -13,10 +13,13 @@ LARGEST = 13
 """Exponent of the large term: fp16 has 30 normal binades, of which sums of small terms need some."""
 SMALL = (1.0, 1.75)
 """Small terms, beside powers of two: a tie where sums are rounded to nearest, and nearly a unit of what is cut off."""
-TELLING = ((23, 0), (11, 0), (24, 1), (14, 1), (8, 0), (13, 1), (7, 0), (10, 0), (12, 0), (25, 1), (24, 0), (26, 1))
-"""Binades between the large term and the small ones, and which of the latter: first those
-that accumulators with a bit less than fp32, fp16, bf16, or FP8's 13 bits lose, then what these keep or lose rightly:
-with few channels most results would be within their limits of zero. Problems with more channels have all sizes."""
+TELLING = (
+    (23, 0), (11, 0), (24, 1), (14, 1), (8, 0), (13, 1), (7, 0), (10, 0), (12, 0), (25, 1), (24, 0), (26, 1), (23, 1),
+)  # fmt: skip
+"""Binades between the large term and the small ones, and which of the latter: first those that accumulators with a bit
+less than fp32, fp16, bf16, or FP8's 13 bits lose, then what these keep or lose rightly, and last what cut sums with a
+bit less than fp32 lose: with few channels most results would be within their limits of zero. Problems with more
+channels have all sizes."""
 RATIOS = range(6, 27)
 """Binades between the large term and the small ones: up to those that fp32 absorbs."""
 
