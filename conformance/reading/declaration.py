@@ -88,11 +88,18 @@ def contradictions(reading: Reading, declared: Contract) -> list[str]:
     wrong = []
     if "inputs" in reading.agreeing and PRECISE.index(contract.inputs) > PRECISE.index(declared.inputs):
         wrong.append("inputs")
-    if "bits" in reading.agreeing and reading.bits and declared.accumulator(reading.dtype).precision > reading.bits:
+    precision = declared.accumulator(reading.dtype).precision
+    if declared.splits > 1:  # the bits that are read are those of stored partial sums, if these have fewer
+        precision = min(precision, FORMATS[declared.partials].precision)
+    if "bits" in reading.agreeing and reading.bits and precision > reading.bits:
         wrong.append("accumulate")
     if contract.unit and declared.unit and contract.unit.bits < declared.unit.bits and "accumulate" not in wrong:
         wrong.append("accumulate")
-    if contract.is_cut and not declared.is_cut:
+    interval = reading.promoted or reading.unpromoted
+    if declared.unit and 0 < declared.unit.promote < interval and 0 < reading.bits <= precision and not wrong:
+        wrong.append("accumulate")
+    cuts_inputs = declared.narrow and declared.rounding == "nearest" and reading.input_rounding == "zero"
+    if cuts_inputs or (contract.is_cut and not declared.is_cut):
         wrong.append("rounding")
     levels = ("direct", "winograd-f2", "winograd-f4", "winograd-f6", "fft")
     algorithm = "direct" if declared.algorithm in PREFIX_SUMS else declared.algorithm  # transforms are convolutions'
@@ -127,6 +134,8 @@ def summary(reading: Reading, declared: Contract, error: str, width: int) -> Ite
         yield f"{'':{INDENT}}{line}"
     for names, why in _grouped(reading.unknown):
         yield from _wrapped("unknown", f"{names}: {why}", width)
+    if missing := ", ".join(unread(reading)):
+        yield from _wrapped("not read", missing, width)
     contract = fitting(reading)
     if contract is not None:
         default = "; it is the default" if contract == Contract() else ""
@@ -154,6 +163,16 @@ def _grouped(unknown: dict[str, str]) -> list[tuple[str, str]]:
     for name, why in unknown.items():
         reasons.setdefault(why, []).append(LABELS.get(name, name))
     return [(", ".join(names), why) for why, names in reasons.items()]
+
+
+def unread(reading: Reading) -> Iterator[str]:
+    """Yield what a contract can say of such a kernel and no probe reads."""
+    if reading.algorithm not in ("direct", None):
+        yield "the format of transformed data"
+    if reading.dtype in ("bf16", "fp16"):
+        yield "how results are rounded"
+    if reading.operator.startswith("avg_pool"):
+        yield "prefix sums, which a window as large as the image does not show"
 
 
 def properties(reading: Reading) -> Iterator[tuple[str, str]]:

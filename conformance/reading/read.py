@@ -53,6 +53,7 @@ class Reading:
     partial_bits    significant bits in which partial sums are stored, where they are fewer than the accumulator's
     promoted        number of terms after which an accumulator of few bits is added to a wider one
     promoted_bits   significant bits of the wider one
+    unpromoted      number of terms of a sum without any promotion
     algorithm       direct, winograd-f2, winograd-f4, winograd-f6 or fft
     inputs_flushed, results_flushed  whether subnormal ones become zero
     bias            before or after the sum is rounded to the dtype
@@ -78,6 +79,7 @@ class Reading:
     partial_bits: int = 0
     promoted: int = 0
     promoted_bits: int = 0
+    unpromoted: int = 0
     algorithm: str | None = None
     inputs_flushed: bool | None = None
     results_flushed: bool | None = None
@@ -489,6 +491,7 @@ def read_promotion(reading: Reading, sums_of: Problem) -> None:
     if not keeps(0, of.terms // 2):
         if any(keeps(0, term) for term in (2, of.terms // 4, last - 1)):
             raise UnreadableError(AGAINST)
+        reading.unpromoted = of.terms
         raise UnreadableError(f"there is none in sums of {of.terms} terms that are added in the order of their indices")
     low, high = 1, of.terms // 2
     if keeps(0, low):
