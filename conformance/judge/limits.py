@@ -86,6 +86,11 @@ mean square, is less than the rounding of the result. Parts that are cut off, no
 what x6 drops of them is a gain, which is seen. Toward zero (declared) these are 16u^3 of a product, less than the
 6 * 2u_acc * KS that its sums are allowed. Every part of a small input may underflow: eta_in, below.
 
+*Rms of rounded inputs.* Errors of the operand with fewer numbers, N, are shared by many products. In units of the
+largest one, squares of uniform errors have a mean of 1/3, below 1/3 + sqrt(ln(1/ALPHA)/(2N)) except with probability
+ALPHA (Hoeffding, JASA 58, 1963), and never above 1; of errors of one sign the mean, 1/2, counts too. A right kernel of
+cut bf16 inputs had 0.558 for 0.550 with a filter of one number.
+
 *Winograd and FFT.* Winograd accumulates KS/9 products of transformed data, after a few additions in each transform;
 `winograd_growth` says by how much the transforms enlarge rounding errors. FFT adds an error of u_acc per stage, log2 of
 the transform's length (Higham, Accuracy and Stability of Numerical Algorithms, 2002, theorem 24.2). Neighbours outside
@@ -253,6 +258,8 @@ class OutputLimits:
     """Whether there are few states and hardly any sums: each rounding is of one or a few products."""
     coarse: float = 1.0
     """Rms of the output's rounding error, in multiples of that of a continuous error."""
+    few_factors: float = 1.0
+    """Rms of rounded inputs, of which one operand has few numbers, in multiples of that of many."""
     z: float = Z
     """Limit on |gain| and |offset|."""
     halves: int = 1
@@ -300,7 +307,7 @@ class OutputLimits:
     def rms(self, count: float) -> float:
         """Return the limit on the rms of `count` errors."""
         x = math.log(1 / ALPHA) * self.fan_out / count
-        return RMS * self.coarse * math.sqrt(1 + 2 * math.sqrt(x) + 2 * x)
+        return RMS * self.coarse * self.few_factors * math.sqrt(1 + 2 * math.sqrt(x) + 2 * x)
 
 
 def spread(reference: np.ndarray, s2: np.ndarray) -> np.ndarray:
@@ -426,12 +433,22 @@ def limits(
         few_states=few_states,
         lone_products=few_states and min(terms, numbers or terms) <= max(FEW_PRODUCTS, 2 * splits),
         halves=HALVES[contract.stored],
+        few_factors=_few_factors(contract, numbers) if u_in > 0 and not is_whole and numbers else 1.0,
         z=math.sqrt(fan_out) * z,
         loss=loss,
         excess=excess,
         odd=odd,
         absorbs=absorbs,
     )
+
+
+def _few_factors(contract: Contract, numbers: int) -> float:
+    """Return how much larger the rms of rounded inputs may be where one operand has so few `numbers` that their errors,
+    which whole channels share, are above the average: see the module, "Rms of rounded inputs"."""
+    above = math.sqrt(math.log(1 / ALPHA) / (2 * numbers))
+    squares, mean = min(1.0, 1 / 3 + above), min(1.0, 1 / 2 + above) if contract.rounding == "zero" else 0.0
+    expected = 2 / 3 + (1 / 2 if contract.rounding == "zero" else 0.0)
+    return math.sqrt((1 / 3 + squares + mean) / expected)
 
 
 def propagated_limits(contract: Contract, dtype: str) -> OutputLimits:

@@ -12,9 +12,11 @@ import pytest
 from conformance.contract import Contract
 from conformance.dtypes import BF16, FP32, TF32
 from conformance.inputs import Expectation, Recipe
+from conformance.judge.expected import expect
 from conformance.operators import OPERATORS, parse
 from tests.calibration.kernels import sums
 from tests.calibration.kernels.arithmetic import KernelArithmetic, to
+from tests.calibration.kernels.emulated import Emulated
 from tests.calibration.kernels.kernel import KnownKernel, Run
 from tests.calibration.kernels.rounding import Way, bits, outward
 from tests.calibration.kernels.sums import Sum, direct
@@ -112,3 +114,14 @@ def test_natural_data_have_no_interval():
     assert main.passed
     assert "gain z" not in {check.name for check in main.checks}
     assert "gain z" in checks(emulated(np.trunc), CUT, PROBLEMS[0])
+
+
+def test_errors_of_the_one_number_of_a_filter_are_shared():
+    """A right kernel of bf16 inputs that are cut off exceeded the limit on rms."""
+    recipe = Recipe(OPERATORS["conv_forward"].on(parse("n1 c1 h4097 w1 k1 r1 s3 u2x4 p1:2")), "fp32", "fixed", 0)
+    declared = Contract(inputs="bf16", rounding="zero")
+    inputs, geometry = Expectation(recipe).inputs, recipe.workload.geometry
+    y = Emulated(declared)(recipe.workload.operator, geometry, inputs, "fp32")
+    assert expect(recipe).passes(y, declared)
+    doubled = {"y": (2 * y["y"] - expect(recipe).outputs(y)[0].reference).astype(np.float32)}
+    assert not expect(recipe).passes(doubled, declared)
