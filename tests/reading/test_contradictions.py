@@ -18,7 +18,7 @@ SUMS: dict[str, Any] = {
 
 def reading_of(dtype: str, **read: Any) -> Reading:
     reading = Reading("conv_forward", dtype, **read)
-    reading.agreeing = dict.fromkeys(read, 5)
+    reading.agreeing.update(dict.fromkeys(read, 5))
     return reading
 
 
