@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from conformance.dtypes import FORMATS, STORAGE
+from conformance.dtypes import FORMATS, STORAGE, sums_of
 from conformance.inputs.drawing import Recipe
 from conformance.operators import Arrays
 
@@ -32,18 +32,20 @@ def absorbed(recipe: Recipe) -> Arrays:
     for name, tensor in workload.inputs.items():
         inputs[name] = np.zeros(tensor.shape, STORAGE[tensor.stored_as(recipe.dtype)])
     inputs[operator.data] += inputs[operator.data].dtype.type(1)
-    format = FORMATS[recipe.dtype]
-    largest = min(LARGEST, format.emax)
-    remaining = ((ratio, small) for ratio in RATIOS for small in range(len(SMALL)))
-    sizes = [
-        SMALL[small] * 2.0 ** (largest - ratio)
-        for ratio, small in dict.fromkeys((*TELLING, *remaining))
-        if largest - ratio >= format.emin
-    ]
     operand, has_no_filter = inputs[operator.operand], operator.operand == operator.data
     along = np.moveaxis(operand, operator.free_axis, 0)
     is_grouped = workload.inputs[operator.operand].is_filter and operator.free_axis
     separate = workload.geometry.groups if is_grouped else workload.geometry.n if has_no_filter else 1
+    format = FORMATS[recipe.dtype]
+    largest = min(LARGEST, format.emax)
+    # sums of fp16 overflowed, of which the result is within its range, and a right kernel failed
+    room = 2.0 ** FORMATS[sums_of(recipe.dtype)].emax * 1.9 - 2.0**largest
+    remaining = ((ratio, small) for ratio in RATIOS for small in range(len(SMALL)))
+    sizes = [
+        size
+        for ratio, small in dict.fromkeys((*TELLING, *remaining))
+        if (size := SMALL[small] * 2.0 ** (largest - ratio)) * recipe.terms <= room and largest - ratio >= format.emin
+    ]
     for index, channel in enumerate(along if operand.size else ()):
         terms = np.full(channel.size, sizes[index % len(sizes)])
         sums = terms.reshape(separate, -1)
