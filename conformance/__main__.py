@@ -30,6 +30,7 @@ sys.path[:] = AS_STARTED
 
 FAMILIES = {
     "run": "cli.run:declare",
+    "plan": "cli.plan:declare",
     "list": "cli.listing:declare",
     "check": "cli.check:declare_check",
     "contract": "cli.contract:declare",
@@ -42,9 +43,9 @@ FAMILIES = {
     "verify": "cli.verify:declare",
     "golden": "inputs.golden_command:declare",
 }
-"""Name of a family -> the function that declares its commands and, but for that of `run`, which reads its own words,
-sets `run`, a function of the parsed arguments that returns the exit status. The first line of its docstring is the help
-text. In the order in which a user meets them.
+"""Name of a family -> the function that declares its commands and sets `run`, a function of the parsed arguments that
+returns the exit status; but `run` and `plan` read their own words. The first line of its docstring is the help text. In
+the order in which a user meets them.
 
 Functions are given by name, so that a command does not wait for the imports of others."""
 
@@ -62,7 +63,7 @@ exit codes:
 
 
 ELSEWHERE, HERE = (
-    ("run", "check", "contract", "verify", "fuzz", "report", "compare"),
+    ("run", "plan", "check", "contract", "verify", "fuzz", "report", "compare"),
     {"--in-process", "--pdb", "--trace"},
 )
 """Commands that run no kernel in their process, and options with which they do."""
@@ -149,11 +150,11 @@ def _run(words: list[str]) -> int:
         print(f"conformance: error: {words[0]} is no command; {_meant(words)}", file=sys.stderr)
         return ExitCode.UNUSABLE
     try:
-        if words[:1] == ["run"]:
+        if words[:1] in (["run"], ["plan"]):
             with _collecting_no_garbage():
-                from conformance.cli.run import run
-
-            return run(words[1:])
+                module = import_module(f"conformance.cli.{words[0]}")
+            status: int = module.run(words[1:])
+            return status
         named = [word for word in words[:1] if word in FAMILIES]
         with _collecting_no_garbage():
             parser = _parser(named if named or words[:1] == ["--version"] else FAMILIES)
@@ -168,7 +169,7 @@ def _run(words: list[str]) -> int:
             return ExitCode.GOOD
         with ExitStack() as stack:
             stack.callback(handle_signals(Interrupt()))
-            status: int = arguments.run(arguments)
+            status = arguments.run(arguments)
         sys.stdout.flush()
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

@@ -20,7 +20,7 @@ from conformance.operators import OPERATORS, Operator, takes
 from conformance.problems import PROBLEMS, at_level
 from conformance.resources import IMPLS
 from conformance.results import build
-from tests.conftest import Project, no_traceback_of_ours
+from tests.conftest import no_traceback_of_ours
 from tests.kill_and_resume import KERNEL
 from tests.kit import command
 from tests.report_samples import sealed
@@ -176,19 +176,3 @@ def test_cases_are_run_again(tmp_path: Path, verified: Verified, monkeypatch: py
     monkeypatch.setattr("conformance.cli.verify.discover", lambda folder: [])
     status, told = verified(list, "--rerun=1")
     assert (status, ": not here, give --impl=PATH" in told) == (5, True)
-
-
-def test_two_groups_make_the_whole(project: Project, verified: Verified, capsys: pytest.CaptureFixture[str]):
-    """Every case is in exactly one group: records of both are as good as those of the whole run."""
-    pytest.importorskip("pytest_split")
-    project.write("acme.py", KERNEL)
-    words = ("-p", "pytest_split.plugin", "--pyargs", "conformance.suites", "--impl=acme.py", "--problem=edge.plain")
-    for number in "12":
-        shard = ("--splits=2", f"--group={number}", f"--records={number}.jsonl")
-        assert project.pytester.runpytest_inprocess(*words, *shard).ret == 0
-    capsys.readouterr()
-    one, two = ((project.folder / f"{number}.jsonl").read_bytes() for number in "12")
-    status, told = verified(one + two)
-    assert (status, told.count("run of 20")) == (0, 2)
-    assert told.splitlines()[2:] == verified()[1].splitlines()[1:]
-    assert verified(one + two + two)[0] == 1

@@ -40,6 +40,7 @@ from conformance.engine.progress import Progress, duration
 from conformance.engine.run import Run
 from conformance.engine.summary import Summary
 from conformance.engine.tasks import Task, key_of, tasks
+from conformance.engine.units import Cost, divided, modelled, recorded
 from conformance.execution.compiler_cache import CompilerCache, of_run
 from conformance.execution.remote import Raised
 from conformance.execution.selection import SelectionError
@@ -60,6 +61,7 @@ from conformance.reporting.github import JobSummary
 from conformance.reporting.table import many
 from conformance.resources import IMPLS
 from conformance.results import build
+from conformance.results import reading as results
 from conformance.results.schema import Record
 from conformance.results.writing import require_creatable
 from conformance.worker import wire
@@ -115,6 +117,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
     how.add_argument("-m", dest="markexpr", metavar="EXPRESSION", help="only these devices, such as cpu or trn1")
     how.add_argument("-x", dest="maxfail", action="store_const", const="1", help="stop at the first failure")
     how.add_argument("--maxfail", metavar="N", help="stop after so many failures")
+    how.add_argument("--unit", metavar="K/N", help="only unit K of N, for a job of an array (conformance plan)")
+    how.add_argument("--costs", metavar="FILE", help="divide by the seconds in these records, of an earlier run")
     how.add_argument("--lf", action="store_true", help="only what failed in the last run; all of it, if nothing did")
     how.add_argument("--ff", dest="failedfirst", action="store_true", help="what failed in the last run first")
     how.add_argument("-v", dest="verbose", action="count", default=0, help="a line for each case")
@@ -158,13 +162,17 @@ def run(words: Sequence[str]) -> int:
             return ExitCode.UNUSABLE
 
 
-def read(words: Sequence[str]) -> tuple[argparse.Namespace, int, RunOptions]:
+def read(
+    words: Sequence[str], parser: argparse.ArgumentParser | None = None
+) -> tuple[argparse.Namespace, int, RunOptions]:
     """Return what was given, how many processes judge, and the options of the run. Raises SelectionError."""
-    arguments = _parser().parse_intermixed_args(words)
+    arguments = (parser or _parser()).parse_intermixed_args(words)
     if arguments.all and arguments.file_or_dir:
         raise SelectionError(f"--all and {arguments.file_or_dir[0]}: give one of them")
     arguments.impl = [*(_file(word, arguments.problem) for word in arguments.file_or_dir), *(arguments.impl or ())]
     arguments.file_or_dir = []
+    if arguments.costs and not (arguments.unit or parser):
+        raise SelectionError("--costs: give --unit K/N too")
     arguments.verbose -= arguments.quiet
     arguments.tbstyle = "no" if arguments.verbose < -1 else ""
     options.require_markers(arguments.markexpr or "", (*DEVICES, "verifies", "behaves", "trains"))
@@ -194,7 +202,8 @@ class _FrontEnd:
                 raise SelectionError(f"--junitxml {arguments.junitxml}: cannot be written ({error.strerror})") from None
         if self._processes > 1 and arguments.usepdb:
             raise SelectionError("--pdb and -n: give one of them")
-        self._named = named_by(arguments.keyword) if arguments.keyword else None
+        if arguments.keyword:
+            named_by(arguments.keyword)  # an expression that cannot be read ends the run before it starts
         if self._processes > 1:
             share_cores(self._processes)
         self._cache, problem = (None, "") if self.options.in_process else of_run(stack)
@@ -209,9 +218,19 @@ class _FrontEnd:
         """A record by its id -> what the kernel raised in this process, in lines."""
         self._failing: list[str] = []
         self._ran: list[str] = []
-        self._deselected = False
+        self._deselected = self._is_empty = False
         self._compiled = wire.Compiled()
         """Programs that other processes of the run have compiled."""
+
+    @property
+    def _is_first(self) -> bool:
+        """Return whether what is counted once, and is no task, is counted here: in the first unit of a divided run."""
+        return self.options.part is None or self.options.part.number == 1
+
+    @property
+    def _is_part(self) -> bool:
+        """Return whether what was given may be verified elsewhere."""
+        return self._given.lf or self.options.part is not None
 
     def _started(self, compiled: CompilerCache | None) -> Workers | None:
         limits = self.options.limits
@@ -237,13 +256,17 @@ class _FrontEnd:
                 planned, absences = tasks(run.plan, run.workers)
                 chosen = self._chosen(planned)
                 is_asked = bool(chosen or absences or not self._given.keyword)
-                self._take_absences(absences)
+                if self._is_first:
+                    self._take_absences(absences)
                 self._progress.tests = len(chosen) + len(run.plan.registry.broken)
-                with closing(self._pool(planned)) as pool:
+                with closing(self._pool()) as pool:
                     self._carry_out(pool, chosen)
                     self._compiled = pool.compiled
-                self._take_broken()
-            status = run.status(is_asked=is_asked, is_part=self._given.lf)
+                if self._is_first:
+                    self._take_broken()
+            status = run.status(is_asked=is_asked, is_part=self._is_part)
+            if self._is_empty and not self._is_first:
+                status = ExitCode.GOOD
             if run.stopped:
                 is_bad = run.stopped.startswith("stopping")
                 status = ExitCode.BAD if is_bad else ExitCode.INTERRUPTED
@@ -280,14 +303,12 @@ class _FrontEnd:
 
     def _chosen(self, planned: Sequence[Task]) -> list[Task]:
         """Return the tasks that options of this command leave, those that failed before first, if that is asked for."""
-        expression, failed, run = self._given.markexpr or "", self._last_run.failed, self._run
-        remaining = [
-            task
-            for task in planned
-            if (not self._named or self._named(task.id))
-            and (not expression or options.selects(expression, {task.kind, *task.devices}))
-        ]
+        failed, run = self._last_run.failed, self._run
+        remaining = chosen(planned, self._given.keyword, self._given.markexpr or "")
         self._deselected = bool(planned) and not remaining
+        if (part := self.options.part) is not None:
+            remaining = [*divided(remaining, part.count, costs(self._given.costs))[part.number - 1].tasks]
+            self._is_empty = not remaining
         if run.recorded:
             remaining = [task for task in remaining if not run.is_recorded(task.key)]
         if self._given.lf and (again := [task for task in remaining if task.id in failed]):
@@ -296,13 +317,11 @@ class _FrontEnd:
             remaining.sort(key=lambda task: task.id not in failed)
         return remaining
 
-    def _pool(self, planned: Sequence[Task]) -> Pool:
+    def _pool(self) -> Pool:
         if self._processes == 1:
             return Here(self._run)
         cache = str(self._cache.folder) if self._cache else ""
-        return Processes(
-            planned, self._processes, judge, lambda name: (self._words, cache, name, import_path.OF_KERNELS)
-        )
+        return Processes(self._processes, judge, lambda name: (self._words, cache, name, import_path.OF_KERNELS))
 
     def _carry_out(self, pool: Pool, chosen: Sequence[Task]) -> None:
         """Have all tasks carried out, and take what comes of them."""
@@ -413,7 +432,7 @@ class _FrontEnd:
             raised=lambda record: self._raised.get(id(record), []),
             compiled=compiled,
             job=self._job,
-            is_part=self._given.lf,
+            is_part=self._is_part,
         )
         summary.write(self.options.verbosity)
         if not summary.is_reported and status not in (ExitCode.INTERRUPTED, ExitCode.INTERNAL):
@@ -427,7 +446,10 @@ class _FrontEnd:
                 screen.line(f"ERROR: --junitxml {self._given.junitxml}: cannot be written ({error.strerror})", "red")
                 status = ExitCode.UNUSABLE
         self._last_run.end(self._failing, self._ran)
-        text, color = summary.last_line("-k or -m leaves no case" if self._deselected else "")
+        if self._is_empty and not self._is_first:
+            text, color = f"unit {self.options.part} has no case", "green"
+        else:
+            text, color = summary.last_line("-k or -m leaves no case" if self._deselected else "")
         screen.last(f"{text} ({duration(seconds)})", color)
         return status
 
@@ -435,7 +457,7 @@ class _FrontEnd:
 def judge(
     connection: Connection, parent: int, words: tuple[str, ...], cache: str, name: str, of_kernels: list[str]
 ) -> None:
-    """Serve as one of several processes of a run, which has planned the same tasks from the same words."""
+    """Serve as one of several processes of a run, which reads the same words."""
     if of_kernels:
         import_path.trust(of_kernels)
     interrupts.handle_signals(interrupts.pass_over)  # the run ends it
@@ -448,9 +470,7 @@ def judge(
         if workers is not None:
             stack.enter_context(threads.spared())
             stack.callback(workers.close)
-        run = Run(chosen, workers)
-        planned, _ = tasks(run.plan, workers)
-        serve(connection, parent, run, planned)
+        serve(connection, parent, Run(chosen, workers))
 
 
 def _units(chosen: Sequence[Task], processes: int, workers: Workers | None) -> list[list[Task]]:
@@ -475,6 +495,28 @@ def _count(text: str | None) -> int:
     if not re.fullmatch(r"[1-9]\d{0,4}", text, re.ASCII):
         raise SelectionError(f"-n {text}: must be a whole number, or auto")
     return int(text)
+
+
+def chosen(planned: Sequence[Task], keyword: str | None, expression: str) -> list[Task]:
+    """Return the tasks that -k and -m select."""
+    is_named = named_by(keyword) if keyword else lambda name: True
+    return [
+        task
+        for task in planned
+        if is_named(task.id) and (not expression or options.selects(expression, {task.kind, *task.devices}))
+    ]
+
+
+def costs(file: str | None) -> Cost:
+    """Return the cost of tasks by the records of an earlier run, or else by the model. Raises SelectionError."""
+    if file is None:
+        return modelled
+    try:
+        return recorded(record for run in results.read(Path(file)) for _, record in run.records())
+    except OSError as error:
+        raise SelectionError(f"--costs {file}: cannot be read ({error.strerror})") from None
+    except results.RecordError as error:
+        raise SelectionError(f"--costs {error}") from None
 
 
 def _require_apart(options: RunOptions, junitxml: str | None) -> None:

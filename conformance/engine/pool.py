@@ -18,9 +18,10 @@ import msgspec
 from conformance.engine.arithmetic import Arithmetic, WrongArithmeticError
 from conformance.engine.perform import Performed, perform
 from conformance.engine.run import Run
+from conformance.engine.task_wire import UnknownKernelError, decode, encode
 from conformance.engine.tasks import Task
 from conformance.results.schema import AnyRecord, Record
-from conformance.results.writing import encode
+from conformance.results.writing import encode as encoded_record
 from conformance.worker import wire
 from conformance.worker.isolation import end_with
 
@@ -116,21 +117,14 @@ class Here:
 
 
 class Processes:
-    """Several processes of this machine, each of which plans the same tasks and has a kernel's process of its own.
+    """Several processes of this machine, each of which has a kernel's process of its own.
 
     If a process is killed, only the task that it was carrying out is lost: another takes its place. `target` is the
     function that serves there, of a connection, the number of this process, and the `arguments` for a judge's name.
     """
 
-    def __init__(
-        self,
-        tasks: Sequence[Task],
-        count: int,
-        target: Callable[..., None],
-        arguments: Callable[[str], tuple[Any, ...]],
-    ) -> None:
+    def __init__(self, count: int, target: Callable[..., None], arguments: Callable[[str], tuple[Any, ...]]) -> None:
         self.compiled = wire.Compiled()
-        self._numbers = {id(task): number for number, task in enumerate(tasks)}
         self._count, self._target, self._arguments = count, target, arguments
         self._context = multiprocessing.get_context("spawn")
         self._names = (f"judge{number}" for number in range(10**9))
@@ -161,7 +155,7 @@ class Processes:
             judge.unit = judge.unit or waiting.popleft()
             task = judge.unit.popleft()
             if wants(task):
-                judge.begin(task, self._numbers[id(task)])
+                judge.begin(task)
                 yield Begun(task)
                 return
 
@@ -180,7 +174,7 @@ class Processes:
             if rest:
                 waiting.appendleft(rest)
             if task is None and not judge.is_ready:
-                raise JudgeError(f"a process of the run has ended while it planned: {_ending(judge.process)}") from None
+                raise JudgeError(f"a process of the run has ended while it started: {_ending(judge.process)}") from None
             if task is not None:
                 yield Died(task, f"the process that judged it {_ending(judge.process)}")
             return
@@ -225,11 +219,11 @@ class _Remote:
         self.task: Task | None = None
         self.unit: deque[Task] = deque()
 
-    def begin(self, task: Task, number: int) -> None:
+    def begin(self, task: Task) -> None:
         """Tell the process what to carry out; whether it still lives is seen when its answer is waited for."""
         self.task = task
         with suppress(OSError):
-            self.connection.send((number, task.key))
+            self.connection.send(encode([task]))
 
     def end(self) -> wire.Compiled:
         """Let the process end, and return what it has compiled. Raises WrongArithmeticError."""
@@ -249,28 +243,24 @@ class _Remote:
         return compiled
 
 
-def serve(connection: Connection, parent: int, run: Run, tasks: Sequence[Task]) -> None:
-    """Carry out tasks by their numbers until there are no more. The end of `parent` is the end of this process."""
+def serve(connection: Connection, parent: int, run: Run) -> None:
+    """Carry out tasks until there are no more. The end of `parent` is the end of this process."""
     end_with(parent)
-    judge = Judge(run)
+    judge, implementations = Judge(run), run.plan.registry.implementations
     connection.send(("ready",))
     try:
         while (request := connection.recv()) is not None:
-            number, key = request
-            task = tasks[number] if number < len(tasks) else None
-            if task is None or task.key != key:
-                connection.send(
-                    ("refused", "a process of the run has planned other tasks: a file was changed; run again")
-                )
-                return
+            (task,) = decode(request, implementations)
             start, performed = judge.answer(task)
-            beside = encode(performed.beside) if performed.beside else None
-            connection.send(("done", start, encode(performed.record), beside))
+            beside = encoded_record(performed.beside) if performed.beside else None
+            connection.send(("done", start, encoded_record(performed.record), beside))
         judge.end()
         compiled = run.workers.compiled if run.workers is not None else wire.Compiled()
         connection.send(("compiled", msgspec.to_builtins(compiled)))
     except WrongArithmeticError as error:
         connection.send(("untrusted", error.reason, error.since))
+    except UnknownKernelError as error:
+        connection.send(("refused", f"{error} is not in its file any more: the file was changed; run again"))
     except (EOFError, OSError):
         return  # nobody listens any more
 

@@ -120,7 +120,7 @@ class Run:
         path = Path(options.records or Path(options.report or "") / "records.jsonl")
         variables = environment.of_users(options.limits.passed) if options.limits else ""
         header = build.header(
-            command, options.level, self.selection.seed, self.selection.method, options.chosen, variables
+            command, options.level, self.selection.seed, self.selection.method, options.chosen, variables, options.part
         )
         overwrite = options.overwrite or (options.records is None and _is_whole(path))
         try:

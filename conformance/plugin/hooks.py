@@ -282,7 +282,7 @@ class Hooks:
         run, timing, option = self.run, self.collection.timing, self.config.option
         if timing is not None:
             timing.complete()
-        self.is_part = any(getattr(option, name, None) for name in ("lf", "stepwise", "group"))
+        self.is_part = any(getattr(option, name, None) for name in ("lf", "stepwise"))
         status, is_whole = exitstatus, exitstatus in (ExitCode.GOOD, ExitCode.BAD, ExitCode.NOTHING)
         run.stopped = run.stopped or str(session.shouldstop or session.shouldfail or "" if is_whole else "interrupted")
         if exitstatus in (ExitCode.GOOD, ExitCode.NOTHING):

@@ -24,17 +24,20 @@ class ReportError(Exception):
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """Make a page and a Markdown summary from records, or a badge."""
+    """Make the report of records: a verdict on each kernel, a page, or a badge."""
     parser.add_argument(
         "results", nargs="+", type=Path, metavar="RESULTS",
         help="what pytest --records=FILE or pytest --benchmark-json=FILE wrote; of two verdicts on one case that of "
         "the later run counts",
     )  # fmt: skip
-    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="where to write the report")
+    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="where to write a page and a summary")
     parser.add_argument(
         "--badge", type=Path, metavar="FILE.svg", help="write an image of one line: level, and how many cases pass"
     )
-    parser.epilog = "Ends with 0 where it is written, whatever it says; with 1 where something is wrong with a file."
+    parser.epilog = (
+        "Ends with 0 where it is written, whatever it says; with 1 where something is wrong with a file, or units of a "
+        "divided run are missing."
+    )
     parser.set_defaults(run=_run)
 
 
@@ -86,11 +89,10 @@ def _run(arguments: argparse.Namespace) -> int:
     from conformance.reporting.page.merge import load
     from conformance.reporting.page.render import PAGE, texts, write
     from conformance.reporting.page.tables import Digest
+    from conformance.reporting.terminal import harmless
 
     folder, image = arguments.output, arguments.badge
     try:
-        if not (folder or image):
-            raise ReportError("nothing to write: give -o DIR for a page, or --badge FILE.svg")
         if image:
             try:
                 require_own_kind(image, "SVG", b"<svg")
@@ -109,4 +111,8 @@ def _run(arguments: argparse.Namespace) -> int:
     for path in (folder and folder / PAGE, image):
         if path:
             print(path)
+    if not (folder or image):
+        lines = [*map(str, digest.report.verdicts)]
+        for line in [*lines, digest.lead] if len(lines) > 1 else lines or [digest.lead]:
+            print(harmless(line))
     return ExitCode.BAD if digest.results.errors else ExitCode.GOOD

@@ -31,6 +31,7 @@ from conformance.results.schema import (
     Facts,
     Header,
     Inferred,
+    Part,
     Profile,
     WaiverRecord,
     Work,
@@ -66,12 +67,12 @@ def broken_record(path: str, broken: BrokenFile) -> BrokenRecord:
 
 def header(
     command: Sequence[str], level: str, seed: int, method: str, selection: dict[str, tuple[str, ...]],
-    environment: str = "",
+    environment: str = "", unit: Part | None = None,
 ) -> Header:  # fmt: skip
     """Return the header of a run that begins now."""
     return Header(
         schema=SCHEMA, started=now(), command=tuple(command), versions=versions(), level=level, seed=seed,
-        method=method, golden=digest(), selection=selection, environment=environment,
+        method=method, golden=digest(), selection=selection, environment=environment, unit=unit,
     )  # fmt: skip
 
 

@@ -224,6 +224,7 @@ def _conditions(header: Header) -> dict[str, str]:
     """Return the versions and options that all verdicts of one run share, in words."""
     options = {name: " ".join(values) for name, values in header.selection.items()}
     shared = {"--level": header.level, "--seed": str(header.seed), "--method": header.method, "goldens": header.golden}
+    shared |= {"--unit": str(header.unit)} if header.unit else {}
     shared |= {"--pass-env values of digest": header.environment} if header.environment else {}
     return header.versions | options | shared
 

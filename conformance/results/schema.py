@@ -382,6 +382,16 @@ class BrokenRecord(Record, frozen=True, kw_only=True, tag="broken"):
 AnyRecord = CaseRecord | CheckRecord | TrainingRecord | AbsenceRecord | BrokenRecord
 
 
+class Part(Struct, frozen=True, kw_only=True):
+    """A unit of a run that was divided: its number, from 1, and how many units there are."""
+
+    number: Count
+    count: Count
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
+
 class Header(Struct, tag_field="kind", tag="header", frozen=True, kw_only=True, omit_defaults=True):
     """The first line of a run.
 
@@ -392,6 +402,7 @@ class Header(Struct, tag_field="kind", tag="header", frozen=True, kw_only=True, 
     golden       SHA-256 of the manifest of goldens; empty if it cannot be read
     selection    option -> values that were given, for the options that choose cases
     environment  digest of the variables that were named to be passed to kernels; empty without any
+    unit         the part of a divided run that this one is
     resumed      whether the run continues the one above it in the file, which was cut off
     """
 
@@ -405,6 +416,7 @@ class Header(Struct, tag_field="kind", tag="header", frozen=True, kw_only=True, 
     golden: str
     selection: dict[str, tuple[str, ...]] = {}
     environment: str = ""
+    unit: Part | None = None
     resumed: bool = False
 
 

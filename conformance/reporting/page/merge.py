@@ -12,6 +12,7 @@ import shlex
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -41,7 +42,7 @@ CASE = (
     "method", "level",
 )  # fmt: skip
 """Fields that distinguish the cases of an implementation on a machine."""
-WHOLE = ("--impl", "-m", "--splits", "--group")
+WHOLE = ("--impl", "-m")
 """Options with which all cases of a kernel run, in one run or in several whose files are merged."""
 GROUP = ("implementation", "operator", "device", "status", "distribution", "check")
 """Fields that distinguish groups of cases that could not be attempted, which are counted and not named."""
@@ -55,6 +56,8 @@ MAX_BYTES = 1 << 30
 A = TypeVar("A")
 T = TypeVar("T")
 Place = tuple[Any, ...]
+Divided = tuple[Any, ...]
+"""Level, seed, method and options of a run that was divided into units, and their number."""
 
 
 def load(paths: Iterable[Path]) -> Results:
@@ -89,7 +92,7 @@ def merged(sources: Sequence[ResultsFile]) -> Results:
     return Results(
         tuple(sorted((*attempted.values(), *absent), key=_place)),
         tuple(sorted(clocked.values(), key=_time_place)),
-        tuple(error for source in sources for error in source.errors),
+        (*(error for source in sources for error in source.errors), *_missing(sources)),
         tuple(sorted({period for source in sources for period in source.periods})),
         tuple(sorted({*itertools.chain(*choices)})) if all(choices) else (),
     )
@@ -106,6 +109,8 @@ class ResultsFile:
     periods: list[Period] = field(default_factory=list)
     choices: list[list[str]] = field(default_factory=list)
     """The options of each run that leave out cases of its kernels, as words of a command line."""
+    units: list[tuple[Divided, int]] = field(default_factory=list)
+    """The numbers of units that have come to their end, each with what tells the units of a run from other runs'."""
 
     def ran(self, began: str, ended: str = "") -> None:
         """Note when a run was, if the times can be read."""
@@ -145,6 +150,23 @@ def read(paths: Iterable[Path]) -> Iterator[ResultsFile]:
             yield source
 
 
+def _missing(sources: Sequence[ResultsFile]) -> Iterator[str]:
+    """Yield a line for each run whose units are not all here: what is missing was not verified."""
+    numbers: defaultdict[Divided, set[int]] = defaultdict(set)
+    for source in sources:
+        for divided, number in source.units:
+            numbers[divided].add(number)
+    for (*_, count), present in numbers.items():
+        if absent := sorted({*range(1, count + 1)} - present):
+            yield f"{len(absent):,} of {count:,} units are missing, whose cases were not verified: {_listed(absent)}"
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    """Return numbers in words, neighbours as ranges: `2, 5-7`."""
+    runs = [[number for _, number in run] for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])]
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+
+
 def _fill(source: ResultsFile, content: bytes, shared: dict[Any, Any]) -> None:
     if benchmarks.is_document(content):
         _read_benchmarks(source, content)
@@ -158,8 +180,12 @@ def _fill(source: ResultsFile, content: bytes, shared: dict[Any, Any]) -> None:
                 continue
             if run.headers:
                 source.ran(run.headers[0].started, run.footer.ended if run.footer else "")
-                selection = run.headers[0].selection.items()
+                header = run.headers[0]
+                selection = header.selection.items()
                 source.choices.append([shlex.join((name, *values)) for name, values in selection if name not in WHOLE])
+                if header.unit is not None and run.footer is not None and not run.footer.interrupted:
+                    of = header.level, header.seed, header.method, tuple(sorted(selection)), header.unit.count
+                    source.units.append((of, header.unit.number))
             for place, line in run.lines():
                 if (record := source.take(place, decode, line)) is not None:
                     source.records.append(_lean(record, shared))
