@@ -21,18 +21,23 @@ from typing import Any
 from conformance import __version__, import_path, interrupts
 from conformance.cli.choosing import LastRun, named_by
 from conformance.cli.junit import JUnit
+from conformance.cli.shipping import KERNELS, shipped
 from conformance.cli.terminal import Terminal
 from conformance.engine import options
 from conformance.engine.arithmetic import WrongArithmeticError
+from conformance.engine.cluster import Cluster
 from conformance.engine.options import EVERYDAY, OPTIONS, RunOptions
 from conformance.engine.pool import (
     Begun,
+    Counted,
     Died,
     Done,
     Here,
     JudgeError,
     Pool,
     Processes,
+    Suspected,
+    TakenOut,
     serve,
     share_cores,
 )
@@ -40,8 +45,9 @@ from conformance.engine.progress import Progress, duration
 from conformance.engine.run import Run
 from conformance.engine.summary import Summary
 from conformance.engine.tasks import Task, key_of, tasks
-from conformance.engine.units import Cost, divided, modelled, recorded
+from conformance.engine.units import Cost, divided, implementation_of, modelled, recorded
 from conformance.execution.compiler_cache import CompilerCache, of_run
+from conformance.execution.process import SECONDS
 from conformance.execution.remote import Raised
 from conformance.execution.selection import SelectionError
 from conformance.execution.status import Verdict
@@ -50,7 +56,7 @@ from conformance.execution.workers import Workers
 from conformance.exit_codes import ExitCode, meanings
 from conformance.failure import Failure
 from conformance.files import require_own_kind
-from conformance.implementations import registry
+from conformance.implementations import devices, registry
 from conformance.implementations.devices import DEVICES, missing
 from conformance.implementations.errors import of_the_suite
 from conformance.inputs import golden
@@ -67,6 +73,8 @@ from conformance.results.writing import require_creatable
 from conformance.worker import wire
 
 ALL = "all implementations that are here"
+UNITS_OF_A_DEVICE = 8
+"""Units for each device of a cluster: a device that is lost costs an eighth of its part."""
 FIELD = re.compile(r"(n|c|d|h|w|k|t|r|s|u|p|g|b|dil)\d\S*")
 """Field of a problem that was given without quotes."""
 INSTEAD = {
@@ -119,6 +127,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--maxfail", metavar="N", help="stop after so many failures")
     how.add_argument("--unit", metavar="K/N", help="only unit K of N, for a job of an array (conformance plan)")
     how.add_argument("--costs", metavar="FILE", help="divide by the seconds in these records, of an earlier run")
+    how.add_argument("--ray", metavar="ADDRESS", help="by the devices of a Ray cluster; auto: the one that is up here")
+    how.add_argument("--resource", metavar="NAME", help="with --ray: what the cluster calls the device")
+    how.add_argument("--sentinel", metavar="FILE", help="with --ray: a kernel that is right on a device in order")
     how.add_argument("--lf", action="store_true", help="only what failed in the last run; all of it, if nothing did")
     how.add_argument("--ff", dest="failedfirst", action="store_true", help="what failed in the last run first")
     how.add_argument("-v", dest="verbose", action="count", default=0, help="a line for each case")
@@ -200,6 +211,13 @@ class _FrontEnd:
                 require_own_kind(Path(arguments.junitxml), "XML", b"<?xml", b"<testsuite")
             except OSError as error:
                 raise SelectionError(f"--junitxml {arguments.junitxml}: cannot be written ({error.strerror})") from None
+        if arguments.ray and (self._processes > 1 or self.options.part is not None):
+            raise SelectionError(f"--ray and {'-n' if self._processes > 1 else '--unit'}: give one of them")
+        if not arguments.ray and (option := arguments.resource or arguments.sentinel):
+            raise SelectionError(
+                f"--{'resource' if arguments.resource else 'sentinel'} {option}: give --ray ADDRESS too"
+            )
+        self._cluster: Cluster | None = None
         if self._processes > 1 and arguments.usepdb:
             raise SelectionError("--pdb and -n: give one of them")
         if arguments.keyword:
@@ -219,6 +237,7 @@ class _FrontEnd:
         self._failing: list[str] = []
         self._ran: list[str] = []
         self._deselected = self._is_empty = False
+        self._suspects = 0
         self._compiled = wire.Compiled()
         """Programs that other processes of the run have compiled."""
 
@@ -244,6 +263,8 @@ class _FrontEnd:
     def run(self) -> int:
         """Carry out the run, and return the exit status."""
         run, begin = self._run, time.monotonic()
+        if self._given.ray:
+            self._cluster = self._joined()
         if run.records is not None:
             self._stack.callback(run.records.close)
         status: int = ExitCode.INTERRUPTED
@@ -270,7 +291,11 @@ class _FrontEnd:
             if run.stopped:
                 is_bad = run.stopped.startswith("stopping")
                 status = ExitCode.BAD if is_bad else ExitCode.INTERRUPTED
-            run.decide()
+            if self._suspects:
+                run.stopped = run.stopped or f"{many(self._suspects, 'verdict')} of suspect devices left out"
+                status = ExitCode.INTERNAL
+            if not devices.elsewhere:  # what was verified on another machine's device may not run here
+                run.decide()
         except KeyboardInterrupt:
             run.stopped, status = "interrupted", ExitCode.INTERRUPTED
         except WrongArithmeticError as error:
@@ -317,7 +342,29 @@ class _FrontEnd:
             remaining.sort(key=lambda task: task.id not in failed)
         return remaining
 
+    def _joined(self) -> Cluster:
+        """Return the devices of a cluster, which from now on count as if they were here."""
+        arguments, paths = self._given, [*self.options.selection.paths]
+        paths += [
+            Path(file) for file in (arguments.sentinel, *(arguments.problems or ())) if file and Path(file).exists()
+        ]
+        cluster = Cluster(
+            arguments.ray,
+            judging,
+            self._words,
+            shipped(paths, self._stack),
+            KERNELS,
+            resource=arguments.resource or "",
+            sentinel=arguments.sentinel or "",
+            seconds=self.options.limits.seconds if self.options.limits else SECONDS,
+        )
+        self._stack.callback(cluster.close)
+        devices.elsewhere.update(cluster.offers)
+        return cluster
+
     def _pool(self) -> Pool:
+        if self._cluster is not None:
+            return self._cluster
         if self._processes == 1:
             return Here(self._run)
         cache = str(self._cache.folder) if self._cache else ""
@@ -332,7 +379,14 @@ class _FrontEnd:
             is_over = self._given.first_failure and isinstance(task.subject, Trial)
             return not (is_over and task.subject.implementation.name in failed)  # type: ignore[union-attr]
 
-        for event in pool.run(_units(chosen, self._processes, run.workers), wants):
+        if self._cluster is not None:
+            count = max(self._cluster.devices * UNITS_OF_A_DEVICE, len({*map(implementation_of, chosen)}), 1)
+            parts = divided(chosen, count, costs(self._given.costs))
+            longest_first = sorted((part for part in parts if part.tasks), key=lambda part: -part.seconds)
+            units: Sequence[Sequence[Task]] = [part.tasks for part in longest_first]
+        else:
+            units = _units(chosen, self._processes, run.workers)
+        for event in pool.run(units, wants):
             interrupts.require_none()
             match event:
                 case Begun(task):
@@ -340,6 +394,15 @@ class _FrontEnd:
                 case Died(task, reason):
                     lost = task.record(Verdict("error", reason, Failure(kind="suite", message=reason)))
                     self._take(task, lost, time.time())
+                case Suspected(task, device, other, (status, repeated)):
+                    self._suspects += 1
+                    self._screen.line(
+                        f"suspect device: {task.id}: {status} on {device}, {repeated} on {other}", "yellow"
+                    )
+                case TakenOut(device, reason):
+                    self._screen.line(f"device taken out: {device}: {reason}", "yellow")
+                case Counted():
+                    progress.fleet = event
                 case Done(task, start, record, beside, exception):
                     if beside is not None:
                         self._job.add(run.take(beside))
@@ -378,9 +441,9 @@ class _FrontEnd:
         for record in absences:
             if self._given.keyword and record.status != "unavailable":
                 continue
-            devices = {record.device} if record.device else {*DEVICES}
+            markers = {record.device} if record.device else {*DEVICES}
             kind = "behaves" if record.check else "verifies"
-            if options.selects(expression, {kind, *devices}) and not (run.recorded and run.is_recorded(key_of(record))):
+            if options.selects(expression, {kind, *markers}) and not (run.recorded and run.is_recorded(key_of(record))):
                 self._job.add(run.take(record))
 
     def _take_broken(self) -> None:
@@ -463,14 +526,26 @@ def judge(
     interrupts.handle_signals(interrupts.pass_over)  # the run ends it
     signal.signal(signal.SIGINT, interrupts.pass_over)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    _, _, chosen = read(words)
-    compiled = CompilerCache(Path(cache), name) if cache else None
-    workers = None if chosen.limits is None else Workers(chosen.limits, chosen.workers, compiled=compiled)
     with ExitStack() as stack:
-        if workers is not None:
-            stack.enter_context(threads.spared())
-            stack.callback(workers.close)
-        serve(connection, parent, Run(chosen, workers))
+        serve(connection, parent, _judging(words, CompilerCache(Path(cache), name) if cache else None, stack))
+
+
+def judging(words: Sequence[str]) -> Run:
+    """Return the run of a judge on a machine of a cluster, which lives as long as its process."""
+    run = _judging(words, None, ExitStack())
+    if run.workers is not None:
+        import_path.trust()
+    return run
+
+
+def _judging(words: Sequence[str], compiled: CompilerCache | None, stack: ExitStack) -> Run:
+    """Return the run of a process that judges for another one, which has read the same words."""
+    _, _, chosen = read(words)
+    workers = None if chosen.limits is None else Workers(chosen.limits, chosen.workers, compiled=compiled)
+    if workers is not None:
+        stack.enter_context(threads.spared())
+        stack.callback(workers.close)
+    return Run(chosen, workers)
 
 
 def _units(chosen: Sequence[Task], processes: int, workers: Workers | None) -> list[list[Task]]:

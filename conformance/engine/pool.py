@@ -56,7 +56,31 @@ class Died(NamedTuple):
     reason: str
 
 
-Event = Begun | Done | Died
+class Suspected(NamedTuple):
+    """A verdict that another device of the kind did not repeat: it says nothing of the kernel, and has no record."""
+
+    task: Task
+    device: str
+    other: str
+    statuses: tuple[str, str]
+
+
+class TakenOut(NamedTuple):
+    """A device that carries out no more units of the run, and why."""
+
+    device: str
+    reason: str
+
+
+class Counted(NamedTuple):
+    """Units that have ended, of how many, and devices that carry out the others."""
+
+    done: int
+    units: int
+    devices: int
+
+
+Event = Begun | Done | Died | Suspected | TakenOut | Counted
 
 
 class Pool(Protocol):
@@ -64,8 +88,10 @@ class Pool(Protocol):
     task that is not `wanted` any more when its turn comes is left out. Raises WrongArithmeticError if a process must
     not pronounce verdicts."""
 
-    compiled: wire.Compiled
-    """Programs that its processes have compiled for kernels, as far as they are known."""
+    @property
+    def compiled(self) -> wire.Compiled:
+        """Programs that its processes have compiled for kernels, as far as they are known."""
+        ...
 
     def run(self, units: Sequence[Sequence[Task]], wants: Wanted) -> Iterator[Event]: ...
 

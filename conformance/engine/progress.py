@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from conformance.engine.pool import Counted
 from conformance.engine.tasks import Task
 from conformance.execution.trial import Trial
 from conformance.explaining import explaining
 from conformance.failure import without_numbers
 from conformance.reporting.failures import signature
 from conformance.reporting.groups import described
+from conformance.reporting.table import many
 from conformance.results.schema import Record
 
 FEW = 8
@@ -29,6 +31,8 @@ class Progress:
         self._same: dict[str, tuple[tuple[str, ...], int]] = {}
         """Implementation -> how all its cases have ended so far, empty if that differs, and their number."""
         self._now = ""
+        self.fleet: Counted | None = None
+        """Units and devices of a run on several machines."""
 
     def begin(self, task: Task) -> None:
         """Note the case that is being verified."""
@@ -62,7 +66,9 @@ class Progress:
 
     def text(self, seconds: float) -> str:
         """Return how many tests are done, how many of them failed, and what is being verified."""
-        return f"{self.counts}, {duration(seconds)}{self._now}"
+        fleet = self.fleet
+        units = f", {fleet.done:,}/{fleet.units:,} units, {many(fleet.devices, 'device')} at work" if fleet else ""
+        return f"{self.counts}{units}, {duration(seconds)}{self._now}"
 
     @property
     def counts(self) -> str:

@@ -95,6 +95,10 @@ DEVICES: dict[str, Callable[[], None]] = {
 device's kernels on the CPU."""
 
 
+elsewhere: set[str] = set()
+"""Devices that other machines of this run have, which ask for them themselves."""
+
+
 def require(device: str) -> None:
     """Raise Unavailable where `device` is not on this machine."""
     DEVICES[device]()

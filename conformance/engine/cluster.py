@@ -1,0 +1,461 @@
+"""Pool of a Ray cluster's devices, each of which has a judge of its own; and devices that are sick.
+
+A judge is an actor that holds its device for the whole run. It carries out a unit, and its verdicts count when the unit
+has ended and the device still gives a known answer. What is lost with its machine is carried out once more, elsewhere.
+A verdict that another device of the kind does not repeat is none: the device is suspect.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from conformance.engine.arithmetic import WrongArithmeticError
+from conformance.engine.health import Health, SickDeviceError
+from conformance.engine.pool import (
+    Begun,
+    Counted,
+    Died,
+    Done,
+    Event,
+    Judge,
+    JudgeError,
+    Suspected,
+    TakenOut,
+    Wanted,
+)
+from conformance.engine.run import Run
+from conformance.engine.task_wire import UnknownKernelError, decode, encode
+from conformance.engine.tasks import Task
+from conformance.engine.units import implementation_of
+from conformance.execution.selection import SelectionError
+from conformance.execution.trial import Absence
+from conformance.implementations.devices import DEVICES, Unavailable
+from conformance.implementations.implementation import Implementation
+from conformance.results import build
+from conformance.results.schema import AnyRecord
+from conformance.results.writing import encode as encoded_record
+from conformance.worker import wire
+
+OFFERED = {
+    "cuda": "GPU",
+    "rocm": "GPU",
+    "xpu": "GPU",
+    "tpu": "TPU",
+    "simulator": "CPU",
+    "emulator": "CPU",
+    "cpu": "CPU",
+}
+"""Device -> Ray's resource; all others are Neuron's."""
+LOOK = 1.0
+"""Seconds between two looks at judges that have said nothing."""
+CALLS, STARTING = 30, 120.0
+"""Longest calls of a kernel that one task may take, and seconds for all else, before its judge is ended."""
+CONFIRMED = 5
+"""Failures of an operator of an implementation that a second device has repeated; later ones are not repeated."""
+MOST_SUSPECTS = 2
+"""Suspect verdicts after which a device is taken out of the run."""
+MOST_STARTS = 3
+"""Judges that may end before they have carried out a task, for each device, before the run ends."""
+CONNECTING = 10.0
+"""Seconds to reach the cluster."""
+COMPARED = ("python", "numpy", "ml_dtypes", "kernel-conformance")
+"""Versions that must be the same on all machines, for verdicts depend on them."""
+
+
+class Answer(msgspec.Struct, tag_field="kind", frozen=True):
+    """What a judge says while it carries out a unit: the record of a task, or, at its end, why its device is sick."""
+
+    start: float = 0.0
+    record: bytes = b""
+    beside: bytes = b""
+    is_end: bool = False
+    sick: str = ""
+    compiled: wire.Compiled = wire.Compiled()
+
+
+class JudgeOfDevice:
+    """Actor that judges on one device. `make` returns the run of `words` typed in `folder`, a path below the folder in
+    which the actor starts; `sentinel` is a kernel that is known to be right on the device."""
+
+    def __init__(self, make: Callable[[Sequence[str]], Run], words: Sequence[str], folder: str, sentinel: str) -> None:
+        os.chdir(Path.cwd() / folder)
+        self._run = make(words)
+        self._judge = Judge(self._run)
+        self._sentinel, self._health = sentinel, dict[str, Health]()
+
+    def described(self) -> tuple[str, dict[str, str]]:
+        """Return the name of its device, and the versions that verdicts depend on."""
+        import ray
+
+        context = ray.get_runtime_context()
+        accelerators = {kind: numbers for kind, numbers in context.get_accelerator_ids().items() if numbers}
+        devices = [f"{kind} {', '.join(numbers)}" for kind, numbers in sorted(accelerators.items())]
+        device = ", ".join([f"{socket.gethostname()} (node {context.get_node_id()[:8]})", *devices])
+        return device, {name: build.versions()[name] for name in COMPARED}
+
+    def carry_out(self, content: bytes) -> Iterator[bytes]:
+        """Yield an answer for each task, and one at the end."""
+        catalogue = self._run.plan.registry
+        try:
+            tasks = decode(content, catalogue.implementations)
+        except UnknownKernelError as error:
+            reasons = [f"{path}: {broken.reason}" for path, broken in catalogue.broken.items()]
+            reasons += [f"{stem}: {reason}" for stem, reason in catalogue.unavailable.items()]
+            raise JudgeError("; ".join(reasons) or f"{error} is not in its file there") from None
+        sick = ""
+        try:
+            for device in self._devices(tasks):
+                self._health_of(device).require()
+            for implementation in self._implementations(tasks):
+                implementation.require()
+            for task in tasks:
+                start, performed = self._judge.answer(task)
+                beside = encoded_record(performed.beside) if performed.beside else b""
+                yield msgspec.msgpack.encode(Answer(start, encoded_record(performed.record), beside))
+            self._judge.end()
+            for device in self._devices(tasks):
+                self._health_of(device).require()
+        except (SickDeviceError, WrongArithmeticError, Unavailable) as error:
+            sick = str(error)
+        workers = self._run.workers
+        compiled = workers.compiled if workers is not None else wire.Compiled()
+        yield msgspec.msgpack.encode(Answer(is_end=True, sick=sick, compiled=compiled))
+
+    def _devices(self, tasks: Sequence[Task]) -> list[str]:
+        return [*dict.fromkeys(map(device_of, tasks))]
+
+    def _implementations(self, tasks: Sequence[Task]) -> list[Implementation]:
+        here = self._run.plan.registry.implementations
+        return [here[name] for name in dict.fromkeys(map(implementation_of, tasks)) if name in here]
+
+    def _health_of(self, device: str) -> Health:
+        if device not in self._health:
+            self._health[device] = Health(device, self._sentinel, self._run.options.limits)
+        return self._health[device]
+
+
+@dataclass(eq=False)
+class _Unit:
+    """Tasks that are carried out together. `first` is a verdict that is repeated on another device than its own."""
+
+    tasks: list[Task]
+    resource: str
+    first: tuple[Done, str] | None = None
+
+
+@dataclass(eq=False)
+class _Remote:
+    """A judge, as the run sees it. `device` is empty until it has started."""
+
+    actor: Any
+    resource: str
+    starting: Any
+    device: str = ""
+    unit: _Unit | None = None
+    answers: Any = None
+    """Generator of references to its answers."""
+    done: list[Done] = field(default_factory=list)
+    heard: float = field(default_factory=time.monotonic)
+
+
+class Cluster:
+    """Pool of the devices that a Ray cluster has of the kinds that a run needs.
+
+    `make` is a function that a judge makes its run with, `shipped` the folder with the suite and the kernels that
+    travels to all machines, and `folder` the place in it that stands for the current folder. `resource` replaces Ray's
+    names of devices. Raises SelectionError where the cluster cannot be reached or lacks what is needed.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        make: Callable[[Sequence[str]], Run],
+        words: Sequence[str],
+        shipped: Path,
+        folder: str,
+        *,
+        resource: str = "",
+        sentinel: str = "",
+        seconds: float,
+    ) -> None:
+        if find_spec("ray") is None:
+            raise SelectionError("--ray needs Ray: pip install 'kernel-conformance[ray]'")
+        import ray
+
+        self._compiled = dict[int, wire.Compiled]()
+        """What each judge has compiled, as its last answer said."""
+        self._ray, self._resource, self._seconds = ray, resource, seconds
+        self._arguments = make, tuple(words), folder, sentinel
+        self._judges: list[_Remote] = []
+        self._lost, self._suspects, self._confirmed = Counter[int](), Counter[str](), Counter[tuple[str, str]]()
+        self._out: dict[str, str] = {}
+        """Device that was taken out -> why."""
+        self._failed_starts = 0
+        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+        _require_listening(address)
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            ray.init(
+                address=address,
+                logging_level="CRITICAL",
+                log_to_driver=False,
+                include_dashboard=False if address == "local" else None,
+                runtime_env={"working_dir": str(shipped)},
+            )
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise SelectionError(f"--ray {address}: {str(error).splitlines()[0]}") from None
+        finally:
+            for number, handler in handlers.items():  # Ray's own would end the run without its summary
+                signal.signal(number, handler)
+
+    @property
+    def offers(self) -> set[str]:
+        """Devices that count as if they were here: all that the cluster has a resource for."""
+        resources = self._ray.cluster_resources()
+        return {
+            device for device in DEVICES if resources.get(self._resource or OFFERED.get(device, "neuron_cores"), 0) >= 1
+        }
+
+    @property
+    def devices(self) -> int:
+        """Number of devices of the kinds that the run may use."""
+        names = {self._resource} if self._resource else {*OFFERED.values(), "neuron_cores"}
+        return int(sum(count for name, count in self._ray.cluster_resources().items() if name in names))
+
+    @property
+    def compiled(self) -> wire.Compiled:
+        """Programs that its judges have compiled."""
+        return sum(self._compiled.values(), wire.Compiled())
+
+    def run(self, units: Sequence[Sequence[Task]], wants: Wanted) -> Iterator[Event]:
+        """Hand each idle judge the next unit, and yield events as units end."""
+        waiting = deque(_Unit([*tasks], self._needs(tasks)) for tasks in units)
+        whole, ended = len(waiting), 0
+        self._require({unit.resource for unit in waiting})
+        while waiting or any(judge.unit for judge in self._judges):
+            self._start(waiting)
+            yield from self._without_another(waiting)
+            for judge in self._judges:
+                yield from self._hand(judge, waiting, wants)
+            for judge in self._heard():
+                had = judge.unit
+                yield from self._said(judge, waiting)
+                ended += had is not None and had.first is None and judge.unit is None and judge in self._judges
+                yield Counted(min(ended, whole), whole, sum(bool(judge.unit) for judge in self._judges))
+            yield from self._late(waiting)
+
+    def close(self) -> None:
+        """End all judges at once, in the middle of a task as well, and leave the cluster."""
+        for judge in self._judges:
+            with suppress(Exception):
+                self._ray.kill(judge.actor)
+        self._judges = []
+        self._ray.shutdown()
+
+    def _needs(self, tasks: Sequence[Task]) -> str:
+        return self._resource or OFFERED.get(device_of(tasks[0]), "neuron_cores")
+
+    def _require(self, resources: Collection[str]) -> None:
+        """Raise SelectionError if no machine of the cluster offers a resource: Ray would wait for it for ever."""
+        offered = {name: count for name, count in self._ray.cluster_resources().items() if not name.startswith("node:")}
+        here = ", ".join(f"{name} {count:g}" for name, count in sorted(offered.items()) if "memory" not in name)
+        for resource in resources:
+            if offered.get(resource, 0) < 1:
+                option = "--resource" if self._resource else "--ray"
+                raise SelectionError(
+                    f"{option}: the cluster offers no {resource} (it has {here or 'nothing'}); start a machine with "
+                    "it, or name what it has with --resource NAME"
+                )
+
+    def _start(self, waiting: deque[_Unit]) -> None:
+        """Start a judge for each device, but no more than there are units."""
+        for resource in dict.fromkeys(unit.resource for unit in waiting):
+            units = sum(unit.resource == resource for unit in waiting)
+            devices = int(self._ray.cluster_resources().get(resource, 0))
+            here = [judge for judge in self._judges if judge.resource == resource]
+            for judge in [judge for judge in here if judge.starting][: max(0, len(here) - devices)]:
+                here.remove(judge)  # it waits for a machine that is lost
+                self._judges.remove(judge)
+                self._ray.kill(judge.actor)
+            idle = sum(judge.unit is None and judge.device not in self._out for judge in here)
+            for _ in range(min(devices - len(here), units - idle)):
+                self._judges.append(self._started(resource))
+            if not any(judge.device not in self._out for judge in here) and devices <= len(here):
+                reasons = "; ".join(f"{device}: {why}" for device, why in self._out.items())
+                raise JudgeError(f"no device is left that offers {resource} ({reasons or 'all machines are lost'})")
+
+    def _without_another(self, waiting: deque[_Unit]) -> Iterator[Done]:
+        """Yield the verdicts that were to be repeated on another device, if there is none any more."""
+        for unit in [*waiting]:
+            if unit.first is not None and not any(
+                self._may(judge, unit) and judge.device not in self._out for judge in self._judges
+            ):
+                waiting.remove(unit)
+                yield unit.first[0]
+
+    def _started(self, resource: str) -> _Remote:
+        amounts = {"CPU": {"num_cpus": 1}, "GPU": {"num_cpus": 0, "num_gpus": 1}}
+        amount = amounts.get(resource, {"num_cpus": 0, "resources": {resource: 1}})
+        actor = (
+            self._ray.remote(JudgeOfDevice)
+            .options(max_restarts=0, max_task_retries=0, **amount)
+            .remote(*self._arguments)
+        )
+        return _Remote(actor, resource, actor.described.remote())
+
+    def _hand(self, judge: _Remote, waiting: deque[_Unit], wants: Wanted) -> Iterator[Begun]:
+        """Hand a judge that is idle the next unit that it may carry out."""
+        while judge.device and judge.unit is None and judge.device not in self._out:
+            unit = next((unit for unit in waiting if self._may(judge, unit)), None)
+            if unit is None:
+                return
+            waiting.remove(unit)
+            unit.tasks = [task for task in unit.tasks if unit.first or wants(task)]
+            if not unit.tasks:
+                continue
+            judge.unit, judge.done, judge.heard = unit, [], time.monotonic()
+            judge.answers = judge.actor.carry_out.options(num_returns="streaming").remote(encode(unit.tasks))
+            yield Begun(unit.tasks[0])
+
+    def _may(self, judge: _Remote, unit: _Unit) -> bool:
+        return unit.resource == judge.resource and (unit.first is None or unit.first[1] != judge.device)
+
+    def _heard(self) -> list[_Remote]:
+        """Wait a moment until judges have said something or have ended, and return these."""
+        judges = {judge.answers or judge.starting: judge for judge in self._judges if judge.answers or judge.starting}
+        if not judges:
+            time.sleep(LOOK)
+            return []
+        ready, _ = self._ray.wait([*judges], num_returns=1, timeout=LOOK, fetch_local=False)
+        return [judges[reference] for reference in ready]
+
+    def _said(self, judge: _Remote, waiting: deque[_Unit]) -> Iterator[Event]:
+        judge.heard = time.monotonic()
+        try:
+            if judge.answers is None:
+                judge.device, versions = self._ray.get(judge.starting)
+                judge.starting = None
+                self._failed_starts = 0
+                self._require_same(judge.device, versions)
+                return
+            answer = msgspec.msgpack.decode(self._ray.get(next(judge.answers)), type=Answer)
+        except self._ray.exceptions.RayTaskError as error:
+            self._judges.remove(judge)
+            raise JudgeError(f"a judge on {judge.device or 'a device'} cannot go on: {_last_line(error)}") from None
+        except self._ray.exceptions.RayError as error:
+            yield from self._ended(judge, waiting, f"its machine or its process has ended ({_last_line(error)})")
+            return
+        unit = judge.unit
+        assert unit is not None
+        if not answer.is_end:
+            task = unit.tasks[len(judge.done)]
+            beside = _decode(answer.beside) if answer.beside else None
+            judge.done.append(Done(task, answer.start, _decode(answer.record), beside))
+            if len(judge.done) < len(unit.tasks):
+                yield Begun(unit.tasks[len(judge.done)])
+            return
+        judge.unit = judge.answers = None
+        self._compiled[id(judge.actor)] = answer.compiled
+        if answer.sick:
+            waiting.appendleft(unit)
+            yield from self._take_out(judge.device, answer.sick)
+            return
+        yield from self._judged(judge, unit, waiting)
+
+    def _judged(self, judge: _Remote, unit: _Unit, waiting: deque[_Unit]) -> Iterator[Event]:
+        """Yield the verdicts of a unit; those that are failures when another device has repeated them."""
+        if unit.first is not None:
+            (second,) = judge.done
+            first, device = unit.first
+            if second.record.status == first.record.status:
+                self._confirmed[first.record.implementation, first.record.operator] += 1
+                yield first
+                return
+            yield Suspected(first.task, device, judge.device, (first.record.status, second.record.status))
+            self._suspects[device] += 1
+            if self._suspects[device] >= MOST_SUSPECTS and device not in self._out:
+                yield from self._take_out(device, f"{MOST_SUSPECTS} of its verdicts were not repeated by others")
+            return
+        sound = {judge.device for judge in self._judges if judge.resource == unit.resource and judge.device}
+        other_devices = sound - {judge.device, *self._out}
+        for done in judge.done:
+            record = done.record
+            is_wrong = record.status in ("fail", "error") and not isinstance(done.task.subject, Absence)
+            if is_wrong and other_devices and self._confirmed[record.implementation, record.operator] < CONFIRMED:
+                waiting.append(_Unit([done.task], unit.resource, (done, judge.device)))
+            else:
+                yield done
+
+    def _ended(self, judge: _Remote, waiting: deque[_Unit], why: str) -> Iterator[Event]:
+        """Give the unit of a judge that is lost back; the task that is lost the second time has no verdict."""
+        self._judges.remove(judge)
+        with suppress(Exception):
+            self._ray.kill(judge.actor)
+        unit = judge.unit
+        if unit is None:
+            self._failed_starts += 1
+            if self._failed_starts > MOST_STARTS:
+                raise JudgeError(f"no judge starts: {why}")
+            return
+        task = unit.tasks[min(len(judge.done), len(unit.tasks) - 1)]
+        self._lost[id(task)] += 1
+        if self._lost[id(task)] > 1:
+            unit.tasks.remove(task)
+            yield Died(task, f"lost twice with its machine: {why}")
+        if unit.tasks:
+            waiting.appendleft(unit)
+
+    def _late(self, waiting: deque[_Unit]) -> Iterator[Event]:
+        """End judges that take too long for a task: the judge hangs, since it ends a kernel that does."""
+        limit = CALLS * self._seconds + STARTING
+        for judge in [*self._judges]:
+            if judge.unit is not None and time.monotonic() - judge.heard > limit:
+                yield from self._ended(judge, waiting, f"no verdict within {limit:g} s")
+
+    def _take_out(self, device: str, reason: str) -> Iterator[TakenOut]:
+        self._out[device] = reason
+        yield TakenOut(device, reason)
+
+    def _require_same(self, device: str, versions: dict[str, str]) -> None:
+        here = build.versions()
+        for name, version in versions.items():
+            if version != here[name]:
+                raise JudgeError(
+                    f"{device} has {name} {version}, this machine {here[name]}: verdicts depend on it; install the same"
+                )
+
+
+def _require_listening(address: str) -> None:
+    """Raise SelectionError if nobody listens at `host:port`: Ray would ask for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        try:
+            socket.create_connection((host, int(port)), CONNECTING).close()
+        except OSError as error:
+            raise SelectionError(f"--ray {address}: no cluster is there ({error.strerror or error})") from None
+
+
+def device_of(task: Task) -> str:
+    """Return the device that a task is for."""
+    subject = task.subject
+    return (subject.device if isinstance(subject, Absence) else subject.implementation.device) or "cpu"
+
+
+_decode = msgspec.json.Decoder(AnyRecord).decode
+
+
+def _last_line(error: Exception) -> str:
+    """Return the last line of an error, where Ray says what happened, without the rest."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()

@@ -1,0 +1,227 @@
+"""A run on a Ray cluster of three machines here: its records, and what becomes of machines and devices that fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance.engine import cluster
+from conformance.implementations import devices
+from conformance.results import build
+from tests.conftest import ROOT
+from tests.kit import command, source, timeless
+
+pytest.importorskip("ray")
+
+MEMORY = 80 << 20
+"""Bytes of a machine's store of objects."""
+WORDS = ("acme.py", "--level=smoke", "--dtype=fp32", "--layout=nchw", "--operator=conv_forward")
+ON_SICK = "import os; is_sick = os.environ.get('ACME_DEVICE') == 'd1'; "
+
+
+class Machines:
+    """The cluster, and its machines by the name that a kernel sees in ACME_DEVICE."""
+
+    def __init__(self) -> None:
+        from ray.cluster_utils import Cluster
+
+        self._cluster = Cluster(
+            initialize_head=True,
+            head_node_args={"num_cpus": 0, "object_store_memory": MEMORY, "include_dashboard": False},
+        )
+        self.address = self._cluster.address
+        self._nodes: dict[str, Any] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._nodes
+
+    def add(self, name: str) -> None:
+        self._nodes[name] = self._cluster.add_node(
+            num_cpus=1, resources={"acme_x1": 1}, object_store_memory=MEMORY, env_vars={"ACME_DEVICE": name}
+        )
+
+    def kill(self, name: str) -> None:
+        self._cluster.remove_node(self._nodes.pop(name), allow_graceful=False)
+
+    def close(self) -> None:
+        self._cluster.shutdown()
+
+
+def in_peace() -> None:
+    """Let processes of a cluster not be `nice`, or they would wait for tests that run beside them."""
+    os.environ |= {"RAY_worker_niceness": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Machines]:
+    in_peace()
+    machines = Machines()
+    yield machines
+    machines.close()
+
+
+@pytest.fixture
+def two(lab: Machines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machines]:
+    """Two machines, `d0` and `d1`, and a folder with a right kernel."""
+    for name in ("d0", "d1"):
+        if name not in lab:
+            lab.add(name)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "acme.py").write_text(source(declares=", when=lambda p: p.groups == 1 and p.n < 3"))
+    yield lab
+    devices.elsewhere.clear()
+
+
+def on(machines: Machines, *words: str) -> tuple[int, str]:
+    return command("run", *WORDS, f"--ray={machines.address}", "--pass-env=ACME_DEVICE", *words)
+
+
+def records(file: str) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in Path(file).read_text().splitlines()]
+    return [line for line in lines if line["kind"] not in ("header", "footer")]
+
+
+def compared(file: str) -> Counter[str]:
+    """Return what must be equal of the records on one machine and on several."""
+    of_file = timeless(records(file))
+    for record in of_file:
+        record.pop("covers", None)  # which record of a process names the files that it has opened
+    return Counter(json.dumps(record, sort_keys=True) for record in of_file)
+
+
+def test_records_are_those_of_one_process(two: Machines):
+    Path("table.txt").write_text("'n1 c2 h4 w4 k2 r3 s3 p1' --operator conv_forward\n")
+    assert command("run", *WORDS, "--problems=table.txt", "--pass-env=ACME_DEVICE", "--records=here.jsonl")[0] == 0
+    status, text = on(two, "--problems=table.txt", "--records=there.jsonl", "--resource=acme_x1")
+    assert (status, compared("there.jsonl")) == (0, compared("here.jsonl")), text
+
+
+def test_a_machine_that_is_lost_costs_nothing(two: Machines, monkeypatch: pytest.MonkeyPatch):
+    """It is lost in the middle of a unit, and that unit is carried out elsewhere."""
+    hand, killed = cluster.Cluster._hand, list[str]()
+
+    def handing(self: Any, judge: Any, *rest: Any) -> Any:
+        was_idle = judge.unit is None
+        yield from hand(self, judge, *rest)
+        if was_idle and judge.unit is not None and not killed:
+            killed.append("d1")
+            two.kill("d1")
+
+    monkeypatch.setattr(cluster.Cluster, "_hand", handing)
+    assert command("run", *WORDS, "--pass-env=ACME_DEVICE", "--records=here.jsonl")[0] == 0
+    status, text = on(two, "--records=there.jsonl")
+    assert (killed, status, compared("there.jsonl")) == (["d1"], 0, compared("here.jsonl")), text
+
+
+KILLED, SLEPT = "os.kill(os.getpid(), 9)", "__import__('time').sleep(99)"
+ENDS = {
+    "of the kernel": ("", KILLED, "crashed: its process was ended by SIGKILL"),
+    "of the judge": ("--in-process", KILLED, "lost twice with its machine"),
+    "of a kernel that hangs": ("--timeout=1", SLEPT, "no answer within 1 s"),
+    "of a judge that hangs": ("--in-process", SLEPT, "lost twice with its machine: no verdict within 10 s"),
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_an_end_is_the_verdict_on_its_case_alone(two: Machines, monkeypatch: pytest.MonkeyPatch, name: str):
+    words, ends, reason = ENDS[name]
+    monkeypatch.setattr(cluster, "CALLS", 0 if "--in-process" in words else cluster.CALLS)
+    monkeypatch.setattr(cluster, "STARTING", 10.0)
+    body = f"import os\n    if x.shape == (1, 2, 4, 4): {ends}\n    return y"
+    Path("acme.py").write_text(source(body=body, declares=", when=lambda p: p.groups == 1 and p.n < 3 and p.c < 4"))
+    Path("table.txt").write_text("'n1 c2 h4 w4 k2 r3 s3 p1' --operator conv_forward --distribution integer\n")
+    status, text = on(two, *words.split(), "--problems=table.txt", "--records=there.jsonl", "-k", "integer")
+    assert status == 1, text
+    wrong = [record for record in records("there.jsonl") if record["status"] not in ("pass", "unsupported")]
+    assert {record["descriptor"] for record in wrong} == {"n1 c2 h4 w4 k2 r3 s3 p1"}, text
+    assert all(reason in record["reason"] for record in wrong), text
+    assert sum(record["status"] == "pass" for record in records("there.jsonl")) > 3
+
+
+def test_a_device_that_lies_is_suspect_and_the_kernel_is_not_blamed(two: Machines):
+    Path("acme.py").write_text(
+        source(body=f"{ON_SICK}return y + is_sick", declares=", when=lambda p: p.groups == 1 and p.n < 3")
+    )
+    status, text = on(two, "--records=there.jsonl")
+    assert status == 3, text
+    assert {record["status"] for record in records("there.jsonl")} == {"pass", "unsupported"}
+    assert text.count("suspect device: conv_forward[acme-") >= 2
+    assert "device taken out: " in text
+    assert "INCOMPLETE" in text
+    # what has no verdict is run when the run goes on
+    Path("acme.py").touch()
+    two.kill("d1")
+    status, text = on(two, "--records=there.jsonl", "--resume")
+    assert status == 0, text
+
+
+def test_a_kernel_that_is_wrong_on_every_device_fails(two: Machines):
+    Path("acme.py").write_text(source(body="return y + 1", declares=", when=lambda p: p.groups == 1 and p.n < 3"))
+    status, text = on(two, "--records=there.jsonl", "-x")
+    assert (status, "suspect" in text) == (1, False), text
+    assert "stopping after 1 failure: acme conv_forward fp32: " in text
+
+
+def test_a_device_whose_known_answer_is_wrong_is_taken_out(two: Machines):
+    Path("right.py").write_text(source("right", body=f"{ON_SICK}return y + is_sick"))
+    status, text = on(two, "--sentinel=right.py", "--records=there.jsonl")
+    assert (status, text.count("device taken out: ")) == (0, 1), text
+    assert "the known answer of right is wrong" in text
+    assert {record["status"] for record in records("there.jsonl")} == {"pass", "unsupported"}
+    # with no device left there is no verdict on the kernel
+    two.kill("d0")
+    status, text = on(two, "--sentinel=right.py", "--records=none.jsonl")
+    assert (status, "no device is left that offers CPU" in text) == (3, True), text
+    assert all(record["status"] == "unsupported" for record in records("none.jsonl"))
+
+
+def test_what_no_machine_offers_is_said_before_anything_waits(two: Machines):
+    status, text = on(two, "--resource=acme_y9")
+    assert status == 4, text
+    assert "--resource: the cluster offers no acme_y9 (it has CPU 2, acme_x1 2)" in text
+
+
+def test_a_machine_of_other_versions_judges_nothing(two: Machines, monkeypatch: pytest.MonkeyPatch):
+    versions = build.versions() | {"numpy": "1.0"}
+    monkeypatch.setattr(build, "versions", lambda: versions)
+    status, text = on(two, "--records=there.jsonl")
+    assert status == 3, text
+    assert "this machine 1.0: verdicts depend on it; install the same" in text
+
+
+def test_a_cluster_that_is_not_there_is_said(two: Machines):
+    status, text = command("run", *WORDS, "--ray=127.0.0.1:1")
+    assert (status, text.count("\n") < 4, "--ray 127.0.0.1:1: " in text) == (4, True, True), text
+
+
+def test_ctrl_c_ends_a_run_and_it_goes_on_later(two: Machines):
+    slow = "import time; time.sleep(0.02); return y"
+    Path("acme.py").write_text(source(body=slow, declares=", when=lambda p: p.groups == 1 and p.n < 3"))
+    words = [sys.executable, "-m", "conformance", "run", *WORDS, f"--ray={two.address}", "--records=there.jsonl", "-v"]
+    variables = os.environ | {"PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(words, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if " PASS " in line:
+            process.send_signal(signal.SIGINT)
+            break
+    rest = process.stdout.read()
+    assert (process.wait(60), "Traceback" in rest) == (2, False), rest
+    assert "INCOMPLETE, interrupted" in rest
+    before = len(records("there.jsonl"))
+    assert before > 0
+    began = time.monotonic()
+    status, text = command("run", *WORDS, f"--ray={two.address}", "--records=there.jsonl", "--resume")
+    assert (status, len(records("there.jsonl")) > before) == (0, True), (text, time.monotonic() - began)
+    assert command("run", *WORDS, "--records=here.jsonl")[0] == 0
+    assert compared("there.jsonl") == compared("here.jsonl")
