@@ -209,9 +209,10 @@ def properties(reading: Reading) -> Iterator[tuple[str, str]]:
         yield "promotion", f"every {reading.promoted} terms, to {reading.promoted_bits} bits" + sure("promoted")
     if reading.partial_bits:
         yield "partial sums", f"{reading.partial_sums}, stored in {reading.partial_bits} bits" + sure("partial_bits")
-    for name, flushed in (("inputs", reading.inputs_flushed), ("results", reading.results_flushed)):
-        if flushed is not None:
-            yield "subnormals", f"{name}: {'become zero' if flushed else 'kept'}" + sure(f"{name}_flushed")
+    inputs = f"inputs of {reading.flushed_operand}" if reading.flushed_operand else "inputs"
+    for field, named in (("inputs_flushed", inputs), ("results_flushed", "results")):
+        if (flushed := getattr(reading, field)) is not None:
+            yield "subnormals", f"{named}: {'become zero' if flushed else 'kept'}" + sure(field)
     if reading.bias:
         yield "bias", f"added {reading.bias} the sum is rounded" + sure("bias")
     for name in ("ties", "overflow"):

@@ -28,6 +28,7 @@ AGAINST = "two probes contradict each other"
 WIDE = 24
 """Bits of fp32's sums."""
 
+Factors = tuple[float, float]
 Problem = Callable[[str], Sums | None]
 """Takes what a problem is for (`terms`, `window`, `bias`, `long`), and returns the sums of the smallest that the kernel
 supports."""
@@ -56,6 +57,7 @@ class Reading:
     unpromoted      number of terms of a sum without any promotion
     algorithm       direct, winograd-f2, winograd-f4, winograd-f6 or fft
     inputs_flushed, results_flushed  whether subnormal ones become zero
+    flushed_operand  operand whose subnormal numbers alone become zero; empty if both operands are treated alike
     bias            before or after the sum is rounded to the dtype
     ties            of a requantized result: even, away or up; or gemmlowp
     overflow        of a requantized result: saturates or nonfinite
@@ -83,6 +85,7 @@ class Reading:
     algorithm: str | None = None
     inputs_flushed: bool | None = None
     results_flushed: bool | None = None
+    flushed_operand: str = ""
     bias: str | None = None
     ties: str | None = None
     overflow: str | None = None
@@ -429,37 +432,46 @@ def _read_parts(reading: Reading, of: Sum, kept: Callable[[int, int, float], flo
 
 def read_subnormals(reading: Reading, of: Sum) -> None:
     """Read whether subnormal inputs and results become zero."""
-    form, terms = FORMATS[reading.dtype], (0, of.terms - 1)
+    form, plan, terms = FORMATS[reading.dtype], of.sums.plan, (0, of.terms - 1)
     stored = of.sums.workload.outputs[of.sums.output].stored_as(reading.dtype)
+    controlled = "numbers that are not subnormal do not come out either"
 
-    def agree(name: str, normal: Sequence[tuple[float, float]], below: Sequence[tuple[float, float]]) -> None:
-        """Set a property by products of numbers, of which the first are to be kept."""
-        answers = [
-            {0.0: True, factors[0] * factors[1]: False}.get(of.of_factors({term: factors}))
-            for term in terms for factors in (*normal, *below)
-        ]  # fmt: skip
-        controls = [answer for place, answer in enumerate(answers) if place % (len(answers) // 2) < len(normal)]
-        if any(answer is not False for answer in controls):
-            reading.unknown[name] = "numbers that are not subnormal do not come out either"
-        else:
-            answers = [answer for place, answer in enumerate(answers) if place % (len(answers) // 2) >= len(normal)]
+    def zeroed(normal: Factors, *below: Factors) -> list[bool | None]:
+        """Return whether products become zero; nothing if one of normal numbers does not come out."""
+
+        def is_zero(factors: Factors, term: int) -> bool | None:
+            return {0.0: True, math.prod(factors): False}.get(of.of_factors({term: factors}))
+
+        if any(is_zero(normal, term) is not False for term in terms):
+            return []
+        return [is_zero(factors, term) for term in terms for factors in below]
+
+    def agree(name: str, answers: list[bool | None]) -> None:
+        if answers:
             reading.agree(name, answers)
+        else:
+            reading.unknown[name] = controlled
 
     tiny = form.smallest_normal
     if of.sums.averages:
         reading.unknown["inputs_flushed"] = "the average of a subnormal number is subnormal itself"
-        agree("results_flushed", [(tiny / of.scale, 1.0)], [(tiny / of.scale / 2, 1.0), (tiny / of.scale / 4, 1.0)])
+        agree("results_flushed", zeroed(*((tiny / of.scale / part, 1.0) for part in (1, 2, 4))))
         return
     large, result = 2.0 ** min(form.emax - 1, -form.emin), FORMATS[stored]
-    pairs = [(value, large) for value in (tiny, tiny / 2, tiny / 4)]
-    pairs = [factors for pair in pairs for factors in (pair, pair[::-1])]
-    agree("inputs_flushed", pairs[:2], pairs[2:])
+    pairs = [(tiny / part, large) for part in (1, 2, 4)]
+    by_operand = {plan.selected: zeroed(*pairs), plan.coded: zeroed(*(pair[::-1] for pair in pairs))}
+    first, second = by_operand.values()
+    agree("inputs_flushed", first + second if first and second else [])
+    rules = {name: {*answers} for name, answers in by_operand.items()}
+    if sorted(rules.values(), key=str) == [{False}, {True}]:  # filters may be converted once, and otherwise
+        del reading.unknown["inputs_flushed"]
+        reading.inputs_flushed, reading.agreeing["inputs_flushed"] = True, len(first + second)
+        reading.flushed_operand = next(name for name, answers in rules.items() if answers == {True})
     half = (result.emin - 2) // 2
     if half < form.emin:
         reading.unknown["results_flushed"] = f"no product of {reading.dtype} is a subnormal number of {stored}"
     else:
-        pairs = [(2.0**half, 2.0 ** (result.emin - lower - half)) for lower in (0, 1, 2)]
-        agree("results_flushed", pairs[:1], pairs[1:])
+        agree("results_flushed", zeroed(*((2.0**half, 2.0 ** (result.emin - lower - half)) for lower in (0, 1, 2))))
 
 
 def read_bias(reading: Reading, of: Sum, sums_of: Problem) -> None:

@@ -124,6 +124,10 @@ KNOWN: dict[str, tuple[Any, str, dict[str, Any], dict[str, Any]]] = {
         k.convolution(k.sequential(), flush=True), "fp32",
         FP32 | {"inputs_flushed": True, "results_flushed": True}, {"subnormals": "flushed"},
     ),
+    "flushes filters": (
+        k.convolution(lambda a, b: k.sequential()(a, k.flushed(b))), "fp32",
+        FP32 | {"inputs_flushed": True, "flushed_operand": "w"}, {"subnormals": "flushed"},
+    ),
     "bias after": (
         k.convolution(k.sequential(), bias_after=True), "bf16", FP32 | {"input_bits": 8, "bias": "after"}, NONE,
     ),
