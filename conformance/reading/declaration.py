@@ -18,6 +18,14 @@ INDENT = 16
 PRECISE = ("exact", "bf16x9", "bf16x6", "tf32x3", "bf16x3", "tf32", "fp16", "bf16")
 """Values of a contract's `inputs`, the most precise first."""
 
+TOWARD = {
+    "nearest": "to nearest",
+    "zero": "cut off",
+    "down": "rounded down",
+    "up": "rounded up",
+    None: "rounded in an unknown way",
+}
+
 
 def fitting(reading: Reading) -> Contract | None:
     """Return the strictest contract that allows what was read, with the default where nothing was; None if nothing was
@@ -76,6 +84,8 @@ def unnamed(reading: Reading) -> Iterator[str]:
         yield f"{reading.group} terms that are added at once"
     if reading.promoted and not (unit and unit.promote):
         yield f"promotion after {reading.promoted} terms"
+    if reading.result_rounding not in ("nearest", None):
+        yield f"results that are {TOWARD[reading.result_rounding]}"
     if reading.bias == "after":
         yield "a bias that is added after the rounding"
 
@@ -101,8 +111,9 @@ def contradictions(reading: Reading, declared: Contract) -> list[str]:
     cuts_inputs = declared.narrow and declared.rounding == "nearest" and reading.input_rounding == "zero"
     if cuts_inputs or (contract.is_cut and not declared.is_cut):
         wrong.append("rounding")
-    levels = ("direct", "winograd-f2", "winograd-f4", "winograd-f6", "fft")
-    algorithm = "direct" if declared.algorithm in PREFIX_SUMS else declared.algorithm  # transforms are convolutions'
+    averages = reading.operator.startswith("avg_pool")
+    levels = ("direct", *(PREFIX_SUMS if averages else ("winograd-f2", "winograd-f4", "winograd-f6", "fft")))
+    algorithm = declared.algorithm if declared.algorithm in levels else "direct"
     if reading.algorithm and levels.index(reading.algorithm) > levels.index(algorithm):
         wrong.append("algorithm")
     if contract.subnormals == "flushed" and declared.subnormals == "kept":
@@ -111,6 +122,8 @@ def contradictions(reading: Reading, declared: Contract) -> list[str]:
         declared.splits < contract.splits or FORMATS[declared.partials].precision > reading.partial_bits
     ):
         wrong.append("splits")
+    if reading.result_rounding not in ("nearest", None) and declared.stored == "nearest":
+        wrong.append("stored")  # no contract allows it
     wrong += [
         name
         for name in ("ties", "overflow")
@@ -167,11 +180,11 @@ def _grouped(unknown: dict[str, str]) -> list[tuple[str, str]]:
 
 def unread(reading: Reading) -> Iterator[str]:
     """Yield what a contract can say of such a kernel and no probe reads."""
-    if reading.algorithm not in ("direct", None):
+    if reading.algorithm not in ("direct", None, *PREFIX_SUMS):
         yield "the format of transformed data"
-    if reading.dtype in ("bf16", "fp16"):
+    if reading.dtype in ("bf16", "fp16") and reading.result_rounding is None:
         yield "how results are rounded"
-    if reading.operator.startswith("avg_pool"):
+    if reading.operator.startswith("avg_pool") and reading.algorithm is None:
         yield "prefix sums, which a window as large as the image does not show"
 
 
@@ -181,17 +194,10 @@ def properties(reading: Reading) -> Iterator[tuple[str, str]]:
     def sure(*names: str) -> str:
         return f"  ({min(reading.agreeing[name] for name in names)} probes agree)"
 
-    toward = {
-        "nearest": "to nearest",
-        "zero": "cut off",
-        "down": "rounded down",
-        "up": "rounded up",
-        None: "rounded in an unknown way",
-    }
     if reading.inputs:
         whole = f"all {reading.input_bits} bits are used"
         text = {"exact": whole}.get(
-            reading.inputs, f"{reading.inputs}, {reading.input_bits} bits {toward[reading.input_rounding]}"
+            reading.inputs, f"{reading.inputs}, {reading.input_bits} bits {TOWARD[reading.input_rounding]}"
         )
         if "x" in reading.inputs and reading.inputs != "exact":
             text = f"split in parts: {reading.inputs}"
@@ -199,11 +205,11 @@ def properties(reading: Reading) -> Iterator[tuple[str, str]]:
     if reading.algorithm:
         yield "algorithm", reading.algorithm + sure("algorithm")
     if reading.bits:
-        yield "accumulator", f"{reading.bits} bits, {toward[reading.rounding]}" + sure("bits")
+        yield "accumulator", f"{reading.bits} bits, {TOWARD[reading.rounding]}" + sure("bits")
     if reading.group > 1:
         text = f"{reading.group} terms at once"
         if reading.group_bits:
-            text += f", aligned to {reading.group_bits} fraction bits, {toward[reading.group_rounding]}"
+            text += f", aligned to {reading.group_bits} fraction bits, {TOWARD[reading.group_rounding]}"
         yield "group", text + sure("group")
     if reading.promoted:
         yield "promotion", f"every {reading.promoted} terms, to {reading.promoted_bits} bits" + sure("promoted")
@@ -215,6 +221,8 @@ def properties(reading: Reading) -> Iterator[tuple[str, str]]:
             yield "subnormals", f"{named}: {'become zero' if flushed else 'kept'}" + sure(field)
     if reading.bias:
         yield "bias", f"added {reading.bias} the sum is rounded" + sure("bias")
+    if reading.result_rounding:
+        yield "results", TOWARD[reading.result_rounding] + sure("result_rounding")
     for name in ("ties", "overflow"):
         if getattr(reading, name):
             yield name, getattr(reading, name) + sure(name)

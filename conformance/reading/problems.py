@@ -36,15 +36,19 @@ LONG: dict[str, tuple[str, ...]] = {
     "conv_backward_data": ("n1 c4 h2 w2 k1024 r1 s1", "n1 c32 h8 w8 k1024 r1 s1"),
     "conv_backward_weight": ("n1 c2 h32 w32 k2 r1 s1", "n16 c8 h8 w8 k8 r1 s1"),
 }
+WINDOW = 4
 WINDOWS = ("n1 c2 h18 w18 k2 r3 s3", "n1 c2 h18 w18 k2 r3 s3 p1", "n1 c16 h18 w18 k16 r3 s3",
            "n1 c16 h18 w18 k16 r3 s3 p1")  # fmt: skip
+
+AVERAGED = (f"pool n1 c2 h{3 * WINDOW} w{3 * WINDOW} r{WINDOW} s{WINDOW}",)
+"""Three windows in each direction, so that the one in the middle has an image on all sides."""
 
 
 def candidates(operator: Operator, purpose: str) -> Iterator[Any]:
     """Yield the geometries of problems for a purpose: `terms`, `long`, `window` or `bias`."""
     listed = {"terms": TERMS, "bias": TERMS, "long": LONG}.get(purpose, {}).get(operator.name, ())
     if purpose == "window":
-        listed = WINDOWS if operator.family == "conv" else ()
+        listed = {"conv": WINDOWS, "avg_pool": AVERAGED}.get(operator.family, ())
     yield from (parse(f"{text} b1" if purpose == "bias" else text) for text in listed)
     if purpose != "terms":
         return

@@ -18,6 +18,7 @@ import numpy as np
 from conformance.dtypes import FORMATS, FP8_BOTH, WHOLE
 from conformance.operators import Operator
 from conformance.reading.chosen import Sum, Sums, UnreadableError, adds
+from conformance.reading.problems import WINDOW
 from conformance.reading.tree import Node, NoTreeError, built, leaves_of
 
 MOST_LEVELS = 8
@@ -55,10 +56,11 @@ class Reading:
     promoted        number of terms after which an accumulator of few bits is added to a wider one
     promoted_bits   significant bits of the wider one
     unpromoted      number of terms of a sum without any promotion
-    algorithm       direct, winograd-f2, winograd-f4, winograd-f6 or fft
+    algorithm       direct, winograd-f2, winograd-f4, winograd-f6 or fft; running-sums or summed-area of averages
     inputs_flushed, results_flushed  whether subnormal ones become zero
     flushed_operand  operand whose subnormal numbers alone become zero; empty if both operands are treated alike
     bias            before or after the sum is rounded to the dtype
+    result_rounding of sums to fewer bits, those of the results: nearest, zero, down or up
     ties            of a requantized result: even, away or up; or gemmlowp
     overflow        of a requantized result: saturates or nonfinite
     """
@@ -87,6 +89,7 @@ class Reading:
     results_flushed: bool | None = None
     flushed_operand: str = ""
     bias: str | None = None
+    result_rounding: str | None = None
     ties: str | None = None
     overflow: str | None = None
     problems: dict[str, str] = field(default_factory=dict)
@@ -161,6 +164,9 @@ def _read(reading: Reading, of: Sum, sums_of: Problem) -> None:
         _attempt(reading, "bits", read_accumulator, of)
         _attempt(reading, "inputs", read_inputs, of)
     _attempt(reading, "subnormals", read_subnormals, of)
+    _attempt(reading, "result_rounding", read_results, of)
+    if reading.operator == "avg_pool_forward" and (averages := sums_of("window")) is not None:
+        _attempt(reading, "algorithm", read_prefix_sums, of, averages)
     if "bias" in of.sums.workload.operator.arguments and reading.operator != "conv_requantized":
         _attempt(reading, "bias", read_bias, of, sums_of)
     if reading.bits and reading.bits < WIDE:
@@ -472,6 +478,48 @@ def read_subnormals(reading: Reading, of: Sum) -> None:
         reading.unknown["results_flushed"] = f"no product of {reading.dtype} is a subnormal number of {stored}"
     else:
         agree("results_flushed", zeroed(*((2.0**half, 2.0 ** (result.emin - lower - half)) for lower in (0, 1, 2))))
+
+
+def read_results(reading: Reading, of: Sum) -> None:
+    """Read how sums are rounded to the format of the results. Raises UnreadableError."""
+    if reading.bits <= of.precision + 1:
+        return  # a sum holds nothing between two results but their mean
+    half = 2.0**-of.precision
+    rules = list[str | None]()
+    for first, last in ((0, of.terms - 1), (of.terms - 1, 0)):
+        sums = [(sign, of.of({first: sign, last: sign * part * half})) for sign in (1, -1) for part in (0.5, 1.5)]
+        rules.append(RULES.get(tuple((result - sign) / half for sign, result in sums)))
+    reading.agree("result_rounding", rules)
+
+
+def read_prefix_sums(reading: Reading, of: Sum, sums: Sums) -> None:
+    """Read whether averages are differences of prefix sums, by a huge number outside the window.
+
+    Beside it in a row or a column, it takes a small number in the window away from both kinds; where it shares neither,
+    from a summed-area table alone. It stands on both sides, as sums may run from either end. Raises UnreadableError.
+    """
+    widest, small = of.reach
+    if not 0 < reading.bits < widest:
+        raise UnreadableError("the accumulator holds too many bits, or it is unknown how many")
+
+    def kept(huge: float, within: int, *outside: int) -> bool:
+        inputs = {name: array.copy() for name, array in sums.zeros.items()}
+        image = inputs[sums.plan.selected][0, 0]
+        image[within, within] = small
+        if outside:
+            image[outside] = huge
+        return float(sums.compute(inputs)[0, 0, 1, 1]) * WINDOW**2 == small
+
+    def rule(huge: float, within: int) -> str:
+        if not kept(huge, within):
+            raise UnreadableError("a small number alone does not come out either")
+        if not all(kept(huge, within, *corner) for corner in itertools.product((0, 3 * WINDOW - 1), repeat=2)):
+            return "summed-area"
+        beside = [place for end in (0, 3 * WINDOW - 1) for place in ((within, end), (end, within))]
+        return "direct" if all(kept(huge, within, *place) for place in beside) else "running-sums"
+
+    huge = small * 2.0**widest
+    reading.agree("algorithm", [rule(huge, WINDOW), rule(-huge, 2 * WINDOW - 1)])
 
 
 def read_bias(reading: Reading, of: Sum, sums_of: Problem) -> None:

@@ -159,6 +159,38 @@ def convolution(dot: Dot, *, flush: bool = False, bias_after: bool = False) -> C
     return conv_forward
 
 
+def stored(bits: int, rounding: Callable[[Any], np.ndarray], dot: Dot) -> Dot:
+    """Sums rounded to so many bits after the leading one."""
+    return lambda a, b: cut(dot(a, b), bits, rounding)
+
+
+def differences(table: bool) -> Callable[..., np.ndarray]:
+    """Averages from sums that run along each axis in turn, or from a summed-area table, in fp32."""
+
+    def before(image: np.ndarray, axis: int) -> np.ndarray:
+        edge = [(axis == place, 0) for place in range(image.ndim)]
+        with np.errstate(invalid="ignore"):
+            sums: np.ndarray = np.cumsum(np.pad(image, edge), axis, np.float32)
+        return sums
+
+    def between(sums: np.ndarray, axis: int, size: int, step: int) -> np.ndarray:
+        first = np.arange(0, sums.shape[axis] - size, step)
+        return sums.take(first + size, axis) - sums.take(first, axis)
+
+    def avg_pool_forward(x: np.ndarray, *, kernel_size: Any, stride: Any) -> np.ndarray:
+        y = x.astype(np.float32)
+        if table:
+            y = before(before(y, 2), 3)
+            for axis in (2, 3):
+                y = between(y, axis, kernel_size[axis - 2], stride[axis - 2])
+        else:
+            for axis in (2, 3):
+                y = between(before(y, axis), axis, kernel_size[axis - 2], stride[axis - 2])
+        return (y / np.float32(np.prod(kernel_size))).astype(x.dtype)
+
+    return avg_pool_forward
+
+
 def toom_cook(m: int, points: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """B^T, G and A^T of F(m, 3) with these interpolation points and infinity (Lavin and Gray 2016)."""
     size = m + 2

@@ -165,6 +165,24 @@ def test_transforms_are_told_apart(kernel: Any, algorithm: str, elsewhere: bool)
     assert ("what is unknown may need more" in result.explain()) == (not elsewhere)
 
 
+@pytest.mark.parametrize("rounding", [np.rint, np.trunc, np.floor, np.ceil])
+def test_roundings_of_results_are_told_apart(rounding: Any):
+    result = only(k.convolution(k.stored(7, rounding, k.sequential())), "bf16", when=is_plain)
+    names = {np.rint: "nearest", np.trunc: "zero", np.floor: "down", np.ceil: "up"}
+    assert result.reading.result_rounding == names[rounding]
+    assert result.contradictions == ([] if rounding is np.rint else ["stored"])
+    assert ("no contract says: results that are" in result.explain(200)) == (rounding is not np.rint)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize(("table", "algorithm"), [(False, "running-sums"), (True, "summed-area")])
+def test_prefix_sums_are_read_off(table: bool, algorithm: str, dtype: str):
+    result = only(k.differences(table), dtype, "avg_pool_forward", lambda p: p.rank == 2)
+    assert result.reading.algorithm == algorithm
+    assert result.contract == Contract(algorithm=algorithm)
+    assert result.contradictions == ["algorithm"]
+
+
 @pytest.mark.parametrize("ties", ["even", "away", "up", "gemmlowp"])
 def test_ties_are_read_off(ties: str):
     result = only(k.requantized(ties), "int8", "conv_requantized", is_plain)
