@@ -48,7 +48,8 @@ def candidates(operator: Operator, purpose: str) -> Iterator[Any]:
     """Yield the geometries of problems for a purpose: `terms`, `long`, `window` or `bias`."""
     listed = {"terms": TERMS, "bias": TERMS, "long": LONG}.get(purpose, {}).get(operator.name, ())
     if purpose == "window":
-        listed = {"conv": WINDOWS, "avg_pool": AVERAGED}.get(operator.family, ())
+        transposed = tuple(f"convt {text}" for text in WINDOWS)
+        listed = {"conv": WINDOWS, "conv_transpose": transposed, "avg_pool": AVERAGED}.get(operator.family, ())
     yield from (parse(f"{text} b1" if purpose == "bias" else text) for text in listed)
     if purpose != "terms":
         return

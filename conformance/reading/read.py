@@ -26,6 +26,8 @@ MOST_LEVELS = 8
 ROWS = 14
 """Rows of results on which transforms are looked for: two tiles of F(6x6, 3x3)."""
 AGAINST = "two probes contradict each other"
+OF_IMAGES = ("conv_forward", "conv_backward_data", "conv_transpose_forward", "conv_transpose_backward_data")
+"""Operators whose windows slide over an image, which transforms are for."""
 WIDE = 24
 """Bits of fp32's sums."""
 
@@ -147,7 +149,7 @@ def _read(reading: Reading, of: Sum, sums_of: Problem) -> None:
     if _changes(of):
         reading.changes, reading.nothing = True, "results change from call to call"
         return
-    if reading.operator in ("conv_forward", "conv_backward_data"):
+    if reading.operator in OF_IMAGES:
         windows = sums_of("window")
         if windows is None:
             reading.unknown["algorithm"] = "it supports no window of 3x3 that a transform is for"

@@ -165,6 +165,17 @@ def test_transforms_are_told_apart(kernel: Any, algorithm: str, elsewhere: bool)
     assert ("what is unknown may need more" in result.explain()) == (not elsewhere)
 
 
+@pytest.mark.parametrize("m", [0, 2, 4])
+def test_transforms_of_transposed_convolutions_are_read_off(m: int):
+    forward = k.winograd(m) if m else k.convolution(k.sequential())
+
+    def conv_transpose_backward_data(dy: Any, w: Any, *, padding: Any) -> Any:
+        return forward(dy, w, None, padding=padding, **({} if m else {"stride": (1, 1)}))
+
+    result = only(conv_transpose_backward_data, "fp32", "conv_transpose_backward_data", is_3x3)
+    assert result.reading.algorithm == (f"winograd-f{m}" if m else "direct")
+
+
 @pytest.mark.parametrize("rounding", [np.rint, np.trunc, np.floor, np.ceil])
 def test_roundings_of_results_are_told_apart(rounding: Any):
     result = only(k.convolution(k.stored(7, rounding, k.sequential())), "bf16", when=is_plain)
