@@ -1,6 +1,7 @@
 """Conformance suite for convolution and pooling kernels: the names a vendor imports.
 
-Implementation, Contract      connect a kernel, and declare its arithmetic, with the Accumulator of a matrix unit
+Implementation, Contract      connect a kernel, and declare its arithmetic, with the Accumulator of a matrix unit,
+                              or the Slices of its inputs
 Unsupported, Unavailable      raised by a kernel that does not do this, and where its device is missing
 read_contract                 the arithmetic of a kernel, and the contract that fits it
 check, CheckResult, export    one case: verify it, look at its arrays, write it to a folder
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from conformance.implementations.bridges.torch import torch_arrays
     from conformance.implementations.devices import Unavailable
     from conformance.implementations.implementation import Implementation, Unsupported
+    from conformance.slices import Slices
 
 __version__ = "0.1.0"
 
@@ -38,6 +40,7 @@ __all__ = [
     "CheckResult",
     "Contract",
     "Implementation",
+    "Slices",
     "Unavailable",
     "Unsupported",
     "check",
@@ -60,6 +63,7 @@ _MODULES = {
     "CheckResult": "engine.check",
     "Contract": "contract",
     "Implementation": "implementations.implementation",
+    "Slices": "slices",
     "Unavailable": "implementations.devices",
     "Unsupported": "implementations.implementation",
     "check": "engine.check",

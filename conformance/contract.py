@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from conformance.accumulator import UNITS, Accumulator, ContractError
-from conformance.dtypes import FORMATS, WHOLE, Format, sums_of
+from conformance.dtypes import FORMATS, SUMS, WHOLE, Format, sums_of
+from conformance.slices import Slices
 
 _CHOICES = {
     "inputs": ("exact", "bf16x9", "bf16x6", "tf32x3", "bf16x3", "tf32", "fp16", "bf16"),
@@ -27,6 +28,8 @@ __all__ = ["Contract", "ContractError"]
 _OF_FAMILIES = {"between": ("conv_bn",), "variance": ("conv_bn",), "ties": ("conv_requantized",),
                 "overflow": ("conv_requantized",), "stored": ("conv", "avg_pool")}  # fmt: skip
 """Field -> beginnings of the names of the operators that it is about; others are about all."""
+_DATA: dict[str, type[Accumulator | Slices]] = {"accumulate": Accumulator, "inputs": Slices}
+"""Fields that may be data with fields of their own -> the class."""
 NONFINITE = ("special", "nonfinite", "mixed")
 """Distributions with NaN or infinities among the inputs."""
 
@@ -40,7 +43,7 @@ class Contract:
 
     inputs       rounding applied to the inputs before they are multiplied, or to what winograd and fft made of them,
                  whatever the dtype of the tensors; x3: split in two parts, three products; x6 and x9: in three parts,
-                 six or all nine products
+                 six or all nine products; or `Slices` that share an exponent, of convolutions (see `on`)
     accumulate   format of the accumulator; `auto` is fp32, or fp64 for fp64 tensors; or what a matrix unit does, by its
                  name in `conformance.accumulator.UNITS` or as an `Accumulator`
     rounding     of the accumulator, and of inputs, or parts of them, that are rounded: to nearest, or toward zero as
@@ -63,7 +66,7 @@ class Contract:
                  so that the mean is the result (`stochastic`)
     """
 
-    inputs: str = "exact"
+    inputs: str | Slices = "exact"
     accumulate: str | Accumulator = "auto"
     rounding: str = "nearest"
     algorithm: str = "direct"
@@ -83,11 +86,13 @@ class Contract:
     def __post_init__(self) -> None:
         for field, choices in _CHOICES.items():
             value = getattr(self, field)
-            if field == "accumulate" and type(value) is Accumulator:
+            if type(value) is _DATA.get(field):
                 continue
             if type(value) is not str or value not in choices:
                 raise ContractError(f"Contract({field}={value!r}): must be one of {', '.join(choices)}")
 
+        if self.slices is not None and self.algorithm != "direct":
+            raise ContractError(f"Contract(algorithm={self.algorithm!r}): slices are of direct products")
         if type(self.splits) is not int or self.splits < 1:
             raise ContractError(f"Contract(splits={self.splits!r}): must be a whole number, at least 1")
 
@@ -96,29 +101,37 @@ class Contract:
 
         Winograd's F(m x m, 3 x 3) is for windows of 3x3 with stride and dilation 1 (Lavin and Gray 2016); a kernel
         computes others directly. Inputs are not rounded by a format that holds their own, such as fp16 ones to TF32;
-        those that a transform has added up are.
+        those that a transform has added up are. Slices are of convolutions alone, whose rows and columns are known, and
+        of more than 8 bits, which a slice holds.
         """
-        found, g = self, geometry
+        judged, g = self, geometry
         exists = "conv" in g.family and g.window == (3, 3) and g.stride == g.dilation == (1, 1)
         if self.algorithm.startswith("winograd") and not exists:
-            found = replace(found, algorithm="direct")
+            judged = replace(judged, algorithm="direct")
         if self.algorithm in PREFIX_SUMS and g.family != "avg_pool":
-            found = replace(found, algorithm="direct")
+            judged = replace(judged, algorithm="direct")
+        if self.slices is not None and (g.family not in ("conv", "conv_transpose") or dtype in SUMS):
+            judged = replace(judged, inputs="exact")
         # data in a transform's domain, and filters that a batch norm has scaled, are no longer numbers of dtype
-        own = g.family != "conv_bn" and (found.algorithm == "direct" or "conv" not in g.family)
+        own = g.family != "conv_bn" and (judged.algorithm == "direct" or "conv" not in g.family)
         if self.narrow and dtype in FORMATS and own and FORMATS[self.narrow].holds(FORMATS[dtype]):
-            found = replace(found, inputs="exact")
-        return found
+            judged = replace(judged, inputs="exact")
+        return judged
 
     @property
     def narrow(self) -> str:
         """Format that inputs, or their parts, are rounded to; empty where inputs are used as given."""
-        return "" if self.inputs == "exact" else self.inputs.partition("x")[0]
+        return "" if self.inputs == "exact" or isinstance(self.inputs, Slices) else self.inputs.partition("x")[0]
+
+    @property
+    def slices(self) -> Slices | None:
+        """Slices that inputs are cut into; None where they are used as given, or rounded."""
+        return self.inputs if isinstance(self.inputs, Slices) else None
 
     @property
     def products(self) -> int:
         """Number of products that are added for each product of the definition."""
-        return int(self.inputs.partition("x")[2] or 1) if self.narrow else 1
+        return int(str(self.inputs).partition("x")[2] or 1) if self.narrow else 1
 
     @property
     def parts(self) -> int:
@@ -147,15 +160,15 @@ class Contract:
         """Return whether the small integers of `conformance.inputs` must come out exact.
 
         This holds for every order of a direct sum whose accumulator and partials hold what the storage format (up to
-        fp32's 24 bits) holds. Inputs fit in 8 bits, so that rounding of inputs changes none.
+        fp32's 24 bits) holds. Inputs fit in 8 bits, so that rounding of inputs changes none, nor do slices of as many.
         """
         if dtype in WHOLE:
             return True
-        return self._adds(self._integer_bits(dtype), dtype)
+        return (self.slices is None or self.slices.hold_integers) and self._adds(self._integer_bits(dtype), dtype)
 
     def holds(self, bits: int, dtype: str) -> bool:
         """Return whether sums of products of the inputs that need at most `bits` bits are exact, in every order."""
-        return not self.narrow and self._adds(bits, dtype)
+        return self.inputs == "exact" and self._adds(bits, dtype)
 
     def _adds(self, bits: int, dtype: str) -> bool:
         held = [self.accumulator(dtype), *([FORMATS[self.partials]] if self.splits > 1 else [])]
@@ -171,10 +184,14 @@ class Contract:
         whole numbers have one result under every contract."""
         if dtype in WHOLE:
             return ""
-        dtype = sums_of(dtype)
+        is_sliced, dtype = self.slices is not None and dtype not in SUMS, sums_of(dtype)
         if distribution in NONFINITE and self.algorithm != "direct":
             reached = "to the end of its row or image" if self.algorithm in PREFIX_SUMS else "over its whole tile"
             return f"{self.algorithm} spreads NaN and Inf {reached} (declared)"
+        if distribution in NONFINITE and is_sliced:
+            return "slices share an exponent, so that NaN and Inf spread over their row or column (declared)"
+        if distribution in ("range", "subnormal", "small") and is_sliced:
+            return "slices share an exponent, so that the smallest numbers of a row or column are lost (declared)"
         if distribution == "subnormal" and self.subnormals == "flushed":
             return "subnormal numbers are flushed (declared)"
         if distribution == "range" and dtype == "fp16" and self.between == "storage":
@@ -207,14 +224,16 @@ class Contract:
         them believes that the kernel does something which nobody looks at."""
         default = Contract()
         declared = [name for name in _OF_FAMILIES if getattr(self, name) != getattr(default, name)]
-        families = _OF_FAMILIES | {"algorithm": ("avg_pool",)}
+        sliced = ("conv_forward", "conv_backward", "conv_transpose")
+        families = _OF_FAMILIES | {"algorithm": ("avg_pool",), "inputs": sliced}
         declared += ["algorithm"] if self.algorithm in PREFIX_SUMS else []
+        declared += ["inputs"] if self.slices is not None else []
         return [name for name in declared if not any(operator.startswith(families[name]) for operator in operators)]
 
     @property
     def weakness(self) -> str:
         """Declared properties that make limits wider than those of fp32 sums of inputs as given; empty if none does."""
-        weaker = [f"{self.inputs} inputs"] if self.narrow else []
+        weaker = [self._multiplied] if self._multiplied else []
         weaker += [self.sums("sums")] if self.accumulate in ("fp16", "bf16") or self.unit is not None else []
         weaker += ["toward zero"] if self.rounding == "zero" else []
         weaker += [self.algorithm] if self.algorithm != "direct" else []
@@ -226,9 +245,14 @@ class Contract:
         return ", ".join(weaker)
 
     @property
+    def _multiplied(self) -> str:
+        """Numbers that are multiplied, where they are not the inputs as given."""
+        return f"inputs in {self.slices}" if self.slices is not None else f"{self.inputs} inputs" if self.narrow else ""
+
+    @property
     def arithmetic(self) -> str:
         """Inputs and accumulator, for a table."""
-        given = "" if self.inputs == "exact" else f"{self.inputs} inputs, "
+        given = f"{self._multiplied}, " if self._multiplied else ""
         accumulator = "fp32 or storage accumulation" if self.accumulate == "auto" else self.sums("accumulation")
         toward = "" if self.rounding == "nearest" else " toward zero"
         variance = ", variance from raw moments" if self.variance == "raw" else ""
@@ -244,14 +268,16 @@ class Contract:
         default, written = Contract(), []
         for field in fields(self):
             if (value := getattr(self, field.name)) != getattr(default, field.name):
-                written.append(f"{field.name}={value.declaration if isinstance(value, Accumulator) else repr(value)}")
+                written.append(
+                    f"{field.name}={value.declaration if isinstance(value, Accumulator | Slices) else repr(value)}"
+                )
         return f"contract=Contract({', '.join(written)})".replace("'", '"')
 
     def describe(self, dtype: str) -> str:
         """Describe the contract in one phrase, for a message or a report."""
         if dtype in WHOLE:
             return f"exact sums in {sums_of(dtype)}"
-        given = "inputs as given" if self.inputs == "exact" else f"inputs rounded to {self.inputs}"
+        given = f"inputs rounded to {self.inputs}" if self.narrow else self._multiplied or "inputs as given"
         added = f"{self.accumulator(dtype).name} accumulation" if self.unit is None else self.sums("accumulation")
         toward = "" if self.rounding == "nearest" else " toward zero"
         flushed = ", subnormals flushed" if self.subnormals == "flushed" else ""
@@ -279,8 +305,9 @@ class Contract:
         """Return the contract with the fields of a record. Raises ContractError for one that nobody can declare."""
         declared = dict(values)
         try:
-            if isinstance(accumulate := declared.get("accumulate"), dict):
-                declared["accumulate"] = Accumulator(**accumulate)
+            for field, kind in _DATA.items():
+                if isinstance(parts := declared.get(field), dict):
+                    declared[field] = kind(**parts)
             return cls(**declared)
         except TypeError as error:
             raise ContractError(str(error)) from None

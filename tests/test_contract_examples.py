@@ -23,6 +23,7 @@ SHOWN_BY = {
     "fp8": ("n1 c64 h2 w2 k24 r1 s1", "fp8_e4m3", "absorbed"),
     "stochastic": (POINTWISE, "bf16", "fixed"),
     "splitk": (POINTWISE, "bf16", "fixed"),
+    "ozaki": (POINTWISE, "fp32", "range"),
     "winograd": (SQUARE, "fp32", "nonfinite"),
     "winograd16": (SQUARE, "fp16", "fixed"),
     "fft": (SQUARE, "fp32", "nonfinite"),

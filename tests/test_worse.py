@@ -92,7 +92,7 @@ def test_every_unit_choice_and_known_good_contract_has_a_step():
     contracts = {step.contract for step in STEPS}
     assert UNITS.keys() <= {contract.accumulate for contract in contracts}
     for field, choices in CHOICES.items():
-        assert set(choices) == {getattr(contract, field) for contract in contracts}
+        assert set(choices) == {value for value in (getattr(c, field) for c in contracts) if isinstance(value, str)}
     declared = {kernel.contract for kernel in KNOWN_GOOD if kernel.family in ("conv", "avg_pool", "conv_requantized")}
     assert declared <= contracts
 

@@ -242,12 +242,20 @@ class Probed(Expected):
             for output in outputs_of(recipe.workload, recipe.dtype, self.inputs, outputs, reference, lambda: magnitude)
         )
 
+    def _normwise(self, dropped: float) -> np.ndarray:
+        """Return a bound on the scale of errors of slices (`Operator.normwise`) in all elements."""
+        operator = self.recipe.workload.operator
+        largest = (float(np.abs(self.inputs[name]).max(initial=0.0)) for name in (operator.data, operator.operand))
+        powers = math.prod(2.0 ** np.frexp(size)[1] for size in largest)
+        return np.array(powers * math.sqrt(self.recipe.terms * (2 + dropped**2)))
+
     def _main(self, output: Output, contract: Contract) -> Judgement:
         """Judge the large output. On the integer distribution both probes must be exact."""
         distribution, of_filters = self.recipe.distribution, output.name == "dw"
         axis = 0 if of_filters else output.axes.index("K" if "K" in output.axes else "C")
         values, channels = output.actual[tuple(self.index.T)], self.index[:, axis]
-        sampled = judge(replace(output, axes="T", actual=values, channels=channels), distribution, contract)
+        elements = replace(output, axes="T", actual=values, channels=channels, normwise=self._normwise)
+        sampled = judge(elements, distribution, contract)
         worst, where = sampled.worst, None
         if worst is not None:
             worst = replace(worst, index=tuple(map(int, self.index[worst.index[0]])))
@@ -259,7 +267,11 @@ class Probed(Expected):
             x = math.log(exact.size / ALPHA) / self.projection.lanes
             references = self.projection.square * (1 + 2 * math.sqrt(x) + 2 * x)
             rounded = allowed.halves * FORMATS[output.dtype].unit_roundoff ** 2 * references
-            squared = max(allowed.sums / LAMBDA, allowed.unit) ** 2 + self.projection.noise**2
+            unit = max(allowed.sums / LAMBDA, allowed.unit)
+            if contract.slices is not None:
+                scales = float(self._normwise(contract.slices.dropped)) / math.sqrt(self.projection.square / exact.size)
+                unit *= 1 + allowed.normwise * scales
+            squared = unit**2 + self.projection.noise**2
             limit = LAMBDA * math.sqrt(rounded + squared * (self.projection.square + references))
         error = np.abs(projected(self.projection, output.actual) - exact)
         error[np.isnan(error)] = np.inf

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from types import MappingProxyType
 
 import numpy as np
@@ -43,6 +44,7 @@ class Output:
     biased      whether a bias is added to all elements of a channel
     additions   algorithm that takes differences of prefix sums -> number of additions that an element depends on
     prefixes    such an algorithm -> the largest prefix sum of each image, by name
+    normwise    share of products that slices drop -> scale of the errors of slices
     channels    the channel of every element (each channel has its own filter or image); broadcasts to the output
     """
 
@@ -71,11 +73,14 @@ class Output:
     enclosed: Callable[[Contract, bool], Mapping[str, Interval]] | None = None
     additions: Mapping[str, int] = field(default_factory=dict)
     prefixes: Callable[[str], Arrays] = lambda algorithm: {}
+    normwise: Callable[[float], np.ndarray] = lambda dropped: np.zeros(())
 
     def allowed(self, contract: Contract, distribution: str = "") -> OutputLimits:
         """Return the limits under a contract, which do not depend on the values."""
         if self.propagated is not None:
             return propagated_limits(contract, self.dtype)
+        if not self.multiplies and contract.slices is not None:
+            contract = replace(contract, inputs="exact")
         count, numbers = self.actual.size, self.numbers
         absorbs = distribution == "absorbed"
         # of absorbed terms, which have few bits, an average rounds reciprocals of its windows
@@ -92,6 +97,8 @@ class Output:
         if self.propagated is not None:
             return allowed, self.propagated(contract)[self.name]
         s2 = self.magnitude()[self.name]
+        if contract.slices is not None and self.multiplies:
+            return allowed, s2 + allowed.normwise * self.normwise(contract.slices.dropped)
         if allowed.local:
             return allowed, s2
         if contract.algorithm in PREFIX_SUMS:
@@ -163,6 +170,7 @@ def outputs_of(
             biased="bias" in inputs,
             additions={algorithm: sums.additions for algorithm, sums in errors.prefix_sums.items()},
             prefixes=lambda algorithm: errors.prefix_sums[algorithm].largest(inputs),
+            normwise=cache(partial(operator.normwise, geometry, inputs)),
             reach=lambda: _reach(data, operand, operator.free_axis),
             fills=not workload.inputs[operator.operand].is_filter or _fills(data.shape[2:], spans(geometry)),
         )

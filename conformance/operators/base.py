@@ -429,6 +429,10 @@ class Operator:
         """
         raise NotImplementedError
 
+    def normwise(self, geometry: Any, inputs: Given, dropped: float) -> np.ndarray:
+        """Return the scale of errors of slices (`conformance.judge.limits`)."""
+        raise NotImplementedError
+
     def exact(self, geometry: Any, inputs: Arrays) -> dict[str, Double]:
         """Return the outputs as high and low parts, for finite inputs that use all bits of float64, whose products
         float64 does not hold. The low part is zero if the limits allow for the reference's own rounding."""

@@ -209,7 +209,7 @@ class TrainingRun(Struct, frozen=True, kw_only=True):
 Checks = dict[str, dict[str, tuple[Number, float]]]
 """Output -> check -> value and limit."""
 Contract = dict[str, str | Whole | dict[str, str | Whole]]
-"""Field of the declared arithmetic -> value, or the fields of an `Accumulator`."""
+"""Field of the declared arithmetic -> value, or the fields of an `Accumulator` or of `Slices`."""
 
 
 class Record(Struct, tag_field="kind", frozen=True, kw_only=True, omit_defaults=True):

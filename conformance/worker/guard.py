@@ -33,6 +33,7 @@ MODULES = (
     "import_path",
     "layouts",
     "resources",
+    "slices",
     "storage",
     "zeros",
 )

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from conformance.accumulator import UNITS
 from conformance.contract import Contract
 from conformance.dtypes import FP32, TF32, sums_of
+from conformance.slices import Slices
 from tests.calibration.conv.transforms import fft_with_steps
 from tests.calibration.kernels.arithmetic import KernelArithmetic, to
 from tests.calibration.kernels.emulated import Emulated, accumulator_of
@@ -111,6 +112,22 @@ def _inputs() -> Iterator[Step]:
             yield Step(nearest, "inputs cut", Emulated(cut), FP32_ONLY)
 
 
+def _sliced() -> Iterator[Step]:
+    """Yield slices of one less, or of a bit less, and slices where inputs as given are declared."""
+    for declared, dtype in ((Slices(4), "fp32"), (Slices(2), "fp32"), (Slices(2), "bf16"), (Slices(2), "fp16"),
+                            (Slices(8), "fp64")):  # fmt: skip
+        for rounding in ("nearest", "zero"):
+            contract = Contract(inputs=declared, rounding=rounding)
+            fewer = replace(contract, inputs=replace(declared, count=declared.count - 1))
+            yield Step(contract, "a slice less", Emulated(fewer), (dtype,))
+    coarse = Contract(inputs=Slices(3, bits=8))
+    yield Step(coarse, "slices with a bit less", Emulated(Contract(inputs=Slices(3))), FP32_ONLY)
+    yield Step(DEFAULT, "4 slices", Emulated(Contract(inputs=Slices(4))), (*STORED, "fp64"))
+    largest, formed = Contract(inputs=Slices(4)), Contract(inputs=Slices(4, products="all"))
+    yield Step(formed, "a slice less", Emulated(Contract(inputs=Slices(3, products="all"))), FP32_ONLY)
+    yield Step(formed, "the largest products", Emulated(largest), FP32_ONLY)
+
+
 def _pooled() -> Iterator[Step]:
     """Yield inputs and partial sums of sums without products."""
     for inputs, worse in (("exact", "tf32"), ("tf32", "bf16")):
@@ -178,6 +195,7 @@ STEPS: tuple[Step, ...] = tuple(
         _ordinary(FORWARD),
         _ordinary(POOL),
         _inputs(),
+        _sliced(),
         _partials(),
         _pooled(),
         _algorithms(),
@@ -272,6 +290,11 @@ HIDDEN: tuple[Hidden, ...] = (
     Hidden(
         "products that x6 leaves out are 2*2^-24 of the product at most, where 4*2^-24*sqrt(9*KS) are allowed",
         tuple(Contract(inputs="bf16x9", rounding=way) for way in ("nearest", "zero")), ("bf16x6",), FP32_ONLY,
+    ),
+    Hidden(
+        "what is left out is 3*2^-28 of the powers of two above the largest numbers, where 8*2^-28 of these and norms, "
+        "and 4*2^-24*sqrt(16) of the sum, are allowed",
+        (Contract(inputs=Slices(4, products="all")),), ("the largest products",), FP32_ONLY,
     ),
     Hidden(
         "rms of 0.6*sqrt(KS) units where 0.5*(1 + sqrt(KS)) are allowed: seen for KS above 25, and sums of few inputs "

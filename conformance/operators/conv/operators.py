@@ -85,6 +85,10 @@ def _by_group(g: ConvGeometry, image: np.ndarray, dtype: Any) -> np.ndarray:
     return image.astype(dtype).swapaxes(0, 1).reshape(g.groups, g.k // g.groups, -1)
 
 
+CODES = 1000
+"""Exponent of the largest code of an exponent in `normwise`: sums of codes stay within float64."""
+
+
 class Products(Operator):
     """An operator whose main output is a sum of products of two inputs; it may have a bias, or the bias's gradient."""
 
@@ -95,6 +99,39 @@ class Products(Operator):
         squares = {name: np.square(array.astype(dtype)) for name, array in inputs.items()}
         outputs = self.reference(geometry, squares, dtype)
         return {name: np.sqrt(array, out=array) for name, array in outputs.items()}
+
+    def normwise(self, geometry: Any, inputs: Given, dropped: float) -> np.ndarray:
+        """Return hypot(A |b|, B |a|, dropped sqrt(KS) A B) of each element of the main output: a are the data of its
+        sum, its row, and b the operand of its channel, its column; A and B are the powers of two above their largest
+        numbers."""
+        main, tensor = next(iter(self.outputs(geometry).items()))
+        terms, unbiased = self.errors(geometry).terms[main], replace(geometry, bias=False)
+        data, operand = (np.abs(inputs[name].astype(np.float64)) for name in (self.data, self.operand))
+
+        def over_rows(values: np.ndarray) -> np.ndarray:
+            return self.reference(unbiased, {self.data: values, self.operand: np.ones(operand.shape)})[main]
+
+        # each exponent is coded by a power of two that is larger than all smaller ones of a row together
+        step, exponents = terms.bit_length() + 1, np.frexp(data)[1]
+        top = int(exponents.max(initial=0, where=data > 0))
+        codes = np.ldexp(1.0, CODES + step * np.clip(exponents - top, -2 * CODES // step, None))
+        sums = over_rows(np.where(data > 0, codes, 0.0))
+        row_powers = np.where(sums > 0, np.ldexp(1.0, (np.frexp(sums)[1] - 1 - CODES) // step + top), 0.0)
+
+        columns = np.moveaxis(operand, self.free_axis, 0)
+        if self.inputs(geometry)[self.operand].is_filter and self.free_axis:  # of each group
+            columns = np.moveaxis(operand.reshape(geometry.groups, -1, *operand.shape[1:]), 2, 1)
+            columns = columns.reshape(-1, *columns.shape[2:])
+        columns = columns.reshape(len(columns), -1)
+        largest, norms = columns.max(axis=1, initial=0.0), np.linalg.norm(columns, axis=1)
+        powers = np.where(largest > 0, np.ldexp(1.0, np.frexp(largest)[1]), 0.0)
+        norms, powers = (
+            per_channel(values, geometry.rank) if not tensor.is_filter else values.reshape(-1, 1, *[1] * geometry.rank)
+            for values in (norms, powers)
+        )
+        squares = np.square(row_powers * norms) + np.square(powers) * over_rows(np.square(data))
+        scale: np.ndarray = np.sqrt(squares + np.square(dropped * row_powers * powers) * terms)
+        return scale
 
     def exact(self, geometry: Any, inputs: Arrays) -> dict[str, Double]:
         """Add up products of slices and the bias; dbias is summed in double-double arithmetic."""

@@ -4,7 +4,7 @@ order of the definition, with every rounding."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from conformance.dtypes import FORMATS, STORAGE, Format, sums_of
 from conformance.operators import Arrays, Operator
 from conformance.operators.conv_requantized.operators import TIES
 from conformance.operators.conv_requantized.steps import Steps, as_defined, not_saturated, saturated
+from conformance.slices import Slices
 from tests.calibration.avg_pool.known_good import Summed
 from tests.calibration.conv.transforms import fft_with_steps, winograd
 from tests.calibration.conv_bn.normalisation import CENTRED, ConvBnKernel, folded, raw, summed
@@ -86,6 +87,8 @@ class EmulatedSum:
     def __call__(self, a: np.ndarray, b: np.ndarray, taps: int = 1) -> np.ndarray:
         """Return the sums [G, M, T] as float64."""
         unit = accumulator_of(self.contract, self.dtype)
+        if self.contract.slices is not None:
+            return self._sliced(a, b, self.contract.slices, unit)
         first, second = (self._parts(factor) for factor in (a, b))
         pairs = PARTS.get(self.contract.products, ((0, 0),))
         stretches = np.array_split(np.arange(a.shape[2]), self.contract.splits)
@@ -100,6 +103,26 @@ class EmulatedSum:
             if stretch.size
         )
         return self._combined(partials, np.zeros((*a.shape[:2], b.shape[2])))
+
+    def _sliced(self, a: np.ndarray, b: np.ndarray, slices: Slices, unit: Accumulator) -> np.ndarray:
+        """Add products of slices, each an exact sum, to an accumulator, the smallest first."""
+        first, second = (self._slices(factor, axis, slices) for factor, axis in ((a, 2), (b, 1)))
+        total = np.zeros((*a.shape[:2], b.shape[2]))
+        for i, j in slices.pairs:
+            total = rounded(total + first[i] @ second[j], STORED[unit.stored], WAYS[unit.rounding])
+        return total
+
+    def _slices(self, factor: np.ndarray, axis: int, slices: Slices) -> list[np.ndarray]:
+        """Cut a factor by the power of two above the largest number along an axis. To nearest, the first slice has a
+        bit less: a digit is rounded up."""
+        largest = np.abs(factor).max(axis=axis, keepdims=True, initial=0.0)
+        lost = slices.bits - (self.contract.rounding == "nearest")
+        spacing = np.ldexp(1.0, np.frexp(largest)[1] - lost)
+        parts: list[np.ndarray] = []
+        for _ in range(slices.count):
+            parts.append(WAYS[self.contract.rounding]((factor - sum(parts)) / spacing) * spacing)
+            spacing = np.ldexp(spacing, -slices.bits)
+        return parts
 
     def _combined(self, partials: Iterable[np.ndarray], total: np.ndarray) -> np.ndarray:
         """Add partial sums, which are stored, to a sum that is stored likewise, as atomic additions do."""
@@ -154,6 +177,9 @@ class Emulated:
             outputs = Steps(sums=requantized.summed(total), stored=stores)(operator, geometry, inputs, dtype)
         else:
             outputs = direct(total, operator, geometry, inputs, dtype)
+            if contract.slices is not None and "dbias" in outputs:  # a sum of inputs, which nothing multiplies
+                plain = EmulatedSum(replace(contract, inputs="exact"), sums_of(dtype))
+                outputs["dbias"] = direct(plain, operator, geometry, inputs, dtype)["dbias"]
         if contract.subnormals == "flushed":
             return {name: _flushed(array, FORMATS[sums_of(dtype)]) for name, array in outputs.items()}
         return outputs
