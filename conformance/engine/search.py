@@ -11,12 +11,14 @@ from msgspec import structs
 from conformance import interrupts
 from conformance.checks import CHECKS
 from conformance.checks.state import changes
+from conformance.contract import Contract
 from conformance.diagnosis import sums, terms
 from conformance.diagnosis.diagnose import GENERAL
 from conformance.diagnosis.where import WorkLeft
 from conformance.dtypes import DECLARABLE
 from conformance.engine.perform import perform
 from conformance.engine.tasks import VERIFIED, Task, place
+from conformance.execution.arithmetic import arithmetic_of
 from conformance.execution.process import Crash
 from conformance.execution.remote import Exited
 from conformance.execution.required import Demand, VerificationDemand, required
@@ -27,6 +29,8 @@ from conformance.execution.workers import Workers, begin_anew, home_of
 from conformance.implementations.errors import KernelFailure
 from conformance.implementations.implementation import Implementation, ImplementationError, Unsupported
 from conformance.inputs import DISTRIBUTIONS
+from conformance.judge.accuracy import KNOWN
+from conformance.judge.expected import expect_once
 from conformance.layouts import LAYOUTS
 from conformance.operators import Arrays, Geometry, takes
 from conformance.problems import PROBLEMS, Variant
@@ -39,6 +43,8 @@ from conformance.results.schema import Record
 MAX_WHOLE = 3
 """Groups of an implementation whose smallest case is shown with all that is known of it, and for which further problems
 are run."""
+JUDGED = 3
+"""Smallest cases of a group that are judged under a contract before it is said to explain the group."""
 UNSUPPORTED, TOO_LARGE = (
     "the kernel supports none of the others that were drawn",
     "the others that were drawn are too large",
@@ -89,18 +95,42 @@ class Searched:
 
     def read(self, groups: Iterable[Group]) -> None:
         """Read off the kernel what becomes of single terms, for each of its first groups that no known mistake
-        explains; the smallest case then has a second record, with that."""
+        explains; for the first of which that says nothing, its arithmetic. The smallest case then has a second record,
+        with that."""
         if self.implementation.arrays.stands_for:
             return  # a simulator takes a minute for it
+        is_arithmetic_read = False  # it takes half a second
         for _, kind in zip(range(MAX_WHOLE), groups, strict=False):
             failing = kind.smallest
             is_plain = has(failing, "elements") and not (failing.check or failing.storage)
             if not is_plain or kind.text.endswith(ALONE) or (kind.cause and kind.cause not in GENERAL):
                 continue
             trial = Trial.of(self.implementation, failing.case, "where", self.selection.method, self.named)
-            if text := _read(trial):
+            text = _read(trial)
+            if not text and not is_arithmetic_read:
+                is_arithmetic_read, text = True, self._meant(kind)
+            if text:
                 read = structs.replace(failing, origin="where", problem=trial.problem.name, reading=text)
                 self.again.append(self.take(read))
+
+    def _meant(self, kind: Group) -> str:
+        """Return the contract that is read off the kernel, to be declared if it is meant: one that explains the group's
+        smallest cases, which pass under it. Empty if there is none, or the group's text has it already."""
+        plain = (r.case for r in kind.records if has(r, "elements") and not (r.check or r.storage))
+        cases = [*dict.fromkeys((kind.smallest.case, *plain))][:JUDGED]
+        trials = [Trial.of(self.implementation, case, "where", self.selection.method, self.named) for case in cases]
+        trial = trials[0]
+        result = arithmetic_of(self.implementation, trial.operator, trial.variant.dtype)
+        if (contract := result.whole) is None or kind.text.endswith(contract.declaration):
+            return ""
+        try:
+            judged = [passes(trial, contract) for trial in trials]
+        except (Crash, Exited, Unsupported, KernelFailure, ImplementationError):
+            return ""
+        if not all(judged):
+            return ""
+        words = contract.arithmetic if contract in KNOWN else contract.weakness
+        return f"elements mismatched, errors as large as with {words}; if that is meant, declare {contract.declaration}"
 
     def _verifier(self, failing: Record) -> Verified:
         """Return a function that verifies an operator, or makes a behaviour check of it, on further problems, as far as
@@ -131,6 +161,15 @@ class Searched:
             return record if record.status in ("unsupported", "unavailable") else self.take(record)
 
         return verified
+
+
+def passes(trial: Trial, contract: Contract) -> bool:
+    """Tell whether a kernel's results pass under another contract than its own, which must not exempt the case."""
+    if contract.exempts(trial.variant.distribution, trial.variant.dtype):
+        return False
+    invocation, expected = trial.invocation(), expect_once(trial.recipe, trial.method)
+    outputs = invocation.outputs(invocation.call(invocation.to_device(expected.inputs)))
+    return expected.passes(outputs, contract)
 
 
 def _read(trial: Trial) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from conformance.contract import Contract
@@ -14,6 +14,7 @@ from conformance.execution.process import Crash
 from conformance.execution.remote import Exited, blame
 from conformance.implementations.errors import KernelFailure
 from conformance.implementations.implementation import Implementation, ImplementationError, Kernel, Unsupported
+from conformance.judge.accuracy import KNOWN
 from conformance.layouts import rank_of
 from conformance.operators import Arrays, Operator
 from conformance.reading.chosen import Sums, UnreadableError
@@ -36,6 +37,18 @@ class ReadContract:
     def contract(self) -> Contract | None:
         """Strictest contract that allows what was read; None if nothing was."""
         return None if self.error else fitting(self.reading)
+
+    @property
+    def whole(self) -> Contract | None:
+        """The declared contract with the arithmetic that was read, if all of it was, and makes limits wider."""
+        read, contract = self.reading, self.contract
+        if contract is None or not ((read.inputs and read.bits) or read.algorithm not in ("direct", None)):
+            return None
+        names = ("inputs", "accumulate", "rounding", "algorithm", "subnormals", "splits", "partials")
+        contract = replace(self.declared, **{name: getattr(contract, name) for name in names})
+        written = replace(contract, accumulate="fp32")
+        contract = written if contract.accumulate == "auto" and written in KNOWN else contract
+        return contract if contract.weakness not in ("", self.declared.weakness) else None
 
     @property
     def contradictions(self) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 
 from conformance.diagnosis.diagnose import BITS_LOST
 from tests.conftest import Project
-from tests.documents import contract_examples
+from tests.documents import UNDECLARED, contract_examples
 from tests.kit import command
 
 pytest_plugins = ["pytester"]
@@ -76,3 +76,12 @@ def test_bits_that_an_accumulator_lacks_are_counted(tmp_path: Path, monkeypatch:
     assert exit_code == 1
     title = f"1. {BITS_LOST.name} (partial sums are kept in 13 bits instead of 14): 1 case"
     assert title in " ".join(report.split())
+
+
+def test_partial_sums_that_are_read_are_the_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """No known arithmetic has the errors of stored partial sums, so that nothing was said of what to declare."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "splitk.py").write_text(UNDECLARED.sub("", dict(contract_examples())["splitk"]))
+    exit_code, report = command("run", "splitk.py", "--level=smoke", "--distribution=fixed")
+    assert exit_code == 1
+    assert HINT.findall(" ".join(report.split())) == ['Contract(splits=4, partials="bf16")']

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from conformance.contract import Contract
+from conformance.execution.arithmetic import ReadContract
 from conformance.reading.declaration import contradictions
 from conformance.reading.read import Reading
 
@@ -41,3 +42,24 @@ def reading_of(dtype: str, **read: Any) -> Reading:
 )
 def test_what_a_reading_contradicts(declared: Contract, dtype: str, read: dict[str, Any], fields: list[str]):
     assert contradictions(reading_of(dtype, **read), declared) == fields
+
+
+@pytest.mark.parametrize(
+    ("declared", "dtype", "read", "whole"),
+    [
+        (Contract(), "fp32", {"inputs": "tf32", "bits": 24}, Contract(inputs="tf32", accumulate="fp32")),
+        (
+            Contract(between="storage"),
+            "bf16",
+            {"inputs": "exact", "bits": 11},
+            Contract(accumulate="fp16", between="storage"),
+        ),
+        (Contract(), "fp32", {"algorithm": "fft"}, Contract(algorithm="fft")),
+        # as declared, more precise, or read in part: nothing to declare follows
+        (Contract(inputs="tf32"), "fp32", {"inputs": "tf32", "bits": 24}, None),
+        (Contract(inputs="tf32"), "fp32", {"inputs": "exact", "bits": 24}, None),
+        (Contract(), "fp32", {"inputs": "tf32"}, None),
+    ],
+)
+def test_a_whole_reading_is_declared(declared: Contract, dtype: str, read: dict[str, Any], whole: Contract | None):
+    assert ReadContract("acme", reading_of(dtype, **read), declared).whole == whole
