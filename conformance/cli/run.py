@@ -47,6 +47,7 @@ from conformance.engine.summary import Summary
 from conformance.engine.tasks import Task, key_of, tasks
 from conformance.engine.units import Cost, divided, implementation_of, modelled, recorded
 from conformance.execution.compiler_cache import CompilerCache, of_run
+from conformance.execution.device_shares import Share, Shares, occupy
 from conformance.execution.process import SECONDS
 from conformance.execution.remote import Raised
 from conformance.execution.selection import SelectionError
@@ -77,6 +78,14 @@ UNITS_OF_A_DEVICE = 8
 """Units for each device of a cluster: a device that is lost costs an eighth of its part."""
 FIELD = re.compile(r"(n|c|d|h|w|k|t|r|s|u|p|g|b|dil)\d\S*")
 """Field of a problem that was given without quotes."""
+ELSEWHERE = (
+    ("--unit", "K/N", "only unit K of N, for a job of an array (conformance plan)"),
+    ("--costs", "FILE", "divide by the seconds in these records, of an earlier run"),
+    ("--ray", "ADDRESS", "by the devices of a Ray cluster; auto: the one that is up here"),
+    ("--resource", "NAME", "with --ray: what the cluster calls the device"),
+    ("--sentinel", "FILE", "with --ray: a kernel that is right on a device in order"),
+)
+"""Options of a run on several machines: their names, values and help."""
 INSTEAD = {
     "--html": "--report=DIR writes a page",
     "--json-report": "--records=FILE writes a line of JSON for each verdict",
@@ -120,16 +129,11 @@ def declare(parser: argparse.ArgumentParser) -> None:
     hidden[over] = "run no more of an implementation that has failed"
     everyday.add_argument("--all", action="store_true", help=ALL)
     how = parser.add_argument_group("how it is run and shown")
-    how.add_argument("-n", dest="processes", metavar="N", help="processes that judge; auto: one a core")
+    how.add_argument("-n", dest="processes", metavar="N", help="processes that judge; auto: one a core, or a device")
     how.add_argument("-k", dest="keyword", metavar="EXPRESSION", help="only cases whose names hold these words")
     how.add_argument("-m", dest="markexpr", metavar="EXPRESSION", help="only these devices, such as cpu or trn1")
     how.add_argument("-x", dest="maxfail", action="store_const", const="1", help="stop at the first failure")
     how.add_argument("--maxfail", metavar="N", help="stop after so many failures")
-    how.add_argument("--unit", metavar="K/N", help="only unit K of N, for a job of an array (conformance plan)")
-    how.add_argument("--costs", metavar="FILE", help="divide by the seconds in these records, of an earlier run")
-    how.add_argument("--ray", metavar="ADDRESS", help="by the devices of a Ray cluster; auto: the one that is up here")
-    how.add_argument("--resource", metavar="NAME", help="with --ray: what the cluster calls the device")
-    how.add_argument("--sentinel", metavar="FILE", help="with --ray: a kernel that is right on a device in order")
     how.add_argument("--lf", action="store_true", help="only what failed in the last run; all of it, if nothing did")
     how.add_argument("--ff", dest="failedfirst", action="store_true", help="what failed in the last run first")
     how.add_argument("-v", dest="verbose", action="count", default=0, help="a line for each case")
@@ -139,6 +143,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
     )
     how.add_argument("--pdb", dest="usepdb", action="store_true", help="a debugger where a kernel raises")
     how.add_argument("--junitxml", metavar="FILE", help="write JUnit's XML")
+    for name, metavar, text in ELSEWHERE:
+        hidden[expert.add_argument(name, metavar=metavar, help=argparse.SUPPRESS)] = text
     how.add_argument("-V", "--version", action="version", version=f"kernel-conformance {__version__}")
     parser.add_argument("--help-expert", action=_Expert, const=hidden, nargs=0, help="all options of the suite")
 
@@ -174,9 +180,10 @@ def run(words: Sequence[str]) -> int:
 
 
 def read(
-    words: Sequence[str], parser: argparse.ArgumentParser | None = None
+    words: Sequence[str], parser: argparse.ArgumentParser | None = None, *, processes: int = 0
 ) -> tuple[argparse.Namespace, int, RunOptions]:
-    """Return what was given, how many processes judge, and the options of the run. Raises SelectionError."""
+    """Return what was given, how many processes judge, unless that is known, and the options of the run. Raises
+    SelectionError."""
     arguments = (parser or _parser()).parse_intermixed_args(words)
     if arguments.all and arguments.file_or_dir:
         raise SelectionError(f"--all and {arguments.file_or_dir[0]}: give one of them")
@@ -191,7 +198,7 @@ def read(
         options.selects(arguments.markexpr or "", ())
     except SyntaxError:
         raise SelectionError(f"-m {arguments.markexpr}: cannot be read; give devices with and, or, not") from None
-    processes = _count(arguments.processes)
+    processes = processes or _count(arguments)
     chosen = options.read(arguments, tuple(words), impls=IMPLS, folder=Path(), processes=processes)
     return arguments, processes, chosen
 
@@ -225,6 +232,10 @@ class _FrontEnd:
         if self._processes > 1:
             share_cores(self._processes)
         self._cache, problem = (None, "") if self.options.in_process else of_run(stack)
+        # after the cache, whose name tells variables of drivers: each device would have one of its own
+        self._shares = stack.enter_context(Shares(self._processes, ("conformance", "run", *words)))
+        if not arguments.ray:
+            self._shares.take(self.options.devices, is_asked=True)
         self._workers = self._started(self._cache)
         self._run = Run(self.options, self._workers, ("conformance", "run", *words))
         self._run.unexplained += [problem] * bool(problem)
@@ -272,6 +283,9 @@ class _FrontEnd:
             with self._screen.showing(self._progress):
                 self._begin()
                 _ = run.plan  # an error in the plan ends the run before it starts
+                if self._cluster is None:
+                    run.share_devices(self._shares, elsewhere=self._processes > 1)
+                    self._processes = self._shares.processes
                 run.resume()
                 self._head()
                 planned, absences = tasks(run.plan, run.workers)
@@ -295,6 +309,7 @@ class _FrontEnd:
                 run.stopped = run.stopped or f"{many(self._suspects, 'verdict')} of suspect devices left out"
                 status = ExitCode.INTERNAL
             if not devices.elsewhere:  # what was verified on another machine's device may not run here
+                self._shares.occupy()
                 run.decide()
         except KeyboardInterrupt:
             run.stopped, status = "interrupted", ExitCode.INTERRUPTED
@@ -322,6 +337,8 @@ class _FrontEnd:
         here = ", ".join(device for device in DEVICES if not missing(device))
         level, seed = self.options.level, self._given.seed
         self._screen.line(f"kernel-conformance {__version__}: level {level}, seed {seed}, devices {here}")
+        for note in self._shares.notes:
+            self._screen.line(note)
         records = self._run.records
         if records is not None and (earlier := records.earlier.records):
             self._screen.line(f"resumed: {len(earlier):,} records of {records.path}")
@@ -368,7 +385,13 @@ class _FrontEnd:
         if self._processes == 1:
             return Here(self._run)
         cache = str(self._cache.folder) if self._cache else ""
-        return Processes(self._processes, judge, lambda name: (self._words, cache, name, import_path.OF_KERNELS))
+        return Processes(
+            self._processes,
+            judge,
+            lambda name, place: (
+                self._words, self._processes, cache, name, import_path.OF_KERNELS, self._shares.of(place),
+            ),
+        )  # fmt: skip
 
     def _carry_out(self, pool: Pool, chosen: Sequence[Task]) -> None:
         """Have all tasks carried out, and take what comes of them."""
@@ -518,16 +541,25 @@ class _FrontEnd:
 
 
 def judge(
-    connection: Connection, parent: int, words: tuple[str, ...], cache: str, name: str, of_kernels: list[str]
+    connection: Connection,
+    parent: int,
+    words: tuple[str, ...],
+    processes: int,
+    cache: str,
+    name: str,
+    of_kernels: list[str],
+    share: Share,
 ) -> None:
-    """Serve as one of several processes of a run, which reads the same words."""
+    """Serve as one of several processes of a run, which reads the same words, on the devices of a share."""
+    occupy(share)
     if of_kernels:
         import_path.trust(of_kernels)
     interrupts.handle_signals(interrupts.pass_over)  # the run ends it
     signal.signal(signal.SIGINT, interrupts.pass_over)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     with ExitStack() as stack:
-        serve(connection, parent, _judging(words, CompilerCache(Path(cache), name) if cache else None, stack))
+        compiled = CompilerCache(Path(cache), name) if cache else None
+        serve(connection, parent, _judging(words, compiled, stack, processes))
 
 
 def judging(words: Sequence[str]) -> Run:
@@ -538,9 +570,9 @@ def judging(words: Sequence[str]) -> Run:
     return run
 
 
-def _judging(words: Sequence[str], compiled: CompilerCache | None, stack: ExitStack) -> Run:
+def _judging(words: Sequence[str], compiled: CompilerCache | None, stack: ExitStack, processes: int = 0) -> Run:
     """Return the run of a process that judges for another one, which has read the same words."""
-    _, _, chosen = read(words)
+    _, _, chosen = read(words, processes=processes)
     workers = None if chosen.limits is None else Workers(chosen.limits, chosen.workers, compiled=compiled)
     if workers is not None:
         stack.enter_context(threads.spared())
@@ -561,12 +593,13 @@ def _units(chosen: Sequence[Task], processes: int, workers: Workers | None) -> l
     return [*units.values()]
 
 
-def _count(text: str | None) -> int:
+def _count(arguments: argparse.Namespace) -> int:
     """Return how many processes judge. Raises SelectionError."""
+    text = arguments.processes
     if text is None or text == "0":
         return 1
     if text in ("auto", "logical"):
-        return os.cpu_count() or 1
+        return options.automatic(arguments.markexpr or "", arguments.require or ()) or os.cpu_count() or 1
     if not re.fullmatch(r"[1-9]\d{0,4}", text, re.ASCII):
         raise SelectionError(f"-n {text}: must be a whole number, or auto")
     return int(text)

@@ -8,6 +8,7 @@ A verdict that another device of the kind does not repeat is none: the device is
 from __future__ import annotations
 
 import os
+import platform
 import signal
 import socket
 import time
@@ -39,6 +40,7 @@ from conformance.engine.run import Run
 from conformance.engine.task_wire import UnknownKernelError, decode, encode
 from conformance.engine.tasks import Task
 from conformance.engine.units import implementation_of
+from conformance.execution import device_shares
 from conformance.execution.selection import SelectionError
 from conformance.execution.trial import Absence
 from conformance.implementations.devices import DEVICES, Unavailable
@@ -91,6 +93,7 @@ class JudgeOfDevice:
 
     def __init__(self, make: Callable[[Sequence[str]], Run], words: Sequence[str], folder: str, sentinel: str) -> None:
         os.chdir(Path.cwd() / folder)
+        self._devices_here = device_shares.note_given()
         self._run = make(words)
         self._judge = Judge(self._run)
         self._sentinel, self._health = sentinel, dict[str, Health]()
@@ -100,9 +103,7 @@ class JudgeOfDevice:
         import ray
 
         context = ray.get_runtime_context()
-        accelerators = {kind: numbers for kind, numbers in context.get_accelerator_ids().items() if numbers}
-        devices = [f"{kind} {', '.join(numbers)}" for kind, numbers in sorted(accelerators.items())]
-        device = ", ".join([f"{socket.gethostname()} (node {context.get_node_id()[:8]})", *devices])
+        device = ", ".join([f"{platform.node()} (node {context.get_node_id()[:8]})", *self._devices_here])
         return device, {name: build.versions()[name] for name in COMPARED}
 
     def carry_out(self, content: bytes) -> Iterator[bytes]:

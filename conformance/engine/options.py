@@ -14,10 +14,11 @@ from typing import Any
 
 from conformance import storage
 from conformance.dtypes import DECLARABLE, DTYPES
+from conformance.execution.device_shares import device_count
 from conformance.execution.process import SECONDS, Limits
 from conformance.execution.selection import Selection, SelectionError, require_known, seed_number, split
 from conformance.execution.workers import share
-from conformance.implementations.devices import DEVICES, NEURON, Unavailable, neuron_cores, require
+from conformance.implementations.devices import DEVICES, NEURON, Unavailable, require
 from conformance.inputs import DISTRIBUTIONS
 from conformance.inputs.golden import SEED
 from conformance.judge.expected import METHODS
@@ -162,7 +163,7 @@ def read(arguments: Namespace, words: tuple[str, ...], *, impls: Path, folder: P
     # Windows has neither the sockets nor the signals
     in_process = sys.platform == "win32" or arguments.in_process or debugged
     devices = _devices_named(expression, arguments.require or ())
-    _require_possible(processes, devices)
+    _require_possible(processes)
     seconds = _seconds(arguments, devices)
     problems = [_problem(text) for text in arguments.problem or ()]
     # a named problem is run in 8 bits only if these dtypes are named
@@ -228,15 +229,13 @@ def read(arguments: Namespace, words: tuple[str, ...], *, impls: Path, folder: P
     )
 
 
-def _require_possible(count: int, devices: Collection[str]) -> None:
+def _require_possible(count: int) -> None:
     """Raise SelectionError if the machine cannot hold so many processes."""
     cores = os.cpu_count() or 1
     if count > (most := MAX_PROCESSES * cores):
-        raise SelectionError(f"-n {count}: with {cores} cores, {most} processes at most; -n auto: one a core")
-    most = neuron_cores()
-    if most and count > most and NEURON.keys() & set(devices):
-        owned = f"{most} NeuronCores, each of which belongs to one process"
-        raise SelectionError(f"-n {count}: this machine has {owned}; -n {most} at most")
+        raise SelectionError(
+            f"-n {count}: with {cores} cores, {most} processes at most; -n auto: one a core, or a device"
+        )
 
 
 def _chosen(option: str, texts: Iterable[str] | None, choices: Iterable[str]) -> tuple[str, ...]:
@@ -321,6 +320,12 @@ def require_markers(expression: str, markers: Collection[str]) -> None:
     for word in re.findall(r"\w+", expression):
         if word not in markers and word not in ("and", "or", "not", "True", "False"):
             require_known("-m", [word], DEVICES)
+
+
+def automatic(expression: str, required: Iterable[str]) -> int | None:
+    """Return how many processes judge with `-n auto`, if -m or --require name devices: one on each; else None."""
+    devices = _devices_named(expression, required)
+    return device_count(devices) or None if devices else None
 
 
 def _devices_named(expression: str, required: Iterable[str]) -> tuple[str, ...]:

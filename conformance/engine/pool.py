@@ -146,10 +146,13 @@ class Processes:
     """Several processes of this machine, each of which has a kernel's process of its own.
 
     If a process is killed, only the task that it was carrying out is lost: another takes its place. `target` is the
-    function that serves there, of a connection, the number of this process, and the `arguments` for a judge's name.
+    function that serves there, of a connection, the number of this process, and the `arguments` for a judge's name and
+    its place among those that live, from 0: a process that takes another's place has its devices, too.
     """
 
-    def __init__(self, count: int, target: Callable[..., None], arguments: Callable[[str], tuple[Any, ...]]) -> None:
+    def __init__(
+        self, count: int, target: Callable[..., None], arguments: Callable[[str, int], tuple[Any, ...]]
+    ) -> None:
         self.compiled = wire.Compiled()
         self._count, self._target, self._arguments = count, target, arguments
         self._context = multiprocessing.get_context("spawn")
@@ -162,8 +165,9 @@ class Processes:
         while True:
             self._judges = [judge for judge in self._judges if not judge.is_over]
             while len(self._judges) < min(self._count, len(self._judges) + len(waiting)):
-                arguments = self._arguments(next(self._names))
-                self._judges.append(_Remote(self._context, self._target, arguments))
+                place = min({*range(self._count)} - {judge.place for judge in self._judges})
+                arguments = self._arguments(next(self._names), place)
+                self._judges.append(_Remote(self._context, self._target, arguments, place))
             for judge in self._judges:
                 if judge.is_ready and judge.task is None:
                     yield from self._hand(judge, waiting, wants)
@@ -231,7 +235,8 @@ class JudgeError(Exception):
 class _Remote:
     """A process that judges, as the run sees it."""
 
-    def __init__(self, context: Any, target: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    def __init__(self, context: Any, target: Callable[..., None], arguments: tuple[Any, ...], place: int) -> None:
+        self.place = place
         self.connection, other = context.Pipe()
         self.process = context.Process(target=target, args=(other, os.getpid(), *arguments))
         # Ctrl-C goes to the whole group, but the run itself ends its processes. The tracker, which would start with the

@@ -16,6 +16,7 @@ from conformance.engine.options import RunOptions
 from conformance.engine.search import Searched
 from conformance.engine.tasks import Key, key_of
 from conformance.execution import environment
+from conformance.execution.device_shares import Shares
 from conformance.execution.plan import Plan
 from conformance.execution.selection import SelectionError
 from conformance.execution.trial import Claim
@@ -95,6 +96,17 @@ class Run:
         if self._plan is None:
             self._plan = Plan(self.selection, self.options.impls, self.claims, self.workers or registry)
         return self._plan
+
+    def share_devices(self, shares: Shares, *, elsewhere: bool) -> None:
+        """Take devices for the implementations that are planned. If kernels see others now, all is planned anew, as
+        bridges have described a device; if they are judged `elsewhere`, their processes here end, which may hold all of
+        a device."""
+        if self.workers is None:
+            return
+        if shares.take({implementation.device for implementation in self.plan.implementations}):
+            self._plan = None
+        if self._plan is None or (elsewhere and shares):
+            self.workers.restart()
 
     def operators(self) -> set[str]:
         """Return the operators that implementations of the run have kernels of."""

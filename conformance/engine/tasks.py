@@ -117,7 +117,7 @@ class Task:
             problem=network, dtype="fp32", layout=subject.layout, distribution=TRAINING, seed=subject.seed, checks={},
             command=subject.command, level=subject.level, contracts={},
             training=TrainingRun(network=network, steps=0, verified=0),
-            **build.verdict_fields(verdict),
+            **build.verdict_fields(verdict, implementation.device),
         )  # fmt: skip
 
 

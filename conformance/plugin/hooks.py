@@ -26,6 +26,7 @@ from conformance.engine.pool import share_cores
 from conformance.engine.run import Run, recorded
 from conformance.engine.summary import Summary
 from conformance.execution.compiler_cache import CompilerCache, of_run
+from conformance.execution.device_shares import Share, Shares, is_any_here, occupy
 from conformance.execution.selection import SelectionError
 from conformance.execution.status import Verdict
 from conformance.execution.workers import Workers
@@ -75,6 +76,12 @@ def _visits(text: str) -> int:
     return visits(text)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """Start a worker for each device that -m names."""
+    return options.automatic(config.getoption("markexpr", "") or "", config.getoption("--require") or ())
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Register markers, check the command line, open the records."""
@@ -109,15 +116,23 @@ class Hooks:
             share_cores(processes)
         if self.worker_input and self.worker_input["parent"]:
             end_with(self.worker_input["parent"])
+        if self.worker_input:
+            occupy(msgspec.convert(self.worker_input["share"], Share))
         self.compiled = wire.Compiled()
         self.cache, problem = self._cache() if chosen.limits is not None else (None, "")
+        words = ("pytest", *map(str, config.invocation_params.args))
+        self.shares = Shares(processes, words)
+        self.places: dict[Any, int] = {}
+        """Worker -> its place among those that live, from 0: a worker that takes another's place has its devices."""
+        shares_devices = not (self.is_worker or config.option.collectonly)
+        if shares_devices:
+            config.add_cleanup(self.shares.close)
+            self.shares.take(chosen.devices, is_asked=True)
         workers = None
         if chosen.limits is not None:
             workers = Workers(chosen.limits, chosen.workers, compiled=self.cache)
             config.add_cleanup(workers.close)  # however the run ends, no kernel's process is left
-        counts = not (self.is_worker or config.option.collectonly)
-        words = ("pytest", *map(str, config.invocation_params.args))
-        self.run = Run(chosen, workers, words if counts else ())
+        self.run = Run(chosen, workers, words if shares_devices else ())
         if self.run.records is not None:
             config.add_cleanup(self.run.records.close)
         if self.worker_input and self.worker_input["resumed"]:
@@ -125,6 +140,10 @@ class Hooks:
         selection = chosen.selection
         if selection.implementations or selection.paths or {*selection.layouts} - {*NAMES}:
             _ = self.run.plan  # an error in the plan ends the run before it starts, even if only workers need the plan
+        if shares_devices and is_any_here(chosen.selection.devices):
+            self.run.share_devices(self.shares, elsewhere=bool(config.getoption("numprocesses", None)))
+        if self.shares.processes < processes:
+            config.option.tx = config.option.tx[: self.shares.processes]
         self.run.unexplained += [problem] * bool(problem)
         self.run.resume()
         self.collection = Collection(self)
@@ -155,6 +174,7 @@ class Hooks:
         here = ", ".join(device for device in DEVICES if not missing(device))
         seed = self.config.getoption("--seed")
         lines = [f"kernel-conformance {__version__}: level {self.run.options.level}, seed {seed}, devices {here}"]
+        lines += self.shares.notes
         if self.run.records is not None and (earlier := self.run.records.earlier.records):
             lines.append(f"resumed: {len(earlier):,} records of {self.run.records.path}")
         return lines
@@ -293,6 +313,7 @@ class Hooks:
         if status == ExitCode.GOOD and timing is not None:
             status = timing.status
         try:
+            self.shares.occupy()
             run.decide()
         except KeyboardInterrupt:
             run.stopped, status = "interrupted", ExitCode.INTERRUPTED
@@ -345,8 +366,10 @@ class Hooks:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        """Tell a worker which process it must not outlive, where compiled kernels are, and which records to resume."""
+        """Tell a worker which process it must not outlive, where compiled kernels are, which records to resume, and
+        which devices it sees."""
         is_here = node.gateway.spec.popen and not node.gateway.spec.via
+        self.places[node] = min({*range(len(self.places) + 1)} - {*self.places.values()})
         records = self.run.records
         resumed = records is not None and bool(records.earlier.records)
         node.workerinput[WORKER_DATA] = {
@@ -355,6 +378,7 @@ class Hooks:
             "compiled": str(self.cache.folder) if self.cache is not None and node.gateway.spec.popen else "",
             "resumed": str(records.path.absolute()) if records is not None and resumed else "",
             "size": records.earlier.size if records is not None else 0,
+            "share": msgspec.to_builtins(self.shares.of(self.places[node]) if node.gateway.spec.popen else Share()),
         }
 
     @pytest.hookimpl(optionalhook=True)
@@ -391,6 +415,7 @@ class Hooks:
     def pytest_testnodedown(self, node: Any) -> None:
         """Take the data that a worker returned at its end. All workers report the same absences: take those of the
         first."""
+        self.places.pop(node, None)
         output = getattr(node, "workeroutput", {}).get(WORKER_DATA)
         if output is None:
             return

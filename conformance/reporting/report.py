@@ -144,21 +144,31 @@ class Report:
         return batches.table(self.tally.batches)
 
     @cached_property
+    def devices(self) -> Table | None:
+        """Cases and failures of each device; None if all ran on one."""
+        heads, places = ("device", "host", "serial number", "cases", "fail", "errors"), self.tally.places
+        rows = tuple(
+            (*place, f"{cases.total():,}", f"{cases['fail']:,}", f"{cases['error']:,}")
+            for place, cases in sorted(places.items())
+        )
+        return Table("Devices", heads, rows, 3) if len(rows) > 1 else None
+
+    @cached_property
     def counted(self) -> list[Table]:
         """Table of what emulators count; empty if nothing is."""
         return emulator_counts.tables(self.tally.moved)
 
     @cached_property
     def findings(self) -> list[Table]:
-        """Tables of weaker contracts, of reasons with their cases, of unverified outputs, of invalid arguments, and of
-        batch invariance."""
+        """Tables of weaker contracts, of reasons with their cases, of unverified outputs, of invalid arguments, of
+        batch invariance, and of several devices."""
         weak = tuple(self.tally.weaker())
         heads = ("implementation", "weaker than fp32 in", "operators")
         tables = [Table("Weaker contracts", heads, weak, 3)] if weak else []
         for kind in (NOT_VERIFIED, "waived", "unavailable", CONTRADICTS, ACCEPTS):
             if rows := _reasons(self.tally.reasons[kind], "{}: " + TOO_COARSE if kind == NOT_VERIFIED else "{}"):
                 tables.append(Table(kind.capitalize(), REASONS, rows, 2))
-        return [*tables, *([self.batches] if self.batches else [])]
+        return [*tables, *filter(None, (self.batches, self.devices))]
 
     @cached_property
     def unsupported(self) -> Table | None:

@@ -80,6 +80,8 @@ class Tally:
         """(implementation, operator) -> cases by status."""
         self.devices: defaultdict[str, Counter[str]] = defaultdict(Counter)
         """Device -> cases by status."""
+        self.places: defaultdict[tuple[str, str, str], Counter[str]] = defaultdict(Counter)
+        """Device by its marker and number, host, serial number -> cases by status; of records that say where it is."""
         self._verified: Counter[tuple[str, str]] = Counter()
         """(implementation, device) -> cases that were judged."""
         self.absent: dict[str, str] = {}
@@ -118,6 +120,9 @@ class Tally:
         name, status, cases = record.implementation, record.status, record.cases
         self.cells[name, record.operator][status] += cases
         self.devices[record.device][status] += cases
+        if record.host:
+            index = "" if record.device_index is None else f":{record.device_index}"
+            self.places[f"{record.device}{index}", record.host, record.device_serial][status] += cases
         if status in JUDGED and compares(record):
             self._verified[name, record.device] += cases
         if {"kernel", "total"} <= record.seconds.keys():

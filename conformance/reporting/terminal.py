@@ -16,7 +16,7 @@ from conformance.reporting.tally import ACCEPTS, CONTRADICTS, NOT_ISOLATED, NOT_
 from conformance.streams import uncommanded
 
 DETAILS = "details"
-"""Word that `--show` takes beside statuses, for accuracy profiles, batch invariance and where the time went."""
+"""Word that `--show` takes beside statuses, for accuracy profiles, batch invariance, devices and phases of the time."""
 PHASES = {"kernel": "kernels", "reference": "references", "diagnosis": "diagnosis"}
 MAX_FAILING = 10
 """Largest number of failing kernels that have a line each."""
@@ -48,7 +48,7 @@ def notes(report: Report, width: int, listed: Set[str]) -> Iterator[Line]:
     reasons of a status are shown, unless it is `listed`."""
     tally, reasons = report.tally, report.tally.reasons
     if DETAILS in listed:
-        for table in filter(None, (report.accuracy, report.batches)):
+        for table in filter(None, (report.accuracy, report.batches, report.devices)):
             yield from _table(table, width)
         yield from _wrapped(_seconds(tally), width)
     for table in report.counted:

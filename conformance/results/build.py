@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from conformance.execution import device_shares
 from conformance.execution.status import Verdict
 from conformance.execution.trial import Absence, Trial
 from conformance.implementations.devices import processor
@@ -81,10 +82,14 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def verdict_fields(verdict: Verdict) -> dict[str, Any]:
-    """Return status, reason, failure, waiver and seconds, for the record of any attempt."""
-    waiver = verdict.waiver
+def verdict_fields(verdict: Verdict, marker: str) -> dict[str, Any]:
+    """Return status, reason, failure, waiver, seconds and the device that a marker stands for here, for the record of
+    any attempt."""
+    waiver, device = verdict.waiver, device_shares.HERE.get(marker)
     return {
+        "host": platform.node() if device else "",
+        "device_index": device.index if device else None,
+        "device_serial": device.serial if device else "",
         "status": verdict.status,
         "reason": verdict.reason,
         "failure": verdict.failure,
@@ -130,7 +135,7 @@ def _attempt(trial: Trial, verdict: Verdict) -> dict[str, Any]:
         | ({"implementation": here.version} if here.version else {})
         | ({} if verdict.status == "unavailable" else texts(here.arrays.describe())),
         "command": trial.command,
-        **verdict_fields(verdict),
+        **verdict_fields(verdict, here.device),
     }
 
 

@@ -235,6 +235,8 @@ class Record(Struct, tag_field="kind", frozen=True, kw_only=True, omit_defaults=
     printed      the last lines that the kernel printed, if it did not pass
     refused      whether the kernel raised Unsupported when it was called, although it had declared to support the case
     reading      findings from calls with single terms on this problem, if no known mistake explains a failure
+    host         name of the host, if a device of its own was given to the process: its number among all of that kind
+                 there is `device_index`, the number that its driver reports `device_serial`
     """
 
     schema: Literal[3]
@@ -276,6 +278,9 @@ class Record(Struct, tag_field="kind", frozen=True, kw_only=True, omit_defaults=
     printed: tuple[str, ...] = ()
     refused: bool = False
     reading: str = ""
+    host: str = ""
+    device_index: Count | None = None
+    device_serial: str = ""
 
     def __post_init__(self) -> None:
         if (self.status == "waived") != (self.waiver is not None):

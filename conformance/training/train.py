@@ -178,7 +178,7 @@ def verify_training(training: Training) -> tuple[Verdict, TrainingRecord]:
         operator=OPERATOR,
         device=implementation.device,
         cases=1,
-        **build.verdict_fields(verdict),
+        **build.verdict_fields(verdict, implementation.device),
         source=implementation.source,
         contracts=contracts,
         problem=configuration.network,

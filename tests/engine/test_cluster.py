@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -96,6 +97,7 @@ def compared(file: str) -> Counter[str]:
     of_file = timeless(records(file))
     for record in of_file:
         record.pop("covers", None)  # which record of a process names the files that it has opened
+        record.pop("host", None)
     return Counter(json.dumps(record, sort_keys=True) for record in of_file)
 
 
@@ -104,6 +106,7 @@ def test_records_are_those_of_one_process(two: Machines):
     assert command("run", *WORDS, "--problems=table.txt", "--pass-env=ACME_DEVICE", "--records=here.jsonl")[0] == 0
     status, text = on(two, "--problems=table.txt", "--records=there.jsonl", "--resource=acme_x1")
     assert (status, compared("there.jsonl")) == (0, compared("here.jsonl")), text
+    assert {record["host"] for record in records("there.jsonl") if record["kind"] == "case"} == {platform.node()}
 
 
 def test_a_machine_that_is_lost_costs_nothing(two: Machines, monkeypatch: pytest.MonkeyPatch):

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -37,6 +38,8 @@ def fake(connection: Connection, parent: int, doing: dict[str, str], name: str) 
     while (asked := connection.recv()) is not None:
         ((key, number),) = pickle.loads(asked)
         if key == "kills":
+            with Path(doing.get("notes", os.devnull)).open("a") as notes:
+                notes.write(f"{name}\n")
             os.kill(os.getpid(), signal.SIGKILL)
         if key == "distrusts":
             connection.send(("untrusted", "flush to zero", 5.0))
@@ -61,7 +64,7 @@ def tasks(*keys: str) -> list[Any]:
 
 def ran(units: Sequence[Sequence[Any]], count: int = 2, skipped: Any = "", **doing: str) -> tuple[list[Any], Processes]:
     """Return what a pool says of units of such tasks, and the pool."""
-    pool = Processes(count, fake, lambda name: (doing, name))
+    pool = Processes(count, fake, lambda name, _: (doing, name))
     try:
         return list(pool.run(units, lambda task: task.key != skipped)), pool
     finally:
@@ -87,6 +90,21 @@ def test_a_process_that_is_killed_costs_the_task_that_it_had():
     assert {event.record.problem for event in events if isinstance(event, Done)} == {"a0", "b2", "c0"}
 
 
+def test_a_process_takes_the_place_of_the_one_that_was_killed(tmp_path: Path):
+    """A place has devices of its own: with another number it would share those of a process that lives."""
+    places, units = dict[str, int](), [tasks("kills", "a"), tasks("kills", "b")]
+
+    def arguments(name: str, place: int) -> tuple[dict[str, str], str]:
+        places[name] = place
+        return {"notes": str(tmp_path / "killed")}, name
+
+    with closing(pool := Processes(2, fake, arguments)):
+        list(pool.run(units, lambda task: True))
+    killed = (tmp_path / "killed").read_text().split()
+    assert [places["judge0"], places["judge1"]] == [0, 1]
+    assert sorted(places[name] for name in ("judge2", "judge3")) == sorted(places[name] for name in killed)
+
+
 def test_what_is_not_wanted_any_more_is_left_out():
     events, _ = ran([tasks("a", "b", "b"), tasks("b", "c")], skipped="b")
     # by two processes, of which either may be done first
@@ -109,6 +127,6 @@ def test_a_process_that_cannot_judge_ends_the_run(key: str, plans: str, error: t
 def test_ctrl_c_does_not_reach_a_process_that_starts():
     """It ended the first one in a traceback of its imports: what multiprocessing starts with it unblocks the signal."""
     resource_tracker._resource_tracker._stop()  # type: ignore[attr-defined]  # as at the start of a run
-    pool = Processes(1, masked, lambda name: (name,))
+    pool = Processes(1, masked, lambda name, _: (name,))
     with closing(pool), pytest.raises(JudgeError, match="blocked"):
         list(pool.run([tasks("a")], lambda task: True))

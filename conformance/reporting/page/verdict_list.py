@@ -78,6 +78,9 @@ def _facts(record: Record) -> Iterator[tuple[str, str]]:
     for output, profile in record.profile.items():
         yield f"inferred precision {output}", profile.inferred.precision
         yield f"profile {output}", ", ".join(f"{name} {_shown(value)}" for name, value in profile.numbers.items())
+    if record.host:
+        number = "" if record.device_index is None else f"number {record.device_index} of "
+        yield "device", f"{number}{record.host} {record.device_serial}".strip()
     yield "versions", ", ".join(f"{name} {text}" for name, text in record.versions.items())
 
 
