@@ -13,7 +13,7 @@ class ExitCode(IntEnum):
     INTERRUPTED = 2, "interrupted"
     INTERNAL = (
         3,
-        "an error inside the suite, arithmetic that no verdict can rest on, or a machine too busy to time anything",
+        "an error inside the suite, arithmetic or a device that no verdict can rest on, or a machine too busy to time",
     )
     UNUSABLE = 4, "wrong command line, input that cannot be used, or a device that --require names is not here"
     NOTHING = 5, "nothing was verified, or nothing of a file or name that was given, or all that was is waived"

@@ -26,7 +26,8 @@ pytest.importorskip("ray")
 
 MEMORY = 80 << 20
 """Bytes of a machine's store of objects."""
-WORDS = ("acme.py", "--level=smoke", "--dtype=fp32", "--layout=nchw", "--operator=conv_forward")
+ALL = ("acme.py", "--level=smoke", "--dtype=fp32", "--layout=nchw", "--operator=conv_forward")
+WORDS = (*ALL, "--distribution=integer")
 ON_SICK = "import os; is_sick = os.environ.get('ACME_DEVICE') == 'd1'; "
 
 
@@ -103,8 +104,9 @@ def compared(file: str) -> Counter[str]:
 
 def test_records_are_those_of_one_process(two: Machines):
     Path("table.txt").write_text("'n1 c2 h4 w4 k2 r3 s3 p1' --operator conv_forward\n")
-    assert command("run", *WORDS, "--problems=table.txt", "--pass-env=ACME_DEVICE", "--records=here.jsonl")[0] == 0
-    status, text = on(two, "--problems=table.txt", "--records=there.jsonl", "--resource=acme_x1")
+    words = *ALL, "--problems=table.txt"
+    assert command("run", *words, "--records=here.jsonl")[0] == 0
+    status, text = command("run", *words, "--records=there.jsonl", "--resource=acme_x1", f"--ray={two.address}")
     assert (status, compared("there.jsonl")) == (0, compared("here.jsonl")), text
     assert {record["host"] for record in records("there.jsonl") if record["kind"] == "case"} == {platform.node()}
 
@@ -143,7 +145,7 @@ def test_an_end_is_the_verdict_on_its_case_alone(two: Machines, monkeypatch: pyt
     body = f"import os\n    if x.shape == (1, 2, 4, 4): {ends}\n    return y"
     Path("acme.py").write_text(source(body=body, declares=", when=lambda p: p.groups == 1 and p.n < 3 and p.c < 4"))
     Path("table.txt").write_text("'n1 c2 h4 w4 k2 r3 s3 p1' --operator conv_forward --distribution integer\n")
-    status, text = on(two, *words.split(), "--problems=table.txt", "--records=there.jsonl", "-k", "integer")
+    status, text = on(two, *words.split(), "--problems=table.txt", "--records=there.jsonl")
     assert status == 1, text
     wrong = [record for record in records("there.jsonl") if record["status"] not in ("pass", "unsupported")]
     assert {record["descriptor"] for record in wrong} == {"n1 c2 h4 w4 k2 r3 s3 p1"}, text
@@ -157,7 +159,7 @@ def test_a_device_that_lies_is_suspect_and_the_kernel_is_not_blamed(two: Machine
     )
     status, text = on(two, "--records=there.jsonl")
     assert status == 3, text
-    assert {record["status"] for record in records("there.jsonl")} == {"pass", "unsupported"}
+    assert {record["status"] for record in records("there.jsonl")} <= {"pass", "unsupported"}
     assert text.count("suspect device: conv_forward[acme-") >= 2
     assert "device taken out: " in text
     assert "INCOMPLETE" in text
@@ -180,7 +182,7 @@ def test_a_device_whose_known_answer_is_wrong_is_taken_out(two: Machines):
     status, text = on(two, "--sentinel=right.py", "--records=there.jsonl")
     assert (status, text.count("device taken out: ")) == (0, 1), text
     assert "the known answer of right is wrong" in text
-    assert {record["status"] for record in records("there.jsonl")} == {"pass", "unsupported"}
+    assert {record["status"] for record in records("there.jsonl")} <= {"pass", "unsupported"}
     # with no device left there is no verdict on the kernel
     two.kill("d0")
     status, text = on(two, "--sentinel=right.py", "--records=none.jsonl")
