@@ -80,18 +80,19 @@ def _garbage_left() -> Iterator[None]:
 def _run(arguments: argparse.Namespace) -> int:
     """Write a report; whatever its verdicts are, the exit status is 0. It is 1 if something is wrong with the files, or
     with how their runs ended, and 4 if no report can be written."""
-    try:
-        require()
-    except Unavailable as absence:
-        print(f"report: {absence}", file=sys.stderr)
-        return ExitCode.UNUSABLE
+    folder, image = arguments.output, arguments.badge
+    if folder or image:
+        try:
+            require()
+        except Unavailable as absence:
+            print(f"report: {absence}", file=sys.stderr)
+            return ExitCode.UNUSABLE
+        from conformance.reporting.page.render import PAGE, texts, write
     from conformance.reporting.badge import badge
     from conformance.reporting.page.merge import load
-    from conformance.reporting.page.render import PAGE, texts, write
     from conformance.reporting.page.tables import Digest
     from conformance.reporting.terminal import harmless
 
-    folder, image = arguments.output, arguments.badge
     try:
         if image:
             try:

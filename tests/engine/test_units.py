@@ -139,3 +139,14 @@ def test_a_plan_says_what_is_in_its_units(folder: Path):
     assert "2 devices: " in text
     status, said = command("plan", *WORDS[1:], "--costs=units.jsonl")
     assert (status, "--costs units.jsonl" in said) == (4, True)
+
+
+def test_the_report_on_a_terminal_needs_no_packages(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    """In a job's environment the report of the whole ended with "needs jinja2"."""
+    assert command(*WORDS, "--distribution=integer", "--records=all.jsonl")[0] == 0
+    monkeypatch.setattr("conformance.reporting.report_command.find_spec", lambda name: None)
+    assert main(["report", "all.jsonl"]) == 0
+    assert capsys.readouterr().out.startswith("acme conv_forward fp32: ")
+    assert main(["report", "all.jsonl", "-o", "page"]) == 4
