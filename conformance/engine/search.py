@@ -96,41 +96,40 @@ class Searched:
     def read(self, groups: Iterable[Group]) -> None:
         """Read off the kernel what becomes of single terms, for each of its first groups that no known mistake
         explains; for the first of which that says nothing, its arithmetic. The smallest case then has a second record,
-        with that."""
+        with that. A transform is asked for before sums, which it rounds as if they had few bits."""
         if self.implementation.arrays.stands_for:
             return  # a simulator takes a minute for it
-        is_arithmetic_read = False  # it takes half a second
+        contracts = dict[tuple[str, str], Contract | None]()
+        """What is read of an operator in a dtype: of the first alone, as it takes half a second."""
         for _, kind in zip(range(MAX_WHOLE), groups, strict=False):
             failing = kind.smallest
             is_plain = has(failing, "elements") and not (failing.check or failing.storage)
             if not is_plain or kind.text.endswith(ALONE) or (kind.cause and kind.cause not in GENERAL):
                 continue
             trial = Trial.of(self.implementation, failing.case, "where", self.selection.method, self.named)
-            text = _read(trial)
-            if not text and not is_arithmetic_read:
-                is_arithmetic_read, text = True, self._meant(kind)
+            text, key = _read(trial, terms.read), (failing.operator, failing.dtype)
+            if not text and not contracts:
+                contracts[key] = arithmetic_of(self.implementation, trial.operator, trial.variant.dtype).whole
+            contract = contracts.get(key)
+            if contract is None or contract.algorithm == "direct":
+                text = text or _read(trial, sums.read, trial.kernel.contract)
+            if not text and contract is not None and self._explains(contract, kind):
+                words = contract.arithmetic if contract in KNOWN else contract.weakness
+                text = f"elements mismatched, errors as large as with {words}; if that is meant, declare "
+                text += contract.declaration
             if text:
                 read = structs.replace(failing, origin="where", problem=trial.problem.name, reading=text)
                 self.again.append(self.take(read))
 
-    def _meant(self, kind: Group) -> str:
-        """Return the contract that is read off the kernel, to be declared if it is meant: one that explains the group's
-        smallest cases, which pass under it. Empty if there is none, or the group's text has it already."""
+    def _explains(self, contract: Contract, kind: Group) -> bool:
+        """Return whether a group's smallest cases pass under a contract that its text does not name already."""
         plain = (r.case for r in kind.records if has(r, "elements") and not (r.check or r.storage))
         cases = [*dict.fromkeys((kind.smallest.case, *plain))][:JUDGED]
-        trials = [Trial.of(self.implementation, case, "where", self.selection.method, self.named) for case in cases]
-        trial = trials[0]
-        result = arithmetic_of(self.implementation, trial.operator, trial.variant.dtype)
-        if (contract := result.whole) is None or kind.text.endswith(contract.declaration):
-            return ""
+        trials = (Trial.of(self.implementation, case, "where", self.selection.method, self.named) for case in cases)
         try:
-            judged = [passes(trial, contract) for trial in trials]
+            return not kind.text.endswith(contract.declaration) and all(passes(trial, contract) for trial in trials)
         except (Crash, Exited, Unsupported, KernelFailure, ImplementationError):
-            return ""
-        if not all(judged):
-            return ""
-        words = contract.arithmetic if contract in KNOWN else contract.weakness
-        return f"elements mismatched, errors as large as with {words}; if that is meant, declare {contract.declaration}"
+            return False
 
     def _verifier(self, failing: Record) -> Verified:
         """Return a function that verifies an operator, or makes a behaviour check of it, on further problems, as far as
@@ -172,8 +171,9 @@ def passes(trial: Trial, contract: Contract) -> bool:
     return expected.passes(outputs, contract)
 
 
-def _read(trial: Trial) -> str:
-    """Return what the kernel does with single terms on a problem; empty if it does not answer."""
+def _read(trial: Trial, reads: Callable[..., str], *contracts: Contract) -> str:
+    """Return what a function reads off the kernel on a problem, in words; empty if it does not answer. The function may
+    need the contract that is declared."""
     workload, dtype = trial.workload, trial.variant.dtype
 
     def compute(inputs: Arrays) -> Arrays:
@@ -181,8 +181,8 @@ def _read(trial: Trial) -> str:
 
     try:
         invocation = trial.invocation()
-        declared = trial.kernel.contract.on(workload.geometry, dtype)
-        return terms.read(workload, dtype, compute) or sums.read(workload, dtype, compute, declared)
+        declared = (contract.on(workload.geometry, dtype) for contract in contracts)
+        return reads(workload, dtype, compute, *declared)
     except (Crash, Exited, Unsupported, KernelFailure, ImplementationError):
         return ""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from conformance.diagnosis.diagnose import BITS_LOST
-from tests.conftest import Project
+from tests.conftest import ROOT, Project
 from tests.documents import UNDECLARED, contract_examples
 from tests.kit import command
 
@@ -85,3 +85,19 @@ def test_partial_sums_that_are_read_are_the_hint(tmp_path: Path, monkeypatch: py
     exit_code, report = command("run", "splitk.py", "--level=smoke", "--distribution=fixed")
     assert exit_code == 1
     assert HINT.findall(" ".join(report.split())) == ['Contract(splits=4, partials="bf16")']
+
+
+def test_a_transform_that_is_not_declared_has_no_bits_of_sums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """It was said to keep partial sums in 23 bits: it rounds the sums by which bits are read."""
+    monkeypatch.chdir(tmp_path)
+    imports = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from tests.reading import kernels\n"
+    (tmp_path / "wino.py").write_text(
+        imports
+        + "from conformance import Implementation\n"
+        + "wino = Implementation('wino')\n"
+        + "plain = lambda p: p.rank == 2 and p.r == p.s == 3 and p.groups == 1 and {*p.stride, *p.dilation} == {1}\n"
+        + "wino.implements('conv_forward', when=plain)(kernels.winograd(2))\n"
+    )
+    exit_code, report = command("run", "wino.py", "--level=smoke", "--dtype=fp32", "--layout=nchw")
+    assert exit_code == 1, report
+    assert "sums are kept in" not in report, report
