@@ -106,7 +106,8 @@ def _plan(words: Sequence[str], stack: ExitStack) -> int:
         return ExitCode.NOTHING
     if count is None:
         seconds = sum(map(cost, chosen))
-        count = UNITS_OF_A_DEVICE * devices if devices else max(1, math.ceil(seconds / MINUTE))
+        by_time = math.ceil(seconds / (LEAST if devices else MINUTE))
+        count = max(devices, min(UNITS_OF_A_DEVICE * devices, by_time)) if devices else max(1, by_time)
     units = divided(chosen, count, cost)
     if arguments.output:
         write(Path(arguments.output), b"".join(_line(number, count, unit) for number, unit in enumerate(units, 1)))
