@@ -31,8 +31,9 @@ START = 2.0
 """Seconds in which a unit loads the suite, the kernels and NumPy, beside its cases."""
 MINUTE = 60.0
 """Seconds of a unit, if neither units nor devices are arguments."""
-UNITS_OF_A_DEVICE = 4
-"""Units for each device, if only devices are arguments: the last ones to end leave the other devices idle for less."""
+UNITS_OF_A_DEVICE, LEAST = 4, 10 * START
+"""Units for each device, if only devices are given, so that the last ones to end leave the others idle for less; but
+none shorter than so many seconds."""
 MAX_LISTED = 20
 """Largest number of units that are listed on the terminal."""
 
