@@ -30,7 +30,7 @@ from conformance.results.writing import require_creatable
 START = 2.0
 """Seconds in which a unit loads the suite, the kernels and NumPy, beside its cases."""
 MINUTE = 60.0
-"""Seconds of a unit, if neither units nor devices are arguments."""
+"""Seconds of a unit, if neither units nor devices are given."""
 UNITS_OF_A_DEVICE, LEAST = 4, 10 * START
 """Units for each device, if only devices are given, so that the last ones to end leave the others idle for less; but
 none shorter than so many seconds."""
