@@ -29,7 +29,7 @@ from conformance.streams import RunnerStream, is_obeyed
 sys.path[:] = AS_STARTED
 
 FAMILIES = {
-    "run": "cli.run:declare",
+    "run": "cli.words:declare",
     "plan": "cli.plan:declare",
     "list": "cli.listing:declare",
     "check": "cli.check:declare_check",

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from conformance.cli.run import read
+from conformance.cli.words import read
 from tests.conftest import ROOT, Project
 from tests.report_samples import sealed
 

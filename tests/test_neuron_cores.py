@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.cli.run import read
+from conformance.cli.words import read
 from conformance.implementations import devices
 from conformance.implementations.devices import neuron_cores
 from tests.conftest import Project

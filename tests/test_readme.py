@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from conformance.__main__ import FAMILIES, MAINTAINERS, _parser, main
-from conformance.cli.run import read
+from conformance.cli.words import read
 from conformance.engine.options import EVERYDAY
 from tests.documents import DOCUMENTS
 from tests.kit import command

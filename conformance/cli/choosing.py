@@ -1,4 +1,4 @@
-"""The choice of a run's tasks by name, and of those that failed in the last run."""
+"""The choice of a run's tasks by name and marker, and of those that failed in the last run; and what they cost."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ from zlib import crc32
 
 import platformdirs
 
+from conformance.engine import options
+from conformance.engine.tasks import Task
+from conformance.engine.units import Cost, modelled, recorded
 from conformance.execution.selection import SelectionError
 from conformance.files import content_of, write
+from conformance.results import reading as results
 
 WORD = re.compile(r"\s*(\(|\)|[^\s()]+)")
 
@@ -87,3 +91,25 @@ class LastRun:
         with suppress(OSError):
             self._file.parent.mkdir(parents=True, exist_ok=True)
             write(self._file, json.dumps(names).encode())
+
+
+def chosen(planned: Sequence[Task], keyword: str | None, expression: str) -> list[Task]:
+    """Return the tasks that -k and -m select."""
+    is_named = named_by(keyword) if keyword else lambda name: True
+    return [
+        task
+        for task in planned
+        if is_named(task.id) and (not expression or options.selects(expression, {task.kind, *task.devices}))
+    ]
+
+
+def costs(file: str | None) -> Cost:
+    """Return the cost of tasks by the records of an earlier run, or else by the model. Raises SelectionError."""
+    if file is None:
+        return modelled
+    try:
+        return recorded(record for run in results.read(Path(file)) for _, record in run.records())
+    except OSError as error:
+        raise SelectionError(f"--costs {file}: cannot be read ({error.strerror})") from None
+    except results.RecordError as error:
+        raise SelectionError(f"--costs {error}") from None

@@ -15,7 +15,8 @@ from typing import NamedTuple
 import msgspec
 
 from conformance import interrupts
-from conformance.cli import run as front_end
+from conformance.cli import words as command_line
+from conformance.cli.choosing import chosen, costs
 from conformance.engine.progress import duration
 from conformance.engine.run import Run
 from conformance.engine.tasks import tasks
@@ -69,7 +70,7 @@ def run(words: Sequence[str]) -> int:
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Divide a run into units, for job arrays and clusters."""
-    front_end.declare(parser)
+    command_line.declare(parser)
     units = parser.add_argument_group("units")
     units.add_argument("--units", metavar="N", help="how many units (default: one a minute, or four a device)")
     units.add_argument("--devices", metavar="N", help="say how long so many devices of a kind take")
@@ -88,8 +89,8 @@ def _plan(words: Sequence[str], stack: ExitStack) -> int:
         epilog=f"exit codes:\n{meanings()}",
     )
     declare(parser)
-    arguments, _, options = front_end.read(words, parser)
-    cost = front_end.costs(arguments.costs)
+    arguments, _, options = command_line.read(words, parser)
+    cost = costs(arguments.costs)
     count, devices = _whole("--units", arguments.units), _whole("--devices", arguments.devices)
     if arguments.output:
         try:
@@ -101,15 +102,15 @@ def _plan(words: Sequence[str], stack: ExitStack) -> int:
         workers = Workers(options.limits, options.workers)
         stack.callback(workers.close)
     planned, _ = tasks(Run(options, workers).plan, workers)
-    chosen = front_end.chosen(planned, arguments.keyword, arguments.markexpr or "")
-    if not chosen:
+    remaining = chosen(planned, arguments.keyword, arguments.markexpr or "")
+    if not remaining:
         print("NOTHING IS PLANNED: no case is left")
         return ExitCode.NOTHING
     if count is None:
-        seconds = sum(map(cost, chosen))
+        seconds = sum(map(cost, remaining))
         by_time = math.ceil(seconds / (LEAST if devices else MINUTE))
         count = max(devices, min(UNITS_OF_A_DEVICE * devices, by_time)) if devices else max(1, by_time)
-    units = divided(chosen, count, cost)
+    units = divided(remaining, count, cost)
     if arguments.output:
         write(Path(arguments.output), b"".join(_line(number, count, unit) for number, unit in enumerate(units, 1)))
     for line in _described(units, devices):

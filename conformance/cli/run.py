@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-import argparse
-import difflib
 import os
 import pdb
 import re
-import signal
 import sys
 import time
 import traceback
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 from conformance import __version__, import_path, interrupts
-from conformance.cli.choosing import LastRun, named_by
+from conformance.cli.choosing import LastRun, chosen, costs, named_by
+from conformance.cli.judging import judge, judging
 from conformance.cli.junit import JUnit
 from conformance.cli.shipping import KERNELS, shipped
 from conformance.cli.terminal import Terminal
+from conformance.cli.words import read
 from conformance.engine import options
 from conformance.engine.arithmetic import WrongArithmeticError
 from conformance.engine.cluster import Cluster
-from conformance.engine.options import EVERYDAY, OPTIONS, RunOptions
+from conformance.engine.options import EVERYDAY, RunOptions
 from conformance.engine.pool import (
     Begun,
     Counted,
@@ -38,23 +35,22 @@ from conformance.engine.pool import (
     Processes,
     Suspected,
     TakenOut,
-    serve,
     share_cores,
 )
 from conformance.engine.progress import Progress, duration
 from conformance.engine.run import Run
 from conformance.engine.summary import Summary
 from conformance.engine.tasks import Task, key_of, tasks
-from conformance.engine.units import Cost, divided, implementation_of, modelled, recorded
+from conformance.engine.units import divided, implementation_of
 from conformance.execution.compiler_cache import CompilerCache, of_run
-from conformance.execution.device_shares import Share, Shares, occupy
+from conformance.execution.device_shares import Shares
 from conformance.execution.process import SECONDS
 from conformance.execution.remote import Raised
 from conformance.execution.selection import SelectionError
 from conformance.execution.status import Verdict
 from conformance.execution.trial import Trial
 from conformance.execution.workers import Workers
-from conformance.exit_codes import ExitCode, meanings
+from conformance.exit_codes import ExitCode
 from conformance.failure import Failure
 from conformance.files import require_own_kind
 from conformance.implementations import devices, registry
@@ -62,30 +58,17 @@ from conformance.implementations.devices import DEVICES, missing
 from conformance.implementations.errors import of_the_suite
 from conformance.inputs import golden
 from conformance.judge import threads
-from conformance.operators import OPERATORS
-from conformance.problems import PROBLEMS, descriptors, of_family
+from conformance.problems import PROBLEMS, of_family
 from conformance.reporting.github import JobSummary
 from conformance.reporting.table import many
 from conformance.resources import IMPLS
 from conformance.results import build
-from conformance.results import reading as results
 from conformance.results.schema import Record
 from conformance.results.writing import require_creatable
 from conformance.worker import wire
 
-ALL = "all implementations that are here"
 UNITS_OF_A_DEVICE = 8
 """Units for each device of a cluster: a device that is lost costs an eighth of its part."""
-FIELD = re.compile(r"(n|c|d|h|w|k|t|r|s|u|p|g|b|dil)\d\S*")
-"""Field of a problem that was given without quotes."""
-ELSEWHERE = (
-    ("--unit", "K/N", "only unit K of N, for a job of an array (conformance plan)"),
-    ("--costs", "FILE", "divide by the seconds in these records, of an earlier run"),
-    ("--ray", "ADDRESS", "by the devices of a Ray cluster; auto: the one that is up here"),
-    ("--resource", "NAME", "with --ray: what the cluster calls the device"),
-    ("--sentinel", "FILE", "with --ray: a kernel that is right on a device in order"),
-)
-"""Options of a run on several machines: their names, values and help."""
 INSTEAD = {
     "--html": "--report=DIR writes a page",
     "--json-report": "--records=FILE writes a line of JSON for each verdict",
@@ -97,66 +80,6 @@ INSTEAD = {
     "--tb": "--show=details shows all that is known of a failure, -qq only the verdict",
 }
 """Options of pytest and of its plugins -> the way to do the same here."""
-
-
-def _parser() -> argparse.ArgumentParser:
-    """Return the parser of this command."""
-    from conformance.__main__ import Parser
-
-    parser = Parser(
-        prog="conformance run",
-        usage="conformance run [FILE|FOLDER|NAME ...] [option ...]",
-        description="Verify implementations: files, folders or names; all that are installed, if none is given.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-        epilog=f"exit codes:\n{meanings()}",
-    )
-    declare(parser)
-    return parser
-
-
-def declare(parser: argparse.ArgumentParser) -> None:
-    """Verify implementations: files, folders or names; all that are installed, if none is given."""
-    parser.add_argument("file_or_dir", nargs="*", metavar="FILE", help=argparse.SUPPRESS)
-    everyday, expert = parser.add_argument_group("options of the suite"), parser.add_argument_group("for experts")
-    hidden: dict[argparse.Action, str] = {}
-    for name, described in OPTIONS.items():
-        if name in EVERYDAY:
-            everyday.add_argument(name, **described)
-        else:
-            hidden[expert.add_argument(name, **described | {"help": argparse.SUPPRESS})] = described["help"]
-    over = expert.add_argument("--first-failure", action="store_true", help=argparse.SUPPRESS)
-    hidden[over] = "run no more of an implementation that has failed"
-    everyday.add_argument("--all", action="store_true", help=ALL)
-    how = parser.add_argument_group("how it is run and shown")
-    how.add_argument("-n", dest="processes", metavar="N", help="processes that judge; auto: one a core, or a device")
-    how.add_argument("-k", dest="keyword", metavar="EXPRESSION", help="only cases whose names hold these words")
-    how.add_argument("-m", dest="markexpr", metavar="EXPRESSION", help="only these devices, such as cpu or trn1")
-    how.add_argument("-x", dest="maxfail", action="store_const", const="1", help="stop at the first failure")
-    how.add_argument("--maxfail", metavar="N", help="stop after so many failures")
-    how.add_argument("--lf", action="store_true", help="only what failed in the last run; all of it, if nothing did")
-    how.add_argument("--ff", dest="failedfirst", action="store_true", help="what failed in the last run first")
-    how.add_argument("-v", dest="verbose", action="count", default=0, help="a line for each case")
-    how.add_argument("-q", dest="quiet", action="count", default=0, help="failures and verdicts; -qq: one line")
-    how.add_argument(
-        "-s", dest="capture", action="store_const", const="no", default="fd", help="show what kernels print"
-    )
-    how.add_argument("--pdb", dest="usepdb", action="store_true", help="a debugger where a kernel raises")
-    how.add_argument("--junitxml", metavar="FILE", help="write JUnit's XML")
-    for name, metavar, text in ELSEWHERE:
-        hidden[expert.add_argument(name, metavar=metavar, help=argparse.SUPPRESS)] = text
-    how.add_argument("-V", "--version", action="version", version=f"kernel-conformance {__version__}")
-    parser.add_argument("--help-expert", action=_Expert, const=hidden, nargs=0, help="all options of the suite")
-
-
-class _Expert(argparse.Action):
-    """Prints the help with what it hides."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        for action, text in self.const.items():
-            action.help = text
-        parser.print_help()
-        parser.exit()
 
 
 def run(words: Sequence[str]) -> int:
@@ -177,30 +100,6 @@ def run(words: Sequence[str]) -> int:
         except SelectionError as error:
             print(f"ERROR: {error}", file=sys.stderr)
             return ExitCode.UNUSABLE
-
-
-def read(
-    words: Sequence[str], parser: argparse.ArgumentParser | None = None, *, processes: int = 0
-) -> tuple[argparse.Namespace, int, RunOptions]:
-    """Return what was given, how many processes judge, unless that is known, and the options of the run. Raises
-    SelectionError."""
-    arguments = (parser or _parser()).parse_intermixed_args(words)
-    if arguments.all and arguments.file_or_dir:
-        raise SelectionError(f"--all and {arguments.file_or_dir[0]}: give one of them")
-    arguments.impl = [*(_file(word, arguments.problem) for word in arguments.file_or_dir), *(arguments.impl or ())]
-    arguments.file_or_dir = []
-    if arguments.costs and not (arguments.unit or parser):
-        raise SelectionError("--costs: give --unit K/N too")
-    arguments.verbose -= arguments.quiet
-    arguments.tbstyle = "no" if arguments.verbose < -1 else ""
-    options.require_markers(arguments.markexpr or "", (*DEVICES, "verifies", "behaves", "trains"))
-    try:
-        options.selects(arguments.markexpr or "", ())
-    except SyntaxError:
-        raise SelectionError(f"-m {arguments.markexpr}: cannot be read; give devices with and, or, not") from None
-    processes = processes or _count(arguments)
-    chosen = options.read(arguments, tuple(words), impls=IMPLS, folder=Path(), processes=processes)
-    return arguments, processes, chosen
 
 
 class _FrontEnd:
@@ -540,46 +439,6 @@ class _FrontEnd:
         return status
 
 
-def judge(
-    connection: Connection,
-    parent: int,
-    words: tuple[str, ...],
-    processes: int,
-    cache: str,
-    name: str,
-    of_kernels: list[str],
-    share: Share,
-) -> None:
-    """Serve as one of several processes of a run, which reads the same words, on the devices of a share."""
-    occupy(share)
-    if of_kernels:
-        import_path.trust(of_kernels)
-    interrupts.handle_signals(interrupts.pass_over)  # the run ends it
-    signal.signal(signal.SIGINT, interrupts.pass_over)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    with ExitStack() as stack:
-        compiled = CompilerCache(Path(cache), name) if cache else None
-        serve(connection, parent, _judging(words, compiled, stack, processes))
-
-
-def judging(words: Sequence[str]) -> Run:
-    """Return the run of a judge on a machine of a cluster, which lives as long as its process."""
-    run = _judging(words, None, ExitStack())
-    if run.workers is not None:
-        import_path.trust()
-    return run
-
-
-def _judging(words: Sequence[str], compiled: CompilerCache | None, stack: ExitStack, processes: int = 0) -> Run:
-    """Return the run of a process that judges for another one, which has read the same words."""
-    _, _, chosen = read(words, processes=processes)
-    workers = None if chosen.limits is None else Workers(chosen.limits, chosen.workers, compiled=compiled)
-    if workers is not None:
-        stack.enter_context(threads.spared())
-        stack.callback(workers.close)
-    return Run(chosen, workers)
-
-
 def _units(chosen: Sequence[Task], processes: int, workers: Workers | None) -> list[list[Task]]:
     """Return tasks that share references and compiled programs: of one problem, and where files take turns in a
     kernel's process of one implementation. In the order of their first ones; one process takes them as they come."""
@@ -591,40 +450,6 @@ def _units(chosen: Sequence[Task], processes: int, workers: Workers | None) -> l
         owner = task.subject.implementation.name if crowded and isinstance(task.subject, Trial) else ""
         units[owner, task.problem or task.id].append(task)
     return [*units.values()]
-
-
-def _count(arguments: argparse.Namespace) -> int:
-    """Return how many processes judge. Raises SelectionError."""
-    text = arguments.processes
-    if text is None or text == "0":
-        return 1
-    if text in ("auto", "logical"):
-        return options.automatic(arguments.markexpr or "", arguments.require or ()) or os.cpu_count() or 1
-    if not re.fullmatch(r"[1-9]\d{0,4}", text, re.ASCII):
-        raise SelectionError(f"-n {text}: must be a whole number, or auto")
-    return int(text)
-
-
-def chosen(planned: Sequence[Task], keyword: str | None, expression: str) -> list[Task]:
-    """Return the tasks that -k and -m select."""
-    is_named = named_by(keyword) if keyword else lambda name: True
-    return [
-        task
-        for task in planned
-        if is_named(task.id) and (not expression or options.selects(expression, {task.kind, *task.devices}))
-    ]
-
-
-def costs(file: str | None) -> Cost:
-    """Return the cost of tasks by the records of an earlier run, or else by the model. Raises SelectionError."""
-    if file is None:
-        return modelled
-    try:
-        return recorded(record for run in results.read(Path(file)) for _, record in run.records())
-    except OSError as error:
-        raise SelectionError(f"--costs {file}: cannot be read ({error.strerror})") from None
-    except results.RecordError as error:
-        raise SelectionError(f"--costs {error}") from None
 
 
 def _require_apart(options: RunOptions, junitxml: str | None) -> None:
@@ -657,24 +482,3 @@ def _what_to_give() -> str:
         f"--all verifies everything that is here: {', '.join(here)};\n"
         "each is up to 10,000 cases and takes minutes; with --level smoke it is up to 1,600."
     )
-
-
-def _file(word: str, problems: Sequence[str] | None) -> str:
-    """Return the word for an implementation: `acme.py` where `acme` is given and that file is here. Raises
-    SelectionError for the name of a test, a problem or an operator, and for a file that is not here."""
-    name, _, test = word.partition("::")
-    if test.startswith("test_"):
-        raise SelectionError(f"{word}: an implementation stands behind ::, not a test; choose with --operator or -k")
-    if Path(name).exists():
-        return word
-    if Path(f"{name}.py").is_file():
-        return f"{name}.py{word.removeprefix(name)}"
-    if " " in word or (problems and FIELD.fullmatch(word)) or word in descriptors():
-        raise SelectionError(f"{word}: a problem is given with --problem, in quotes: --problem 'n1 c8 h9 w9 k4'")
-    if word in OPERATORS:
-        raise SelectionError(f"{word} is an operator: give --operator {word}")
-    if name.endswith(".py"):
-        here = {path.name.lower(): path.name for path in Path().glob("*.py")}
-        near = difflib.get_close_matches(name.lower(), here, 1)
-        raise SelectionError(f"{name}: no such file" + (f"; did you mean {here[near[0]]}?" if near else ""))
-    return word

@@ -88,7 +88,7 @@ def test_partial_sums_that_are_read_are_the_hint(tmp_path: Path, monkeypatch: py
 
 
 def test_a_transform_that_is_not_declared_has_no_bits_of_sums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """It was said to keep partial sums in 23 bits: it rounds the sums by which bits are read."""
+    """Winograd was said to keep partial sums in 23 bits: it rounds the sums by which bits are read."""
     monkeypatch.chdir(tmp_path)
     imports = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from tests.reading import kernels\n"
     (tmp_path / "wino.py").write_text(

@@ -115,7 +115,7 @@ def test_records_are_those_of_one_process(two: Machines):
 
 
 def test_a_machine_that_is_lost_costs_nothing(two: Machines, monkeypatch: pytest.MonkeyPatch):
-    """It is lost in the middle of a unit, and that unit is carried out elsewhere."""
+    """Its unit, which it has in part, is carried out elsewhere."""
     hand, killed = cluster.Cluster._hand, list[str]()
 
     def handing(self: Any, judge: Any, *rest: Any) -> Any:
@@ -214,7 +214,7 @@ def test_a_cluster_that_is_not_there_is_said(two: Machines):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["ctrl-c", "killed"])
 def test_a_run_that_was_ended_goes_on_later(two: Machines, number: signal.Signals):
-    """By Ctrl-C, which leaves a summary, or with its machine."""
+    """Ctrl-C leaves a summary, the end of its machine nothing."""
     slow = "import time; time.sleep(0.02); return y"
     Path("acme.py").write_text(source(body=slow, declares=", when=lambda p: p.groups == 1 and p.n < 3"))
     words = [sys.executable, "-m", "conformance", "run", *WORDS, f"--ray={two.address}", "--records=there.jsonl", "-v"]
