@@ -259,7 +259,7 @@ class _FrontEnd:
         return remaining
 
     def _joined(self) -> Cluster:
-        """Return the devices of a cluster, which from now on count as if they were here."""
+        """Return the devices of a cluster; kinds that are not here count from now on as if they were."""
         arguments, paths = self._given, [*self.options.selection.paths]
         paths += [
             Path(file) for file in (arguments.sentinel, *(arguments.problems or ())) if file and Path(file).exists()
@@ -275,7 +275,7 @@ class _FrontEnd:
             seconds=self.options.limits.seconds if self.options.limits else SECONDS,
         )
         self._stack.callback(cluster.close)
-        devices.elsewhere.update(cluster.offers)
+        devices.elsewhere.update(device for device in cluster.offers if missing(device))
         return cluster
 
     def _pool(self) -> Pool:

@@ -42,9 +42,9 @@ from conformance.engine.tasks import Task
 from conformance.engine.units import implementation_of
 from conformance.execution import device_shares
 from conformance.execution.selection import SelectionError
-from conformance.execution.trial import Absence
-from conformance.implementations.devices import DEVICES, Unavailable
-from conformance.implementations.implementation import Implementation
+from conformance.execution.status import Verdict
+from conformance.execution.trial import Absence, absence_reason
+from conformance.implementations.devices import DEVICES
 from conformance.results import build
 from conformance.results.schema import AnyRecord
 from conformance.results.writing import encode as encoded_record
@@ -77,13 +77,15 @@ COMPARED = ("python", "numpy", "ml_dtypes", "kernel-conformance")
 
 
 class Answer(msgspec.Struct, tag_field="kind", frozen=True):
-    """What a judge says while it carries out a unit: the record of a task, or, at its end, why its device is sick."""
+    """What a judge says while it carries out a unit: the record of a task, or, at its end, why its device is sick, or
+    what of the unit cannot be used there: implementation -> the reason."""
 
     start: float = 0.0
     record: bytes = b""
     beside: bytes = b""
     is_end: bool = False
     sick: str = ""
+    unavailable: dict[str, str] = {}
     compiled: wire.Compiled = wire.Compiled()
 
 
@@ -115,31 +117,34 @@ class JudgeOfDevice:
             reasons = [f"{path}: {broken.reason}" for path, broken in catalogue.broken.items()]
             reasons += [f"{stem}: {reason}" for stem, reason in catalogue.unavailable.items()]
             raise JudgeError("; ".join(reasons) or f"{error} is not in its file there") from None
+        unavailable = self._unavailable(tasks)
         sick = ""
         try:
             for device in self._devices(tasks):
                 self._health_of(device).require()
-            for implementation in self._implementations(tasks):
-                implementation.require()
-            for task in tasks:
+            for task in tasks if not unavailable else ():
                 start, performed = self._judge.answer(task)
                 beside = encoded_record(performed.beside) if performed.beside else b""
                 yield msgspec.msgpack.encode(Answer(start, encoded_record(performed.record), beside))
             self._judge.end()
             for device in self._devices(tasks):
                 self._health_of(device).require()
-        except (SickDeviceError, WrongArithmeticError, Unavailable) as error:
+        except (SickDeviceError, WrongArithmeticError) as error:
             sick = str(error)
         workers = self._run.workers
         compiled = workers.compiled if workers is not None else wire.Compiled()
-        yield msgspec.msgpack.encode(Answer(is_end=True, sick=sick, compiled=compiled))
+        end = Answer(is_end=True, sick=sick, unavailable=unavailable, compiled=compiled)
+        yield msgspec.msgpack.encode(end)
 
     def _devices(self, tasks: Sequence[Task]) -> list[str]:
         return [*dict.fromkeys(map(device_of, tasks))]
 
-    def _implementations(self, tasks: Sequence[Task]) -> list[Implementation]:
+    def _unavailable(self, tasks: Sequence[Task]) -> dict[str, str]:
+        """Return the implementations that cannot be used here, with the reasons."""
         here = self._run.plan.registry.implementations
-        return [here[name] for name in dict.fromkeys(map(implementation_of, tasks)) if name in here]
+        named = {name: here[name] for name in map(implementation_of, tasks) if name in here}
+        reasons = {name: absence_reason(implementation) for name, implementation in named.items()}
+        return {name: reason for name, reason in reasons.items() if reason}
 
     def _health_of(self, device: str) -> Health:
         if device not in self._health:
@@ -168,6 +173,8 @@ class _Remote:
     answers: Any = None
     """Generator of references to its answers."""
     done: list[Done] = field(default_factory=list)
+    unavailable: dict[str, str] = field(default_factory=dict)
+    """Implementation that cannot be used there -> why."""
     heard: float = field(default_factory=time.monotonic)
 
 
@@ -247,7 +254,7 @@ class Cluster:
         self._require({unit.resource for unit in waiting})
         while waiting or any(judge.unit for judge in self._judges):
             self._start(waiting)
-            yield from self._without_another(waiting)
+            yield from self._left_over(waiting)
             for judge in self._judges:
                 yield from self._hand(judge, waiting, wants)
             for judge in self._heard():
@@ -283,28 +290,34 @@ class Cluster:
     def _start(self, waiting: deque[_Unit]) -> None:
         """Start a judge for each device, but no more than there are units."""
         for resource in dict.fromkeys(unit.resource for unit in waiting):
-            units = sum(unit.resource == resource for unit in waiting)
+            units = [unit for unit in waiting if unit.resource == resource]
             devices = int(self._ray.cluster_resources().get(resource, 0))
             here = [judge for judge in self._judges if judge.resource == resource]
             for judge in [judge for judge in here if judge.starting][: max(0, len(here) - devices)]:
                 here.remove(judge)  # it waits for a machine that is lost
                 self._judges.remove(judge)
                 self._ray.kill(judge.actor)
-            idle = sum(judge.unit is None and judge.device not in self._out for judge in here)
-            for _ in range(min(devices - len(here), units - idle)):
+            idle = sum(judge.unit is None and any(self._may(judge, unit) for unit in units) for judge in here)
+            for _ in range(min(devices - len(here), len(units) - idle)):
                 self._judges.append(self._started(resource))
             if not any(judge.device not in self._out for judge in here) and devices <= len(here):
                 reasons = "; ".join(f"{device}: {why}" for device, why in self._out.items())
                 raise JudgeError(f"no device is left that offers {resource} ({reasons or 'all machines are lost'})")
 
-    def _without_another(self, waiting: deque[_Unit]) -> Iterator[Done]:
-        """Yield the verdicts that were to be repeated on another device, if there is none any more."""
+    def _left_over(self, waiting: deque[_Unit]) -> Iterator[Done]:
+        """Yield what no judge may carry out: verdicts that were to be repeated on another device stand, and what can be
+        used on no machine is unavailable."""
         for unit in [*waiting]:
-            if unit.first is not None and not any(
-                self._may(judge, unit) and judge.device not in self._out for judge in self._judges
-            ):
-                waiting.remove(unit)
+            if any(self._may(judge, unit) for judge in self._judges):
+                continue
+            waiting.remove(unit)
+            if unit.first is not None:
                 yield unit.first[0]
+                continue
+            reasons = {name: why for judge in self._judges for name, why in judge.unavailable.items()}
+            for task in unit.tasks:
+                reason = reasons.get(implementation_of(task), "another implementation of its unit cannot be used")
+                yield Done(task, time.time(), task.record(Verdict("unavailable", reason)))
 
     def _started(self, resource: str) -> _Remote:
         amounts = {"CPU": {"num_cpus": 1}, "GPU": {"num_cpus": 0, "num_gpus": 1}}
@@ -331,7 +344,11 @@ class Cluster:
             yield Begun(unit.tasks[0])
 
     def _may(self, judge: _Remote, unit: _Unit) -> bool:
-        return unit.resource == judge.resource and (unit.first is None or unit.first[1] != judge.device)
+        """Return whether a judge may carry out a unit, as far as is known."""
+        is_able = unit.resource == judge.resource and judge.device not in self._out
+        if judge.unavailable:
+            is_able &= judge.unavailable.keys().isdisjoint(map(implementation_of, unit.tasks))
+        return is_able and (unit.first is None or unit.first[1] != judge.device)
 
     def _heard(self) -> list[_Remote]:
         """Wait a moment until judges have said something or have ended, and return these."""
@@ -368,12 +385,15 @@ class Cluster:
                 yield Begun(unit.tasks[len(judge.done)])
             return
         judge.unit = judge.answers = None
+        judge.unavailable |= answer.unavailable
         self._compiled[id(judge.actor)] = answer.compiled
         if answer.sick:
             waiting.appendleft(unit)
             yield from self._take_out(judge.device, answer.sick)
-            return
-        yield from self._judged(judge, unit, waiting)
+        elif answer.unavailable:
+            waiting.appendleft(unit)
+        else:
+            yield from self._judged(judge, unit, waiting)
 
     def _judged(self, judge: _Remote, unit: _Unit, waiting: deque[_Unit]) -> Iterator[Event]:
         """Yield the verdicts of a unit; those that are failures when another device has repeated them."""

@@ -92,7 +92,8 @@ def on(machines: Machines, *words: str) -> tuple[int, str]:
 
 
 def records(file: str) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in Path(file).read_text().splitlines()]
+    content = Path(file).read_text() if Path(file).exists() else ""
+    lines = [json.loads(line) for line in content.splitlines()]
     return [line for line in lines if line["kind"] not in ("header", "footer")]
 
 
@@ -191,6 +192,28 @@ def test_a_device_whose_known_answer_is_wrong_is_taken_out(two: Machines):
     status, text = on(two, "--sentinel=right.py", "--records=none.jsonl")
     assert (status, "no device is left that offers CPU" in text) == (3, True), text
     assert all(record["status"] == "unsupported" for record in records("none.jsonl"))
+
+
+LACKS = """import os
+from conformance import Unavailable, numpy_arrays
+
+class Arrays(type(numpy_arrays())):
+    def require(self):
+        if os.environ.get("ACME_DEVICE") == "d1":
+            raise Unavailable("libacme.so is missing")
+
+"""
+
+
+def test_a_machine_that_lacks_a_library_judges_nothing(two: Machines):
+    Path("acme.py").write_text(LACKS + source(construct=", arrays=Arrays()", declares=", when=lambda p: p.groups == 1"))
+    status, text = on(two, "--records=there.jsonl")
+    assert (status, "taken out" in text) == (0, False), text
+    assert {record["status"] for record in records("there.jsonl")} <= {"pass", "unsupported"}
+    two.kill("d0")
+    status, text = on(two, "--records=none.jsonl")
+    assert (status, "libacme.so is missing" in text) == (5, True), text
+    assert {record["status"] for record in records("none.jsonl")} <= {"unavailable", "unsupported"}
 
 
 def test_what_no_machine_offers_is_said_before_anything_waits(two: Machines):
