@@ -43,7 +43,8 @@ the laws above holds. The bound is that of the worst case instead (Higham 2002, 
 where bits are cut off, of the largest partial sum, and one u_part for each partial sum that is stored. Of s2 =
 sqrt(2) * large the largest partial sum is s2/sqrt(2) + |ref|, in whatever order. The data reach this bound: a unit with
 one bit less exceeds it where terms are added one after the other. All formats hold the data, so that no input is
-rounded.
+rounded; but a term of an average may be divided first, and terms of one size are then rounded alike: up to u_in of the
+sum of their sizes, which is at most sqrt(KS)*s2 (Cauchy and Schwarz).
 
 *Gain of cut sums.* A partial sum S that is cut toward zero loses half a unit of its last place on average, or less: a
 mean between 0 and u*|S|. If the products are those of independent numbers of mean zero, S is independent of what is
@@ -415,8 +416,9 @@ def limits(
     inputs, sums = INPUT_FACTOR * u_in * growth, LAMBDA * (nearest + partials) + 2 * toward_zero
     if absorbs or contract.algorithm in PREFIX_SUMS:
         one_by_one = u * roundings * (2 if contract.is_cut else 1)
+        alike = u_in * math.sqrt(terms) if absorbs else 0.0
         lost_terms = one_by_one if contract.unit is None else contract.unit.absorbs(math.ceil(roundings))
-        inputs, sums = 0.0 if unrounded else inputs, lost_terms + 2 * splits * u_part
+        inputs, sums = 0.0 if unrounded else max(inputs, alike), lost_terms + 2 * splits * u_part
     normwise, is_sliced = 0.0, contract.slices is not None
     if contract.slices is not None:
         together = math.sqrt(terms) if absorbs or contract.rounding == "zero" else 1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,15 @@ import pytest
 
 from conformance.accumulator import UNITS, Accumulator, ContractError
 from conformance.contract import Contract
+from conformance.dtypes import FORMATS
 from conformance.inputs.drawing import Recipe
 from conformance.inputs.expectation import Expectation
 from conformance.judge.expected import expect
 from conformance.operators import OPERATORS, parse
+from tests.calibration.avg_pool.known_good import Summed
+from tests.calibration.kernels import sums
 from tests.calibration.kernels.emulated import Emulated, added
+from tests.calibration.kernels.sums import Sum
 
 PROBLEM, LONGER = parse("n1 c32 h3 w3 k42 r3 s3"), parse("n1 c64 h3 w3 k42 r3 s3")
 
@@ -78,6 +83,17 @@ def test_averages_of_absorbed_elements_tell_one_bit(bits: int, is_right: bool):
     sums = added(images, np.ones((1, 35, 1)), Accumulator(bits=bits, rounding="nearest"))
     y = (sums / 35).astype(np.float32).reshape(*x.shape[:2], 1, 1)
     assert expect(recipe).passes({"y": y}, Contract()) == is_right
+
+
+@pytest.mark.parametrize("inputs", ["tf32", "bf16"])
+def test_shares_of_one_size_that_are_rounded_alike_are_right(inputs: str):
+    """A right kernel failed: equal terms have equal errors, whose sum exceeds that of independent ones."""
+    workload = OPERATORS["avg_pool_backward"].on(parse("pool n2 c4 h28 w28 r14 s14 u1"))
+    recipe = Recipe(workload, "fp32", "absorbed", 0)
+    kernel = Summed(Sum(prepare=partial(sums.narrowed, FORMATS[inputs])), first=True)
+    dx = kernel(workload.operator, workload.geometry, Expectation(recipe).inputs)
+    assert expect(recipe).passes({"dx": dx}, Contract(inputs=inputs))
+    assert not expect(recipe).passes({"dx": dx}, Contract())
 
 
 @pytest.mark.parametrize("real", ["hopper-fp8", "ada-fp8", "hopper-fp8-promoted"])
