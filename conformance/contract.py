@@ -203,7 +203,10 @@ class Contract:
         stages = [self.accumulator(dtype), *([FORMATS[self.partials]] if self.splits > 1 else [])]
         if distribution == "close" and self.narrow:
             return f"numbers that differ in their last bits are the same in {self.narrow} (declared)"
-        if distribution == "large" and dtype == "fp16" and any(f.emax <= FORMATS[dtype].emax for f in stages):
+        range_of_sums = min(format.emax for format in stages)
+        if (distribution == "large" and dtype == "fp16" and range_of_sums <= FORMATS[dtype].emax) or (
+            distribution == "absorbed" and range_of_sums < FORMATS[dtype].emax
+        ):
             return "partial sums leave the range of the declared arithmetic"
         if distribution in ("wide", "range", "subnormal", "large", "small"):
             if self.algorithm not in ("direct", "winograd-f2"):

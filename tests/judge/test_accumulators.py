@@ -85,6 +85,20 @@ def test_averages_of_absorbed_elements_tell_one_bit(bits: int, is_right: bool):
     assert expect(recipe).passes({"y": y}, Contract()) == is_right
 
 
+@pytest.mark.parametrize(
+    ("contract", "dtype", "is_judged"),
+    [
+        (Contract(splits=4, partials="fp16"), "fp32", False),
+        (Contract(accumulate="fp16"), "bf16", False),
+        (Contract(splits=4, partials="fp16"), "fp16", True),
+        (Contract(inputs="fp16"), "fp32", True),
+    ],
+)
+def test_absorbed_terms_are_not_for_sums_of_less_range(contract: Contract, dtype: str, is_judged: bool):
+    """A right kernel failed: long sums of fp32, kept in fp16 in between, overflowed."""
+    assert (contract.exempts("absorbed", dtype) == "") == is_judged
+
+
 @pytest.mark.parametrize("inputs", ["tf32", "bf16"])
 def test_shares_of_one_size_that_are_rounded_alike_are_right(inputs: str):
     """A right kernel failed: equal terms have equal errors, whose sum exceeds that of independent ones."""
