@@ -26,7 +26,7 @@ from conformance.implementations.bridges.neuron import jax_neuron_arrays, torch_
 from conformance.implementations.bridges.numpy import numpy_arrays
 from conformance.inputs import DISTRIBUTIONS
 from conformance.layouts import rank_of
-from conformance.operators import FAMILIES, MAXIMA, NORMALISED, OPERATORS, ORDINARY
+from conformance.operators import CONVOLUTIONS, FAMILIES, MAXIMA, NORMALISED, OPERATORS, ORDINARY
 from conformance.problems import LAYOUTS, PROBLEMS, Problem, Variant, at_level, ranking, typed
 from conformance.storage import parse
 from tests.calibration import ranking as ranked
@@ -173,6 +173,10 @@ MET_AT_SMOKE = {
     "ties (whole numbers, channels last, windows of 2x2)": (
         MAXIMA,
         lambda p, v: v.distribution == "integer" and v.layout == "nhwc" and p.window == (2, 2),
+    ),
+    "mixed values (several channels in a group of their own)": (
+        CONVOLUTIONS,
+        lambda p, v: v.distribution == "mixed" and p.n > 0 and p.groups == 1 < min(p.c, p.k, *p.output_size),
     ),
     "a tail of the batch (n > 4 and n % 4)": (ORDINARY, lambda p, v: p.n > 4 and p.n % 4),
 }

@@ -36,7 +36,7 @@ from conformance.operators.conv import probes as large
 from conformance.operators.conv import signatures
 from conformance.operators.conv.geometry import ConvGeometry
 from conformance.operators.double_double import Double
-from conformance.operators.family import LINEAR, Family, Storages
+from conformance.operators.family import LINEAR, Brought, Family, Storages
 from conformance.operators.spatial import (
     BLOCK_ELEMENTS,
     Index,
@@ -308,6 +308,15 @@ FAMILY = Family(
         "n2 c4 h9 w8 k6 r3 s2 u1x2 p0:1x2:0 d2x1 g2 b1",
     ),
     unreached=("n2 c3 h7 w8 k4 r2 s2 u3 b1",),
+    # infinities times the zeros of the last channel, where it is not alone: a dense kernel that skips it passed
+    at_smoke=(
+        Brought(
+            lambda geometry: (
+                geometry.n > 0 and geometry.groups == 1 and min(geometry.c, geometry.k, *geometry.output_size) > 1
+            ),
+            lambda variant: variant.distribution == "mixed",
+        ),
+    ),
     goldens=(
         "conv_forward edge.plain fp32 fixed",
         "conv_forward edge.plain fp64 fixed",
