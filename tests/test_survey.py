@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import stat
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -121,6 +122,24 @@ def test_engines_that_are_not_asked_for_stay(folder: Path):
     survey(folder, "ncnn")
     survey(folder, "mlx")
     assert [one.name for one in survey_file.read(folder).environments] == ["ncnn", "mlx"]
+
+
+def test_units_have_all_engines_and_one_folder(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    engines = ("ncnn", "mlx", "onnxruntime")
+    for name in engines:
+        environment(folder, name)
+    write = survey_file.write
+
+    def writing(surveyed: survey_file.Survey, into: Path) -> None:
+        """Let another unit end while this one is at work."""
+        monkeypatch.setattr(survey_file, "write", write)
+        write(surveyed, into)
+        assert survey(folder, *engines, "--unit=2/2") == 0
+
+    monkeypatch.setattr(survey_file, "locked", lambda folder: nullcontext())  # the other is in this process
+    monkeypatch.setattr(survey_file, "write", writing)
+    assert survey(folder, *engines, "--unit=1/2") == 0
+    assert sorted(result.name for result in survey_file.read(folder).environments) == sorted(engines)
 
 
 def test_a_run_that_is_to_be_stopped_is_a_sample(folder: Path):

@@ -27,6 +27,7 @@ from conformance.problems import LAYOUTS, LEVELS, PROBLEMS, named
 from conformance.problems.case import BEHAVIOUR, CaseError
 from conformance.problems.case import read as read_cases
 from conformance.reporting.terminal import DETAILS
+from conformance.results import units
 from conformance.results.schema import STATUSES, Part
 from conformance.training.tables import DISTRIBUTION as TRAINING
 
@@ -225,7 +226,7 @@ def read(arguments: Namespace, words: tuple[str, ...], *, impls: Path, folder: P
         is_chosen=by_name,
         explains=getattr(arguments, "tbstyle", "") != "no",
         verbosity=getattr(arguments, "verbose", 0) or 0,
-        part=_part(getattr(arguments, "unit", None)),
+        part=units.read(getattr(arguments, "unit", None)),
     )
 
 
@@ -274,17 +275,6 @@ def _whole(option: str, text: str) -> int:
     if not re.fullmatch(r"[1-9]\d{0,8}", text, re.ASCII):
         raise SelectionError(f"{option} {text}: must be a whole number from 1")
     return int(text)
-
-
-def _part(text: str | None) -> Part | None:
-    """Return the unit that --unit names. Raises SelectionError."""
-    if text is None:
-        return None
-    written = re.fullmatch(r"([1-9]\d{0,6})/([1-9]\d{0,6})", text, re.ASCII)
-    number, count = map(int, written.groups()) if written else (1, 0)
-    if number > count:
-        raise SelectionError(f"--unit {text}: give the unit's number, from 1, and how many there are: --unit 3/8")
-    return Part(number=number, count=count)
 
 
 def _number(option: str, text: str | None, least: float, usual: float) -> float:

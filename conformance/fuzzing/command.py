@@ -7,6 +7,7 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 from conformance.dtypes import DECLARABLE
@@ -26,6 +27,8 @@ from conformance.operators import OPERATORS
 from conformance.problems import LAYOUTS, PROBLEMS
 from conformance.problems.case import CaseError, read, sequence
 from conformance.resources import IMPLS
+from conformance.results import units
+from conformance.results.schema import Part
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -35,6 +38,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--minutes", type=float, default=10.0, metavar="N", help="how long to draw (default: 10)")
     parser.add_argument("--operator", action="append", metavar="NAME", help="only this operator")
     parser.add_argument("--seed", default="0", metavar="N", help="what problems, data and their order are drawn from")
+    units.declare(parser, "rounds, which together are those of one search")
     parser.add_argument("--save", type=Path, metavar="FILE", help="add what it does not hold to this table of failures")
     parser.add_argument("--replay", metavar="ROW", help="only the calls of this row of a table, in a new process")
     parser.add_argument("--timeout", type=float, default=20.0, metavar="SECONDS", help="longest call (default: 20)")
@@ -43,14 +47,14 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     try:
-        seed = seed_number(arguments.seed)
+        seed, unit = seed_number(arguments.seed), units.read(arguments.unit)
         if arguments.replay is not None:
             sequence(arguments.replay)
         if not (0 < arguments.minutes <= 1e5 and 0.1 <= arguments.timeout <= 1e6):
             raise SelectionError("--minutes, --timeout: must be numbers, above 0 and at least 0.1")
         require_known("--operator", arguments.operator or (), OPERATORS)
         with Workers(Limits(arguments.timeout, share(1)), ahead=True) as workers:
-            return _searched(arguments, seed, workers)
+            return _searched(arguments, seed, unit, workers)
     except (SelectionError, CaseError) as error:
         print(f"error: {error}", file=sys.stderr)
     except OSError as error:
@@ -58,7 +62,7 @@ def _run(arguments: argparse.Namespace) -> int:
     return ExitCode.UNUSABLE
 
 
-def _searched(arguments: argparse.Namespace, seed: int, workers: Workers) -> int:
+def _searched(arguments: argparse.Namespace, seed: int, unit: Part | None, workers: Workers) -> int:
     plan, implementation = _chosen(arguments, workers)
     if reason := absence_reason(implementation):
         print(f"unavailable: {reason}")
@@ -75,11 +79,14 @@ def _searched(arguments: argparse.Namespace, seed: int, workers: Workers) -> int
     again = shlex.join(["conformance", "fuzz", named.kernel, *named.options])
     if arguments.save is not None:
         _learn(arguments.save, search)
-    print(f"{implementation.name}: {', '.join(search.operators)}; seed {seed}", flush=True)
+    of_whole = f", unit {unit}" if unit else ""
+    print(f"{implementation.name}: {', '.join(search.operators)}; seed {seed}{of_whole}", flush=True)
     began = time.monotonic()
-    deadline, number, interrupted = began + 60 * arguments.minutes, 0, False
+    deadline, interrupted = began + 60 * arguments.minutes, False
     try:
-        while time.monotonic() < deadline:
+        for number in units.share(count(), unit):
+            if time.monotonic() >= deadline:
+                break
             for finding in search.run(number, deadline):
                 lines = [f"{implementation.name}: {finding.rows[-1]}"]
                 with explaining(lines[0]):
@@ -88,7 +95,6 @@ def _searched(arguments: argparse.Namespace, seed: int, workers: Workers) -> int
                 if arguments.save is not None:
                     rows = "; ".join(map(str, finding.rows))
                     write(arguments.save, f"# {implementation.name}: {finding.kind}\n{rows}\n".encode(), at_end=True)
-            number += 1
     except KeyboardInterrupt:
         interrupted = True
         write_summary_in_peace()

@@ -16,6 +16,7 @@ import conformance
 from conformance.execution.selection import SelectionError, require_known, seed_number
 from conformance.exit_codes import ExitCode
 from conformance.problems import LEVELS
+from conformance.results import units
 from conformance.results.reading import RecordError, read
 from conformance.results.schema import STATUSES, VERIFIED, Footer, Header
 from conformance.survey import findings, survey_file
@@ -33,6 +34,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--level", choices=LEVELS, default="standard", help="how much to run")
     parser.add_argument("--seed", default="0", metavar="N", help="of the data")
     parser.add_argument("-n", default="1", metavar="N", dest="processes", help="processes for each run, as of pytest")
+    units.declare(parser, "engines; units may have a folder in common")
     parser.add_argument("--minutes", metavar="N", help="longest run of an engine: a fair sample of what it takes")
     parser.add_argument("--folder", type=Path, default=Path(".survey"), help="where environments and records are kept")
     parser.add_argument(
@@ -89,9 +91,9 @@ class Asked:
 def _surveyed(arguments: argparse.Namespace) -> ExitCode:
     """Run the engines asked for, one after the other; the folder keeps its results of other engines."""
     folder: Path = arguments.folder
-    targets = targets_named(arguments.engines)
     environments = Environments(folder / "environments", arguments.suite)
     try:
+        targets = [*units.share(targets_named(arguments.engines), units.read(arguments.unit))]
         options = Asked(folder, arguments.level, seed_number(arguments.seed), arguments.processes, arguments.minutes)
         (folder / "records").mkdir(parents=True, exist_ok=True)
     except SelectionError as error:
@@ -100,8 +102,6 @@ def _surveyed(arguments: argparse.Namespace) -> ExitCode:
         raise SurveyError(f"--folder {folder}: cannot be written ({error.strerror})") from None
     for target in targets:
         requirements(target)  # a mistake in the command line is said before anything is installed
-    earlier = survey_file.read(folder).environments if (folder / survey_file.NAME).exists() else ()
-    results = {environment.name: environment for environment in earlier}
     started, machine = datetime.now(UTC).isoformat(timespec="seconds"), ""
     verified, complete = 0, True
     todo = deque(targets)
@@ -109,18 +109,20 @@ def _surveyed(arguments: argparse.Namespace) -> ExitCode:
         target = todo.popleft()
         print(f"{target.name}: ", end="", flush=True)
         result, header, footer = surveyed(target, environments, options)
-        results[target.name] = result
         if header is not None:
             machine = ", ".join(filter(None, map(header.versions.get, ("processor", "machine", "system"))))
-        survey = Survey(
-            started=started,
-            suite=conformance.__version__,
-            machine=machine,
-            level=options.level,
-            seed=options.seed,
-            environments=tuple(results.values()),
-        )
-        survey_file.write(survey, folder)  # after each, so that an interrupt loses one
+        with survey_file.locked(folder):  # after each, so that an interrupt loses one, and other units add theirs
+            earlier = survey_file.read(folder).environments if (folder / survey_file.NAME).exists() else ()
+            results = {environment.name: environment for environment in earlier} | {target.name: result}
+            survey = Survey(
+                started=started,
+                suite=conformance.__version__,
+                machine=machine,
+                level=options.level,
+                seed=options.seed,
+                environments=tuple(results.values()),
+            )
+            survey_file.write(survey, folder)
         counts = footer.cases if footer is not None else {}
         words = ", ".join(f"{counts[status]:,} {status}" for status in STATUSES if counts.get(status))
         seconds = f"installed in {result.install_s:.0f} s, ran {result.run_s:.0f} s"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -11,8 +14,8 @@ from msgspec import Struct
 from conformance.files import content_of
 from conformance.results.schema import Seconds, Text
 
-NAME = "survey.json"
-"""The file in a survey's folder."""
+NAME, LOCK = "survey.json", ".lock"
+"""The file in a survey's folder, and the file that its writer locks."""
 
 
 class SurveyError(Exception):
@@ -55,6 +58,14 @@ class Survey(Struct, frozen=True, kw_only=True):
     level: Text
     seed: int
     environments: tuple[Surveyed, ...]
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Let no other unit of the survey write in the block, or results of engines would be lost."""
+    with (folder / LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def read(folder: Path) -> Survey:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from conformance.execution.selection import SelectionError
 from conformance.problems.reading import MalformedTable
 from tests.calibration import false_alarms, goldens, mutation, ranking, worse
 
@@ -27,7 +28,7 @@ def main(words: list[str]) -> int:
     arguments = parser.parse_args(words)
     try:
         return int(arguments.run(arguments))
-    except MalformedTable as error:
+    except (MalformedTable, SelectionError) as error:
         parser.error(str(error))
 
 

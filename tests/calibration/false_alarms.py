@@ -18,6 +18,8 @@ from conformance.judge import Judgement
 from conformance.operators import FAMILIES, OPERATORS, parse
 from conformance.operators.spatial import RANKS
 from conformance.problems.table import applies
+from conformance.results import units
+from conformance.results.schema import Part
 from tests.calibration.kernels.kernel import CampaignRow, KnownGood
 from tests.calibration.known_kernels import KNOWN_GOOD, MEDIUM, ROWS, judgements
 
@@ -82,13 +84,18 @@ def _chunk(task: tuple[CampaignRow, int]) -> list[OutputVerdict]:
 
 
 def campaign(
-    seeds: int, jobs: int, rank: int | None = None, operators: Collection[str] = tuple(OPERATORS)
+    seeds: int,
+    jobs: int,
+    rank: int | None = None,
+    operators: Collection[str] = tuple(OPERATORS),
+    unit: Part | None = None,
 ) -> Iterator[OutputVerdict]:
     """Yield all verdicts, computed by `jobs` processes; long problems first, so that the last ones to end are short."""
     chosen = ((row, tuple(name for name in row.operators if name in operators)) for row in ROWS)
     rows = [replace(row, only=names) for row, names in chosen if names and rank in (None, parse(row.text).rank)]
     rows.sort(key=lambda row: OPERATORS[row.operators[0]].flops(parse(row.text)), reverse=True)
     tasks = [(row, seed) for row in rows for seed in range(0, seeds, row.every)]
+    tasks = [*units.share(tasks, unit)]
     pool = ProcessPoolExecutor(jobs)
     try:
         for found in progress(pool.map(_chunk, tasks), len(tasks), "problems and seeds"):
@@ -137,7 +144,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jobs", type=positive, default=2, metavar="N", help="processes (default: 2)")
     parser.add_argument("--rank", type=int, choices=RANKS, help="only on problems of so many dimensions (default: all)")
     parser.add_argument("--operator", action="append", choices=tuple(OPERATORS), help="only this operator's kernels")
-    parser.set_defaults(run=lambda a: run(a.seeds, a.jobs, a.rank, a.operator or tuple(OPERATORS)))
+    units.declare(parser, "problems and kernels")
+    parser.set_defaults(run=lambda a: run(a.seeds, a.jobs, a.rank, a.operator or tuple(OPERATORS), units.read(a.unit)))
 
 
 def positive(text: str) -> int:
@@ -147,15 +155,21 @@ def positive(text: str) -> int:
     return int(text)
 
 
-def run(seeds: int, jobs: int, rank: int | None = None, operators: Collection[str] = tuple(OPERATORS)) -> int:
+def run(
+    seeds: int,
+    jobs: int,
+    rank: int | None = None,
+    operators: Collection[str] = tuple(OPERATORS),
+    unit: Part | None = None,
+) -> int:
     start = time.perf_counter()
     margins = Margins()
-    for verdict in campaign(seeds, jobs, rank, operators):
+    for verdict in campaign(seeds, jobs, rank, operators, unit):
         margins.add(verdict)
     for line in report(margins):
         print(line)
     kernels = [kernel for kernel in KNOWN_GOOD if not {*kernel.operators}.isdisjoint(operators)]
-    strict = (kernel for kernel in kernels if kernel.stricter is not None)
+    strict = units.share((kernel for kernel in kernels if kernel.stricter is not None), unit)
     undetected = [
         k.name for k in strict if not any(detected_when_stricter(k, text) for text in MEDIUM.get(k.family, ()))
     ]

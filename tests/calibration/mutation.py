@@ -19,6 +19,8 @@ from conformance.operators import OPERATORS, Arrays, takes
 from conformance.operators.spatial import RANKS
 from conformance.problems import PROBLEMS, at_level
 from conformance.problems.table import SPARSE
+from conformance.results import units
+from conformance.results.schema import Part
 from tests.calibration import field
 from tests.calibration.field import Examined
 from tests.calibration.kernels.kernel import Mutant, Run, same
@@ -146,6 +148,7 @@ def run(
     operators: Iterable[str],
     jobs: int = JOBS,
     rank: int | None = None,
+    unit: Part | None = None,
 ) -> list[MutantOutcome]:
     """Run all mutants of the families (or of every one) on the operators, on several processes; with `rank`, those that
     exist in so many dimensions, on the rows of these."""
@@ -157,6 +160,7 @@ def run(
             if operator in m.operators and (not families or m.family in families) and rank in (None, *m.ranks)
         ]
         tasks += [(level, without, operator, rank, indices[i::SHARES]) for i in range(min(SHARES, len(indices)))]
+    tasks = [*units.share(tasks, unit)]
     with ProcessPoolExecutor(jobs) as pool:
         parts = progress(pool.map(_share, tasks), len(tasks), "parts of mutants")
         return [outcome for part in parts for outcome in part]
@@ -213,17 +217,20 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--operator", action="append", choices=tuple(OPERATORS), help="only this operator's mutants")
     parser.add_argument("--rank", type=int, choices=RANKS, help="only on problems of so many dimensions (default: all)")
     parser.add_argument("--without", action="append", choices=PARTS, help="switch a distribution or a statistic off")
+    units.declare(parser, "parts")
     parser.set_defaults(run=_command)
 
 
 def _command(arguments: argparse.Namespace) -> int:
     families, without = frozenset(arguments.family or ()), frozenset(arguments.without or ())
-    found = run(arguments.level, families, without, arguments.operator or tuple(OPERATORS), rank=arguments.rank)
+    unit, operators = units.read(arguments.unit), arguments.operator or tuple(OPERATORS)
+    found = run(arguments.level, families, without, operators, rank=arguments.rank, unit=unit)
     examined: list[Examined] = []
     failed = ""
     if not (arguments.operator or arguments.rank or without):  # these options concern our own mutants alone
         try:
-            examined = field.examine(field.files(families), arguments.level, JOBS, thorough=bool(families))
+            files = [*units.share(field.files(families), unit)]
+            examined = field.examine(files, arguments.level, JOBS, thorough=bool(families))
         except RuntimeError as error:
             failed = str(error)
     for line in lines(found, examined):

@@ -26,6 +26,8 @@ from conformance.layouts import LAYOUTS
 from conformance.operators import OPERATORS, Arrays
 from conformance.problems import PROBLEMS
 from conformance.problems.table import DISTRIBUTIONS
+from conformance.results import units
+from conformance.results.schema import Part
 from tests.calibration.false_alarms import positive
 from tests.calibration.kernels.emulated import Emulated
 from tests.calibration.kernels.kernel import KnownKernel, Run
@@ -131,11 +133,14 @@ def outcomes(
     return {row: Outcome(failed[row], run[row], reasons.get(row, "")) for row in kernels(steps) if row in run}
 
 
-def parts(operators: Collection[str], jobs: int, kept: Path | None) -> Iterator[tuple[Counter[Row], Counter[Row]]]:
+def parts(
+    operators: Collection[str], jobs: int, kept: Path | None, unit: Part | None = None
+) -> Iterator[tuple[Counter[Row], Counter[Row]]]:
     """Yield what `judged` counts in each part of the cases, computed by `jobs` processes; parts that the file `kept`
     has are read from it, others are added to it."""
     pairs = dict.fromkeys((row.operator, row.dtype) for row in kernels(STEPS) if row.operator in operators)
-    tasks = [Task(operator, dtype, share) for operator, dtype in pairs for share in range(SHARES)]
+    # a unit has all parts of a pair: a step may be told by a single case
+    tasks = [Task(*pair, share) for pair in units.share(pairs, unit) for share in range(SHARES)]
     lines = kept.read_text("utf-8").splitlines() if kept and kept.exists() else []
     done = {Task(*task): counts for task, counts in map(json.loads, lines)}
     waiting = [task for task in tasks if task not in done]
@@ -179,12 +184,13 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--operator", action="append", choices=operators, help="only this operator's kernels")
     parser.add_argument("--jobs", type=positive, default=JOBS, metavar="N", help=f"processes (default: {JOBS})")
     parser.add_argument("--resume", type=Path, metavar="FILE", help="keep what is done, and go on from there")
-    parser.set_defaults(run=lambda a: campaign(a.operator or operators, a.jobs, a.resume))
+    units.declare(parser, "pairs of operator and dtype")
+    parser.set_defaults(run=lambda a: campaign(a.operator or operators, a.jobs, a.resume, units.read(a.unit)))
 
 
-def campaign(operators: Collection[str], jobs: int, kept: Path | None) -> int:
+def campaign(operators: Collection[str], jobs: int, kept: Path | None, unit: Part | None = None) -> int:
     """Print the table, and return 1 if a row is not as expected."""
-    table = outcomes(STEPS, parts(operators, jobs, kept), HIDDEN)
+    table = outcomes(STEPS, parts(operators, jobs, kept, unit), HIDDEN)
     for line in report(table):
         print(line)
     return 0 if all(outcome.as_expected(row) for row, outcome in table.items()) else 1

@@ -351,3 +351,21 @@ def test_a_signal_ends_a_command_as_ctrl_c_does(verb: str, project: Project):
     output, _ = process.communicate(timeout=30)
     assert (process.returncode, "Traceback" in output) == (2, False), output
     assert ("interrupted\n" in output, "nothing found\n" in output) == (True, verb == "fuzz")
+
+
+def test_units_of_a_search_have_its_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "acme.py").write_text(source())
+    rounds: list[int] = []
+
+    def run(self: Search, number: int, deadline: float) -> Any:
+        rounds.append(number)
+        if len(rounds) % 3 == 0:
+            raise KeyboardInterrupt
+        yield from ()
+
+    monkeypatch.setattr(Search, "run", run)
+    for unit in ("1/2", "2/2"):
+        assert command("fuzz", str(tmp_path / "acme.py"), f"--unit={unit}")[0] == 2
+    assert rounds == [0, 2, 4, 1, 3, 5]
+    status, text = command("fuzz", str(tmp_path / "acme.py"), "--unit=3/2")
+    assert (status, "--unit 3/2: give the unit's number" in text) == (4, True)
