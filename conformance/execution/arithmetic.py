@@ -82,6 +82,8 @@ def arithmetic_of(implementation: Implementation, operator: Operator, dtype: str
         reading, error = read(operator, dtype, problem), ""
     except (Crash, CallError, ImplementationError) as failure:
         reading, error = Reading(operator.name, dtype), str(failure)
+    except Unsupported as refusal:  # by the values of a later call
+        reading, error = Reading(operator.name, dtype), f"the kernel refuses inputs that are needed: {refusal}"
     able = [kernel for kernel in implementation.kernels if kernel.operator == operator.name and dtype in kernel.dtypes]
     return ReadContract(implementation.name, reading, (*used, *able)[0].contract, error)
 

@@ -55,6 +55,18 @@ def test_a_folder_that_is_no_package_is_refused(tmp_path: Path):
     assert (code, text) == (4, f"error: kernel {tmp_path}: a folder without __init__.py; name a file in it\n")
 
 
+def test_a_kernel_that_refuses_values_is_not_read(tmp_path: Path):
+    """It ended the command, and a run that wanted to know its arithmetic, with a traceback."""
+    refusing = "if abs(x).max(initial=0) > 1e4: raise Unsupported('beyond the range')\n    y = "
+    noise = "np.sin(np.arange(y.size)).reshape(y.shape) * 1e-4"
+    wrong = f"{refusing}{RIGHT.removeprefix('return ')}\n    return (y + {noise}).astype(y.dtype)"
+    file = written(tmp_path, wrong)
+    error = "error         the kernel refuses inputs that are needed: beyond the range\n"
+    assert command("contract", file) == (1, f"conv_forward in fp32\n  {error}")
+    code, text = command("run", file, "--level=smoke", "--distribution=fixed", "--dtype=fp32")
+    assert (code, "declare" in text) == (1, False)
+
+
 def test_a_contradiction_has_one_line_and_its_exit_code(tmp_path: Path):
     code, text = command("contract", written(tmp_path, TF32))
     assert code == 1
