@@ -231,9 +231,10 @@ def _brought_forward(
     first: Sequence[tuple[Problem, Variant]],
 ) -> Iterator[tuple[int, Variant]]:
     """Yield cases that are brought forward and of which none is among the `first`, those of smoke: from the rows with
-    their places, small ones first, or else a row's problem in a dtype and layout of the kernel. They are the same at
-    each level."""
+    their places, small ones first, or else a row's problem in a dtype and layout of the kernel, on a distribution of
+    the rows. They are the same at each level."""
     family = FAMILIES[OPERATORS[declared.operator].family]
+    distributions = {variant.distribution for _, (_, variants) in by_size for variant in variants}
     for brought in (*family.at_smoke, TAIL):
         if any(brought.problems(problem.geometry) and brought.variants(variant) for problem, variant in first):
             continue
@@ -246,6 +247,7 @@ def _brought_forward(
             for place, problem, _ in rows
             for dtype, layout in pairs
             for name in family.distributions
+            if name in distributions
             if dtype in DTYPES and rank_of(layout) == problem.geometry.rank and applies(name, dtype)
         )
         suited = (
