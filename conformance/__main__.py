@@ -169,7 +169,9 @@ def _run(words: list[str]) -> int:
             return ExitCode.GOOD
         with ExitStack() as stack:
             stack.callback(handle_signals(Interrupt()))
-            status = arguments.run(arguments)
+            is_for_cluster = getattr(arguments, "ray", None) is not None
+            scattered = import_module("conformance.cli.scattered") if is_for_cluster else None
+            status = scattered.run(words, arguments) if scattered else arguments.run(arguments)
         sys.stdout.flush()
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

@@ -13,7 +13,7 @@ import signal
 import socket
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -198,35 +198,15 @@ class Cluster:
         sentinel: str = "",
         seconds: float,
     ) -> None:
-        if find_spec("ray") is None:
-            raise SelectionError("--ray needs Ray: pip install 'kernel-conformance[ray]'")
-        import ray
-
         self._compiled = dict[int, wire.Compiled]()
         """What each judge has compiled, as its last answer said."""
-        self._ray, self._resource, self._seconds = ray, resource, seconds
+        self._ray, self._resource, self._seconds = connected(address, shipped), resource, seconds
         self._arguments = make, tuple(words), folder, sentinel
         self._judges: list[_Remote] = []
         self._lost, self._suspects, self._confirmed = Counter[int](), Counter[str](), Counter[tuple[str, str]]()
         self._out: dict[str, str] = {}
         """Device that was taken out -> why."""
         self._failed_starts = 0
-        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-        _require_listening(address)
-        handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            ray.init(
-                address=address,
-                logging_level="CRITICAL",
-                log_to_driver=False,
-                include_dashboard=False if address == "local" else None,
-                runtime_env={"working_dir": str(shipped)},
-            )
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            raise SelectionError(f"--ray {address}: {str(error).splitlines()[0]}") from None
-        finally:
-            for number, handler in handlers.items():  # Ray's own would end the run without its summary
-                signal.signal(number, handler)
 
     @property
     def offers(self) -> set[str]:
@@ -251,7 +231,8 @@ class Cluster:
         """Hand each idle judge the next unit, and yield events as units end."""
         waiting = deque(_Unit([*tasks], self._needs(tasks)) for tasks in units)
         whole, ended = len(waiting), 0
-        self._require({unit.resource for unit in waiting})
+        for resource in {unit.resource for unit in waiting}:
+            require_offered(self._ray, resource, "--resource" if self._resource else "--ray")
         while waiting or any(judge.unit for judge in self._judges):
             self._start(waiting)
             yield from self._left_over(waiting)
@@ -274,18 +255,6 @@ class Cluster:
 
     def _needs(self, tasks: Sequence[Task]) -> str:
         return self._resource or OFFERED.get(device_of(tasks[0]), "neuron_cores")
-
-    def _require(self, resources: Collection[str]) -> None:
-        """Raise SelectionError if no machine of the cluster offers a resource: Ray would wait for it for ever."""
-        offered = {name: count for name, count in self._ray.cluster_resources().items() if not name.startswith("node:")}
-        here = ", ".join(f"{name} {count:g}" for name, count in sorted(offered.items()) if "memory" not in name)
-        for resource in resources:
-            if offered.get(resource, 0) < 1:
-                option = "--resource" if self._resource else "--ray"
-                raise SelectionError(
-                    f"{option}: the cluster offers no {resource} (it has {here or 'nothing'}); start a machine with "
-                    "it, or name what it has with --resource NAME"
-                )
 
     def _start(self, waiting: deque[_Unit]) -> None:
         """Start a judge for each device, but no more than there are units."""
@@ -320,11 +289,9 @@ class Cluster:
                 yield Done(task, time.time(), task.record(Verdict("unavailable", reason)))
 
     def _started(self, resource: str) -> _Remote:
-        amounts = {"CPU": {"num_cpus": 1}, "GPU": {"num_cpus": 0, "num_gpus": 1}}
-        amount = amounts.get(resource, {"num_cpus": 0, "resources": {resource: 1}})
         actor = (
             self._ray.remote(JudgeOfDevice)
-            .options(max_restarts=0, max_task_retries=0, **amount)
+            .options(max_restarts=0, max_task_retries=0, **holding(resource))
             .remote(*self._arguments)
         )
         return _Remote(actor, resource, actor.described.remote())
@@ -366,7 +333,7 @@ class Cluster:
                 judge.device, versions = self._ray.get(judge.starting)
                 judge.starting = None
                 self._failed_starts = 0
-                self._require_same(judge.device, versions)
+                require_same(judge.device, versions)
                 return
             answer = msgspec.msgpack.decode(self._ray.get(next(judge.answers)), type=Answer)
         except self._ray.exceptions.RayTaskError as error:
@@ -449,13 +416,58 @@ class Cluster:
         self._out[device] = reason
         yield TakenOut(device, reason)
 
-    def _require_same(self, device: str, versions: dict[str, str]) -> None:
-        here = build.versions()
-        for name, version in versions.items():
-            if version != here[name]:
-                raise JudgeError(
-                    f"{device} has {name} {version}, this machine {here[name]}: verdicts depend on it; install the same"
-                )
+
+def connected(address: str, shipped: Path) -> Any:
+    """Join a cluster, with a folder that travels to all its machines, and return Ray. Raises SelectionError where it
+    cannot be reached."""
+    if find_spec("ray") is None:
+        raise SelectionError("--ray needs Ray: pip install 'kernel-conformance[ray]'")
+    import ray
+
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    _require_listening(address)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        ray.init(
+            address=address,
+            logging_level="CRITICAL",
+            log_to_driver=False,
+            include_dashboard=False if address == "local" else None,
+            runtime_env={"working_dir": str(shipped)},
+        )
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise SelectionError(f"--ray {address}: {str(error).splitlines()[0]}") from None
+    finally:
+        for number, handler in handlers.items():  # Ray's own would end the run without its summary
+            signal.signal(number, handler)
+    return ray
+
+
+def require_offered(ray: Any, resource: str, option: str) -> None:
+    """Raise SelectionError if no machine of the cluster offers a resource: Ray would wait for it for ever."""
+    offered = {name: count for name, count in ray.cluster_resources().items() if not name.startswith("node:")}
+    if offered.get(resource, 0) < 1:
+        here = ", ".join(f"{name} {count:g}" for name, count in sorted(offered.items()) if "memory" not in name)
+        raise SelectionError(
+            f"{option}: the cluster offers no {resource} (it has {here or 'nothing'}); start a machine with it, or "
+            "name what it has with --resource NAME"
+        )
+
+
+def holding(resource: str) -> dict[str, Any]:
+    """Return the options of Ray with which an actor or a task holds a resource, and nothing else."""
+    amounts = {"CPU": {"num_cpus": 1}, "GPU": {"num_cpus": 0, "num_gpus": 1}}
+    return amounts.get(resource, {"num_cpus": 0, "resources": {resource: 1}})
+
+
+def require_same(device: str, there: Mapping[str, str]) -> None:
+    """Raise JudgeError where a machine has other versions than this one."""
+    here = build.versions()
+    for name, version in there.items():
+        if version != here[name]:
+            raise JudgeError(
+                f"{device} has {name} {version}, this machine {here[name]}: verdicts depend on it; install the same"
+            )
 
 
 def _require_listening(address: str) -> None:

@@ -39,6 +39,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--operator", action="append", metavar="NAME", help="only this operator")
     parser.add_argument("--seed", default="0", metavar="N", help="what problems, data and their order are drawn from")
     units.declare(parser, "rounds, which together are those of one search")
+    units.declare_cluster(parser)
     parser.add_argument("--save", type=Path, metavar="FILE", help="add what it does not hold to this table of failures")
     parser.add_argument("--replay", metavar="ROW", help="only the calls of this row of a table, in a new process")
     parser.add_argument("--timeout", type=float, default=20.0, metavar="SECONDS", help="longest call (default: 20)")

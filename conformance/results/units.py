@@ -19,6 +19,12 @@ def declare(parser: argparse.ArgumentParser, parts: str) -> None:
     parser.add_argument("--unit", metavar="K/N", help=f"only every Nth of its {parts}, from the Kth on")
 
 
+def declare_cluster(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a command whose units can be carried out on a cluster."""
+    parser.add_argument("--ray", metavar="ADDRESS", help="a unit for each device of a Ray cluster; auto: the one here")
+    parser.add_argument("--resource", metavar="NAME", help="with --ray: what the cluster calls the device (CPU)")
+
+
 def read(text: str | None) -> Part | None:
     """Return the unit that --unit names. Raises SelectionError."""
     if text is None:

@@ -35,6 +35,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", default="0", metavar="N", help="of the data")
     parser.add_argument("-n", default="1", metavar="N", dest="processes", help="processes for each run, as of pytest")
     units.declare(parser, "engines; units may have a folder in common")
+    units.declare_cluster(parser)
     parser.add_argument("--minutes", metavar="N", help="longest run of an engine: a fair sample of what it takes")
     parser.add_argument("--folder", type=Path, default=Path(".survey"), help="where environments and records are kept")
     parser.add_argument(
@@ -104,6 +105,9 @@ def _surveyed(arguments: argparse.Namespace) -> ExitCode:
         requirements(target)  # a mistake in the command line is said before anything is installed
     started, machine = datetime.now(UTC).isoformat(timespec="seconds"), ""
     verified, complete = 0, True
+    if not targets:
+        print(f"unit {arguments.unit} has no engine")
+        return ExitCode.GOOD
     todo = deque(targets)
     while todo:
         target = todo.popleft()
