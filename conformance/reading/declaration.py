@@ -155,7 +155,9 @@ def summary(reading: Reading, declared: Contract, error: str, width: int) -> Ite
         default = "; it is the default" if contract == Contract() else ""
         if alike := [name for name, unit in UNITS.items() if unit == contract.unit and name != contract.accumulate]:
             default += f"; the same as {', '.join(alike)}"
-        default += "; what is unknown may need more" if not (reading.bits or reading.ties) else ""
+        is_transformed = reading.algorithm not in (None, "direct") and bool(missing)
+        is_partial = is_transformed or not (reading.bits or reading.ties)
+        default += "; what is unknown may need more" if is_partial else ""
         yield from _wrapped("declare", f"{contract.declaration}{default}", width)
         if lacking := ", ".join(unnamed(reading)):
             yield from _wrapped("", f"no contract says: {lacking}", width)

@@ -588,6 +588,8 @@ def read_transforms(reading: Reading, sums: Sums) -> None:
     if first == last == rows:
         reading.algorithm = "direct"
     elif first == last == []:
+        if _reaches_channels(sums, huge, small):
+            raise UnreadableError("a large number changes sums of other channels, as in slices that share an exponent")
         reading.algorithm = "fft"
     elif len(steps) == 1 and steps <= {2, 4, 6} and min(len(first), len(last)) > 1:
         reading.algorithm = f"winograd-f{steps.pop()}"
@@ -614,6 +616,17 @@ def _intact(sums: Sums, huge: float, small: float) -> tuple[list[int], list[int]
         # a small number that is lost leaves nothing, or much more
         ends.append([row for row, result in zip(rows, results, strict=True) if abs(result - small) < small / 8])
     return ends[0], ends[1], rows
+
+
+def _reaches_channels(sums: Sums, huge: float, small: float) -> bool:
+    """Return whether a small number is lost beside a huge one in another channel, whose filter is zero: in a transform
+    of images, whose products are zero there, it is not."""
+    extents = tuple(sums.plan.axes.values())
+    if extents[0] < 2:
+        return False
+    near, far = (int(np.ravel_multi_index((channel, 0, extents[-1] // 2), extents)) for channel in (0, 1))
+    result = sums.at().of_factors({near: (small, 1.0), far: (huge, 0.0)})
+    return not abs(result - small) < small / 8
 
 
 def read_ties(reading: Reading, of: Sum) -> None:

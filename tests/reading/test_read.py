@@ -185,6 +185,15 @@ def test_roundings_of_results_are_told_apart(rounding: Any):
     assert ("no contract says: results that are" in result.explain(200)) == (rounding is not np.rint)
 
 
+def test_slices_that_share_an_exponent_are_no_transform():
+    """A number that is lost beside a large one of its window was said to be lost in an FFT, and a right declaration to
+    be contradicted."""
+    result = only(k.sliced, "fp32", when=is_plain)
+    assert result.reading.algorithm is None
+    assert "a large number changes sums of other channels" in result.explain(200)
+    assert "algorithm" not in result.contradictions
+
+
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize(("table", "algorithm"), [(False, "running-sums"), (True, "summed-area")])
 def test_prefix_sums_are_read_off(table: bool, algorithm: str, dtype: str):
