@@ -44,7 +44,7 @@ MAX_WHOLE = 3
 """Groups of an implementation whose smallest case is shown with all that is known of it, and for which further problems
 are run."""
 JUDGED = 3
-"""Smallest cases of a group that are judged under a contract before it is said to explain the group."""
+"""Cases of a group that are judged, beside one of each distribution, under a contract that may explain the group."""
 UNSUPPORTED, TOO_LARGE = (
     "the kernel supports none of the others that were drawn",
     "the others that were drawn are too large",
@@ -122,9 +122,13 @@ class Searched:
                 self.again.append(self.take(read))
 
     def _explains(self, contract: Contract, kind: Group) -> bool:
-        """Return whether a group's smallest cases pass under a contract that its text does not name already."""
-        plain = (r.case for r in kind.records if has(r, "elements") and not (r.check or r.storage))
-        cases = [*dict.fromkeys((kind.smallest.case, *plain))][:JUDGED]
+        """Return whether some of a group's cases, of each distribution, pass under a contract that its text does not
+        name already."""
+        plain = [r.case for r in kind.records if has(r, "elements") and not (r.check or r.storage)]
+        # whole numbers, whose sums are exact, told results that were cut from cut inputs
+        of_each = {case.distribution: case for case in reversed(plain)}.values()
+        cases = [*dict.fromkeys((kind.smallest.case, *plain[: JUDGED - 1], *of_each))]
+        cases = cases[:1] + [case for case in cases[1:] if not contract.exempts(case.distribution, case.dtype)]
         trials = (Trial.of(self.implementation, case, "where", self.selection.method, self.named) for case in cases)
         try:
             return not kind.text.endswith(contract.declaration) and all(passes(trial, contract) for trial in trials)

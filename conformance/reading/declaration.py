@@ -155,7 +155,8 @@ def summary(reading: Reading, declared: Contract, error: str, width: int) -> Ite
         default = "; it is the default" if contract == Contract() else ""
         if alike := [name for name, unit in UNITS.items() if unit == contract.unit and name != contract.accumulate]:
             default += f"; the same as {', '.join(alike)}"
-        is_transformed = reading.algorithm not in (None, "direct") and bool(missing)
+        is_short = not FORMATS[reading.dtype].holds(FORMATS["fp32"])  # its transformed data have a format of their own
+        is_transformed = is_short and reading.algorithm not in (None, "direct")
         is_partial = is_transformed or not (reading.bits or reading.ties)
         default += "; what is unknown may need more" if is_partial else ""
         yield from _wrapped("declare", f"{contract.declaration}{default}", width)

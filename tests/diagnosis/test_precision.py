@@ -101,3 +101,14 @@ def test_a_transform_that_is_not_declared_has_no_bits_of_sums(tmp_path: Path, mo
     exit_code, report = command("run", "wino.py", "--level=smoke", "--dtype=fp32", "--layout=nchw")
     assert exit_code == 1, report
     assert "sums are kept in" not in report, report
+
+
+def test_results_that_are_cut_on_one_path_are_no_rounded_inputs():
+    """It was said that bf16 inputs may be declared, under which the kernel fails: sums of whole numbers are inexact."""
+    file = str(Path(__file__).parents[1] / "field" / "requests.py")
+    exit_code, report = command(
+        "run", file, "--impl=requests-mask-dw-alone-of-bf16-sums", "--level=smoke", "--dtype=fp32"
+    )
+    assert exit_code == 1
+    assert "dw: elements mismatched" in " ".join(report.split())
+    assert not HINT.search(" ".join(report.split()))
