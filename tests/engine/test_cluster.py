@@ -137,15 +137,16 @@ ENDS = {
     "of the kernel": ("", KILLED, "crashed: its process was ended by SIGKILL"),
     "of the judge": ("--in-process", KILLED, "lost twice with its machine"),
     "of a kernel that hangs": ("--timeout=1", SLEPT, "no answer within 1 s"),
-    "of a judge that hangs": ("--in-process", SLEPT, "lost twice with its machine: no verdict within 10 s"),
+    "of a judge that hangs": ("--in-process", SLEPT, "lost twice with its machine: no verdict within 20 s"),
 }
 
 
 @pytest.mark.parametrize("name", ENDS)
 def test_an_end_is_the_verdict_on_its_case_alone(two: Machines, monkeypatch: pytest.MonkeyPatch, name: str):
     words, ends, reason = ENDS[name]
-    monkeypatch.setattr(cluster, "CALLS", 0 if "--in-process" in words else cluster.CALLS)
-    monkeypatch.setattr(cluster, "STARTING", 10.0)
+    if reason.endswith("within 20 s"):  # any judge that took so long to start, on a busy machine, would be lost too
+        monkeypatch.setattr(cluster, "CALLS", 0)
+        monkeypatch.setattr(cluster, "STARTING", 20.0)
     body = f"import os\n    if x.shape == (1, 2, 4, 4): {ends}\n    return y"
     Path("acme.py").write_text(source(body=body, declares=", when=lambda p: p.groups == 1 and p.n < 3 and p.c < 4"))
     Path("table.txt").write_text("'n1 c2 h4 w4 k2 r3 s3 p1' --operator conv_forward --distribution integer\n")
