@@ -490,5 +490,5 @@ _decode = msgspec.json.Decoder(AnyRecord).decode
 
 
 def _last_line(error: Exception) -> str:
-    """Return the last line of an error, where Ray says what happened, without the rest."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()
+    """Return the first sentence of an error's last line, where Ray says what happened: advice follows it."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1].strip().partition(". ")[0]
