@@ -16,6 +16,10 @@ being C, and its KYXC as GKYXC (`CKArgs` in solver/conv/conv_hip_implicit_gemm_g
 bytes. So are NCHW and NGCHW. No plain layout has those of GNHWC.
 
 Others may be declared, a name and its letters: `declare`.
+
+A matrix product y = a b has no axes of space. Its layouts are named as in BLAS, a letter for each operand: `n` where it
+lies as it is multiplied, a [M, K] and b [K, N], `t` where it lies transposed; y is always [M, N]. All are row-major. In
+a batch of products, all three have the batch before the other axes.
 """
 
 from __future__ import annotations
@@ -28,8 +32,10 @@ from typing import Any
 
 import numpy as np
 
-LAYOUTS = ("nchw", "nhwc", "ncw", "nwc", "ncdhw", "ndhwc")
-"""Channels first and channels last, in two dimensions, in one and in three."""
+MATRICES = ("nn", "nt", "tn", "tt")
+"""Layouts of the operands of a matrix product."""
+LAYOUTS = ("nchw", "nhwc", "ncw", "nwc", "ncdhw", "ndhwc", *MATRICES)
+"""Channels first and channels last, in two dimensions, in one and in three; and those of matrix products."""
 GROUPED = ("gnhwc", "nhwgc", "ngchw", "gnwc", "nwgc", "ngcw", "gndhwc", "ndhwgc", "ngcdhw")
 """Layouts with groups as an axis. An implementation is run in one only if it declares it."""
 NAMES = (*LAYOUTS, *GROUPED)
@@ -47,6 +53,8 @@ class LayoutError(ValueError):
 
 def letters(layout: str) -> str:
     """Return the axes of an image as they lie in memory: the layout's name, or the letters of a declared layout."""
+    if layout in MATRICES:
+        return matrix_letters(layout, "NC", 1)
     return _declared[layout][0] if layout in _declared else layout
 
 
@@ -157,8 +165,16 @@ class Arrangement:
         return array.transpose(self.back).reshape(self.shape)
 
 
+def matrix_letters(layout: str, axes: str, groups: int) -> str:
+    """Return the axes of a tensor of a matrix product as they lie in memory, with the letters of an image."""
+    is_transposed = axes == "NC" and layout[0] == "t" or axes == "KC" and layout[1] == "n"
+    return "g" * (groups > 1) + ("cn" if is_transposed else "nc")
+
+
 def filter_letters(layout: str) -> str:
     """Return the axes of weights as they lie in memory: k, c, those of the window and, if groups are an axis, g."""
+    if layout in MATRICES:
+        return matrix_letters(layout, "KC", 1).translate(_OF_WEIGHTS)
     found = letters(layout)
     if layout in GROUPED:  # whose weights begin with the groups wherever these are in the image
         found = "gn" + found.replace("g", "").replace("n", "")
@@ -166,12 +182,16 @@ def filter_letters(layout: str) -> str:
 
 
 @cache
-def arrangement(shape: tuple[int, ...], layout: str, groups: int = 1, is_filter: bool = False) -> Arrangement:
-    """Return the arrangement of a tensor with this canonical shape: an image, weights [K, C of a group, ...], or a
-    vector, which stays. Raises LayoutError where groups do not divide the channels."""
+def arrangement(shape: tuple[int, ...], layout: str, groups: int = 1, canonical: str = "NC") -> Arrangement:
+    """Return the arrangement of a tensor with this shape and these canonical axes: an image, weights [K, C of a group,
+    ...], or a vector, which stays. Raises LayoutError where groups do not divide the channels."""
     if len(shape) == 1:
         return Arrangement(shape, shape, (0,), "k", ("k",))
-    axes = filter_letters(layout).translate(_OF_IMAGES) if is_filter else letters(layout)
+    is_filter = canonical.startswith(("KC", "CK"))
+    if layout in MATRICES:
+        axes = matrix_letters(layout, canonical, groups)
+    else:
+        axes = filter_letters(layout).translate(_OF_IMAGES) if is_filter else letters(layout)
     return of_letters(shape, axes, groups, is_filter)
 
 
@@ -193,7 +213,7 @@ def of_letters(shape: tuple[int, ...], axes: str, groups: int, is_filter: bool) 
 
 def arranged(tensor: Any, layout: str, geometry: Any) -> Arrangement:
     """Return the arrangement of a tensor of an operator on a problem."""
-    return arrangement(tuple(tensor.shape), layout, getattr(geometry, "groups", 1), tensor.is_filter)
+    return arrangement(tuple(tensor.shape), layout, getattr(geometry, "groups", 1), tensor.axes)
 
 
 def own(declared: Mapping[str, str] | Sequence[str]) -> dict[str, str]:

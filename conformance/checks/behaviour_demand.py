@@ -38,7 +38,7 @@ from conformance.implementations.implementation import BEHAVIOUR as DISTRIBUTION
 from conformance.implementations.implementation import Implementation, Unsupported
 from conformance.layouts import rank_of
 from conformance.operators import FAMILIES, OPERATORS, takes
-from conformance.operators.spatial import RANKS
+from conformance.operators.spatial import EVERY_RANK
 from conformance.problems import Problem, Variant, at_level, typed
 from conformance.problems.case import Case
 from conformance.problems.ranking import Row
@@ -164,7 +164,7 @@ class BehaviourDemand(Demand):
             pairs = [*product(behaviour_dtypes(selection, self.operator), selection.layouts)]
             problems = self.ranked.small(OPERATORS[self.operator].family)
         variants = [Variant(dtype, layout, DISTRIBUTION) for dtype, layout in pairs]
-        of_rank = {rank: tuple(v for v in variants if rank_of(v.layout) == rank) for rank in RANKS}
+        of_rank = {rank: tuple(v for v in variants if rank_of(v.layout) == rank) for rank in EVERY_RANK}
         return [(problem, of_rank[problem.geometry.rank]) for problem in problems] if variants else []
 
     @cached_property

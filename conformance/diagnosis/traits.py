@@ -14,11 +14,11 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from conformance.contract import NONFINITE
-from conformance.layouts import letters
+from conformance.layouts import MATRICES, letters
 from conformance.operators.descriptor import FLAG, NEGATED_FLAG, Field
 from conformance.operators.spatial import IMAGE, WINDOW
 from conformance.problems import Variant
-from conformance.problems.features import AXES, OF_PROBLEM, ON_AXIS, SAME_AXIS, SHARED, Axis, axes, of_variant, pairs
+from conformance.problems.features import AXES, OF_PROBLEM, OF_PRODUCT, ON_AXIS, SAME_AXIS, SHARED, Axis, axes, of_variant, pairs
 
 _THRESHOLD = re.compile(r"> (?!1\b)\d")
 MULTIPLES = (2, 4, 8, 16, 32, 64, 128, 256)
@@ -27,9 +27,10 @@ BLOCKED = {
     "N": 4, "C": 32, "K": 32, "channels of a group": 32, "outputs of a group": 32, "taps * channels of a group": 32,
     "taps * outputs of a group": 32, "outputs of an image": 64, "N*P*Q": 256, "elements of the output": 256,
     "outputs along H": 32, "outputs along W": 64,
+    "rows M": 256, "columns N": 256, "terms K": 256,
 }  # fmt: skip
 """Sizes that a kernel may divide into blocks -> the largest usual block."""
-WHOLE = frozenset({"C", "K", "channels of a group", "outputs of a group"})
+WHOLE = frozenset({"C", "K", "channels of a group", "outputs of a group", "rows M", "columns N", "terms K"})
 """Sizes for whose multiples a kernel may have a path, in which it loads several elements at a time."""
 
 WIDER = "larger of C and K"
@@ -134,7 +135,11 @@ def of_case(geometry: Any, variant: Variant) -> Traits:
         features.add("16-bit")
     if variant.distribution in NONFINITE:
         features.add("inputs with NaN or infinities")
-    features.add("channels last" if letters(variant.layout).endswith("c") else "channels first")
+    if variant.layout in MATRICES:
+        for operand, letter in zip("ab", variant.layout, strict=True):
+            features.add(f"{operand} transposed" if letter == "t" else f"{operand} as it is multiplied")
+    else:
+        features.add("channels last" if letters(variant.layout).endswith("c") else "channels first")
     if not variant.storage:
         features.add("contiguous operands")
     return Traits(frozenset(features), of_problem.sizes)
@@ -143,6 +148,8 @@ def of_case(geometry: Any, variant: Variant) -> Traits:
 @lru_cache(maxsize=4096)
 def of_geometry(geometry: Any) -> Traits:
     """Return the traits of a problem alone."""
+    if not geometry.rank:
+        return _of_product(geometry)
     sizes = _sizes(geometry)
     features = {text for text, holds in WHOLE_PROBLEM.items() if holds(geometry)} | _on_axes(geometry)
     features |= _options(geometry)
@@ -150,7 +157,7 @@ def of_geometry(geometry: Any) -> Traits:
         features.add("a window wholly inside the image")
     if sizes["taps"].bit_count() > 1:
         features.add("taps no power of two")
-    if min(geometry.window) == 1 < max(geometry.window):
+    if geometry.window and min(geometry.window) == 1 < max(geometry.window):
         features.add("window 1 on some axis, not on every")
     for side, padding in zip(("before", "after"), zip(*geometry.padding, strict=True), strict=True):
         if len({*padding}) > 1:
@@ -164,6 +171,12 @@ def of_geometry(geometry: Any) -> Traits:
             features.add(f"{name} of {larger} > {name} of {smaller}")
     if "K" in sizes:
         features.add("K = C" if sizes["K"] == sizes["C"] else "K and C differ")
+    return Traits(frozenset(features | _by_blocks(sizes)), sizes)
+
+
+def _by_blocks(sizes: Mapping[str, int]) -> set[str]:
+    """Return which sizes are multiples of the blocks into which a kernel may divide them."""
+    features = set[str]()
     for name, most in BLOCKED.items():
         for block in MULTIPLES:
             if name not in sizes or block > most:
@@ -174,6 +187,17 @@ def of_geometry(geometry: Any) -> Traits:
                     features.add(f"{name} > {block} and no multiple of {block}")
             elif name in WHOLE:
                 features.add(f"{name} a multiple of {block}")
+    return features
+
+
+def _of_product(geometry: Any) -> Traits:
+    """Return the traits of a matrix product."""
+    m, n, k, batch, _ = geometry.described
+    sizes = {"rows M": m, "columns N": n, "terms K": k, "products of a batch": batch, "M*N": m * n, "N*K": n * k}
+    sizes |= {"elements of a": m * geometry.c, "elements of b": geometry.k * k, "elements of y": m * geometry.k}
+    features = {text for text, holds in OF_PRODUCT.items() if not _THRESHOLD.search(text) and holds(geometry)}
+    features |= _options(geometry) | _by_blocks(sizes)
+    features.add("one product" if batch == 1 else "a batch of products")
     return Traits(frozenset(features), sizes)
 
 
@@ -204,7 +228,7 @@ def _is_exponent(field: Field) -> bool:
 
 def _own(geometry: Any) -> Iterator[Field]:
     """Yield the fields of numbers that only this family has and that concern no axis."""
-    numbers = (f for f in geometry.fields if f.letter not in SHARED and f.axis is None)
+    numbers = (f for f in geometry.fields if f.role not in SHARED and f.axis is None)
     return (f for f in numbers if type(f.of(geometry)) is int)
 
 
@@ -249,13 +273,15 @@ def parameter(geometry: Any, name: str) -> str:
             return f"{what} of {names[sizes.index(name)]}"
     grouped = {"c": "channels of a group", "k": "outputs of a group"} if hasattr(geometry, "groups") else {}
     words = {"n": "N", "c": "C", "k": "K", "g": "groups"} | grouped
-    meanings = {field.letter: _meaning(field) for field in geometry.fields}
+    if not geometry.rank:
+        words = {"n": "M", "c": "K", "k": "N", "g": "products of a batch"}
+    meanings = {field.role: _meaning(field) for field in geometry.fields}
     return words.get(name) or meanings.get(name, name)
 
 
 def assigned(geometry: Any, name: str, value: object) -> str:
     """Return a number of a problem, or a part of a variant, with its value: "with stride of H = 2", "without bias"."""
-    flags = {field.letter: field for field in geometry.fields if field.form in (FLAG, NEGATED_FLAG)}
+    flags = {field.role: field for field in geometry.fields if field.form in (FLAG, NEGATED_FLAG)}
     if name in flags and flags[name].form is FLAG:
         return f"{'with' if value else 'without'} {_meaning(flags[name])}"
     return f"with {parameter(geometry, name)} = {bool(value) if name in flags else value}"

@@ -418,7 +418,7 @@ class _Search:
         without = [case for case in fresh if holds(rest, case.traits) and not doubted.holds(case.traits)]
         # it may pass because it hides the mistake, which is unlikely with several outputs along every axis
         if again % 2:
-            return max(without, key=lambda case: min(case.geometry.output_size), default=None)
+            return max(without, key=lambda case: min(case.geometry.output_size, default=1), default=None)
         return next(iter(without), None)
 
     def _between(self, limit: Literal, condition: Condition, fresh: Iterable[Tried]) -> Tried | None:

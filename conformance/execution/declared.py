@@ -23,7 +23,7 @@ from conformance.implementations.implementation import (
 )
 from conformance.layouts import is_optional, rank_of
 from conformance.operators import OPERATORS, Geometry, takes
-from conformance.operators.spatial import RANKS
+from conformance.operators.spatial import EVERY_RANK
 from conformance.problems import PROBLEMS, Problem, Variant, at_level, of_family
 from conformance.problems.features import AXES, LARGE, of_geometry, options
 
@@ -124,7 +124,7 @@ def candidates(
     operator = declared.operator
     ranked = [problem for problem in problems if _is_small(operator, problem.geometry)]
     ranked.sort(key=lambda problem: (_is_thin(problem.geometry), OPERATORS[operator].on(problem.geometry).bytes(1)))
-    ranks = sorted(RANKS, key=lambda rank: (rank != 2, rank))
+    ranks = sorted(EVERY_RANK, key=lambda rank: (rank != 2, rank))
     return {rank: _taken(declared, [p for p in ranked if p.geometry.rank == rank], wants) for rank in ranks}
 
 
@@ -181,7 +181,7 @@ def _is_small(operator: str, geometry: Any) -> bool:
         and geometry.c <= MAX_CHANNELS
         and max(geometry.n, *geometry.size, getattr(geometry, "k", 0)) <= MAX_EXTENT
         and math.prod(geometry.window) <= MAX_WINDOW
-        and max(map(max, geometry.padding)) <= MAX_PADDING
+        and max(map(max, geometry.padding), default=0) <= MAX_PADDING
     )
 
 
@@ -232,7 +232,7 @@ def _pairs(*features: str) -> int:
 def _kind(geometry: Any) -> tuple[str, ...]:
     """Return the features by which a kernel may choose its path, held or not: a plain problem is a path too."""
     features, rank = of_geometry(geometry), geometry.rank
-    axis = "some axis" if rank > 1 else AXES[rank][0]
+    axis = "some axis" if rank != 1 else AXES[rank][0]
     window = next((name for name in WINDOWS if name in features), "another window")
     groups = next((name for name in GROUPS if name in features), "dense")
     named = (LARGE, "no padding", f"stride of {axis} > 1", f"dilation of {axis} > 1")

@@ -104,7 +104,7 @@ class Invocation:
                 arguments.append(np.ascontiguousarray(array))
                 continue
             # the array's own shape: in an invalid call it is not the problem's
-            place = arrangement(array.shape, self.layout, groups, tensors[name].is_filter)
+            place = arrangement(array.shape, self.layout, groups, tensors[name].axes)
             arguments.append(np.ascontiguousarray(place.to_memory(array)))
         return arguments
 

@@ -33,7 +33,7 @@ SMALL = 1 << 16
 
 TAIL = Brought(
     lambda geometry: (
-        geometry.n > 4 and geometry.n % 4 != 0 and min(geometry.c, *geometry.window, *geometry.output_size) > 1
+        geometry.n > 4 and geometry.n % 4 != 0 and min((geometry.c, *geometry.window, *geometry.output_size)) > 1
     )
 )
 """Cases with the tail of a batch, which are brought forward for every family."""

@@ -24,7 +24,7 @@ from conformance.fuzzing.shrink import Rows, shrunk
 from conformance.implementations.implementation import Implementation, ImplementationError, Unsupported
 from conformance.layouts import layouts_of, rank_of
 from conformance.operators import OPERATORS, GeometryError, takes
-from conformance.operators.spatial import RANKS
+from conformance.operators.spatial import EVERY_RANK
 from conformance.problems import PROBLEMS, Variant, of_family
 from conformance.problems.case import Case
 from conformance.problems.drawn import ALIKE, THIN, CostLimit, distribution, drawn, near, storage
@@ -164,7 +164,7 @@ class Search:
                 parameters(geometry) for geometry in near(OPERATORS[name].family, rank) if cost(geometry) <= COMMON
             ]
             for name in self.operators
-            for rank in RANKS
+            for rank in EVERY_RANK
         }
         self._ranks = {
             name: sorted({rank_of(la) for k in implementation.kernels if k.operator == name for la in k.layouts})

@@ -513,7 +513,8 @@ def holds(when: Predicate | None, geometry: Any) -> bool:
     """Return the answer of a vendor's predicate; errors that it raises become an ImplementationError. A kernel's
     predicate may raise Unsupported with the reason instead of answering no."""
     try:
-        return when is None or bool(when(geometry))
+        is_elsewhere = hasattr(when, "learn")  # in another process, which is asked by the geometry
+        return when is None or bool(when(geometry if is_elsewhere else getattr(geometry, "described", geometry)))
     except (ImplementationError, Unsupported):  # the first one is raised in another process
         raise
     except Exception as problem:

@@ -306,7 +306,7 @@ def invalid_filters(axis: int) -> dict[str, Spoil]:
     return {"w of twice the channels": channels, "w without its last axis": rank}
 
 
-_TENSORS = {"x": "x", "dx": "x", "w": "filter", "dw": "filter", "y": "y", "dy": "y"}
+_TENSORS = {"x": "x", "dx": "x", "w": "filter", "dw": "filter", "y": "y", "dy": "y", "a": "x", "b": "filter"}
 """Argument or result -> attribute of a geometry: a gradient has the shape of the tensor that it belongs to."""
 _PARAMETERS = {"kernel_size": "window", "input_size": "size", "with_bias": "bias"}
 """Keyword argument -> attribute of a geometry, if their names differ. `input_size` is passed because dy does not

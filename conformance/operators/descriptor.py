@@ -90,7 +90,8 @@ class Field:
     """A letter of a descriptor and the attribute that it sets: the attribute named by the letter unless `attribute` is
     given. If the attribute is a tuple with a letter for each axis, the field sets the number of one `axis`.
 
-    `default` may be a function of the attributes before it. A field without a default is required.
+    `default` may be a function of the attributes before it. A field without a default is required. The number of a
+    field that counts channels `per_group` is written for one group; the groups' field stands before it.
     """
 
     letter: str
@@ -99,20 +100,32 @@ class Field:
     attribute: str = ""
     default: Any = _REQUIRED
     axis: int | None = None
+    per_group: bool = False
+
+    @property
+    def role(self) -> str:
+        """The letter that a convolution has for the same attribute: `n` for the rows of a matrix product."""
+        return _ROLES.get(self.attribute, self.letter)
 
     def of(self, geometry: Any) -> Any:
         """Return the field's value in a geometry."""
         value = getattr(geometry, self.attribute or self.letter)
+        if self.per_group:
+            return value // geometry.groups
         return value if self.axis is None else value[self.axis]
 
     def put(self, values: dict[str, Any], value: Any) -> None:
         """Add the field's value to the attributes of a geometry; fields with an axis must be added in order."""
         name = self.attribute or self.letter
+        if self.per_group:
+            value *= values["groups"]
         values[name] = value if self.axis is None else (*values.get(name, ()), value)
 
     def changed(self, geometry: Any, value: Any) -> Any:
         """Return the geometry with this field changed to `value`. Raises GeometryError."""
         name = self.attribute or self.letter
+        if self.per_group:
+            value *= geometry.groups
         if self.axis is None:
             return replace(geometry, **{name: value})
         old = getattr(geometry, name)
@@ -123,6 +136,7 @@ class Field:
         return self.default(values) if callable(self.default) else self.default
 
 
+_ROLES = {"n": "n", "c": "c", "k": "k", "groups": "g", "bias": "b"}
 _MEANINGS = {"d": "depth", "h": "height", "w": "width", "t": "window depth", "r": "window height", "s": "window width"}
 
 
@@ -155,6 +169,11 @@ class Described:
     size: tuple[int, ...]
 
     @property
+    def described(self) -> Any:
+        """Return the parameters as `when=` of a kernel gets them."""
+        return self
+
+    @property
     def fields(self) -> tuple[Field, ...]:
         """Return the fields of this problem's rank."""
         return self.FIELDS[len(self.size)]
@@ -183,7 +202,7 @@ class Described:
                 raise GeometryError(f"field {match[1]!r} is given twice")
             written[match[1]] = match[2]
         values: dict[str, Any] = {}
-        fields = cls.FIELDS[rank_of(written)]
+        fields = cls.FIELDS[rank_of(written) if len(cls.FIELDS) > 1 else next(iter(cls.FIELDS))]
         for foreign in written.keys() - {field.letter for field in fields}:
             raise GeometryError(
                 f"field {foreign!r} is of another number of dimensions than the rest; "

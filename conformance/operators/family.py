@@ -100,6 +100,11 @@ class Family:
         """Name of the family's folder."""
         return self.geometry.family
 
+    @property
+    def rank(self) -> int:
+        """Number of spatial axes for which tables name layouts: two, or none if the family has no such axes."""
+        return 2 if 2 in self.geometry.FIELDS else 0
+
     @cached_property
     def mistakes(self) -> tuple[Mistake, ...]:
         """Mistakes that diagnosis knows, in the order in which it names equally good explanations. They are imported on

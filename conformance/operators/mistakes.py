@@ -93,7 +93,7 @@ class Mistake:
         geometry = workload.geometry
         if (self.operators and workload.operator.name not in self.operators) or not self.when(geometry):
             return None
-        if geometry.rank not in self.ranks:
+        if geometry.rank and geometry.rank not in self.ranks:
             return None
         try:
             with np.errstate(all="ignore"):

@@ -16,10 +16,12 @@ if TYPE_CHECKING:
     from conformance.operators.base import Tensor
 
 RANKS = (1, 2, 3)
-IMAGE = {1: "w", 2: "hw", 3: "dhw"}
-WINDOW = {1: "s", 2: "rs", 3: "trs"}
-RESULT = {1: "q", 2: "pq", 3: "zpq"}
-"""Rank -> the axes of an image, a window, and a result."""
+EVERY_RANK = (0, *RANKS)
+"""Numbers of spatial axes: of images, and of problems of any family."""
+IMAGE = {0: "", 1: "w", 2: "hw", 3: "dhw"}
+WINDOW = {0: "", 1: "s", 2: "rs", 3: "trs"}
+RESULT = {0: "", 1: "q", 2: "pq", 3: "zpq"}
+"""Rank -> the axes of an image, a window, and a result; a matrix product has none."""
 
 Extents = tuple[int, ...]
 Sides = tuple[int, int]

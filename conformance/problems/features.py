@@ -17,7 +17,7 @@ from conformance.operators.spatial import spans
 from conformance.problems.table import Variant
 from conformance.storage import parse
 
-AXES = {1: ("W",), 2: ("H", "W"), 3: ("D", "H", "W")}
+AXES: dict[int, tuple[str, ...]] = {0: (), 1: ("W",), 2: ("H", "W"), 3: ("D", "H", "W")}
 """Number of dimensions -> the names of its spatial axes."""
 
 
@@ -129,7 +129,7 @@ OF_PROBLEM: dict[str, Callable[[Any], bool]] = {
     "padding differs by axis": lambda g: len({*g.padding}) > 1,
     "image differs by axis": lambda g: len({*g.size}) > 1,
     "no padding": lambda g: not any(map(any, g.padding)),
-    "window = image on every axis": lambda g: g.window == g.size and max(g.window) > 1,
+    "window = image on every axis": lambda g: g.window == g.size and math.prod(g.window) > 1,
     "window of 64 taps or more": lambda g: math.prod(g.window) >= 64,
     "window of 256 taps or more": lambda g: math.prod(g.window) >= 256,
     "contraction > 64": lambda g: _contraction(g) > 64,
@@ -143,19 +143,52 @@ OF_PROBLEM: dict[str, Callable[[Any], bool]] = {
     "an image beyond 2^16 elements": lambda g: g.c * math.prod(g.size) > 1 << 16,
     "one element": lambda g: g.n * g.c * math.prod(g.size) == 1,
 }
+
+
+def _product_size(name: str, value: Callable[[Any], int]) -> dict[str, Callable[[Any], bool]]:
+    """Return the features of one size of a matrix product: thresholds, and tails of usual tiles."""
+    features: dict[str, Callable[[Any], bool]] = {
+        f"{name} = 1": lambda g: value(g) == 1,
+        f"{name} odd": lambda g: value(g) % 2 == 1,
+        f"{name} not a multiple of 4": lambda g: value(g) % 4 != 0,
+    }
+    for tile in (8, 32, 128):
+        features[f"{name} > {tile} and no multiple of {tile}"] = lambda g, tile=tile: (  # type: ignore[misc]
+            value(g) > tile and value(g) % tile != 0
+        )
+    for most in (4, 64, 256, 1024, 4096):
+        features[f"{name} > {most}"] = lambda g, most=most: value(g) > most  # type: ignore[misc]
+    return features
+
+
+OF_PRODUCT: dict[str, Callable[[Any], bool]] = {
+    "no row": lambda g: g.n == 0,
+    "no term": lambda g: g.c == 0,
+    **_product_size("M", lambda g: int(g.n)),
+    **_product_size("N", lambda g: int(g.k // g.groups)),
+    **_product_size("K", lambda g: int(g.c // g.groups)),
+    "batch > 1": lambda g: g.groups > 1,
+    "batch > 4": lambda g: g.groups > 4,
+    "batch > 64": lambda g: g.groups > 64,
+    "K = N": lambda g: g.c == g.k,
+    "M = K": lambda g: g.n * g.groups == g.c,
+    "M = N": lambda g: g.n * g.groups == g.k,
+    "K > N": lambda g: g.c > g.k,
+}
+"""Features of a matrix product, in place of those of `OF_PROBLEM`."""
 OF_ARGUMENTS = ("groups > 1", "groups = channels", "depthwise with a multiplier", "pointwise")
 ON_AXIS_OF_ARGUMENTS = ("window of {} even", "stride of {} > 1", "dilation of {} > 1", "padding of {}")
 """Features that users request by an argument when they create a layer, besides the options of its family."""
 LARGE = "operand beyond 2^16 elements"
 """Feature of operands so large that kernels may take another path: blocks, threads, 16-bit indices."""
 SHARED = frozenset("ncdhwktrsgup")
-"""Letters of fields that the features above cover; any other field is a feature if it is not at its default."""
+"""Roles of fields that the features above cover; any other field is a feature if it is not at its default."""
 
 
 @cache
 def of_geometry(geometry: Any) -> frozenset[str]:
     """Return the features of a geometry, which do not depend on dtype and layout."""
-    features = {name for name, holds in OF_PROBLEM.items() if holds(geometry)}
+    features = {name for name, holds in (OF_PROBLEM if geometry.rank else OF_PRODUCT).items() if holds(geometry)}
     features |= _on_axes(geometry)
     operands = (geometry.n * geometry.c * math.prod(geometry.size), _k(geometry) * _outputs(geometry))
     if max(*operands, _k(geometry) * _contraction(geometry)) > 1 << 16:
@@ -166,7 +199,7 @@ def of_geometry(geometry: Any) -> frozenset[str]:
 def options(geometry: Any) -> dict[str, bool]:
     """Return for each option of the family, such as bias, ceil mode or a divisor, whether it is not at its default."""
     option_fields = (
-        f for f in geometry.fields if f.letter not in SHARED and f.axis is None and f.attribute != "dilation"
+        f for f in geometry.fields if f.role not in SHARED and f.axis is None and f.attribute != "dilation"
     )
     return {f.meaning.split(" (")[0]: f.of(geometry) != f.default_for(vars(geometry)) for f in option_fields}
 
@@ -201,7 +234,7 @@ def axes(geometry: Any) -> list[Axis]:
 
 def of_variant(variant: Variant) -> frozenset[str]:
     """Return the features of a dtype, a layout, a distribution and a storage."""
-    last = any(variant.layout == layouts_of(rank)[1] for rank in AXES)
+    last = any(variant.layout == layouts_of(rank)[1] for rank in AXES if rank)
     features = {variant.dtype, variant.layout, f"{variant.distribution} inputs", *(["channels last"] if last else [])}
     features |= {f"storage {kind} of {operand}" for operand, kind in parse(variant.storage).items()}
     return frozenset(features)
@@ -226,6 +259,6 @@ def feature_pairs(geometry: Any) -> frozenset[tuple[str, str]]:
 @cache
 def parameter_pairs(geometry: Any) -> frozenset[tuple[str, str]]:
     """Return every pair of a problem's features that are arguments of a layer, such as a stride and a bias."""
-    axis = "some axis" if geometry.rank > 1 else AXES[geometry.rank][0]
+    axis = "some axis" if geometry.rank != 1 else AXES[geometry.rank][0]
     named = {*OF_ARGUMENTS, *options(geometry), *(text.format(axis) for text in ON_AXIS_OF_ARGUMENTS)}
     return frozenset(pairs(named & of_geometry(geometry)))

@@ -1,6 +1,6 @@
 """A geometry as a flat dictionary of whole numbers, to draw, change or shrink problems of any family.
 
-A name is the letter of the descriptor, followed by an index if the field has several numbers: `u0 u1` are the
+A name is the letter of a convolution's descriptor, followed by an index if the field has several numbers: `u0 u1` are the
 strides, `p0 p1 p2 p3` the padding above, below, left and right. `c` and `k` are counted within a group, so that every
 number of groups fits. 0 stands for an absent divisor.
 """
@@ -31,8 +31,8 @@ BUCKETS = (5, 8, 16, 64, 256, 4096)
 
 @cache
 def _names(field: Field, rank: int) -> list[str]:
-    count = rank * {EXTENTS[rank]: 1, SIDES[rank]: 2}.get(field.form, 0)
-    return [f"{field.letter}{place}" for place in range(count)] or [field.letter]
+    count = rank * {EXTENTS[rank]: 1, SIDES[rank]: 2}.get(field.form, 0) if rank else 0
+    return [f"{field.role}{place}" for place in range(count)] or [field.role]
 
 
 def _simplest(field: Field) -> int:
@@ -59,27 +59,29 @@ def parameters(geometry: Any) -> Parameters:
         if field.attribute == "padding":
             parts = [side for sides in value for side in sides]
         values |= zip(_names(field, geometry.rank), (int(part or 0) for part in parts), strict=True)
-    for name in ("c", "k") if "g" in values else ():
-        values[name] //= values["g"]
+    for field in geometry.fields if "g" in values else ():
+        if field.role in "ck" and not field.per_group:
+            values[field.role] //= values["g"]
     return values
 
 
 def geometry(family: str, parameters: Mapping[str, int]) -> Any:
     """Return the geometry with these parameters. Raises GeometryError."""
-    kind, rank = FAMILIES[family].geometry, rank_of(parameters)
+    kind = FAMILIES[family].geometry
+    rank = FAMILIES[family].rank and rank_of(parameters)
     values: dict[str, Any] = {}
     for field in kind.FIELDS[rank]:
         parts = [parameters[name] for name in _names(field, rank)]
         value: Any = parts[0]
         if field.form in (FLAG, NEGATED_FLAG):
             value = bool(value)
-        elif field.form is EXTENTS[rank]:
+        elif rank and field.form is EXTENTS[rank]:
             value = tuple(parts)
-        elif field.form is SIDES[rank]:
+        elif rank and field.form is SIDES[rank]:
             value = tuple(zip(parts[::2], parts[1::2], strict=True))
         elif field.default is None:
             value = value or None
-        elif field.letter in "ck" and "g" in parameters:
+        elif field.role in "ck" and "g" in parameters and not field.per_group:
             value *= parameters["g"]
         field.put(values, value)
     return kind(**values)

@@ -149,7 +149,7 @@ def _head(section: Section, family: str, key: str, one_in: str | None, text: str
         return
     if key == "spread":
         dtype, _, layout = text.strip().partition(" ")
-        if dtype not in DTYPES or layout not in layouts_of(2):
+        if dtype not in DTYPES or layout not in layouts_of(FAMILIES[family].rank):
             raise MalformedTable(f"{text.strip()!r}: must be a dtype and a layout, as `spread: fp32 nchw`")
         section.spread = dtype, layout
         return
@@ -163,12 +163,12 @@ def _head(section: Section, family: str, key: str, one_in: str | None, text: str
 
 def _way(family: str, text: str) -> str:
     """Return the normalised line for `variants`. Raises MalformedTable if it is not valid for the family."""
-    words = text.split()
+    words, rank = text.split(), FAMILIES[family].rank
     if len(words) != 3:
         raise MalformedTable(f"{text.strip()!r}: must be dtypes, layouts and distributions, as `fp32,bf16 nchw fixed`")
     choices = {
         "dtype": DECLARABLE,
-        "layout": (*layouts_of(2), *grouped_of(2), GROUPED),
+        "layout": (*layouts_of(rank), *grouped_of(rank), *[GROUPED][:rank]),
         "distribution": (*FAMILIES[family].distributions, SPARSE),
     }
     for word, (kind, valid) in zip(words, choices.items(), strict=True):
@@ -176,7 +176,7 @@ def _way(family: str, text: str) -> str:
             if name not in valid:
                 raise MalformedTable(f"{name!r} is no {kind} of {family}; choices: {', '.join(valid)}")
     line = " ".join(words)
-    if not _variants(family, (line,), 2):
+    if not _variants(family, (line,), rank):
         raise MalformedTable(f"{line!r}: none of these distributions exists in these dtypes; change one of both")
     return line
 

@@ -118,7 +118,7 @@ def exact_distribution(family: str) -> str:
 def variants(family: str, *lines: str, rank: int = 2) -> tuple[Variant, ...]:
     """Read lines such as `fp32,bf16 nchw,nhwc integer,fixed`: every combination that exists; `all` stands for all.
     Layouts are written as in two dimensions and stand for the layouts of the same kind in `rank` dimensions."""
-    choices = (list(DTYPES), list(layouts_of(2)), list(FAMILIES[family].distributions))
+    choices = (list(DTYPES), list(layouts_of(FAMILIES[family].rank)), list(FAMILIES[family].distributions))
     result = []
     for line in lines:
         names = (word.split(",") for word in line.split())

@@ -101,7 +101,7 @@ def _tail_of_sum(summed: Summed, tile: int) -> Compute:
     def compute(operator: Operator, geometry: ConvGeometry, inputs: Arrays, dtype: Any) -> Arrays:
         name, axis = summed[operator.name]
         array, g = inputs[name], geometry
-        seen = array.reshape(g.groups, len(array) // g.groups, *array.shape[1:]) if name == "w" else array
+        seen = array.reshape(g.groups, len(array) // g.groups, *array.shape[1:]) if name in "wb" else array
         kept = within_tiles(seen, (axis, *range(seen.ndim - g.rank, seen.ndim)), tile).reshape(array.shape)
         outputs = operator.reference(geometry, inputs | {name: kept}, dtype)
         if "dbias" in outputs:
@@ -138,12 +138,12 @@ def _in_turn(axis: int) -> Change:
     return lambda array, g: array.take(np.arange(array.shape[axis]).reshape(-1, g.groups).T.reshape(-1), axis)
 
 
-def _in_reverse(axis: int) -> Change:
+def in_reverse(axis: int) -> Change:
     """Return a change that reverses the groups along an axis."""
     return lambda array, g: array.take(np.arange(array.shape[axis]).reshape(g.groups, -1)[::-1].reshape(-1), axis)
 
 
-def _first_group(axis: int) -> Change:
+def first_group(axis: int) -> Change:
     """Return a change that uses the first group's channels for every group."""
 
     def change(array: np.ndarray, g: ConvGeometry) -> np.ndarray:
@@ -153,7 +153,8 @@ def _first_group(axis: int) -> Change:
     return change
 
 
-def _neighbour(axis: int, by: int = 1) -> Change:
+def neighbour(axis: int, by: int = 1) -> Change:
+    """Return a change that uses the channels of the group before along an axis (or of the next one)."""
     return lambda array, g: np.roll(array, by * array.shape[axis] // g.groups, axis)
 
 
@@ -161,13 +162,13 @@ _GROUPS: dict[str, Compute] = {
     "input channels interleaved over groups": misread(x=_in_turn(1)),
     "output channels interleaved over groups (multiplier order)": misread(y=_in_turn(1)),
     "filters interleaved over groups": misread(w=_in_turn(0)),
-    "group off by one": misread(x=_neighbour(1)),
-    "group off by one the other way": misread(x=_neighbour(1, -1)),
-    "filters of the group before": misread(w=_neighbour(0)),
-    "filters of the next group": misread(w=_neighbour(0, -1)),
-    "first group's input for every group": misread(x=_first_group(1)),
-    "first group's filters for every group": misread(w=_first_group(0)),
-    "groups in reverse": misread(x=_in_reverse(1)),
+    "group off by one": misread(x=neighbour(1)),
+    "group off by one the other way": misread(x=neighbour(1, -1)),
+    "filters of the group before": misread(w=neighbour(0)),
+    "filters of the next group": misread(w=neighbour(0, -1)),
+    "first group's input for every group": misread(x=first_group(1)),
+    "first group's filters for every group": misread(w=first_group(0)),
+    "groups in reverse": misread(x=in_reverse(1)),
     "last group left out": misread(y=lambda y, g: zeroed(slice(None), slice(g.k - g.k // g.groups, None))(y, g)),
 }
 
@@ -186,7 +187,7 @@ def _bias_along(axis: int) -> Compute:
     return compute
 
 
-def _bias_twice(operator: Operator, geometry: ConvGeometry, inputs: Arrays, dtype: Any) -> Arrays:
+def bias_twice(operator: Operator, geometry: Any, inputs: Arrays, dtype: Any) -> Arrays:
     y = operator.reference(geometry, inputs, dtype)["y"]
     return {"y": y + per_channel(inputs["bias"].astype(dtype), geometry.rank)}
 
@@ -196,7 +197,7 @@ def rounded_before_bias(forward: str) -> Mistake:
 
     def compute(operator: Operator, geometry: Any, inputs: Arrays, dtype: Any) -> Arrays:
         bare = {name: array for name, array in inputs.items() if name != "bias"}
-        y = in_format_of(inputs["x"], operator.reference(replace(geometry, bias=False), bare, dtype)["y"])
+        y = in_format_of(inputs[operator.data], operator.reference(replace(geometry, bias=False), bare, dtype)["y"])
         return {"y": y + per_channel(inputs["bias"].astype(dtype), geometry.rank)}
 
     name = "sum rounded to the tensors' format before the bias is added"
@@ -244,7 +245,7 @@ BIAS: dict[str, tuple[Compute, tuple[str, ...]]] = {
     "bias added along H": (_bias_along(H), (FORWARD,)),
     "bias added along W": (_bias_along(W), (FORWARD,)),
     "bias added along D": (_bias_along(D), (FORWARD,)),
-    "bias added twice": (_bias_twice, (FORWARD,)),
+    "bias added twice": (bias_twice, (FORWARD,)),
     "dbias of the first image only": (_dbias_of(slice(0, 1)), (BACKWARD_WEIGHT,)),
     "dbias without the last image": (_dbias_of(slice(0, -1)), (BACKWARD_WEIGHT,)),
     "dbias averaged instead of summed": (
@@ -387,7 +388,7 @@ FURTHER: tuple[Mistake, ...] = (
     Mistake(
         "bias of the first group for every group",
         "bias",
-        misread(bias=_first_group(0)),
+        misread(bias=first_group(0)),
         (FORWARD,),
         lambda g: g.bias and g.groups > 1,
     ),

@@ -1,5 +1,5 @@
-"""Every direction of convolution, and of transposed convolution, as one matrix product per group, so that an algorithm
-is only an order of a sum.
+"""Every direction of convolution, and of transposed convolution, and a matrix product itself, as one matrix product per
+group, so that an algorithm is only an order of a sum.
 
     out[g, m, t] = sum_i a[g, m, i] * b[g, i, t]
 
@@ -19,6 +19,7 @@ import numpy as np
 from conformance.operators import Arrays, ConvGeometry, Operator
 from conformance.operators.conv_transpose.geometry import TransposedGeometry
 from conformance.operators.conv_transpose.operators import mirrored
+from conformance.operators.matmul.geometry import MatmulGeometry
 from conformance.operators.spatial import padded, spans, windows
 
 
@@ -104,6 +105,13 @@ def _transposed_backward_weight(g: TransposedGeometry, values: Arrays) -> Produc
     return _backward_weight(g.mirror, mirrored(g, values))
 
 
+def _matmul(g: MatmulGeometry, values: Arrays) -> Product:
+    """Return the product as that of the columns of b and the rows of a."""
+    b = values["b"].reshape(g.groups, g.k // g.groups, g.c // g.groups)
+    a = values["a"].reshape(g.n, g.groups, g.c // g.groups).transpose(1, 2, 0)
+    return Product(b, a, (g.k, g.n), batch_first=True)
+
+
 _LOWERINGS: dict[str, Callable[[Any, Arrays], Product]] = {
     "conv_forward": _forward,
     "conv_backward_data": _backward_data,
@@ -111,4 +119,5 @@ _LOWERINGS: dict[str, Callable[[Any, Arrays], Product]] = {
     "conv_transpose_forward": _transposed_forward,
     "conv_transpose_backward_data": _transposed_backward_data,
     "conv_transpose_backward_weight": _transposed_backward_weight,
+    "matmul": _matmul,
 }

@@ -1,0 +1,1 @@
+"""Matrix products. Nothing is imported here: a kernel's process loads `geometry` alone."""

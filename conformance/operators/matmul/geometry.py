@@ -1,0 +1,76 @@
+"""Sizes of a matrix product, and how it appears to the suite: as a convolution without axes of space.
+
+A row of `a` is an image of the batch, the numbers that are multiplied and added up are its channels, a column of `b` is
+a filter, and the products of a batch are groups. So attributes have the letters of a convolution (n, c, k), whereas a
+descriptor and the `when=` of a kernel have those of a product (m, n, k): see `Sizes`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from conformance.operators.base import Tensor
+from conformance.operators.descriptor import FLAG, Described, Field
+from conformance.operators.spatial import GeometryError, Spatial
+
+
+class Sizes(NamedTuple):
+    """A product y[m, n] = a[m, k] b[k, n], `batch` times, as `when=` gets it."""
+
+    m: int
+    n: int
+    k: int
+    batch: int
+    bias: bool
+
+
+@dataclass(frozen=True)
+class MatmulGeometry(Described, Spatial):
+    """Sizes of one matrix product, or of a batch of products. Raises GeometryError for sizes that none can have.
+
+    Tensors in canonical order: a [m, batch * k], b [batch * n, k], y [m, batch * n] and the bias [n].
+    """
+
+    PREFIX: ClassVar[str] = "mm"
+    FIELDS: ClassVar[dict[int, tuple[Field, ...]]] = {
+        0: (
+            Field("b", "products of a batch", attribute="groups", default=1),
+            Field("m", "rows", attribute="n"),
+            Field("n", "columns", attribute="k", per_group=True),
+            Field("k", "length of the sums", attribute="c", per_group=True),
+            Field("bias", "bias (0 or 1)", FLAG, "bias", False),
+        )
+    }
+    family: ClassVar[str] = "matmul"
+    size = window = stride = dilation = padding = output_size = ()
+
+    n: int
+    c: int
+    k: int
+    groups: int = 1
+    bias: bool = False
+
+    def __post_init__(self) -> None:
+        batch = self.groups
+        if batch < 1:
+            raise GeometryError(f"b is {batch}; it must be at least 1")
+        sizes = (("m", self.n, 0), ("n", self.k // batch, 1), ("k", self.c // batch, 0))
+        for letter, value, least in sizes:
+            if value < least:
+                raise GeometryError(f"{letter} is {value}; it must be at least {least}")
+        if self.c % batch or self.k % batch:
+            raise GeometryError(f"a batch of {batch} products has {self.c} and {self.k} channels; each needs as many")
+        if self.bias and batch > 1:
+            raise GeometryError("a batch of products has no bias; leave out b or bias1")
+        vars(self).update(
+            x=Tensor("NC", (self.n, self.c)),
+            filter=Tensor("KC", (self.k, self.c // batch)),
+            y=Tensor("NK", (self.n, self.k)),
+            per_channel=Tensor("K", (self.k,)),
+        )
+
+    @property
+    def described(self) -> Sizes:
+        """Return the sizes of one product."""
+        return Sizes(self.n, self.k // self.groups, self.c // self.groups, self.groups, self.bias)

@@ -1,0 +1,107 @@
+"""Mistakes of matrix products: operands, tails, batches and biases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from conformance.operators.base import Arrays, Operator
+from conformance.operators.conv.mistakes import bias_twice, first_group, in_reverse, neighbour, rounded_before_bias, tails_of_sums
+from conformance.operators.image_mistakes import TILES, within_tiles
+from conformance.operators.matmul.geometry import MatmulGeometry
+from conformance.operators.mistakes import Change, Compute, InapplicableError, Mistake, misread, on_outputs, rolled, zeroed
+
+
+def _transposed(array: np.ndarray, g: MatmulGeometry) -> np.ndarray:
+    """Exchange the axes of a square matrix of each product."""
+    if g.groups > 1 or array.shape[0] != array.shape[1]:
+        raise InapplicableError
+    return array.T
+
+
+def _other_order(array: np.ndarray, g: MatmulGeometry) -> np.ndarray:
+    """Read a matrix in the order of the other axis: rows take the place of columns, of another length."""
+    if g.groups > 1 or 1 in array.shape:
+        raise InapplicableError
+    return np.ascontiguousarray(array.T).reshape(array.shape)
+
+
+def _by_lines(line: int) -> Change:
+    """Return a change that reads rows as if they were `line` elements longer in memory than they are (or shorter)."""
+
+    def change(array: np.ndarray, g: MatmulGeometry) -> np.ndarray:
+        if g.groups > 1 or 1 in array.shape or array.shape[1] + line < 1:
+            raise InapplicableError
+        places = np.arange(array.shape[0])[:, None] * (array.shape[1] + line) + np.arange(array.shape[1])
+        return array.reshape(-1)[np.minimum(places, array.size - 1)]
+
+    return change
+
+
+def _rows_beyond(tile: int) -> Compute:
+    return on_outputs(lambda y, g: within_tiles(y, (0,), tile), "y")
+
+
+def _columns_beyond(tile: int) -> Compute:
+    def change(y: np.ndarray, g: MatmulGeometry) -> np.ndarray:
+        return within_tiles(y.reshape(len(y), g.groups, -1), (2,), tile).reshape(y.shape)
+
+    return on_outputs(change, "y")
+
+
+def _along_rows(operator: Operator, g: MatmulGeometry, inputs: Arrays, dtype: Any) -> Arrays:
+    """Add the bias of a column to a row."""
+    bias = inputs["bias"].astype(dtype)
+    y = operator.reference(g, inputs, dtype)["y"] - bias
+    return {"y": y + np.resize(bias, len(y))[:, None]}
+
+
+_OPERANDS: dict[str, Compute] = {
+    "a taken for its transpose": misread(a=_transposed),
+    "b taken for its transpose": misread(b=_transposed),
+    "y written transposed": misread(y=_transposed),
+    "a read in column-major order": misread(a=_other_order),
+    "b read in the other order": misread(b=_other_order),
+    "y written in column-major order": misread(y=_other_order),
+    "leading dimension of a one too large": misread(a=_by_lines(1)),
+    "leading dimension of a one too small": misread(a=_by_lines(-1)),
+    "row of a before": misread(a=rolled(0)),
+    "next row of a": misread(a=rolled(0, -1)),
+    "column of b before": misread(b=rolled(0)),
+    "next column of b": misread(b=rolled(0, -1)),
+    "terms of a moved by one": misread(a=rolled(1)),
+    "first row of a for every row": misread(a=lambda a, g: np.repeat(a[:1], g.n, axis=0)),
+    "last row left out": misread(y=zeroed(-1)),
+    "last column left out": misread(y=zeroed(slice(None), -1)),
+    "last term left out": misread(a=zeroed(slice(None), -1)),
+    "first term left out": misread(a=zeroed(slice(None), 0)),
+}
+_BATCHES: dict[str, Compute] = {
+    "a of the first product for every product": misread(a=first_group(1)),
+    "b of the first product for every product": misread(b=first_group(0)),
+    "a of the product before": misread(a=neighbour(1)),
+    "b of the product before": misread(b=neighbour(0)),
+    "b of the next product": misread(b=neighbour(0, -1)),
+    "products in reverse": misread(a=in_reverse(1)),
+    "first product alone computed": on_outputs(lambda y, g: zeroed(slice(None), slice(g.k // g.groups, None))(y, g), "y"),
+    "last product left out": misread(y=lambda y, g: zeroed(slice(None), slice(g.k - g.k // g.groups, None))(y, g)),
+}
+_BIASES: dict[str, Compute] = {
+    "bias missing": misread(bias=lambda bias, g: np.zeros_like(bias)),
+    "bias of the column before": misread(bias=rolled(0)),
+    "bias of the first column for all": misread(bias=lambda bias, g: np.repeat(bias[:1], g.k)),
+    "bias added along the rows": _along_rows,
+    "bias added twice": bias_twice,
+}
+
+MISTAKES: tuple[Mistake, ...] = (
+    *(Mistake(name, "index", compute) for name, compute in _OPERANDS.items()),
+    *(Mistake(f"rows beyond tiles of {tile} dropped", "index", _rows_beyond(tile)) for tile in TILES),
+    *(Mistake(f"columns beyond tiles of {tile} dropped", "index", _columns_beyond(tile)) for tile in TILES),
+    *tails_of_sums({"matmul": ("b", 2)}),
+    *(Mistake(name, "groups", compute, when=lambda g: g.groups > 1) for name, compute in _BATCHES.items()),
+    *(Mistake(name, "bias", compute, when=lambda g: g.bias) for name, compute in _BIASES.items()),
+)
+
+FURTHER: tuple[Mistake, ...] = (rounded_before_bias("matmul"),)
