@@ -34,8 +34,11 @@ import numpy as np
 
 MATRICES = ("nn", "nt", "tn", "tt")
 """Layouts of the operands of a matrix product."""
-LAYOUTS = ("nchw", "nhwc", "ncw", "nwc", "ncdhw", "ndhwc", *MATRICES)
-"""Channels first and channels last, in two dimensions, in one and in three; and those of matrix products."""
+A, B, Y = "MK", "NK", "MN"
+"""Canonical axes of the operands and of the result of a matrix product."""
+IMAGES = ("nchw", "nhwc", "ncw", "nwc", "ncdhw", "ndhwc")
+"""Channels first and channels last, in two dimensions, in one and in three."""
+LAYOUTS = (*IMAGES, *MATRICES)
 GROUPED = ("gnhwc", "nhwgc", "ngchw", "gnwc", "nwgc", "ngcw", "gndhwc", "ndhwgc", "ngcdhw")
 """Layouts with groups as an axis. An implementation is run in one only if it declares it."""
 NAMES = (*LAYOUTS, *GROUPED)
@@ -54,7 +57,7 @@ class LayoutError(ValueError):
 def letters(layout: str) -> str:
     """Return the axes of an image as they lie in memory: the layout's name, or the letters of a declared layout."""
     if layout in MATRICES:
-        return matrix_letters(layout, "NC", 1)
+        return matrix_letters(layout, A, 1)
     return _declared[layout][0] if layout in _declared else layout
 
 
@@ -167,14 +170,14 @@ class Arrangement:
 
 def matrix_letters(layout: str, axes: str, groups: int) -> str:
     """Return the axes of a tensor of a matrix product as they lie in memory, with the letters of an image."""
-    is_transposed = axes == "NC" and layout[0] == "t" or axes == "KC" and layout[1] == "n"
+    is_transposed = (axes == A and layout[0] == "t") or (axes == B and layout[1] == "n")
     return "g" * (groups > 1) + ("cn" if is_transposed else "nc")
 
 
 def filter_letters(layout: str) -> str:
     """Return the axes of weights as they lie in memory: k, c, those of the window and, if groups are an axis, g."""
     if layout in MATRICES:
-        return matrix_letters(layout, "KC", 1).translate(_OF_WEIGHTS)
+        return matrix_letters(layout, B, 1).translate(_OF_WEIGHTS)
     found = letters(layout)
     if layout in GROUPED:  # whose weights begin with the groups wherever these are in the image
         found = "gn" + found.replace("g", "").replace("n", "")
@@ -187,7 +190,7 @@ def arrangement(shape: tuple[int, ...], layout: str, groups: int = 1, canonical:
     ...], or a vector, which stays. Raises LayoutError where groups do not divide the channels."""
     if len(shape) == 1:
         return Arrangement(shape, shape, (0,), "k", ("k",))
-    is_filter = canonical.startswith(("KC", "CK"))
+    is_filter = canonical.startswith(("KC", "CK")) or canonical == B
     if layout in MATRICES:
         axes = matrix_letters(layout, canonical, groups)
     else:

@@ -30,6 +30,7 @@ KINDS = {
     "expanded-channels": STRIDES,  # stride 0 along the channels
     "expanded-columns": STRIDES,  # stride 0 along a row
     "expanded-all": STRIDES,  # one number for all, as the gradient of a sum is
+    "expanded-batch": STRIDES,  # stride 0 from product to product: one matrix for all
     "offset-1": ALIGNMENT,  # elements beyond a multiple of 64 bytes
     "offset-2": ALIGNMENT,
     "offset-4": ALIGNMENT,
@@ -52,6 +53,9 @@ REPEATING = {
 """Kind -> the canonical axes along which all values are the same."""
 ROWS = ("rows", "far-rows", "transposed")
 """Kinds that need two spatial axes."""
+BATCH = "expanded-batch"
+NOT_OF_MATRICES = ("other-format", "expanded-columns")
+"""Kinds that are others' of a matrix: `transposed` and `expanded-channels`."""
 IMAGES_ONLY = (
     *("other-format", "channels", "chunk", "rows", "far-rows", "reversed", "transposed"),
     *("expanded-channels", "expanded-columns", "expanded-all"),
@@ -92,6 +96,8 @@ def written(storage: Mapping[str, str]) -> str:
 
 def fits(kind: str, dimensions: int) -> bool:
     """Return whether an operand of `dimensions` axes can be stored as this kind."""
+    if kind == BATCH or dimensions == 2:
+        return dimensions == 2 and kind not in NOT_OF_MATRICES
     return kind not in IMAGES_ONLY or dimensions > (3 if kind in ROWS else 1)
 
 
@@ -108,7 +114,7 @@ def blamed(operand: str, kind: str, failing: Collection[str]) -> str:
 def repeats(text: str) -> bool:
     """Return whether a storage repeats values: errors are then not independent, and no statistics of them are
     judged."""
-    return any(kind in REPEATING for kind in parse(text).values())
+    return any(kind in REPEATING or kind == BATCH for kind in parse(text).values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,12 +136,14 @@ def placement(kind: str, tensor: Arrangement, itemsize: int) -> Placement:
     sizes = dict(zip(axes, tensor.stored, strict=True))
     order, around, steps, margin, page = axes, dict.fromkeys(axes, (0, 0)), dict.fromkeys(axes, 1), MARGIN, ""
     shift, backwards = 0, ""
+    plane = "hw" if "h" in axes else "w" if "w" in axes else axes[-2:]  # of an image, a line, a matrix or a vector
+    rows, columns = plane[0], plane[-1]
     if kind == "other-format":
         order = _other_format(axes)
     elif kind == "transposed":
-        order = axes.translate(str.maketrans("hw", "wh"))
+        order = axes.translate(str.maketrans(rows + columns, columns + rows))
     elif kind == "crop":
-        around |= {"h": (1, 2), "w": (2, 1)} if "h" in axes else {"w" if "w" in axes else "k": (3, 2)}
+        around |= {rows: (1, 2), columns: (2, 1)} if len(plane) > 1 else {columns: (3, 2)}
     elif kind == "channels":
         around["c"] = (1, 2)
     elif kind == "chunk":
@@ -143,18 +151,18 @@ def placement(kind: str, tensor: Arrangement, itemsize: int) -> Placement:
     elif kind == "strided":
         steps = dict.fromkeys(axes, 2)
     elif kind == "rows":
-        steps["h"] = 2
+        steps[rows] = 2
     elif kind == "far-rows":
-        inner = max("hw", key=axes.index)
+        inner = max(plane, key=axes.index)
         around[inner] = (1, FAR // max(1, math.prod(sizes[axis] for axis in axes.partition(inner)[2])) + 1)
     elif kind == "reversed":
-        backwards = "hw" if "h" in axes else "w"
+        backwards = plane
     elif kind in PAGES:
         margin, page = 0, kind.removeprefix("page-")
     elif kind.startswith(("offset-", "align-")):
         shift, page = int(kind.split("-")[1]), "start"  # a page begins at a multiple of 64 bytes
         shift = shift // itemsize if kind == "align-16" else shift
-    repeated = "".join(tensor.canonical[REPEATING[kind]]) if kind in REPEATING else ""
+    repeated = "".join(tensor.canonical[REPEATING[kind]]) if kind in REPEATING else "g" if kind == BATCH else ""
     strides, extent, offset = dict.fromkeys(axes, 0), 1, margin + shift
     for axis in reversed(order):
         before, after = around[axis]
@@ -178,8 +186,9 @@ def _other_format(axes: str) -> str:
     return f"{rest[:place]}c{rest[place:]}" if axes.endswith("c") else f"{rest}c"
 
 
-def with_repeats(inputs: Mapping[str, np.ndarray], text: str) -> dict[str, np.ndarray]:
-    """Return inputs in canonical order with the values that they have in memory where strides are 0."""
+def with_repeats(inputs: Mapping[str, np.ndarray], text: str, batch: int = 1) -> dict[str, np.ndarray]:
+    """Return inputs in canonical order with the values that they have in memory where strides are 0; `batch` is the
+    number of products of a batch, which is the outer part of a's second axis and of b's first."""
     found = dict(inputs)
     for operand, kind in parse(text).items():
         if kind in REPEATING and operand in found:
@@ -187,6 +196,10 @@ def with_repeats(inputs: Mapping[str, np.ndarray], text: str) -> dict[str, np.nd
             repeated = range(array.ndim)[REPEATING[kind]]
             first = array[tuple(slice(1) if axis in repeated else slice(None) for axis in range(array.ndim))]
             found[operand] = np.ascontiguousarray(np.broadcast_to(first, array.shape))
+        elif kind == BATCH and operand in found:
+            axis = int(operand == "a")
+            (first, *_) = np.split(found[operand], batch, axis)
+            found[operand] = np.concatenate([first] * batch, axis)
     return found
 
 

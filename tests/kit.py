@@ -157,18 +157,19 @@ def trial_of(
     operator: str = "conv_forward",
     *,
     dtype: str = "fp32",
-    layout: str = "nchw",
+    layout: str = "",
     distribution: str = "fixed",
     storage: str = "",
     arrays: ArrayBridge | None = None,
     method: str = "exact",
 ) -> Trial:
     """One case of an implementation, or of a kernel that becomes one."""
+    known = typed(problem) if isinstance(problem, str) else problem
+    layout = layout or ("nchw" if known.geometry.rank else "nn")
     if not isinstance(kernel, Implementation):
         implementation = Implementation("acme", arrays=arrays or numpy_arrays())
         implementation.implements(operator, dtypes=(dtype,), layouts=(layout,))(kernel)
         kernel = implementation
-    known = typed(problem) if isinstance(problem, str) else problem
     return Trial(kernel, OPERATORS[operator], known, Variant(dtype, layout, distribution, storage), 0, method)
 
 

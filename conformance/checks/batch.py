@@ -80,7 +80,7 @@ def _computed_again(subject: Subject, batch: Sample) -> Iterator[Images]:
     images = range(batch.invocation.workload.geometry.n)
 
     def call(sample: Sample, places: Sequence[int], zeros: Sequence[int] = ()) -> Arrays:
-        chosen = {name: array[[*places]] for name, array in inputs.items() if tensors[name].axes.startswith("N")}
+        chosen = {name: array[[*places]] for name, array in inputs.items() if tensors[name].counts_images}
         for array in chosen.values():
             array[[*zeros]] = 0
         return sample.invocation.outputs(sample.call(sample.invocation.to_device(inputs | chosen)))

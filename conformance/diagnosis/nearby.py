@@ -89,7 +89,7 @@ def kinds_of(geometry: Any) -> list[list[str]]:
 def _axes_exchanged(geometry: Any) -> dict[str, int]:
     """Return parameters with the last two axes exchanged: a condition on one of the two does not hold on the other."""
     values, rank = parameters(geometry), geometry.rank
-    if rank == 1:
+    if rank < 2:
         return values
     pairs = [(names[rank - 2], names[rank - 1]) for names in (IMAGE[rank], WINDOW[rank])]
     pairs += [(f"{kind}{rank - 2}", f"{kind}{rank - 1}") for kind in ("u", "dil", "d", "o")]
@@ -131,6 +131,8 @@ def changed(case: Tried, change: dict[str, int]) -> Tried | None:
 def flattened(case: Tried) -> Tried | None:
     """Return a case in one dimension, as along its last axis; None if it has but one, or no such problem exists."""
     family, rank, values = case.geometry.family, case.geometry.rank, parameters(case.geometry)
+    if rank < 2:
+        return None
     flat = dict(SIMPLEST[family, 1])
     for name in flat:
         letter = name.rstrip("0123456789")
@@ -140,11 +142,11 @@ def flattened(case: Tried) -> Tried | None:
         last = int(name.removeprefix(letter)) + (rank - 1) * (2 if letter == "p" else 1)
         flat[name] = values[f"{'dil' if letter == 'd' and rank == 3 else letter}{last}"]  # d is the depth of an image
     try:
-        problem = geometry(family, flat) if rank > 1 else None
+        problem = geometry(family, flat)
     except GeometryError:
         return None
     layouts = layouts_of(rank)
-    if problem is None or case.variant.layout not in layouts:
+    if case.variant.layout not in layouts:
         return None
     layout = layouts_of(1)[layouts.index(case.variant.layout)]
     return Tried(problem, replace(case.variant, layout=layout), failed=False)

@@ -192,7 +192,7 @@ def _of_ties(probes: _Probes) -> str:
 def planned(workload: Workload) -> TermPlan | None:
     """Return how terms are selected; None if the operator's results are not plain sums, or choices, of its inputs."""
     geometry, errors, tensors = workload.geometry, workload.errors, workload.inputs
-    operands = [name for name in tensors if name in ("x", "w", "dy")]
+    operands = [name for name in tensors if name in ("x", "w", "dy", "a", "b")]
     if errors.propagate is not None or not operands or not all(t.size for t in tensors.values()):
         return None
     (output, *_) = workload.outputs.values()
@@ -203,7 +203,8 @@ def planned(workload: Workload) -> TermPlan | None:
         if len(operands) == 2:
             terms = GRADIENTS
     else:
-        selected = "w" if "w" in operands else "x" if geometry.windows_on_output else "dy"
+        filters = [name for name in operands if name in ("w", "b")]
+        selected = filters[0] if filters else "x" if geometry.windows_on_output else "dy"
         (coded,) = (name for name in operands if name != selected)
         letters = "".join(letter for letter in tensors[selected].axes if letter not in output.axes)
     extents = dict(zip(tensors[selected].axes, tensors[selected].shape, strict=True))
@@ -373,6 +374,7 @@ def _of_channels(workload: Workload, dtype: str, compute: Compute, of: str) -> s
     error = max(wrong, key=lambda error: len(error.at))
     if error.way == "taken" and error.by is not None:
         k = int(error.at[0, 1])
-        return f"{of} of another channel: k = {k} has that of k = {k + int(error.by[0, 0])}"
+        letter, what = ("k", "channel") if geometry.rank else ("n", "column")
+        return f"{of} of another {what}: {letter} = {k} has that of {letter} = {k + int(error.by[0, 0])}"
     places = _places(workload.outputs[name].axes, (exact != 0) | (actual != 0), error.at)
     return "" if error.way == "other" else f"{of} {error.way}{places}"

@@ -18,7 +18,18 @@ from conformance.layouts import MATRICES, letters
 from conformance.operators.descriptor import FLAG, NEGATED_FLAG, Field
 from conformance.operators.spatial import IMAGE, WINDOW
 from conformance.problems import Variant
-from conformance.problems.features import AXES, OF_PROBLEM, OF_PRODUCT, ON_AXIS, SAME_AXIS, SHARED, Axis, axes, of_variant, pairs
+from conformance.problems.features import (
+    AXES,
+    OF_PROBLEM,
+    OF_PRODUCT,
+    ON_AXIS,
+    SAME_AXIS,
+    SHARED,
+    Axis,
+    axes,
+    of_variant,
+    pairs,
+)
 
 _THRESHOLD = re.compile(r"> (?!1\b)\d")
 MULTIPLES = (2, 4, 8, 16, 32, 64, 128, 256)

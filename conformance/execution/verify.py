@@ -112,7 +112,7 @@ def verify_once(kernel: Kernel, trial: Trial, tensors: Tensors, again: bool, ver
     with verdict.timed("golden"):
         check(expected.tensors)
     if repeats(variant.storage):  # not `stored`: values are the same with fewer operands stored so
-        expected = expected.holding(with_repeats(expected.inputs, variant.storage))
+        expected = expected.holding(with_repeats(expected.inputs, variant.storage, getattr(geometry, "groups", 1)))
         expected.compute()
     tensors.expected = expected
 

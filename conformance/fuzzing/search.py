@@ -133,7 +133,7 @@ def first_distribution(family: str) -> str:
 def _place(row: Case) -> str:
     """Return the name under which coverage is counted: operator and, unless it is 2, number of dimensions."""
     rank: int = row.geometry.rank
-    return row.operator if rank == 2 else f"{row.operator} {rank}-D"
+    return row.operator if rank in (0, 2) else f"{row.operator} {rank}-D"
 
 
 class Search:

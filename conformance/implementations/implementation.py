@@ -265,11 +265,12 @@ class Implementation:
         operator: str,
         *,
         dtypes: Sequence[str] = ("fp32",),
-        layouts: Sequence[str] | Mapping[str, str] = ("nchw",),
+        layouts: Sequence[str] | Mapping[str, str] = (),
         when: Predicate | None = None,
         contract: Contract | None = None,
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Offer a function as the kernel of `operator` for these dtypes and layouts, where `when(geometry)` holds.
+        Without `layouts`, it takes `nchw`, and a matrix product `nn`.
 
         The function takes the operator's inputs by position and asks for parameters by naming them keyword-only
         (`*, stride, padding`). Stack the decorator to declare another contract for some of the dtypes. A mapping of
@@ -279,9 +280,12 @@ class Implementation:
             raise ImplementationError('implements needs the operator: @acme.implements("conv_forward")')
         _known("operator", [operator], vocabulary().operators)
         _known("dtypes", dtypes, DECLARABLE)
-        _known(f"dtypes of {operator}", dtypes, vocabulary().operators[operator][3])
+        names = vocabulary().operators[operator]
+        _known(f"dtypes of {operator}", dtypes, names.dtypes)
+        layouts = layouts or names.layouts[:1]
         self._name_layouts(layouts)
         _known("layouts", tuple(layouts) if isinstance(layouts, Mapping) else layouts, self._all_layouts())
+        _known(f"layouts of {operator}", [name for name in layouts if name not in self.layouts], names.layouts)
         if contract is not None and not isinstance(contract, Contract):
             raise ImplementationError(f"contract={contract!r}: must be a Contract(...)")
 
@@ -544,7 +548,7 @@ def _keywords(function: Callable[..., Any], operator: str) -> tuple[str, ...]:
     """Return the parameters to pass by keyword: those after the operator's arguments. Few people write the `*`."""
     signature = inspect.signature(function)
     parameters = list(signature.parameters.values())
-    arguments, keywords, capabilities, _ = vocabulary().operators[operator]
+    arguments, keywords, capabilities, *_ = vocabulary().operators[operator]
     allowed = (*keywords, *capabilities)
     passed = f"the suite passes ({', '.join((*arguments, '*', *allowed))}), of the keywords those that are named"
     keyword_only = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]

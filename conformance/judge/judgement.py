@@ -513,7 +513,7 @@ def _where(output: Output, mismatched: np.ndarray, computed: np.ndarray) -> Loca
     unexpected = int(np.count_nonzero(is_nan & ~np.isnan(output.reference)))
     partial, count = False, np.count_nonzero(mismatched)
     for axis, letter in enumerate(output.axes):
-        if output.biased and letter not in "NKCG":
+        if output.biased and letter not in "NKCGM":
             continue
         other_axes = tuple(other for other in range(mismatched.ndim) if other != axis)
         wrong, able = mismatched.any(axis=other_axes), computed.reshape(mismatched.shape).any(axis=other_axes)

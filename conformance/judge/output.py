@@ -192,6 +192,6 @@ def _fills(image: tuple[int, ...], window: tuple[int, ...]) -> bool:
 
 
 def _channels(tensor: Tensor) -> np.ndarray:
-    """Return the numbers of channels, along K if the tensor has it, else along C; a filter's along its first axis."""
-    axis = 0 if tensor.is_filter else tensor.axes.index("K" if "K" in tensor.axes else "C")
+    """Return the numbers of channels, along the axis that they lie on."""
+    axis = tensor.channel_axis
     return np.arange(tensor.shape[axis]).reshape([-1 if place == axis else 1 for place in range(len(tensor.axes))])

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import numpy as np
 
 from conformance.dtypes import DTYPES, STORAGE, TRAINED, sums_of
+from conformance.layouts import B
 from conformance.operators.spatial import unpadded
 
 if TYPE_CHECKING:
@@ -64,12 +65,22 @@ class Tensor:
     @property
     def is_filter(self) -> bool:
         """True if the tensor holds weights: axes KCRS, or CKRS for a transposed convolution."""
-        return self.axes.startswith(("KC", "CK"))
+        return self.axes.startswith(("KC", "CK")) or self.axes == B
 
     @property
     def is_gradient(self) -> bool:
         """True if the tensor has the shape of a result: that of an input is the gradient of one."""
-        return self.axes.startswith("NK")
+        return self.axes.startswith("NK") and self.axes != B
+
+    @property
+    def counts_images(self) -> bool:
+        """True if the first axis counts the images of a batch, or the rows of a matrix product."""
+        return self.axes[0] in "NM" and not self.is_filter
+
+    @property
+    def channel_axis(self) -> int:
+        """Axis of the channels: the first one of a filter and of a vector, the second one of an image or a matrix."""
+        return 0 if self.is_filter or len(self.axes) == 1 else 1
 
     def stored_as(self, dtype: str) -> str:
         """Return the dtype of this tensor in a problem of `dtype`."""

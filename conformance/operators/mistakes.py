@@ -61,10 +61,11 @@ class Mistake:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Numbers of dimensions in which the mistake exists: those with the axes that its name mentions."""
+        """Numbers of dimensions in which the mistake exists: those with the axes that its name mentions, and none, as
+        matrix products have it, whose names mention rows and columns of matrices."""
         named = next((least for least, axes in AXES_NAMED.items() if axes.search(self.name)), 1)
         least = max(named, self.compute.rank) if isinstance(self.compute, Misread) else named
-        return tuple(rank for rank in RANKS if rank >= least)
+        return (0, *(rank for rank in RANKS if rank >= least))
 
     def outputs(self, workload: Workload, inputs: Arrays, dtype: Any = np.float64) -> Arrays | None:
         """Return the outputs of a kernel with this mistake; None where the mistake does not exist."""
@@ -93,7 +94,7 @@ class Mistake:
         geometry = workload.geometry
         if (self.operators and workload.operator.name not in self.operators) or not self.when(geometry):
             return None
-        if geometry.rank and geometry.rank not in self.ranks:
+        if geometry.rank not in self.ranks:
             return None
         try:
             with np.errstate(all="ignore"):

@@ -27,7 +27,7 @@ from conformance.problems.table import Problem, Variant, applies, unlisted, usua
 from conformance.storage import KINDS, PAGES, placement, written
 
 T = TypeVar("T")
-CANDIDATES = {2: 64, 1: 16, 3: 16}
+CANDIDATES = {2: 64, 1: 16, 3: 16, 0: 64}
 """Number of dimensions -> number of problems that a run draws for an operator. An implementation gets the first of
 these that it takes."""
 NOVELTY = 6
@@ -151,10 +151,12 @@ def draw(family: str, choose: Choose, rank: int = 2, padded: Sequence[str] = (""
     if "g" in names:
         grouping = choose(("dense", "dense", "groups", "depthwise"))
         parameters |= {"k": size("k"), "g": 1}
-        if grouping == "depthwise":
+        if grouping == "depthwise" and rank:
             parameters |= {"g": parameters["c"], "c": 1, "k": choose((1, 1, 2, 3))}
         elif grouping == "groups":
             parameters["g"] = choose((2, 3, 4, 5, 7, 8))
+    if not rank:
+        return parameters
     axes = [axis(image, window) for image, window in zip(IMAGE[rank], WINDOW[rank], strict=True)]
     if long not in (*IMAGE[rank], *WINDOW[rank]):
         first, *other_axes = axes
@@ -287,7 +289,8 @@ def combinations_near(geometry: Geometry) -> Iterator[Any]:
     """Yield small problems like this one, the same in every call, with two to five parameters changed, some of them to
     their simplest value: a bias that was lost only with dilation passed on every problem with one change."""
     small, changes = _changes(geometry)
-    simplest = {"n": 1, "c": 1, "k": 1, "size": spans(small)}
+    simplest: dict[str, Any] = {"n": 1, "c": 1, "k": 1}
+    simplest |= {"size": spans(small)} if small.rank else {}
     simplest |= dict.fromkeys(("window", "stride", "dilation"), (1,) * small.rank)
     for options in changes:
         (name, *more_names) = options[0]
@@ -311,6 +314,8 @@ def combinations_near(geometry: Geometry) -> Iterator[Any]:
 
 def _changes(geometry: Any) -> tuple[Any, list[list[dict[str, Any]]]]:
     """Return a small problem like this one, and for each of its parameters a list of alternative changes."""
+    if not geometry.rank:
+        return _changes_of_product(geometry)
     extents = zip(geometry.size, spans(geometry), strict=True)
     small = replace(geometry, n=2, size=tuple(min(extent, span + NEAR_EXTENT) for extent, span in extents))
     changes: list[list[dict[str, Any]]] = []
@@ -328,6 +333,17 @@ def _changes(geometry: Any) -> tuple[Any, list[list[dict[str, Any]]]]:
         elif isinstance(value, tuple):
             more = tuple(tuple(side + 1 for side in part) if isinstance(part, tuple) else part + 1 for part in value)
             changes.append([{name: more}, {name: (more[0], *value[1:])}])
+    return small, changes
+
+
+def _changes_of_product(geometry: Any) -> tuple[Any, list[list[dict[str, Any]]]]:
+    """Return a matrix product of few rows, and changes of its sizes, whose batch has as large products as before."""
+    small = replace(geometry, n=min(geometry.n, NEAR_EXTENT))
+    batch, whole = small.groups, {name: getattr(small, name) // small.groups for name in ("c", "k")}
+    changes = [[{"n": small.n + 1}, {"n": 2 * small.n}]]
+    changes += [[{name: (size + 1) * batch}, {name: 2 * size * batch}] for name, size in whole.items()]
+    changes += [[{"groups": more} | {name: size * more for name, size in whole.items()} for more in (batch + 1, 1)]]
+    changes += [[{"bias": not small.bias}]]
     return small, changes
 
 

@@ -1,8 +1,8 @@
 """A geometry as a flat dictionary of whole numbers, to draw, change or shrink problems of any family.
 
-A name is the letter of a convolution's descriptor, followed by an index if the field has several numbers: `u0 u1` are the
-strides, `p0 p1 p2 p3` the padding above, below, left and right. `c` and `k` are counted within a group, so that every
-number of groups fits. 0 stands for an absent divisor.
+A name is the letter of a convolution's descriptor, followed by an index if the field has several numbers: `u0 u1` are
+the strides, `p0 p1 p2 p3` the padding above, below, left and right. `c` and `k` are counted within a group, so that
+every number of groups fits. 0 stands for an absent divisor.
 """
 
 from __future__ import annotations

@@ -34,11 +34,13 @@ def with_storage(family: str, problems: Iterable[Problem]) -> tuple[Problem, ...
     by_name = {problem.name: problem for problem in problems}
     extra: dict[str, dict[Variant, None]] = {name: {} for name in by_name}
     operators, storages, exact = FAMILIES[family].operators, FAMILIES[family].storages, exact_distribution(family)
+    layouts = layouts_of(FAMILIES[family].rank)
+    first, last = layouts[:2]
     for operator in operators:
         if storages.everywhere:
             for name, variant in _rows(operator, [by_name[name] for name in storages.everywhere]):
                 extra[name][variant] = None
-        ways, kinds = product((("fp32", "nchw"), ("bf16", "nhwc")), PAGES), dict.fromkeys(operator.arguments)
+        ways, kinds = product((("fp32", first), ("bf16", last)), PAGES), dict.fromkeys(operator.arguments)
         for (dtype, layout), page in ways:
             for name in (*storages.large, *storages.odd):
                 here = operator.inputs(by_name[name].geometry)
@@ -46,29 +48,29 @@ def with_storage(family: str, problems: Iterable[Problem]) -> tuple[Problem, ...
                 extra[name][Variant(dtype, layout, "fixed", text)] = None
         for name, kind in product(storages.apart, VIEWS):
             here = operator.inputs(by_name[name].geometry)
-            for operand, layout in zip(("w", operator.data), layouts_of(2), strict=True):
+            for operand, layout in zip(("w", operator.data), layouts, strict=True):
                 if operand in here and fits(kind, len(here[operand].shape)) and not repeats(f"{operand}:{kind}"):
                     extra[name][Variant("fp32", layout, "fixed", f"{operand}:{kind}")] = None
         if storages.one_channel:
             of_one = ("crop", "transposed", "other-format", LOOSE_ONES)
-            for dtype, layout, kind in product(("fp32", "bf16"), layouts_of(2), of_one):
+            for dtype, layout, kind in product(("fp32", "bf16"), layouts, of_one):
                 extra[storages.one_channel][Variant(dtype, layout, "fixed", f"{operator.data}:{kind}")] = None
     for operator, (name, dtype, distribution) in product(operators, storages.mixed):
         here = operator.inputs(by_name[name].geometry)
-        for layout, operand in product(layouts_of(2), ("x", "dy") if "dy" in here else ()):
+        for layout, operand in product(layouts, ("x", "dy") if "dy" in here else ()):
             if operand in here:
                 extra[name][Variant(dtype, layout, distribution, f"{operand}:other-format")] = None
     for operator, name in product(operators, storages.one_image):
         here = operator.inputs(by_name[name].geometry)
-        for (dtype, layout), kind in product((("fp32", "nchw"), ("bf16", "nhwc")), VIEWS):
+        for (dtype, layout), kind in product((("fp32", first), ("bf16", last)), VIEWS):
             fitting = (operand for operand, tensor in here.items() if fits(kind, len(tensor.shape)))
             text = written(dict.fromkeys(fitting, kind))
             extra[name][Variant(dtype, layout, exact if repeats(text) else "fixed", text)] = None
     for operator, (rank, names) in product(operators, storages.once.items()):
         for name, variant in _once(operator, [by_name[name] for name in names], rank):
             extra[name][variant] = None
-    for name, layouts in storages.grouped.items():
-        extra[name] |= dict.fromkeys(_grouped(layouts, by_name[name].geometry.rank))
+    for name, grouped in storages.grouped.items():
+        extra[name] |= dict.fromkeys(_grouped(grouped, by_name[name].geometry.rank))
     return tuple(
         replace(problem, variants=(*problem.variants, *extra[problem.name])) if extra[problem.name] else problem
         for problem in problems
@@ -77,7 +79,8 @@ def with_storage(family: str, problems: Iterable[Problem]) -> tuple[Problem, ...
 
 def _rows(operator: Operator, problems: list[Problem]) -> Iterator[tuple[str, Variant]]:
     """Yield names of problems with storage variants for one operator."""
-    turn, ways = count(), list(product(DTYPES, layouts_of(2)))
+    layouts = layouts_of(FAMILIES[operator.family].rank)
+    turn, ways = count(), list(product(DTYPES, layouts))
 
     def row(way: tuple[str, str], kind_of: dict[str, str]) -> Iterator[tuple[str, Variant]]:
         problem = problems[next(turn) % len(problems)]
@@ -106,8 +109,8 @@ def _rows(operator: Operator, problems: list[Problem]) -> Iterator[tuple[str, Va
             yield from row(way, {operand: kind})
     for operand, kind in product(kinds, ALONE):
         if operand == "dy" or not repeats(f"{operand}:{kind}"):
-            yield from row(("fp32", "nchw"), {operand: kind})
-            yield from row(("bf16", "nhwc"), {operand: kind})
+            yield from row(("fp32", layouts[0]), {operand: kind})
+            yield from row(("bf16", layouts[1]), {operand: kind})
 
 
 def _once(operator: Operator, problems: list[Problem], rank: int) -> Iterator[tuple[str, Variant]]:

@@ -21,6 +21,7 @@ from .conv_transpose import (
     conv_transpose_forward,
 )
 from .layout import LAYOUTS
+from .matmul import matmul
 from .max_pool import max_pool_backward, max_pool_forward
 from .pool import avg_pool_backward, avg_pool_forward
 
@@ -135,6 +136,8 @@ def _register(name: str, device: str, platform: str, contract: Contract) -> Impl
         planned = PLANNED.get(operator, when) if device == "cuda" else when
         implementation.implements(operator, dtypes=("fp8_e5m2",), layouts=LAYOUTS, when=when)(kernel)
         implementation.implements(operator, dtypes=("fp8_e4m3",), layouts=LAYOUTS, when=both(when, planned))(kernel)
+    for dtype in (*EVERY_DTYPE, "fp8_e4m3", "fp8_e5m2", "int8"):
+        implementation.implements("matmul", dtypes=(dtype,), layouts=("nn", "nt", "tn", "tt"))(matmul)
     for kernel in (conv_forward, conv_requantized):
         implementation.implements(kernel.__name__, dtypes=("int8",), layouts=LAYOUTS)(kernel)
     # XLA's select_and_scatter has no dilated windows; on CUDA it adds in fp32 by atom.add.f32, which flushes subnormal

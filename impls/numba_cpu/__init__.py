@@ -5,7 +5,7 @@ from __future__ import annotations
 import numba
 
 from conformance import Implementation
-from conformance.layouts import LAYOUTS, layouts_of
+from conformance.layouts import IMAGES, layouts_of
 
 from .conv import conv_backward_data, conv_backward_weight, conv_forward
 from .conv_bn import conv_bn_backward, conv_bn_forward, conv_bn_inference
@@ -20,7 +20,7 @@ CONVOLUTIONS = (
 )  # fmt: skip
 POOLINGS = avg_pool_forward, avg_pool_backward
 
-for kernels, layouts in (CONVOLUTIONS, LAYOUTS), (POOLINGS, layouts_of(2) + layouts_of(1)):
+for kernels, layouts in (CONVOLUTIONS, IMAGES), (POOLINGS, layouts_of(2) + layouts_of(1)):
     for kernel in kernels:
         # without channels no product would begin a sum, and results would be old values in memory
         numba_cpu.implements(

@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from conformance import Implementation, numba_cuda_arrays
-from conformance.layouts import LAYOUTS, layouts_of
+from conformance.layouts import IMAGES, layouts_of
 
 from . import direct, igemm, tiled
 from .conv import Convolution
@@ -37,7 +37,7 @@ def _register(name: str, simulator: bool, *kernels: Callable[..., Any]) -> Imple
     for kernel in kernels:
         implementation.implements(
             kernel.__name__, dtypes=("fp32", "bf16", "fp16", "fp64"), when=small if simulator else None,
-            layouts=LAYOUTS if name == "numba-cuda-igemm" else layouts_of(2) + layouts_of(1),
+            layouts=IMAGES if name == "numba-cuda-igemm" else layouts_of(2) + layouts_of(1),
         )(kernel)  # fmt: skip
     return implementation
 

@@ -21,6 +21,8 @@ def matmul(a, b, bias, *, layout):
     wide = accumulator(a)
     a = a.swapaxes(-1, -2) if layout[0] == "t" else a
     b = b.swapaxes(-1, -2) if layout[1] == "t" else b
+    if a.shape[:-2] != b.shape[:-2] or a.shape[-1] != b.shape[-2]:
+        raise ValueError(f"a{a.shape} and b{b.shape} cannot be multiplied")
     y = np.zeros((*a.shape[:-1], b.shape[-1]), wide)
     for term in range(a.shape[-1]):
         y += a[..., :, term, None].astype(wide) * b[..., term, None, :].astype(wide)

@@ -21,6 +21,7 @@ from .conv_transpose import (
     conv_transpose_backward_weight,
     conv_transpose_forward,
 )
+from .matmul import matmul, matmul_of_int8
 from .max_pool import max_pool_backward, max_pool_forward
 from .pool import avg_pool_backward, avg_pool_forward, padding_moves_windows
 
@@ -44,6 +45,7 @@ GROUPED = (grouped.conv_forward, grouped.conv_backward_data, grouped.conv_backwa
 AVERAGES = (avg_pool_forward, avg_pool_backward)
 EVERY_DTYPE = ("fp32", "bf16", "fp16", "fp64")
 BOTH_LAYOUTS = ("nchw", "nhwc")
+MATRICES = ("nn", "nt", "tn", "tt")
 
 
 def no_smaller_volume(p) -> bool:
@@ -109,6 +111,8 @@ def _register(device: str) -> Implementation:
         for kernel, dtype in itertools.product(GROUPED, EVERY_DTYPE):
             halts = hangs and (kernel, dtype) == (grouped.conv_forward, "fp16")
             offer(kernel, dtype, not_for_ever if halts else lambda p: True, layouts=grouped.LAYOUTS)
+    for dtype in EVERY_DTYPE:
+        implementation.implements("matmul", dtypes=(dtype,), layouts=MATRICES)(matmul)
     implementation.differentiates("conv_bn_forward", label="unfused", saves=2)(conv_bn_forward)
     for kernel in (conv_forward, avg_pool_forward, max_pool_forward, conv_transpose_forward, conv_bn_inference):
         implementation.differentiates(kernel.__name__)(kernel)
@@ -131,6 +135,7 @@ variants.declare_cuda(torch_cuda)
 torch_cpu.implements("conv_forward", dtypes=("int8",), layouts=EVERY_LAYOUT, when=lambda p: set(p.dilation) == {1})(
     conv_forward_of_int8
 )
+torch_cpu.implements("matmul", dtypes=("int8",), layouts=MATRICES)(matmul_of_int8)
 for implementation in (torch_cpu, torch_cuda):
     implementation.implements(
         "conv_requantized", dtypes=("int8", "fp8_e4m3", "fp8_e5m2"), layouts=EVERY_LAYOUT, contract=Contract()

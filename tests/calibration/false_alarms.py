@@ -16,7 +16,7 @@ from conformance.inputs import Expectation, Recipe
 from conformance.inputs.recipes import progress
 from conformance.judge import Judgement
 from conformance.operators import FAMILIES, OPERATORS, parse
-from conformance.operators.spatial import RANKS
+from conformance.operators.spatial import EVERY_RANK
 from conformance.problems.table import applies
 from conformance.results import units
 from conformance.results.schema import Part
@@ -142,7 +142,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     """How often the judge fails a known-good kernel; exits 1 at one false alarm."""
     parser.add_argument("--seeds", type=positive, default=1, metavar="N", help="data sets (default: 1)")
     parser.add_argument("--jobs", type=positive, default=2, metavar="N", help="processes (default: 2)")
-    parser.add_argument("--rank", type=int, choices=RANKS, help="only on problems of so many dimensions (default: all)")
+    parser.add_argument("--rank", type=int, choices=EVERY_RANK, help="only problems of so many dimensions")
     parser.add_argument("--operator", action="append", choices=tuple(OPERATORS), help="only this operator's kernels")
     units.declare(parser, "problems and kernels")
     parser.set_defaults(run=lambda a: run(a.seeds, a.jobs, a.rank, a.operator or tuple(OPERATORS), units.read(a.unit)))

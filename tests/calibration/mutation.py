@@ -16,7 +16,7 @@ from conformance.inputs import DISTRIBUTIONS, Expectation, Recipe
 from conformance.inputs.manifest import SEED
 from conformance.inputs.recipes import progress
 from conformance.operators import OPERATORS, Arrays, takes
-from conformance.operators.spatial import RANKS
+from conformance.operators.spatial import EVERY_RANK
 from conformance.problems import PROBLEMS, at_level
 from conformance.problems.table import SPARSE
 from conformance.results import units
@@ -215,7 +215,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--level", choices=("smoke", "standard"), default="standard", help="tables (default: standard)")
     parser.add_argument("--kind", dest="family", action="append", choices=families, help="only this class of defects")
     parser.add_argument("--operator", action="append", choices=tuple(OPERATORS), help="only this operator's mutants")
-    parser.add_argument("--rank", type=int, choices=RANKS, help="only on problems of so many dimensions (default: all)")
+    parser.add_argument("--rank", type=int, choices=EVERY_RANK, help="only problems of so many dimensions")
     parser.add_argument("--without", action="append", choices=PARTS, help="switch a distribution or a statistic off")
     units.declare(parser, "parts")
     parser.set_defaults(run=_command)

@@ -26,14 +26,14 @@ BATCH_NORM = "bn n2 c4 h6 w5 k4 r3 s3 p1"
 NUMPY = registry.load([IMPLS / "numpy_direct"]).implementations["numpy-direct"]
 
 
-def trial_of(operator: str, kernel: Callable[..., Any], text: str = "", layout: str = "nchw") -> Trial:
+def trial_of(operator: str, kernel: Callable[..., Any], text: str = "", layout: str = "") -> Trial:
     family = OPERATORS[operator].family
     problem = text or next(p for p in PROBLEMS if p.geometry.family == family)
     dtype, distribution = "fp32" if operator in ORDINARY else "int8", FAMILIES[family].distributions[0]
     return kit.trial_of(kernel, problem, operator, dtype=dtype, distribution=distribution, layout=layout)
 
 
-def right_at_first(operator: str, later: Callable[..., Any], text: str = "", layout: str = "nchw") -> Trial:
+def right_at_first(operator: str, later: Callable[..., Any], text: str = "", layout: str = "") -> Trial:
     """A kernel whose first call, which has valid arguments, is right; what it does later is given."""
     of_numpy = next(kernel.function for kernel in NUMPY.kernels if kernel.operator == operator)
     function = kernels.conv_forward if layout == "nhwc" else of_numpy

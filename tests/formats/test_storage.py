@@ -28,6 +28,7 @@ from conformance.storage import (
     fits,
     parse,
     placement,
+    repeats,
     with_repeats,
     written,
 )  # fmt: skip
@@ -40,8 +41,8 @@ pytest_plugins = ["pytester"]
 
 declare("rows_last", "wcnh", "tests")
 declare("groups_first", "khwcn", "tests")
-SHAPES = {1: (2, 6, 7), 2: (2, 6, 3, 4), 3: (2, 6, 3, 2, 4)}
-ONES = {1: (2, 6, 1), 2: (2, 6, 1, 4), 3: (2, 6, 3, 1, 4)}
+SHAPES = {0: (4, 6), 1: (2, 6, 7), 2: (2, 6, 3, 4), 3: (2, 6, 3, 2, 4)}
+ONES = {0: (4, 2), 1: (2, 6, 1), 2: (2, 6, 1, 4), 3: (2, 6, 3, 1, 4)}
 """With an axis of one element."""
 
 
@@ -50,14 +51,15 @@ def test_elements_lie_where_the_placement_says_and_nan_around(layout: str):
     for kind, is_filter, shape in product(KINDS, (False, True), (SHAPES[rank_of(layout)], (7,))):
         if fits(kind, len(shape)):
             shape = ONES[len(shape) - 2] if kind == LOOSE_ONES and len(shape) > 1 else shape
-            require_placed(kind, layout, shape[::-1] if is_filter and rank_of(layout) == 2 else shape, is_filter)
+            require_placed(kind, layout, shape[::-1] if is_filter and rank_of(layout) in (0, 2) else shape, is_filter)
 
 
 def require_placed(kind: str, layout: str, shape: tuple[int, ...], is_filter: bool):
-    place_of = arrangement(shape, layout, 2, is_filter)
+    place_of = arrangement(shape, layout, 2, "KC" if is_filter else "NC")
     canonical = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
-    if kind in REPEATING:
-        canonical = with_repeats({"x": canonical}, f"x:{kind}")["x"]
+    if repeats(f"a:{kind}"):
+        operand = "b" if is_filter else "a"
+        canonical = with_repeats({operand: canonical}, f"{operand}:{kind}", 2)[operand]
     array = np.ascontiguousarray(place_of.to_memory(canonical))
     np.testing.assert_array_equal(place_of.from_memory(array), canonical)
     assert array.shape == place_of.stored

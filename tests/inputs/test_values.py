@@ -29,7 +29,7 @@ drawn = partial(expectation, seed=3)
 
 def made(family: str, **sizes: int) -> Any:
     """The simplest problem of a family but for these of its sizes."""
-    simplest = SIMPLEST[family, 2]
+    simplest = SIMPLEST[family, FAMILIES[family].rank]
     return geometry_of(family, simplest | {name: size for name, size in sizes.items() if name in simplest})
 
 

@@ -104,7 +104,7 @@ class ModuleKernels:
         dtypes = ("fp32",) if self._family == "conv_bn" else (self._dtype,)  # whose statistics are fp32
         for direction, gradients in {"forward": (), **GRADIENTS[self._family]}.items():
             operator = f"{self._family}_{direction}"
-            kernel = self._kernel(vocabulary().operators[operator][0], gradients, direction)
+            kernel = self._kernel(vocabulary().operators[operator].arguments, gradients, direction)
             when = partial(self.expresses, direction=direction)
             implementation.implements(operator, dtypes=dtypes, layouts=layouts_of(self._rank)[:1], when=when)(kernel)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
+from conformance.layouts import A, B, Y
 from conformance.operators.base import Tensor
 from conformance.operators.descriptor import FLAG, Described, Field
 from conformance.operators.spatial import GeometryError, Spatial
@@ -64,9 +65,9 @@ class MatmulGeometry(Described, Spatial):
         if self.bias and batch > 1:
             raise GeometryError("a batch of products has no bias; leave out b or bias1")
         vars(self).update(
-            x=Tensor("NC", (self.n, self.c)),
-            filter=Tensor("KC", (self.k, self.c // batch)),
-            y=Tensor("NK", (self.n, self.k)),
+            x=Tensor(A, (self.n, self.c)),
+            filter=Tensor(B, (self.k, self.c // batch)),
+            y=Tensor(Y, (self.n, self.k)),
             per_channel=Tensor("K", (self.k,)),
         )
 

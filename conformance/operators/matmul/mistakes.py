@@ -7,10 +7,26 @@ from typing import Any
 import numpy as np
 
 from conformance.operators.base import Arrays, Operator
-from conformance.operators.conv.mistakes import bias_twice, first_group, in_reverse, neighbour, rounded_before_bias, tails_of_sums
+from conformance.operators.conv.mistakes import (
+    bias_twice,
+    first_group,
+    in_reverse,
+    neighbour,
+    rounded_before_bias,
+    tails_of_sums,
+)
 from conformance.operators.image_mistakes import TILES, within_tiles
 from conformance.operators.matmul.geometry import MatmulGeometry
-from conformance.operators.mistakes import Change, Compute, InapplicableError, Mistake, misread, on_outputs, rolled, zeroed
+from conformance.operators.mistakes import (
+    Change,
+    Compute,
+    InapplicableError,
+    Mistake,
+    misread,
+    on_outputs,
+    rolled,
+    zeroed,
+)
 
 
 def _transposed(array: np.ndarray, g: MatmulGeometry) -> np.ndarray:
@@ -84,7 +100,9 @@ _BATCHES: dict[str, Compute] = {
     "b of the product before": misread(b=neighbour(0)),
     "b of the next product": misread(b=neighbour(0, -1)),
     "products in reverse": misread(a=in_reverse(1)),
-    "first product alone computed": on_outputs(lambda y, g: zeroed(slice(None), slice(g.k // g.groups, None))(y, g), "y"),
+    "first product alone computed": on_outputs(
+        lambda y, g: zeroed(slice(None), slice(g.k // g.groups, None))(y, g), "y"
+    ),
     "last product left out": misread(y=lambda y, g: zeroed(slice(None), slice(g.k - g.k // g.groups, None))(y, g)),
 }
 _BIASES: dict[str, Compute] = {

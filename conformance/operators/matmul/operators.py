@@ -3,8 +3,8 @@
     y[m,n] = bias[n] + sum_k a[m,k] * b[k,n]
 
 A product of real numbers (a bf16 product is one of bf16 operands with sums of its own, see `conformance.contract`), as
-in torch.matmul, torch.bmm, ONNX MatMul and BLAS' GEMM with alpha = 1 and beta = 0. `conformance.operators.matmul.geometry`
-says how a product appears to the suite; layouts (`nn`, `nt`, `tn`, `tt`) say which operands lie transposed.
+in torch.matmul, torch.bmm, ONNX MatMul and BLAS' GEMM with alpha = 1 and beta = 0. How a product appears to the suite:
+`conformance.operators.matmul.geometry`; layouts (`nn`, `nt`, `tn`, `tt`) say which operands lie transposed.
 """
 
 from __future__ import annotations
@@ -115,5 +115,12 @@ FAMILY = Family(
     operators=(Matmul(),),
     distributions=(*LINEAR, "large", "small", "codes", "absorbed"),
     place=6,
-    lacks=("storages", "large", "odd", "equal_shapes", "partial", "sizes", "sparse"),
+    storages=Storages(
+        everywhere=("matmul.plain", "matmul.batch", "matmul.bias", "matmul.square"),
+        large=("head.reduced", "experts.reduced"),
+        odd=("matmul.dot",),
+        one_image=("matmul.one-row",),
+    ),
+    partial=("mm m5 n7 k9 bias1", "mm b3 m4 n6 k5", "mm m33 n17 k12"),
+    lacks=("equal_shapes", "sizes", "sparse"),
 )

@@ -46,7 +46,7 @@ def _factors_and_partials() -> Iterator[tuple[str, KernelArithmetic, tuple[str, 
         yield f"{splits} partial sums stored in {format.name}", KernelArithmetic(splits=splits, partials=format), STORED
 
 
-_EMULATED: tuple[tuple[str, KernelArithmetic, tuple[str, ...]], ...] = (
+EMULATED: tuple[tuple[str, KernelArithmetic, tuple[str, ...]], ...] = (
     *_factors_and_partials(),
     ("fp16 accumulator", KernelArithmetic(accumulate=(FP16, np.rint)), STORED),
     ("bf16 accumulator", KernelArithmetic(accumulate=(BF16, np.rint)), STORED),
@@ -119,7 +119,7 @@ def _is_wide(path: str) -> Callable[[ConvGeometry], bool]:
 
 
 _PRECISION: tuple[Mutant, ...] = (
-    *(Mutant(name, "precision", run, dtypes=dtypes, base=EXACT) for name, run, dtypes in _EMULATED),
+    *(Mutant(name, "precision", run, dtypes=dtypes, base=EXACT) for name, run, dtypes in EMULATED),
     *map(_cut_off, (BF16, FP16)),
     *(
         Mutant(f"inputs rounded to tf32 from {_MANY} channels and filters on, {path} alone", "precision",

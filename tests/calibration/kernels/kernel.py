@@ -21,7 +21,7 @@ from conformance.operators import (
     parse,
     takes,
 )
-from conformance.operators.spatial import RANKS
+from conformance.operators.spatial import EVERY_RANK
 
 DEFAULT, BETTER = Contract(), Contract(accumulate="fp64")
 STORED = ("fp32", "bf16", "fp16")
@@ -46,7 +46,7 @@ class KnownKernel:
     operators: tuple[str, ...] = CONVOLUTIONS
     when: Callable[[Any], bool] = lambda geometry: True
     dtypes: tuple[str, ...] = STORED
-    ranks: tuple[int, ...] = RANKS
+    ranks: tuple[int, ...] = EVERY_RANK
     """Numbers of dimensions that the kernel computes."""
 
     def applies(self, operator: str, geometry: Any, dtype: str) -> bool:

@@ -60,9 +60,12 @@ def _first_tile(rank: int) -> tuple[Any, ...]:
 
 
 def _stale_tile(array: np.ndarray, geometry: Any) -> np.ndarray:
-    """Let the first tile of an image (filter) still hold that of the one before."""
+    """Let the first tile of an image (filter) still hold that of the one before; of a matrix, the tile beside it."""
     out = array.copy()
-    if array.ndim > 2:
+    if array.ndim == 2:
+        beside = out[_TILE, 4:8]
+        beside[...] = array[_TILE, : beside.shape[1]]
+    elif array.ndim > 2:
         tile = _first_tile(array.ndim - 2)
         out[1:][tile] = array[:-1][tile]
     return out
@@ -70,7 +73,9 @@ def _stale_tile(array: np.ndarray, geometry: Any) -> np.ndarray:
 
 def _zero_tile(array: np.ndarray, geometry: Any) -> np.ndarray:
     out = array.copy()
-    if array.ndim > 2:
+    if array.ndim == 2:
+        out[-4:, -4:] = 0
+    elif array.ndim > 2:
         out[-1, -1][_first_tile(array.ndim - 2)] = 0
     return out
 

@@ -32,6 +32,8 @@ TRAINING, BACKWARD, INFERENCE = NORMALISED
 SUMS = tuple(name for name in PLAIN if OPERATORS[name].homogeneous.signs and name not in TRANSPOSED)
 """Operators that are linear in their data, which maxima are not. Few problems of transposed convolutions have inputs of
 all bits."""
+WEIGHTED = (*CONVOLUTIONS[:2], "matmul")
+"""Operators whose data are multiplied by weights, or by another matrix."""
 FULL = ("fp32", "fp64")
 """Formats in which the fixed distribution leaves bits unused."""
 FORMAT = DTYPES
@@ -103,15 +105,18 @@ _MINUS_INF_AS_INF = _replaced(np.isneginf, lambda values: np.inf)
 def _last_bits() -> Iterator[Mutant]:
     for bits in (1, 2, 3, 5):
         yield _mutant(
-            f"last {bits} bits of the data truncated", _reading(_without(bits), "x", "dy"), CONVOLUTIONS, FULL
+            f"last {bits} bits of the data truncated", _reading(_without(bits), "x", "dy", "a"), CONVOLUTIONS, FULL
         )
     for dtype, format in (("fp16", "tf32"), ("fp16", "fp16"), ("bf16", "bf16"), ("bf16", "tf32")):
         name = f"last bit of {dtype} data rounded away, {format} inputs declared"
-        declaring = _mutant(name, _reading(_without(1, np.rint), "x", "dy"), CONVOLUTIONS, (dtype,))
+        declaring = _mutant(name, _reading(_without(1, np.rint), "x", "dy", "a"), CONVOLUTIONS, (dtype,))
         yield replace(declaring, contract=Contract(inputs=format))  # the format holds them, so that no limit is widened
     for bits in (2, 3):
         yield _mutant(
-            f"last {bits} bits of the filters truncated", _reading(_without(bits), "w"), CONVOLUTIONS[:2], FULL
+            f"last {bits} bits of the filters truncated",
+            _reading(_without(bits), "w", "b"),
+            WEIGHTED,
+            FULL,
         )
     for bits in (3, 5):
         changed = _reading(_without(bits, np.rint))
@@ -177,9 +182,12 @@ def _overflowing() -> Iterator[Mutant]:
         _writing(lambda v, format: np.where(np.abs(v) > largest(format) / 2, np.copysign(np.inf, v), v)),
         CONVOLUTIONS,
     )
-    yield _mutant("data clamped to the range of fp16", _reading(_within(FP16), "x", "dy"), SUMS, ("fp32", "bf16"))
+    yield _mutant("data clamped to the range of fp16", _reading(_within(FP16), "x", "dy", "a"), SUMS, ("fp32", "bf16"))
     yield _mutant(
-        "weights clamped to the range of fp16", _reading(_within(FP16), "w"), CONVOLUTIONS[:2], ("fp32", "bf16")
+        "weights clamped to the range of fp16",
+        _reading(_within(FP16), "w", "b"),
+        WEIGHTED,
+        ("fp32", "bf16"),
     )
     yield _mutant(
         "results clamped to the range of fp16", _writing(_within(FP16)), (*SUMS, "max_pool_forward"), ("fp32", "bf16")
@@ -215,8 +223,8 @@ def _in_range() -> Iterator[Mutant]:
 
 def _subnormal() -> Iterator[Mutant]:
     operators = (*SUMS, "max_pool_forward")
-    yield _mutant("subnormal data flushed", _reading(_flushed(), "x", "dy"), operators)
-    yield _mutant("subnormal weights flushed", _reading(_flushed(), "w"), CONVOLUTIONS[:2])
+    yield _mutant("subnormal data flushed", _reading(_flushed(), "x", "dy", "a"), operators)
+    yield _mutant("subnormal weights flushed", _reading(_flushed(), "w", "b"), WEIGHTED)
     yield _mutant("subnormal dy flushed", _reading(_flushed(), "dy"), (BACKWARD_WEIGHT,))
     yield _mutant("subnormal bias flushed", _reading(_flushed(), "bias"), (FORWARD,))
     yield _mutant("results below the normal range flushed", _writing(_flushed()), operators)
@@ -301,11 +309,14 @@ def _few_bits() -> Iterator[Mutant]:
     for name, sizes in (("image and channel", _planes), ("eight pixels", _blocks)):
         changed = partial(_on_one_scale, largest_sizes=sizes)
         yield _mutant(
-            f"data on one scale for each {name}", _reading(changed, "x", "dy"), (*CONVOLUTIONS, *POOLINGS), FORMAT[:3]
+            f"data on one scale for each {name}",
+            _reading(changed, "x", "dy"),
+            (*CONVOLUTIONS, *POOLINGS),
+            FORMAT[:3],
         )
     yield _mutant(
         "data below 2^-19 of an image's largest are zero",
-        _reading(_without_faint, "x", "dy"),
+        _reading(_without_faint, "x", "dy", "a"),
         (*CONVOLUTIONS, *POOLINGS),
         ("fp32",),
     )

@@ -1,0 +1,102 @@
+"""Known-bad matrix products: less precision than declared, and sums and batches that are divided wrongly."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from conformance.dtypes import BF16, FP16, TF32
+from conformance.operators import Arrays, Operator
+from conformance.operators.matmul.geometry import MatmulGeometry
+from conformance.operators.matmul.operators import by_product, by_rows
+from tests.calibration.conv.known_bad import EMULATED
+from tests.calibration.kernels.arithmetic import EXACT, KernelArithmetic, to
+from tests.calibration.kernels.kernel import FP32_ONLY, STORED, Mutant, Run, exact, stored
+
+MATMUL = ("matmul",)
+
+
+def _in_products(change: Run) -> Run:
+    """Return a kernel that computes y = a b + bias by `change(a[B, M, K], b[B, K, N])`, in float64."""
+
+    def run(operator: Operator, g: MatmulGeometry, inputs: Arrays, dtype: str) -> Arrays:
+        values = {name: array.astype(np.float64) for name, array in inputs.items()}
+        b = values["b"].reshape(g.groups, g.k // g.groups, g.c // g.groups).swapaxes(1, 2)
+        y = by_rows(change(by_product(values["a"], g.groups), b))
+        return stored({"y": y + values.get("bias", 0.0)}, dtype)
+
+    return run
+
+
+def _last_split_lost(splits: int, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Divide the sum into parts of equal length, and drop what is left over."""
+    kept = a.shape[2] // splits * splits if a.shape[2] > splits else a.shape[2]
+    return a[:, :, :kept] @ b[:, :kept]
+
+
+def _overlapping_splits(splits: int, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Divide the sum into parts whose length is rounded up, so that the last part begins before the end of the one
+    before it and terms are added twice."""
+    terms = a.shape[2]
+    length = -(-terms // splits)
+    starts = [min(part * length, max(0, terms - length)) for part in range(min(splits, max(1, terms)))]
+    return sum((a[:, :, s : s + length] @ b[:, s : s + length] for s in starts), np.zeros(1))
+
+
+def _stream_k(tile: int, workers: int, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Share the terms of all tiles out to workers; where a worker ends within a tile, its partial sum is lost."""
+    y = a @ b
+    tiles, terms = -(-a.shape[1] // tile) * -(-b.shape[2] // tile), a.shape[2]
+    end = tiles * terms // workers
+    row, column = divmod(end // max(1, terms), -(-b.shape[2] // tile))
+    if tiles >= workers and terms and end % terms:
+        rows, columns = slice(row * tile, row * tile + tile), slice(column * tile, column * tile + tile)
+        y[:, rows, columns] -= a[:, rows, : end % terms] @ b[:, : end % terms, columns]
+    return y
+
+
+def _swizzled(tile: int, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Visit tiles in groups of rows for the cache, and leave the last group out where it is not full."""
+    y, rows = a @ b, -(-a.shape[1] // tile)
+    if rows > 2 and rows % 2:
+        y[:, (rows - 1) * tile :] = 0
+    return y
+
+
+def _batch_of_eight_bits(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Count products of a batch in six bits."""
+    return a @ b[np.arange(len(b)) % 64]
+
+
+_PLANTED: dict[str, tuple[Run, str]] = {
+    **{f"last part of {n} splits lost": (partial(_last_split_lost, n), "subtle") for n in (2, 4, 8, 16)},
+    **{f"{n} splits overlap at the end": (partial(_overlapping_splits, n), "subtle") for n in (3, 4, 8)},
+    **{f"stream-K partial sums lost, tiles of {n}": (partial(_stream_k, n, 3), "subtle") for n in (8, 16, 32)},
+    **{f"last group of swizzled tiles of {n} left out": (partial(_swizzled, n), "subtle") for n in (8, 16, 32)},
+    "products of a batch counted in six bits": (_batch_of_eight_bits, "subtle"),
+}
+
+
+def _inner_only(when_many: int) -> Run:
+    """Return a kernel that rounds its inputs to TF32 for long sums alone."""
+    rounds = KernelArithmetic(to(TF32), to(TF32))
+    return lambda operator, g, inputs, dtype: (rounds if g.c // g.groups >= when_many else exact)(
+        operator, g, inputs, dtype
+    )
+
+
+KNOWN_BAD: tuple[Mutant, ...] = (
+    *(Mutant(name, "precision", run, operators=MATMUL, dtypes=dtypes, base=EXACT) for name, run, dtypes in EMULATED),
+    *(
+        Mutant(name, kind, _in_products(change), operators=MATMUL, dtypes=STORED, base=exact)
+        for name, (change, kind) in _PLANTED.items()
+    ),
+    Mutant("inputs rounded to tf32 from 64 terms on", "precision", _inner_only(64), operators=MATMUL,
+           dtypes=FP32_ONLY, base=EXACT),
+    *(
+        Mutant(f"partial sums of 2 splits stored in {format.name}", "precision",
+               KernelArithmetic(splits=2, partials=format), operators=MATMUL, dtypes=FP32_ONLY, base=EXACT)
+        for format in (BF16, FP16)
+    ),
+)  # fmt: skip
