@@ -16,14 +16,14 @@ from conformance.dtypes import DTYPES, ordinary
 from conformance.layouts import layouts_of
 from conformance.operators import FAMILIES, Operator
 from conformance.problems.table import Problem, Variant, exact_distribution, usual_distribution
-from conformance.storage import KINDS, PAGES, fits, repeats, written
+from conformance.storage import BATCH, KINDS, PAGES, fits, repeats, written
 
 ALONE = ("rows", "far-rows", "reversed", "expanded-columns", "expanded-all")
 """Kinds that `_rows` gives to one operand at a time; the last two only to dy, since batch normalisation has no use for
 equal images."""
 LOOSE_ONES = "loose-ones"
 """Kind that matters only for operands that have an axis of one element."""
-VIEWS = tuple(kind for kind in KINDS if kind not in (*PAGES, *ALONE, LOOSE_ONES))
+VIEWS = tuple(kind for kind in KINDS if kind not in (*PAGES, *ALONE, LOOSE_ONES, BATCH))
 PAIRS = (("x", "w"), ("dy", "w"), ("x", "dy"))
 """Operands of each direction of a convolution."""
 
@@ -94,7 +94,7 @@ def _rows(operator: Operator, problems: list[Problem]) -> Iterator[tuple[str, Va
     kinds: dict[str, tuple[str, ...]] = {}
     for problem in problems:
         for name, tensor in operator.inputs(problem.geometry).items():
-            kinds[name] = tuple(kind for kind in VIEWS if fits(kind, len(tensor.shape)))
+            kinds[name] = tuple(kind for kind in (*VIEWS, BATCH) if fits(kind, len(tensor.shape)))
     for number, way in enumerate(ways):
         for step in range(len(VIEWS)):
             # operands of one row have different kinds: they start apart, at distances that differ by dtype and layout

@@ -10,6 +10,11 @@ from conformance.operators.conv_transpose.geometry import TransposedGeometry
 from tests.kit import expectation
 
 REFUSED = {
+    "mm m2 n0 k3": "n is 0; it must be at least 1",
+    "mm m2 n3": "field 'k' is missing",
+    "mm m2 n3 k4 b0": "b is 0; it must be at least 1",
+    "mm m2 n3 k4 b2 bias1": "a batch of products has no bias",
+    "mm m2 n3 k4 u2": "field 'u2' is not understood",
     "n1 c2 w5 k2 s3 zx3": "field 'zx3' is not understood",
     "bn n1 c2 h3 w3 k2 r3 s3": "one element a channel",
     "bn n2 c2 h3 w3 k2 r3 s3 b1": "not understood",

@@ -91,7 +91,7 @@ def standard(family: str) -> list[tuple[Any, frozenset[tuple[str, str]]]]:
     return [
         (problem.geometry, frozenset((v.dtype, v.layout) for v in problem.variants))
         for problem in PROBLEMS
-        if problem.level == "standard" and problem.geometry.family == family and problem.geometry.rank == 2
+        if problem.level == "standard" and problem.geometry.family == family and problem.geometry.rank in (0, 2)
     ]
 
 
