@@ -26,13 +26,15 @@ _CHOICES = {
 __all__ = ["Contract", "ContractError"]
 
 _OF_FAMILIES = {"between": ("conv_bn",), "variance": ("conv_bn",), "ties": ("conv_requantized",),
-                "overflow": ("conv_requantized",), "stored": ("conv", "avg_pool")}  # fmt: skip
+                "overflow": ("conv_requantized",), "stored": ("conv", "avg_pool", "matmul")}  # fmt: skip
 """Field -> beginnings of the names of the operators that it is about; others are about all."""
 _DATA: dict[str, type[Accumulator | Slices]] = {"accumulate": Accumulator, "inputs": Slices}
 """Fields that may be data with fields of their own -> the class."""
 NONFINITE = ("special", "nonfinite", "mixed")
 """Distributions with NaN or infinities among the inputs."""
 
+SLICED = ("conv", "conv_transpose", "matmul")
+"""Families whose inputs may be cut into slices: their rows and columns are known."""
 PREFIX_SUMS = ("running-sums", "summed-area")
 """Algorithms of average pooling, and of nothing else."""
 
@@ -43,7 +45,7 @@ class Contract:
 
     inputs       rounding applied to the inputs before they are multiplied, or to what winograd and fft made of them,
                  whatever the dtype of the tensors; x3: split in two parts, three products; x6 and x9: in three parts,
-                 six or all nine products; or `Slices` that share an exponent, of convolutions (see `on`)
+                 six or all nine products; or `Slices` that share an exponent (see `on`)
     accumulate   format of the accumulator; `auto` is fp32, or fp64 for fp64 tensors; or what a matrix unit does, by its
                  name in `conformance.accumulator.UNITS` or as an `Accumulator`
     rounding     of the accumulator, and of inputs, or parts of them, that are rounded: to nearest, or toward zero as
@@ -101,16 +103,16 @@ class Contract:
 
         Winograd's F(m x m, 3 x 3) is for windows of 3x3 with stride and dilation 1 (Lavin and Gray 2016); a kernel
         computes others directly. Inputs are not rounded by a format that holds their own, such as fp16 ones to TF32;
-        those that a transform has added up are. Slices are of convolutions alone, whose rows and columns are known, and
-        of more than 8 bits, which a slice holds.
+        those that a transform has added up are. A matrix product has no transforms. Slices are of the families in
+        `SLICED`, and of more than 8 bits, which a slice holds.
         """
         judged, g = self, geometry
         exists = "conv" in g.family and g.window == (3, 3) and g.stride == g.dilation == (1, 1)
         if self.algorithm.startswith("winograd") and not exists:
             judged = replace(judged, algorithm="direct")
-        if self.algorithm in PREFIX_SUMS and g.family != "avg_pool":
+        if g.family == "matmul" or (self.algorithm in PREFIX_SUMS and g.family != "avg_pool"):
             judged = replace(judged, algorithm="direct")
-        if self.slices is not None and (g.family not in ("conv", "conv_transpose") or dtype in SUMS):
+        if self.slices is not None and (g.family not in SLICED or dtype in SUMS):
             judged = replace(judged, inputs="exact")
         # data in a transform's domain, and filters that a batch norm has scaled, are no longer numbers of dtype
         own = g.family != "conv_bn" and (judged.algorithm == "direct" or "conv" not in g.family)
@@ -227,7 +229,7 @@ class Contract:
         them believes that the kernel does something which nobody looks at."""
         default = Contract()
         declared = [name for name in _OF_FAMILIES if getattr(self, name) != getattr(default, name)]
-        sliced = ("conv_forward", "conv_backward", "conv_transpose")
+        sliced = ("conv_forward", "conv_backward", "conv_transpose", "matmul")
         families = _OF_FAMILIES | {"algorithm": ("avg_pool",), "inputs": sliced}
         declared += ["algorithm"] if self.algorithm in PREFIX_SUMS else []
         declared += ["inputs"] if self.slices is not None else []
