@@ -503,7 +503,12 @@ def _counted(output: Output, expected: np.ndarray, limit: np.ndarray, wrong: np.
 
 
 def _worst(output: Output, index: tuple[np.intp, ...], bound: float) -> Worst:
-    return Worst(tuple(map(int, index)), float(output.actual[index]), float(output.reference[index]), bound)
+    place = tuple(map(int, index))
+    if output.batch > 1:
+        row, column = place
+        product, column = divmod(column, output.actual.shape[1] // output.batch)
+        place = product, row, column
+    return Worst(place, float(output.actual[index]), float(output.reference[index]), bound)
 
 
 def _where(output: Output, mismatched: np.ndarray, computed: np.ndarray) -> Locations:
@@ -518,7 +523,11 @@ def _where(output: Output, mismatched: np.ndarray, computed: np.ndarray) -> Loca
         other_axes = tuple(other for other in range(mismatched.ndim) if other != axis)
         wrong, able = mismatched.any(axis=other_axes), computed.reshape(mismatched.shape).any(axis=other_axes)
         partial |= bool(count >= MANY * able.sum() and (able & ~wrong).any())
-    return replace(locate(mismatched, output.axes), nan=unexpected, all_nan=bool(is_nan.all()), partial=partial)
+    located = locate(mismatched, output.axes)
+    if output.batch > 1:
+        products = mismatched.reshape(len(mismatched), output.batch, -1).swapaxes(0, 1)
+        located = locate(products, f"B{output.axes}")
+    return replace(located, nan=unexpected, all_nan=bool(is_nan.all()), partial=partial)
 
 
 def locate(mask: np.ndarray, axes: str) -> Locations:

@@ -38,6 +38,7 @@ class Output:
     enclosed    contract, and whether sums are exact in every order -> interval of correct values, by name, where
                 rounding is coarse
     taps        elements of a window: the most places of a channel that one number of the other operand reaches
+    batch       matrix products of a batch, whose places are named by product, row and column
     numbers     how many numbers the smaller operand has; 0 if unknown
     adds_inputs whether elements are sums of inputs, divided by a power of two at most, and not of products
     multiplies  whether elements are sums of products of two operands
@@ -66,6 +67,7 @@ class Output:
     fills: bool = True
     channels: np.ndarray | None = None
     taps: int = 1
+    batch: int = 1
     numbers: int = 0
     adds_inputs: bool = False
     multiplies: bool = False
@@ -164,6 +166,7 @@ def outputs_of(
             rest=rest.get(name),
             channels=_channels(tensor),
             taps=math.prod(geometry.window),
+            batch=1 if geometry.rank else geometry.groups,
             numbers=min(data.size, operand.size),
             adds_inputs=(name == "dbias" or operator.factors == 1) and not errors.divisor & (errors.divisor - 1),
             multiplies=operator.factors > 1 and name != "dbias",

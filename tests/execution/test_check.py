@@ -85,7 +85,7 @@ def test_right_kernels_pass_with_errors_within_limits(operator: str):
     [(o.name, d) for o in OPERATORS.values() for d in FAMILIES[o.family].distributions if d in ("fixed", "integer")],
 )
 def test_arrays_say_what_the_judge_says(operator: str, distribution: str):
-    function = next(k.function for k in NUMPY.kernels if k.operator == operator and "nchw" in k.layouts)
+    function = next(k.function for k in NUMPY.kernels if k.operator == operator and {"nchw", "nn"} & {*k.layouts})
     result = check(wrong_in_one_element(function), problem_of(operator), operator=operator, distribution=distribution)
     judgement = result.verdict.judgements[0]
     assert judgement.worst is not None
