@@ -22,7 +22,7 @@ from conformance.implementations.implementation import AutogradVariant, Implemen
 from conformance.operators import OPERATORS, Arrays, Operator, Tensor, takes
 from conformance.operators.base import ErrorModel
 
-GRADIENTS = {"x": "dx", "w": "dw", "bias": "dbias", "gamma": "dgamma", "beta": "dbeta"}
+GRADIENTS = {"x": "dx", "w": "dw", "a": "da", "b": "db", "bias": "dbias", "gamma": "dgamma", "beta": "dbeta"}
 """Operand -> name of its gradient."""
 
 

@@ -17,6 +17,7 @@ from conformance.judge import accuracy
 from conformance.judge.limits import OutputLimits, Z
 from conformance.judge.output import Output
 from conformance.judge.residuals import Residuals, Statistics, rounding_z
+from conformance.layouts import B
 from conformance.operators.base import Interval
 
 EQUALITY_DISTRIBUTIONS = frozenset(
@@ -503,12 +504,17 @@ def _counted(output: Output, expected: np.ndarray, limit: np.ndarray, wrong: np.
 
 
 def _worst(output: Output, index: tuple[np.intp, ...], bound: float) -> Worst:
-    place = tuple(map(int, index))
+    place = list(map(int, index))
     if output.batch > 1:
-        row, column = place
-        product, column = divmod(column, output.actual.shape[1] // output.batch)
-        place = product, row, column
-    return Worst(place, float(output.actual[index]), float(output.reference[index]), bound)
+        axis = _batch_axis(output)
+        product, place[axis] = divmod(place[axis], output.actual.shape[axis] // output.batch)
+        place.insert(0, product)
+    return Worst(tuple(place), float(output.actual[index]), float(output.reference[index]), bound)
+
+
+def _batch_axis(output: Output) -> int:
+    """Return the axis of which the products of a batch are the outer part: the columns, which are b's first axis."""
+    return int(output.axes != B)
 
 
 def _where(output: Output, mismatched: np.ndarray, computed: np.ndarray) -> Locations:
@@ -525,8 +531,14 @@ def _where(output: Output, mismatched: np.ndarray, computed: np.ndarray) -> Loca
         partial |= bool(count >= MANY * able.sum() and (able & ~wrong).any())
     located = locate(mismatched, output.axes)
     if output.batch > 1:
-        products = mismatched.reshape(len(mismatched), output.batch, -1).swapaxes(0, 1)
-        located = locate(products, f"B{output.axes}")
+        axis = _batch_axis(output)
+        split = (
+            *mismatched.shape[:axis],
+            output.batch,
+            mismatched.shape[axis] // output.batch,
+            *mismatched.shape[axis + 1 :],
+        )
+        located = locate(np.moveaxis(mismatched.reshape(split), axis, 0), f"B{output.axes}")
     return replace(located, nan=unexpected, all_nan=bool(is_nan.all()), partial=partial)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import numpy as np
 
 from conformance.dtypes import DTYPES, STORAGE, TRAINED, sums_of
-from conformance.layouts import B
+from conformance.layouts import B, Y
 from conformance.operators.spatial import unpadded
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Tensor:
     @property
     def is_gradient(self) -> bool:
         """True if the tensor has the shape of a result: that of an input is the gradient of one."""
-        return self.axes.startswith("NK") and self.axes != B
+        return self.axes == Y or (self.axes.startswith("NK") and self.axes != B)
 
     @property
     def counts_images(self) -> bool:
@@ -317,7 +317,8 @@ def invalid_filters(axis: int) -> dict[str, Spoil]:
     return {"w of twice the channels": channels, "w without its last axis": rank}
 
 
-_TENSORS = {"x": "x", "dx": "x", "w": "filter", "dw": "filter", "y": "y", "dy": "y", "a": "x", "b": "filter"}
+_TENSORS = {"x": "x", "dx": "x", "w": "filter", "dw": "filter", "y": "y", "dy": "y"}
+_TENSORS |= {"a": "x", "da": "x", "b": "filter", "db": "filter"}
 """Argument or result -> attribute of a geometry: a gradient has the shape of the tensor that it belongs to."""
 _PARAMETERS = {"kernel_size": "window", "input_size": "size", "with_bias": "bias"}
 """Keyword argument -> attribute of a geometry, if their names differ. `input_size` is passed because dy does not

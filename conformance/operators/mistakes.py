@@ -28,6 +28,7 @@ Change = Callable[[np.ndarray, Any], np.ndarray]
 """Moves, copies or zeroes elements of a tensor. A change never computes with them, so that it also works on indices."""
 
 _ROLES = {"x": "x", "dx": "x", "w": "w", "dw": "w", "y": "y", "dy": "y", "bias": "bias", "dbias": "bias"}
+_ROLES |= {"da": "a", "db": "b"}
 
 
 ROUNDING = "rounding"

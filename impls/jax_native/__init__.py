@@ -21,7 +21,7 @@ from .conv_transpose import (
     conv_transpose_forward,
 )
 from .layout import LAYOUTS
-from .matmul import matmul
+from .matmul import matmul, matmul_backward_a, matmul_backward_b
 from .max_pool import max_pool_backward, max_pool_forward
 from .pool import avg_pool_backward, avg_pool_forward
 
@@ -51,6 +51,8 @@ KERNELS = {
     "conv_bn_backward": conv_bn_backward,
     "conv_bn_inference": conv_bn_inference,
 }
+FLOATING = (*EVERY_DTYPE, "fp8_e4m3", "fp8_e5m2")
+PRODUCTS = {matmul: (*FLOATING, "int8"), matmul_backward_a: FLOATING, matmul_backward_b: FLOATING}
 WEIGHT_GRADIENTS = ("conv_backward_weight", "conv_bn_backward", "conv_transpose_backward_weight")
 DATA_GRADIENTS = ("conv_backward_data", "conv_transpose_forward")
 FORMS = ((conv_bn_plain, "plain", 2), (conv_bn_checkpointed, "checkpoint", 1), (conv_bn_recomputing, "custom_vjp", 1))
@@ -136,8 +138,9 @@ def _register(name: str, device: str, platform: str, contract: Contract) -> Impl
         planned = PLANNED.get(operator, when) if device == "cuda" else when
         implementation.implements(operator, dtypes=("fp8_e5m2",), layouts=LAYOUTS, when=when)(kernel)
         implementation.implements(operator, dtypes=("fp8_e4m3",), layouts=LAYOUTS, when=both(when, planned))(kernel)
-    for dtype in (*EVERY_DTYPE, "fp8_e4m3", "fp8_e5m2", "int8"):
-        implementation.implements("matmul", dtypes=(dtype,), layouts=("nn", "nt", "tn", "tt"))(matmul)
+    for kernel, dtypes in PRODUCTS.items():
+        implementation.implements(kernel.__name__, dtypes=dtypes, layouts=("nn", "nt", "tn", "tt"))(kernel)
+    implementation.differentiates("matmul")(matmul)
     for kernel in (conv_forward, conv_requantized):
         implementation.implements(kernel.__name__, dtypes=("int8",), layouts=LAYOUTS)(kernel)
     # XLA's select_and_scatter has no dilated windows; on CUDA it adds in fp32 by atom.add.f32, which flushes subnormal

@@ -1,4 +1,4 @@
-"""Matrix products: one sum of products in fp32, term after term."""
+"""Matrix products and their gradients: one sum of products in fp32, term after term."""
 
 from __future__ import annotations
 
@@ -15,17 +15,44 @@ def small_product(sizes):
     return sizes.batch * sizes.m * sizes.n * sizes.k < LARGEST
 
 
-@direct("matmul", layouts=LAYOUTS, when=small_product)
-def matmul(a, b, bias, *, layout):
-    """Return y = a b + bias, in a batch or alone."""
+def _product(a, b):
+    """Return a b of matrices or of batches of them, in the accumulator's format."""
     wide = accumulator(a)
-    a = a.swapaxes(-1, -2) if layout[0] == "t" else a
-    b = b.swapaxes(-1, -2) if layout[1] == "t" else b
     if a.shape[:-2] != b.shape[:-2] or a.shape[-1] != b.shape[-2]:
-        raise ValueError(f"a{a.shape} and b{b.shape} cannot be multiplied")
+        raise ValueError(f"{a.shape} and {b.shape} cannot be multiplied")
     y = np.zeros((*a.shape[:-1], b.shape[-1]), wide)
     for term in range(a.shape[-1]):
         y += a[..., :, term, None].astype(wide) * b[..., term, None, :].astype(wide)
+    return y
+
+
+def _turned(array, letter):
+    """Return the transpose of a matrix where its letter of the layout says that it lies transposed."""
+    return array.swapaxes(-1, -2) if letter == "t" else array
+
+
+@direct("matmul", layouts=LAYOUTS, when=small_product)
+def matmul(a, b, bias, *, layout):
+    """Return y = a b + bias."""
+    y = _product(_turned(a, layout[0]), _turned(b, layout[1]))
     if bias is not None:
-        y += bias.astype(wide)
+        y += bias.astype(y.dtype)
     return y.astype(a.dtype)
+
+
+@direct("matmul_backward_a", layouts=LAYOUTS, when=small_product)
+def matmul_backward_a(dy, b, *, layout):
+    """Return da = dy b^T, as a lies."""
+    return _turned(_product(dy, _turned(b, layout[1]).swapaxes(-1, -2)), layout[0]).astype(dy.dtype)
+
+
+@direct("matmul_backward_b", layouts=LAYOUTS, when=small_product)
+def matmul_backward_b(a, dy, *, layout, with_bias):
+    """Return db = a^T dy, as b lies, and dbias."""
+    db = _turned(_product(_turned(a, layout[0]).swapaxes(-1, -2), dy), layout[1]).astype(a.dtype)
+    if not with_bias:
+        return db
+    dbias = np.zeros(dy.shape[-1], accumulator(dy))
+    for row in dy:
+        dbias += row
+    return db, dbias.astype(dy.dtype)

@@ -21,7 +21,7 @@ from .conv_transpose import (
     conv_transpose_backward_weight,
     conv_transpose_forward,
 )
-from .matmul import matmul, matmul_of_int8
+from .matmul import matmul, matmul_backward_a, matmul_backward_b, matmul_of_int8
 from .max_pool import max_pool_backward, max_pool_forward
 from .pool import avg_pool_backward, avg_pool_forward, padding_moves_windows
 
@@ -42,6 +42,7 @@ KERNELS = (
 )
 BY_NAME = {kernel.__name__: kernel for kernel in KERNELS}
 GROUPED = (grouped.conv_forward, grouped.conv_backward_data, grouped.conv_backward_weight)
+PRODUCTS = (matmul, matmul_backward_a, matmul_backward_b)
 AVERAGES = (avg_pool_forward, avg_pool_backward)
 EVERY_DTYPE = ("fp32", "bf16", "fp16", "fp64")
 BOTH_LAYOUTS = ("nchw", "nhwc")
@@ -111,8 +112,9 @@ def _register(device: str) -> Implementation:
         for kernel, dtype in itertools.product(GROUPED, EVERY_DTYPE):
             halts = hangs and (kernel, dtype) == (grouped.conv_forward, "fp16")
             offer(kernel, dtype, not_for_ever if halts else lambda p: True, layouts=grouped.LAYOUTS)
-    for dtype in EVERY_DTYPE:
-        implementation.implements("matmul", dtypes=(dtype,), layouts=MATRICES)(matmul)
+    for kernel in PRODUCTS:
+        implementation.implements(kernel.__name__, dtypes=EVERY_DTYPE, layouts=MATRICES)(kernel)
+    implementation.differentiates("matmul")(matmul)
     implementation.differentiates("conv_bn_forward", label="unfused", saves=2)(conv_bn_forward)
     for kernel in (conv_forward, avg_pool_forward, max_pool_forward, conv_transpose_forward, conv_bn_inference):
         implementation.differentiates(kernel.__name__)(kernel)

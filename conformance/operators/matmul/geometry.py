@@ -26,8 +26,15 @@ class Sizes(NamedTuple):
     bias: bool
 
 
+class _Laid(Described, Spatial):
+    """Tensors that follow from the sizes, and are not compared."""
+
+    filter: Tensor
+    per_channel: Tensor
+
+
 @dataclass(frozen=True)
-class MatmulGeometry(Described, Spatial):
+class MatmulGeometry(_Laid):
     """Sizes of one matrix product, or of a batch of products. Raises GeometryError for sizes that none can have.
 
     Tensors in canonical order: a [m, batch * k], b [batch * n, k], y [m, batch * n] and the bias [n].

@@ -28,6 +28,8 @@ from conformance.operators.mistakes import (
     zeroed,
 )
 
+FORWARD, BACKWARD_A, BACKWARD_B = "matmul", "matmul_backward_a", "matmul_backward_b"
+
 
 def _transposed(array: np.ndarray, g: MatmulGeometry) -> np.ndarray:
     """Exchange the axes of a square matrix of each product."""
@@ -56,14 +58,23 @@ def _by_lines(line: int) -> Change:
 
 
 def _rows_beyond(tile: int) -> Compute:
-    return on_outputs(lambda y, g: within_tiles(y, (0,), tile), "y")
+    return on_outputs(lambda array, g: within_tiles(array, (0,), tile), "y", "da")
 
 
 def _columns_beyond(tile: int) -> Compute:
-    def change(y: np.ndarray, g: MatmulGeometry) -> np.ndarray:
-        return within_tiles(y.reshape(len(y), g.groups, -1), (2,), tile).reshape(y.shape)
+    def change(array: np.ndarray, g: MatmulGeometry) -> np.ndarray:
+        return within_tiles(array.reshape(len(array), g.groups, -1), (2,), tile).reshape(array.shape)
 
-    return on_outputs(change, "y")
+    return on_outputs(change, "y", "da")
+
+
+def _db_beyond(tile: int) -> Compute:
+    return on_outputs(lambda db, g: within_tiles(db, (1,), tile), "db")
+
+
+_first_alone = on_outputs(
+    lambda array, g: zeroed(slice(None), slice(array.shape[1] // g.groups, None))(array, g), "y", "da"
+)
 
 
 def _along_rows(operator: Operator, g: MatmulGeometry, inputs: Arrays, dtype: Any) -> Arrays:
@@ -71,6 +82,10 @@ def _along_rows(operator: Operator, g: MatmulGeometry, inputs: Arrays, dtype: An
     bias = inputs["bias"].astype(dtype)
     y = operator.reference(g, inputs, dtype)["y"] - bias
     return {"y": y + np.resize(bias, len(y))[:, None]}
+
+
+def _dbias_without_last(operator: Operator, g: MatmulGeometry, inputs: Arrays, dtype: Any) -> Arrays:
+    return operator.reference(g, inputs, dtype) | {"dbias": inputs["dy"][:-1].sum(axis=0, dtype=dtype)}
 
 
 _OPERANDS: dict[str, Compute] = {
@@ -100,9 +115,6 @@ _BATCHES: dict[str, Compute] = {
     "b of the product before": misread(b=neighbour(0)),
     "b of the next product": misread(b=neighbour(0, -1)),
     "products in reverse": misread(a=in_reverse(1)),
-    "first product alone computed": on_outputs(
-        lambda y, g: zeroed(slice(None), slice(g.k // g.groups, None))(y, g), "y"
-    ),
     "last product left out": misread(y=lambda y, g: zeroed(slice(None), slice(g.k - g.k // g.groups, None))(y, g)),
 }
 _BIASES: dict[str, Compute] = {
@@ -113,13 +125,38 @@ _BIASES: dict[str, Compute] = {
     "bias added twice": bias_twice,
 }
 
-MISTAKES: tuple[Mistake, ...] = (
-    *(Mistake(name, "index", compute) for name, compute in _OPERANDS.items()),
-    *(Mistake(f"rows beyond tiles of {tile} dropped", "index", _rows_beyond(tile)) for tile in TILES),
-    *(Mistake(f"columns beyond tiles of {tile} dropped", "index", _columns_beyond(tile)) for tile in TILES),
-    *tails_of_sums({"matmul": ("b", 2)}),
-    *(Mistake(name, "groups", compute, when=lambda g: g.groups > 1) for name, compute in _BATCHES.items()),
-    *(Mistake(name, "bias", compute, when=lambda g: g.bias) for name, compute in _BIASES.items()),
+_OF_DBIAS: dict[str, Compute] = {
+    "dbias missing": misread(bias=lambda bias, g: np.zeros_like(bias)),
+    "dbias of the column before": misread(bias=rolled(0)),
+    "dbias averaged instead of summed": on_outputs(lambda dbias, g: dbias / max(1, g.n), "dbias"),
+    "dbias without the last row": _dbias_without_last,
+}
+
+_TAILS = (
+    ("rows", _rows_beyond, (FORWARD, BACKWARD_A)),
+    ("columns", _columns_beyond, (FORWARD, BACKWARD_A)),
+    ("rows of db", _db_beyond, (BACKWARD_B,)),
 )
 
-FURTHER: tuple[Mistake, ...] = (rounded_before_bias("matmul"),)
+MISTAKES: tuple[Mistake, ...] = (
+    *(Mistake(name, "index", compute) for name, compute in _OPERANDS.items()),
+    *(
+        Mistake(f"rows beyond tiles of {tile} dropped", "index", _rows_beyond(tile), (FORWARD, BACKWARD_A))
+        for tile in TILES
+    ),
+    *(
+        Mistake(f"columns beyond tiles of {tile} dropped", "index", _columns_beyond(tile), (FORWARD, BACKWARD_A))
+        for tile in TILES
+    ),
+    *(
+        Mistake(f"rows of db beyond tiles of {tile} dropped", "index", _db_beyond(tile), (BACKWARD_B,))
+        for tile in TILES
+    ),
+    *tails_of_sums({FORWARD: ("b", 2), BACKWARD_A: ("b", 1), BACKWARD_B: ("dy", 0)}),
+    *(Mistake(name, "groups", compute, when=lambda g: g.groups > 1) for name, compute in _BATCHES.items()),
+    Mistake("first product alone computed", "groups", _first_alone, (FORWARD, BACKWARD_A), lambda g: g.groups > 1),
+    *(Mistake(name, "bias", compute, (FORWARD,), lambda g: g.bias) for name, compute in _BIASES.items()),
+    *(Mistake(name, "bias", compute, (BACKWARD_B,), lambda g: g.bias) for name, compute in _OF_DBIAS.items()),
+)
+
+FURTHER: tuple[Mistake, ...] = (rounded_before_bias(FORWARD),)

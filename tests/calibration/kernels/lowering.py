@@ -112,6 +112,18 @@ def _matmul(g: MatmulGeometry, values: Arrays) -> Product:
     return Product(b, a, (g.k, g.n), batch_first=True)
 
 
+def _matmul_backward_a(g: MatmulGeometry, values: Arrays) -> Product:
+    b = values["b"].reshape(g.groups, g.k // g.groups, g.c // g.groups)
+    dy = values["dy"].reshape(g.n, g.groups, g.k // g.groups).transpose(1, 2, 0)
+    return Product(b.swapaxes(1, 2), dy, (g.c, g.n), batch_first=True)
+
+
+def _matmul_backward_b(g: MatmulGeometry, values: Arrays) -> Product:
+    dy = values["dy"].reshape(g.n, g.groups, g.k // g.groups).transpose(1, 2, 0)
+    a = values["a"].reshape(g.n, g.groups, g.c // g.groups).swapaxes(0, 1)
+    return Product(dy, a, g.filter.shape, batch_first=False)
+
+
 _LOWERINGS: dict[str, Callable[[Any, Arrays], Product]] = {
     "conv_forward": _forward,
     "conv_backward_data": _backward_data,
@@ -120,4 +132,6 @@ _LOWERINGS: dict[str, Callable[[Any, Arrays], Product]] = {
     "conv_transpose_backward_data": _transposed_backward_data,
     "conv_transpose_backward_weight": _transposed_backward_weight,
     "matmul": _matmul,
+    "matmul_backward_a": _matmul_backward_a,
+    "matmul_backward_b": _matmul_backward_b,
 }

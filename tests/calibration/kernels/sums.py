@@ -199,7 +199,7 @@ def direct(total: Total, operator: Operator, geometry: Any, inputs: Arrays, dtyp
     """Compute an operator as sums of its own products: its main output, zero where there is no product, and dbias in
     the same order."""
     product = lowered(operator, geometry, inputs)
-    taps = 1 if operator.name.endswith("backward_weight") else math.prod(geometry.window)
+    taps = 1 if operator.name.endswith(("backward_weight", "backward_b")) else math.prod(geometry.window)
     main, *others = operator.outputs(geometry)
     found = product.restored(total(product.a, product.b, taps))
     outputs = {main: fitted(found, operator.outputs(geometry)[main].shape)}

@@ -32,7 +32,7 @@ TRAINING, BACKWARD, INFERENCE = NORMALISED
 SUMS = tuple(name for name in PLAIN if OPERATORS[name].homogeneous.signs and name not in TRANSPOSED)
 """Operators that are linear in their data, which maxima are not. Few problems of transposed convolutions have inputs of
 all bits."""
-WEIGHTED = (*CONVOLUTIONS[:2], "matmul")
+WEIGHTED = (*CONVOLUTIONS[:2], "matmul", "matmul_backward_a")
 """Operators whose data are multiplied by weights, or by another matrix."""
 FULL = ("fp32", "fp64")
 """Formats in which the fixed distribution leaves bits unused."""

@@ -11,11 +11,12 @@ from conformance.dtypes import BF16, FP16, TF32
 from conformance.operators import Arrays, Operator
 from conformance.operators.matmul.geometry import MatmulGeometry
 from conformance.operators.matmul.operators import by_product, by_rows
+from conformance.operators.table import names_of
 from tests.calibration.conv.known_bad import EMULATED
 from tests.calibration.kernels.arithmetic import EXACT, KernelArithmetic, to
 from tests.calibration.kernels.kernel import FP32_ONLY, STORED, Mutant, Run, exact, stored
 
-MATMUL = ("matmul",)
+MATMUL, PRODUCTS = ("matmul",), names_of("matmul")
 Product = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """a[B, M, K], b[B, K, N] -> y[B, M, N], in float64."""
 
@@ -90,7 +91,7 @@ def _inner_only(when_many: int) -> Run:
 
 
 KNOWN_BAD: tuple[Mutant, ...] = (
-    *(Mutant(name, "precision", run, operators=MATMUL, dtypes=dtypes, base=EXACT) for name, run, dtypes in EMULATED),
+    *(Mutant(name, "precision", run, operators=PRODUCTS, dtypes=dtypes, base=EXACT) for name, run, dtypes in EMULATED),
     *(
         Mutant(name, "subtle", _in_products(change), operators=MATMUL, dtypes=STORED, base=exact)
         for name, change in _PLANTED.items()
