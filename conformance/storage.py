@@ -188,7 +188,7 @@ def _other_format(axes: str) -> str:
 
 def with_repeats(inputs: Mapping[str, np.ndarray], text: str, batch: int = 1) -> dict[str, np.ndarray]:
     """Return inputs in canonical order with the values that they have in memory where strides are 0; `batch` is the
-    number of products of a batch, which is the outer part of a's second axis and of b's first."""
+    number of products of a batch, which is the outer part of the second axis, and of the first one of b."""
     found = dict(inputs)
     for operand, kind in parse(text).items():
         if kind in REPEATING and operand in found:
@@ -197,7 +197,7 @@ def with_repeats(inputs: Mapping[str, np.ndarray], text: str, batch: int = 1) ->
             first = array[tuple(slice(1) if axis in repeated else slice(None) for axis in range(array.ndim))]
             found[operand] = np.ascontiguousarray(np.broadcast_to(first, array.shape))
         elif kind == BATCH and operand in found:
-            axis = int(operand == "a")
+            axis = int(operand != "b")
             (first, *_) = np.split(found[operand], batch, axis)
             found[operand] = np.concatenate([first] * batch, axis)
     return found

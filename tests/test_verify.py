@@ -72,11 +72,11 @@ def test_an_honest_file_holds_together(verified: Verified):
 def test_passes_of_right_kernels_have_no_defect(operator: Operator):
     right = registry.load([IMPLS / "numpy_direct"]).implementations["numpy-direct"]
     taken = (problem for problem, _ in at_level(PROBLEMS, "smoke") if takes(operator.name, problem.geometry))
-    problem = next(problem for problem in taken if any(v.layout == "nchw" for v in problem.variants))
+    problem = next(problem for problem in taken if any(v.layout in ("nchw", "nn") for v in problem.variants))
     passed = 0
     for variant, method in product(problem.variants, ("auto", "probes")):
         case = Trial(right, operator, problem, variant, 0, method)
-        if variant.layout == "nchw" and variant.suits(operator.name, problem.geometry):
+        if variant.layout in ("nchw", "nn") and variant.suits(operator.name, problem.geometry):
             record = build.record(case, verify(case))
             passed += record.status == "pass"
             assert list(_defects(record)) == []

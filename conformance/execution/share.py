@@ -46,6 +46,7 @@ VIEWS = (
     ("reversed",),
     ("expanded", "expanded-channels"),
     ("expanded-columns", "expanded-all"),
+    ("expanded-batch",),
     ("offset-1", "offset-2", "offset-4"),
     ("align-16",),
 )

@@ -64,8 +64,8 @@ def with_storage(family: str, problems: Iterable[Problem]) -> tuple[Problem, ...
         here = operator.inputs(by_name[name].geometry)
         for (dtype, layout), kind in product((("fp32", first), ("bf16", last)), VIEWS):
             fitting = (operand for operand, tensor in here.items() if fits(kind, len(tensor.shape)))
-            text = written(dict.fromkeys(fitting, kind))
-            extra[name][Variant(dtype, layout, exact if repeats(text) else "fixed", text)] = None
+            if text := written(dict.fromkeys(fitting, kind)):
+                extra[name][Variant(dtype, layout, exact if repeats(text) else "fixed", text)] = None
     for operator, (rank, names) in product(operators, storages.once.items()):
         for name, variant in _once(operator, [by_name[name] for name in names], rank):
             extra[name][variant] = None

@@ -139,7 +139,12 @@ def _register(name: str, device: str, platform: str, contract: Contract) -> Impl
         implementation.implements(operator, dtypes=("fp8_e5m2",), layouts=LAYOUTS, when=when)(kernel)
         implementation.implements(operator, dtypes=("fp8_e4m3",), layouts=LAYOUTS, when=both(when, planned))(kernel)
     for kernel, dtypes in PRODUCTS.items():
-        implementation.implements(kernel.__name__, dtypes=dtypes, layouts=("nn", "nt", "tn", "tt"))(kernel)
+        # XLA's CPU has no product of bf16 into fp32 whose operands are both exchanged, as the gradients' are for tt
+        layouts = ("nn", "nt", "tn", "tt")
+        whole = tuple(dtype for dtype in dtypes if dtype != "bf16")
+        implementation.implements(kernel.__name__, dtypes=whole, layouts=layouts)(kernel)
+        taken = layouts if kernel is matmul or device != "cpu" else layouts[:3]
+        implementation.implements(kernel.__name__, dtypes=("bf16",), layouts=taken)(kernel)
     implementation.differentiates("matmul")(matmul)
     for kernel in (conv_forward, conv_requantized):
         implementation.implements(kernel.__name__, dtypes=("int8",), layouts=LAYOUTS)(kernel)

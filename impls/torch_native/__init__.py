@@ -113,7 +113,9 @@ def _register(device: str) -> Implementation:
             halts = hangs and (kernel, dtype) == (grouped.conv_forward, "fp16")
             offer(kernel, dtype, not_for_ever if halts else lambda p: True, layouts=grouped.LAYOUTS)
     for kernel in PRODUCTS:
-        implementation.implements(kernel.__name__, dtypes=EVERY_DTYPE, layouts=MATRICES)(kernel)
+        flushed = Contract(subnormals="flushed") if device == "cpu" else Contract()  # oneDNN's bf16 dot products
+        implementation.implements(kernel.__name__, dtypes=("bf16",), layouts=MATRICES, contract=flushed)(kernel)
+        implementation.implements(kernel.__name__, dtypes=("fp32", "fp16", "fp64"), layouts=MATRICES)(kernel)
     implementation.differentiates("matmul")(matmul)
     implementation.differentiates("conv_bn_forward", label="unfused", saves=2)(conv_bn_forward)
     for kernel in (conv_forward, avg_pool_forward, max_pool_forward, conv_transpose_forward, conv_bn_inference):

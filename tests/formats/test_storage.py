@@ -20,6 +20,7 @@ from conformance.problems import PROBLEMS
 from conformance.problems.storage_cases import ALONE, LOOSE_ONES
 from conformance.results import build, claims_file
 from conformance.storage import (
+    BATCH,
     KINDS,
     PAGES,
     REPEATING,
@@ -92,7 +93,7 @@ def test_text_that_is_no_storage_is_refused(text: str):
         parse(text)
 
 
-ORDINARY = [kind for kind in KINDS if kind != LOOSE_ONES]
+ORDINARY = [kind for kind in KINDS if kind not in (LOOSE_ONES, BATCH)]
 
 
 @pytest.mark.parametrize(
@@ -105,15 +106,17 @@ def test_every_operand_has_every_kind_in_every_dtype_and_layout(operator: str):
         for v in (v for v in problem.variants if v.storage and v.suits(operator, problem.geometry)):
             seen |= {(o, kind, v.dtype, v.layout) for o, kind in parse(v.storage).items()}
             alone |= {*parse(v.storage).items()} if len(parse(v.storage)) == 1 else set()
-            images = {o for o, tensor in operands.items() if len(tensor.shape) == 4}
+            images = {o for o, tensor in operands.items() if len(tensor.shape) in (2, 4)}
     if not FAMILIES[OPERATORS[operator].family].storages.everywhere:
         once = {(operand, kind) for operand, kind, _, _ in seen}
         assert once >= {(o, kind) for o, kind in product(images, ORDINARY) if o == "dy" or kind not in ALONE[-2:]}
         return
+    rank = FAMILIES[OPERATORS[operator].family].rank
+    kinds = [kind for kind in ORDINARY if fits(kind, 2 + rank)] + [BATCH] * (not rank)
     for operand in images:
-        everywhere = [kind for kind in ORDINARY if kind not in ALONE]
-        assert {(operand, *rest) for rest in product(everywhere, DTYPES, layouts_of(2))} <= seen
-        expected = {(operand, kind) for kind in ORDINARY if kind not in PAGES}
+        everywhere = [kind for kind in kinds if kind not in ALONE]
+        assert {(operand, *rest) for rest in product(everywhere, DTYPES, layouts_of(rank))} <= seen
+        expected = {(operand, kind) for kind in kinds if kind not in PAGES}
         if operand != "dy":
             expected -= {(operand, "expanded-columns"), (operand, "expanded-all")}
         assert expected <= alone

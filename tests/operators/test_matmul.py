@@ -85,3 +85,21 @@ def test_one_matrix_may_stand_for_a_whole_batch(kernel: Kernel, status: str):
 
 def test_a_predicate_gets_the_sizes_of_a_product():
     assert parse("mm b3 m4 n6 k5").described._asdict() == {"m": 4, "n": 6, "k": 5, "batch": 3, "bias": False}
+
+
+@pytest.mark.parametrize("text", ["mm m3 n5 k4 bias1", "mm b2 m3 n5 k4"])
+def test_gradients_are_those_of_autograd(text: str):
+    torch = pytest.importorskip("torch")
+    g = parse(text)
+    dice = np.random.default_rng(0)
+    shapes = MATMUL.inputs(g) | {"dy": MATMUL.outputs(g)["y"]}
+    inputs = {name: dice.standard_normal(tensor.shape) for name, tensor in shapes.items()}
+    a, dy = (torch.from_numpy(by_product(inputs[name], g.groups)) for name in ("a", "dy"))
+    b = torch.from_numpy(inputs["b"]).reshape(g.groups, -1, g.c // g.groups)
+    leaves = [tensor.requires_grad_() for tensor in (a, b)]
+    (leaves[0] @ leaves[1].transpose(1, 2)).backward(dy)
+    da, db = (OPERATORS[f"matmul_backward_{name}"].reference(g, inputs) for name in "ab")
+    np.testing.assert_allclose(by_product(da["da"], g.groups), leaves[0].grad.numpy(), rtol=1e-12)
+    np.testing.assert_allclose(db["db"].reshape(leaves[1].shape), leaves[1].grad.numpy(), rtol=1e-12)
+    if g.bias:
+        np.testing.assert_allclose(db["dbias"], dy.sum((0, 1)).numpy(), rtol=1e-12)
