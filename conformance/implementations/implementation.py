@@ -516,15 +516,17 @@ def variant_name(name: str, label: str) -> str:
 def holds(when: Predicate | None, geometry: Any) -> bool:
     """Return the answer of a vendor's predicate; errors that it raises become an ImplementationError. A kernel's
     predicate may raise Unsupported with the reason instead of answering no."""
+    is_elsewhere = hasattr(when, "learn")  # in another process, which is asked by the geometry
+    asked = geometry if is_elsewhere else getattr(geometry, "described", geometry)
     try:
-        is_elsewhere = hasattr(when, "learn")  # in another process, which is asked by the geometry
-        return when is None or bool(when(geometry if is_elsewhere else getattr(geometry, "described", geometry)))
+        return when is None or bool(when(asked))
     except (ImplementationError, Unsupported):  # the first one is raised in another process
         raise
     except Exception as problem:
         has = ""
-        if isinstance(problem, AttributeError) and id(problem.obj) == id(geometry):
-            names = (f.letter if f.attribute in ("", "size", "window") else f.attribute for f in geometry.fields)
+        if isinstance(problem, AttributeError) and id(problem.obj) == id(asked):
+            of_fields = (f.letter if f.attribute in ("", "size", "window") else f.attribute for f in geometry.fields)
+            names = getattr(asked, "_fields", of_fields)
             has = f"; a problem of this operator has {', '.join(names)}"
         raise ImplementationError(f"when=... raised {described(problem)}{has}") from problem
 

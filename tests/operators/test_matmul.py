@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformance.execution.verify import verify
+from conformance.implementations.implementation import Implementation, ImplementationError
 from conformance.layouts import MATRICES, arranged
 from conformance.operators import OPERATORS, parse
 from conformance.operators.matmul.operators import by_product
@@ -103,3 +104,10 @@ def test_gradients_are_those_of_autograd(text: str):
     np.testing.assert_allclose(db["db"].reshape(leaves[1].shape), leaves[1].grad.numpy(), rtol=1e-12)
     if g.bias:
         np.testing.assert_allclose(db["dbias"], dy.sum((0, 1)).numpy(), rtol=1e-12)
+
+
+def test_a_predicate_that_asks_for_another_size_is_told_the_sizes():
+    implementation = Implementation("acme")
+    implementation.implements("matmul", when=lambda p: p.c > 3)(multiplied)
+    with pytest.raises(ImplementationError, match="a problem of this operator has m, n, k, batch, bias"):
+        implementation.find("matmul", parse("mm m4 n6 k5"), "fp32", "nn")
