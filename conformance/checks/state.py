@@ -360,7 +360,10 @@ def _with_bias(subject: Subject) -> Subject:
     optional = any(field.attribute == "bias" for field in geometry.fields)
     if not optional or geometry.bias:
         return subject
-    problem = replace(trial.problem, geometry=replace(geometry, bias=True))
+    try:
+        problem = replace(trial.problem, geometry=replace(geometry, bias=True))
+    except GeometryError:  # a batch of matrix products has none
+        return subject
     return _subject(subject, replace(trial, problem=problem)) or subject
 
 

@@ -29,8 +29,11 @@ from conformance.problems.features import AXES, LARGE, of_geometry, options
 
 MAX_WORK = 1 << 25
 """Most FLOPs of a case of a behaviour check, which calls it a hundred times."""
-MAX_CHANNELS = 128
-"""Most channels of a check's case: XLA takes a minute for a hundred calls of a grouped convolution with hundreds."""
+MAX_CHANNELS, MAX_TERMS = 128, 4096
+"""Most channels of a check's case: XLA takes a minute for a hundred calls of a grouped convolution with hundreds. Most
+terms of a matrix product: a race of kernels that divide sums passed, as all cases had 16."""
+LONG_SUM = 256
+"""Terms of a matrix product that kernels divide."""
 MAX_ELEMENTS = 1 << 19
 """Most elements of a check's case, in all tensors: the exact statistics of more take seconds."""
 MAX_EXTENT = 1024
@@ -133,7 +136,7 @@ def paths(programs: Mapping[int, Sequence[Path]], most: int) -> list[Path]:
     more than 2^16 elements, in fp32 if possible, and one of two has a window of many taps."""
     cover = []
     for rank, of_rank in programs.items():
-        room = most if rank == 2 else -(-most // 4)
+        room = most if rank in (0, 2) else -(-most // 4)
         chosen = _covering(of_rank, room)
         many = [path for path in of_rank if has_many_taps(path[0].geometry)]
         if many and len(chosen) > 1 and not any(path in many for path in chosen):
@@ -146,7 +149,8 @@ def paths(programs: Mapping[int, Sequence[Path]], most: int) -> list[Path]:
 
 
 def has_many_taps(geometry: Any) -> bool:
-    return bool(math.prod(geometry.window) >= 25)
+    """Return whether windows are so large, or the sums of a matrix product so long, that kernels divide them."""
+    return bool(math.prod(geometry.window) >= 25 or (not geometry.rank and geometry.c // geometry.groups >= LONG_SUM))
 
 
 def usual_paths(implementation: Implementation, operator: str) -> Sequence[Path]:
@@ -178,7 +182,7 @@ def _is_small(operator: str, geometry: Any) -> bool:
         takes(operator, geometry)
         and 0 < workload.flops <= MAX_WORK
         and workload.bytes(1) <= MAX_ELEMENTS
-        and geometry.c <= MAX_CHANNELS
+        and geometry.c <= (MAX_CHANNELS if geometry.rank else MAX_TERMS)
         and max(geometry.n, *geometry.size, getattr(geometry, "k", 0)) <= MAX_EXTENT
         and math.prod(geometry.window) <= MAX_WINDOW
         and max(map(max, geometry.padding), default=0) <= MAX_PADDING
@@ -237,6 +241,8 @@ def _kind(geometry: Any) -> tuple[str, ...]:
     groups = next((name for name in GROUPS if name in features), "dense")
     named = (LARGE, "no padding", f"stride of {axis} > 1", f"dilation of {axis} > 1")
     properties = {name: name in features for name in named} | options(geometry)
+    if not rank:
+        properties["batch > 1"] = geometry.groups > 1
     properties[MANY_TAPS] = has_many_taps(geometry)
     properties["N > 4 and no multiple of 4"] = geometry.n > 4 and geometry.n % 4 != 0
     return window, groups, *(f"{name}: {holds}" for name, holds in properties.items())

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 Arrays = dict[str, np.ndarray]
 Given = Mapping[str, np.ndarray]
 """Arrays that are only read."""
-Special = tuple[str, tuple[int, ...], float]
-"""A value that is put into an input: the input's name, an index into it, and the value."""
+Special = tuple[str, tuple[Any, ...], float]
+"""A value that is put into an input: the input's name, an index into it, of numbers or slices, and the value."""
 
 
 class Geometry(Protocol):

@@ -156,7 +156,7 @@ def _product_size(name: str, value: Callable[[Any], int]) -> dict[str, Callable[
         features[f"{name} > {tile} and no multiple of {tile}"] = lambda g, tile=tile: (  # type: ignore[misc]
             value(g) > tile and value(g) % tile != 0
         )
-    for most in (4, 64, 256, 1024, 4096):
+    for most in (4, 64, 256, 1024, 4096, 1 << 16):
         features[f"{name} > {most}"] = lambda g, most=most: value(g) > most  # type: ignore[misc]
     return features
 
@@ -170,6 +170,8 @@ OF_PRODUCT: dict[str, Callable[[Any], bool]] = {
     "batch > 1": lambda g: g.groups > 1,
     "batch > 4": lambda g: g.groups > 4,
     "batch > 64": lambda g: g.groups > 64,
+    "batch > 1024": lambda g: g.groups > 1024,
+    "batch > 65536": lambda g: g.groups > 1 << 16,
     "K = N": lambda g: g.c == g.k,
     "M = K": lambda g: g.n * g.groups == g.c,
     "M = N": lambda g: g.n * g.groups == g.k,

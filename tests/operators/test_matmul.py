@@ -10,12 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conformance.checks import check_behaviour
+from conformance.checks.state import memory_is_given_back
 from conformance.execution.verify import verify
+from conformance.implementations import registry
 from conformance.implementations.implementation import Implementation, ImplementationError
 from conformance.layouts import MATRICES, arranged
 from conformance.operators import OPERATORS, parse
 from conformance.operators.matmul.operators import by_product
 from conformance.problems.parameters import geometry, parameters
+from conformance.resources import IMPLS
 from tests.cheaters import Kernel
 from tests.kit import expectation, trial_of
 
@@ -111,3 +115,11 @@ def test_a_predicate_that_asks_for_another_size_is_told_the_sizes():
     implementation.implements("matmul", when=lambda p: p.c > 3)(multiplied)
     with pytest.raises(ImplementationError, match="a problem of this operator has m, n, k, batch, bias"):
         implementation.find("matmul", parse("mm m4 n6 k5"), "fp32", "nn")
+
+
+def test_a_batch_is_asked_for_no_bias():
+    """A right kernel had an error where only its batches were run."""
+    numpy = registry.load([IMPLS / "numpy_direct"]).implementations["numpy-direct"]
+    trial = trial_of(numpy, "mm b3 m5 n7 k11", "matmul", distribution="behaviour")
+    verdict = check_behaviour(trial, memory_is_given_back)
+    assert verdict.status == "pass", verdict.reason

@@ -109,7 +109,14 @@ class Matmul(_Product):
     cofactor = "dy"
 
     def nonfinite(self, geometry: MatmulGeometry) -> Iterator[Special]:
-        """Yield also columns of b, and numbers of the bias of other columns."""
+        """Yield also columns of b, and numbers of the bias of other columns; and in a a last term that is zero in every
+        row, beside NaN and infinity in b: kernels that skip tiles of zeros lose these."""
+        terms = geometry.c // geometry.groups
+        if terms > 1:
+            yield "a", (slice(None), slice(terms - 1, None, terms)), 0.0
+            for column, value in ((0, np.nan), (1, np.inf)):
+                if geometry.k > column + 1:
+                    yield "b", (column, -1), value
         yield from super().nonfinite(geometry)
         for name, index, value in special_values.apart(
             geometry.k, special_values.filters_and_bias((0,) if geometry.c else None, geometry.bias)
@@ -204,7 +211,17 @@ FAMILY = Family(
     distributions=(*LINEAR, "large", "small", "codes", "absorbed"),
     place=6,
     storages=Storages(
-        everywhere=("matmul.plain", "matmul.batch", "matmul.bias", "matmul.square"),
+        everywhere=(
+            "matmul.plain",
+            "matmul.batch",
+            "matmul.bias",
+            "matmul.one-column",
+            "matmul.batch-outer",
+            "matmul.batch-vector",
+            "matmul.outer",
+            "matmul.batch-column",
+            "matmul.square",
+        ),
         large=("head.reduced", "experts.reduced"),
         odd=("matmul.dot",),
         one_image=("matmul.one-row",),

@@ -19,7 +19,8 @@ from tests.calibration.kernels.rounding import bits
 
 FORWARD = CONVOLUTIONS[:1]
 E4M3, E5M2 = FP8[:1], FP8[1:]
-FACTORS = ("x", "w", "dy")
+FACTORS = ("x", "w", "dy", "a", "b")
+OF_PRODUCTS = {"x": "a", "w": "b"}
 
 Change = Callable[[np.ndarray], np.ndarray]
 
@@ -36,8 +37,9 @@ def _mutant(
 
 
 def _reading(change: Change, *names: str) -> Run:
-    """Return the exact kernel of other factors: of those named, or else of both."""
-    return on_inputs(change, *(names or FACTORS))
+    """Return the exact kernel of other factors: of those named, or else of both. Those of a matrix product are named by
+    those of a convolution."""
+    return on_inputs(change, *(names or FACTORS), *(OF_PRODUCTS[name] for name in names if name in OF_PRODUCTS))
 
 
 def _writing(change: Change) -> Run:

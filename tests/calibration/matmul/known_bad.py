@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
-from conformance.dtypes import BF16, FP16, TF32
+from conformance.dtypes import BF16, FORMATS, FP16, TF32
 from conformance.operators import Arrays, Operator
 from conformance.operators.matmul.geometry import MatmulGeometry
 from conformance.operators.matmul.operators import by_product, by_rows
 from conformance.operators.table import names_of
+from tests.calibration.conv import known_bad_formats
 from tests.calibration.conv.known_bad import EMULATED
 from tests.calibration.kernels.arithmetic import EXACT, KernelArithmetic, to
-from tests.calibration.kernels.kernel import FP32_ONLY, STORED, Mutant, Run, exact, stored
+from tests.calibration.kernels.kernel import FP32_ONLY, STORED, Mutant, Run, exact, on_outputs, stored
 
 MATMUL, PRODUCTS = ("matmul",), names_of("matmul")
 Product = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -68,9 +70,25 @@ def _swizzled(tile: int, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return y
 
 
-def _batch_in_six_bits(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Count products of a batch in six bits."""
-    return a @ b[np.arange(len(b)) % 64]
+def _batch_in_bits(bits: int, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Count products of a batch in a few bits."""
+    return a @ b[np.arange(len(b)) % (1 << bits)]
+
+
+def _without_last(array: np.ndarray, _: object) -> np.ndarray:
+    out = array.copy()
+    out.reshape(-1)[-1:] = 0
+    return out
+
+
+def _skips_zeros(tile: int, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Skip tiles of a that are zero, as kernels of pruned weights do, whatever they meet in b."""
+    y = np.zeros((a.shape[0], a.shape[1], b.shape[2]))
+    for product, row, term in np.ndindex(a.shape[0], -(-a.shape[1] // tile), -(-a.shape[2] // tile)):
+        rows, terms = slice(row * tile, row * tile + tile), slice(term * tile, term * tile + tile)
+        if a[product, rows, terms].any():
+            y[product, rows] += a[product, rows, terms] @ b[product, terms]
+    return y
 
 
 _PLANTED: dict[str, Product] = {
@@ -78,8 +96,30 @@ _PLANTED: dict[str, Product] = {
     **{f"{n} splits overlap at the end": partial(_overlapping_splits, n) for n in (3, 4, 8)},
     **{f"stream-K partial sums lost, tiles of {n}": partial(_stream_k, n, 3) for n in (8, 16, 32)},
     **{f"last group of swizzled tiles of {n} left out": partial(_swizzled, n) for n in (8, 16, 32)},
-    "products of a batch counted in six bits": _batch_in_six_bits,
+    "products of a batch counted in six bits": partial(_batch_in_bits, 6),
+    "products of a batch counted in eight bits": partial(_batch_in_bits, 8),
+    "products of a batch counted in sixteen bits": partial(_batch_in_bits, 16),
+    **{f"tiles of {n} zeros skipped": partial(_skips_zeros, n) for n in (1, 16)},
 }
+
+
+def _where(*, m: int = 1, n: int = 1, k: int = 1, bias: bool = False) -> Callable[[MatmulGeometry], bool]:
+    """Return a predicate of products of at least these sizes."""
+
+    def holds(g: MatmulGeometry) -> bool:
+        sizes = g.described
+        return sizes.m >= m and sizes.n >= n and sizes.k >= k and sizes.bias >= bias
+
+    return holds
+
+
+_LARGE: dict[str, Callable[[MatmulGeometry], bool]] = {
+    "tiles of 32 by 32 and sums of 64": _where(m=32, n=32, k=64),
+    "sums of 256 beside 8 rows": _where(m=8, n=8, k=256),
+    "sums of 256 of one row": lambda g: g.n == 1 and g.c >= 256 * g.groups and g.k > 8,
+    "sums of 128 with a bias": _where(m=8, n=8, k=128, bias=True),
+}
+"""Sizes from which kernels divide work."""
 
 
 def _inner_only(when_many: int) -> Run:
@@ -90,11 +130,31 @@ def _inner_only(when_many: int) -> Run:
     )
 
 
+_FORMATS = tuple(
+    replace(mutant, name=f"product, {mutant.name}", operators=MATMUL, ranks=(0,))
+    for mutant in known_bad_formats.KNOWN_BAD
+    if "conv_forward" in mutant.operators and "zero point" not in mutant.name
+)
+"""Mistakes about inputs of 8 bits, as convolutions have them."""
+
 KNOWN_BAD: tuple[Mutant, ...] = (
+    *_FORMATS,
     *(Mutant(name, "precision", run, operators=PRODUCTS, dtypes=dtypes, base=EXACT) for name, run, dtypes in EMULATED),
     *(
         Mutant(name, "subtle", _in_products(change), operators=MATMUL, dtypes=STORED, base=exact)
         for name, change in _PLANTED.items()
+    ),
+    *(
+        Mutant(f"16 partial sums stored in {dtype}, {where}", "precision",
+               KernelArithmetic(splits=16, partials=FORMATS[dtype]), operators=MATMUL, dtypes=(dtype,), when=when,
+               base=EXACT)
+        for where, when in _LARGE.items()
+        for dtype in ("bf16", "fp16")
+    ),
+    *(
+        Mutant(f"last element lost, {where}", "subtle", on_outputs(_without_last), operators=PRODUCTS, dtypes=STORED,
+               when=when, base=exact)
+        for where, when in _LARGE.items()
     ),
     Mutant("inputs rounded to tf32 from 64 terms on", "precision", _inner_only(64), operators=MATMUL,
            dtypes=FP32_ONLY, base=EXACT),
