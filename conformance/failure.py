@@ -10,7 +10,7 @@ from msgspec import Meta, Struct, structs
 Kind = Literal[
     "elements", "malformed", "differs", "memory", "behaviour", "state", "contract", "refusal", "cheat", "training",
     "raised", "crashed", "hung", "not run", "no process", "declaration", "source", "file", "claim", "waiver",
-    "reference", "golden", "suite",
+    "reference", "golden", "suite", "not repeatable",
 ]  # fmt: skip
 """
 - `elements`: results beyond their limits; `malformed`: of another shape, dtype or number, or no arrays
@@ -28,6 +28,7 @@ Kind = Literal[
 - `claim`: a case that was claimed and is no longer supported; `waiver`: a waiver of what passes
 - `reference`, `golden`: no right results to compare with, which is no fault of the kernel
 - `suite`: the suite's own process or verdict was lost
+- `not repeatable`: a failure that came neither again on its device nor on another one, of the kernel or of the device
 """
 Edge = Literal["first", "last", "both"]
 Elements = Annotated[int, Meta(ge=0, lt=10**18)]

@@ -59,6 +59,7 @@ from conformance.implementations.errors import of_the_suite
 from conformance.inputs import golden
 from conformance.judge import threads
 from conformance.problems import PROBLEMS, of_family
+from conformance.reporting.failures import fails
 from conformance.reporting.github import JobSummary
 from conformance.reporting.table import many
 from conformance.resources import IMPLS
@@ -329,7 +330,7 @@ class _FrontEnd:
                     if beside is not None:
                         self._job.add(run.take(beside))
                     taken = self._take(task, record, start)
-                    if taken.status in ("fail", "error"):
+                    if fails(taken):
                         failed.add(taken.implementation)
                     self._debug(taken, exception)
             if run.stopped:
@@ -338,7 +339,7 @@ class _FrontEnd:
     def _take(self, task: Task, record: Record, start: float) -> Record:
         record = self._run.take(record, start)
         self._ran.append(task.id)
-        if record.status in ("fail", "error"):
+        if fails(record):
             self._failing.append(task.id)
             if self._maxfail and len(self._failing) >= self._maxfail:
                 self._run.stopped = f"stopping after {many(self._maxfail, 'failure')}"

@@ -2,7 +2,8 @@
 
 A judge is an actor that holds its device for the whole run. It carries out a unit, and its verdicts count when the unit
 has ended and the device still gives a known answer. What is lost with its machine is carried out once more, elsewhere.
-A verdict that another device of the kind does not repeat is none: the device is suspect.
+A failure that another device of the kind does not repeat is asked for once more on its own: if it comes again, the
+device is suspect, and there is no verdict; if not, nobody can tell whether the kernel or the device is at fault.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import platform
 import signal
 import socket
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from conformance.engine.arithmetic import WrongArithmeticError
 from conformance.engine.health import Health, SickDeviceError
@@ -44,6 +46,7 @@ from conformance.execution import device_shares
 from conformance.execution.selection import SelectionError
 from conformance.execution.status import Verdict
 from conformance.execution.trial import Absence, absence_reason
+from conformance.failure import Failure
 from conformance.implementations.devices import DEVICES
 from conformance.results import build
 from conformance.results.schema import AnyRecord
@@ -68,6 +71,8 @@ CONFIRMED = 5
 """Failures of an operator of an implementation that a second device has repeated; later ones are not repeated."""
 MOST_SUSPECTS = 2
 """Suspect verdicts after which a device is taken out of the run."""
+MOST_UNREPEATABLE = 2
+"""Kernels with failures on a device that are not repeatable, after which it is taken out: a race is one kernel's."""
 MOST_STARTS = 3
 """Judges that may end before they have carried out a task, for each device, before the run ends."""
 CONNECTING = 10.0
@@ -154,11 +159,13 @@ class JudgeOfDevice:
 
 @dataclass(eq=False)
 class _Unit:
-    """Tasks that are carried out together. `first` is a verdict that is repeated on another device than its own."""
+    """Tasks that are carried out together. `first` is a failure that is repeated on another device than its own;
+    `second` what that one said, if it is to be repeated on its own device."""
 
     tasks: list[Task]
     resource: str
     first: tuple[Done, str] | None = None
+    second: tuple[Done, str] | None = None
 
 
 @dataclass(eq=False)
@@ -204,6 +211,8 @@ class Cluster:
         self._arguments = make, tuple(words), folder, sentinel
         self._judges: list[_Remote] = []
         self._lost, self._suspects, self._confirmed = Counter[int](), Counter[str](), Counter[tuple[str, str]]()
+        self._unrepeatable = defaultdict[str, set[tuple[str, str]]](set)
+        """Device -> implementations and operators with failures there that are not repeatable."""
         self._out: dict[str, str] = {}
         """Device that was taken out -> why."""
         self._failed_starts = 0
@@ -273,13 +282,16 @@ class Cluster:
                 reasons = "; ".join(f"{device}: {why}" for device, why in self._out.items())
                 raise JudgeError(f"no device is left that offers {resource} ({reasons or 'all machines are lost'})")
 
-    def _left_over(self, waiting: deque[_Unit]) -> Iterator[Done]:
-        """Yield what no judge may carry out: verdicts that were to be repeated on another device stand, and what can be
-        used on no machine is unavailable."""
+    def _left_over(self, waiting: deque[_Unit]) -> Iterator[Event]:
+        """Yield what no judge may carry out: verdicts that were to be repeated on another device stand, a device on
+        which they were to be repeated is suspect, and what can be used on no machine is unavailable."""
         for unit in [*waiting]:
             if any(self._may(judge, unit) for judge in self._judges):
                 continue
             waiting.remove(unit)
+            if unit.second is not None:
+                yield from self._suspected(unit)
+                continue
             if unit.first is not None:
                 yield unit.first[0]
                 continue
@@ -315,7 +327,10 @@ class Cluster:
         is_able = unit.resource == judge.resource and judge.device not in self._out
         if judge.unavailable:
             is_able &= judge.unavailable.keys().isdisjoint(map(implementation_of, unit.tasks))
-        return is_able and (unit.first is None or unit.first[1] != judge.device)
+        if unit.first is None:
+            return is_able
+        is_own = unit.first[1] == judge.device
+        return is_able and (not is_own if unit.second is None else is_own or not judge.device)
 
     def _heard(self) -> list[_Remote]:
         """Wait a moment until judges have said something or have ended, and return these."""
@@ -365,16 +380,20 @@ class Cluster:
     def _judged(self, judge: _Remote, unit: _Unit, waiting: deque[_Unit]) -> Iterator[Event]:
         """Yield the verdicts of a unit; those that are failures when another device has repeated them."""
         if unit.first is not None:
-            (second,) = judge.done
-            first, device = unit.first
-            if second.record.status == first.record.status:
+            (done,) = judge.done
+            first, _ = unit.first
+            if unit.second is not None:
+                passed = done.record.status == "pass"
+                yield from self._not_repeatable(unit, done) if passed else self._suspected(unit)
+            elif done.record.status == first.record.status:
                 self._confirmed[first.record.implementation, first.record.operator] += 1
                 yield first
-                return
-            yield Suspected(first.task, device, judge.device, (first.record.status, second.record.status))
-            self._suspects[device] += 1
-            if self._suspects[device] >= MOST_SUSPECTS and device not in self._out:
-                yield from self._take_out(device, f"{MOST_SUSPECTS} of its verdicts were not repeated by others")
+            else:
+                unit.second = done, judge.device
+                if done.record.status == "pass":
+                    waiting.append(unit)
+                else:
+                    yield from self._suspected(unit)
             return
         sound = {judge.device for judge in self._judges if judge.resource == unit.resource and judge.device}
         other_devices = sound - {judge.device, *self._out}
@@ -385,6 +404,37 @@ class Cluster:
                 waiting.append(_Unit([done.task], unit.resource, (done, judge.device)))
             else:
                 yield done
+
+    def _suspected(self, unit: _Unit) -> Iterator[Event]:
+        """Yield that a device is suspect, which another one has not confirmed."""
+        assert unit.first is not None
+        assert unit.second is not None
+        (first, device), (second, other) = unit.first, unit.second
+        yield Suspected(first.task, device, other, (first.record.status, second.record.status))
+        self._suspects[device] += 1
+        if self._suspects[device] >= MOST_SUSPECTS and device not in self._out:
+            yield from self._take_out(device, f"{MOST_SUSPECTS} of its verdicts were not repeated by others")
+
+    def _not_repeatable(self, unit: _Unit, again: Done) -> Iterator[Event]:
+        """Yield a failure as an error that says so: it came once on a device, and not `again`, nor on another one."""
+        assert unit.first is not None
+        assert unit.second is not None
+        (first, device), (_, other) = unit.first, unit.second
+        why = f"failed once on {device}, passed on {device} and on {other}: the kernel or the device, cannot be told"
+        record = structs.replace(
+            first.record,
+            status="error",
+            reason=f"not repeatable: {why}\n{first.record.reason}",
+            failure=Failure(kind="not repeatable", message="not repeatable"),
+            causes=(),
+            checks={},
+            reading="",
+        )
+        yield first._replace(record=record, beside=again.beside)
+        kernels = self._unrepeatable[device]
+        kernels.add((record.implementation, record.operator))
+        if len(kernels) >= MOST_UNREPEATABLE and device not in self._out:
+            yield from self._take_out(device, f"failures of {len(kernels)} kernels were not repeatable on it")
 
     def _ended(self, judge: _Remote, waiting: deque[_Unit], why: str) -> Iterator[Event]:
         """Give the unit of a judge that is lost back; the task that is lost the second time has no verdict."""

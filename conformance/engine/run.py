@@ -30,7 +30,7 @@ from conformance.implementations.source_files import Covers, is_code
 from conformance.reporting import modules, report_command
 from conformance.reporting.claims_report import Compared
 from conformance.reporting.evidence import RunEvidence
-from conformance.reporting.failures import is_deciding
+from conformance.reporting.failures import has, is_deciding
 from conformance.reporting.groups import Group, described, group
 from conformance.reporting.report import Report
 from conformance.reporting.tally import Tally
@@ -291,6 +291,8 @@ class Run:
         """Return the exit status of a run that has come to its end; a run in which nothing was verified does not end
         well, if it `is_asked` to verify something."""
         totals = self.tally.totals
+        if any(has(record, "not repeatable") for record in self.failed):
+            return ExitCode.INTERNAL
         if totals["fail"] or totals["error"]:
             return ExitCode.BAD
         if any(not self.tally.verified_on(device) for device in self.selection.required):

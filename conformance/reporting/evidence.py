@@ -144,9 +144,9 @@ def _telling(records: Sequence[Record]) -> list[Record]:
     """Return the failures of a group that are evidence of where it fails: the cases that ran, of the operator and the
     behaviour check of the first record. (An exception may concern several families, whose parameters have other names.)
     Empty if results of the first record differ from call to call: that such a case passed once says nothing. Nor does
-    a missing golden or reference tell where a kernel fails."""
+    a missing golden or reference tell where a kernel fails, or a failure that came once."""
     first = records[0]
-    if not first.descriptor or differs(first) or has(first, "golden", "reference"):
+    if not first.descriptor or differs(first) or has(first, "golden", "reference", "not repeatable"):
         return []
     return [
         record

@@ -49,6 +49,11 @@ def is_crash(record: Record) -> bool:
     return record.status == "error" and has(record, "crashed", "hung")
 
 
+def fails(record: Record) -> bool:
+    """Return whether a case has failed; a failure that came once on a device says nothing of the kernel."""
+    return record.status in ("fail", "error") and not has(record, "not repeatable")
+
+
 def is_not_run(record: Record) -> bool:
     """Return whether a case was left out because other cases had crashed."""
     return has(record, "not run")
@@ -107,6 +112,8 @@ def signature(record: Record) -> Signature:
     failure = record.failure
     if failure is None:
         return record.operator, record.status
+    if failure.kind == "not repeatable":
+        return record.operator, failure.kind
     if failure.kind == "golden":
         return "golden", failure.alike  # one command mends them, whatever the operator
     if failure.kind == "claim":

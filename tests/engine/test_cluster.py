@@ -179,6 +179,36 @@ def test_a_device_that_lies_is_suspect_and_the_kernel_is_not_blamed(two: Machine
     assert status == 0, text
 
 
+ONCE = """{sick}from pathlib import Path
+    is_wrong = is_sick and not Path({file!r}).exists()
+    Path({file!r}).touch() if is_wrong else None
+    return y + is_wrong"""
+
+
+@pytest.mark.parametrize("names", [("acme",), ("acme", "bolt")], ids=["of one kernel", "of two kernels"])
+def test_a_failure_that_does_not_come_again_blames_neither(two: Machines, tmp_path: Path, names: tuple[str, ...]):
+    """Its device is in doubt where another kernel's comes from it, too."""
+    for name in names:
+        body = ONCE.format(sick=ON_SICK, file=str(tmp_path / f"{name}-was-wrong"))
+        file = source(name, body=body, declares=", when=lambda p: p.groups == 1 and p.n < 3 and p.c < 4")
+        Path(f"{name}.py").write_text(file)
+    status, text = on(two, *(f"{name}.py" for name in names[1:]), "--records=there.jsonl")
+    assert status == 3, text
+    run = [record for record in records("there.jsonl") if record.get("origin") != "where"]
+    wrong = [record for record in run if record["status"] not in ("pass", "unsupported")]
+    assert sorted(record["implementation"] for record in wrong) == [*names], text
+    for record in wrong:
+        assert (record["status"], record["failure"]["kind"]) == ("error", "not repeatable")
+        what, which, why = record["reason"].partition("\n")[0].split(": ")
+        assert (what, why) == ("not repeatable", "the kernel or the device, cannot be told")
+        ((first, again, second),) = re.findall("failed once on (.+), passed on (.+) and on (.+)", which)
+        assert (two.of(first), two.of(again), two.of(second)) == ("d1", "d1", "d0")
+        assert first in text
+    assert ("suspect" in text, text.count("device taken out: ")) == (False, len(names) - 1), text
+    # it is in the records: the run goes on with nothing left, and says so once more
+    assert on(two, *(f"{name}.py" for name in names[1:]), "--records=there.jsonl", "--resume", "-x")[0] == 3
+
+
 def test_a_kernel_that_is_wrong_on_every_device_fails(two: Machines):
     Path("acme.py").write_text(source(body="return y + 1", declares=", when=lambda p: p.groups == 1 and p.n < 3"))
     status, text = on(two, "--records=there.jsonl", "-x")
