@@ -8,6 +8,7 @@ device is suspect, and there is no verdict; if not, nobody can tell whether the 
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import signal
@@ -48,6 +49,7 @@ from conformance.execution.status import Verdict
 from conformance.execution.trial import Absence, absence_reason
 from conformance.failure import Failure
 from conformance.implementations.devices import DEVICES
+from conformance.resources import PACKAGE
 from conformance.results import build
 from conformance.results.schema import AnyRecord
 from conformance.results.writing import encode as encoded_record
@@ -96,10 +98,21 @@ class Answer(msgspec.Struct, tag_field="kind", frozen=True):
 
 class JudgeOfDevice:
     """Actor that judges on one device. `make` returns the run of `words` typed in `folder`, a path below the folder in
-    which the actor starts; `sentinel` is a kernel that is known to be right on the device."""
+    which the actor starts; `sentinel` is a kernel that is known to be right on the device. `origins` are the folders of
+    the head that were copied to `folder`, and to the one above it."""
 
-    def __init__(self, make: Callable[[Sequence[str]], Run], words: Sequence[str], folder: str, sentinel: str) -> None:
-        os.chdir(Path.cwd() / folder)
+    def __init__(
+        self,
+        make: Callable[[Sequence[str]], Run],
+        words: Sequence[str],
+        folder: str,
+        sentinel: str,
+        origins: tuple[str, str],
+    ) -> None:
+        travelled = Path.cwd()
+        copies = str(travelled / folder), str(travelled)
+        self._origins = {_in_json(copy): _in_json(origin) for copy, origin in zip(copies, origins, strict=True)}
+        os.chdir(travelled / folder)
         self._devices_here = device_shares.note_given()
         self._run = make(words)
         self._judge = Judge(self._run)
@@ -129,8 +142,9 @@ class JudgeOfDevice:
                 self._health_of(device).require()
             for task in tasks if not unavailable else ():
                 start, performed = self._judge.answer(task)
-                beside = encoded_record(performed.beside) if performed.beside else b""
-                yield msgspec.msgpack.encode(Answer(start, encoded_record(performed.record), beside))
+                beside = self._at_the_head(encoded_record(performed.beside)) if performed.beside else b""
+                record = self._at_the_head(encoded_record(performed.record))
+                yield msgspec.msgpack.encode(Answer(start, record, beside))
             self._judge.end()
             for device in self._devices(tasks):
                 self._health_of(device).require()
@@ -141,6 +155,13 @@ class JudgeOfDevice:
         end = Answer(is_end=True, sick=sick, unavailable=unavailable, compiled=compiled)
         yield msgspec.msgpack.encode(end)
 
+    def _at_the_head(self, content: bytes) -> bytes:
+        """Return what stands in a record with the head's paths in the place of those here, which differ by machine:
+        what is alike in all else would not be one failure."""
+        for copy, origin in self._origins.items():
+            content = content.replace(copy, origin)
+        return content
+
     def _devices(self, tasks: Sequence[Task]) -> list[str]:
         return [*dict.fromkeys(map(device_of, tasks))]
 
@@ -149,7 +170,7 @@ class JudgeOfDevice:
         here = self._run.plan.registry.implementations
         named = {name: here[name] for name in map(implementation_of, tasks) if name in here}
         reasons = {name: absence_reason(implementation) for name, implementation in named.items()}
-        return {name: reason for name, reason in reasons.items() if reason}
+        return {name: self._at_the_head(reason.encode()).decode() for name, reason in reasons.items() if reason}
 
     def _health_of(self, device: str) -> Health:
         if device not in self._health:
@@ -208,7 +229,7 @@ class Cluster:
         self._compiled = dict[int, wire.Compiled]()
         """What each judge has compiled, as its last answer said."""
         self._ray, self._resource, self._seconds = connected(address, shipped), resource, seconds
-        self._arguments = make, tuple(words), folder, sentinel
+        self._arguments = make, tuple(words), folder, sentinel, (str(Path.cwd()), str(PACKAGE.parent))
         self._judges: list[_Remote] = []
         self._lost, self._suspects, self._confirmed = Counter[int](), Counter[str](), Counter[tuple[str, str]]()
         self._unrepeatable = defaultdict[str, set[tuple[str, str]]](set)
@@ -537,6 +558,11 @@ def device_of(task: Task) -> str:
 
 
 _decode = msgspec.json.Decoder(AnyRecord).decode
+
+
+def _in_json(path: str) -> bytes:
+    """Return a path as it stands in a string of a record."""
+    return json.dumps(path, ensure_ascii=False).encode("utf-8", "replace")[1:-1]
 
 
 def _last_line(error: Exception) -> str:

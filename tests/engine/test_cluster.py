@@ -251,6 +251,19 @@ def test_a_machine_that_lacks_a_library_judges_nothing(two: Machines):
     assert {record["status"] for record in records("none.jsonl")} <= {"unavailable", "unsupported"}
 
 
+def test_a_record_has_the_paths_of_the_head(two: Machines):
+    """Where a file travels to differs by machine, and one cause had a group for each."""
+    body = "print(__file__); raise ValueError(f'{x.shape} in {__file__}')"
+    Path("acme.py").write_text(source(body=body, declares=", when=lambda p: p.groups == 1 and p.n < 3"))
+    words = *WORDS, "--problem=n1 c2 h4 w4 k2 r3 s3 p1"
+    assert command("run", *words, "--records=here.jsonl")[0] == 1
+    status, text = command("run", *words, f"--ray={two.address}", "--records=there.jsonl")
+    assert (status, "_ray_pkg_" in text + Path("there.jsonl").read_text()) == (1, False), text
+    assert compared("there.jsonl") == compared("here.jsonl")
+    failures = [record["failure"] for record in records("there.jsonl") if record["status"] == "error"]
+    assert {failure["file"] for failure in failures} == {str(Path("acme.py").absolute())}
+
+
 def test_what_no_machine_offers_is_said_before_anything_waits(two: Machines):
     status, text = on(two, "--resource=acme_y9")
     assert status == 4, text
