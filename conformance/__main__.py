@@ -62,7 +62,7 @@ exit codes:
 """
 
 
-ELSEWHERE, HERE = (
+ISOLATING, IN_PROCESS = (
     ("run", "plan", "check", "contract", "verify", "fuzz", "report", "compare"),
     {"--in-process", "--pdb", "--trace"},
 )
@@ -191,7 +191,7 @@ def _run(words: list[str]) -> int:
 def command() -> int:
     """Run as a program; signals that arrive while Python ends do not change its exit status."""
     words = sys.argv[1:]
-    if words[:1] and words[0] in ELSEWHERE and not {*words} & HERE:
+    if words[:1] and words[0] in ISOLATING and not {*words} & IN_PROCESS:
         import_path.trust()
     status = main(words)
     for number in (*SIGNALS, signal.SIGINT):

@@ -23,7 +23,7 @@ from conformance.engine.tasks import tasks
 from conformance.engine.units import Unit, divided, program
 from conformance.execution.selection import SelectionError
 from conformance.execution.workers import Workers
-from conformance.exit_codes import ExitCode, meanings
+from conformance.exit_codes import ExitCode
 from conformance.files import write
 from conformance.reporting.table import many
 from conformance.results.writing import require_creatable
@@ -32,9 +32,9 @@ START = 2.0
 """Seconds in which a unit loads the suite, the kernels and NumPy, beside its cases."""
 MINUTE = 60.0
 """Seconds of a unit, if neither units nor devices are given."""
-UNITS_OF_A_DEVICE, LEAST = 4, 10 * START
+JOBS_OF_A_DEVICE, LEAST = 4, 10 * START
 """Units for each device, if only devices are given, so that the last ones to end leave the others idle for less; but
-none shorter than so many seconds."""
+none shorter than so many seconds, since each is a job that starts anew."""
 MAX_LISTED = 20
 """Largest number of units that are listed on the terminal."""
 
@@ -78,15 +78,10 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def _plan(words: Sequence[str], stack: ExitStack) -> int:
-    from conformance.__main__ import Parser
-
-    parser = Parser(
-        prog="conformance plan",
-        usage="conformance plan [FILE|FOLDER|NAME ...] [--units N] [--devices N] [option of conformance run ...]",
-        description="Divide a run into units: `conformance run ... --unit K/N` runs unit K.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-        epilog=f"exit codes:\n{meanings()}",
+    parser = command_line.parser_of(
+        "plan",
+        "[FILE|FOLDER|NAME ...] [--units N] [--devices N] [option of conformance run ...]",
+        "Divide a run into units: `conformance run ... --unit K/N` runs unit K.",
     )
     declare(parser)
     arguments, _, options = command_line.read(words, parser)
@@ -109,7 +104,7 @@ def _plan(words: Sequence[str], stack: ExitStack) -> int:
     if count is None:
         seconds = sum(map(cost, remaining))
         by_time = math.ceil(seconds / (LEAST if devices else MINUTE))
-        count = max(devices, min(UNITS_OF_A_DEVICE * devices, by_time)) if devices else max(1, by_time)
+        count = max(devices, min(JOBS_OF_A_DEVICE * devices, by_time)) if devices else max(1, by_time)
     units = divided(remaining, count, cost)
     if arguments.output:
         write(Path(arguments.output), b"".join(_line(number, count, unit) for number, unit in enumerate(units, 1)))

@@ -68,8 +68,9 @@ from conformance.results.schema import Record
 from conformance.results.writing import require_creatable
 from conformance.worker import wire
 
-UNITS_OF_A_DEVICE = 8
-"""Units for each device of a cluster: a device that is lost costs an eighth of its part."""
+UNITS_OF_A_JUDGE = 8
+"""Units for each judge of a cluster: a device that is lost costs an eighth of its part. A judge starts once, so that
+these are more than the jobs that `conformance plan` counts for a device, each of which starts anew."""
 INSTEAD = {
     "--html": "--report=DIR writes a page",
     "--json-report": "--records=FILE writes a line of JSON for each verdict",
@@ -303,7 +304,7 @@ class _FrontEnd:
             return not (is_over and task.subject.implementation.name in failed)  # type: ignore[union-attr]
 
         if self._cluster is not None:
-            count = max(self._cluster.devices * UNITS_OF_A_DEVICE, len({*map(implementation_of, chosen)}), 1)
+            count = max(self._cluster.devices * UNITS_OF_A_JUDGE, len({*map(implementation_of, chosen)}), 1)
             parts = divided(chosen, count, costs(self._given.costs))
             longest_first = sorted((part for part in parts if part.tasks), key=lambda part: -part.seconds)
             units: Sequence[Sequence[Task]] = [part.tasks for part in longest_first]

@@ -23,7 +23,7 @@ from conformance.resources import IMPLS
 ALL = "all implementations that are here"
 FIELD = re.compile(r"(n|c|d|h|w|k|t|r|s|u|p|g|b|dil)\d\S*")
 """Field of a problem that was given without quotes."""
-ELSEWHERE = (
+ON_SEVERAL_MACHINES = (
     ("--unit", "K/N", "only unit K of N, for a job of an array (conformance plan)"),
     ("--costs", "FILE", "divide by the seconds in these records, of an earlier run"),
     ("--ray", "ADDRESS", "by the devices of a Ray cluster; auto: the one that is up here"),
@@ -33,17 +33,26 @@ ELSEWHERE = (
 """Options of a run on several machines: their names, values and help."""
 
 
-def _parser() -> argparse.ArgumentParser:
-    """Return the parser of this command."""
+def parser_of(command: str, usage: str, description: str) -> argparse.ArgumentParser:
+    """Return a parser without arguments, for a command that reads the words of a run."""
     from conformance.__main__ import Parser
 
-    parser = Parser(
-        prog="conformance run",
-        usage="conformance run [FILE|FOLDER|NAME ...] [option ...]",
-        description="Verify implementations: files, folders or names; all that are installed, if none is given.",
+    return Parser(
+        prog=f"conformance {command}",
+        usage=f"conformance {command} {usage}",
+        description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
         epilog=f"exit codes:\n{meanings()}",
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    """Return the parser of this command."""
+    parser = parser_of(
+        "run",
+        "[FILE|FOLDER|NAME ...] [option ...]",
+        "Verify implementations: files, folders or names; all that are installed, if none is given.",
     )
     declare(parser)
     return parser
@@ -77,7 +86,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     )
     how.add_argument("--pdb", dest="usepdb", action="store_true", help="a debugger where a kernel raises")
     how.add_argument("--junitxml", metavar="FILE", help="write JUnit's XML")
-    for name, metavar, text in ELSEWHERE:
+    for name, metavar, text in ON_SEVERAL_MACHINES:
         hidden[expert.add_argument(name, metavar=metavar, help=argparse.SUPPRESS)] = text
     how.add_argument("-V", "--version", action="version", version=f"kernel-conformance {__version__}")
     parser.add_argument("--help-expert", action=_Expert, const=hidden, nargs=0, help="all options of the suite")

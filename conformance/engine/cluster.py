@@ -190,7 +190,7 @@ class _Unit:
 
 
 @dataclass(eq=False)
-class _Remote:
+class _JudgingActor:
     """A judge, as the run sees it. `device` is empty until it has started."""
 
     actor: Any
@@ -230,7 +230,7 @@ class Cluster:
         """What each judge has compiled, as its last answer said."""
         self._ray, self._resource, self._seconds = connected(address, shipped), resource, seconds
         self._arguments = make, tuple(words), folder, sentinel, (str(Path.cwd()), str(PACKAGE.parent))
-        self._judges: list[_Remote] = []
+        self._judges: list[_JudgingActor] = []
         self._lost, self._suspects, self._confirmed = Counter[int](), Counter[str](), Counter[tuple[str, str]]()
         self._unrepeatable = defaultdict[str, set[tuple[str, str]]](set)
         """Device -> implementations and operators with failures there that are not repeatable."""
@@ -321,15 +321,15 @@ class Cluster:
                 reason = reasons.get(implementation_of(task), "another implementation of its unit cannot be used")
                 yield Done(task, time.time(), task.record(Verdict("unavailable", reason)))
 
-    def _started(self, resource: str) -> _Remote:
+    def _started(self, resource: str) -> _JudgingActor:
         actor = (
             self._ray.remote(JudgeOfDevice)
             .options(max_restarts=0, max_task_retries=0, **holding(resource))
             .remote(*self._arguments)
         )
-        return _Remote(actor, resource, actor.described.remote())
+        return _JudgingActor(actor, resource, actor.described.remote())
 
-    def _hand(self, judge: _Remote, waiting: deque[_Unit], wants: Wanted) -> Iterator[Begun]:
+    def _hand(self, judge: _JudgingActor, waiting: deque[_Unit], wants: Wanted) -> Iterator[Begun]:
         """Hand a judge that is idle the next unit that it may carry out."""
         while judge.device and judge.unit is None and judge.device not in self._out:
             unit = next((unit for unit in waiting if self._may(judge, unit)), None)
@@ -343,7 +343,7 @@ class Cluster:
             judge.answers = judge.actor.carry_out.options(num_returns="streaming").remote(encode(unit.tasks))
             yield Begun(unit.tasks[0])
 
-    def _may(self, judge: _Remote, unit: _Unit) -> bool:
+    def _may(self, judge: _JudgingActor, unit: _Unit) -> bool:
         """Return whether a judge may carry out a unit, as far as is known."""
         is_able = unit.resource == judge.resource and judge.device not in self._out
         if judge.unavailable:
@@ -353,7 +353,7 @@ class Cluster:
         is_own = unit.first[1] == judge.device
         return is_able and (not is_own if unit.second is None else is_own or not judge.device)
 
-    def _heard(self) -> list[_Remote]:
+    def _heard(self) -> list[_JudgingActor]:
         """Wait a moment until judges have said something or have ended, and return these."""
         judges = {judge.answers or judge.starting: judge for judge in self._judges if judge.answers or judge.starting}
         if not judges:
@@ -362,7 +362,7 @@ class Cluster:
         ready, _ = self._ray.wait([*judges], num_returns=1, timeout=LOOK, fetch_local=False)
         return [judges[reference] for reference in ready]
 
-    def _said(self, judge: _Remote, waiting: deque[_Unit]) -> Iterator[Event]:
+    def _said(self, judge: _JudgingActor, waiting: deque[_Unit]) -> Iterator[Event]:
         judge.heard = time.monotonic()
         try:
             if judge.answers is None:
@@ -398,7 +398,7 @@ class Cluster:
         else:
             yield from self._judged(judge, unit, waiting)
 
-    def _judged(self, judge: _Remote, unit: _Unit, waiting: deque[_Unit]) -> Iterator[Event]:
+    def _judged(self, judge: _JudgingActor, unit: _Unit, waiting: deque[_Unit]) -> Iterator[Event]:
         """Yield the verdicts of a unit; those that are failures when another device has repeated them."""
         if unit.first is not None:
             (done,) = judge.done
@@ -457,7 +457,7 @@ class Cluster:
         if len(kernels) >= MOST_UNREPEATABLE and device not in self._out:
             yield from self._take_out(device, f"failures of {len(kernels)} kernels were not repeatable on it")
 
-    def _ended(self, judge: _Remote, waiting: deque[_Unit], why: str) -> Iterator[Event]:
+    def _ended(self, judge: _JudgingActor, waiting: deque[_Unit], why: str) -> Iterator[Event]:
         """Give the unit of a judge that is lost back; the task that is lost the second time has no verdict."""
         self._judges.remove(judge)
         with suppress(Exception):

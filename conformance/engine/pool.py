@@ -157,7 +157,7 @@ class Processes:
         self._count, self._target, self._arguments = count, target, arguments
         self._context = multiprocessing.get_context("spawn")
         self._names = (f"judge{number}" for number in range(10**9))
-        self._judges: list[_Remote] = []
+        self._judges: list[_JudgingProcess] = []
 
     def run(self, units: Sequence[Sequence[Task]], wants: Wanted) -> Iterator[Event]:
         """Hand each idle process the next unit, in their order, and yield events as they come."""
@@ -167,7 +167,7 @@ class Processes:
             while len(self._judges) < min(self._count, len(self._judges) + len(waiting)):
                 place = min({*range(self._count)} - {judge.place for judge in self._judges})
                 arguments = self._arguments(next(self._names), place)
-                self._judges.append(_Remote(self._context, self._target, arguments, place))
+                self._judges.append(_JudgingProcess(self._context, self._target, arguments, place))
             for judge in self._judges:
                 if judge.is_ready and judge.task is None:
                     yield from self._hand(judge, waiting, wants)
@@ -179,7 +179,7 @@ class Processes:
             self.compiled += judge.end()
         self._judges = []
 
-    def _hand(self, judge: _Remote, waiting: deque[deque[Task]], wants: Wanted) -> Iterator[Begun]:
+    def _hand(self, judge: _JudgingProcess, waiting: deque[deque[Task]], wants: Wanted) -> Iterator[Begun]:
         """Hand a process the next task that is wanted: of its unit, or of the next one."""
         while judge.unit or waiting:
             judge.unit = judge.unit or waiting.popleft()
@@ -189,12 +189,12 @@ class Processes:
                 yield Begun(task)
                 return
 
-    def _heard(self) -> list[_Remote]:
+    def _heard(self) -> list[_JudgingProcess]:
         """Wait until a process has sent something or has ended, and return all such processes."""
         ready = {id(place) for place in wait([judge.connection for judge in self._judges])}  # ready at its end too
         return [judge for judge in self._judges if id(judge.connection) in ready]
 
-    def _said(self, judge: _Remote, waiting: deque[deque[Task]]) -> Iterator[Event]:
+    def _said(self, judge: _JudgingProcess, waiting: deque[deque[Task]]) -> Iterator[Event]:
         try:
             kind, *message = judge.connection.recv()
         except (EOFError, OSError):
@@ -232,7 +232,7 @@ class JudgeError(Exception):
     """A process of the run cannot judge; the message says why."""
 
 
-class _Remote:
+class _JudgingProcess:
     """A process that judges, as the run sees it."""
 
     def __init__(self, context: Any, target: Callable[..., None], arguments: tuple[Any, ...], place: int) -> None:
