@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pdb
 import re
 import sys
 import time
@@ -397,6 +396,8 @@ class _FrontEnd:
         self._raised[id(record)] = "".join(traceback.format_exception(type(exception), exception, last)).splitlines()
         if self._given.usepdb:
             self._screen.line(self._raised[id(record)][-1], "red")
+            import pdb  # which no other run waits for
+
             debugger = pdb.Pdb()
             debugger.reset()
             debugger.interaction(None, last)

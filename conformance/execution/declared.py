@@ -25,7 +25,7 @@ from conformance.layouts import is_optional, rank_of
 from conformance.operators import OPERATORS, Geometry, takes
 from conformance.operators.spatial import EVERY_RANK
 from conformance.problems import PROBLEMS, Problem, Variant, at_level, of_family
-from conformance.problems.features import AXES, LARGE, of_geometry, options
+from conformance.problems.features import AXES, LARGE, OF_PROBLEM, is_large, options
 
 MAX_WORK = 1 << 25
 """Most FLOPs of a case of a behaviour check, which calls it a hundred times."""
@@ -141,7 +141,7 @@ def paths(programs: Mapping[int, Sequence[Path]], most: int) -> list[Path]:
         many = [path for path in of_rank if has_many_taps(path[0].geometry)]
         if many and len(chosen) > 1 and not any(path in many for path in chosen):
             chosen[1:2] = _covering(many, 1)
-        large = [path for path in of_rank if LARGE in of_geometry(path[0].geometry)]
+        large = [path for path in of_rank if is_large(path[0].geometry)]
         if large and room > 2 and not any(path in large for path in chosen):
             chosen[-1] = next((path for path in large if path[1].dtype == "fp32"), large[0])
         cover += chosen
@@ -234,13 +234,15 @@ def _pairs(*features: str) -> int:
 
 @cache
 def _kind(geometry: Any) -> tuple[str, ...]:
-    """Return the features by which a kernel may choose its path, held or not: a plain problem is a path too."""
-    features, rank = of_geometry(geometry), geometry.rank
+    """Return the features by which a kernel may choose its path, held or not: a plain problem is a path too. Of all
+    features, which take ten times as long, they are few."""
+    rank = geometry.rank
     axis = "some axis" if rank != 1 else AXES[rank][0]
-    window = next((name for name in WINDOWS if name in features), "another window")
-    groups = next((name for name in GROUPS if name in features), "dense")
-    named = (LARGE, "no padding", f"stride of {axis} > 1", f"dilation of {axis} > 1")
-    properties = {name: name in features for name in named} | options(geometry)
+    window = next((name for name in WINDOWS if OF_PROBLEM[name](geometry)), "another window")
+    groups = next((name for name in GROUPS if OF_PROBLEM[name](geometry)), "dense")
+    properties = {LARGE: is_large(geometry), "no padding": OF_PROBLEM["no padding"](geometry)}
+    properties |= {f"stride of {axis} > 1": max(geometry.stride, default=1) > 1}
+    properties |= {f"dilation of {axis} > 1": max(geometry.dilation, default=1) > 1} | options(geometry)
     if not rank:
         properties["batch > 1"] = geometry.groups > 1
     properties[MANY_TAPS] = has_many_taps(geometry)

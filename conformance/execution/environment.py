@@ -37,6 +37,9 @@ PASSED = {
 SECRET = re.compile(r".*(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|ACCESS_?KEY)", re.I)
 """Names to which patterns do not apply: a variable with such a name is passed only if its whole name is given."""
 _ALWAYS = tuple(word for words in PASSED.values() for word in words.split())
+_BEGINNINGS = tuple(word[:-1] for word in _ALWAYS if word.endswith("*"))
+_ENDS = tuple(word[1:] for word in _ALWAYS if word.startswith("*"))
+"""What names begin or end with: to compile each pattern took a fiftieth of the time of a short run."""
 
 
 def of_users(more: Iterable[str] = ()) -> str:
@@ -56,6 +59,9 @@ def of_kernels(more: Iterable[str] = (), *, usual: bool = False) -> dict[str, st
     patterns = (*_ALWAYS, *extra)
 
     def passes(name: str) -> bool:
-        return name in patterns or (not SECRET.match(name) and any(fnmatchcase(name, pattern) for pattern in patterns))
+        if name in patterns:
+            return True
+        usual = name.startswith(_BEGINNINGS) or name.endswith(_ENDS)
+        return not SECRET.match(name) and (usual or any(fnmatchcase(name, pattern) for pattern in extra))
 
     return {"NEURON_RT_NUM_CORES": "1"} | {name: value for name, value in os.environ.items() if passes(name)}

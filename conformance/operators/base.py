@@ -402,6 +402,11 @@ class Operator:
         """Return the results in return order."""
         return {name: tensor for name in self.returns if (tensor := self.tensor(geometry, name))}
 
+    def elements(self, geometry: Any) -> int:
+        """Count the elements of all arguments and results."""
+        tensors = (self.tensor(geometry, name) for name in (*self.arguments, *self.returns))
+        return sum(math.prod(tensor.shape) for tensor in tensors if tensor)
+
     def parameters(self, geometry: Any) -> dict[str, Any]:
         """Return the values of the keyword arguments, except layout."""
         return {name: getattr(geometry, _PARAMETERS.get(name, name)) for name in self.keywords if name != "layout"}
@@ -490,7 +495,7 @@ class Workload:
 
     def bytes(self, itemsize: int) -> int:
         """Return the least traffic in bytes: every input read once, every output written once."""
-        return itemsize * sum(tensor.size for tensor in (*self.inputs.values(), *self.outputs.values()))
+        return itemsize * self.operator.elements(self.geometry)
 
     def traffic(self, dtype: str) -> int:
         """Return the least traffic in bytes of a problem of `dtype`, with every tensor in its own format."""

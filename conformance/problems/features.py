@@ -192,10 +192,15 @@ def of_geometry(geometry: Any) -> frozenset[str]:
     """Return the features of a geometry, which do not depend on dtype and layout."""
     features = {name for name, holds in (OF_PROBLEM if geometry.rank else OF_PRODUCT).items() if holds(geometry)}
     features |= _on_axes(geometry)
-    operands = (geometry.n * geometry.c * math.prod(geometry.size), _k(geometry) * _outputs(geometry))
-    if max(*operands, _k(geometry) * _contraction(geometry)) > 1 << 16:
+    if is_large(geometry):
         features.add(LARGE)
     return frozenset(features | {name for name, is_set in options(geometry).items() if is_set})
+
+
+def is_large(geometry: Any) -> bool:
+    """Return whether a geometry has the feature LARGE."""
+    operands = (geometry.n * geometry.c * math.prod(geometry.size), _k(geometry) * _outputs(geometry))
+    return bool(max(*operands, _k(geometry) * _contraction(geometry)) > 1 << 16)
 
 
 def options(geometry: Any) -> dict[str, bool]:

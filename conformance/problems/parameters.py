@@ -90,10 +90,10 @@ def geometry(family: str, parameters: Mapping[str, int]) -> Any:
 @lru_cache(maxsize=1 << 12)
 def cost(geometry: Any) -> tuple[int, int]:
     """Return FLOPs and elements, including those of the padded image, of the family's most expensive operator."""
-    workloads = [operator.on(geometry) for operator in FAMILIES[geometry.family].operators]
+    operators = FAMILIES[geometry.family].operators
     image = math.prod(size + sum(sides) for size, sides in zip(geometry.size, geometry.padding, strict=True))
-    elements = geometry.n * geometry.c * image + max(workload.bytes(1) for workload in workloads)
-    return max(workload.flops for workload in workloads), elements
+    elements = geometry.n * geometry.c * image + max(operator.elements(geometry) for operator in operators)
+    return max(operator.flops(geometry) for operator in operators), elements
 
 
 def bucket(value: int) -> int:

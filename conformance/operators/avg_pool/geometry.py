@@ -34,6 +34,12 @@ DIVISORS = (
 )
 
 
+def _ascending(numbers: np.ndarray) -> np.ndarray:
+    """Return distinct numbers in their order; np.unique would import np.ma at the start of every run."""
+    ordered = np.sort(numbers, axis=None)
+    return ordered[np.concatenate(([True], ordered[1:] != ordered[:-1]))]
+
+
 @dataclass(frozen=True)
 class PoolGeometry(Pooled):
     """Sizes and parameters of one average pooling in one to three dimensions. Raises GeometryError for values
@@ -96,7 +102,7 @@ class PoolGeometry(Pooled):
         """Distinct divisors, ascending."""
         if self.divisor_override is not None:
             return np.array([self.divisor_override])
-        return np.unique(reduce(np.multiply.outer, self._distinct))
+        return _ascending(reduce(np.multiply.outer, self._distinct))
 
     @cached_property
     def _distinct(self) -> list[np.ndarray]:
@@ -112,7 +118,7 @@ class PoolGeometry(Pooled):
         edge = 2 * (window // self.stride[axis]) + 2  # windows that may reach beyond the image, on each side
         if min(count, edge) <= MAX_EDGE:
             ends = np.arange(min(count, edge + 1)), np.arange(max(count - edge, 0), count)
-            counts = np.unique(self.counted(axis, np.concatenate(ends)))
+            counts = _ascending(self.counted(axis, np.concatenate(ends)))
             if counts.size <= MAX_DISTINCT and counts[-1] <= LARGEST_MULTIPLE:
                 return counts
         raise GeometryError(TOO_MANY)
