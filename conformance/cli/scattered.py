@@ -8,7 +8,7 @@ import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,8 +37,11 @@ class Ended(NamedTuple):
     table: bytes
 
 
-def run(words: Sequence[str], arguments: argparse.Namespace) -> int:
-    """Carry out a command by a unit for each device of a cluster, and return the exit status."""
+def run(
+    words: Sequence[str], arguments: argparse.Namespace, module: str = "conformance", beside: Iterable[Path] = ()
+) -> int:
+    """Carry out a command of a module by a unit for each device of a cluster, and return the exit status. The module is
+    the suite's, or lies in folders `beside` it."""
     try:
         with ExitStack() as stack:
             if arguments.unit:
@@ -48,7 +51,7 @@ def run(words: Sequence[str], arguments: argparse.Namespace) -> int:
                 if path is None or not path.is_absolute():
                     raise SelectionError(f"--{option} {path}: with --ray, give a whole path that all machines share")
             kernels = [Path(word) for word in (getattr(arguments, "kernel", ""),) if word and Path(word).exists()]
-            ray = connected(arguments.ray, shipped(kernels, stack))
+            ray = connected(arguments.ray, shipped(kernels, stack, beside))
             stack.callback(ray.shutdown)
             resource = arguments.resource or "CPU"
             require_offered(ray, resource, "--resource")
@@ -56,7 +59,7 @@ def run(words: Sequence[str], arguments: argparse.Namespace) -> int:
             table = save.read_bytes() if save is not None and save.exists() else None if save is None else b""
             count = int(ray.cluster_resources()[resource])
             statuses = set[int]()
-            for number, ended in _carried_out(ray, resource, count, [*_for_units(words)], table):
+            for number, ended in _carried_out(ray, resource, count, [module, *_for_units(words)], table):
                 print(f"unit {number}/{count}: {ended.printed.strip()}\n", flush=True)
                 statuses.add(ended.status)
                 if save is not None:
@@ -103,8 +106,8 @@ def _carried_out(
 
 
 def carry_out(words: Sequence[str], folder: str, versions: Mapping[str, str], table: bytes | None) -> Ended:
-    """Run a command on a machine of the cluster, below the folder that has travelled there. Raises JudgeError where it
-    has other versions."""
+    """Run a command, the name of its module and its words, on a machine of the cluster, below the folder that has
+    travelled there. Raises JudgeError where it has other versions."""
     require_same(f"the head (as seen from {platform.node()})", versions)
     travelled = Path.cwd()
     with tempfile.TemporaryDirectory() as temporary:
@@ -112,7 +115,7 @@ def carry_out(words: Sequence[str], folder: str, versions: Mapping[str, str], ta
         if table is not None:
             file.write_bytes(table)
         done = subprocess.run(
-            [sys.executable, "-m", "conformance", *words, *([f"--save={file}"] if table is not None else ())],
+            [sys.executable, "-m", *words, *([f"--save={file}"] if table is not None else ())],
             cwd=travelled / folder,
             env=os.environ | {"PYTHONPATH": os.pathsep.join([str(travelled), os.environ.get("PYTHONPATH", "")])},
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False,

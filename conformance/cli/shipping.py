@@ -21,11 +21,12 @@ LEFT_OUT = ("__pycache__", "node_modules", "*.pyc", "*.jsonl", ".*")
 """Names of files and folders that do not travel: what others make again, results, and hidden ones."""
 
 
-def shipped(paths: Iterable[Path], stack: ExitStack) -> Path:
-    """Return a folder with the suite and the folders of kernels, which is deleted with the stack. Raises SelectionError
-    for a path that is not below the current folder, since a machine could not be given it by the same name."""
+def shipped(paths: Iterable[Path], stack: ExitStack, beside: Iterable[Path] = ()) -> Path:
+    """Return a folder with the suite, folders `beside` it and the folders of kernels, which is deleted with the stack.
+    Raises SelectionError for a path that is not below the current folder, since a machine could not be given it by the
+    same name."""
     here, base = Path.cwd(), Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="conformance-")))
-    suite = [PACKAGE, *((CHECKOUT / name for name in ("golden", "impls", "nki_emulator")) if CHECKOUT else ())]
+    suite = [PACKAGE, *beside, *((CHECKOUT / name for name in ("golden", "impls", "nki_emulator")) if CHECKOUT else ())]
     for folder in suite:
         shutil.copytree(folder, base / folder.name, ignore=shutil.ignore_patterns(*LEFT_OUT))
     # Ray deletes the files of a run that has ended by what they hold, and a next one that held the same had none

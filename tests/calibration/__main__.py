@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
+from conformance.cli import scattered
 from conformance.execution.selection import SelectionError
 from conformance.problems.reading import MalformedTable
 from tests.calibration import false_alarms, goldens, mutation, ranking, worse
@@ -27,6 +29,11 @@ def main(words: list[str]) -> int:
         module.declare(commands.add_parser(name, help=text, description=text, allow_abbrev=False))
     arguments = parser.parse_args(words)
     try:
+        if getattr(arguments, "ray", None) is not None:
+            if getattr(arguments, "resume", None) is not None:
+                raise SelectionError("--ray and --resume: give one of them")
+            # each unit holds one device, of as many as its machine has
+            return scattered.run([*words, "--jobs=1"], arguments, "tests.calibration", [Path(__file__).parents[1]])
         return int(arguments.run(arguments))
     except (MalformedTable, SelectionError) as error:
         parser.error(str(error))

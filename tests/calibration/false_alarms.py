@@ -145,6 +145,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rank", type=int, choices=EVERY_RANK, help="only problems of so many dimensions")
     parser.add_argument("--operator", action="append", choices=tuple(OPERATORS), help="only this operator's kernels")
     units.declare(parser, "problems and kernels")
+    units.declare_cluster(parser)
     parser.set_defaults(run=lambda a: run(a.seeds, a.jobs, a.rank, a.operator or tuple(OPERATORS), units.read(a.unit)))
 
 

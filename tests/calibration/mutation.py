@@ -22,6 +22,7 @@ from conformance.problems.table import SPARSE
 from conformance.results import units
 from conformance.results.schema import Part
 from tests.calibration import field
+from tests.calibration.false_alarms import positive
 from tests.calibration.field import Examined
 from tests.calibration.kernels.kernel import Mutant, Run, same
 from tests.calibration.known_kernels import KINDS, MUTANTS, computed, judgements
@@ -217,20 +218,22 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--operator", action="append", choices=tuple(OPERATORS), help="only this operator's mutants")
     parser.add_argument("--rank", type=int, choices=EVERY_RANK, help="only problems of so many dimensions")
     parser.add_argument("--without", action="append", choices=PARTS, help="switch a distribution or a statistic off")
+    parser.add_argument("--jobs", type=positive, default=JOBS, metavar="N", help=f"processes (default: {JOBS})")
     units.declare(parser, "parts")
+    units.declare_cluster(parser)
     parser.set_defaults(run=_command)
 
 
 def _command(arguments: argparse.Namespace) -> int:
     families, without = frozenset(arguments.family or ()), frozenset(arguments.without or ())
     unit, operators = units.read(arguments.unit), arguments.operator or tuple(OPERATORS)
-    found = run(arguments.level, families, without, operators, rank=arguments.rank, unit=unit)
+    found = run(arguments.level, families, without, operators, arguments.jobs, arguments.rank, unit)
     examined: list[Examined] = []
     failed = ""
     if not (arguments.operator or arguments.rank or without):  # these options concern our own mutants alone
         try:
             files = [*units.share(field.files(families), unit)]
-            examined = field.examine(files, arguments.level, JOBS, thorough=bool(families))
+            examined = field.examine(files, arguments.level, arguments.jobs, thorough=bool(families))
         except RuntimeError as error:
             failed = str(error)
     for line in lines(found, examined):

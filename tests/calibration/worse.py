@@ -185,6 +185,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jobs", type=positive, default=JOBS, metavar="N", help=f"processes (default: {JOBS})")
     parser.add_argument("--resume", type=Path, metavar="FILE", help="keep what is done, and go on from there")
     units.declare(parser, "pairs of operator and dtype")
+    units.declare_cluster(parser)
     parser.set_defaults(run=lambda a: campaign(a.operator or operators, a.jobs, a.resume, units.read(a.unit)))
 
 

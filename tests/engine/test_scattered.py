@@ -12,6 +12,7 @@ import pytest
 
 from conformance.cli import scattered
 from conformance.results import build
+from tests.calibration import __main__ as calibration
 from tests.engine.test_cluster import Machines, in_peace
 from tests.kit import command, source
 
@@ -44,6 +45,16 @@ def test_units_are_on_devices_and_add_what_they_meet_to_one_table(two: Machines)
     rows = [line for line in Path("met.txt").read_text().splitlines() if not line.startswith("#")]
     assert len(rows) == len({*rows}) > 0
     assert command("fuzz", "acme.py", "--replay", rows[0])[0] == 1
+
+
+def test_units_of_a_campaign_are_the_whole(two: Machines, capsys: pytest.CaptureFixture[str]):
+    words = ["mutation", "--level=smoke", "--kind=memory", "--operator=max_pool_forward"]
+
+    def outcomes(*more: str) -> tuple[int, list[str]]:
+        status = calibration.main([*words, *more])
+        return status, sorted(line for line in capsys.readouterr().out.splitlines() if " | " in line)
+
+    assert outcomes(f"--ray={two.address}", "--resource=acme_x1") == outcomes()
 
 
 def test_what_cannot_be_done_is_said(two: Machines, monkeypatch: pytest.MonkeyPatch):
