@@ -68,6 +68,7 @@ class Machines:
 def in_peace() -> None:
     """Let processes of a cluster not be `nice`, or they would wait for tests that run beside them."""
     os.environ |= {"RAY_worker_niceness": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+    os.environ["RAY_health_check_timeout_ms"] = "60000"  # machines that were only slow were taken for dead
 
 
 @pytest.fixture(scope="module")
