@@ -40,7 +40,7 @@ from conformance.engine.progress import Progress, duration
 from conformance.engine.run import Run
 from conformance.engine.summary import Summary
 from conformance.engine.tasks import Task, key_of, tasks
-from conformance.engine.units import divided, implementation_of
+from conformance.engine.units import digest, divided, implementation_of
 from conformance.execution.compiler_cache import CompilerCache, of_run
 from conformance.execution.device_shares import Shares
 from conformance.execution.process import SECONDS
@@ -249,7 +249,9 @@ class _FrontEnd:
         remaining = chosen(planned, self._given.keyword, self._given.markexpr or "")
         self._deselected = bool(planned) and not remaining
         if (part := self.options.part) is not None:
-            remaining = [*divided(remaining, part.count, costs(self._given.costs))[part.number - 1].tasks]
+            units = divided(remaining, part.count, costs(self._given.costs))
+            run.require_plan(digest(units))
+            remaining = [*units[part.number - 1].tasks]
             self._is_empty = not remaining
         if run.recorded:
             remaining = [task for task in remaining if not run.is_recorded(task.key)]

@@ -164,6 +164,15 @@ class Run:
         for record in self.records.earlier.records:
             self._count(self._refused_or_not(record))
 
+    def require_plan(self, plan: str) -> None:
+        """Note the digest of the units that the run is one of. Raises SelectionError if its file of records has a unit
+        of others."""
+        if self.records is not None:
+            try:
+                self.records.require_plan(plan)
+            except RecordsError as error:
+                raise unwritable(self.records.path, error) from None
+
     def is_recorded(self, key: Key | None) -> bool:
         """Return whether a record has this key, and use that record up: of two tasks with the key, one is left."""
         self.recorded[key] -= 1

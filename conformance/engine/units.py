@@ -5,10 +5,13 @@ The same tasks, number of units and costs give the same units, in whichever proc
 
 from __future__ import annotations
 
+import hashlib
 import heapq
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
+import msgspec
 
 from conformance.engine.tasks import Key, Task, key_of
 from conformance.execution.trial import Absence, Trial
@@ -105,6 +108,12 @@ def divided(tasks: Sequence[Task], count: int, cost: Cost = modelled) -> list[Un
         for name, number in _shares(totals, count).items()
         for keys in _balanced(of_implementations[name], seconds, number)
     ]
+
+
+def digest(units: Iterable[Unit]) -> str:
+    """Return the SHA-256 of units: of the names of the tasks of each, in any order."""
+    names = [sorted(task.id for task in unit.tasks) for unit in units]
+    return hashlib.sha256(msgspec.json.encode(names)).hexdigest()
 
 
 def _shares(totals: Mapping[str, float], count: int) -> dict[str, int]:

@@ -408,6 +408,7 @@ class Header(Struct, tag_field="kind", tag="header", frozen=True, kw_only=True, 
     selection    option -> values that were given, for the options that choose cases
     environment  digest of the variables that were named to be passed to kernels; empty without any
     unit         the part of a divided run that this one is
+    plan         SHA-256 of all units of the divided run, by the names of their cases; empty if it was not divided
     resumed      whether the run continues the one above it in the file, which was cut off
     """
 
@@ -422,6 +423,7 @@ class Header(Struct, tag_field="kind", tag="header", frozen=True, kw_only=True, 
     selection: dict[str, tuple[str, ...]] = {}
     environment: str = ""
     unit: Part | None = None
+    plan: str = ""
     resumed: bool = False
 
 

@@ -104,6 +104,16 @@ class Records:
             self._digest.update(content[: self._size])
             self._header = msgspec.structs.replace(self._header, resumed=self._size > 0)
 
+    def require_plan(self, plan: str) -> None:
+        """Note the digest of the units that the run is divided into, for the header. Raises RecordsError if the run
+        that this one resumes was divided into others."""
+        if any(header.plan != plan for header in self.earlier.headers):
+            raise RecordsError(
+                "cannot be resumed: its unit is of another plan; give the --costs and the kernels that it was divided "
+                "with, or begin again with --overwrite"
+            )
+        self._header = msgspec.structs.replace(self._header, plan=plan)
+
     def write(self, record: Record) -> None:
         """Write one record as a line before the next verdict begins. Raises OSError and RecordsError."""
         self._begin()

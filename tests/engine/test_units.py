@@ -114,6 +114,29 @@ def test_the_records_of_units_are_those_of_the_whole(folder: Path, capsys: pytes
     assert (status, "--unit 1/3, this one has 2/3" in text) == (4, True)
 
 
+SMALL = (*WORDS, "--operator=conv_forward", "--distribution=integer")
+
+
+def test_units_of_different_plans_make_no_whole(folder: Path):
+    """Each job has its share of another whole, and the report said that all cases of the two pass."""
+    assert command(*SMALL, "--unit=1/2", "--records=1.jsonl")[0] == 0
+    record = next(line for line in Path("1.jsonl").read_text().splitlines() if '"kind":"case"' in line)
+    Path("costs.jsonl").write_text(json.dumps(json.loads(record) | {"seconds": {"total": 600.0}}) + "\n")
+    assert command(*SMALL, "--unit=2/2", "--records=2.jsonl", "--costs=costs.jsonl")[0] == 0
+    status, text = command("report", "1.jsonl", "2.jsonl")
+    assert (status, "units are of different plans" in text) == (1, True), text
+    assert "1.jsonl (unit 1) | 2.jsonl (unit 2)" in text
+    # nor does a unit of one plan go on with the file of the other
+    status, text = command(*SMALL, "--unit=2/2", "--records=2.jsonl", "--resume")
+    assert (status, "its unit is of another plan" in text) == (4, True), text
+    assert command(*SMALL, "--unit=2/2", "--records=2.jsonl", "--costs=costs.jsonl", "--resume")[0] == 0
+    # two runs that are whole are no mixture
+    assert command(*SMALL, "--unit=1/2", "--records=costs-1.jsonl", "--costs=costs.jsonl")[0] == 0
+    assert command(*SMALL, "--unit=2/2", "--records=plain-2.jsonl")[0] == 0
+    status, text = command("report", "1.jsonl", "plain-2.jsonl", "costs-1.jsonl", "2.jsonl")
+    assert (status, "different plans" in text) == (0, False), text
+
+
 def test_a_unit_without_a_case_ends_well(folder: Path):
     words = (*WORDS, "--problem=n1 c2 h4 w4 k2 r3 s3 p1", "--distribution=integer")
     assert command(*words, "--unit=2/9")[1].splitlines()[-1].strip("= ").startswith("unit 2/9 has no case")

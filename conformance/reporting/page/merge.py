@@ -12,7 +12,6 @@ import shlex
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,6 +33,7 @@ from conformance.reporting.report_command import ReportError
 from conformance.results import benchmarks
 from conformance.results.reading import RecordError, SchemaError, decode, runs
 from conformance.results.schema import Attempt, Extras, Footer, Record
+from conformance.results.units import UnitRun, missing, mixed
 from conformance.results.writing import encode
 from conformance.timing.measurement import medians
 
@@ -56,8 +56,6 @@ MAX_BYTES = 1 << 30
 A = TypeVar("A")
 T = TypeVar("T")
 Place = tuple[Any, ...]
-Divided = tuple[Any, ...]
-"""Level, seed, method and options of a run that was divided into units, and their number."""
 
 
 def load(paths: Iterable[Path]) -> Results:
@@ -88,11 +86,12 @@ def merged(sources: Sequence[ResultsFile]) -> Results:
             here = replace(time, machine=places.of(time.record))
             clocked[*here.row, here.operator, here.problem] = here
     choices = [choice for source in sources for choice in source.choices]
+    units = [unit for source in sources for unit in source.units]
     absent = (ReportedVerdict(places.of(record), record) for record in _absences(sources))
     return Results(
         tuple(sorted((*attempted.values(), *absent), key=_place)),
         tuple(sorted(clocked.values(), key=_time_place)),
-        (*(error for source in sources for error in source.errors), *_missing(sources)),
+        (*(error for source in sources for error in source.errors), *missing(units), *mixed(units)),
         tuple(sorted({period for source in sources for period in source.periods})),
         tuple(sorted({*itertools.chain(*choices)})) if all(choices) else (),
     )
@@ -109,8 +108,8 @@ class ResultsFile:
     periods: list[Period] = field(default_factory=list)
     choices: list[list[str]] = field(default_factory=list)
     """The options of each run that leave out cases of its kernels, as words of a command line."""
-    units: list[tuple[Divided, int]] = field(default_factory=list)
-    """The numbers of units that have come to their end, each with what tells the units of a run from other runs'."""
+    units: list[UnitRun] = field(default_factory=list)
+    """The units that have come to their end."""
 
     def ran(self, began: str, ended: str = "") -> None:
         """Note when a run was, if the times can be read."""
@@ -150,23 +149,6 @@ def read(paths: Iterable[Path]) -> Iterator[ResultsFile]:
             yield source
 
 
-def _missing(sources: Sequence[ResultsFile]) -> Iterator[str]:
-    """Yield a line for each run whose units are not all here: what is missing was not verified."""
-    numbers: defaultdict[Divided, set[int]] = defaultdict(set)
-    for source in sources:
-        for divided, number in source.units:
-            numbers[divided].add(number)
-    for (*_, count), present in numbers.items():
-        if absent := sorted({*range(1, count + 1)} - present):
-            yield f"{len(absent):,} of {count:,} units are missing, whose cases were not verified: {_listed(absent)}"
-
-
-def _listed(numbers: Sequence[int]) -> str:
-    """Return numbers in words, neighbours as ranges: `2, 5-7`."""
-    runs = [[number for _, number in run] for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])]
-    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
-
-
 def _fill(source: ResultsFile, content: bytes, shared: dict[Any, Any]) -> None:
     if benchmarks.is_document(content):
         _read_benchmarks(source, content)
@@ -183,9 +165,9 @@ def _fill(source: ResultsFile, content: bytes, shared: dict[Any, Any]) -> None:
                 header = run.headers[0]
                 selection = header.selection.items()
                 source.choices.append([shlex.join((name, *values)) for name, values in selection if name not in WHOLE])
-                if header.unit is not None and run.footer is not None and not run.footer.interrupted:
-                    of = header.level, header.seed, header.method, tuple(sorted(selection)), header.unit.count
-                    source.units.append((of, header.unit.number))
+                unit = UnitRun.of(header, source.name)
+                if unit is not None and run.footer is not None and not run.footer.interrupted:
+                    source.units.append(unit)
             for place, line in run.lines():
                 if (record := source.take(place, decode, line)) is not None:
                     source.records.append(_lean(record, shared))
