@@ -6,12 +6,14 @@ import argparse
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby, islice
 from typing import Any, TypeVar
 
 from conformance.execution.selection import SelectionError
-from conformance.results.schema import Header, Part
+from conformance.implementations.source_files import is_code
+from conformance.results.reading import shown
+from conformance.results.schema import Header, Part, Record
 
 T = TypeVar("T")
 Divided = tuple[Any, ...]
@@ -27,12 +29,14 @@ class UnitRun:
     run    tells the units of a run from those of others
     plan   the digest of the units that the run was divided into
     file   name of its file of records
+    code   implementation, name of a file of its code (empty for its source) and digest, of all records
     """
 
     run: Divided
     number: int
     plan: str
     file: str
+    code: set[tuple[str, str, str]] = field(default_factory=set)
 
     @classmethod
     def of(cls, header: Header, file: str) -> UnitRun | None:
@@ -41,6 +45,13 @@ class UnitRun:
             return None
         run = header.level, header.seed, header.method, tuple(sorted(header.selection.items())), header.unit.count
         return cls(run, header.unit.number, header.plan, file)
+
+    def take(self, record: Record) -> None:
+        """Note the code that a record is about. What is no code, such as a log that it writes, may change."""
+        if record.source:
+            files = record.covers.files if record.covers else {}
+            code = {"": record.source} | {name: digest for name, digest in files.items() if is_code(name)}
+            self.code.update((record.implementation, name, digest) for name, digest in code.items())
 
     def __str__(self) -> str:
         return f"{self.file} (unit {self.number})"
@@ -81,8 +92,8 @@ def missing(units: Iterable[UnitRun]) -> Iterator[str]:
 
 
 def mixed(units: Iterable[UnitRun]) -> Iterator[str]:
-    """Yield a line for each run whose units are of different plans, so that some cases may be in none of them. Runs of
-    different days, of which each has all of its units, are none."""
+    """Yield lines on runs whose units do not belong together: their plans differ, so that some cases may be in none, or
+    their kernels do. Runs of different days, of which each has all of its units, are none."""
     for (*_, count), parts in _runs(units):
         plans = defaultdict[str, list[UnitRun]](list)
         for unit in parts:
@@ -91,6 +102,28 @@ def mixed(units: Iterable[UnitRun]) -> Iterator[str]:
             yield (
                 f"units are of different plans, so that cases may be in none of them: {_apart(plans.values())}; run "
                 "them again, each with the same --costs and kernels"
+            )
+            yield from _changed(parts)
+        else:
+            for of_plan in plans.values():
+                yield from _changed(of_plan)
+
+
+def _changed(units: Sequence[UnitRun]) -> Iterator[str]:
+    """Yield a line for each implementation whose code some of these units have in one state, and others in another."""
+    states = defaultdict[tuple[str, str], defaultdict[str, list[UnitRun]]](lambda: defaultdict(list))
+    for unit in units:
+        for implementation, name, digest in sorted(unit.code):
+            states[implementation, name][digest].append(unit)
+    told = set[str]()
+    for (implementation, name), by_digest in sorted(states.items()):
+        numbers = [{unit.number for unit in having} for having in by_digest.values()]
+        if implementation not in told and any(some != set().union(*numbers) for some in numbers):
+            told.add(implementation)
+            what = f"another {shown(name)}" if name else "another source"
+            yield (
+                f"{shown(implementation)}: units are not those of one kernel, some have {what}: "
+                f"{_apart(by_digest.values())}; run them again, each with the same kernel"
             )
 
 

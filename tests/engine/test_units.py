@@ -17,6 +17,7 @@ from conformance.engine.tasks import Task, tasks
 from conformance.engine.units import Unit, divided, program
 from conformance.execution.process import Limits
 from conformance.execution.workers import Workers
+from conformance.results.units import UnitRun, mixed
 from tests.kit import command, loaded, source, standard, timeless
 
 
@@ -135,6 +136,40 @@ def test_units_of_different_plans_make_no_whole(folder: Path):
     assert command(*SMALL, "--unit=2/2", "--records=plain-2.jsonl")[0] == 0
     status, text = command("report", "1.jsonl", "plain-2.jsonl", "costs-1.jsonl", "2.jsonl")
     assert (status, "different plans" in text) == (0, False), text
+
+
+def test_units_of_different_kernels_make_no_whole(folder: Path):
+    """The file was changed between two jobs, and the report said that the kernel passes."""
+    for number in "12":
+        assert command(*SMALL, f"--unit={number}/2", f"--records={number}.jsonl")[0] == 0
+    Path("acme.py").write_text(Path("acme.py").read_text() + "# mended\n")
+    for number in "12":
+        assert command(*SMALL, f"--unit={number}/2", f"--records=later-{number}.jsonl")[0] == 0
+    status, text = command("report", "1.jsonl", "later-2.jsonl")
+    assert (status, "acme: units are not those of one kernel, some have another source: " in text) == (1, True), text
+    assert "1.jsonl (unit 1) | later-2.jsonl (unit 2)" in text
+    # the kernel of yesterday and that of today, each whole
+    status, text = command("report", "1.jsonl", "2.jsonl", "later-1.jsonl", "later-2.jsonl")
+    assert (status, "one kernel" in text) == (0, False), text
+
+
+@pytest.mark.parametrize(
+    ("codes", "is_told"),
+    [
+        (["a: s", "a: s"], False),
+        (["a: s", "a: t"], True),
+        (["a: s", "b: t"], False),
+        (["a: s, a h.py: s", "a: s, a h.py: t"], True),
+        (["a: s, a h.py: s", "a: s"], False),
+    ],
+)
+def test_a_kernel_is_its_source_and_the_code_that_it_opens(codes: list[str], is_told: bool):
+    """A unit may have none of an implementation, and opens what its cases need."""
+    parts = []
+    for number, text in enumerate(codes, 1):
+        named = [(*part.partition(": ")[0].partition(" ")[::2], part[-1]) for part in text.split(", ")]
+        parts.append(UnitRun(("smoke", 2), number, "plan", f"{number}.jsonl", {*named}))
+    assert bool([*mixed(parts)]) == is_told
 
 
 def test_a_unit_without_a_case_ends_well(folder: Path):

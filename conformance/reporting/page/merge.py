@@ -154,6 +154,7 @@ def _fill(source: ResultsFile, content: bytes, shared: dict[Any, Any]) -> None:
         _read_benchmarks(source, content)
     else:
         for run in runs(content, source.name):
+            unit = None
             try:
                 run.require_whole()
             except RecordError as problem:
@@ -170,6 +171,8 @@ def _fill(source: ResultsFile, content: bytes, shared: dict[Any, Any]) -> None:
                     source.units.append(unit)
             for place, line in run.lines():
                 if (record := source.take(place, decode, line)) is not None:
+                    if unit is not None:
+                        unit.take(record)
                     source.records.append(_lean(record, shared))
             if run.headers and run.footer is not None and (ended := unexplained(run.footer)):
                 source.errors.append(f"{source.name}: {run.title} ended with {ended}")
