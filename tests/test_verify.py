@@ -176,3 +176,39 @@ def test_cases_are_run_again(tmp_path: Path, verified: Verified, monkeypatch: py
     monkeypatch.setattr("conformance.cli.verify.discover", lambda folder: [])
     status, told = verified(list, "--rerun=1")
     assert (status, ": not here, give --impl=PATH" in told) == (5, True)
+
+
+def units_of(acme: bytes, folder: Path, **changes: Any) -> list[str]:
+    """Two units that have run a problem each to explain a failure; of the second one something is changed."""
+    header, *records, footer = (json.loads(line) for line in acme.splitlines())
+    extra = next(record for record in records if record["status"] == "pass") | {"origin": "where"}
+    files = []
+    for number, own in enumerate((records, []), 1):
+        begun = header | {"unit": {"number": number, "count": 2}, "plan": changes.get(f"plan {number}", "")}
+        changed = {"seconds": {"total": 0.5}} | changes.get("record", {}) if number == 2 else {}
+        files.append(folder / f"{number}.jsonl")
+        files[-1].write_bytes(sealed([begun, *own, extra | changed, footer]))
+    return [*map(str, files)]
+
+
+def test_what_units_have_run_to_explain_a_failure_is_one_verdict(
+    acme: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """Each looks for the cause itself, and an honest run of two units was WRONG."""
+
+    def told(*files: str) -> tuple[int, str]:
+        return main(["verify", *files]), capsys.readouterr().out
+
+    files = units_of(acme, tmp_path)
+    (joined := tmp_path / "joined.jsonl").write_bytes(b"".join(Path(file).read_bytes() for file in files))
+    status, text = told(files[0])
+    (line,) = (line for line in text.splitlines() if line.startswith("acme conv_forward: "))
+    assert (status, "1 of 2 units are missing, whose cases were not verified: 2\n" in text) == (0, True)
+    for names in ([str(joined)], files):
+        status, text = told(*names)
+        assert (status, line in text, "missing" in text) == (0, True, False), text
+    # the one of the two that differs is still none of the same run
+    status, text = told(*units_of(acme, tmp_path, record={"source": "b" * 64}))
+    assert (status, "has a verdict already" in text) == (1, True), text
+    status, text = told(*units_of(acme, tmp_path, **{"plan 1": "a", "plan 2": "b"}))
+    assert (status, "WRONG: units are of different plans" in text) == (1, True), text

@@ -7,10 +7,12 @@ import random
 import secrets
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+
+import msgspec
 
 from conformance.engine.check import check
 from conformance.execution.implementation_names import base_of, load_named, vary
@@ -29,6 +31,7 @@ from conformance.resources import IMPLS
 from conformance.results import build, claims_file
 from conformance.results.reading import ChangedError, RecordError, Run, read, shown
 from conformance.results.schema import STATUSES, VERIFIED, Attempt, CaseRecord, Header, Record
+from conformance.results.units import UnitRun, missing, mixed
 
 MAX_LISTED = 20
 """Most defects that are listed."""
@@ -46,7 +49,8 @@ Placed = tuple[str, Record]
 def declare(parser: argparse.ArgumentParser) -> None:
     """Check a file of records: does it hold together, and do cases drawn from it end alike here."""
     parser.set_defaults(run=_run)
-    parser.add_argument("records", type=Path, metavar="RECORDS", help="what --records=FILE wrote")
+    words = "what --records=FILE wrote; several files are the units of one run"
+    parser.add_argument("records", type=Path, nargs="+", metavar="RECORDS", help=words)
     parser.add_argument("--rerun", type=_count, default=0, metavar="N", help="run N of its verified cases again")
     parser.add_argument("--seed", metavar="S", help="draw the cases that an earlier command drew, which printed S")
     words = "a file or folder of kernels that the suite does not bring; as often as needed"
@@ -66,21 +70,29 @@ def _run(arguments: argparse.Namespace) -> int:
         seed = secrets.randbelow(10**9) if arguments.seed is None else seed_number(arguments.seed)
         _, paths = split(arguments.impl)
         claimed = claims_file.load([*paths, *claims_file.sources(IMPLS)])
-        runs, placed = read_placed(arguments.records)
+        files = [read_placed(path) for path in dict.fromkeys(arguments.records)]
     except (RecordError, SelectionError, claims_file.ClaimsError) as problem:
         print(f"verify: {problem}", file=sys.stderr)
         return ExitCode.UNUSABLE
+    runs = [run for of_file, _ in files for run in of_file]
+    placed = [record for _, of_file in files for record in of_file]
     for header in _headers(runs):
         options = ((option, values) for option, values in header.selection.items() if option.startswith("-"))
         selection = "".join(f", {option} {' '.join(values)}" for option, values in options)
         print(shown(f"run of {header.started}: level {header.level}, seed {header.seed}{selection}", 300))
-    print("\n".join(totals([record for _, record in placed])))
-    wrong = list(defects(runs, placed))
+    again = repeated(runs, placed)
+    print("\n".join(totals([record for place, record in placed if place not in again])))
+    print("".join(f"{line}\n" for line in missing(_units(runs))), end="")
+    wrong = list(defects(runs, placed, again))
     for line in wrong[:MAX_LISTED]:
         print(f"WRONG: {line}")
     if len(wrong) > MAX_LISTED:
         print(f"WRONG: and {len(wrong) - MAX_LISTED:,} more")
-    cases = [record for _, record in placed if isinstance(record, CaseRecord) and record.status in VERIFIED]
+    cases = [
+        record
+        for place, record in placed
+        if isinstance(record, CaseRecord) and record.status in VERIFIED and place not in again
+    ]
     status = ExitCode.BAD if wrong else ExitCode.GOOD if cases else ExitCode.NOTHING
     if not wrong and not cases:
         print("nothing was verified: no record compares results with the reference")
@@ -120,8 +132,28 @@ def _headers(runs: Sequence[Run]) -> list[Header]:
     return [header for run in runs for header in run.headers]
 
 
-def defects(runs: Sequence[Run], placed: Sequence[Placed]) -> Iterator[str]:
-    """Yield the defects of a file of records: whatever cannot be true if this suite wrote it."""
+def _units(runs: Sequence[Run]) -> list[UnitRun]:
+    units = (UnitRun.of(header, run.name) for run in runs for header in run.headers[:1])
+    return [unit for unit in units if unit is not None]
+
+
+def repeated(runs: Sequence[Run], placed: Sequence[Placed]) -> set[str]:
+    """Return the places of verdicts that units of a run have in common: each looks for the cause of a failure, and runs
+    the same problems for it. They are one verdict, and are counted once."""
+    first, again = set[tuple[object, ...]](), set[str]()
+    for place, record in placed if _units(runs) else ():
+        if isinstance(record, Attempt) and record.origin in AGAIN:
+            contract = msgspec.json.encode(record.contract, order="sorted")
+            verdict = *_case(record), record.origin, record.reading, record.status, record.source, contract
+            if verdict in first:
+                again.add(place)
+            first.add(verdict)
+    return again
+
+
+def defects(runs: Sequence[Run], placed: Sequence[Placed], again: Collection[str] = ()) -> Iterator[str]:
+    """Yield the defects of files of records: whatever cannot be true if this suite wrote them. Places where a verdict
+    is had `again` are none."""
     begun = _headers(runs)
     try:
         manifest.read()
@@ -132,6 +164,7 @@ def defects(runs: Sequence[Run], placed: Sequence[Placed]) -> Iterator[str]:
             run.require_whole()
         except ChangedError as problem:
             yield str(problem)
+    yield from mixed(_units(runs))
     goldens = manifest.digest()
     for golden in sorted({header.golden for header in begun} - {goldens}):
         what = f"field golden of a header: {shown(golden[:12] or 'none')}, in this suite it is {goldens[:12]}"
@@ -147,7 +180,7 @@ def defects(runs: Sequence[Run], placed: Sequence[Placed]) -> Iterator[str]:
                 yield f"{place}: {shown(record.implementation)} has another {shown(file)} than in the lines above it"
         if isinstance(record, Attempt):
             case = *_case(record), record.origin in AGAIN and record.origin  # what a run did again is no second verdict
-            if first.setdefault(case, place) != place:
+            if first.setdefault(case, place) != place and place not in again:
                 yield f"{place}: {_name(record)} has a verdict already ({first[case]}); give the records of one run"
             yield from (f"{place}: {_name(record)}: {defect}" for defect in _defects(record))
 

@@ -115,11 +115,11 @@ def _changed(units: Sequence[UnitRun]) -> Iterator[str]:
     for unit in units:
         for implementation, name, digest in sorted(unit.code):
             states[implementation, name][digest].append(unit)
-    told = set[str]()
+    changed = set[str]()
     for (implementation, name), by_digest in sorted(states.items()):
-        numbers = [{unit.number for unit in having} for having in by_digest.values()]
-        if implementation not in told and any(some != set().union(*numbers) for some in numbers):
-            told.add(implementation)
+        numbers = [{unit.number for unit in of_digest} for of_digest in by_digest.values()]
+        if implementation not in changed and any(having != set().union(*numbers) for having in numbers):
+            changed.add(implementation)
             what = f"another {shown(name)}" if name else "another source"
             yield (
                 f"{shown(implementation)}: units are not those of one kernel, some have {what}: "
