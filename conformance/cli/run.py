@@ -21,7 +21,8 @@ from conformance.cli.terminal import Terminal
 from conformance.cli.words import read
 from conformance.engine import options
 from conformance.engine.arithmetic import WrongArithmeticError
-from conformance.engine.cluster import Cluster
+from conformance.engine.cluster import Cluster, device_of
+from conformance.engine.health import require_sentinel
 from conformance.engine.options import EVERYDAY, RunOptions
 from conformance.engine.pool import (
     Begun,
@@ -174,6 +175,8 @@ class _FrontEnd:
     def run(self) -> int:
         """Carry out the run, and return the exit status."""
         run, begin = self._run, time.monotonic()
+        if self._given.sentinel:
+            require_sentinel(self._given.sentinel, ())
         if self._given.ray:
             self._cluster = self._joined()
         if run.records is not None:
@@ -190,6 +193,8 @@ class _FrontEnd:
                 self._head()
                 planned, absences = tasks(run.plan, run.workers)
                 chosen = self._chosen(planned)
+                if self._given.sentinel:
+                    require_sentinel(self._given.sentinel, {*map(device_of, chosen)})
                 is_asked = bool(chosen or absences or not self._given.keyword)
                 if self._is_first:
                     self._take_absences(absences)

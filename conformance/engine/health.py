@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 from conformance.execution.process import Limits
+from conformance.execution.selection import SelectionError
 from conformance.execution.status import Verdict
 from conformance.execution.trial import Trial, absence_reason
 from conformance.execution.verify import verify
 from conformance.execution.workers import Workers
+from conformance.implementations.registry import Registry
 from conformance.problems.case import Case
 from conformance.resources import IMPLS
 
@@ -47,4 +50,35 @@ class Health:
             if implementation.device == device and not absence_reason(implementation):
                 case = Case(OPERATOR, PROBLEM, "fp32", "nchw", "integer")
                 return Trial.of(implementation, case, "where")
+        if sentinel:
+            raise SickDeviceError(f"--sentinel {sentinel} cannot be used there: {_why(catalogue)}")
         return None
+
+
+def require_sentinel(sentinel: str, devices: Collection[str]) -> None:
+    """Raise SelectionError for a file that is no kernel of the known answer on each of these devices, whether or not
+    they are here: a device of which nothing is known would pass as sound."""
+    path = Path(sentinel)
+    if not path.exists():
+        raise SelectionError(f"--sentinel {sentinel}: no such file")
+    with Workers(Limits()) as workers:
+        catalogue = workers.load([path])
+        kernels = {
+            implementation.device
+            for implementation in catalogue.implementations.values()
+            if any(kernel.operator == OPERATOR for kernel in implementation.kernels)
+        }
+    if not kernels:
+        raise SelectionError(f"--sentinel {sentinel}: {_why(catalogue)}")
+    if lacking := sorted({*devices} - kernels):
+        raise SelectionError(
+            f"--sentinel {sentinel}: has no kernel of {OPERATOR} for {', '.join(lacking)}, but for "
+            f"{', '.join(sorted(kernels))}"
+        )
+
+
+def _why(catalogue: Registry) -> str:
+    """Return why files have no kernel of the known answer."""
+    reasons = [broken.reason for broken in catalogue.broken.values()] + [*catalogue.unavailable.values()]
+    absences = map(absence_reason, catalogue.implementations.values())
+    return "; ".join(filter(None, (*reasons, *absences))) or f"has no kernel of {OPERATOR} for the device"

@@ -230,6 +230,22 @@ def test_a_device_whose_known_answer_is_wrong_is_taken_out(two: Machines):
     assert all(record["status"] == "unsupported" for record in records("none.jsonl"))
 
 
+def test_a_sentinel_that_is_none_is_an_error_before_anything_runs(two: Machines):
+    """It was ignored, and a sick device passed as sound."""
+    Path("broken.py").write_text("1/0")
+    Path("empty.py").write_text("")
+    Path("other.py").write_text(source("other", construct=', device="cuda"'))
+    for name, why in {
+        "nowhere.py": "no such file",
+        "broken.py": "ZeroDivisionError",
+        "empty.py": "--sentinel empty.py: ",
+        "other.py": "has no kernel of conv_forward for cpu, but for cuda",
+    }.items():
+        status, text = on(two, f"--sentinel={name}", "--records=none.jsonl")
+        assert (status, f"--sentinel {name}: " in text, why in text) == (4, True, True), text
+    assert not Path("none.jsonl").exists()
+
+
 LACKS = """import os
 from conformance import Unavailable, numpy_arrays
 
