@@ -34,7 +34,7 @@ MINUTE = 60.0
 """Seconds of a unit, if neither units nor devices are given."""
 JOBS_OF_A_DEVICE, LEAST = 4, 10 * START
 """Units for each device, if only devices are given, so that the last ones to end leave the others idle for less; but
-none shorter than so many seconds, since each is a job that starts anew."""
+none shorter than so many seconds, since each is a job that starts anew, unless a device would have none."""
 MAX_LISTED = 20
 """Largest number of units that are listed on the terminal."""
 
@@ -72,7 +72,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
     """Divide a run into units, for job arrays and clusters."""
     command_line.declare(parser)
     units = parser.add_argument_group("units")
-    units.add_argument("--units", metavar="N", help="how many units (default: one a minute, or four a device)")
+    units.add_argument(
+        "--units",
+        metavar="N",
+        help="how many units (default: one a minute; with --devices four a device, or fewer of 20 s, at least one a "
+        "device)",
+    )
     units.add_argument("--devices", metavar="N", help="say how long so many devices of a kind take")
     units.add_argument("-o", "--output", metavar="FILE", help="write a line of JSON for each unit")
 
