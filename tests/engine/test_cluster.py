@@ -67,8 +67,8 @@ class Machines:
 
 def in_peace() -> None:
     """Let processes of a cluster not be `nice`, or they would wait for tests that run beside them."""
-    os.environ |= {"RAY_worker_niceness": "0", "RAY_USAGE_STATS_ENABLED": "0"}
-    os.environ["RAY_health_check_timeout_ms"] = "60000"  # machines that were only slow were taken for dead
+    slow = {"RAY_health_check_timeout_ms": "60000"}  # machines that were only slow were taken for dead
+    os.environ |= {"RAY_worker_niceness": "0", "RAY_USAGE_STATS_ENABLED": "0"} | slow
 
 
 @pytest.fixture(scope="module")
