@@ -2,10 +2,8 @@
 
 A problem becomes an ONNX model of one or two nodes (opset 22) of open shapes. ``onnxruntime-cpu`` has parameters as
 inputs and caches sessions; ``onnxruntime-cpu-const`` has them as initializers, as in a deployed network: the optimiser
-folds, prepacks and goes over to NCHWc, in a new session for each call. The gradient of the data is ConvTranspose.
-
-Not taken: bf16, and fp64 but for max pooling (no kernels on the CPU); nhwc (ONNX is NCHW); the other gradients (no
-operators in this package); `divisor_override`, epsilon outside the root.
+folds, prepacks and goes over to NCHWc, in a new session for each call. Not taken: bf16, and fp64 but for max pooling
+and products (no kernels on the CPU); nhwc; other gradients than ConvTranspose; divisors; epsilon outside the root.
 """
 
 from functools import lru_cache
@@ -16,8 +14,8 @@ from onnx import helper, numpy_helper
 
 from conformance import Implementation, Unsupported
 
-TYPES = {np.dtype(name): helper.np_dtype_to_tensor_dtype(np.dtype(name)) for name in ("f2", "f4", "f8")}
-OPTIONS, LEVEL, LEVELS = ort.SessionOptions(), "graph_optimization_level", ort.GraphOptimizationLevel
+TYPES = {np.dtype(name): helper.np_dtype_to_tensor_dtype(np.dtype(name)) for name in ("f2", "f4", "f8", "i1", "i4")}
+FLOATS, OPTIONS, LEVEL = ("fp32", "fp64", "fp16"), ort.SessionOptions(), "graph_optimization_level"
 OPTIONS.intra_op_num_threads = OPTIONS.inter_op_num_threads = 1
 
 
@@ -36,7 +34,7 @@ def session(nodes, inputs, outputs, constants=()):
 
 def run(nodes, feeds, outputs, constants=False):
     """Run the nodes; with ``constants`` every feed but the first is an initializer."""
-    outputs = tuple((name, feeds[like].dtype) for name, like in outputs.items())
+    outputs = tuple((name, feeds[like].dtype if like in feeds else np.dtype(like)) for name, like in outputs.items())
     (first, x), *others = feeds.items()
     if constants:
         return session.__wrapped__(nodes, [(first, x.dtype)], outputs, others).run(None, {first: x})
@@ -69,47 +67,49 @@ def register(name, constants):
         how = attributes(stride, padding, dilations=dilation, group=groups, output_padding=rest)
         return run((("ConvTranspose", "dy w", "dx", how),), {"dy": dy, "w": w}, {"dx": "dy"}, constants)[0]
 
-    def conv_bn(x, w, gamma, beta, mean, var, conv, outputs, **norm):
+    def conv_bn(x, w, gamma, beta, mean, var, geometry, outputs, **norm):
         """Run BatchNormalization, which needs everything: scale 1 and shift 0 replace what the caller leaves out."""
         gamma, beta = (np.full(len(w), v, np.float32) if a is None else a for a, v in ((gamma, 1), (beta, 0)))
         bn = "BatchNormalization", "z gamma beta mean var", " ".join(outputs), tuple(norm.items())
         feeds = {"x": x, "w": w, "gamma": gamma, "beta": beta, "mean": mean, "var": var}
-        return run((("Conv", "x w", "z", conv), bn), feeds, outputs, constants)
+        conv = "Conv", "x w", "z", attributes(*geometry[:2], dilations=geometry[2], group=geometry[3])
+        return run((conv, bn), feeds, outputs, constants)
 
     @impl.implements("conv_bn_inference", dtypes=("fp32", "fp16"), when=lambda p: not p.eps_outside)
     def conv_bn_inference(x, w, gamma, beta, mean, var, *, stride, padding, dilation, groups, eps):
-        conv = attributes(stride, padding, dilations=dilation, group=groups)
-        return conv_bn(x, w, gamma, beta, mean, var, conv, {"y": "x"}, epsilon=eps)[0]
+        return conv_bn(x, w, gamma, beta, mean, var, (stride, padding, dilation, groups), {"y": "x"}, epsilon=eps)[0]
 
     @impl.implements("conv_bn_forward", dtypes=("fp32", "fp16"), when=lambda p: not p.eps_outside)
     def conv_bn_forward(x, w, gamma, beta, mean, var, *, stride, padding, dilation, groups, eps, momentum):
-        conv = attributes(stride, padding, dilations=dilation, group=groups)
         old, outputs = np.zeros(len(w), np.float32), {"y": "x", "new_mean": "mean", "new_var": "var"}
-        # momentum 0: the batch's own statistics
-        y, *batch = conv_bn(x, w, gamma, beta, old, old, conv, outputs, epsilon=eps, momentum=0.0, training_mode=1)
-        if mean is None:
-            return y, *batch
+        norm = {"epsilon": eps, "momentum": 0.0, "training_mode": 1}  # momentum 0: the batch's own statistics
+        y, mu, v = conv_bn(x, w, gamma, beta, old, old, (stride, padding, dilation, groups), outputs, **norm)
         m = y.size // len(w)  # the node would mix in the biased variance: running statistics have nodes of their own
-        return y, *batch, mix(mean, batch[0], momentum), mix(var, batch[1], momentum, m / (m - 1))
+        return y, mu, v, *(() if mean is None else (mix(mean, mu, momentum), mix(var, v, momentum, m / (m - 1))))
+
+    @impl.implements("matmul", dtypes=("fp32", "fp64", "fp16", "int8"), when=lambda p: not p.bias)
+    @impl.implements("matmul", dtypes=FLOATS, layouts=("nn", "nt", "tn", "tt"), when=lambda p: p.batch == 1)
+    def matmul(a, b, bias, *, layout):
+        feeds = {"a": a, "b": b} if bias is None else {"a": a, "b": b, "bias": bias}
+        kind = "Gemm" if bias is not None or layout != "nn" else "MatMulInteger" if a.dtype == "i1" else "MatMul"
+        how = tuple((f"trans{x}", int(letter == "t")) for x, letter in zip("AB", layout, strict=True) if kind == "Gemm")
+        return run(((kind, " ".join(feeds), "y", how),), feeds, {"y": "i4" if a.dtype == "i1" else "a"}, constants)[0]
 
     return impl
 
 
 inputs, initializers = register("onnxruntime-cpu", False), register("onnxruntime-cpu-const", True)
 for one in (inputs, initializers):
-    one.variant("level=disabled", prepare=lambda: setattr(OPTIONS, LEVEL, LEVELS.ORT_DISABLE_ALL))
-    one.variant("level=basic", prepare=lambda: setattr(OPTIONS, LEVEL, LEVELS.ORT_ENABLE_BASIC))
+    one.variant("level=disabled", prepare=lambda: setattr(OPTIONS, LEVEL, ort.GraphOptimizationLevel.ORT_DISABLE_ALL))
+    one.variant("level=basic", prepare=lambda: setattr(OPTIONS, LEVEL, ort.GraphOptimizationLevel.ORT_ENABLE_BASIC))
     one.variant("prepacking=off", prepare=lambda: OPTIONS.add_session_config_entry("session.disable_prepacking", "1"))
     one.variant("threads=2", prepare=lambda: setattr(OPTIONS, "intra_op_num_threads", 2))
 
 
-@inputs.implements("avg_pool_forward", dtypes=("fp32", "fp16"))
-def avg_pool_forward(x, *, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override):
-    if divisor_override is not None:
-        raise Unsupported("AveragePool has no divisor_override")
+@inputs.implements("avg_pool_forward", dtypes=("fp32", "fp16"), when=lambda p: p.divisor_override is None)
+def avg_pool_forward(x, *, kernel_size, stride, padding, ceil_mode, count_include_pad):
     more = {"kernel_shape": kernel_size, "ceil_mode": int(ceil_mode), "count_include_pad": int(count_include_pad)}
-    how = attributes(stride, padding, **more)
-    return run((("AveragePool", "x", "y", how),), {"x": x}, {"y": "x"})[0]
+    return run((("AveragePool", "x", "y", attributes(stride, padding, **more)),), {"x": x}, {"y": "x"})[0]
 
 
 @inputs.implements("max_pool_forward", dtypes=("fp32", "fp16", "fp64"))
