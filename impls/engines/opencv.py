@@ -3,7 +3,7 @@
 A problem becomes a model of static shapes, read for each call. ``opencv-cpu`` has filters and parameters as constants,
 as a deployed network has; ``opencv-cpu-inputs`` has them as inputs (pooling has none). The gradient of the data is
 ConvTranspose. Batch normalisation is BatchNormalization or, by the batch's statistics, ReduceMean and elementwise
-operators. Subnormals are flushed: Net::forward of its source opens an FPDenormalsIgnoreHintScope.
+operators. Subnormals are flushed: Net::forward of its source opens an FPDenormalsIgnoreHintScope. Products are gemm.
 
 Not taken: fp16 and bf16 (setInput takes fp32, networks of fp16 return fp32), fp64 (no kernels); nhwc (ONNX is NCHW);
 other gradients (no operators); `divisor_override` (no attribute); empty batches (forward returns None).
@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from conformance import Contract, Implementation
 
 cv2.setNumThreads(1)
+MATRICES = ("nn", "nt", "tn", "tt")
 
 
 def run(nodes, feeds, outputs, constants=True):
@@ -107,3 +108,12 @@ def max_pool_forward(x, *, kernel_size, stride, padding, dilation, ceil_mode):
     """Run MaxPool."""
     how = geometry(stride, padding, kernel_shape=kernel_size, dilations=dilation, ceil_mode=int(ceil_mode))
     return run([("MaxPool", "x", "y", how)], {"x": x}, {"y": 4})[0]
+
+
+@as_constants.implements(
+    "matmul", dtypes=("fp32", "fp64"), contract=Contract(), layouts=MATRICES, when=lambda p: p.batch == 1 and p.m > 0
+)
+def matmul(a, b, bias, *, layout):
+    """Run cv2.gemm, whose third matrix is the bias in every row."""
+    flags = cv2.GEMM_1_T * (layout[0] == "t") + cv2.GEMM_2_T * (layout[1] == "t")
+    return cv2.gemm(a, b, 1, None if bias is None else np.tile(bias, (a.shape[layout[0] == "t"], 1)), 1, flags=flags)
