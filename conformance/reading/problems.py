@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
-from conformance.operators import Operator, parse, takes
+from conformance.operators import GeometryError, Operator, parse, takes
 from conformance.problems import PROBLEMS
 
 FEWEST, MOST = 32, 128
@@ -53,7 +54,9 @@ def candidates(operator: Operator, purpose: str) -> Iterator[Any]:
         transposed = tuple(f"convt {text}" for text in WINDOWS)
         listed = {"conv": WINDOWS, "conv_transpose": transposed, "avg_pool": AVERAGED}.get(operator.family, ())
     bias = "bias1" if operator.family == "matmul" else "b1"
-    yield from (parse(f"{text} {bias}" if purpose == "bias" else text) for text in listed)
+    for text in listed:
+        with suppress(GeometryError):  # a batch of matrix products has no bias
+            yield parse(f"{text} {bias}" if purpose == "bias" else text)
     if purpose != "terms":
         return
     for problem in sorted(

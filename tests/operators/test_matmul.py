@@ -19,6 +19,7 @@ from conformance.layouts import MATRICES, arranged
 from conformance.operators import OPERATORS, parse
 from conformance.operators.matmul.operators import by_product
 from conformance.problems.parameters import geometry, parameters
+from conformance.reading import problems as reading_problems
 from conformance.resources import IMPLS
 from tests.cheaters import Kernel
 from tests.kit import expectation, trial_of
@@ -115,6 +116,11 @@ def test_a_predicate_that_asks_for_another_size_is_told_the_sizes():
     implementation.implements("matmul", when=lambda p: p.c > 3)(multiplied)
     with pytest.raises(ImplementationError, match="a problem of this operator has m, n, k, batch, bias"):
         implementation.find("matmul", parse("mm m4 n6 k5"), "fp32", "nn")
+
+
+def test_a_product_without_a_bias_is_read():
+    """A run of a wrong kernel that takes no bias ended with a GeometryError, when its arithmetic was read."""
+    assert [g.groups for g in reading_problems.candidates(MATMUL, "bias")] == [1, 1]
 
 
 def test_a_batch_is_asked_for_no_bias():
