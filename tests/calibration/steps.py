@@ -308,10 +308,5 @@ HIDDEN: tuple[Hidden, ...] = (
                (Contract(between="storage"),), ("raw variance",), ("bf16",), operator)
         for operator in NORMALISED[:1] + NORMALISED[2:]
     ),
-    *(
-        Hidden("squares of z, of data 1 +- 2^-20 and filters of 3 bits, fit in 53 bits: raw moments are exact",
-               (DEFAULT,), ("raw variance",), ("fp64",), operator)
-        for operator in NORMALISED[:1] + NORMALISED[2:]
-    ),
 )  # fmt: skip
 """What level standard does not tell, with the reason. A step that it tells, or a step of no table, is no entry."""
