@@ -26,6 +26,7 @@ from conformance.judge.accuracy import KNOWN, ladder
 from conformance.judge.judgement import EQUALITY_DISTRIBUTIONS, Check, Judgement, Locations, judge, judge_sparse, passes
 from conformance.judge.limits import ALPHA, LAMBDA, limits
 from conformance.judge.output import Output, outputs_of
+from conformance.judge.propagation import Propagated
 from conformance.judge.threads import enough
 from conformance.operators import Arrays
 from conformance.operators.conv.probes import Projection, projected, sums_of_gradient
@@ -123,7 +124,7 @@ class Exact(Expected):
     bytes_each = 32  # measured 27 in fp32
 
     @cached_property
-    def bounds(self) -> dict[Contract, Arrays]:
+    def bounds(self) -> dict[Contract, dict[str, Propagated]]:
         """Propagated bounds of each element by contract, kept because every judgement of this recipe uses the same."""
         return {}
 

@@ -329,7 +329,7 @@ def judge(output: Output, distribution: str, contract: Contract, infer: bool = T
         expected, wrong = _unequal(output, contract)
         return _counted(output, expected, np.zeros(wrong.shape), wrong, "must equal the exact result")
     allowed, s2, residuals = output.measured(contract, distribution)
-    checks, statistics = _checks(output, distribution, contract, residuals)
+    checks, statistics = _checks(output, distribution, contract, allowed, residuals)
     profile, inferred, conservative = {}, None, False
     if statistics is not None:
         profile = accuracy.profile(output, residuals, statistics, contract, allowed)
@@ -373,12 +373,12 @@ def passes(output: Output, distribution: str, contract: Contract) -> bool:
         return is_unbiased and not _outside(output, distribution, contract)[2].any()
     if demands_equality(output, distribution, contract):
         return not _unequal(output, contract)[1].any()
-    residuals = output.measured(contract, distribution)[2]
-    return all(check.passed for check in _checks(output, distribution, contract, residuals)[0])
+    allowed, _, residuals = output.measured(contract, distribution)
+    return all(check.passed for check in _checks(output, distribution, contract, allowed, residuals)[0])
 
 
 def _checks(
-    output: Output, distribution: str, contract: Contract, residuals: Residuals
+    output: Output, distribution: str, contract: Contract, allowed: OutputLimits, residuals: Residuals
 ) -> tuple[list[Check], Statistics | None]:
     values, named, statistics = (
         {"worst error / bound": residuals.worst_share},
@@ -386,7 +386,6 @@ def _checks(
         None,
     )
     if distribution in STATISTICS_DISTRIBUTIONS:
-        allowed = output.allowed(contract, distribution)
         if distribution == "natural":
             allowed = _on_natural_data(output, contract, allowed)
         statistics = residuals.statistics(allowed, output.channels, output.taps)

@@ -478,13 +478,18 @@ def _few_factors(contract: Contract, numbers: int) -> float:
     return math.sqrt((1 / 3 + squares + mean) / expected)
 
 
-def propagated_limits(contract: Contract, dtype: str) -> OutputLimits:
+def propagated_limits(contract: Contract, dtype: str, alike: float = 0.0) -> OutputLimits:
     """Return the limits for an output in `dtype` whose bound before rounding is known by element and replaces s2.
 
     That bound is LAMBDA times the unit of rms for accumulation to nearest, and twice the unit for rounded inputs and
     drift. For a rounding between parts it is half a spacing, of which a uniform error has the deviation 1/sqrt(3); a
     raw variance may cancel to anything within the bound. All elements of a channel share the errors of its statistics,
     so that gain and offset mean nothing.
+
+    `alike` is the share of the bound that terms rounded alike add to it (root of the sum of squares). It is one uniform
+    error a channel, no deviations of many. Squares of T of these, in units of the largest, have a mean below 1/3 +
+    sqrt(ln(1/ALPHA)/(2T)) (Hoeffding), which is no less than 1 up to 20 channels, so that the rms may be all of it. As
+    no bound is negative, the rest of the bound has a share of sqrt(1 - alike^2) at most.
     """
     format = FORMATS[dtype]
     tiny = format.smallest_subnormal if contract.subnormals == "kept" else format.smallest_normal
@@ -493,6 +498,7 @@ def propagated_limits(contract: Contract, dtype: str) -> OutputLimits:
         unit = 1 / 2
     if contract.between == "storage" or contract.variance == "raw":
         unit = 1 / (RMS * math.sqrt(3))
+    unit = unit * math.sqrt(1 - alike**2) + alike / RMS
     halves = HALVES[contract.stored]
     return OutputLimits(format, 1.0, 0.0, 1.0, tiny, unit, 0.0, one_sided=True, local=True, halves=halves)
 

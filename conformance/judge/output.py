@@ -12,7 +12,7 @@ import numpy as np
 
 from conformance.contract import PREFIX_SUMS, Contract
 from conformance.judge.limits import NONE, Constants, OutputLimits, limits, propagated_limits
-from conformance.judge.propagation import ContractArithmetic
+from conformance.judge.propagation import ContractArithmetic, Propagated, propagated
 from conformance.judge.residuals import Residuals, measure
 from conformance.operators import Arrays, Tensor, Workload
 from conformance.operators.base import Interval
@@ -61,7 +61,7 @@ class Output:
     signed: bool = False
     constants: Constants = NONE
     fan_out: int = 1
-    propagated: Callable[[Contract], Arrays] | None = None
+    propagated: Callable[[Contract], Mapping[str, Propagated]] | None = None
     rest: np.ndarray | None = None
     reach: Callable[[], float] = lambda: 0.0
     fills: bool = True
@@ -78,7 +78,8 @@ class Output:
     normwise: Callable[[float], np.ndarray] = lambda dropped: np.zeros(())
 
     def allowed(self, contract: Contract, distribution: str = "") -> OutputLimits:
-        """Return the limits under a contract, which do not depend on the values."""
+        """Return the limits under a contract that do not depend on the values: all but the unit of rms of a propagated
+        bound."""
         if self.propagated is not None:
             return propagated_limits(contract, self.dtype)
         if not self.multiplies and contract.slices is not None:
@@ -97,7 +98,8 @@ class Output:
         result (`limits`, "Winograd")."""
         allowed = self.allowed(contract, distribution)
         if self.propagated is not None:
-            return allowed, self.propagated(contract)[self.name]
+            propagated = self.propagated(contract)[self.name]
+            return propagated_limits(contract, self.dtype, propagated.alike), propagated.bound
         s2 = self.magnitude()[self.name]
         if contract.slices is not None and self.multiplies:
             return allowed, s2 + allowed.normwise * self.normwise(contract.slices.dropped)
@@ -124,22 +126,22 @@ def outputs_of(
     reference: Arrays,
     magnitude: Callable[[], Arrays],
     rest: Mapping[str, np.ndarray] = NOTHING,
-    known: dict[Contract, Arrays] | None = None,
+    known: dict[Contract, dict[str, Propagated]] | None = None,
 ) -> list[Output]:
     """Return every output that a kernel returned as an `Output`; arrays are in canonical order, by name. `known` is
     a cache of the bounds propagated for these inputs; new bounds are added to it."""
     operator, geometry, errors = workload.operator, workload.geometry, workload.errors
     data, operand = (inputs[name] for name in (operator.data, operator.operand))
     bounds = enclosed = None
-    propagated = {} if known is None else known
+    by_contract = {} if known is None else known
     if (propagate := errors.propagate) is not None:
 
-        def bounds(contract: Contract) -> Arrays:
-            if contract not in propagated:
+        def bounds(contract: Contract) -> dict[str, Propagated]:
+            if contract not in by_contract:
                 with np.errstate(invalid="ignore"):  # infinities are compared with the reference instead
                     arithmetic = ContractArithmetic(contract, dtype)
-                    propagated[contract] = propagate(geometry, inputs, magnitude(), arithmetic)
-            return propagated[contract]
+                    by_contract[contract] = propagated(propagate, geometry, inputs, magnitude(), arithmetic)
+            return by_contract[contract]
 
     if (encloses := errors.encloses) is not None:
 

@@ -9,16 +9,21 @@ share add linearly. u is the accumulator's unit roundoff, sums_M the bound of a 
 alone where the accumulator holds all bits that any sum of these products needs; and half a spacing of the storage
 format where the contract says that z is rounded `between` the parts.
 
-*Sums.* Roundings of a sum are independent as long as the summands differ by more than the accumulator's spacing. Of the
-R elements of a channel that do not differ so (in a constant channel: all), each may lose the same u of the partial sum:
-u*R*(1 - R/2M)*|sum| is added, the error of adding a constant sequentially.
+*Sums.* Roundings of a sum are independent as long as the summands differ by more than the accumulator's spacing. R
+elements of a channel that do not differ so (all of a constant channel, those of padding) lose alike while the partial
+sum S stays in a binade: at most u*|S| each, and no more than themselves, as S is a number too (Higham 2002, sections
+2.2 and 4.2). With A their sum, S grows from sum - A to sum if they come last, and from 0 to A if they come first, which
+is never more; for sums of one sign every other order lies between. So u*R*(|sum| + |sum - A|)/2 is added, or R times
+the largest of them if that is less: half of u*M*|sum| in a constant channel, twice that behind a few elements that are
+nearly the sum. It is the worst case of a single error, no LAMBDA deviations of many (`judge.limits.propagated_limits`).
 
-*Mean.* mean_ = average(z_) + sums_M(z)/M + u*|mean|. The bound does not assume that z's errors average out: on constant
-channels they are one error. A second pass that corrects the mean adds up d. Where the accumulator holds all bits of z,
-z lies on a grid and the last bits of every d are those of the rounded mean, so that its roundings are not independent:
-as long as the partial sum stays in one binade they are one number. Each is at most u times the partial sum, and u times
-the average of these is added: that of the sums in the order of memory, or (pi/8)*|d|_2 of a random order, whose partial
-sums are a bridge of variance t(1-t)*|d|_2^2, if that is larger.
+*Mean.* mean_ = average(z_) + max(sums_M(|z| + z_), sums_M(d))/M + u*|mean|. The bound does not assume that z's errors
+average out: on constant channels they are one error. A second pass that corrects the mean adds up d. Of padding, where
+z is zero and loses nothing, d is not: R distances whose sum is A lose u*R*|A|/2. Where the accumulator holds all bits
+of z, z lies on a grid and the last bits of every d are those of the rounded mean, so that its roundings are not
+independent: as long as the partial sum stays in one binade they are one number. Each is at most u times the partial
+sum, and u times the average of these is added: that of the sums in the order of memory, or (pi/8)*|d|_2 of a random
+order, whose partial sums are a bridge of variance t(1-t)*|d|_2^2, if that is larger.
 
 *Variance.* With d = z - mean, d_ = z_ + mean_ + u*|d|: var_ = average(2*|d|*(z_ + u*|d|) + d_^2) + 2*f*|d|_2*mean_/M
 + 2*u*var + sums_M((|d| + d_)^2)/M, f as below. One error of the mean meets sum d, which is zero, and remains in d_^2;
@@ -115,7 +120,10 @@ def pull(geometry: ConvBnGeometry, var: np.ndarray, product: np.ndarray) -> np.n
 def _statistics(geometry: ConvBnGeometry, scales: Arrays, arithmetic: Arithmetic) -> _Bounds:
     d, mean, var, u = scales["d"], scales["mean"], scales["var"], arithmetic.u
     z_bound = _of_z(geometry, scales, arithmetic, int(scales["bits"]))
-    mean_bound = z_bound.mean(axis=1) + arithmetic.sum(_summed(scales, arithmetic)) / geometry.count + u * np.abs(mean)
+    summed = _summed(scales, arithmetic)
+    mean_bound = z_bound.mean(axis=1) + u * np.abs(mean)
+    first, second = arithmetic.sum(summed + np.copysign(z_bound, summed)), arithmetic.sum(d)
+    mean_bound += np.maximum(first, second) / geometry.count
     if arithmetic.holds(int(scales["bits"])):
         partial_sums = np.abs(np.cumsum(d, axis=1)).mean(axis=1)
         mean_bound += u * np.maximum(partial_sums, math.pi / 8 * np.linalg.norm(d, axis=1))

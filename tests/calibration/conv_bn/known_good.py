@@ -155,6 +155,12 @@ ROWS = (
     CampaignRow("bn n2 c6 d3 h4 w3 k8 t2 r3 s3 p1 eps3 outside1", every=2),
     CampaignRow("bn n2 c8 d4 h5 w4 k12 t3 r3 s3 p1 g4", every=5),
     CampaignRow("bn n2 c4 d11 h13 w15 k4 t1 r3 s3", every=25),
+    # most of z is padding: behind few large squares, or before them, all others are equal
+    CampaignRow("bn n1 c1 w1 k16 s1 p0:63"),
+    CampaignRow("bn n1 c2 w2 k2 s3 p1:259"),
+    CampaignRow("bn n1 c2 h2 w2 k16 r3 s3 p15", every=10),
+    CampaignRow("bn n1 c2 w2 k64 s3 p1:259", every=10),
+    CampaignRow("bn n1 c2 w2 k64 s3 p259:1", every=10),
 )
 MEDIUM = (
     "bn n2 c8 h9 w9 k16 r3 s3 p1",
