@@ -516,8 +516,9 @@ def variant_name(name: str, label: str) -> str:
 def holds(when: Predicate | None, geometry: Any) -> bool:
     """Return the answer of a vendor's predicate; errors that it raises become an ImplementationError. A kernel's
     predicate may raise Unsupported with the reason instead of answering no."""
-    is_elsewhere = hasattr(when, "learn")  # in another process, which is asked by the geometry
-    asked = geometry if is_elsewhere else getattr(geometry, "described", geometry)
+    # a predicate in another process is asked by the geometry; in a training, what it is may not be known yet
+    is_described = hasattr(type(geometry), "described") and not hasattr(when, "learn")
+    asked = geometry.described if is_described else geometry
     try:
         return when is None or bool(when(asked))
     except (ImplementationError, Unsupported):  # the first one is raised in another process
