@@ -96,7 +96,7 @@ def test_refusals_are_no_failure(tmp_path: Path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [(["missing.py"], "no such file"), (["numpy-direct", "--dtype=fp31"], "fp31"),
-     (["numpy-direct", "--operator=matmul"], "matmul"), (["numpy-direct", "--timeout=0"], "timeout"),
+     (["numpy-direct", "--operator=attention"], "attention"), (["numpy-direct", "--timeout=0"], "timeout"),
      (["numpy-direct", "--operator=conv_requantized", "--dtype=fp32"], "has no such kernel")],
 )  # fmt: skip
 def test_unusable_words_are_told_without_a_traceback(words: list[str], said: str):
