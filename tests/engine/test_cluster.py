@@ -10,7 +10,8 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -170,8 +171,8 @@ def test_a_device_that_lies_is_suspect_and_the_kernel_is_not_blamed(two: Machine
     status, text = on(two, "--records=there.jsonl")
     assert status == 3, text
     assert {record["status"] for record in records("there.jsonl")} <= {"pass", "unsupported"}
-    assert text.count("suspect device: conv_forward[acme-") >= 2
-    assert "device taken out: " in text
+    assert text.count("suspect device: conv_forward[acme-") >= 1
+    assert ("device taken out: " in text) == (text.count("suspect device: conv_forward[acme-") >= 2)
     assert "INCOMPLETE" in text
     # what has no verdict is run when the run goes on
     Path("acme.py").touch()
@@ -308,7 +309,11 @@ def test_a_run_that_was_ended_goes_on_later(two: Machines, number: signal.Signal
     Path("acme.py").write_text(source(body=slow, declares=", when=lambda p: p.groups == 1 and p.n < 3"))
     words = [sys.executable, "-m", "conformance", "run", *WORDS, f"--ray={two.address}", "--records=there.jsonl", "-v"]
     variables = os.environ | {"PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen(words, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    # a process that was started in the background ignores Ctrl-C, and hands that down
+    heeds: Callable[[], object] = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    process = subprocess.Popen(
+        words, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=heeds
+    )
     assert process.stdout is not None
     for line in process.stdout:
         if " PASS " in line:

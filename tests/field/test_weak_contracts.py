@@ -50,7 +50,7 @@ def verdicts(
 ) -> Iterator[Verdict]:
     """Of the right kernel of an operator at level smoke, with its results changed."""
     kernels = registry.load([IMPLS / "numpy_direct"]).implementations["numpy-direct"].kernels
-    right = next(one for one in kernels if one.operator == operator and "nchw" in one.layouts)
+    right = next(one for one in kernels if one.operator == operator and {"nchw", "nn"} & {*one.layouts})
     names = inspect.signature(right.function).parameters
 
     def function(*arrays: Any, **given: Any) -> Any:
