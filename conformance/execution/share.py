@@ -363,13 +363,13 @@ def _of_eight_bits(
         if any(dtype in DTYPES for dtype in kernel.dtypes):
             continue
         pairs = [pair for pair in product(kernel.dtypes, kernel.layouts) if wants(*pair)]
-        seen, chosen = set[str](), 0
+        names, chosen = set[str](), 0
         for place, (problem, variants) in enumerate(rows):
             if chosen == OF_EIGHT_BITS:
                 break
-            if problem.name in seen or offered[problem.name] & {*pairs}:
+            if problem.name in names or offered[problem.name] & {*pairs}:
                 continue
-            seen.add(problem.name)
+            names.add(problem.name)
             suited = [v for v in _instead(problem, variants, pairs, chosen) if _is_suited(declared, problem, v, pairs)]
             for variant in suited[:1]:
                 chosen += 1

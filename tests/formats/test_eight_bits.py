@@ -165,8 +165,8 @@ def of_level(level: str, operator: str, *dtypes: tuple[str, ...]) -> tuple[list[
     ranked = Ranked(Selection(("acme",), (), level, PROBLEMS, *chosen, 0, ""))
     declared = ranked.declared(acme, operator)
     rows = zip(ranked.rows(operator).rows, ranked.share(declared), strict=True)
-    asked = [(p.name, v) for (p, _), share in rows for v in share if declared.takes(p, v)]
-    return asked, len(ranked.paths(declared))
+    chosen_cases = [(p.name, v) for (p, _), share in rows for v in share if declared.takes(p, v)]
+    return chosen_cases, len(ranked.paths(declared))
 
 
 def views(cases: list[tuple[str, Variant]]) -> set[tuple[str, int]]:
