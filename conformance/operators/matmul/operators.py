@@ -109,11 +109,13 @@ class Matmul(_Product):
     cofactor = "dy"
 
     def nonfinite(self, geometry: MatmulGeometry) -> Iterator[Special]:
-        """Yield also columns of b, and numbers of the bias of other columns; and in a a last term that is zero in every
-        row, beside NaN and infinity in b: kernels that skip tiles of zeros lose these."""
+        """Yield also columns of b, and numbers of the bias of other columns; and NaN and infinity in the last row of b:
+        kernels that read it again beyond the end, beside zeros, turn infinities into NaN. Where the last term is alone
+        in a tile of 16, it is zero in every row of a: kernels that skip tiles of zeros lose what stands beside it."""
         terms = geometry.c // geometry.groups
         if terms > 1:
-            yield "a", (slice(None), slice(terms - 1, None, terms)), 0.0
+            if terms % 16 == 1:
+                yield "a", (slice(None), slice(terms - 1, None, terms)), 0.0
             for column, value in ((0, np.nan), (1, np.inf)):
                 if geometry.k > column + 1:
                     yield "b", (column, -1), value
