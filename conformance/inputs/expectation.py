@@ -25,8 +25,12 @@ class Expectation:
 
     @cached_property
     def inputs(self) -> Arrays:
-        """Inputs as drawn from the recipe's distribution."""
-        return DISTRIBUTIONS[self.recipe.distribution](self.recipe)
+        """Inputs as drawn from the recipe's distribution; those that must not be read are NaN."""
+        workload = self.recipe.workload
+        drawn = DISTRIBUTIONS[self.recipe.distribution](self.recipe)
+        for name in workload.operator.unread(workload.geometry):
+            drawn[name].fill(np.nan)
+        return drawn
 
     def holding(self, inputs: Arrays) -> Expectation:
         """Return an expectation of the same recipe with other input values."""

@@ -20,7 +20,7 @@ import numpy as np
 
 from conformance.dtypes import DECLARABLE, TRAINED, WHOLE
 from conformance.operators import special_values
-from conformance.operators.base import Arrays, ErrorModel, Given, Homogeneous, Request, Special, Spoil, Tensor
+from conformance.operators.base import Arrays, ErrorModel, Given, Homogeneous, Operator, Request, Special, Spoil, Tensor
 from conformance.operators.conv.operators import Products
 from conformance.operators.family import LINEAR, Family, Storages
 from conformance.operators.matmul.geometry import MatmulGeometry
@@ -101,11 +101,11 @@ class Matmul(_Product):
     name = "matmul"
     dtypes = tuple(name for name in DECLARABLE if name not in TRAINED)
     arguments, returns = ("a", "b", "bias"), ("y",)
-    capabilities = ("into",)
+    capabilities: tuple[str, ...] = ("into",)
     data, operand, free_axis = "a", "b", 0
     homogeneous = Homogeneous(("a", "bias"), ("y",))
-    invalid = INNER_MISMATCH
-    gradients = ("matmul_backward_a", "matmul_backward_b")
+    invalid: Mapping[str, Spoil] = INNER_MISMATCH
+    gradients: tuple[str | Operator, ...] = ("matmul_backward_a", "matmul_backward_b")
     cofactor = "dy"
 
     def nonfinite(self, geometry: MatmulGeometry) -> Iterator[Special]:
