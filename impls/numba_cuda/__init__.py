@@ -1,5 +1,5 @@
-"""Convolution, its fusion with batch normalisation and average pooling in numba.cuda: three kernels, each on a device
-and in numba's simulator of one."""
+"""Convolution, its fusion with batch normalisation, average pooling and matrix products in numba.cuda: three kernels,
+each on a device and in numba's simulator of one."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from conformance.layouts import IMAGES, layouts_of
 from . import direct, igemm, tiled
 from .conv import Convolution
 from .conv_bn import Normalised
+from .matmul import LAYOUTS, Products
 from .pool import avg_pool_backward, avg_pool_forward
 
 PRODUCTS, ELEMENTS = 16_000, 1_500
@@ -27,6 +28,15 @@ def small(geometry: Any) -> bool:
     return geometry.y.size * window <= PRODUCTS and max(sizes) <= ELEMENTS
 
 
+def small_product(sizes: Any) -> bool:
+    """Return whether a matrix product is small enough for the simulator."""
+    elements = sizes.batch * max(sizes.m * sizes.n, sizes.m * sizes.k, sizes.n * sizes.k)
+    return sizes.batch * sizes.m * sizes.n * sizes.k <= PRODUCTS // 4 and elements <= ELEMENTS // 2
+
+
+DTYPES = ("fp32", "bf16", "fp16", "fp64")
+
+
 def _register(name: str, simulator: bool, *kernels: Callable[..., Any]) -> Implementation:
     implementation = Implementation(
         f"{name}@sim" if simulator else name,
@@ -34,9 +44,13 @@ def _register(name: str, simulator: bool, *kernels: Callable[..., Any]) -> Imple
         arrays=numba_cuda_arrays(simulator=simulator),
         unsafe=("threads", "fork") if simulator else (),
     )
+    for kernel in Products(igemm.engine).kernels if name == "numba-cuda-igemm" else ():
+        implementation.implements(
+            kernel.__name__, dtypes=DTYPES, when=small_product if simulator else None, layouts=LAYOUTS
+        )(kernel)
     for kernel in kernels:
         implementation.implements(
-            kernel.__name__, dtypes=("fp32", "bf16", "fp16", "fp64"), when=small if simulator else None,
+            kernel.__name__, dtypes=DTYPES, when=small if simulator else None,
             layouts=IMAGES if name == "numba-cuda-igemm" else layouts_of(2) + layouts_of(1),
         )(kernel)  # fmt: skip
     return implementation

@@ -127,10 +127,10 @@ class Igemm:
 def engine(products: Sequence[Product], stored: Format) -> Sequence[Igemm | Direct | Tiled]:
     """Choose the engine. In a depthwise product a tile would have one row and most of it would be idle: so `tiled`
     keeps the input in shared memory where pixels are neighbours in memory, and `direct` computes an element per thread
-    where channels are. Both know no planes."""
+    where channels are, and where images have one pixel, as matrices have. Both know no planes."""
     first = products[0]
     if first.depthwise and first.rank == 2:
-        other = direct if first.b_step < first.pixels.nearest(1) else tiled
+        other = direct if first.b_step < first.pixels.nearest(1) or set(first.image) == {1} else tiled
         return other.engine(products, stored)
     tile = tile_for(products, stored)
     return [Igemm(product, tile) for product in products]
