@@ -1,5 +1,6 @@
-"""Convolution, its fusion with batch normalisation and average pooling in NKI: the same kernels on a Neuron device, in
-the vendor's simulator and in an emulator that needs no toolchain. Each tier is an implementation of its own."""
+"""Convolution, its fusion with batch normalisation, average pooling and matrix products in NKI: the same kernels on a
+Neuron device, in the vendor's simulator and in an emulator that needs no toolchain. Each tier is an
+implementation of its own."""
 
 from __future__ import annotations
 
@@ -9,6 +10,8 @@ from typing import Any
 from conformance import Implementation, neuron_device, nki_arrays
 
 from .host import OPERATORS, Host
+from .host import PRODUCTS as OF_MATRICES
+from .host_matmul import LAYOUTS
 from .tiers import Device, Emulator, Simulator
 
 DTYPES = ("fp32", "bf16", "fp16")
@@ -25,10 +28,19 @@ def small(geometry: Any) -> bool:
     return geometry.y.size * window <= PRODUCTS
 
 
+def small_product(sizes: Any) -> bool:
+    """Return whether a matrix product is small enough for the CPU."""
+    return bool(sizes.batch * sizes.m * sizes.n * sizes.k <= PRODUCTS)
+
+
 def _register(name: str, device: str, tier: Device | Simulator | Emulator, when: Predicate = small) -> Implementation:
     implementation, host = Implementation(name, device=device, arrays=nki_arrays(tier)), Host(tier.load)
     for operator in OPERATORS:
         implementation.implements(operator, dtypes=DTYPES, when=when)(getattr(host, operator))
+    for operator in OF_MATRICES:
+        implementation.implements(operator, dtypes=DTYPES, layouts=LAYOUTS, when=when and small_product)(
+            getattr(host, operator)
+        )
     return implementation
 
 

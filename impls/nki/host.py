@@ -1,16 +1,19 @@
-"""The operators that the kernels compute: NumPy arrays in, NumPy arrays out, layout nchw, in fp32, bf16 or fp16."""
+"""The operators that the kernels compute: NumPy arrays in and out, layout nchw or those of matrices, in fp32, bf16
+or fp16."""
 
 from __future__ import annotations
 
 from .host_bn import Normalised
+from .host_matmul import Products
 from .host_pool import Pooling
 
 OPERATORS = (
     "conv_forward", "conv_backward_data", "conv_backward_weight", "conv_bn_forward", "conv_bn_backward",
     "conv_bn_inference", "avg_pool_forward", "avg_pool_backward",
 )  # fmt: skip
-"""Names of operators, each a method of `Host`."""
+PRODUCTS = ("matmul", "matmul_backward_a", "matmul_backward_b")
+"""Names of operators, each a method of `Host`; those of matrices have layouts of their own."""
 
 
-class Host(Normalised, Pooling):
+class Host(Normalised, Pooling, Products):
     """The operators, computed by the kernels that a tier loads: `load(name)` is the module of that name."""
