@@ -21,6 +21,7 @@ CONFIG = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1, "NUM_ST
 TAKES = {"dtypes": ("fp32", "fp16", "bf16"), "layouts": ("nchw", "nhwc")}
 INNER = {"when": lambda p: not p.eps_outside, "layouts": ("nchw", "nhwc")}
 WIDE, STORED = {"dtypes": ("fp32", "fp16")}, {"dtypes": ("bf16",), "contract": Contract(between="storage")}
+FLUSHED = Contract(subnormals="flushed")  # of matrix products, in every dtype
 impl = Implementation("openvino-cpu", version=ov.__version__, unsafe=("fork",), compiles_per_shape=True)  # forks hang
 
 
@@ -118,3 +119,12 @@ def avg_pool_forward(x, *, kernel_size, stride, padding, ceil_mode, count_includ
 def max_pool_forward(x, *, kernel_size, stride, padding, dilation, ceil_mode, layout):
     how = list(dilation), *ends(padding), list(kernel_size), "ceil_torch" if ceil_mode else "floor"
     return run(lambda x: ops.max_pool(x, list(stride), *how).outputs()[:1], layout, x)[0]
+
+
+@impl.implements("matmul", dtypes=TAKES["dtypes"], layouts=("nn", "nt", "tn", "tt"), contract=FLUSHED)
+def matmul(a, b, bias, *, layout):
+    def graph(x, w, offset):
+        y = ops.matmul(x, w, layout[0] == "t", layout[1] == "t")
+        return [y if offset is None else ops.add(y, offset)]
+
+    return run(graph, layout, a, b, bias)[0]
