@@ -15,6 +15,7 @@ tf.config.threading.set_intra_op_parallelism_threads(1)
 impl = Implementation("tensorflow-cpu", version=tf.__version__)
 impl.variant("onednn=off", environment={"TF_ENABLE_ONEDNN_OPTS": "0"})
 NHWC = {"layouts": ("nhwc",), "dtypes": ("fp32", "fp64", "fp16", "bf16")}
+FLUSHED = Contract(subnormals="flushed")  # of matrix products, in every dtype
 BATCH_NORM = {"layouts": ("nhwc",), "dtypes": ("fp32", "fp16", "bf16"), "contract": Contract(between="storage")}
 GRADIENT = {"when": lambda p: p.dilation == (1, 1) and (p.groups == 1 or (p.groups == p.c and len({*p.stride}) == 1))}
 
@@ -118,3 +119,11 @@ def avg_pool_forward(x, *, kernel_size, stride, padding, ceil_mode, count_includ
 def avg_pool_backward(dy, *, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override, input_size):
     x, how = tf.zeros((len(dy), *input_size, dy.shape[3]), dy.dtype), (ceil_mode, count_include_pad, divisor_override)
     return gradients(lambda x: pool(x, kernel_size, stride, padding, *how), [x], dy)[0]
+
+
+@impl.implements("matmul", dtypes=NHWC["dtypes"], layouts=("nn", "nt", "tn", "tt"), contract=FLUSHED)
+def matmul(a, b, bias, *, layout):
+    if bias is not None and a.dtype.itemsize == 2:
+        raise Unsupported("BiasAdd is a second kernel: the result would be rounded twice")
+    y = tf.linalg.matmul(a, b, transpose_a=layout[0] == "t", transpose_b=layout[1] == "t")
+    return (y if bias is None else tf.nn.bias_add(y, bias)).numpy()
