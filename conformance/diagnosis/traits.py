@@ -203,7 +203,7 @@ def _by_blocks(sizes: Mapping[str, int]) -> set[str]:
 
 def _of_product(geometry: Any) -> Traits:
     """Return the traits of a matrix product."""
-    m, n, k, batch, _ = geometry.described
+    m, n, k, batch = geometry.n, geometry.k // geometry.groups, geometry.c // geometry.groups, geometry.groups
     sizes = {"rows M": m, "columns N": n, "terms K": k, "products of a batch": batch, "M*N": m * n, "N*K": n * k}
     sizes |= {"elements of a": m * geometry.c, "elements of b": geometry.k * k, "elements of y": m * geometry.k}
     features = {text for text, holds in OF_PRODUCT.items() if not _THRESHOLD.search(text) and holds(geometry)}

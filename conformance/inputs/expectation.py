@@ -8,6 +8,7 @@ import numpy as np
 
 from conformance.inputs.distributions import DISTRIBUTIONS
 from conformance.inputs.drawing import Recipe
+from conformance.inputs.shared_scales import with_shared_scales
 from conformance.operators import Arrays
 from conformance.operators.double_double import Double
 
@@ -26,7 +27,9 @@ class Expectation:
     @cached_property
     def inputs(self) -> Arrays:
         """Inputs as drawn from the recipe's distribution."""
-        return DISTRIBUTIONS[self.recipe.distribution](self.recipe)
+        draw = DISTRIBUTIONS[self.recipe.distribution]
+        shares_scales = "scale_a" in self.recipe.workload.inputs
+        return with_shared_scales(self.recipe, draw) if shares_scales else draw(self.recipe)
 
     def holding(self, inputs: Arrays) -> Expectation:
         """Return an expectation of the same recipe with other input values."""
