@@ -1,7 +1,8 @@
 """Scales that rows, columns and terms of a product share: none is 1, and none is that of the block beside it.
 
-On data whose results must be equal they are powers of two. On fixed-point data they have 12 significant bits, one more
-than fp16, so that operands and products of scales are exact in fp32; on natural data all 24 bits of fp32.
+On data whose results must be equal they are powers of two, and on all data of a problem that says so. Otherwise they
+have 12 significant bits on fixed-point data, one more than fp16, so that operands times scales and products of scales
+are exact in fp32; on natural data all 24 bits of fp32.
 """
 
 from __future__ import annotations
@@ -42,12 +43,14 @@ def with_shared_scales(recipe: Recipe, draw: Callable[[Recipe], Arrays]) -> Arra
 def _scales(recipe: Recipe, name: str, tensor: Tensor) -> np.ndarray:
     """Draw scales [blocks of rows or columns, blocks of terms]."""
     distribution, powers = recipe.distribution, NATURAL_POWERS if recipe.distribution == "natural" else POWERS
-    exponents = np.resize(powers, len(powers))[_differing(recipe, name, tensor.shape, len(powers))]
+    exponents = np.array(powers)[_differing(recipe, name, tensor.shape, len(powers))]
+    if distribution == "absorbed":  # a large term and its negative must cancel
+        exponents = np.repeat(exponents[:, :1], tensor.shape[1], axis=1)
     if distribution == "wide":
         exponents = exponents + np.resize(FAR_POWERS, tensor.shape[0])[:, None]
     bits = {"fixed": FIXED_BITS, "wide": FIXED_BITS, "natural": NATURAL_BITS}.get(distribution)
     significands = np.ones(tensor.shape)
-    if bits:
+    if bits and not recipe.workload.geometry.powers:
         significands = np.abs(recipe.stream(name).significands(tensor.shape, bits, np.dtype(np.float64)))
     scales: np.ndarray = np.ldexp(significands, exponents)
     return scales

@@ -74,6 +74,7 @@ SPECIAL = {
     "sm": (0, 1, 1, 3, 8),
     "sn": (0, 1, 1, 5, 32),
     "sk": (0, 0, 7, 16, 32),
+    "pow": (0, 0, 1),
 }
 """Options of a family, and the values that they are drawn from."""
 

@@ -12,7 +12,8 @@ from conformance.operators.spatial import GeometryError
 
 
 class Sizes(NamedTuple):
-    """A scaled product as `when=` gets it; of `sm`, `sn` and `sk` 0 stands for all rows, columns and terms."""
+    """A scaled product as `when=` gets it; of `sm`, `sn` and `sk` 0 stands for all rows, columns and terms;
+    `pow` says that all scales are powers of two."""
 
     m: int
     n: int
@@ -21,6 +22,7 @@ class Sizes(NamedTuple):
     sm: int
     sn: int
     sk: int
+    pow: bool
 
 
 def blocks(extent: int, length: int) -> int:
@@ -52,6 +54,7 @@ class ScaledGeometry(MatmulGeometry, _Scales):
             Field("sm", "rows that share a scale (0 for all)", attribute="rows", default=0),
             Field("sn", "columns that share a scale (0 for all)", attribute="columns", default=0),
             Field("sk", "terms that share a scale (0 for all)", attribute="terms", default=0),
+            Field("pow", "scales that are powers of two (0 or 1)", FLAG, "powers", False),
         )
     }
     family: ClassVar[str] = "matmul_scaled"
@@ -59,6 +62,7 @@ class ScaledGeometry(MatmulGeometry, _Scales):
     rows: int = 0
     columns: int = 0
     terms: int = 0
+    powers: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -78,4 +82,4 @@ class ScaledGeometry(MatmulGeometry, _Scales):
     @property
     def described(self) -> Sizes:  # type: ignore[override]
         """Return the sizes of the product and of its blocks."""
-        return Sizes(self.n, self.k, self.c, self.bias, self.rows, self.columns, self.terms)
+        return Sizes(self.n, self.k, self.c, self.bias, self.rows, self.columns, self.terms, self.powers)

@@ -133,7 +133,7 @@ def _of_scales(change: Callable[[np.ndarray, np.ndarray], Scales]) -> Compute:
     def compute(operator: Operator, g: ScaledGeometry, inputs: Arrays, dtype: Any) -> Arrays:
         right = inputs["scale_a"].astype(np.float64), inputs["scale_b"].astype(np.float64)
         scale_a, scale_b = change(*right)
-        if np.array_equal(scale_a, right[0]) and np.array_equal(scale_b, right[1]):
+        if all(np.array_equal(*pair, equal_nan=True) for pair in zip((scale_a, scale_b), right, strict=True)):
             raise InapplicableError
         return operator.reference(g, inputs | {"scale_a": scale_a, "scale_b": scale_b}, dtype)
 
@@ -181,6 +181,12 @@ _SCALES: dict[str, Compute] = {
     "scales rounded to bf16": _both(_rounded("bf16")),
     "scales rounded to fp16": _both(_rounded("fp16")),
     "scales rounded to powers of two": _both(_power),
+    "scales of zero taken for 1": _both(lambda scale: np.where(scale == 0, 1.0, scale)),
+    "scales that are NaN taken for 0": _both(lambda scale: np.where(np.isnan(scale), 0.0, scale)),
+    "scales held within the range of fp16": _both(lambda scale: np.clip(scale, 2.0**-24, 65504.0)),
+    "NaN of a scale spreads to the block after": _both(
+        lambda scale: np.where(np.isnan(np.roll(scale, 1, 0)), np.nan, scale)
+    ),
     "scales of a read in column-major order": _of_scales(lambda a, b: (_transposed(a), b)),
     "scales of b read in column-major order": _of_scales(lambda a, b: (a, _transposed(b))),
 }

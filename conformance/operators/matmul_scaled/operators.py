@@ -143,7 +143,7 @@ class MatmulScaled(Products):
 FAMILY = Family(
     geometry=ScaledGeometry,
     operators=(MatmulScaled(),),
-    distributions=("integer", "fixed", "natural", "impulse", "special", "nonfinite", "wide", "codes"),
+    distributions=("integer", "fixed", "natural", "impulse", "special", "nonfinite", "wide", "codes", "absorbed"),
     place=7,
     storages=Storages(once={0: ("scaled.rows-and-columns", "scaled.blocks", "scaled.tensor-bias")}),
     lacks=("large", "odd", "partial", "sizes", "sparse", "equal_shapes"),
