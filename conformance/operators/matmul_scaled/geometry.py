@@ -51,9 +51,9 @@ class ScaledGeometry(MatmulGeometry, _Scales):
             Field("n", "columns", attribute="k"),
             Field("k", "length of the sums", attribute="c"),
             Field("bias", "bias (0 or 1)", FLAG, "bias", False),
-            Field("sm", "rows that share a scale (0 for all)", attribute="rows", default=0),
-            Field("sn", "columns that share a scale (0 for all)", attribute="columns", default=0),
-            Field("sk", "terms that share a scale (0 for all)", attribute="terms", default=0),
+            Field("sm", "length of a block of rows (0 for all)", attribute="rows", default=0),
+            Field("sn", "length of a block of columns (0 for all)", attribute="columns", default=0),
+            Field("sk", "length of a block of terms (0 for all)", attribute="terms", default=0),
             Field("pow", "scales that are powers of two (0 or 1)", FLAG, "powers", False),
         )
     }
@@ -78,6 +78,21 @@ class ScaledGeometry(MatmulGeometry, _Scales):
             scale_a=Tensor("PT", (blocks(self.n, self.rows), parts), wide=True, positive=True),
             scale_b=Tensor("QT", (blocks(self.k, self.columns), parts), wide=True, positive=True),
         )
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """Return the number of blocks on each axis."""
+        return {
+            "blocks of rows": self.scale_a.shape[0],
+            "blocks of columns": self.scale_b.shape[0],
+            "blocks of terms": self.scale_a.shape[1],
+        }
+
+    @property
+    def left_over(self) -> tuple[str, ...]:
+        """Return the axes whose last block is shorter than the others."""
+        axes = ("rows", self.n, self.rows), ("columns", self.k, self.columns), ("terms", self.c, self.terms)
+        return tuple(f"short last block of {name}" for name, extent, length in axes if length and extent % length)
 
     @property
     def described(self) -> Sizes:  # type: ignore[override]

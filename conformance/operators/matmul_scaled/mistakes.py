@@ -26,13 +26,11 @@ def _placed(change: Callable[[ScaledGeometry, Places], Places]) -> Compute:
     the last one, below the first for the first one."""
 
     def compute(operator: Operator, g: ScaledGeometry, inputs: Arrays, dtype: Any) -> Arrays:
-        right = places(g)
-        changed = change(g, right)
-        if all(np.array_equal(old, new) for old, new in zip(right, changed, strict=True)):
-            raise InapplicableError
-        (rows, parts), columns = g.scale_a.shape, g.scale_b.shape[0]
+        right, (rows, parts), columns = places(g), g.scale_a.shape, g.scale_b.shape[0]
         counts = (rows, columns, parts, parts)
-        limited = Places(*(np.clip(new, 0, count - 1) for new, count in zip(changed, counts, strict=True)))
+        limited = Places(*(np.clip(new, 0, count - 1) for new, count in zip(change(g, right), counts, strict=True)))
+        if all(np.array_equal(old, new) for old, new in zip(right, limited, strict=True)):
+            raise InapplicableError
         return _PRODUCT.reference(g, scaled(g, inputs, dtype, limited), dtype)
 
     return compute
@@ -118,8 +116,8 @@ _LINES: dict[str, Compute] = {
 
 
 def _short(g: ScaledGeometry) -> int:
-    """Return the number of the last block of terms. Raises InapplicableError where it is a whole one, or alone."""
-    if not g.terms or g.terms >= g.c or not g.c % g.terms:
+    """Return the number of the last block of terms. Raises InapplicableError where it is a whole one."""
+    if not g.terms or not g.c % g.terms:
         raise InapplicableError
     return g.c // g.terms
 
@@ -295,7 +293,7 @@ def _of_product() -> Iterator[Mistake]:
 
 
 MISTAKES: tuple[Mistake, ...] = (
-    *(Mistake(name, "scales", compute, NAME) for name, compute in (_BLOCKS | _LINES | _SCALES | _LAST).items()),
+    *(Mistake(name, "scales", compute, NAME) for name, compute in (_BLOCKS | _LINES | _LAST | _SCALES).items()),
     *(Mistake(name, "scales", compute, NAME) for name, compute in (_SUMS | _OPERANDS | _OF_EIGHT_BITS).items()),
     Mistake("bias scaled, too", "bias", _bias_scaled, NAME, lambda g: g.bias),
     *_of_product(),
