@@ -66,13 +66,13 @@ def scaled(geometry: ScaledGeometry, inputs: Given, dtype: Any = np.float64, at:
     }
 
 
-def _one_block_fewer(geometry: ScaledGeometry, request: Request) -> Request | None:
-    """Leave the scale of the last terms out; None where a scale is of all terms."""
+def _one_block_more(geometry: ScaledGeometry, request: Request) -> Request:
+    """Add scales of terms that there are not."""
     scale = request.inputs["scale_a"]
-    return Request(request.inputs | {"scale_a": scale[:, :-1]}, request.parameters) if scale.shape[1] > 1 else None
+    return Request(request.inputs | {"scale_a": np.concatenate([scale, scale[:, -1:]], 1)}, request.parameters)
 
 
-SCALES_MISMATCH: dict[str, Spoil] = {"scale_a with one block of terms fewer": _one_block_fewer}
+SCALES_MISMATCH: dict[str, Spoil] = {"scale_a with one block of terms more": _one_block_more}
 
 
 @lru_cache(maxsize=1 << 12)

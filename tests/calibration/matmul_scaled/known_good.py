@@ -141,5 +141,13 @@ ROWS = (
     CampaignRow("scaled m1 n65 k192 bias1 sm1 sn64 sk64", dtypes=_BOTH, every=2),
     CampaignRow("scaled m8 n24 k1056 sm1 sn1 sk32", dtypes=_BOTH, every=5),
 )
-MEDIUM = ("scaled m21 n18 k40 bias1 sm1 sn1", "scaled m7 n70 k150 bias1 sm1 sn32 sk64")
+MEDIUM = (
+    "scaled m21 n18 k40 bias1 sm1 sn1",
+    "scaled m7 n70 k150 bias1 sm1 sn32 sk64",
+    "scaled m33 n40 k128 sm1 sn1 sk2",
+)
+    "scaled m21 n18 k40 bias1 sm1 sn1",
+    "scaled m7 n70 k150 bias1 sm1 sn32 sk64",
+    "scaled m33 n40 k128 sm1 sn1 sk2",
+)
 """Problems on one of which a contract that is too strict must show."""
