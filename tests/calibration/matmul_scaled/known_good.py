@@ -146,8 +146,4 @@ MEDIUM = (
     "scaled m7 n70 k150 bias1 sm1 sn32 sk64",
     "scaled m33 n40 k128 sm1 sn1 sk2",
 )
-    "scaled m21 n18 k40 bias1 sm1 sn1",
-    "scaled m7 n70 k150 bias1 sm1 sn32 sk64",
-    "scaled m33 n40 k128 sm1 sn1 sk2",
-)
 """Problems on one of which a contract that is too strict must show."""
