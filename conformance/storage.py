@@ -117,6 +117,11 @@ def repeats(text: str) -> bool:
     return any(kind in REPEATING or kind == BATCH for kind in parse(text).values())
 
 
+def repeats_alone(text: str) -> bool:
+    """Return whether a storage repeats whole matrices of a batch, and no value within one."""
+    return repeats(text) and not any(kind in REPEATING for kind in parse(text).values())
+
+
 @dataclass(frozen=True, slots=True)
 class Placement:
     """Where an operand lies in a buffer of `size` elements; offset and strides in elements.

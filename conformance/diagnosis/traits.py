@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from conformance.contract import NONFINITE
 from conformance.layouts import MATRICES, letters
-from conformance.operators.descriptor import FLAG, NEGATED_FLAG, Field
+from conformance.operators.descriptor import DECIMAL, FLAG, NEGATED_FLAG, PARTS, Field
 from conformance.operators.spatial import IMAGE, WINDOW
 from conformance.problems import Variant
 from conformance.problems.features import (
@@ -225,6 +225,8 @@ def _options(geometry: Any) -> set[str]:
             features.add(f"{_meaning(field)} is {str(bool(value)).lower()}")
         else:
             features.add(_meaning(field) if value else f"no {_meaning(field)}")
+    for field in (field for field in geometry.fields if field.form is DECIMAL):
+        features |= _of_factor(_meaning(field), field.of(geometry))
     for field in _own(geometry):
         value, default = field.of(geometry), int(field.default or 0)
         if value % 2 and not _is_exponent(field):
@@ -232,6 +234,13 @@ def _options(geometry: Any) -> set[str]:
         number = f"1e-{default}" if _is_exponent(field) else str(default)
         features.add(f"{_meaning(field)} {number}" if value == default else f"{_meaning(field)} not {number}")
     return features
+
+
+def _of_factor(name: str, factor: float) -> set[str]:
+    """Return the features of a factor: kernels have paths for 0 and 1, and lose signs, fractions and bits."""
+    features = {f"{name} = {value}" if factor == value else f"{name} not {value}" for value in (0, 1)}
+    features |= {f"{name} negative"} if factor < 0 else {f"{name} positive"} if factor else set()
+    return features | ({f"{name} no whole number"} if factor % 1 else set())
 
 
 def _is_exponent(field: Field) -> bool:
@@ -296,6 +305,9 @@ def assigned(geometry: Any, name: str, value: object) -> str:
     flags = {field.role: field for field in geometry.fields if field.form in (FLAG, NEGATED_FLAG)}
     if name in flags and flags[name].form is FLAG:
         return f"{'with' if value else 'without'} {_meaning(flags[name])}"
+    factors = {field.role for field in geometry.fields if field.form is DECIMAL}
+    if name in factors and isinstance(value, int):
+        value = DECIMAL.show(value / PARTS)
     return f"with {parameter(geometry, name)} = {bool(value) if name in flags else value}"
 
 

@@ -145,6 +145,10 @@ def never_written(
         marked = called(MARK)
     except (Crash, Exception):
         return cause
+    # those that are NaN whatever lies in memory: a zero times an infinity was taken for memory that is not written
+    became_nan = {name: places & ~np.isnan(marked[name].astype(np.float64)) for name, places in became_nan.items()}
+    if not any(map(np.any, became_nan.values())):
+        return cause
     marks = [
         array[became_nan[name]] == np.full(array.itemsize, MARK, np.uint8).view(array.dtype)
         for name, array in marked.items()

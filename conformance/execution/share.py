@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import chain, islice
+from itertools import chain, islice, product
 from typing import NamedTuple
 
 from conformance.dtypes import DTYPES, ordinary
@@ -19,8 +19,8 @@ from conformance.operators.family import Brought
 from conformance.problems import Problem, Variant, at_level, of_family
 from conformance.problems.parameters import cost
 from conformance.problems.ranking import PROGRAMS, SMOKE_CASES, Row
-from conformance.problems.table import applies
-from conformance.storage import parse
+from conformance.problems.table import applies, exact_distribution, usual_distribution
+from conformance.storage import parse, repeats
 
 NATURAL, ABSORBED = "natural", "absorbed"
 ENOUGH_RESULTS = 64
@@ -29,7 +29,8 @@ LONGEST_SPAN = 1 << 20
 """Longest span of sums in an exact reference on natural inputs, for slices of at least 16 bits."""
 SMALL = 1 << 16
 """Most elements of a problem that is run on a distribution which the rows have on no problem that a kernel takes."""
-
+OF_EIGHT_BITS = 24
+"""Problems of ordinary dtypes that a kernel of 8 bits alone, beside others, is run on."""
 
 TAIL = Brought(
     lambda geometry: (
@@ -102,6 +103,8 @@ def share(
     """
     rows, listed, usual, _ = of
     pairs = [pair for pair in declared.pairs if wants(*pair)]
+    plain = {*ordinary(dtype for dtype, _ in pairs)}
+    replaceable = [pair for pair in pairs if pair[0] in plain]
     offered = [_offered(rows[:usual])] * usual + [_offered(rows)] * (len(rows) - usual)
     shares: list[list[Variant]] = []
     first: list[tuple[Problem, Variant]] = []
@@ -118,7 +121,7 @@ def share(
         included = [v for v in variants if wants(v.dtype, v.layout)]
         counted.update((problem.name, v.dtype, v.layout) for v in included)
         within = place < listed and (allowance.programs is None or len(counted) <= allowance.programs)
-        instead = [] if offered[place][problem.name] & {*pairs} else _instead(problem, variants, pairs, place)
+        instead = [] if offered[place][problem.name] & {*pairs} else _instead(problem, variants, replaceable, place)
         for variant in (*included, *instead):
             if not (variant.suits(declared.operator, problem.geometry) and declared.takes(problem, variant)):
                 if within and variant not in instead:
@@ -152,13 +155,19 @@ def share(
 
     if allowance.programs is None:
         by_size = [(place, rows[place]) for place in of.by_size]
-        forward = chain(_brought_forward(declared, by_size, pairs, first), _views(declared, by_size, pairs, first))
+        forward = chain(
+            _brought_forward(declared, by_size, replaceable, first), _views(declared, by_size, replaceable, first)
+        )
         for place, variant in forward:
             if variant not in shares[place]:
                 bring(place, variant)
                 natural.offer(place, rows[place][0], variant)
     if allowance.programs is None and met:
-        further = _further(declared, rows[:usual], pairs, met), _absorbed(declared, rows[:usual], pairs)
+        further = (
+            _further(declared, rows[:usual], pairs, met),
+            _absorbed(declared, rows[:usual], pairs),
+            _of_eight_bits(declared, rows[:usual], wants),
+        )
         for place, variant in chain(*further):
             bring(place, variant)
             natural.offer(place, rows[place][0], variant)
@@ -249,7 +258,7 @@ def _brought_forward(
             for dtype, layout in pairs
             for name in family.distributions
             if name in distributions
-            if dtype in DTYPES and rank_of(layout) == problem.geometry.rank and applies(name, dtype)
+            if rank_of(layout) == problem.geometry.rank and applies(name, dtype)
         )
         suited = (
             (place, variant)
@@ -266,18 +275,37 @@ def _views(
     first: Sequence[tuple[Problem, Variant]],
 ) -> Iterator[tuple[int, Variant]]:
     """Yield cases with operands in `VIEWS` that these operands do not have among the `first`: from the rows with their
-    places, the one that adds most, the smallest of equal ones, until none adds any. They are the same at each level."""
+    places, the one that adds most, the smallest of equal ones, until none adds any. They are the same at each level.
+    The tables have views in ordinary dtypes; a kernel of 8 bits alone meets them in its own."""
     covered = {view for problem, variant in first for view in _views_of(problem, variant)}
     stored = [
-        (place, variant, _views_of(problem, variant))
+        (place, taken, _views_of(problem, taken))
         for place, (problem, variants) in by_size
         for variant in variants
-        if variant.storage and _is_suited(declared, problem, variant, pairs)
+        if variant.storage and (taken := _in_format_of(variant, problem, pairs))
+        if _is_suited(declared, problem, taken, pairs)
     ]
     while stored := [(place, variant, views) for place, variant, views in stored if views - covered]:
         place, variant, views = max(stored, key=lambda candidate: len(candidate[2] - covered))
         covered |= views
         yield place, variant
+
+
+def _in_format_of(variant: Variant, problem: Problem, pairs: Sequence[tuple[str, str]]) -> Variant | None:
+    """Return a variant with a storage in a dtype of the kernel, if that has none of the ordinary dtypes; None if the
+    kernel has not the layout."""
+    if any(dtype in DTYPES for dtype, _ in pairs) or variant.dtype not in DTYPES:
+        return variant
+    dtype = next((dtype for dtype, layout in pairs if layout == variant.layout), None)
+    if dtype is None:
+        return None
+    family = problem.geometry.family
+    is_exact = repeats(variant.storage)
+    return replace(
+        variant,
+        dtype=dtype,
+        distribution=exact_distribution(family) if is_exact else usual_distribution(family, dtype),
+    )
 
 
 @cache
@@ -323,6 +351,31 @@ def _further(
         yield from islice(suited, 1)
 
 
+def _of_eight_bits(
+    declared: Declared, rows: Sequence[Row], wants: Callable[[str, str], bool]
+) -> Iterator[tuple[int, Variant]]:
+    """Yield the first problems for each kernel of 8 bits alone beside others of ordinary dtypes: it is a function of
+    its own, for which the tables have few shapes."""
+    if not any(dtype in DTYPES for dtype, _ in declared.pairs):
+        return  # every row is replaced, see `_instead`
+    offered = _offered(rows)
+    for kernel in declared.kernels:
+        if any(dtype in DTYPES for dtype in kernel.dtypes):
+            continue
+        pairs = [pair for pair in product(kernel.dtypes, kernel.layouts) if wants(*pair)]
+        names, chosen = set[str](), 0
+        for place, (problem, variants) in enumerate(rows):
+            if chosen == OF_EIGHT_BITS:
+                break
+            if problem.name in names or offered[problem.name] & {*pairs}:
+                continue
+            names.add(problem.name)
+            suited = [v for v in _instead(problem, variants, pairs, chosen) if _is_suited(declared, problem, v, pairs)]
+            for variant in suited[:1]:
+                chosen += 1
+                yield place, variant
+
+
 def _absorbed(
     declared: Declared, rows: Sequence[Row], pairs: Sequence[tuple[str, str]]
 ) -> Iterator[tuple[int, Variant]]:
@@ -361,17 +414,17 @@ def _offered(rows: Iterable[Row]) -> dict[str, set[tuple[str, str]]]:
 def _instead(
     problem: Problem, variants: Sequence[Variant], declared: Sequence[tuple[str, str]], place: int
 ) -> list[Variant]:
-    """Return variants with the same distributions in a dtype and layout of the kernel, which take turns by row.
-    Variants in 8 bits are not replaced: their inputs have values for 8 bits, and they have tables of their own."""
+    """Return variants with the same distributions in a dtype and layout of the kernel, which take turns by row; with
+    the usual one where the dtype has none of them. Variants in 8 bits are not replaced: their inputs have values for 8
+    bits, and they have tables of their own."""
     rank = problem.geometry.rank
-    pairs = [(dtype, layout) for dtype, layout in declared if rank_of(layout) == rank and dtype in DTYPES]
+    pairs = [(dtype, layout) for dtype, layout in declared if rank_of(layout) == rank]
     plain = [v for v in variants if v.dtype in DTYPES and not (v.storage or is_optional(v.layout))]
     if not pairs or not plain:
         return []
     dtype, layout = pairs[place % len(pairs)]
-    return [
-        Variant(dtype, layout, name) for name in dict.fromkeys(v.distribution for v in plain) if applies(name, dtype)
-    ]
+    names = [name for name in dict.fromkeys(v.distribution for v in plain) if applies(name, dtype)]
+    return [Variant(dtype, layout, name) for name in names or [usual_distribution(problem.geometry.family, dtype)]]
 
 
 class Ranked:
@@ -450,7 +503,7 @@ class Ranked:
 
     def _candidates(self, declared: Declared) -> dict[int, list[Path]]:
         selection, of_kernels = self.selection, declared.layouts
-        dtypes = behaviour_dtypes(selection, declared.operator)
+        dtypes = ordinary(dtype for dtype, layout in declared.pairs if selection.wants(dtype, layout))
         layouts = of_kernels if selection.every_layout and all(map(is_optional, of_kernels)) else selection.layouts
         problems = self.small(OPERATORS[declared.operator].family)
         return candidates(declared, problems, lambda dtype, layout: dtype in dtypes and layout in layouts)

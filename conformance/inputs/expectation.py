@@ -26,10 +26,13 @@ class Expectation:
 
     @cached_property
     def inputs(self) -> Arrays:
-        """Inputs as drawn from the recipe's distribution."""
-        draw = DISTRIBUTIONS[self.recipe.distribution]
-        shares_scales = "scale_a" in self.recipe.workload.inputs
-        return with_shared_scales(self.recipe, draw) if shares_scales else draw(self.recipe)
+        """Inputs as drawn from the recipe's distribution; those that must not be read are NaN."""
+        workload, draw = self.recipe.workload, DISTRIBUTIONS[self.recipe.distribution]
+        shares_scales = "scale_a" in workload.inputs
+        drawn = with_shared_scales(self.recipe, draw) if shares_scales else draw(self.recipe)
+        for name in workload.operator.unread(workload.geometry):
+            drawn[name].fill(np.nan)
+        return drawn
 
     def holding(self, inputs: Arrays) -> Expectation:
         """Return an expectation of the same recipe with other input values."""

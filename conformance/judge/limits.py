@@ -133,6 +133,7 @@ independent roundings.
 *Underflow.* Every product and the result may lose half a spacing below the smallest normal number, or all of it when
 subnormals are flushed; so may a rounded input, and a stored partial sum. By the same square-root law
 tiny = LAMBDA * (sqrt(KS) * (eta_acc + eta_in) + sqrt(splits) * eta_part) + eta_out; truncation adds KS * eta_acc.
+Where an operator multiplies its sums, all but eta_out is multiplied with them.
 What is lost is uniform within half a spacing, of deviation eta/sqrt(12): nine products of parts lose less than eta too.
 
 *Statistics.* With errors of independent random sign, a sum normalised by its own root sum of squares is sub-Gaussian
@@ -234,10 +235,12 @@ F(6x6,3x3)."""
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """Rounded constants that an operator allows for, such as reciprocals; `shared`: the same for every element."""
+    """Rounded constants that an operator allows for, such as reciprocals; `shared`: the same for every element. Sums
+    are multiplied by `factor` at most, and with them what they have lost."""
 
     count: int
     shared: bool
+    factor: float = 1.0
 
 
 NONE = Constants(0, shared=True)
@@ -444,7 +447,7 @@ def limits(
         inputs=inputs,
         sums=sums,
         relative=inputs + sums * (1 + normwise),
-        tiny=LAMBDA * lost + truncated + smallest[dtype],
+        tiny=(LAMBDA * lost + truncated) * constants.factor + smallest[dtype],
         unit=nearest + toward_zero + partials + 2 * u_in * growth,
         gain=u_constant * (constants.count + own_constants),
         one_sided=is_sliced

@@ -161,7 +161,7 @@ def outputs_of(
             exact=errors.exact_on_integers,
             selects=errors.selects,
             signed=errors.selects and np.unique(np.signbit(data[data == 0])).size < 2,
-            constants=Constants(errors.constants, errors.shared_constant),
+            constants=Constants(errors.constants, errors.shared_constant, errors.factor),
             fan_out=errors.error_fan_out,
             propagated=bounds,
             enclosed=enclosed,

@@ -189,6 +189,7 @@ class ErrorModel:
     divisor            common multiple of the numbers that results are divided by
     constants          number of rounded constants, such as the reciprocal of a divisor, that multiply a result
     shared_constant    whether these constants are the same for every element
+    factor             largest number that sums, and what underflow has lost of them, are multiplied by; at least 1
     error_fan_out      largest number of elements of an output that one rounding may reach, by an intermediate result
     propagate          derives the bounds of outputs that are not plain sums from the bounds of their parts
     encloses           gives the interval of correct outputs, where rounding is so coarse that they can be counted
@@ -202,6 +203,7 @@ class ErrorModel:
     divisor: int = 1
     constants: int = 0
     shared_constant: bool = True
+    factor: float = 1.0
     error_fan_out: int = 1
     propagate: Propagation | None = None
     encloses: Enclosure | None = None
@@ -414,6 +416,10 @@ class Operator:
     def determines(self, geometry: Any, distribution: str) -> bool:
         """Tell whether results are unique on a distribution."""
         return True
+
+    def unread(self, geometry: Any) -> tuple[str, ...]:
+        """Return the arguments that a kernel must not read on this geometry; they are full of NaN."""
+        return ()
 
     def special(self, geometry: Any) -> tuple[Special, ...]:
         """Return the values of the special distribution: in the data NaN first, and infinity last."""

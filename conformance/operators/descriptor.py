@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Self
 
 from conformance.operators.spatial import IMAGE, RANKS, WINDOW, GeometryError
 
-_WORD = re.compile(r"([a-z]+)(-?[0-9][0-9x:]*)")
+_WORD = re.compile(r"([a-z]+)(-?[0-9][0-9x:.]*)")
 MAX_WORD, MAX_DIGITS = 80, 18
 """Largest number of characters of a field (at most four numbers), and of digits of a number, which then fits in 64
 bits. Python refuses to read or to print a number of more than 4,300 digits."""
@@ -36,6 +36,14 @@ class Form:
 
 
 NUMBER = Form(re.compile(r"-?\d+"), "one whole number", lambda match: int(match[0]), str)
+PARTS = 256
+"""Parts of 1 that a factor is a whole number of, as which problems are drawn and shrunk."""
+DECIMAL = Form(
+    re.compile(r"-?\d+(?:\.\d+)?"),
+    "a number such as {0}2 or {0}-0.5",
+    lambda match: float(match[0]),
+    "{:.12g}".format,
+)
 FLAG = Form(re.compile("[01]"), "{0}0 or {0}1", lambda match: match[0] == "1", lambda value: str(int(value)))
 NEGATED_FLAG = Form(FLAG.pattern, FLAG.hint, lambda match: match[0] == "0", lambda value: str(int(not value)))
 

@@ -27,9 +27,9 @@ class Storages:
                  read past the end of large operands alone
     odd          an odd number of elements in every operand: kernels that read two elements at a time may read past the
                  end of odd operands alone
-    apart        problems of several groups of which filters, and data in channels last, lie in each kind by themselves:
-                 a path for depthwise filters flattened them in the order of memory, and another one began at the next
-                 aligned address; the rows above reached both in other dtypes only
+    apart        problems of several groups, or products of a batch, of which filters, and data in the second layout,
+                 lie in each kind by themselves: a path for depthwise filters flattened them in the order of memory, and
+                 another one began at the next aligned address; the rows above reached both in other dtypes only
     one_channel  a problem whose strides do not determine the memory format
     mixed        larger problems of gradients, each with a dtype and a distribution: one operand has the other memory
                  format than the rest. torch 2.6 summed dy in 16 bits if x was in channels last and dy was not

@@ -2,7 +2,7 @@
 
 A name is the letter of a convolution's descriptor, followed by an index if the field has several numbers: `u0 u1` are
 the strides, `p0 p1 p2 p3` the padding above, below, left and right. `c` and `k` are counted within a group, so that
-every number of groups fits. 0 stands for an absent divisor.
+every number of groups fits. 0 stands for an absent divisor. A factor is counted in parts of 1.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from conformance.operators import FAMILIES
-from conformance.operators.descriptor import EXTENTS, FLAG, NEGATED_FLAG, SIDES, Field, rank_of
+from conformance.operators.descriptor import DECIMAL, EXTENTS, FLAG, NEGATED_FLAG, PARTS, SIDES, Field, rank_of
 from conformance.operators.spatial import RESULT
 from conformance.problems.table import Variant
 
@@ -39,6 +39,8 @@ def _simplest(field: Field) -> int:
     """Return the default of an option; for other fields, the smallest possible value."""
     if field.attribute in ("padding", "output_padding") or field.default is None:
         return 0
+    if field.form is DECIMAL:
+        return int(field.default * PARTS)
     return int(field.default) if isinstance(field.default, int) else 1
 
 
@@ -58,6 +60,8 @@ def parameters(geometry: Any) -> Parameters:
         parts = [value] if not isinstance(value, tuple) else value
         if field.attribute == "padding":
             parts = [side for sides in value for side in sides]
+        if field.form is DECIMAL:
+            parts = [value * PARTS]
         values |= zip(_names(field, geometry.rank), (int(part or 0) for part in parts), strict=True)
     for field in geometry.fields if "g" in values else ():
         if field.role in "ck" and not field.per_group:
@@ -75,6 +79,8 @@ def geometry(family: str, parameters: Mapping[str, int]) -> Any:
         value: Any = parts[0]
         if field.form in (FLAG, NEGATED_FLAG):
             value = bool(value)
+        elif field.form is DECIMAL:
+            value /= PARTS
         elif rank and field.form is EXTENTS[rank]:
             value = tuple(parts)
         elif rank and field.form is SIDES[rank]:

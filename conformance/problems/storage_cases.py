@@ -15,7 +15,7 @@ from itertools import count, cycle, product
 from conformance.dtypes import DTYPES, ordinary
 from conformance.layouts import layouts_of
 from conformance.operators import FAMILIES, Operator
-from conformance.problems.table import Problem, Variant, exact_distribution, usual_distribution
+from conformance.problems.table import Problem, Variant, applies, exact_distribution, usual_distribution
 from conformance.storage import BATCH, KINDS, PAGES, fits, repeats, written
 
 ALONE = ("rows", "far-rows", "reversed", "expanded-columns", "expanded-all")
@@ -46,11 +46,15 @@ def with_storage(family: str, problems: Iterable[Problem]) -> tuple[Problem, ...
                 here = operator.inputs(by_name[name].geometry)
                 text = written({operand: page for operand in kinds if operand in here})
                 extra[name][Variant(dtype, layout, "fixed", text)] = None
-        for name, kind in product(storages.apart, VIEWS):
+        for name, kind in product(storages.apart, (*VIEWS, BATCH)):
             here = operator.inputs(by_name[name].geometry)
-            for operand, layout in zip(("w", operator.data), layouts, strict=True):
-                if operand in here and fits(kind, len(here[operand].shape)) and not repeats(f"{operand}:{kind}"):
-                    extra[name][Variant("fp32", layout, "fixed", f"{operand}:{kind}")] = None
+            weights = next((operand for operand, tensor in here.items() if tensor.is_filter), "")
+            for operand, layout in zip((weights, operator.data), layouts, strict=False):
+                if operand not in here or not fits(kind, len(here[operand].shape)):
+                    continue
+                distribution, text = "wide" if kind == BATCH else "fixed", f"{operand}:{kind}"
+                if applies(distribution, "fp32", text):
+                    extra[name][Variant("fp32", layout, distribution, text)] = None
         if storages.one_channel:
             of_one = ("crop", "transposed", "other-format", LOOSE_ONES)
             for dtype, layout, kind in product(("fp32", "bf16"), layouts, of_one):

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from conformance.dtypes import DECLARABLE, DTYPES, SUMS, WHOLE
 from conformance.layouts import grouped_of, has_groups, in_rank, layouts_of
 from conformance.operators import FAMILIES, OPERATORS, Geometry, parse
-from conformance.storage import fits, repeats
+from conformance.storage import fits, repeats, repeats_alone
 from conformance.storage import parse as parse_storage
 
 Origin = Literal["table", "drawn", "near", "where", "alone", "own"]
@@ -84,15 +84,17 @@ that stores them."""
 REQUANTIZED = ("scales", "ties", "cancelled")
 """Distributions of problems whose results have 8 bits, too."""
 REPEATABLE = ("integer", "scaled", "ties")
-"""Distributions for operands whose values repeat. Other distributions are excluded: a correct kernel failed on a
-subnormal number that was meant to be one term of a sum, but was all of its terms because values repeat."""
+"""Distributions for operands whose values repeat, beside `wide` where whole matrices do so, because each sum then has
+terms of its own: inputs that were rounded to TF32 for one matrix of a batch passed on whole numbers. Other ones are
+excluded: a correct kernel failed on a subnormal number that was meant to be one term of a sum, but was all of its terms
+because values repeat."""
 
 
 def applies(distribution: str, dtype: str, storage: str = "") -> bool:
     """Tell whether a distribution exists for a dtype and a storage. fp64 data at the ends of the range would leave the
     reference's own range, and terms that fp64 absorbs its bits; sums of repeated values are exact or within limits only
     for a few distributions; and 8-bit formats have few numbers."""
-    if repeats(storage) and distribution not in REPEATABLE:
+    if repeats(storage) and distribution not in (*REPEATABLE, "wide" if repeats_alone(storage) else ""):
         return False
     if distribution in REQUANTIZED:
         return dtype in (WHOLE if distribution == "cancelled" else SUMS)

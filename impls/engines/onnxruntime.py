@@ -45,6 +45,10 @@ def attributes(stride, padding, **more):
     return tuple({"strides": stride, "pads": (*(p[0] for p in padding), *(p[1] for p in padding)), **more}.items())
 
 
+def transposed(layout):
+    return tuple((f"trans{operand}", int(letter == "t")) for operand, letter in zip("AB", layout, strict=True))
+
+
 def mix(old, new, momentum, factor=1.0):  # (1 - momentum) * old + momentum * factor * new, in the engine
     nodes = ("Mul", "old keep", "a", ()), ("Mul", "new take", "b", ()), ("Add", "a b", "sum", ())
     keep, take = np.array(1 - momentum, np.float32), np.array(momentum * factor, np.float32)
@@ -92,8 +96,13 @@ def register(name, constants):
     def matmul(a, b, bias, *, layout):
         feeds = {"a": a, "b": b} if bias is None else {"a": a, "b": b, "bias": bias}
         kind = "Gemm" if bias is not None or layout != "nn" else "MatMulInteger" if a.dtype == "i1" else "MatMul"
-        how = tuple((f"trans{x}", int(letter == "t")) for x, letter in zip("AB", layout, strict=True) if kind == "Gemm")
+        how = transposed(layout) if kind == "Gemm" else ()
         return run(((kind, " ".join(feeds), "y", how),), feeds, {"y": "i4" if a.dtype == "i1" else "a"}, constants)[0]
+
+    @impl.implements("gemm", dtypes=FLOATS, layouts=("nn", "nt", "tn", "tt"), when=lambda p: p.batch == 1)
+    def gemm(a, b, c, *, layout, alpha, beta):
+        how = (*transposed(layout), ("alpha", alpha), ("beta", beta))
+        return run((("Gemm", "a b c", "y", how),), {"a": a, "b": b, "c": c}, {"y": "a"}, constants)[0]
 
     return impl
 

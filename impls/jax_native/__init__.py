@@ -59,8 +59,8 @@ FORMS = ((conv_bn_plain, "plain", 2), (conv_bn_checkpointed, "checkpoint", 1), (
 
 
 def few_groups(geometry):
-    """Return whether groups are few: XLA's weight gradients, and in fp64 all its convolutions, multiply every group
-    with every other one, which takes 350 GB for 70,001 groups."""
+    """Return whether groups are few: XLA's weight gradients, and in fp64 and int8 all its convolutions, multiply every
+    group with every other one, which takes 350 GB for 70,001 groups."""
     return geometry.groups <= 4096
 
 
@@ -147,7 +147,7 @@ def _register(name: str, device: str, platform: str, contract: Contract) -> Impl
         implementation.implements(kernel.__name__, dtypes=("bf16",), layouts=taken)(kernel)
     implementation.differentiates("matmul")(matmul)
     for kernel in (conv_forward, conv_requantized):
-        implementation.implements(kernel.__name__, dtypes=("int8",), layouts=LAYOUTS)(kernel)
+        implementation.implements(kernel.__name__, dtypes=("int8",), layouts=LAYOUTS, when=few_groups)(kernel)
     # XLA's select_and_scatter has no dilated windows; on CUDA it adds in fp32 by atom.add.f32, which flushes subnormal
     # numbers (PTX ISA, atom)
     atomic = Contract(subnormals="flushed") if device == "cuda" else contract

@@ -21,7 +21,7 @@ from .conv_transpose import (
     conv_transpose_backward_weight,
     conv_transpose_forward,
 )
-from .matmul import matmul, matmul_backward_a, matmul_backward_b, matmul_of_int8
+from .matmul import gemm, matmul, matmul_backward_a, matmul_backward_b, matmul_of_int8
 from .max_pool import max_pool_backward, max_pool_forward
 from .pool import avg_pool_backward, avg_pool_forward, padding_moves_windows
 
@@ -42,7 +42,7 @@ KERNELS = (
 )
 BY_NAME = {kernel.__name__: kernel for kernel in KERNELS}
 GROUPED = (grouped.conv_forward, grouped.conv_backward_data, grouped.conv_backward_weight)
-PRODUCTS = (matmul, matmul_backward_a, matmul_backward_b)
+PRODUCTS = (matmul, gemm, matmul_backward_a, matmul_backward_b)
 AVERAGES = (avg_pool_forward, avg_pool_backward)
 EVERY_DTYPE = ("fp32", "bf16", "fp16", "fp64")
 BOTH_LAYOUTS = ("nchw", "nhwc")

@@ -1,4 +1,4 @@
-"""torch.matmul and torch.addmm, their gradients, and a form for whole numbers."""
+"""torch.matmul, torch.addmm and torch.baddbmm, their gradients, and a form for whole numbers."""
 
 from __future__ import annotations
 
@@ -14,6 +14,12 @@ def matmul(a, b, bias, *, layout):
     """Return a b + bias of matrices, or of batches of them."""
     a, b = turned(a, layout[0]), turned(b, layout[1])
     return torch.matmul(a, b) if bias is None else torch.addmm(bias, a, b)
+
+
+def gemm(a, b, c, *, layout, alpha, beta):
+    """Return alpha a b + beta c of matrices, or of batches of them."""
+    a, b = turned(a, layout[0]), turned(b, layout[1])
+    return (torch.addmm if a.dim() == 2 else torch.baddbmm)(c, a, b, alpha=alpha, beta=beta)
 
 
 def matmul_backward_a(dy, b, *, layout):

@@ -44,6 +44,8 @@ def verdicts(row: CampaignRow, seed: int) -> Iterator[OutputVerdict]:
         for distribution in FAMILIES[geometry.family].distributions:
             if not applies(distribution, dtype) or not OPERATORS[operator].defined(geometry, dtype):
                 continue
+            if not OPERATORS[operator].determines(geometry, distribution):
+                continue
             expected = Expectation(Recipe(OPERATORS[operator].on(geometry), dtype, distribution, seed))
             where = f"{geometry.descriptor} {operator} {dtype} {distribution} seed {seed}"
             for kernel in kernels:

@@ -24,6 +24,13 @@ from tests.calibration.kernels.structure import planted
 pytestmark = pytest.mark.usefixtures("mistakes_computed_once")
 
 HELD_OUT = {
+    ("gemm", 0): (
+        "gemm m17 n34 k23 alpha0.75 beta-2",
+        "gemm b4 m9 n11 k14 alpha-1.5 beta1.5",
+        "gemm m21 n21 k21 alpha-0.25 beta0.5",
+        "gemm m70 n37 k135 alpha3 beta0",
+        "gemm b5 m38 n6 k10 alpha2 beta-0.75",
+    ),
     ("matmul", 0): (
         "mm m17 n34 k23 bias1",
         "mm b4 m9 n11 k14",

@@ -96,6 +96,17 @@ def test_results_that_hold_free_memory_are_told_from_chance(monkeypatch: pytest.
     assert DIFFERS not in verdict.reason
 
 
+def test_results_that_are_nan_whatever_lies_in_memory_are_not_said_to_depend_on_it():
+    """An infinity times a zero, read beyond the end of a sum, was taken for memory that is never written."""
+
+    def spread(y: np.ndarray, call: int) -> None:
+        y[..., -1] = np.nan
+
+    verdict = verify(trial_of(calling(spread)))
+    assert verdict.status == "fail"
+    assert verdict.diagnosis is None or not {NEVER_WRITTEN, READ_UNWRITTEN} & {*verdict.diagnosis.names}
+
+
 def test_a_result_that_is_wrong_in_the_same_way_every_time_is_diagnosed():
     assert DIFFERS not in verify(trial_of(calling(wrong_in(1000)))).reason
 

@@ -12,10 +12,14 @@ import pytest
 import conformance
 from conformance import Contract, Implementation
 from conformance.dtypes import DECLARABLE, DTYPES, STORAGE, SUMS, ordinary
+from conformance.execution.selection import Selection
+from conformance.execution.share import VIEWS, Ranked
 from conformance.inputs.stream import Stream
+from conformance.layouts import LAYOUTS
 from conformance.operators import CONVOLUTIONS, OPERATORS, parse
 from conformance.problems import PROBLEMS, typed
-from conformance.problems.table import OF_EIGHT_BITS, Variant
+from conformance.problems.table import DISTRIBUTIONS, OF_EIGHT_BITS, Variant
+from conformance.storage import parse as parse_storage
 from tests.calibration.kernels.kernel import DEFAULT, FP8
 from tests.calibration.known_kernels import KNOWN_GOOD, judgements
 from tests.kit import expectation
@@ -148,3 +152,50 @@ def test_inputs_in_tf32_are_declared_in_every_rank(operator: str, text: str):
     known = expectation(operator, text)
     assert all(judged.passed for judged in judgements(tf32, known))
     assert not all(judged.passed for judged in judgements(tf32, known, DEFAULT))
+
+
+def of_level(level: str, operator: str, *dtypes: tuple[str, ...]) -> tuple[list[tuple[str, Variant]], int]:
+    """Return the cases that a level asks of an implementation, of which each kernel has some `dtypes`, and the number
+    of its paths for checks of behaviour."""
+    layout = "nn" if operator == "matmul" else "nchw"
+    acme = Implementation("acme")
+    for of_kernel in dtypes:
+        acme.implements(operator, dtypes=of_kernel, layouts=(layout,))(lambda *arrays: np.zeros(1))
+    chosen = (operator,), DECLARABLE, tuple(LAYOUTS), DISTRIBUTIONS
+    ranked = Ranked(Selection(("acme",), (), level, PROBLEMS, *chosen, 0, ""))
+    declared = ranked.declared(acme, operator)
+    rows = zip(ranked.rows(operator).rows, ranked.share(declared), strict=True)
+    chosen_cases = [(p.name, v) for (p, _), share in rows for v in share if declared.takes(p, v)]
+    return chosen_cases, len(ranked.paths(declared))
+
+
+def views(cases: list[tuple[str, Variant]]) -> set[tuple[str, int]]:
+    """Return the operands with the groups of views that they lie in."""
+    return {
+        (operand, number)
+        for _, variant in cases
+        for operand, kind in (parse_storage(variant.storage) if variant.storage else {}).items()
+        for number, kinds in enumerate(VIEWS)
+        if kind in kinds
+    }
+
+
+@pytest.mark.parametrize("operator", ["matmul", "conv_forward"])
+@pytest.mark.parametrize("dtype", ["int8", "fp8_e4m3"])
+def test_a_kernel_of_8_bits_alone_meets_the_shapes_views_and_checks_of_others(operator: str, dtype: str):
+    """A file of int8 products alone was asked six cases at every level: no tail, no view, no check of behaviour."""
+    for level, least in (("smoke", 60), ("standard", 150)):
+        cases, paths = of_level(level, operator, (dtype,))
+        assert len({name for name, _ in cases}) >= (40 if level == "smoke" else 130)
+        assert len(cases) >= least
+        assert paths >= 2
+    cases, _ = of_level("smoke", operator, (dtype,))
+    of_fp32, _ = of_level("smoke", operator, ("fp32",))
+    assert views(cases) >= views(of_fp32)
+
+
+def test_a_kernel_of_8_bits_beside_others_meets_some_of_their_shapes():
+    """It is a function of its own, which was asked what the tables have in eight bits."""
+    together, _ = of_level("standard", "matmul", ("fp32",), ("int8",))
+    names = {name for name, variant in together if variant.dtype == "int8"}
+    assert len({name for name in names if not name.startswith("matmul.fp8")}) == 24

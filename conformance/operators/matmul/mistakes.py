@@ -31,21 +31,21 @@ from conformance.operators.mistakes import (
 FORWARD, BACKWARD_A, BACKWARD_B = "matmul", "matmul_backward_a", "matmul_backward_b"
 
 
-def _transposed(array: np.ndarray, g: MatmulGeometry) -> np.ndarray:
+def transposed(array: np.ndarray, g: MatmulGeometry) -> np.ndarray:
     """Exchange the axes of a square matrix of each product."""
     if g.groups > 1 or array.shape[0] != array.shape[1]:
         raise InapplicableError
     return array.T
 
 
-def _other_order(array: np.ndarray, g: MatmulGeometry) -> np.ndarray:
+def other_order(array: np.ndarray, g: MatmulGeometry) -> np.ndarray:
     """Read a matrix in the order of the other axis: rows take the place of columns, of another length."""
     if g.groups > 1 or 1 in array.shape:
         raise InapplicableError
     return np.ascontiguousarray(array.T).reshape(array.shape)
 
 
-def _by_lines(line: int) -> Change:
+def by_lines(line: int) -> Change:
     """Return a change that reads rows as if they were `line` elements longer in memory than they are (or shorter)."""
 
     def change(array: np.ndarray, g: MatmulGeometry) -> np.ndarray:
@@ -89,14 +89,14 @@ def _dbias_without_last(operator: Operator, g: MatmulGeometry, inputs: Arrays, d
 
 
 _OPERANDS: dict[str, Compute] = {
-    "a taken for its transpose": misread(a=_transposed),
-    "b taken for its transpose": misread(b=_transposed),
-    "y written transposed": misread(y=_transposed),
-    "a read in column-major order": misread(a=_other_order),
-    "b read in the other order": misread(b=_other_order),
-    "y written in column-major order": misread(y=_other_order),
-    "leading dimension of a one too large": misread(a=_by_lines(1)),
-    "leading dimension of a one too small": misread(a=_by_lines(-1)),
+    "a taken for its transpose": misread(a=transposed),
+    "b taken for its transpose": misread(b=transposed),
+    "y written transposed": misread(y=transposed),
+    "a read in column-major order": misread(a=other_order),
+    "b read in the other order": misread(b=other_order),
+    "y written in column-major order": misread(y=other_order),
+    "leading dimension of a one too large": misread(a=by_lines(1)),
+    "leading dimension of a one too small": misread(a=by_lines(-1)),
     "row of a before": misread(a=rolled(0)),
     "next row of a": misread(a=rolled(0, -1)),
     "column of b before": misread(b=rolled(0)),

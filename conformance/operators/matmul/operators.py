@@ -20,7 +20,7 @@ import numpy as np
 
 from conformance.dtypes import DECLARABLE, TRAINED, WHOLE
 from conformance.operators import special_values
-from conformance.operators.base import Arrays, ErrorModel, Given, Homogeneous, Request, Special, Spoil, Tensor
+from conformance.operators.base import Arrays, ErrorModel, Given, Homogeneous, Operator, Request, Special, Spoil, Tensor
 from conformance.operators.conv.operators import Products
 from conformance.operators.family import LINEAR, Family, Storages
 from conformance.operators.matmul.geometry import MatmulGeometry
@@ -101,19 +101,21 @@ class Matmul(_Product):
     name = "matmul"
     dtypes = tuple(name for name in DECLARABLE if name not in TRAINED)
     arguments, returns = ("a", "b", "bias"), ("y",)
-    capabilities = ("into",)
+    capabilities: tuple[str, ...] = ("into",)
     data, operand, free_axis = "a", "b", 0
     homogeneous = Homogeneous(("a", "bias"), ("y",))
-    invalid = INNER_MISMATCH
-    gradients = ("matmul_backward_a", "matmul_backward_b")
+    invalid: Mapping[str, Spoil] = INNER_MISMATCH
+    gradients: tuple[str | Operator, ...] = ("matmul_backward_a", "matmul_backward_b")
     cofactor = "dy"
 
     def nonfinite(self, geometry: MatmulGeometry) -> Iterator[Special]:
-        """Yield also columns of b, and numbers of the bias of other columns; and in a a last term that is zero in every
-        row, beside NaN and infinity in b: kernels that skip tiles of zeros lose these."""
+        """Yield also columns of b, and numbers of the bias of other columns; and NaN and infinity in the last row of b:
+        kernels that read it again beyond the end, beside zeros, turn infinities into NaN. Where the last term is alone
+        in a tile of 16, it is zero in every row of a: kernels that skip tiles of zeros lose what stands beside it."""
         terms = geometry.c // geometry.groups
         if terms > 1:
-            yield "a", (slice(None), slice(terms - 1, None, terms)), 0.0
+            if terms % 16 == 1:
+                yield "a", (slice(None), slice(terms - 1, None, terms)), 0.0
             for column, value in ((0, np.nan), (1, np.inf)):
                 if geometry.k > column + 1:
                     yield "b", (column, -1), value
@@ -224,6 +226,7 @@ FAMILY = Family(
         ),
         large=("head.reduced", "experts.reduced"),
         odd=("matmul.dot",),
+        apart=("matmul.batch-vector", "matmul.batch-outer"),
         one_image=("matmul.one-row",),
     ),
     partial=("mm m5 n7 k9 bias1", "mm b3 m4 n6 k5", "mm m33 n17 k12"),

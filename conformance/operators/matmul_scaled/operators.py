@@ -144,7 +144,7 @@ FAMILY = Family(
     geometry=ScaledGeometry,
     operators=(MatmulScaled(),),
     distributions=("integer", "fixed", "natural", "impulse", "special", "nonfinite", "wide", "codes", "absorbed"),
-    place=7,
+    place=8,
     storages=Storages(once={0: ("scaled.rows-and-columns", "scaled.blocks", "scaled.tensor-bias")}),
     lacks=("large", "odd", "partial", "sizes", "sparse", "equal_shapes"),
 )

@@ -132,6 +132,7 @@ _LOWERINGS: dict[str, Callable[[Any, Arrays], Product]] = {
     "conv_transpose_backward_data": _transposed_backward_data,
     "conv_transpose_backward_weight": _transposed_backward_weight,
     "matmul": _matmul,
+    "gemm": _matmul,
     "matmul_backward_a": _matmul_backward_a,
     "matmul_backward_b": _matmul_backward_b,
 }

@@ -91,6 +91,13 @@ def _skips_zeros(tile: int, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return y
 
 
+def _clamped(tile: int, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Read the last row of b again beyond the end of the sum, where a is filled up with zeros."""
+    missing = -a.shape[2] % tile if a.shape[2] else 0
+    filled = np.pad(a, ((0, 0), (0, 0), (0, missing)))
+    return filled @ b[:, np.minimum(np.arange(filled.shape[2]), a.shape[2] - 1)]
+
+
 _PLANTED: dict[str, Product] = {
     **{f"last part of {n} splits lost": partial(_last_split_lost, n) for n in (2, 4, 8, 16)},
     **{f"{n} splits overlap at the end": partial(_overlapping_splits, n) for n in (3, 4, 8)},
@@ -100,6 +107,7 @@ _PLANTED: dict[str, Product] = {
     "products of a batch counted in eight bits": partial(_batch_in_bits, 8),
     "products of a batch counted in sixteen bits": partial(_batch_in_bits, 16),
     **{f"tiles of {n} zeros skipped": partial(_skips_zeros, n) for n in (1, 16)},
+    **{f"last row of b read again in tiles of {n}": partial(_clamped, n) for n in (4, 32)},
 }
 
 

@@ -1,0 +1,1 @@
+"""Products added to a matrix. Nothing is imported here: a kernel's process loads `geometry` alone."""
