@@ -103,20 +103,20 @@ class Contract:
 
         Winograd's F(m x m, 3 x 3) is for windows of 3x3 with stride and dilation 1 (Lavin and Gray 2016); a kernel
         computes others directly. Inputs are not rounded by a format that holds their own, such as fp16 ones to TF32;
-        those that a transform has added up are. A matrix product has no transforms. Slices are of the families in
-        `SLICED`, and of more than 8 bits, which a slice holds.
+        those that a transform has added up are. Whole numbers of 8 bits are held by every format. A matrix product has
+        no transforms. Slices are of the families in `SLICED`, and of more than 8 bits, which a slice holds.
         """
         judged, g = self, geometry
         exists = "conv" in g.family and g.window == (3, 3) and g.stride == g.dilation == (1, 1)
         if self.algorithm.startswith("winograd") and not exists:
             judged = replace(judged, algorithm="direct")
-        if g.family == "matmul" or (self.algorithm in PREFIX_SUMS and g.family != "avg_pool"):
+        if g.family.startswith("matmul") or (self.algorithm in PREFIX_SUMS and g.family != "avg_pool"):
             judged = replace(judged, algorithm="direct")
         if self.slices is not None and (g.family not in SLICED or dtype in SUMS):
             judged = replace(judged, inputs="exact")
         # data in a transform's domain, and filters that a batch norm has scaled, are no longer numbers of dtype
         own = g.family != "conv_bn" and (judged.algorithm == "direct" or "conv" not in g.family)
-        if self.narrow and dtype in FORMATS and own and FORMATS[self.narrow].holds(FORMATS[dtype]):
+        if self.narrow and (dtype in WHOLE or (own and FORMATS[self.narrow].holds(FORMATS[dtype]))):
             judged = replace(judged, inputs="exact")
         return judged
 

@@ -238,8 +238,9 @@ def with_one_term(workload: Workload, dtype: str, plan: TermPlan, place: tuple[i
 def zeros(workload: Workload, dtype: str) -> Arrays:
     """Return inputs of which every product is zero, with scales that are one."""
     inputs = {name: np.zeros(t.shape, STORAGE[t.stored_as(dtype)]) for name, t in workload.inputs.items()}
+    for name in (name for name in inputs if name.startswith("scale")):
+        inputs[name] += 1
     if "scale" in inputs:
-        inputs["scale"] += 1
         inputs["x"] += inputs["x"].dtype.type(workload.geometry.x_zero_point)
     return inputs
 

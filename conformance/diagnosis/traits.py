@@ -203,11 +203,12 @@ def _by_blocks(sizes: Mapping[str, int]) -> set[str]:
 
 def _of_product(geometry: Any) -> Traits:
     """Return the traits of a matrix product."""
-    m, n, k, batch, *_ = geometry.described
+    m, n, k, batch = geometry.n, geometry.k // geometry.groups, geometry.c // geometry.groups, geometry.groups
     sizes = {"rows M": m, "columns N": n, "terms K": k, "products of a batch": batch, "M*N": m * n, "N*K": n * k}
     sizes |= {"elements of a": m * geometry.c, "elements of b": geometry.k * k, "elements of y": m * geometry.k}
+    sizes |= geometry.parts
     features = {text for text, holds in OF_PRODUCT.items() if not _THRESHOLD.search(text) and holds(geometry)}
-    features |= _options(geometry) | _by_blocks(sizes)
+    features |= _options(geometry) | _by_blocks(sizes) | {*geometry.left_over}
     features.add("one product" if batch == 1 else "a batch of products")
     return Traits(frozenset(features), sizes)
 

@@ -69,7 +69,9 @@ def _codes(recipe: Recipe) -> Arrays:
     operator, inputs = recipe.workload.operator, {}
     for name, tensor in recipe.workload.inputs.items():
         stream, dtype = recipe.stream(name), STORAGE[tensor.stored_as(recipe.dtype)]
-        inputs[name] = stream.integers(tensor.shape, 15, dtype) if tensor.sums else stream.codes(tensor.shape, dtype)
+        inputs[name] = (
+            stream.codes(tensor.shape, dtype) if dtype.itemsize == 1 else stream.integers(tensor.shape, 15, dtype)
+        )
     operand = np.zeros_like(inputs[operator.operand])
     along = np.moveaxis(operand, operator.free_axis, 0)
     if not operand.size:

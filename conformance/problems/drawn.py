@@ -73,6 +73,10 @@ SPECIAL = {
     "beta": (256, 0, 128, -256, 768, -192),
     "zx": (0, 0, 3, -5, -128, 127),
     "zy": (0, 0, 1, -3, -128, 127),
+    "sm": (0, 1, 1, 3, 8),
+    "sn": (0, 1, 1, 5, 32),
+    "sk": (0, 0, 7, 16, 32),
+    "pow": (0, 0, 1),
 }
 """Options of a family, and the values that they are drawn from."""
 
@@ -157,6 +161,8 @@ def draw(family: str, choose: Choose, rank: int = 2, padded: Sequence[str] = (""
             parameters |= {"g": parameters["c"], "c": 1, "k": choose((1, 1, 2, 3))}
         elif grouping == "groups":
             parameters["g"] = choose((2, 3, 4, 5, 7, 8))
+    elif "k" in names:
+        parameters["k"] = size("k")
     if not rank:
         return parameters
     axes = [axis(image, window) for image, window in zip(IMAGE[rank], WINDOW[rank], strict=True)]

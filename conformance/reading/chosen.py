@@ -23,7 +23,7 @@ class UnreadableError(ValueError):
 
 def adds(operator: Operator) -> bool:
     """Return whether an operator's results are sums of products, or averages."""
-    return operator.family in ("conv", "conv_transpose", "conv_requantized", "avg_pool", "matmul")
+    return operator.family in ("conv", "conv_transpose", "conv_requantized", "avg_pool", "matmul", "matmul_scaled")
 
 
 class Sums:

@@ -38,6 +38,12 @@ HELD_OUT = {
         "mm b5 m38 n6 k10",
         "mm m70 n37 k135 bias1",
     ),
+    ("matmul_scaled", 0): (
+        "scaled m17 n34 k75 bias1 sm1 sn1 sk16",
+        "scaled m26 n26 k26 bias1 sm4 sn4 sk5",
+        "scaled m22 n70 k135 sm1 sn32 sk64",
+        "scaled m71 n37 k130 bias1 sm3 sn5",
+    ),
     ("conv", 1): (
         "n3 c10 w29 k15 s3 u3 p2:1 d2 g5 b1",
         "n2 c7 w24 k11 s4 u2 p1:3 b1",
@@ -122,6 +128,7 @@ HELD_OUT = {
 SEED = 20261123
 INPUTS = {
     "conv_requantized": [("int8", "scales")],
+    "matmul_scaled": [("fp8_e4m3", "fixed"), ("int8", "natural")],
     "max_pool": [("bf16", "integer"), ("fp32", "fixed")],  # the first tie
 }
 CASES = [(operator.name, rank) for family, rank in HELD_OUT for operator in FAMILIES[family].operators]

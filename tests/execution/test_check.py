@@ -27,7 +27,10 @@ PROBLEMS = {family: TABLES.of(family)[0].name for family in FAMILIES} | {
     "max_pool": "maxpool.dilation",
     "conv_transpose": "convt.plain",
 }
-HOW: dict[str, dict[str, Any]] = {"conv_requantized": {"dtype": "int8", "distribution": "scales"}}
+HOW: dict[str, dict[str, Any]] = {
+    "conv_requantized": {"dtype": "int8", "distribution": "scales"},
+    "matmul_scaled": {"dtype": "fp8_e4m3"},
+}
 """Of an operator that has no fp32."""
 NUMPY = registry.load([IMPLS / "numpy_direct"]).implementations["numpy-direct"]
 EVERY = pytest.mark.parametrize("operator", OPERATORS)
@@ -88,7 +91,8 @@ def test_arrays_say_what_the_judge_says(operator: str, distribution: str):
     function = next(k.function for k in NUMPY.kernels if k.operator == operator and {"nchw", "nn"} & {*k.layouts})
     layout = "nt" if operator.startswith("matmul") else "nchw"  # where db lies as the arrays of a result do
     kernel, problem = wrong_in_one_element(function), problem_of(operator)
-    result = check(kernel, problem, operator=operator, distribution=distribution, layout=layout)
+    how = HOW.get(operator, {}) | {"distribution": distribution, "layout": layout}
+    result = check(kernel, problem, operator=operator, **how)
     judgement = result.verdict.judgements[0]
     assert judgement.worst is not None
     first = next(iter(result.outputs.values()))

@@ -82,3 +82,13 @@ class MatmulGeometry(_Laid):
     def described(self) -> Sizes:
         """Return the sizes of one product."""
         return Sizes(self.n, self.k // self.groups, self.c // self.groups, self.groups, self.bias)
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """Return the numbers of blocks that have something of their own, such as a scale, by name."""
+        return {}
+
+    @property
+    def left_over(self) -> tuple[str, ...]:
+        """Return names of what is left over of such blocks."""
+        return ()
