@@ -29,7 +29,7 @@ from conformance.implementations.implementation import (
     Unsupported,
 )
 from conformance.implementations.modules import UNKNOWN_SHAPE
-from conformance.layouts import GROUPED, is_optional, layouts_of, rank_of
+from conformance.layouts import GROUPED, is_optional, rank_of
 from conformance.operators import OPERATORS, GeometryError, parse
 from conformance.problems import Problem, Variant
 from conformance.problems.case import Case
@@ -258,7 +258,8 @@ class VerificationDemand(Demand):
             base = parse(adapted.problem)
         except GeometryError:  # not from a module that was adapted
             return
-        variant = Variant(adapted.dtype, layouts_of(base.rank)[0], "fixed")
+        layout = next(kernel.layouts[0] for kernel in implementation.kernels if kernel.operator == self.operator)
+        variant = Variant(adapted.dtype, layout, "fixed")
         for geometry in dict.fromkeys((base, *neighbours(base))):
             is_included = self._when(geometry) and self.selection.includes(variant)
             if is_included and (

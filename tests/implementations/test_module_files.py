@@ -195,6 +195,22 @@ def test_batch_for_an_interpreter_is_halved_until_it_fits_and_the_line_says_why_
 # what a reference has and no problem can say
 
 
+@pytest.mark.parametrize(
+    ("layer", "takes", "init"),
+    [
+        ("nn.MaxPool2d(size)", "size", "[2]"),
+        ("nn.AvgPool2d(size)", "size", "[2]"),
+        ("nn.Linear(c, k)", "c, k", "[4, 1]"),
+    ],
+)
+def test_activation_behind_a_layer_is_another_operator(tmp_path: Path, layer: str, takes: str, init: str):
+    """A maximum of numbers that are all positive has no negative one: behind a pooling, ReLU was not seen."""
+    shape = "9, 4" if "Linear" in layer else "2, 4, 8, 8"
+    model = module("Model", f"self.conv = {layer}", "return F.relu(self.conv(x))", takes)
+    text = HEAD + model + model.replace("Model", "ModelNew") + inputs(shape, init)
+    assert "not one layer and nothing else" in adapted(written(tmp_path, text)).unmapped
+
+
 def refusal(path: Path, problem: str, direction: str = "forward") -> str:
     """Why a problem is unsupported; empty where it is not."""
     file = ModuleFile(path)

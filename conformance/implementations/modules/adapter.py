@@ -17,7 +17,7 @@ from conformance.implementations.bridges.torch import TorchArrays
 from conformance.implementations.errors import described
 from conformance.implementations.implementation import Adapted, Implementation, Unsupported
 from conformance.implementations.modules import interpreter, layers
-from conformance.implementations.modules.kernels import ModuleKernels, lacking
+from conformance.implementations.modules.kernels import ModuleKernels, lacking, operator_of
 from conformance.implementations.modules.no_cuda import as_if_cuda
 from conformance.implementations.modules.source import REFERENCE
 from conformance.implementations.modules.switches import Switches, Watch
@@ -25,16 +25,17 @@ from conformance.operators.avg_pool.geometry import PoolGeometry
 from conformance.operators.conv.geometry import ConvGeometry
 from conformance.operators.conv_bn.geometry import ConvBnGeometry
 from conformance.operators.conv_transpose.geometry import TransposedGeometry
+from conformance.operators.matmul.geometry import MatmulGeometry
 from conformance.operators.max_pool.geometry import MaxPoolGeometry
 
 DTYPES = {torch.float32: "fp32", torch.float64: "fp64", torch.float16: "fp16", torch.bfloat16: "bf16"}
-GEOMETRIES = (ConvGeometry, TransposedGeometry, ConvBnGeometry, PoolGeometry, MaxPoolGeometry)
+GEOMETRIES = (ConvGeometry, TransposedGeometry, ConvBnGeometry, PoolGeometry, MaxPoolGeometry, MatmulGeometry)
 MAX_INTERPRETED = 1 << 15
 """Most elements of an image in Triton's interpreter, which takes milliseconds for each block."""
 MAX_OWN = 1 << 23
 """Elements of the file's own image and result above which the batch is halved: whole batches of KernelBench need 48
 GiB, or minutes to judge."""
-MAPPED = ", ".join(f"nn.{kind}1d to 3d" for kind in layers.FAMILIES)
+MAPPED = ", ".join("nn.Linear" if kind == "Linear" else f"nn.{kind}1d to 3d" for kind in layers.FAMILIES)
 
 
 class ModuleArrays(TorchArrays):
@@ -145,7 +146,7 @@ class Adapter:
         problem = "" if geometry is None else geometry.descriptor
         beside = "the indices that it returns are not verified" if maker.layer.returns_indices else ""
         implementation.adapted = Adapted(
-            problem, batch, unknown, f"{maker.layer.family}_forward", dtype, unverified=beside
+            problem, batch, unknown, operator_of(maker.layer.family, "forward"), dtype, unverified=beside
         )
         kernels(dtype=dtype, shape=shape).offer(implementation)
         return implementation
@@ -264,7 +265,8 @@ def _problem(maker: layers.Maker, x: torch.Tensor) -> Any:
     if not maker.init_inputs and layers.required(maker.reference):
         raise Unsupported("the file has no get_init_inputs")
     if x.dim() != rank + 2:
-        raise Unsupported(f"get_inputs returns an image of {x.dim()} axes, not {rank + 2}")
+        what = "an image" if rank else "a tensor"
+        raise Unsupported(f"get_inputs returns {what} of {x.dim()} axes, not {rank + 2}")
     values = dict(layer.values)
     if layer.family == "conv_bn":
         eps, momentum = values.pop("eps"), values.pop("momentum")
@@ -276,9 +278,9 @@ def _problem(maker: layers.Maker, x: torch.Tensor) -> Any:
             raise Unsupported(f"its eps is {eps}; problems have 0.1, 0.01 to 1e-09")
         if momentum not in (None, *(percent / 100 for percent in range(101))):
             raise Unsupported(f"its momentum is {momentum}; problems have whole percent")
-    values |= {"n": x.shape[0], "c": x.shape[1], "size": tuple(x.shape[2:])}
+    values |= {"n": x.shape[0], "c": x.shape[1]} | ({"size": tuple(x.shape[2:])} if rank else {})
     geometry: Any = next(kind for kind in GEOMETRIES if kind.family == layer.family)
     try:
         return geometry(**values)
     except (ValueError, TypeError) as why:
-        raise Unsupported(f"{tuple(x.shape)} is no image of its layer: {why}") from None
+        raise Unsupported(f"{tuple(x.shape)} is no input of its layer: {why}") from None

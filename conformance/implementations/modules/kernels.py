@@ -29,7 +29,7 @@ from conformance.implementations.modules.interpreter import as_on_cuda
 from conformance.implementations.modules.layers import BY_AXIS, MOVED, OF_NORMALISATION, READ, WORDS, Maker, Values
 from conformance.implementations.modules.switches import Watch
 from conformance.implementations.vocabulary import vocabulary
-from conformance.layouts import layouts_of
+from conformance.operators.matmul.geometry import Sizes
 
 Tensors = dict[str, Any]
 """Tensors by name; None for those that the problem does not have."""
@@ -57,9 +57,12 @@ GRADIENTS: dict[str, dict[str, tuple[str, ...]]] = {
     "conv_bn": {"inference": (), "backward": ("x", "w", "gamma", "beta")},
     "avg_pool": {"backward": ("x",)},
     "max_pool": {"backward": ("x",)},
+    "matmul": {"backward_a": ("x",), "backward_b": ("w", "bias")},
 }
 """Family -> its operators beside the forward one, each with the tensors whose gradients it returns, in their order."""
 GRADIENTS["conv_transpose"] = GRADIENTS["conv"]
+OF_PRODUCT = {"a": "x", "b": "w"}
+"""Operand of a matrix product -> its name here, that of a convolution without space."""
 SHOWN = {"bias": "bias", "affine": "gamma", "running": "running_mean"}
 """Optional part of a problem -> a tensor that is given where the problem has that part."""
 TENSORS = {"bias": ("bias",), "affine": ("gamma", "beta"), "running": ("running_mean", "running_var")}
@@ -103,14 +106,16 @@ class ModuleKernels:
         """Add the kernels to an implementation."""
         dtypes = ("fp32",) if self._family == "conv_bn" else (self._dtype,)  # whose statistics are fp32
         for direction, gradients in {"forward": (), **GRADIENTS[self._family]}.items():
-            operator = f"{self._family}_{direction}"
+            operator = operator_of(self._family, direction)
             kernel = self._kernel(vocabulary().operators[operator].arguments, gradients, direction)
             when = partial(self.expresses, direction=direction)
-            implementation.implements(operator, dtypes=dtypes, layouts=layouts_of(self._rank)[:1], when=when)(kernel)
+            implementation.implements(operator, dtypes=dtypes, layouts=self._maker.layouts, when=when)(kernel)
 
     def expresses(self, geometry: Any, direction: str = "forward") -> bool:
         """Return True if `__init__` can say what a problem is; else raises Unsupported with what it cannot say. Answers
         are kept, since the operators of a class ask for the same, each for hundreds of problems."""
+        if isinstance(geometry, Sizes):
+            geometry = geometry.geometry
         key = geometry, direction
         if key not in self._refusals:
             try:
@@ -126,7 +131,9 @@ class ModuleKernels:
         """Raise Unsupported with the reason where `__init__` cannot say what a problem is, or its image is empty or
         too large."""
         if not geometry.x.size:
-            raise Unsupported("no module is asked for an empty batch")
+            raise Unsupported(f"no module is asked for an empty {'batch' if self._rank else 'operand'}")
+        if not self._rank and geometry.groups > 1:
+            raise Unsupported("nn.Linear has one weight, no batch of them")
         if geometry.x.size > self._most:
             size = geometry.x.size
             raise Unsupported(f"an image of {size:,} elements: Triton's interpreter is given at most {self._most:,}")
@@ -158,7 +165,8 @@ class ModuleKernels:
         tensors in `gradients`, or else those of a forward."""
 
         def kernel(*arrays: Any, **parameters: Any) -> Any:
-            tensors: Tensors = dict.fromkeys(("x", "w", "dy", *CALLED)) | dict(zip(operands, arrays, strict=True))
+            passed = zip((OF_PRODUCT.get(name, name) for name in operands), arrays, strict=True)
+            tensors: Tensors = dict.fromkeys(("x", "w", "dy", *CALLED)) | dict(passed)
             values = self._completed(tensors, parameters)
             absent = [n for n in ("bias", "gamma", "beta") if tensors[n] is None]
             names = [name for name in gradients if name not in absent]
@@ -211,16 +219,15 @@ class ModuleKernels:
             if x is None:
                 tensors["x"] = dy.new_zeros(*dy.shape[:2], *parameters["input_size"])
             return {**parameters, "c": tensors["x"].shape[1], "window": parameters["kernel_size"]}
-        groups = parameters["groups"]
+        groups = parameters.get("groups", 1)
         if w is None:
             outer, inner = (x.shape[1], dy.shape[1]) if swapped else (dy.shape[1], x.shape[1])
-            w = tensors["w"] = dy.new_zeros(outer, inner // groups, *parameters["kernel_size"])
+            w = tensors["w"] = dy.new_zeros(outer, inner // groups, *parameters.get("kernel_size", ()))
         outer, inner = w.shape[0], w.shape[1] * groups
         c, k = (outer, inner) if swapped else (inner, outer)
         if x is None:
-            tensors["x"] = dy.new_zeros(
-                dy.shape[0], c, *(parameters.get("input_size") or _size_before(dy, w, parameters))
-            )
+            size = parameters.get("input_size") or (_size_before(dy, w, parameters) if self._rank else ())
+            tensors["x"] = dy.new_zeros(dy.shape[0], c, *size)
         if parameters.get("with_bias"):
             tensors["bias"] = dy.new_zeros(k)
         if dy is not None and tensors["gamma"] is not None:
@@ -351,6 +358,11 @@ class ModuleKernels:
                     raise
                 raise Unsupported(f"refuses: {refusal}") from None
         return results
+
+
+def operator_of(family: str, direction: str) -> str:
+    """Return the operator of a family in a direction; that of a product has no word for forward."""
+    return family if (family, direction) == ("matmul", "forward") else f"{family}_{direction}"
 
 
 def lacking(maker: Maker) -> list[str]:
