@@ -266,9 +266,8 @@ class VerificationDemand(Demand):
                 geometry is base or implementation.supports(self.operator, geometry, variant.dtype, variant.layout)
             ):
                 problem = unlisted(geometry, "own" if geometry is base else "near", "smoke", (variant,))
-                if geometry is base and adapted.batch:  # the module may be made for a larger batch
-                    name = replace(base, n=adapted.batch).descriptor.replace(" ", "_")
-                    problem = replace(problem, name=name)
+                if geometry is base and adapted.whole:  # the module may be made for a larger batch
+                    problem = replace(problem, name=adapted.whole.replace(" ", "_"))
                 yield self.trial(implementation, problem, variant, place=-1)
 
     def _pairs(self, declared: Declared, chosen: Sequence[Trial]) -> Iterator[Trial]:

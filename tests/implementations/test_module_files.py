@@ -177,16 +177,16 @@ def test_init_inputs_may_have_names(tmp_path: Path, given: str):
 
 
 @pytest.mark.parametrize(
-    ("shape", "problem", "batch"),
-    [("64, 4, 32, 32", "n8 c4 h32 w32 k6 r3 s3 u2", 64), ("1, 4, 100, 100", "", 0)],
+    ("shape", "problem", "whole"),
+    [("64, 4, 32, 32", "n8 c4 h32 w32 k6 r3 s3 u2", "n64 c4 h32 w32 k6 r3 s3 u2"), ("1, 4, 100, 100", "", "")],
 )
 def test_batch_for_an_interpreter_is_halved_until_it_fits_and_the_line_says_why_there_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: str, problem: str, batch: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: str, problem: str, whole: str
 ):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     text = "# triton\n" + HEAD + module("Model", LAYER) + module("ModelNew", LAYER) + inputs(shape, "[4, 6, 3, 2]")
     known = adapted(written(tmp_path, text))
-    assert (known.problem, known.batch) == (problem, batch)
+    assert (known.problem, known.whole) == (problem, whole)
     assert known.unknown == (
         "" if problem else "an image of 40,000 elements: Triton's interpreter is given at most 32,768"
     )

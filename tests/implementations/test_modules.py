@@ -322,7 +322,10 @@ def test_no_gradient_goes_through_thousands_of_operations_but_at_its_own_shape(
 
 def test_large_batch_is_verified_in_part_and_said_to_be(tmp_path: Path):
     path = written(tmp_path, shape="64, 4, 256, 256")
-    assert (adapted(path).problem, adapted(path).batch) == ("n8 c4 h256 w256 k6 r3 s3", 64)
+    assert (adapted(path).problem, adapted(path).whole) == (
+        "n8 c4 h256 w256 k6 r3 s3",
+        "n64 c4 h256 w256 k6 r3 s3",
+    )
     out = examples(path, "--level", "smoke", "--programs", "1", "-k", "own.", "--in-process")
     assert "right at its own shape: yes (n8 c4 h256 w256 k6 r3 s3, fp32, of a batch of 64)" in out
 

@@ -84,6 +84,8 @@ class ModuleKernels:
     elements of an image where Triton's interpreter runs the kernels, `launches` returns how many kernels of the file it
     has run, if the file has some; `shape` is that of the file's own image, if it has one."""
 
+    _keeps = KEEPS
+
     def __init__(
         self, maker: Maker, watch: Watch, dtype: str, most: int | None, launches: Callable[[], int | None],
         shape: Sequence[int] = (),
@@ -260,21 +262,26 @@ class ModuleKernels:
             for leaf in (*copies.values(), *leaves):
                 leaf.requires_grad_()
             y = self._values(module, self._seen(copies["x"], copies["w"], parameters) if self._alone else copies["x"])
-            if copies["x"].shape != self._shape and _has_more_nodes(y, MAX_NODES):
-                raise Unsupported(f"no gradient is asked for: the forward alone is more than {MAX_NODES:,} operations")
-            if not y.requires_grad:
-                if self._differentiable(copies["x"]):
-                    raise KernelFailure("the result has no graph here, and has one on other problems")
-                raise Unsupported("has no backward: autograd does not go through it")
-            if y.shape != tensors["dy"].shape:
-                shapes = f"y has shape {tuple(y.shape)}; expected {tuple(tensors['dy'].shape)}"
-                raise KernelFailure(shapes, Failure(kind="malformed", message="y has another shape"))
-            # dy is copied: the gradient of a bias may be dy itself
-            gradients = torch.autograd.grad(y, leaves, tensors["dy"].clone(), allow_unused=True)
-        for name, gradient in zip(names, gradients, strict=True):
+        return self._differentiated(y, dict(zip(names, leaves, strict=True)), tensors)
+
+    def _differentiated(self, y: torch.Tensor, leaves: Tensors, tensors: Tensors) -> Results:
+        """Return the gradients of a result by its leaves, of the shapes of the tensors of the same names. Raises as
+        `_gradients`."""
+        if tensors["x"].shape != self._shape and _has_more_nodes(y, MAX_NODES):
+            raise Unsupported(f"no gradient is asked for: the forward alone is more than {MAX_NODES:,} operations")
+        if not y.requires_grad:
+            if self._differentiable(tensors["x"]):
+                raise KernelFailure("the result has no graph here, and has one on other problems")
+            raise Unsupported("has no backward: autograd does not go through it")
+        if y.shape != tensors["dy"].shape:
+            shapes = f"y has shape {tuple(y.shape)}; expected {tuple(tensors['dy'].shape)}"
+            raise KernelFailure(shapes, Failure(kind="malformed", message="y has another shape"))
+        # dy is copied: the gradient of a bias may be dy itself
+        gradients = torch.autograd.grad(y, [*leaves.values()], tensors["dy"].clone(), allow_unused=True)
+        for name, gradient in zip(leaves, gradients, strict=True):
             if gradient is None:
                 raise KernelFailure(f"no gradient reaches {name}")
-        return tuple(gradient.reshape(tensors[name].shape) for name, gradient in zip(names, gradients, strict=True))
+        return tuple(gradient.reshape(tensors[name].shape) for name, gradient in zip(leaves, gradients, strict=True))
 
     def _differentiable(self, like: torch.Tensor) -> bool:
         """Return whether autograd goes through the module at its own shape, or on one of some small problems near it.
@@ -310,12 +317,12 @@ class ModuleKernels:
 
     def _called(
         self, arguments: dict[str, Any], channels: int, tensors: Tensors, compute: Callable[[nn.Module], Results],
-        call: int, has: Sequence[str],
+        call: int, has: Sequence[str], before: Callable[[nn.Module], Results] | None = None,
     ) -> Results:  # fmt: skip
         """Return what the kept module, made with `arguments`, computes, or for a module that counts its calls what a
-        fresh one computes in that `call`. `has` names tensors that the reference has. Raises KernelFailure where the
-        two modules differ, Unsupported where a module refuses in words. Changes of torch's switches are put back and
-        noted."""
+        fresh one computes in that `call`. `has` names tensors that the reference has; `before` is the first call of the
+        kept module, if that is not `compute` with other weights. Raises KernelFailure where the two modules differ,
+        Unsupported where a module refuses in words. Changes of torch's switches are put back and noted."""
         weights = {name: tensors[name] for name in self._copied}
         kept: OrderedDict[str, nn.Module] = self._local.__dict__.setdefault("kept", OrderedDict())
         key = repr((arguments, tensors["x"].dtype))
@@ -341,7 +348,7 @@ class ModuleKernels:
                 if key not in kept:
                     kept[key] = new_module()
                     _put(kept[key], _others(weights))
-                    compute(kept[key])
+                    (before or compute)(kept[key])
                     while len(kept) > KEPT:
                         kept.popitem(last=False)
                 kept.move_to_end(key)
@@ -351,7 +358,7 @@ class ModuleKernels:
                     _put(kept[key], weights)
                     again = compute(kept[key])
                     if not any(_apart(result, other) for result, other in zip(again, results, strict=True)):
-                        raise KernelFailure(KEEPS, Failure(kind="state", message=KEEPS))
+                        raise KernelFailure(self._keeps, Failure(kind="state", message=self._keeps))
             except (NotImplementedError, ValueError, AssertionError) as refusal:
                 kept.pop(key, None)
                 if not str(refusal).strip():

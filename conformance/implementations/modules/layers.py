@@ -334,6 +334,10 @@ class Maker:
             module: nn.Module = self.cls(**self._passed(arguments))
         return module
 
+    def part(self, place: int, argument: torch.Tensor, geometry: Any) -> torch.Tensor:
+        """Return what a problem of fewer images has of the file's own tensor at this place."""
+        return argument[: geometry.n]
+
     def without_memory(self, arguments: Mapping[str, Any]) -> nn.Module:
         """Make the reference on the meta device."""
         with torch.device("meta"), as_if_cuda():
