@@ -63,6 +63,8 @@ GRADIENTS: dict[str, dict[str, tuple[str, ...]]] = {
 GRADIENTS["conv_transpose"] = GRADIENTS["conv"]
 OF_PRODUCT = {"a": "x", "b": "w"}
 """Operand of a matrix product -> its name here, that of a convolution without space."""
+PRODUCT_NAMES = {"x": "a", "w": "b", "bias": "bias"}
+"""The other way round, for messages."""
 SHOWN = {"bias": "bias", "affine": "gamma", "running": "running_mean"}
 """Optional part of a problem -> a tensor that is given where the problem has that part."""
 TENSORS = {"bias": ("bias",), "affine": ("gamma", "beta"), "running": ("running_mean", "running_var")}
@@ -135,7 +137,7 @@ class ModuleKernels:
         if not geometry.x.size:
             raise Unsupported(f"no module is asked for an empty {'batch' if self._rank else 'operand'}")
         if not self._rank and geometry.groups > 1:
-            raise Unsupported("nn.Linear has one weight, no batch of them")
+            raise Unsupported("a linear layer has one weight, no batch of them")
         if geometry.x.size > self._most:
             size = geometry.x.size
             raise Unsupported(f"an image of {size:,} elements: Triton's interpreter is given at most {self._most:,}")
@@ -280,7 +282,7 @@ class ModuleKernels:
         gradients = torch.autograd.grad(y, [*leaves.values()], tensors["dy"].clone(), allow_unused=True)
         for name, gradient in zip(leaves, gradients, strict=True):
             if gradient is None:
-                raise KernelFailure(f"no gradient reaches {name}")
+                raise KernelFailure(f"no gradient reaches {name if self._rank else PRODUCT_NAMES[name]}")
         return tuple(gradient.reshape(tensors[name].shape) for name, gradient in zip(leaves, gradients, strict=True))
 
     def _differentiable(self, like: torch.Tensor) -> bool:
@@ -431,7 +433,7 @@ def _places(module: nn.Module, weights: Tensors, channels: int, has: Sequence[st
             n for n, tensor in remaining.items() if [e for e in tensor.shape if e > 1] == bare and "weight" in n
         ]
         if not fitting:
-            raise Unsupported(f"has no parameter of the filters' shape, {tuple(shape)}")
+            raise Unsupported(f"has no parameter of the weights' shape, {tuple(shape)}")
         places["w"] = remaining.pop(next((n for n in fitting if "weight" in n), fitting[0]))
     fitting = [
         n
