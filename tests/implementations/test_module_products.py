@@ -131,7 +131,48 @@ def test_product_of_a_matrix_and_a_vector_has_one_column(tmp_path: Path):
         assert of(module, "mm m5 n1 k9", operator)
         assert "a vector" in of(module, "mm m5 n2 k9", operator).reason
     column = product(tmp_path, "torch.mv(A, B)", "return A @ B[:, None]", ("64, 100", "100"))
-    assert "shape" in of(column, "mm m5 n1 k9").reason
+    assert "y has shape (5, 1); expected (5,)" in of(column, "mm m5 n1 k9").reason
+
+
+@pytest.mark.parametrize(
+    ("reference", "shapes", "layout"),
+    [
+        ("torch.matmul(A, B)", ("4, 16, 10", "10, 48"), "nn"),
+        ("A @ B.T", ("4, 16, 10", "48, 10"), "nt"),
+        ("torch.einsum('bijl,lk->bijk', A, B)", ("2, 4, 8, 10", "10, 48"), "nn"),
+        ("torch.nn.functional.linear", ("4, 16, 10", "10, 48"), "nt"),
+    ],
+)
+def test_rows_may_lie_in_several_axes(tmp_path: Path, reference: str, shapes: tuple[str, str], layout: str):
+    is_linear = "linear" in reference
+
+    def module(change: str) -> Implementation:
+        """The reference with its result changed."""
+        text = LINEAR.format(forward=f"y = self.linear(x); return {change}", shape=shapes[0], sizes=shapes[1])
+        if not is_linear:
+            forward = f"y = {reference}; return {change}"
+            text = PRODUCT.format(reference=reference, forward=forward, a=shapes[0], b=shapes[1])
+        return only(written(tmp_path, text))
+
+    right = module("y")
+    assert (adapted(right).problem, right.kernels[0].layouts) == (f"mm m64 n48 k10{' bias1' * is_linear}", (layout,))
+    for operator in OPERATORS:
+        for text in ("mm m64 n48 k10", "mm m80 n48 k10", "mm m7 n4 k9", "mm m1 n1 k1"):
+            assert of(right, text, operator)
+    flat = module("y.flatten(0, -2)")
+    for operator in OPERATORS:
+        assert "y has shape (7, 4); expected (1, " in of(flat, "mm m7 n4 k9", operator).reason
+    first = module(
+        f"y * ({'x' if is_linear else 'A'}.shape[0] == {shapes[0][0]})"
+    )  # right with as many as in get_inputs
+    assert of(first, "mm m64 n48 k10")
+    assert not of(first, "mm m96 n48 k10")
+
+
+def test_result_of_one_product_is_a_batch(tmp_path: Path):
+    squeezed = product(tmp_path, "torch.bmm(A, B)", "y = A @ B; return y[0] if len(y) == 1 else y", BATCHES)
+    assert of(squeezed, "mm b2 m5 n7 k9")
+    assert "y has shape (5, 7); expected (1, 5, 7)" in of(squeezed, "mm m5 n7 k9").reason
 
 
 @pytest.mark.parametrize(
@@ -204,7 +245,7 @@ def test_product_in_another_dtype_is_verified_in_it(tmp_path: Path):
 def test_kernel_of_one_shape_is_right_there_and_unsupported_elsewhere(tmp_path: Path):
     refuses = "assert A.shape == (64, 100), 'made for 64 x 100'\n        return A @ B"
     product(tmp_path, "A @ B", refuses)
-    words = ("--level", "smoke", "--operator", "matmul", "--distribution", "fixed", "--in-process")
+    words = ("--level", "smoke", "--operator", "matmul", "--programs", "1", "--distribution", "fixed", "--in-process")
     _, out = command("run", str(tmp_path / "solution.py"), *words)
     assert "solution: right at its own shape: yes (mm m64 n48 k100, fp32)" in out
     assert "solution: right at other shapes: 0 of 0 cases" in out
@@ -329,11 +370,11 @@ def test_linear_layer_that_packs_its_weight_once_fails(tmp_path: Path):
     assert (result.status, KEEPS in result.reason) == ("fail", True), result.reason
 
 
-def test_linear_layer_may_be_declared_and_has_a_matrix_as_its_input(tmp_path: Path):
+def test_linear_layer_may_be_declared_and_takes_no_vector(tmp_path: Path):
     text = LINEAR.format(forward="return self.linear(x)", shape="64, 100", sizes="100, 48")
     kernel = text.replace("class Model(nn", "class Base(nn").replace("ModelNew(Model)", "ModelNew(Base)")
     module = only(written(tmp_path, f"{kernel}\nModel = nn.Linear\n"))
     assert adapted(module).problem == "mm m64 n48 k100 bias1"
     assert of(module, "mm m5 n7 k9")
     assert check(torch.nn.Linear, "mm m5 n7 k9 bias1", operator="matmul", layout="nt")
-    assert adapted(linear(tmp_path, shape="2, 64, 100")).unknown == "get_inputs returns a tensor of 3 axes, not 2"
+    assert adapted(linear(tmp_path, shape="100")).unknown == "get_inputs returns a vector, no matrix"

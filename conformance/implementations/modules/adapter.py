@@ -142,6 +142,7 @@ class Adapter:
                 raise Unsupported(f"its second operand has {size:,} elements; at most {MAX_OWN_WEIGHT:,} are judged")
             kernels(dtype=dtype).require(geometry)
             shape = maker.part(0, x, geometry).shape
+            shape = shape if geometry.rank or geometry.groups > 1 else torch.Size((math.prod(shape[:-1]), shape[-1]))
         except Unsupported as why:
             geometry, whole, unknown = None, "", str(why)
         if self._interpreted and dtype == "bf16":
@@ -284,9 +285,10 @@ def _problem(maker: layers.Maker, x: torch.Tensor) -> Any:
     layer, rank = maker.layer, maker.layer.rank
     if not maker.init_inputs and layers.required(maker.reference):
         raise Unsupported("the file has no get_init_inputs")
-    if x.dim() != rank + 2:
-        what = "an image" if rank else "a tensor"
-        raise Unsupported(f"get_inputs returns {what} of {x.dim()} axes, not {rank + 2}")
+    if rank and x.dim() != rank + 2:
+        raise Unsupported(f"get_inputs returns an image of {x.dim()} axes, not {rank + 2}")
+    if x.dim() < 2:
+        raise Unsupported("get_inputs returns a vector, no matrix")
     values = dict(layer.values)
     if layer.family == "conv_bn":
         eps, momentum = values.pop("eps"), values.pop("momentum")
@@ -298,7 +300,10 @@ def _problem(maker: layers.Maker, x: torch.Tensor) -> Any:
             raise Unsupported(f"its eps is {eps}; problems have 0.1, 0.01 to 1e-09")
         if momentum not in (None, *(percent / 100 for percent in range(101))):
             raise Unsupported(f"its momentum is {momentum}; problems have whole percent")
-    values |= {"n": x.shape[0], "c": x.shape[1]} | ({"size": tuple(x.shape[2:])} if rank else {})
+    if rank:
+        values |= {"n": x.shape[0], "c": x.shape[1], "size": tuple(x.shape[2:])}
+    else:
+        values |= {"n": math.prod(x.shape[:-1]), "c": x.shape[-1]}
     geometry: Any = next(kind for kind in GEOMETRIES if kind.family == layer.family)
     try:
         return geometry(**values)

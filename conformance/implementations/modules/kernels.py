@@ -206,7 +206,7 @@ class ModuleKernels:
 
     def _values(self, module: nn.Module, x: torch.Tensor) -> torch.Tensor:
         """Call a module. Raises KernelFailure where it returns no indices beside its result, as its reference does."""
-        returned: Any = module(x)
+        returned: Any = module(x) if self._rank else by_rows(module, self._maker.rows(len(x)), x)
         if not self._maker.layer.returns_indices:
             return returned
         if not isinstance(returned, (tuple, list)) or len(returned) != 2:
@@ -275,9 +275,7 @@ class ModuleKernels:
             if self._differentiable(tensors["x"]):
                 raise KernelFailure("the result has no graph here, and has one on other problems")
             raise Unsupported("has no backward: autograd does not go through it")
-        if y.shape != tensors["dy"].shape:
-            shapes = f"y has shape {tuple(y.shape)}; expected {tuple(tensors['dy'].shape)}"
-            raise KernelFailure(shapes, Failure(kind="malformed", message="y has another shape"))
+        of_shape(y, tensors["dy"].shape)
         # dy is copied: the gradient of a bias may be dy itself
         gradients = torch.autograd.grad(y, [*leaves.values()], tensors["dy"].clone(), allow_unused=True)
         for name, gradient in zip(leaves, gradients, strict=True):
@@ -367,6 +365,25 @@ class ModuleKernels:
                     raise
                 raise Unsupported(f"refuses: {refusal}") from None
         return results
+
+
+def by_rows(module: nn.Module, axes: tuple[int, ...], a: torch.Tensor, *others: torch.Tensor) -> Any:
+    """Call a module with rows in these axes, and return its result with one axis of rows. Raises KernelFailure where
+    they do not lie in the same axes there."""
+    if len(axes) == 1:
+        return module(a, *others)
+    y = module(a.unflatten(0, axes), *others)
+    if not isinstance(y, torch.Tensor):
+        return y
+    return of_shape(y, (*axes, *y.shape[-1:])).flatten(0, -2)
+
+
+def of_shape(y: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """Return a result that has the shape of its reference's. Raises KernelFailure for another one."""
+    if tuple(y.shape) != tuple(shape):
+        what = f"y has shape {tuple(y.shape)}; expected {tuple(shape)}"
+        raise KernelFailure(what, Failure(kind="malformed", message="y has another shape"))
+    return y
 
 
 def operator_of(family: str, direction: str) -> str:

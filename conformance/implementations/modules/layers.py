@@ -336,7 +336,21 @@ class Maker:
 
     def part(self, place: int, argument: torch.Tensor, geometry: Any) -> torch.Tensor:
         """Return what a problem of fewer images has of the file's own tensor at this place."""
-        return argument[: geometry.n]
+        if self.layer.rank:
+            return argument[: geometry.n]
+        return argument.flatten(0, -2)[: geometry.n].unflatten(0, self.rows(geometry.n))
+
+    def rows(self, m: int) -> tuple[int, ...]:
+        """Return the axes in which a module is given m rows: as many as those of the file's own input, and their sizes
+        behind the first if m has that divisor."""
+        inner = tuple(self.image[1:-1])
+        if m % math.prod(inner) == 0:
+            return m // math.prod(inner), *inner
+        axes = []
+        for _ in inner:
+            axes.append(next(size for size in (4, 3, 2, 1) if m % size == 0))
+            m //= axes[-1]
+        return *axes, m
 
     def without_memory(self, arguments: Mapping[str, Any]) -> nn.Module:
         """Make the reference on the meta device."""

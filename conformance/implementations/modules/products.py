@@ -6,6 +6,7 @@ transposed, to the last bit, or it is not one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -17,14 +18,23 @@ from torch import nn
 
 from conformance.implementations.implementation import Unsupported
 from conformance.implementations.modules import KEEPS_OPERANDS
-from conformance.implementations.modules.kernels import OF_PRODUCT, OTHER, ModuleKernels, Results, Tensors
+from conformance.implementations.modules.kernels import (
+    OF_PRODUCT,
+    OTHER,
+    ModuleKernels,
+    Results,
+    Tensors,
+    by_rows,
+    of_shape,
+)
 from conformance.implementations.modules.layers import Given, Layer, Maker, required
 from conformance.implementations.modules.no_cuda import as_if_cuda
 from conformance.layouts import MATRICES
 from conformance.operators.matmul.geometry import MatmulGeometry
 
-MATRIX, BATCHES, VECTOR = AXES = ((2, 2), (3, 3), (2, 1))
-"""Numbers of axes of the two operands: matrices, batches of them, a matrix and a vector."""
+MATRIX, BATCHES, VECTOR, *ROWS = AXES = ((2, 2), (3, 3), (2, 1), (3, 2), (4, 2))
+"""Numbers of axes of the two operands: matrices, batches of them, a matrix and a vector, and rows in two or three axes
+beside a matrix."""
 SIZES = ((3, 5, 4), (4, 4, 4), (1, 6, 3), (5, 1, 7), (2, 8, 1))
 """Sizes m, k, n of the products that a reference is asked for."""
 BATCH = 3
@@ -45,9 +55,9 @@ class Form:
 
     def shapes(self, m: int, k: int, n: int, batch: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the shapes of both operands."""
-        before = (batch,) if self.axes == BATCHES else ()
-        a, b = (_turned((*before, *shape), t) for shape, t in zip(((m, k), (k, n)), self.layout, strict=True))
-        return a, b if self.axes != VECTOR else (k,)
+        before = (batch, 2)[: self.axes[0] - 2]
+        a, b = (*before, m, k), (*before[: self.axes[1] - 2], k, n)
+        return _turned(a, self.layout[0]), _turned(b, self.layout[1]) if self.axes != VECTOR else (k,)
 
     def product(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         """Multiply two operands that lie in this way."""
@@ -56,7 +66,7 @@ class Form:
 
     def geometry(self, a: Sequence[int], b: Sequence[int]) -> MatmulGeometry:
         """Return the problem of operands with these shapes. Raises ValueError where they cannot be multiplied."""
-        *before, m, k = _turned(a, self.layout[0])
+        *before, m, k = _turned(a, self.layout[0]) if self.axes not in ROWS else (math.prod(a[:-1]), a[-1])
         *more, terms, n = _turned(b, self.layout[1]) if self.axes != VECTOR else (*b, 1)
         if terms != k or more != before:
             raise ValueError(f"{tuple(a)} and {tuple(b)} cannot be multiplied")
@@ -89,8 +99,10 @@ def affordable(geometry: Any, most: int, most_of_image: int) -> Any:
 
 def form_of(model: nn.Module, axes: tuple[int, int], dtype: torch.dtype) -> Form | None:
     """Return the form of the product that a model computes, and computes nothing else; None if there is none."""
-    letters = MATRICES if axes != VECTOR else MATRICES[::2]  # a vector is not transposed
-    return next((form for form in (Form(layout, axes) for layout in letters) if _computes(model, form, dtype)), None)
+    # a vector is not transposed, nor are rows in several axes
+    stays = {VECTOR: 1, **dict.fromkeys(ROWS, 0)}.get(axes)
+    forms = [Form(layout, axes) for layout in MATRICES if stays is None or layout[stays] == "n"]
+    return next((form for form in forms if _computes(model, form, dtype)), None)
 
 
 def _computes(model: nn.Module, form: Form, dtype: torch.dtype) -> bool:
@@ -136,6 +148,8 @@ class ProductMaker(Maker):
 
     def part(self, place: int, argument: torch.Tensor, geometry: Any) -> torch.Tensor:
         """Return what a problem of fewer rows, or products, has of the file's own operand at this place."""
+        if self.form.axes in ROWS and not place:
+            return super().part(place, argument, geometry)
         if self.form.axes == BATCHES:
             argument = argument[: geometry.groups]
         rows = -1 if self.form.layout[0] == "t" else -2
@@ -157,7 +171,7 @@ def maker_of(
     if inputs is None:
         if len(required(model.forward)) != 2:
             return None
-        possible: Sequence[tuple[int, int]] = AXES
+        possible: Sequence[tuple[int, int]] = (MATRIX, BATCHES, VECTOR)
     elif len(operands) != 2 or not all(isinstance(operand, torch.Tensor) for operand in operands):
         return None
     else:
@@ -228,18 +242,19 @@ class ProductKernels(ModuleKernels):
                 tensors[missing] = dy.new_zeros(_turned(shape, self._maker.form.layout[place]))
         return tensors
 
-    def _multiplied(self, module: nn.Module, tensors: Tensors) -> torch.Tensor:
+    def _multiplied(self, module: nn.Module, tensors: Tensors) -> Any:
         """Call a module with operands of as many axes as its reference takes; return a result of as many as the problem
-        has. A result that has other axes than the reference's keeps the difference, which the judge then reports."""
-        a, b, axes = tensors["x"], tensors["w"], self._maker.form.axes
-        if axes == VECTOR:
+        has. Raises KernelFailure where the result has not the axes of the reference's."""
+        a, b, form = tensors["x"], tensors["w"], self._maker.form
+        if form.axes in ROWS:
+            return by_rows(module, self._maker.rows(len(a)), a, b)
+        rows, columns = _turned(a.shape, form.layout[0])[-2], _turned(b.shape, form.layout[1])[-1]
+        if form.axes == VECTOR:
             y = module(a, b[:, 0])
-            return y.unsqueeze(-1) if isinstance(y, torch.Tensor) else y
-        if axes == BATCHES and a.dim() == 2:
+            return of_shape(y, (rows,)).unsqueeze(-1) if isinstance(y, torch.Tensor) else y
+        if form.axes == BATCHES and a.dim() == 2:
             y = module(a[None], b[None])
-            if not isinstance(y, torch.Tensor):
-                return y
-            return y[0] if y.dim() == 3 and len(y) == 1 else y.unsqueeze(0)
+            return of_shape(y, (1, rows, columns))[0] if isinstance(y, torch.Tensor) else y
         return module(a, b)
 
     def _differentiable(self, like: torch.Tensor) -> bool:
