@@ -29,7 +29,7 @@ from conformance.implementations.implementation import (
     Unsupported,
 )
 from conformance.implementations.modules import UNKNOWN_SHAPE
-from conformance.layouts import GROUPED, is_optional, layouts_of, rank_of
+from conformance.layouts import GROUPED, is_optional, rank_of
 from conformance.operators import OPERATORS, GeometryError, parse
 from conformance.problems import Problem, Variant
 from conformance.problems.case import Case
@@ -258,16 +258,16 @@ class VerificationDemand(Demand):
             base = parse(adapted.problem)
         except GeometryError:  # not from a module that was adapted
             return
-        variant = Variant(adapted.dtype, layouts_of(base.rank)[0], "fixed")
+        layout = next(kernel.layouts[0] for kernel in implementation.kernels if kernel.operator == self.operator)
+        variant = Variant(adapted.dtype, layout, "fixed")
         for geometry in dict.fromkeys((base, *neighbours(base))):
             is_included = self._when(geometry) and self.selection.includes(variant)
             if is_included and (
                 geometry is base or implementation.supports(self.operator, geometry, variant.dtype, variant.layout)
             ):
                 problem = unlisted(geometry, "own" if geometry is base else "near", "smoke", (variant,))
-                if geometry is base and adapted.batch:  # the module may be made for a larger batch
-                    name = replace(base, n=adapted.batch).descriptor.replace(" ", "_")
-                    problem = replace(problem, name=name)
+                if geometry is base and adapted.whole:  # the module may be made for a larger batch
+                    problem = replace(problem, name=adapted.whole.replace(" ", "_"))
                 yield self.trial(implementation, problem, variant, place=-1)
 
     def _pairs(self, declared: Declared, chosen: Sequence[Trial]) -> Iterator[Trial]:

@@ -149,7 +149,7 @@ class Adapted:
     """What is known of a torch module that was made an implementation (`conformance.implementations.modules`).
 
     problem   descriptor of the file's own problem, with the shape of its inputs; empty where it is not known
-    batch     batch size of the file, where it is too large and the problem has a smaller one; else 0
+    whole     descriptor of the file's own problem, where that is too large and `problem` has a part of it; else empty
     unknown   why the file's own problem is not known
     operator  operator of that problem, in `dtype`
     unmapped  why the module has no kernels, with the line that would give it some; empty where it has kernels
@@ -157,7 +157,7 @@ class Adapted:
     """
 
     problem: str = ""
-    batch: int = 0
+    whole: str = ""
     unknown: str = ""
     operator: str = ""
     dtype: str = "fp32"

@@ -35,6 +35,8 @@ NOVELTY = 6
 
 NEAR_EXTENT = 8
 """Largest number of elements on an axis, beyond the window's span, of a problem near another problem."""
+NEAR_MATRIX = 1 << 16
+"""Most elements of the second operand of a matrix product near another one."""
 FOLLOWED = ("window", "stride", "dilation")
 PADDING_RULES: tuple[Callable[[int, int, int], tuple[int, int]], ...] = (
     lambda taps, stride, dilation: (dilation * (taps - 1) // 2, -(-dilation * (taps - 1) // 2)),
@@ -345,9 +347,13 @@ def _changes(geometry: Any) -> tuple[Any, list[list[dict[str, Any]]]]:
 
 
 def _changes_of_product(geometry: Any) -> tuple[Any, list[list[dict[str, Any]]]]:
-    """Return a matrix product of few rows, and changes of its sizes, whose batch has as large products as before."""
-    small = replace(geometry, n=min(geometry.n, NEAR_EXTENT))
-    batch, whole = small.groups, {name: getattr(small, name) // small.groups for name in ("c", "k")}
+    """Return a matrix product of few rows, and changes of its sizes, whose batch has as large products as before. A
+    matrix that is too large is halved, so that its sizes divide by what they did."""
+    batch, whole = min(geometry.groups, NEAR_EXTENT), {n: getattr(geometry, n) // geometry.groups for n in ("c", "k")}
+    while math.prod(whole.values()) > NEAR_MATRIX:
+        whole[max(whole, key=lambda name: whole[name])] //= 2
+    sizes = {name: size * batch for name, size in whole.items()}
+    small = replace(geometry, n=min(geometry.n, NEAR_EXTENT), groups=batch, **sizes)
     changes = [[{"n": small.n + 1}, {"n": 2 * small.n}]]
     changes += [[{name: (size + 1) * batch}, {name: 2 * size * batch}] for name, size in whole.items()]
     changes += [[{"groups": more} | {name: size * more for name, size in whole.items()} for more in (batch + 1, 1)]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 from conformance.diagnosis.where import Where, named
 from conformance.operators import parse
@@ -37,7 +38,7 @@ def row(
     not_run = sum(record.cases for group in groups for record in group.records if is_not_run(record))
     right, of = counts["pass"], sum(counts[status] for status in ANSWERS)
     # a gradient is often wrong because the forward result is
-    ordered = sorted(groups, key=lambda group: not any(operator.endswith("forward") for operator in group.operators))
+    ordered = sorted(groups, key=lambda group: all("backward" in operator for operator in group.operators))
     elsewhere = [group for group in ordered if not all(map(is_own, group.records))]
     condition = next(filter(None, map(where, elsewhere)), ())
     said = f"where {named(condition)}" if condition else "everywhere" if of and not right else ""
@@ -56,8 +57,15 @@ def _at_its_own(record: Record) -> str:
     why = "" if verified else f": {record.headline}"
     smaller = ""
     if record.problem != record.descriptor.replace(" ", "_"):
-        smaller = f", of a batch of {parse(record.problem.replace('_', ' ')).n}"
+        smaller = f", of {_more(parse(record.problem.replace('_', ' ')), parse(record.descriptor))}"
     return f"{answer} ({record.descriptor}, {record.dtype}{smaller}){why}"
+
+
+def _more(whole: Any, part: Any) -> str:
+    """Return in words what a module's whole problem has more of than the part that is verified."""
+    if whole.rank:
+        return f"a batch of {whole.n}"
+    return f"a batch of {whole.groups}" if whole.groups != part.groups else f"{whole.n} rows"
 
 
 def _time(record: Record) -> str:

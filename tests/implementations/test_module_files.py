@@ -177,22 +177,38 @@ def test_init_inputs_may_have_names(tmp_path: Path, given: str):
 
 
 @pytest.mark.parametrize(
-    ("shape", "problem", "batch"),
-    [("64, 4, 32, 32", "n8 c4 h32 w32 k6 r3 s3 u2", 64), ("1, 4, 100, 100", "", 0)],
+    ("shape", "problem", "whole"),
+    [("64, 4, 32, 32", "n8 c4 h32 w32 k6 r3 s3 u2", "n64 c4 h32 w32 k6 r3 s3 u2"), ("1, 4, 100, 100", "", "")],
 )
 def test_batch_for_an_interpreter_is_halved_until_it_fits_and_the_line_says_why_there_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: str, problem: str, batch: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: str, problem: str, whole: str
 ):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     text = "# triton\n" + HEAD + module("Model", LAYER) + module("ModelNew", LAYER) + inputs(shape, "[4, 6, 3, 2]")
     known = adapted(written(tmp_path, text))
-    assert (known.problem, known.batch) == (problem, batch)
+    assert (known.problem, known.whole) == (problem, whole)
     assert known.unknown == (
         "" if problem else "an image of 40,000 elements: Triton's interpreter is given at most 32,768"
     )
 
 
 # what a reference has and no problem can say
+
+
+@pytest.mark.parametrize(
+    ("layer", "takes", "init"),
+    [
+        ("nn.MaxPool2d(size)", "size", "[2]"),
+        ("nn.AvgPool2d(size)", "size", "[2]"),
+        ("nn.Linear(c, k)", "c, k", "[4, 1]"),
+    ],
+)
+def test_activation_behind_a_layer_is_another_operator(tmp_path: Path, layer: str, takes: str, init: str):
+    """A maximum of numbers that are all positive has no negative one: behind a pooling, ReLU was not seen."""
+    shape = "9, 4" if "Linear" in layer else "2, 4, 8, 8"
+    model = module("Model", f"self.conv = {layer}", "return F.relu(self.conv(x))", takes)
+    text = HEAD + model + model.replace("Model", "ModelNew") + inputs(shape, init)
+    assert "not one layer and nothing else" in adapted(written(tmp_path, text)).unmapped
 
 
 def refusal(path: Path, problem: str, direction: str = "forward") -> str:

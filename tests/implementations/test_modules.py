@@ -322,7 +322,10 @@ def test_no_gradient_goes_through_thousands_of_operations_but_at_its_own_shape(
 
 def test_large_batch_is_verified_in_part_and_said_to_be(tmp_path: Path):
     path = written(tmp_path, shape="64, 4, 256, 256")
-    assert (adapted(path).problem, adapted(path).batch) == ("n8 c4 h256 w256 k6 r3 s3", 64)
+    assert (adapted(path).problem, adapted(path).whole) == (
+        "n8 c4 h256 w256 k6 r3 s3",
+        "n64 c4 h256 w256 k6 r3 s3",
+    )
     out = examples(path, "--level", "smoke", "--programs", "1", "-k", "own.", "--in-process")
     assert "right at its own shape: yes (n8 c4 h256 w256 k6 r3 s3, fp32, of a batch of 64)" in out
 
@@ -334,7 +337,7 @@ def test_large_batch_is_verified_in_part_and_said_to_be(tmp_path: Path):
         ("get_inputs", "inputs", "the file has no get_inputs"),
         ("torch.rand(8, 4, 12, 12)", "12", "get_inputs returns no tensor"),
         ("8, 4, 12, 12", "4, 12, 12", "get_inputs returns an image of 3 axes, not 4"),
-        ("8, 4, 12, 12", "8, 4, 2, 12", "(8, 4, 2, 12) is no image of its layer: "),
+        ("8, 4, 12, 12", "8, 4, 2, 12", "(8, 4, 2, 12) is no input of its layer: "),
     ],
 )
 def test_why_its_own_shape_is_not_known_is_said(tmp_path: Path, old: str, new: str, said: str):
@@ -356,7 +359,7 @@ def without_reference(folder: Path, told: str = "") -> Path:
 def test_without_a_reference_a_line_says_the_operator(tmp_path: Path):
     declared = only(without_reference(tmp_path, "Model = nn.Conv2d"))
     assert of(declared, f"{CONV} u2 p1")
-    for told in ("Model = nn.Linear", ""):
+    for told in ("Model = nn.LayerNorm", ""):
         one = only(without_reference(tmp_path, told))
         assert "`Model = nn.Conv2d`" in adapted(one).unmapped
         with pytest.raises(SelectionError, match=r"Model = nn\.Conv2d"):

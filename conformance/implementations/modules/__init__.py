@@ -16,6 +16,8 @@ from conformance.implementations.modules import source
 
 KEEPS = "a module that was called with other weights before differs from a fresh one"
 """Reason for the failure of a module that packs its weights once."""
+KEEPS_OPERANDS = "a module that was called with other operands before differs from a fresh one"
+"""The same of a module that multiplies its two inputs."""
 UNKNOWN_SHAPE = "its own shape is not known: "
 """Beginning of the reason why a module's own problem is not verified."""
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import partial
+from itertools import count
 from types import FunctionType
 from typing import Any
 
@@ -16,8 +16,8 @@ from torch import nn
 from conformance.implementations.bridges.torch import TorchArrays
 from conformance.implementations.errors import described
 from conformance.implementations.implementation import Adapted, Implementation, Unsupported
-from conformance.implementations.modules import interpreter, layers
-from conformance.implementations.modules.kernels import ModuleKernels, lacking
+from conformance.implementations.modules import interpreter, layers, products
+from conformance.implementations.modules.kernels import ModuleKernels, lacking, operator_of
 from conformance.implementations.modules.no_cuda import as_if_cuda
 from conformance.implementations.modules.source import REFERENCE
 from conformance.implementations.modules.switches import Switches, Watch
@@ -25,16 +25,19 @@ from conformance.operators.avg_pool.geometry import PoolGeometry
 from conformance.operators.conv.geometry import ConvGeometry
 from conformance.operators.conv_bn.geometry import ConvBnGeometry
 from conformance.operators.conv_transpose.geometry import TransposedGeometry
+from conformance.operators.matmul.geometry import MatmulGeometry
 from conformance.operators.max_pool.geometry import MaxPoolGeometry
 
 DTYPES = {torch.float32: "fp32", torch.float64: "fp64", torch.float16: "fp16", torch.bfloat16: "bf16"}
-GEOMETRIES = (ConvGeometry, TransposedGeometry, ConvBnGeometry, PoolGeometry, MaxPoolGeometry)
+GEOMETRIES = (ConvGeometry, TransposedGeometry, ConvBnGeometry, PoolGeometry, MaxPoolGeometry, MatmulGeometry)
 MAX_INTERPRETED = 1 << 15
 """Most elements of an image in Triton's interpreter, which takes milliseconds for each block."""
 MAX_OWN = 1 << 23
 """Elements of the file's own image and result above which the batch is halved: whole batches of KernelBench need 48
 GiB, or minutes to judge."""
-MAPPED = ", ".join(f"nn.{kind}1d to 3d" for kind in layers.FAMILIES)
+MAX_OWN_WEIGHT = 4 * MAX_OWN
+"""Most elements of the second operand of the file's own product, which has as many for fewer rows."""
+MAPPED = ", ".join("nn.Linear" if kind == "Linear" else f"nn.{kind}1d to 3d" for kind in layers.FAMILIES)
 
 
 class ModuleArrays(TorchArrays):
@@ -116,36 +119,41 @@ class Adapter:
         except Unsupported as why:
             implementation.adapted = Adapted(unmapped=str(why))
             return implementation
-        geometry, dtype, shape, unknown, batch = None, "fp32", torch.Size(), "", 0
+        geometry, dtype, shape, unknown, whole = None, "fp32", torch.Size(), "", ""
         watch = Watch(self._before, str(defined.get("__file__", "")))
         counts = self._interpreted and interpreter.has_kernels(defined)
         vars(implementation.arrays).update(on_import=self._on_import, watch=watch, counts_launches=counts)
         arrays = implementation.arrays
         assert isinstance(arrays, ModuleArrays)
         most = MAX_INTERPRETED if self._interpreted else None
-        kernels = partial(ModuleKernels, maker, watch, most=most, launches=lambda: arrays.launches)
+        is_product = isinstance(maker, products.ProductMaker)
+        kind: Any = products.ProductKernels if is_product else ModuleKernels
+        kernels = partial(kind, maker, watch, most=most, launches=lambda: arrays.launches)
         try:
-            x = _image(defined)
+            inputs = _inputs(defined)
+            x = _first_tensor(inputs)
             maker.image = tuple(x.shape)
             dtype = DTYPES.get(x.dtype, dtype)
-            geometry = _problem(maker, x)
-            while geometry.n > 1 and (
-                geometry.x.size + geometry.y.size > MAX_OWN or geometry.x.size > (most or MAX_OWN)
-            ):
-                geometry, batch = replace(geometry, n=(geometry.n + 1) // 2), len(x)
+            of_file = maker.problem(inputs) if isinstance(maker, products.ProductMaker) else _problem(maker, x)
+            geometry = products.affordable(of_file, MAX_OWN, most or MAX_OWN)
+            whole = of_file.descriptor if geometry != of_file else ""
+            if not geometry.rank and geometry.filter.size > MAX_OWN_WEIGHT:
+                size = geometry.filter.size
+                raise Unsupported(f"its second operand has {size:,} elements; at most {MAX_OWN_WEIGHT:,} are judged")
             kernels(dtype=dtype).require(geometry)
-            shape = (geometry.n, *x.shape[1:])
+            shape = maker.part(0, x, geometry).shape
+            shape = shape if geometry.rank or geometry.groups > 1 else torch.Size((math.prod(shape[:-1]), shape[-1]))
         except Unsupported as why:
-            geometry, batch, unknown = None, 0, str(why)
+            geometry, whole, unknown = None, "", str(why)
         if self._interpreted and dtype == "bf16":
             implementation.adapted = Adapted(unmapped="Triton's interpreter has no bf16: a verdict on it needs CUDA")
             return implementation
         if geometry is not None:
-            vars(implementation.arrays)["own"] = partial(_made, maker, defined, implementation.arrays, geometry.n)
+            vars(implementation.arrays)["own"] = partial(_made, maker, defined, implementation.arrays, geometry)
         problem = "" if geometry is None else geometry.descriptor
         beside = "the indices that it returns are not verified" if maker.layer.returns_indices else ""
         implementation.adapted = Adapted(
-            problem, batch, unknown, f"{maker.layer.family}_forward", dtype, unverified=beside
+            problem, whole, unknown, operator_of(maker.layer.family, "forward"), dtype, unverified=beside
         )
         kernels(dtype=dtype, shape=shape).offer(implementation)
         return implementation
@@ -171,10 +179,14 @@ class Adapter:
                     maker.lack(lacking(maker))
                     before.restored()  # or what the class changes is as it was when it is called
                     return maker
+                if (of_product := products.maker_of(cls, reference, model, init_inputs, _seen(defined))) is not None:
+                    return of_product
                 layers.require_alike(model)
                 has = ", ".join(dict.fromkeys(type(part).__name__ for part in model.modules() if part is not model))
                 why = f"its reference Model is not one layer and nothing else (it has {has or 'none'})"
-            except Unsupported:
+            except Unsupported as refusal:
+                if isinstance(refusal, products.NoProduct):
+                    raise Unsupported(f"cannot tell which operator {self._stem} is: {refusal}") from None
                 raise
             except Exception as error:
                 why = f"its reference Model cannot be called: {described(error)}"
@@ -216,15 +228,18 @@ def _referred(cls: Any, reference: Any, init_inputs: layers.Given) -> nn.Module:
     return module
 
 
-def _made(maker: layers.Maker, defined: Mapping[str, Any], arrays: Any, batch: int) -> tuple[Any, ...]:
+def _made(maker: layers.Maker, defined: Mapping[str, Any], arrays: Any, geometry: Any) -> tuple[Any, ...]:
     if arrays.watch.changes:  # else the reference is timed with the module's switches
         raise Unsupported("its calls change switches of the whole process")
     with as_if_cuda():
         inputs = layers.Given.by(defined["get_inputs"]())
         module = maker.cls(*maker.init_inputs.args, **maker.init_inputs.kwargs)
 
+    places = count()
+
     def there(argument: Any) -> Any:
-        return argument[:batch].to(arrays.device) if isinstance(argument, torch.Tensor) else argument
+        is_tensor = isinstance(argument, torch.Tensor)
+        return maker.part(next(places), argument, geometry).to(arrays.device) if is_tensor else argument
 
     args, kwargs = [*map(there, inputs.args)], {name: there(argument) for name, argument in inputs.kwargs.items()}
     dtype = _first_tensor(inputs).dtype
@@ -234,8 +249,8 @@ def _made(maker: layers.Maker, defined: Mapping[str, Any], arrays: Any, batch: i
     return *(partial(torch.no_grad()(part.forward), **kwargs) for part in modules), args
 
 
-def _image(defined: Mapping[str, Any]) -> torch.Tensor:
-    """Return the first tensor that get_inputs returns, on the meta device if possible. Raises Unsupported."""
+def _inputs(defined: Mapping[str, Any]) -> layers.Given:
+    """Return what get_inputs returns, on the meta device if possible. Raises Unsupported."""
     function = defined.get("get_inputs")
     if not callable(function):
         raise Unsupported("the file has no get_inputs")
@@ -246,8 +261,15 @@ def _image(defined: Mapping[str, Any]) -> torch.Tensor:
         except Exception as error:
             why = f"get_inputs raises {described(error)}"
         else:
-            return _first_tensor(layers.Given.by(returned))
+            return layers.Given.by(returned)
     raise Unsupported(why)
+
+
+def _seen(defined: Mapping[str, Any]) -> layers.Given | None:
+    """Return what get_inputs returns; None where it cannot be called."""
+    with suppress(Unsupported):
+        return _inputs(defined)
+    return None
 
 
 def _first_tensor(inputs: layers.Given) -> torch.Tensor:
@@ -263,8 +285,10 @@ def _problem(maker: layers.Maker, x: torch.Tensor) -> Any:
     layer, rank = maker.layer, maker.layer.rank
     if not maker.init_inputs and layers.required(maker.reference):
         raise Unsupported("the file has no get_init_inputs")
-    if x.dim() != rank + 2:
+    if rank and x.dim() != rank + 2:
         raise Unsupported(f"get_inputs returns an image of {x.dim()} axes, not {rank + 2}")
+    if x.dim() < 2:
+        raise Unsupported("get_inputs returns a vector, no matrix")
     values = dict(layer.values)
     if layer.family == "conv_bn":
         eps, momentum = values.pop("eps"), values.pop("momentum")
@@ -276,9 +300,12 @@ def _problem(maker: layers.Maker, x: torch.Tensor) -> Any:
             raise Unsupported(f"its eps is {eps}; problems have 0.1, 0.01 to 1e-09")
         if momentum not in (None, *(percent / 100 for percent in range(101))):
             raise Unsupported(f"its momentum is {momentum}; problems have whole percent")
-    values |= {"n": x.shape[0], "c": x.shape[1], "size": tuple(x.shape[2:])}
+    if rank:
+        values |= {"n": x.shape[0], "c": x.shape[1], "size": tuple(x.shape[2:])}
+    else:
+        values |= {"n": math.prod(x.shape[:-1]), "c": x.shape[-1]}
     geometry: Any = next(kind for kind in GEOMETRIES if kind.family == layer.family)
     try:
         return geometry(**values)
     except (ValueError, TypeError) as why:
-        raise Unsupported(f"{tuple(x.shape)} is no image of its layer: {why}") from None
+        raise Unsupported(f"{tuple(x.shape)} is no input of its layer: {why}") from None

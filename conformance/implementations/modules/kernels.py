@@ -29,7 +29,7 @@ from conformance.implementations.modules.interpreter import as_on_cuda
 from conformance.implementations.modules.layers import BY_AXIS, MOVED, OF_NORMALISATION, READ, WORDS, Maker, Values
 from conformance.implementations.modules.switches import Watch
 from conformance.implementations.vocabulary import vocabulary
-from conformance.layouts import layouts_of
+from conformance.operators.matmul.geometry import Sizes
 
 Tensors = dict[str, Any]
 """Tensors by name; None for those that the problem does not have."""
@@ -57,9 +57,14 @@ GRADIENTS: dict[str, dict[str, tuple[str, ...]]] = {
     "conv_bn": {"inference": (), "backward": ("x", "w", "gamma", "beta")},
     "avg_pool": {"backward": ("x",)},
     "max_pool": {"backward": ("x",)},
+    "matmul": {"backward_a": ("x",), "backward_b": ("w", "bias")},
 }
 """Family -> its operators beside the forward one, each with the tensors whose gradients it returns, in their order."""
 GRADIENTS["conv_transpose"] = GRADIENTS["conv"]
+OF_PRODUCT = {"a": "x", "b": "w"}
+"""Operand of a matrix product -> its name here, that of a convolution without space."""
+PRODUCT_NAMES = {"x": "a", "w": "b", "bias": "bias"}
+"""The other way round, for messages."""
 SHOWN = {"bias": "bias", "affine": "gamma", "running": "running_mean"}
 """Optional part of a problem -> a tensor that is given where the problem has that part."""
 TENSORS = {"bias": ("bias",), "affine": ("gamma", "beta"), "running": ("running_mean", "running_var")}
@@ -80,6 +85,8 @@ class ModuleKernels:
     """The kernels of one class, whose calls are watched for what they change in torch. `most` is the limit on the
     elements of an image where Triton's interpreter runs the kernels, `launches` returns how many kernels of the file it
     has run, if the file has some; `shape` is that of the file's own image, if it has one."""
+
+    _keeps = KEEPS
 
     def __init__(
         self, maker: Maker, watch: Watch, dtype: str, most: int | None, launches: Callable[[], int | None],
@@ -103,14 +110,16 @@ class ModuleKernels:
         """Add the kernels to an implementation."""
         dtypes = ("fp32",) if self._family == "conv_bn" else (self._dtype,)  # whose statistics are fp32
         for direction, gradients in {"forward": (), **GRADIENTS[self._family]}.items():
-            operator = f"{self._family}_{direction}"
+            operator = operator_of(self._family, direction)
             kernel = self._kernel(vocabulary().operators[operator].arguments, gradients, direction)
             when = partial(self.expresses, direction=direction)
-            implementation.implements(operator, dtypes=dtypes, layouts=layouts_of(self._rank)[:1], when=when)(kernel)
+            implementation.implements(operator, dtypes=dtypes, layouts=self._maker.layouts, when=when)(kernel)
 
     def expresses(self, geometry: Any, direction: str = "forward") -> bool:
         """Return True if `__init__` can say what a problem is; else raises Unsupported with what it cannot say. Answers
         are kept, since the operators of a class ask for the same, each for hundreds of problems."""
+        if isinstance(geometry, Sizes):
+            geometry = geometry.geometry
         key = geometry, direction
         if key not in self._refusals:
             try:
@@ -126,7 +135,9 @@ class ModuleKernels:
         """Raise Unsupported with the reason where `__init__` cannot say what a problem is, or its image is empty or
         too large."""
         if not geometry.x.size:
-            raise Unsupported("no module is asked for an empty batch")
+            raise Unsupported(f"no module is asked for an empty {'batch' if self._rank else 'operand'}")
+        if not self._rank and geometry.groups > 1:
+            raise Unsupported("a linear layer has one weight, no batch of them")
         if geometry.x.size > self._most:
             size = geometry.x.size
             raise Unsupported(f"an image of {size:,} elements: Triton's interpreter is given at most {self._most:,}")
@@ -158,7 +169,8 @@ class ModuleKernels:
         tensors in `gradients`, or else those of a forward."""
 
         def kernel(*arrays: Any, **parameters: Any) -> Any:
-            tensors: Tensors = dict.fromkeys(("x", "w", "dy", *CALLED)) | dict(zip(operands, arrays, strict=True))
+            passed = zip((OF_PRODUCT.get(name, name) for name in operands), arrays, strict=True)
+            tensors: Tensors = dict.fromkeys(("x", "w", "dy", *CALLED)) | dict(passed)
             values = self._completed(tensors, parameters)
             absent = [n for n in ("bias", "gamma", "beta") if tensors[n] is None]
             names = [name for name in gradients if name not in absent]
@@ -194,7 +206,7 @@ class ModuleKernels:
 
     def _values(self, module: nn.Module, x: torch.Tensor) -> torch.Tensor:
         """Call a module. Raises KernelFailure where it returns no indices beside its result, as its reference does."""
-        returned: Any = module(x)
+        returned: Any = module(x) if self._rank else by_rows(module, self._maker.rows(len(x)), x)
         if not self._maker.layer.returns_indices:
             return returned
         if not isinstance(returned, (tuple, list)) or len(returned) != 2:
@@ -211,16 +223,15 @@ class ModuleKernels:
             if x is None:
                 tensors["x"] = dy.new_zeros(*dy.shape[:2], *parameters["input_size"])
             return {**parameters, "c": tensors["x"].shape[1], "window": parameters["kernel_size"]}
-        groups = parameters["groups"]
+        groups = parameters.get("groups", 1)
         if w is None:
             outer, inner = (x.shape[1], dy.shape[1]) if swapped else (dy.shape[1], x.shape[1])
-            w = tensors["w"] = dy.new_zeros(outer, inner // groups, *parameters["kernel_size"])
+            w = tensors["w"] = dy.new_zeros(outer, inner // groups, *parameters.get("kernel_size", ()))
         outer, inner = w.shape[0], w.shape[1] * groups
         c, k = (outer, inner) if swapped else (inner, outer)
         if x is None:
-            tensors["x"] = dy.new_zeros(
-                dy.shape[0], c, *(parameters.get("input_size") or _size_before(dy, w, parameters))
-            )
+            size = parameters.get("input_size") or (_size_before(dy, w, parameters) if self._rank else ())
+            tensors["x"] = dy.new_zeros(dy.shape[0], c, *size)
         if parameters.get("with_bias"):
             tensors["bias"] = dy.new_zeros(k)
         if dy is not None and tensors["gamma"] is not None:
@@ -253,21 +264,24 @@ class ModuleKernels:
             for leaf in (*copies.values(), *leaves):
                 leaf.requires_grad_()
             y = self._values(module, self._seen(copies["x"], copies["w"], parameters) if self._alone else copies["x"])
-            if copies["x"].shape != self._shape and _has_more_nodes(y, MAX_NODES):
-                raise Unsupported(f"no gradient is asked for: the forward alone is more than {MAX_NODES:,} operations")
-            if not y.requires_grad:
-                if self._differentiable(copies["x"]):
-                    raise KernelFailure("the result has no graph here, and has one on other problems")
-                raise Unsupported("has no backward: autograd does not go through it")
-            if y.shape != tensors["dy"].shape:
-                shapes = f"y has shape {tuple(y.shape)}; expected {tuple(tensors['dy'].shape)}"
-                raise KernelFailure(shapes, Failure(kind="malformed", message="y has another shape"))
-            # dy is copied: the gradient of a bias may be dy itself
-            gradients = torch.autograd.grad(y, leaves, tensors["dy"].clone(), allow_unused=True)
-        for name, gradient in zip(names, gradients, strict=True):
+        return self._differentiated(y, dict(zip(names, leaves, strict=True)), tensors)
+
+    def _differentiated(self, y: torch.Tensor, leaves: Tensors, tensors: Tensors) -> Results:
+        """Return the gradients of a result by its leaves, of the shapes of the tensors of the same names. Raises as
+        `_gradients`."""
+        if tensors["x"].shape != self._shape and _has_more_nodes(y, MAX_NODES):
+            raise Unsupported(f"no gradient is asked for: the forward alone is more than {MAX_NODES:,} operations")
+        if not y.requires_grad:
+            if self._differentiable(tensors["x"]):
+                raise KernelFailure("the result has no graph here, and has one on other problems")
+            raise Unsupported("has no backward: autograd does not go through it")
+        of_shape(y, tensors["dy"].shape)
+        # dy is copied: the gradient of a bias may be dy itself
+        gradients = torch.autograd.grad(y, [*leaves.values()], tensors["dy"].clone(), allow_unused=True)
+        for name, gradient in zip(leaves, gradients, strict=True):
             if gradient is None:
-                raise KernelFailure(f"no gradient reaches {name}")
-        return tuple(gradient.reshape(tensors[name].shape) for name, gradient in zip(names, gradients, strict=True))
+                raise KernelFailure(f"no gradient reaches {name if self._rank else PRODUCT_NAMES[name]}")
+        return tuple(gradient.reshape(tensors[name].shape) for name, gradient in zip(leaves, gradients, strict=True))
 
     def _differentiable(self, like: torch.Tensor) -> bool:
         """Return whether autograd goes through the module at its own shape, or on one of some small problems near it.
@@ -303,12 +317,12 @@ class ModuleKernels:
 
     def _called(
         self, arguments: dict[str, Any], channels: int, tensors: Tensors, compute: Callable[[nn.Module], Results],
-        call: int, has: Sequence[str],
+        call: int, has: Sequence[str], before: Callable[[nn.Module], Results] | None = None,
     ) -> Results:  # fmt: skip
         """Return what the kept module, made with `arguments`, computes, or for a module that counts its calls what a
-        fresh one computes in that `call`. `has` names tensors that the reference has. Raises KernelFailure where the
-        two modules differ, Unsupported where a module refuses in words. Changes of torch's switches are put back and
-        noted."""
+        fresh one computes in that `call`. `has` names tensors that the reference has; `before` is the first call of the
+        kept module, if that is not `compute` with other weights. Raises KernelFailure where the two modules differ,
+        Unsupported where a module refuses in words. Changes of torch's switches are put back and noted."""
         weights = {name: tensors[name] for name in self._copied}
         kept: OrderedDict[str, nn.Module] = self._local.__dict__.setdefault("kept", OrderedDict())
         key = repr((arguments, tensors["x"].dtype))
@@ -334,7 +348,7 @@ class ModuleKernels:
                 if key not in kept:
                     kept[key] = new_module()
                     _put(kept[key], _others(weights))
-                    compute(kept[key])
+                    (before or compute)(kept[key])
                     while len(kept) > KEPT:
                         kept.popitem(last=False)
                 kept.move_to_end(key)
@@ -344,13 +358,37 @@ class ModuleKernels:
                     _put(kept[key], weights)
                     again = compute(kept[key])
                     if not any(_apart(result, other) for result, other in zip(again, results, strict=True)):
-                        raise KernelFailure(KEEPS, Failure(kind="state", message=KEEPS))
+                        raise KernelFailure(self._keeps, Failure(kind="state", message=self._keeps))
             except (NotImplementedError, ValueError, AssertionError) as refusal:
                 kept.pop(key, None)
                 if not str(refusal).strip():
                     raise
                 raise Unsupported(f"refuses: {refusal}") from None
         return results
+
+
+def by_rows(module: nn.Module, axes: tuple[int, ...], a: torch.Tensor, *others: torch.Tensor) -> Any:
+    """Call a module with rows in these axes, and return its result with one axis of rows. Raises KernelFailure where
+    they do not lie in the same axes there."""
+    if len(axes) == 1:
+        return module(a, *others)
+    y = module(a.unflatten(0, axes), *others)
+    if not isinstance(y, torch.Tensor):
+        return y
+    return of_shape(y, (*axes, *y.shape[-1:])).flatten(0, -2)
+
+
+def of_shape(y: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """Return a result that has the shape of its reference's. Raises KernelFailure for another one."""
+    if tuple(y.shape) != tuple(shape):
+        what = f"y has shape {tuple(y.shape)}; expected {tuple(shape)}"
+        raise KernelFailure(what, Failure(kind="malformed", message="y has another shape"))
+    return y
+
+
+def operator_of(family: str, direction: str) -> str:
+    """Return the operator of a family in a direction; that of a product has no word for forward."""
+    return family if (family, direction) == ("matmul", "forward") else f"{family}_{direction}"
 
 
 def lacking(maker: Maker) -> list[str]:
@@ -412,7 +450,7 @@ def _places(module: nn.Module, weights: Tensors, channels: int, has: Sequence[st
             n for n, tensor in remaining.items() if [e for e in tensor.shape if e > 1] == bare and "weight" in n
         ]
         if not fitting:
-            raise Unsupported(f"has no parameter of the filters' shape, {tuple(shape)}")
+            raise Unsupported(f"has no parameter of the weights' shape, {tuple(shape)}")
         places["w"] = remaining.pop(next((n for n in fitting if "weight" in n), fitting[0]))
     fitting = [
         n

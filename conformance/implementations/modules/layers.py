@@ -17,6 +17,7 @@ from torch import nn
 
 from conformance.implementations.implementation import Unsupported
 from conformance.implementations.modules.no_cuda import as_if_cuda
+from conformance.layouts import layouts_of
 
 Values = dict[str, Any]
 """Parameters of a problem by their words, see WORDS."""
@@ -26,12 +27,14 @@ FAMILIES = {
     "BatchNorm": "conv_bn",
     "AvgPool": "avg_pool",
     "MaxPool": "max_pool",
+    "Linear": "matmul",
 }
 """Layer of torch.nn, without its number of dimensions -> family of operators."""
 WORDS = {
     "conv": ("c", "k", "window", "stride", "padding", "dilation", "groups", "bias"),
     "avg_pool": ("c", "window", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override"),
     "max_pool": ("c", "window", "stride", "padding", "dilation", "ceil_mode"),
+    "matmul": ("c", "k", "bias"),
 }
 """Family -> the parameters that a problem has beside its image."""
 WORDS["conv_transpose"] = (*WORDS["conv"], "output_padding")
@@ -41,6 +44,8 @@ OF_NORMALISATION = ("c", "k", "eps", "momentum", "affine", "running")
 BY_AXIS = ("window", "stride", "padding", "dilation", "output_padding")
 LAYER_NAMES = {"c": "in_channels", "k": "out_channels", "window": "kernel_size", "running": "track_running_stats"}
 """Word -> the attribute of torch's layers, where that has another name."""
+LINEAR_NAMES = {"c": "in_features", "k": "out_features"}
+"""The same of nn.Linear."""
 ARGUMENTS = {
     "c": r"in_(channels|ch|planes|features)|(num_)?channels|c_in",
     "k": r"(out|num)_(channels|ch|planes|features)|c_out",
@@ -87,7 +92,10 @@ class Layer:
     """Whether the layer returns the places of the maxima beside their values, which no operator does."""
 
     def image(self, more: int) -> list[int]:
-        """Return the shape of two images, each by `more` larger than the window less one."""
+        """Return the shape of two images, each by `more` larger than the window less one; for a product, of
+        eight times as many rows."""
+        if not self.rank:
+            return [8 * more, self.values["c"]]
         window, dilation = (self.values.get(word, (1,) * self.rank) for word in ("window", "dilation"))
         size = [(r - 1) * d + more for r, d in zip(window, dilation, strict=True)]
         return [2, self.values.get("c", self.values.get("k", 3)), *size]
@@ -99,16 +107,17 @@ def layer_of(model: nn.Module, *, derived: bool = False) -> Layer | None:
     parts = [part for part in model.modules() if not [*part.children()]]
     # a part of a class of the file's own may be the kernel; a model that is derived from a layer is one
     types = [_type(part) if derived or part is model else type(part) for part in parts]
-    matches = [re.fullmatch(r"(\w+?)([123])d", cls.__name__ if is_torch(cls) else "") for cls in types]
-    kinds = [match[1] if match else "" for match in matches]
+    matches = [re.fullmatch(r"(\w+?)([123])d|(Linear)", cls.__name__ if is_torch(cls) else "") for cls in types]
+    kinds = [(match[1] or match[3]) if match else "" for match in matches]
     if kinds not in ([kind] for kind in FAMILIES) and kinds != ["Conv", "BatchNorm"]:
         return None
-    family, rank = FAMILIES[kinds[-1]], int(matches[0][2])  # type: ignore[index]
+    family, rank = FAMILIES[kinds[-1]], int(matches[0][2] or 0)  # type: ignore[index]
+    names = LAYER_NAMES if rank else LINEAR_NAMES
     values: Values = {}
     for part in parts:
         _require_expressible(part, WORDS[family])
         for word in WORDS[family]:
-            name = LAYER_NAMES.get(word, word)
+            name = names.get(word, word)
             if not hasattr(part, name) or (word == "bias" and part is not parts[0]):
                 continue
             value = getattr(part, name)
@@ -125,7 +134,7 @@ def layer_of(model: nn.Module, *, derived: bool = False) -> Layer | None:
 
 def _type(part: nn.Module) -> type[nn.Module]:
     """Return the layer class of torch.nn that a part is of, or is derived from; nn.Module where there is none."""
-    layers = (cls for cls in type(part).__mro__ if is_torch(cls) and cls.__name__[-1:] == "d")
+    layers = (cls for cls in type(part).__mro__ if is_torch(cls) and re.search("d$|^Linear$", cls.__name__))
     return next(layers, nn.Module)
 
 
@@ -135,7 +144,7 @@ def _require_expressible(part: nn.Module, words: Sequence[str]) -> None:
     layer = _type(part)
     if part._forward_pre_hooks or part._forward_hooks:
         raise Unsupported(f"its reference has {layer.__name__} with hooks, as of weight_norm, which no problem can say")
-    names = {LAYER_NAMES.get(word, word) for word in words} | {"num_features", RETURNED}
+    names = {LAYER_NAMES.get(word, word) for word in words} | {*LINEAR_NAMES.values(), "num_features", RETURNED}
     for name, parameter in inspect.signature(layer).parameters.items():
         value = getattr(part, name, parameter.default)
         if name == "bias" and "num_features" in vars(part):  # a batch norm has a bias where it is affine
@@ -159,7 +168,8 @@ def _sides(values: Values) -> tuple[tuple[int, int], ...]:
 def computes(model: nn.Module, layer: Layer, alike: Callable[[Any, Any], bool] = torch.equal) -> bool:
     """Return whether a model computes its layer and nothing else, on a small image. Raises Unsupported where the model
     returns no tensor."""
-    x = torch.rand(layer.image(4), dtype=next((parameter.dtype for parameter in model.parameters()), torch.float32))
+    # negative, too: an activation behind a pooling would return it as it is
+    x = torch.randn(layer.image(4), dtype=next((parameter.dtype for parameter in model.parameters()), torch.float32))
     with torch.no_grad():
         y = x
         for part in layer.parts:
@@ -281,6 +291,11 @@ class Maker:
         self.layer = replace(self.layer, values={**self.layer.values, **dict.fromkeys(words, False)})
 
     @property
+    def layouts(self) -> Sequence[str]:
+        """The layout in which torch's layer has its operands."""
+        return layouts_of(self.layer.rank)[:1] if self.layer.rank else ("nt",)
+
+    @property
     def sized(self) -> dict[str, int]:
         """Arguments whose defaults in the file equal a size of its image -> the axis of that size."""
         named = {name: axis for name in self._parameters for text, axis in IMAGE.items() if re.fullmatch(text, name)}
@@ -318,6 +333,24 @@ class Maker:
         with as_if_cuda():
             module: nn.Module = self.cls(**self._passed(arguments))
         return module
+
+    def part(self, place: int, argument: torch.Tensor, geometry: Any) -> torch.Tensor:
+        """Return what a problem of fewer images has of the file's own tensor at this place."""
+        if self.layer.rank:
+            return argument[: geometry.n]
+        return argument.flatten(0, -2)[: geometry.n].unflatten(0, self.rows(geometry.n))
+
+    def rows(self, m: int) -> tuple[int, ...]:
+        """Return the axes in which a module is given m rows: as many as those of the file's own input, and their sizes
+        behind the first if m has that divisor."""
+        inner = tuple(self.image[1:-1])
+        if m % math.prod(inner) == 0:
+            return m // math.prod(inner), *inner
+        axes = []
+        for _ in inner:
+            axes.append(next(size for size in (4, 3, 2, 1) if m % size == 0))
+            m //= axes[-1]
+        return *axes, m
 
     def without_memory(self, arguments: Mapping[str, Any]) -> nn.Module:
         """Make the reference on the meta device."""

@@ -25,6 +25,11 @@ class Sizes(NamedTuple):
     batch: int
     bias: bool
 
+    @property
+    def geometry(self) -> MatmulGeometry:
+        """Return the problem of these sizes, as the suite has it."""
+        return MatmulGeometry(self.m, self.k * self.batch, self.n * self.batch, self.batch, self.bias)
+
 
 class _Laid(Described, Spatial):
     """Tensors that follow from the sizes, and are not compared."""
