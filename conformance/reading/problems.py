@@ -53,7 +53,7 @@ def candidates(operator: Operator, purpose: str) -> Iterator[Any]:
     if purpose == "window":
         transposed = tuple(f"convt {text}" for text in WINDOWS)
         listed = {"conv": WINDOWS, "conv_transpose": transposed, "avg_pool": AVERAGED}.get(operator.family, ())
-    bias = "bias1" if operator.family == "matmul" else "b1"
+    bias = "bias1" if "matmul" in operator.family else "b1"
     for text in listed:
         with suppress(GeometryError):  # a batch of matrix products has no bias
             yield parse(f"{text} {bias}" if purpose == "bias" else text)
@@ -69,6 +69,6 @@ def candidates(operator: Operator, purpose: str) -> Iterator[Any]:
 def _suits(operator: Operator, geometry: Any) -> bool:
     if not takes(operator.name, geometry) or geometry.n < 1 or operator.flops(geometry) > LARGEST:
         return False
-    if getattr(geometry, "x_zero_point", 0) or getattr(geometry, "y_zero_point", 0):
+    if any(getattr(geometry, "zero_points", {}).values()):
         return False
     return FEWEST <= next(iter(operator.errors(geometry).terms.values())) <= MOST
