@@ -203,9 +203,10 @@ def _by_blocks(sizes: Mapping[str, int]) -> set[str]:
 
 def _of_product(geometry: Any) -> Traits:
     """Return the traits of a matrix product."""
-    m, n, k, batch, _ = geometry.described
+    m, n, k, batch = geometry.described[:4]
     sizes = {"rows M": m, "columns N": n, "terms K": k, "products of a batch": batch, "M*N": m * n, "N*K": n * k}
     sizes |= {"elements of a": m * geometry.c, "elements of b": geometry.k * k, "elements of y": m * geometry.k}
+    sizes |= {_meaning(field): field.of(geometry) for field in _own(geometry)}
     features = {text for text, holds in OF_PRODUCT.items() if not _THRESHOLD.search(text) and holds(geometry)}
     features |= _options(geometry) | _by_blocks(sizes)
     features.add("one product" if batch == 1 else "a batch of products")
