@@ -19,6 +19,7 @@ IMAGES = ("n1 c64 h4 w4 k16 r1 s1", "n1 c8 h8 w8 k16 r3 s3", "n1 c8 h8 w8 k16 r3
 GRADIENTS = ("n1 c16 h4 w4 k64 r1 s1", "n1 c16 h8 w8 k8 r3 s3", "n1 c16 h8 w8 k8 r3 s3 p1", "n1 c32 w8 k64 s1",
              "n1 c8 d4 h4 w4 k64 t1 r1 s1")  # fmt: skip
 FILTERS = ("n1 c4 h8 w8 k4 r1 s1", "n1 c8 h10 w10 k8 r3 s3", "n1 c8 w64 k8 s1", "n1 c8 d4 h4 w4 k8 t1 r1 s1")
+PRODUCTS = ("mm m4 n16 k64", "mm m64 n64 k64", "mm b2 m4 n16 k64")
 TERMS: dict[str, tuple[str, ...]] = {
     "conv_forward": IMAGES,
     "conv_backward_data": GRADIENTS,
@@ -29,7 +30,8 @@ TERMS: dict[str, tuple[str, ...]] = {
     "conv_requantized": tuple(f"q {text}" for text in IMAGES),
     "avg_pool_forward": ("pool n1 c2 h8 w8 r8 s8", "pool n1 c2 h16 w16 r8 s8", "pool n1 c2 h8 w16 r4 s8",
                          "pool n1 c2 w64 s64", "pool n1 c2 d4 h4 w4 t4 r4 s4"),
-    "matmul": ("mm m4 n16 k64", "mm m64 n64 k64", "mm b2 m4 n16 k64"),
+    "matmul": PRODUCTS,
+    "matmul_requantized": tuple(f"q{text}" for text in PRODUCTS),
     "avg_pool_backward": ("pool n1 c2 h15 w15 r8 s8 u1", "pool n1 c2 w127 s64 u1"),
 }  # fmt: skip
 """Operator -> problems whose sums have 32 to 128 terms; those of no window first."""
