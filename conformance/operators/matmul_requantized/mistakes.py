@@ -12,6 +12,7 @@ import numpy as np
 
 from conformance.operators.image_mistakes import TILES, within_tiles
 from conformance.operators.matmul.mistakes import BATCHES, ORDERS, columns_beyond, rows_beyond
+from conformance.operators.matmul.operators import by_product, by_rows
 from conformance.operators.matmul_requantized.geometry import RequantizedMatmulGeometry as Geometry
 from conformance.operators.matmul_requantized.steps import (
     Read,
@@ -71,7 +72,7 @@ def _of_columns_of_a(g: Geometry, a: np.ndarray) -> np.ndarray:
     """Return the zero point of b times sums over the rows of a, one for each term, as if these were the rows."""
     if not a.shape[1]:
         raise InapplicableError
-    sums = a.reshape(len(a), g.groups, -1).sum(axis=0)
+    sums = by_product(a, g.groups).sum(axis=1)
     of_row = sums[:, np.arange(len(a)) % sums.shape[1]].T
     return g.b_zero_point * np.repeat(of_row, g.k // g.groups, axis=1)
 
@@ -138,8 +139,8 @@ _READ: dict[str, dict[str, Read]] = {
 
 
 def _kept(which: Callable[[np.ndarray], np.ndarray]) -> Read:
-    """Return the step that multiplies some terms of each sum alone; `which` changes a [M, batch, K]."""
-    return lambda g, a: which((a - g.a_zero_point).reshape(len(a), g.groups, -1)).reshape(a.shape)
+    """Return the step that multiplies some terms of each sum alone; `which` changes a [batch, M, K]."""
+    return lambda g, a: by_rows(which(by_product(a - g.a_zero_point, g.groups)))
 
 
 def _within(tile: int) -> Read:
